@@ -1,0 +1,37 @@
+"""Files that are either whole or not there: write beside the target, flush to disk, then rename over it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from takeup.errors import OutputFailed
+
+__all__ = ["write_atomically"]
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Put `content` at `path`, replacing what was there only once the new bytes are safe."""
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_and_rename(path, data)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputFailed(f"cannot write {path}: {reason}; nothing was left there, choose another place") from error
+
+
+def _write_and_rename(path: Path, data: bytes) -> None:
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        temporary = Path(file.name)
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise

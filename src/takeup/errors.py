@@ -1,0 +1,55 @@
+"""Every error a user can cause, as one hierarchy. Each message says what was found, what was expected, the next step.
+
+TakeupError                 exit code 2, printed as one sentence without a traceback
+├── UnknownName             a policy, engine, workload, column, paper ... that does not exist; carries a suggestion
+├── BadInput                a value, file or scenario that cannot be used
+│   ├── BadTrace            a trace file; names file, line and column
+│   └── BadScenario         a scenario file or option; names the key
+├── MissingEngine           an engine or extra that is not installed; names the command that installs it
+└── OutputFailed            a result that could not be written; nothing half-written is left behind
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = ["BadInput", "BadScenario", "BadTrace", "MissingEngine", "OutputFailed", "TakeupError", "UnknownName"]
+
+
+class TakeupError(Exception):
+    """A mistake or a circumstance the user can act on."""
+
+
+class BadInput(TakeupError):
+    """A value that cannot be used."""
+
+
+class BadTrace(BadInput):
+    """A trace file that cannot be read as what it claims to be."""
+
+    def __init__(self, path: object, problem: str, *, line: int | None = None, column: str | None = None) -> None:
+        where = str(path) if line is None else f"{path}, line {line}"
+        super().__init__(f"{where}{'' if column is None else f', column {column!r}'}: {problem}")
+
+
+class BadScenario(BadInput):
+    """A scenario that cannot be run."""
+
+
+class MissingEngine(TakeupError):
+    """Something optional that this command needs is not installed."""
+
+
+class OutputFailed(TakeupError):
+    """A report or chart that could not be written."""
+
+
+class UnknownName(TakeupError):
+    """A name nobody answers to, with the nearest one that exists."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = list(known)
+        near = get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"no {kind} {name!r}{hint} (known: {', '.join(names)})")
