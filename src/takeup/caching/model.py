@@ -1,0 +1,229 @@
+"""The nouns of caching: blocks, tasks that read them together, the decision to evict, and the Result of a run.
+
+A *block* is a piece of intermediate data. A *task* reads its input blocks together and writes its output blocks; it
+is the *consumer* of its inputs. A `Workload` is everything an application does, as flat arrays: what one task reads is
+`input_blocks[input_starts[task]:input_starts[task + 1]]`, so that millions of accesses fit in memory and in a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.errors import BadInput
+
+__all__ = [
+    "BlockId",
+    "ConsumerId",
+    "CostModel",
+    "EngineModel",
+    "Evict",
+    "FlatTrace",
+    "Result",
+    "Room",
+    "Task",
+    "Workload",
+]
+
+BlockId = Hashable
+ConsumerId = Hashable
+CostModel = Literal["additive", "parallel", "all-or-nothing"]
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Drop this block from memory now."""
+
+    block: BlockId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The answer to an incoming block: what leaves for it, and whether it may enter at all."""
+
+    evict: tuple[Evict, ...]
+    admit: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One consumer: it reads `inputs` together, computes, and writes `outputs`."""
+
+    index: int
+    job: int
+    stage: int
+    worker: int
+    compute_s: float
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """All blocks and tasks of an application, tasks in the order in which the engine runs them.
+
+    A block without a producer lies on disk from the start. `stage_after[s]` is the stage that must end before stage
+    `s` begins, or -1.
+    """
+
+    name: str
+    block_bytes: Ints
+    block_worker: Ints
+    block_producer: Ints
+    task_job: Ints
+    task_stage: Ints
+    task_worker: Ints
+    task_compute_s: Floats
+    input_starts: Ints
+    input_blocks: Ints
+    output_starts: Ints
+    output_blocks: Ints
+    stage_after: Ints
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.block_bytes)
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.task_job)
+
+    @property
+    def num_workers(self) -> int:
+        return 1 + int(max(self.block_worker.max(initial=0), self.task_worker.max(initial=0)))
+
+    @property
+    def num_accesses(self) -> int:
+        return len(self.input_blocks)
+
+    @property
+    def working_set_bytes(self) -> int:
+        """Bytes of all distinct blocks: what a cache that never evicts would hold."""
+        return int(self.block_bytes.sum())
+
+    def inputs(self, task: int) -> tuple[int, ...]:
+        return tuple(self.input_blocks[self.input_starts[task] : self.input_starts[task + 1]].tolist())
+
+    def outputs(self, task: int) -> tuple[int, ...]:
+        return tuple(self.output_blocks[self.output_starts[task] : self.output_starts[task + 1]].tolist())
+
+    def tasks(self) -> Iterator[Task]:
+        columns = zip(
+            self.task_job.tolist(),
+            self.task_stage.tolist(),
+            self.task_worker.tolist(),
+            self.task_compute_s.tolist(),
+            strict=True,
+        )
+        for index, (job, stage, worker, compute_s) in enumerate(columns):
+            yield Task(index, job, stage, worker, compute_s, self.inputs(index), self.outputs(index))
+
+    def positions_bytes(self) -> Ints:
+        """How many bytes the engine touches before each task: the distance scale of `next` and `dag`."""
+        touched = np.zeros(self.num_tasks + 1, np.int64)
+        for starts, blocks in ((self.input_starts, self.input_blocks), (self.output_starts, self.output_blocks)):
+            running = np.concatenate(([0], np.cumsum(self.block_bytes[blocks])))
+            touched[1:] += np.diff(running[starts])
+        return np.cumsum(touched)[:-1]
+
+
+@dataclass(frozen=True, slots=True)
+class FlatTrace:
+    """A plain request stream: dense block ids in request order, and the size of every block."""
+
+    name: str
+    requests: npt.NDArray[np.int32]
+    block_bytes: Ints
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.block_bytes)
+
+    @property
+    def working_set_bytes(self) -> int:
+        return int(self.block_bytes.sum())
+
+    def as_workload(self) -> Workload:
+        """The same stream as tasks of one input each, on one worker, in one job."""
+        num_requests = len(self.requests)
+        zeros = np.zeros(num_requests, np.int64)
+        return Workload(
+            name=self.name,
+            block_bytes=self.block_bytes,
+            block_worker=np.zeros(self.num_blocks, np.int64),
+            block_producer=np.full(self.num_blocks, -1, np.int64),
+            task_job=zeros,
+            task_stage=np.arange(num_requests, dtype=np.int64),
+            task_worker=zeros,
+            task_compute_s=np.zeros(num_requests),
+            input_starts=np.arange(num_requests + 1, dtype=np.int64),
+            input_blocks=self.requests.astype(np.int64),
+            output_starts=np.zeros(num_requests + 1, np.int64),
+            output_blocks=np.zeros(0, np.int64),
+            stage_after=np.full(num_requests, -1, np.int64),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineModel:
+    """How the simulated engine behaves: memory, what a miss costs, and how much of the future it has announced.
+
+    `miss`: a lost block is read back from `disk` or `recompute`d from its lineage. `cost_model`: several missing inputs
+    are paid one after the other, at once, or as if none had been there. `profile`: the consumers of a job are known
+    when it starts (`online`) or all from the beginning, as for an application that ran before (`recurring`).
+    """
+
+    capacity_bytes: int
+    miss: Literal["disk", "recompute"] = "disk"
+    cost_model: CostModel = "additive"
+    profile: Literal["online", "recurring"] = "recurring"
+    disk_bytes_per_s: float = 100e6
+
+    def __post_init__(self) -> None:
+        if self.capacity_bytes <= 0:
+            raise BadInput(f"a cache of {self.capacity_bytes} bytes holds nothing; give a capacity above zero")
+        if self.disk_bytes_per_s <= 0:
+            raise BadInput(f"disk_bytes_per_s is {self.disk_bytes_per_s:g}; give a bandwidth above zero")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one run under one policy did. Shares are of block accesses unless named otherwise."""
+
+    policy: str
+    workload: str
+    capacity_bytes: int
+    num_accesses: int
+    num_hits: int
+    num_effective_hits: int
+    num_evictions: int
+    num_broadcasts: int
+    num_refused: int
+    num_recomputed: int
+    read_bytes: int
+    written_bytes: int
+    inactive_share: float
+    task_time_s: float
+    makespan_s: float
+
+    @property
+    def hit_share(self) -> float:
+        return self.num_hits / max(1, self.num_accesses)
+
+    @property
+    def effective_hit_share(self) -> float:
+        """Hits of tasks that found *all* their inputs in memory, per access."""
+        return self.num_effective_hits / max(1, self.num_accesses)
+
+    def differences(self, other: Result) -> dict[str, tuple[object, object]]:
+        """The fields in which two results differ, for comparing a fast replay with the plain one."""
+        pairs = ((field.name, getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
+        return {name: (mine, theirs) for name, mine, theirs in pairs if mine != theirs}

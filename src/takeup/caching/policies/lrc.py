@@ -1,0 +1,22 @@
+"""Least Reference Count: drop the block that the fewest unfinished consumers still read.
+
+Yu, Wang, Zhang, Letaief, "LRC: Dependency-Aware Cache Management for Data Analytics Clusters", INFOCOM 2017. A block
+that nobody will read again has count 0 and goes first, however recently it was used. Ties go to the least recent.
+"""
+
+from __future__ import annotations
+
+from takeup.caching.model import BlockId
+from takeup.caching.policies.ranked import Rank, Ranked
+
+__all__ = ["LeastReferenceCount"]
+
+
+class LeastReferenceCount(Ranked):
+    """Rank: the reference count."""
+
+    def rank(self, block: BlockId) -> Rank:
+        return (self.table.rc(block),)
+
+    def explain(self, block: BlockId) -> str:
+        return f"{self.table.rc(block)} consumers still read it, fewer than of any other block"

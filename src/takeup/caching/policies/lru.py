@@ -1,0 +1,18 @@
+"""Least Recently Used: drop the block that was not touched for longest. What Spark and Dask do today."""
+
+from __future__ import annotations
+
+from takeup.caching.model import BlockId
+from takeup.caching.policies.ranked import Rank, Ranked
+
+__all__ = ["LeastRecentlyUsed"]
+
+
+class LeastRecentlyUsed(Ranked):
+    """Rank: nothing but the time of the last use, which breaks all ties."""
+
+    def rank(self, block: BlockId) -> Rank:
+        return ()
+
+    def explain(self, block: BlockId) -> str:
+        return "unused for longest"

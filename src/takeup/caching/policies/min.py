@@ -1,0 +1,15 @@
+"""MIN: Belady's bound. Drop the block that will really be read last, and refuse one that is read later than the rest.
+
+Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 1966. It sees every job
+of the future, so it is a bound and not a policy one could deploy. For equal sizes no policy has more hits.
+"""
+
+from __future__ import annotations
+
+from takeup.caching.policies.next_use import NextUse
+
+__all__ = ["Min"]
+
+
+class Min(NextUse):
+    """Next use, on a table that holds the whole future."""
