@@ -11,14 +11,20 @@ TakeupError                 exit code 2, printed as one sentence without a trace
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 __all__ = ["BadInput", "BadScenario", "BadTrace", "MissingEngine", "OutputFailed", "TakeupError", "UnknownName"]
 
 
 class TakeupError(Exception):
     """A mistake or a circumstance the user can act on."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel between processes as the finished message: the parts that made it are not kept."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class BadInput(TakeupError):

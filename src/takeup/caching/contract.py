@@ -11,7 +11,6 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Protocol
 
-from takeup.caching.groups import GroupTable
 from takeup.caching.model import BlockId, Room
 
 __all__ = ["Policy", "PolicySpec", "Store"]
@@ -45,14 +44,19 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """A policy by name: how to make one for a store, and which knowledge and rights it has.
+    """A policy by name: `make(table, capacity_bytes)` gives one for a store; the rest says what it knows and may do.
 
     `admission`: it may refuse an incoming block. `uses_table`: it ranks by the group table. `offline`: it sees the
     consumers of jobs that are not submitted yet, so it is a bound and not a contender.
     """
 
     name: str
-    make: Callable[[GroupTable, int], Policy]
+    make: Callable[..., Policy]
     admission: bool = False
     uses_table: bool = False
     offline: bool = False
+
+    @property
+    def base(self) -> str:
+        """The name without its option: `lerc` of `lerc+admission`."""
+        return self.name.replace("-", "+").partition("+")[0]

@@ -33,6 +33,10 @@ class Column:
     unit: str = ""
     digits: int = 3
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.digits <= 15:
+            raise BadInput(f"column {self.name!r}: digits is {self.digits}; show between 0 and 15 decimals")
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -258,8 +262,9 @@ def _decode_fields(kind: Any, value: Any, where: str) -> Any:
 
 def _name(hint: Any) -> str:
     words = {str: "text", int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
-    names = [words[kind] for kind in get_args(hint) or (hint,) if kind in words]
-    return " or ".join(names) or "a list or mapping"
+    words |= {tuple: "a list", Mapping: "a mapping"}
+    kinds = get_args(hint) if get_origin(hint) is UnionType else (get_origin(hint) or hint,)
+    return " or ".join(words[kind] for kind in kinds)
 
 
 def _refuse(value: object, expected: str, where: str) -> NoReturn:

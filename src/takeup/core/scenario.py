@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -19,6 +18,18 @@ from takeup.errors import BadScenario
 __all__ = ["Scenario", "load_scenario", "to_toml", "validate"]
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+_PLAIN_WORDS = {
+    "Input should be ": "",
+    "Value error, ": "",
+    "Assertion failed, ": "",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid string": "text",
+    "a valid tuple": "a list",
+    "a valid list": "a list",
+    "a valid boolean": "true or false",
+}
 
 
 class Scenario(BaseModel):
@@ -55,8 +66,10 @@ def validate(model: type[M], values: Mapping[str, Any], source: str) -> M:
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
-        problem = _sentence(model, error.errors(include_url=False)[0])
-    raise BadScenario(f"{source}: {problem}")
+        problems = error.errors(include_url=False)
+    # An unknown key comes first: it is often the misspelling of a key that is also reported as missing.
+    first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
+    raise BadScenario(f"{source}: {_sentence(model, first)}")
 
 
 def to_toml(scenario: Scenario) -> str:
@@ -81,8 +94,8 @@ def _sentence(model: type[BaseModel], problem: ErrorDetails) -> str:
 def _message(problem: ErrorDetails) -> str:
     """What pydantic says it wanted, as the end of our sentence."""
     message = problem["msg"].partition("\n")[0]
-    for opening in ("Input should be ", "Value error, ", "Assertion failed, "):
-        message = message.removeprefix(opening)
+    for technical, plain in _PLAIN_WORDS.items():
+        message = message.replace(technical, plain)
     return message
 
 
@@ -107,10 +120,8 @@ def _value_text(value: object, key: str) -> str:
     match value:
         case bool():
             return "true" if value else "false"
-        case int():
-            return str(value)
-        case float():
-            return _float_text(value)
+        case int() | float():
+            return repr(value)
         case str():
             return _string_text(value)
         case list() | tuple():
@@ -118,10 +129,6 @@ def _value_text(value: object, key: str) -> str:
     raise BadScenario(
         f"{key!r} is {_shown(value)}, which a scenario file cannot hold; use text, numbers or lists of them"
     )
-
-
-def _float_text(value: float) -> str:
-    return repr(value) if math.isfinite(value) else str(value)
 
 
 def _string_text(text: str) -> str:

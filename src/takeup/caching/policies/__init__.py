@@ -1,0 +1,58 @@
+"""All policies by name. To add one: a file here, a line below, a test, a row in the domain's README."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from takeup.caching.contract import PolicySpec
+from takeup.caching.policies.dag import DagValue
+from takeup.caching.policies.fifo import FirstInFirstOut
+from takeup.caching.policies.gdsf import GreedyDualSizeFrequency
+from takeup.caching.policies.lerc import LeastEffectiveReferenceCount
+from takeup.caching.policies.lfu import LeastFrequentlyUsed
+from takeup.caching.policies.lrc import LeastReferenceCount
+from takeup.caching.policies.lru import LeastRecentlyUsed
+from takeup.caching.policies.min import Min
+from takeup.caching.policies.mrd import MostReferenceDistance
+from takeup.caching.policies.next_use import NextUse
+from takeup.caching.policies.s3fifo import S3Fifo
+from takeup.caching.policies.sieve import Sieve
+from takeup.errors import BadInput, UnknownName
+
+__all__ = ["POLICIES", "find_policy"]
+
+POLICIES: dict[str, PolicySpec] = {
+    "lru": PolicySpec("lru", LeastRecentlyUsed),
+    "fifo": PolicySpec("fifo", FirstInFirstOut),
+    "lfu": PolicySpec("lfu", LeastFrequentlyUsed),
+    "sieve": PolicySpec("sieve", Sieve),
+    "s3fifo": PolicySpec("s3fifo", S3Fifo),
+    "gdsf": PolicySpec("gdsf", GreedyDualSizeFrequency),
+    "lrc": PolicySpec("lrc", LeastReferenceCount, uses_table=True),
+    "lerc": PolicySpec("lerc", LeastEffectiveReferenceCount, uses_table=True),
+    "mrd": PolicySpec("mrd", MostReferenceDistance, uses_table=True),
+    "next": PolicySpec("next", NextUse, uses_table=True),
+    "dag": PolicySpec("dag", DagValue, uses_table=True, admission=True),
+    "min": PolicySpec("min", Min, uses_table=True, admission=True, offline=True),
+}
+
+
+def find_policy(text: str) -> PolicySpec:
+    """`lerc`, `lerc+admission` or `dag-admission`: a policy with its own default, with or without admission."""
+    name, sign, option = text.replace("-", "+").partition("+")
+    if name not in POLICIES:
+        raise UnknownName("caching policy", name, POLICIES)
+    spec = POLICIES[name]
+    if not sign:
+        return _with_admission(spec, spec.name, spec.admission)
+    if option != "admission":
+        raise BadInput(f"policy {text!r} asks for {option!r}; the only option is '+admission' or '-admission'")
+    return _with_admission(spec, text, "+" in text)
+
+
+def _with_admission(spec: PolicySpec, name: str, admission: bool) -> PolicySpec:
+    if not spec.uses_table:
+        if admission:
+            raise BadInput(f"policy {spec.name!r} keeps no rank to compare a new block with; drop '+admission'")
+        return spec
+    return PolicySpec(name, partial(spec.make, admission=admission), admission, spec.uses_table, spec.offline)

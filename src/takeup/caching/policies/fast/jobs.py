@@ -1,0 +1,141 @@
+"""Numba kernel: replay a workload of tasks under any policy, with the decisions of `simulate`, on flat arrays."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from takeup.caching.policies.fast.layout import ALL_OR_NOTHING, PARALLEL, STORED, Run
+from takeup.caching.policies.fast.memory import put, touch
+from takeup.caching.policies.fast.table import close_group, open_group, want_again
+
+__all__ = ["replay_tasks"]
+
+
+@njit(cache=True)
+def replay_tasks(run: Run) -> None:
+    """Run all tasks in order; `run.totals` and the `free_s` of the workers hold the outcome."""
+    if run.rules.recurring:
+        for job in range(len(run.job_known)):
+            _announce(run, job)
+    for task in range(len(run.tasks) - 1):
+        _announce(run, run.tasks[task].job)
+        wait_s, num_restored = _read_inputs(run, task)
+        close_group(run, task)
+        for place in range(num_restored):
+            put(run, run.restored[place], task)
+        for place in range(run.tasks[task].outputs, run.tasks[task + 1].outputs):
+            put(run, run.outputs[place], task)
+        _advance(run, task, wait_s)
+        run.totals[0].inactive += run.totals[0].inactive_now
+        run.totals[0].used += run.totals[0].used_now
+
+
+@njit(cache=True)
+def _announce(run: Run, job: int) -> None:
+    """The engine learns of the consumers of a job."""
+    if run.job_known[job]:
+        return
+    run.job_known[job] = True
+    start, end = run.job_starts[job], run.job_starts[job + 1]
+    for place in range(start, end):
+        open_group(run, run.job_tasks[place])
+    if not run.rules.recompute:
+        return
+    for place in range(start, end):
+        task = run.job_tasks[place]
+        for input_place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
+            want_again(run, run.inputs[input_place].block)
+
+
+@njit(cache=True)
+def _read_inputs(run: Run, task: int) -> tuple[float, int]:
+    """Count hits, read what is there, restore the rest; the seconds waited and how many blocks came back."""
+    start, end = run.tasks[task].inputs, run.tasks[task + 1].inputs
+    num_present, again_s = 0, 0.0
+    for place in range(start, end):
+        block = run.inputs[place].block
+        run.blocks[block].pinned_by = task
+        if run.blocks[block].status == STORED:
+            num_present += 1
+            again_s += _again_s(run, block)
+            touch(run, block)
+    run.totals[0].hits += num_present
+    if num_present == end - start:
+        run.totals[0].effective_hits += num_present
+        return 0.0, 0
+    total_s, longest_s, num_restored = 0.0, 0.0, 0
+    for place in range(start, end):
+        block = run.inputs[place].block
+        if run.blocks[block].status != STORED:
+            seconds, num_restored = _restore(run, block, task, num_restored)
+            total_s += seconds
+            longest_s = max(longest_s, seconds)
+    if run.rules.cost_model == PARALLEL:
+        return longest_s, num_restored
+    return (total_s + again_s if run.rules.cost_model == ALL_OR_NOTHING else total_s), num_restored
+
+
+@njit(cache=True)
+def _again_s(run: Run, block: int) -> float:
+    """See `Simulation._again_s`."""
+    record = run.blocks[block]
+    if not run.rules.recompute or record.producer < 0:
+        return record.bytes / run.rules.disk_bytes_per_s
+    return run.tasks[record.producer].compute_s
+
+
+@njit(cache=True)
+def _restore(run: Run, first: int, task: int, num_restored: int) -> tuple[float, int]:
+    """Bring a missing block back, with what it needs, and append all of them to `restored`.
+
+    The recursion of the plain version is a stack of blocks, each with the place of its next input to look at.
+    """
+    seconds, depth = 0.0, 0
+    if run.blocks[first].obtained_by == task:
+        return seconds, num_restored
+    run.stack[0], run.next_input[0] = first, -1
+    while depth >= 0:
+        block = run.stack[depth]
+        record, producer = run.blocks[block], run.blocks[block].producer
+        from_disk = not run.rules.recompute or producer < 0
+        if from_disk:
+            run.totals[0].read_bytes += record.bytes
+            seconds += record.bytes / run.rules.disk_bytes_per_s
+        elif run.next_input[depth] < 0:
+            run.next_input[depth] = run.tasks[producer].inputs
+            seconds += run.tasks[producer].compute_s
+        if not from_disk and run.next_input[depth] < run.tasks[producer + 1].inputs:
+            needed = run.inputs[run.next_input[depth]].block
+            run.next_input[depth] += 1
+            if run.blocks[needed].status == STORED:
+                touch(run, needed)
+            elif run.blocks[needed].obtained_by != task:
+                depth += 1
+                run.stack[depth], run.next_input[depth] = needed, -1
+            continue
+        if not from_disk:
+            run.totals[0].recomputed += 1
+            close_group(run, producer)
+        record.obtained_by = task
+        run.restored[num_restored] = block
+        num_restored += 1
+        depth -= 1
+    return seconds, num_restored
+
+
+@njit(cache=True)
+def _advance(run: Run, task: int, wait_s: float) -> None:
+    """See `Timeline.advance`."""
+    record, worker = run.tasks[task], run.workers[run.tasks[task].worker]
+    stage = run.stages[record.stage]
+    start_s = worker.free_s
+    if stage.after >= 0:
+        start_s = max(start_s, run.stages[stage.after].end_s)
+    for place in range(record.inputs, run.tasks[task + 1].inputs):
+        start_s = max(start_s, run.blocks[run.inputs[place].block].ready_s)
+    duration_s = wait_s + record.compute_s
+    run.totals[0].task_time_s += duration_s
+    worker.free_s = start_s + duration_s
+    stage.end_s = max(stage.end_s, worker.free_s)
+    for place in range(record.outputs, run.tasks[task + 1].outputs):
+        run.blocks[run.outputs[place]].ready_s = worker.free_s

@@ -1,0 +1,102 @@
+"""The arrays of a compiled replay: one record per block, task, input, worker and stage, and the rules of the run.
+
+A block's users are the tasks that read it, in task order; `head` skips those that are closed for good, `announced`
+ends where the engine's knowledge ends. A producer that must run again is a *reopened* user: it stands out of order, so
+a block that has one is searched from the beginning.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["BLOCK", "COST_MODELS", "INPUT", "POLICY_CODES", "STAGE", "TASK", "TOTALS", "WORKER", "Rules", "Run"]
+
+Ints = npt.NDArray[np.int64]
+Records = npt.NDArray[Any]
+
+NEVER, STORED, LOST = 0, 1, 2  # status of a block
+UNKNOWN, OPEN, CLOSED = 0, 1, 2  # status of a consumer
+NOWHERE, SMALL, MAIN, GHOST = 0, 1, 2, 3  # the queue a block stands in
+
+FIFO, LRU, LFU, GDSF, LRC, LERC, MRD, NEXT, DAG, SIEVE, S3FIFO = range(11)
+POLICY_CODES = {
+    "fifo": FIFO,
+    "lru": LRU,
+    "lfu": LFU,
+    "gdsf": GDSF,
+    "lrc": LRC,
+    "lerc": LERC,
+    "mrd": MRD,
+    "next": NEXT,
+    "dag": DAG,
+    "sieve": SIEVE,
+    "s3fifo": S3FIFO,
+    "min": NEXT,
+}
+
+ADDITIVE, PARALLEL, ALL_OR_NOTHING = range(3)
+COST_MODELS = {"additive": ADDITIVE, "parallel": PARALLEL, "all-or-nothing": ALL_OR_NOTHING}
+
+
+def _record(integers: str, floats: str = "") -> np.dtype[np.void]:
+    """A record type with these whole numbers and these seconds, ranks or positions."""
+    return np.dtype([(name, np.int64) for name in integers.split()] + [(name, np.float64) for name in floats.split()])
+
+
+BLOCK = _record(
+    "bytes worker producer users head announced status on_disk rc erc reopened frequency last_used heap_place "
+    "obtained_by pinned_by queue older newer",
+    "cost_s key1 key2 ready_s",
+)
+TASK = _record("job stage worker inputs outputs consumer missing stage_now is_again", "compute_s position")
+INPUT = _record("block user")
+WORKER = _record("heap_start heap_size free_bytes hand", "age free_s")
+QUEUE = _record("oldest newest bytes")
+STAGE = _record("after", "end_s")
+TOTALS = _record(
+    "clock hits effective_hits evictions broadcasts refused recomputed read_bytes written_bytes",
+    "inactive used inactive_now used_now task_time_s",
+)
+
+
+class Rules(NamedTuple):
+    """What stays the same during a run."""
+
+    policy: int
+    admission: bool
+    recurring: bool
+    recompute: bool
+    cost_model: int
+    disk_bytes_per_s: float
+    worker_bytes: int
+    main_bytes: int
+    ghost_bytes: int
+    stages_ascend: bool
+
+
+class Run(NamedTuple):
+    """A workload, the state of its replay and the totals so far; `totals` has one record."""
+
+    rules: Rules
+    blocks: Records
+    tasks: Records
+    inputs: Records
+    outputs: Ints
+    users: Ints
+    workers: Records
+    queues: Records
+    stages: Records
+    job_starts: Ints
+    job_tasks: Ints
+    job_known: npt.NDArray[np.bool_]
+    heap: Ints
+    stack: Ints
+    next_input: Ints
+    restored: Ints
+    chosen: Ints
+    aside: Ints
+    nearest: npt.NDArray[np.float64]
+    totals: Records

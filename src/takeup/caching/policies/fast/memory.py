@@ -1,0 +1,171 @@
+"""The memory of the workers on arrays: reads, evictions and puts, with the order of events of `simulate`."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from takeup.caching.policies.fast.heap import lower, pop, push, settle, top
+from takeup.caching.policies.fast.layout import (
+    ADDITIVE,
+    DAG,
+    FIFO,
+    GDSF,
+    GHOST,
+    LFU,
+    LOST,
+    MAIN,
+    OPEN,
+    SIEVE,
+    SMALL,
+    STORED,
+    Run,
+)
+from takeup.caching.policies.fast.queues import choose_queued, enqueue, note_read, unqueue
+from takeup.caching.policies.fast.ranks import first_user, last_user, refresh_group, set_keys
+from takeup.caching.policies.fast.table import set_missing, want_again
+
+__all__ = ["put", "touch"]
+
+
+@njit(cache=True)
+def touch(run: Run, block: int) -> None:
+    """A read from memory, as the policy sees it."""
+    record = run.blocks[block]
+    if run.rules.policy >= SIEVE:
+        note_read(run, block)
+        return
+    run.totals[0].clock += 1
+    if run.rules.policy != FIFO:
+        record.last_used = run.totals[0].clock
+    record.frequency += 1
+    _set_history_key(run, block)
+    settle(run, record.worker, record.heap_place)
+
+
+@njit(cache=True)
+def put(run: Run, block: int, task: int) -> None:
+    """Store the block if the policy makes room for it; `task` holds its own inputs in memory."""
+    record = run.blocks[block]
+    _describe(run, block)
+    was_lost = record.status == LOST
+    record.status = STORED
+    if was_lost:
+        set_missing(run, block, -1)
+    returning = record.queue == GHOST
+    if returning:
+        unqueue(run, block)
+    set_keys(run, block)
+    num_chosen = choose_queued(run, block, task) if run.rules.policy >= SIEVE else _choose(run, block, task)
+    if num_chosen < 0:
+        run.totals[0].refused += 1
+        record.status = LOST
+        set_missing(run, block, 1)
+        _leave_memory(run, block)
+        return
+    run.totals[0].used_now += record.bytes
+    run.totals[0].inactive_now += record.bytes if record.rc == 0 else 0
+    for place in range(num_chosen):
+        _evict(run, run.chosen[place])
+    _enter(run, block, returning)
+
+
+@njit(cache=True)
+def _enter(run: Run, block: int, returning: bool) -> None:
+    """The block takes its place among the stored ones."""
+    record = run.blocks[block]
+    run.workers[record.worker].free_bytes -= record.bytes
+    if run.rules.policy >= SIEVE:
+        record.frequency = 0
+        enqueue(run, block, MAIN if returning else SMALL)
+        return
+    run.totals[0].clock += 1
+    record.last_used = run.totals[0].clock
+    record.frequency = 1
+    set_keys(run, block)
+    _set_history_key(run, block)
+    push(run, record.worker, block)
+
+
+@njit(cache=True)
+def _set_history_key(run: Run, block: int) -> None:
+    """The rank of the policies that count reads, set whenever the block is used."""
+    record = run.blocks[block]
+    if run.rules.policy == LFU:
+        record.key1 = float(record.frequency)
+    elif run.rules.policy == GDSF:
+        record.key1 = run.workers[record.worker].age + record.frequency / record.bytes
+
+
+@njit(cache=True)
+def _leave_memory(run: Run, block: int) -> None:
+    record = run.blocks[block]
+    if not run.rules.recompute and not record.on_disk:
+        record.on_disk = 1
+        run.totals[0].written_bytes += record.bytes
+    want_again(run, block)
+
+
+@njit(cache=True)
+def _evict(run: Run, block: int) -> None:
+    record, worker = run.blocks[block], run.workers[run.blocks[block].worker]
+    if run.rules.policy == GDSF:
+        worker.age = max(worker.age, record.key1)
+    worker.free_bytes += record.bytes
+    run.totals[0].used_now -= record.bytes
+    run.totals[0].inactive_now -= record.bytes if record.rc == 0 else 0
+    record.status = LOST
+    run.totals[0].evictions += 1
+    run.totals[0].broadcasts += set_missing(run, block, 1)
+    _leave_memory(run, block)
+
+
+@njit(cache=True)
+def _choose(run: Run, block: int, task: int) -> int:
+    """Put the victims for `block` into `chosen`; how many, or -1 if it is refused. Chosen ones are off the heap."""
+    worker, size_bytes = run.blocks[block].worker, run.blocks[block].bytes
+    free_bytes, num_chosen, num_aside = run.workers[worker].free_bytes, 0, 0
+    if size_bytes > run.rules.worker_bytes:
+        return -1
+    while free_bytes < size_bytes and run.workers[worker].heap_size > 0:
+        if run.rules.admission and not lower(run, top(run, worker), block):
+            break
+        victim = pop(run, worker)
+        if run.blocks[victim].pinned_by == task:
+            run.aside[num_aside] = victim
+            num_aside += 1
+        else:
+            run.chosen[num_chosen] = victim
+            num_chosen += 1
+            free_bytes += run.blocks[victim].bytes
+    for place in range(num_aside):
+        push(run, worker, run.aside[place])
+    if free_bytes >= size_bytes:
+        return num_chosen
+    for place in range(num_chosen):
+        push(run, worker, run.chosen[place])
+    return -1
+
+
+@njit(cache=True)
+def _describe(run: Run, block: int) -> None:
+    """Price the block; where peers are judged by each other's prices, they are judged anew."""
+    record, cost_s = run.blocks[block], _cost_s(run, block)
+    changed = cost_s != record.cost_s
+    record.cost_s = cost_s
+    if changed and run.rules.policy == DAG and run.rules.cost_model != ADDITIVE:
+        for place in range(first_user(run, block), last_user(run, block)):
+            if run.tasks[run.users[place]].consumer == OPEN:
+                refresh_group(run, run.users[place])
+
+
+@njit(cache=True)
+def _cost_s(run: Run, block: int) -> float:
+    """See `Simulation._cost_s`."""
+    record, task = run.blocks[block], run.blocks[block].producer
+    if not run.rules.recompute or task < 0:
+        return record.bytes / run.rules.disk_bytes_per_s * (1 if record.on_disk else 2)
+    seconds = 0.0
+    for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
+        needed = run.blocks[run.inputs[place].block]
+        seconds += needed.cost_s if needed.status == LOST else 0.0
+    return run.tasks[task].compute_s + seconds

@@ -1,0 +1,154 @@
+"""The ranks of the policies on arrays: what `rank` computes in each policy's own file, written into a block's keys."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from takeup.caching.policies.dag import HORIZON_SHARE, NUM_CONSUMERS, RESOLUTION
+from takeup.caching.policies.fast.heap import settle
+from takeup.caching.policies.fast.layout import (
+    ADDITIVE,
+    CLOSED,
+    DAG,
+    GDSF,
+    LERC,
+    LFU,
+    LOST,
+    LRC,
+    MRD,
+    NEXT,
+    OPEN,
+    PARALLEL,
+    SIEVE,
+    Run,
+)
+
+__all__ = ["first_user", "last_user", "next_stage", "next_use", "refresh", "refresh_group", "set_keys"]
+
+
+@njit(cache=True)
+def first_user(run: Run, block: int) -> int:
+    """Where to begin the search for open users of the block."""
+    start = run.blocks[block].users
+    if run.blocks[block].reopened > 0:
+        return start
+    place = start + run.blocks[block].head
+    while place < last_user(run, block) and run.tasks[run.users[place]].consumer == CLOSED:
+        place += 1
+    run.blocks[block].head = place - start
+    return place
+
+
+@njit(cache=True)
+def last_user(run: Run, block: int) -> int:
+    """Where the announced users of the block end."""
+    return run.blocks[block].users + run.blocks[block].announced
+
+
+@njit(cache=True)
+def next_use(run: Run, block: int) -> float:
+    nearest = math.inf
+    for place in range(first_user(run, block), last_user(run, block)):
+        task = run.users[place]
+        if run.tasks[task].consumer == OPEN:
+            nearest = min(nearest, run.tasks[task].position)
+            if run.blocks[block].reopened == 0:
+                break
+    return nearest
+
+
+@njit(cache=True)
+def next_stage(run: Run, block: int) -> float:
+    nearest = math.inf
+    for place in range(first_user(run, block), last_user(run, block)):
+        task = run.users[place]
+        if run.tasks[task].consumer == OPEN:
+            nearest = min(nearest, float(run.tasks[task].stage_now))
+            if run.rules.stages_ascend and run.blocks[block].reopened == 0:
+                break
+    return nearest
+
+
+@njit(cache=True)
+def _saving_s(run: Run, task: int, block: int) -> float:
+    """See `GroupTable.saving_s`."""
+    if run.rules.cost_model == ADDITIVE:
+        return run.blocks[block].cost_s
+    total, longest = 0.0, 0.0
+    for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
+        other = run.inputs[place].block
+        total += run.blocks[other].cost_s
+        if other != block and run.blocks[other].status == LOST:
+            longest = max(longest, run.blocks[other].cost_s)
+    if run.rules.cost_model == PARALLEL:
+        return max(0.0, run.blocks[block].cost_s - longest)
+    return 0.0 if run.tasks[task].missing > 0 else total
+
+
+@njit(cache=True)
+def _log_worth(run: Run, block: int) -> float:
+    """See `DagValue.rank`: the discounted savings of the nearest open consumers."""
+    nearest, horizon_bytes, found = run.nearest, HORIZON_SHARE * run.rules.worker_bytes, 0
+    for place in range(first_user(run, block), last_user(run, block)):
+        task = run.users[place]
+        if run.tasks[task].consumer != OPEN:
+            continue
+        if found == NUM_CONSUMERS and run.blocks[block].reopened == 0:
+            break
+        saving_s = _saving_s(run, task, block)
+        term = math.log(saving_s) - run.tasks[task].position / horizon_bytes if saving_s > 0 else -math.inf
+        slot = min(found, NUM_CONSUMERS)
+        while slot > 0 and nearest[slot - 1, 0] > run.tasks[task].position:
+            nearest[slot] = nearest[slot - 1]
+            slot -= 1
+        nearest[slot, 0], nearest[slot, 1] = run.tasks[task].position, term
+        found = min(found + 1, NUM_CONSUMERS)
+    peak, total = -math.inf, 0.0
+    for slot in range(found):
+        peak = max(peak, nearest[slot, 1])
+    if peak == -math.inf:
+        return peak
+    for slot in range(found):
+        total += math.exp(nearest[slot, 1] - peak)
+    return peak + math.log(total)
+
+
+@njit(cache=True)
+def set_keys(run: Run, block: int) -> None:
+    """Write the block's rank under the policy into its keys."""
+    policy, key1, key2 = run.rules.policy, 0.0, 0.0
+    if policy == LFU:
+        key1 = float(run.blocks[block].frequency)
+    elif policy == GDSF:
+        key1 = run.blocks[block].key1
+    elif policy == LRC:
+        key1 = float(run.blocks[block].rc)
+    elif policy == LERC:
+        key1, key2 = float(run.blocks[block].erc), float(run.blocks[block].rc)
+    elif policy == MRD:
+        key1 = -next_stage(run, block)
+    elif policy == NEXT:
+        key1 = -next_use(run, block)
+    elif policy == DAG:
+        worth = _log_worth(run, block)
+        if worth > -math.inf:
+            worth = np.floor((worth - math.log(run.blocks[block].bytes)) * RESOLUTION)
+        key1, key2 = worth, float(run.blocks[block].rc)
+    run.blocks[block].key1, run.blocks[block].key2 = key1, key2
+
+
+@njit(cache=True)
+def refresh(run: Run, block: int) -> None:
+    """Something the rank depends on has changed."""
+    if run.blocks[block].heap_place >= 0 and LRC <= run.rules.policy < SIEVE:
+        set_keys(run, block)
+        settle(run, run.blocks[block].worker, run.blocks[block].heap_place)
+
+
+@njit(cache=True)
+def refresh_group(run: Run, task: int) -> None:
+    for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
+        refresh(run, run.inputs[place].block)

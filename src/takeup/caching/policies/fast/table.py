@@ -1,0 +1,96 @@
+"""The group table on arrays: the events of `takeup.caching.groups`, and the producers that must run again."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from takeup.caching.policies.fast.layout import ADDITIVE, CLOSED, DAG, LERC, LOST, OPEN, STORED, Run
+from takeup.caching.policies.fast.ranks import first_user, last_user, next_stage, next_use, refresh, refresh_group
+
+__all__ = ["close_group", "open_group", "set_missing", "want_again"]
+
+
+@njit(cache=True)
+def _count(run: Run, task: int, change: int) -> None:
+    """The group of `task` opens (+1) or closes (-1): its blocks gain or lose a reference."""
+    effective = change if run.tasks[task].missing == 0 else 0
+    for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
+        block = run.inputs[place].block
+        was_active = run.blocks[block].rc > 0
+        run.blocks[block].rc += change
+        run.blocks[block].erc += effective
+        if run.blocks[block].status == STORED and was_active != (run.blocks[block].rc > 0):
+            run.totals[0].inactive_now += run.blocks[block].bytes if was_active else -run.blocks[block].bytes
+        if run.tasks[task].is_again:
+            run.blocks[block].reopened += change
+        run.blocks[block].announced = max(run.blocks[block].announced, run.inputs[place].user + 1)
+        refresh(run, block)
+
+
+@njit(cache=True)
+def open_group(run: Run, task: int) -> None:
+    missing = 0
+    for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
+        missing += run.blocks[run.inputs[place].block].status == LOST
+    run.tasks[task].missing = missing
+    run.tasks[task].consumer = OPEN
+    _count(run, task, 1)
+
+
+@njit(cache=True)
+def close_group(run: Run, task: int) -> None:
+    if run.tasks[task].consumer == OPEN:
+        run.tasks[task].consumer = CLOSED
+        _count(run, task, -1)
+        run.tasks[task].is_again = False
+
+
+@njit(cache=True)
+def _flip(run: Run, task: int, change: int) -> None:
+    """The group of `task` became complete (+1) or broke (-1)."""
+    for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
+        run.blocks[run.inputs[place].block].erc += change
+
+
+@njit(cache=True)
+def set_missing(run: Run, block: int, change: int) -> bool:
+    """The block is lost to (+1) or back in (-1) the groups that read it; says whether a complete one broke."""
+    broke = False
+    for place in range(first_user(run, block), last_user(run, block)):
+        task = run.users[place]
+        if run.tasks[task].consumer != OPEN:
+            continue
+        before = run.tasks[task].missing
+        run.tasks[task].missing = before + change
+        if before == 0 or before + change == 0:
+            broke |= before == 0
+            _flip(run, task, -change)
+            if run.rules.policy == LERC:
+                refresh_group(run, task)
+        if run.rules.policy == DAG and run.rules.cost_model != ADDITIVE:
+            refresh_group(run, task)
+    return broke
+
+
+@njit(cache=True)
+def want_again(run: Run, first: int) -> None:
+    """See `Simulation.want_again`; the recursion is a stack of blocks."""
+    if not run.rules.recompute:
+        return
+    run.stack[0], depth = first, 1
+    while depth > 0:
+        depth -= 1
+        block = run.stack[depth]
+        task = run.blocks[block].producer
+        if task < 0 or run.tasks[task].consumer == OPEN or run.blocks[block].status != LOST or run.blocks[block].rc == 0:
+            continue
+        start, end = run.tasks[task].inputs, run.tasks[task + 1].inputs
+        if start == end:
+            continue
+        run.tasks[task].position = next_use(run, block)
+        run.tasks[task].stage_now = int(next_stage(run, block))
+        run.tasks[task].is_again = True
+        open_group(run, task)
+        for place in range(end - 1, start - 1, -1):
+            run.stack[depth] = run.inputs[place].block
+            depth += 1

@@ -1,0 +1,21 @@
+"""First In, First Out: drop the block that came in first, however often it was read since."""
+
+from __future__ import annotations
+
+from takeup.caching.model import BlockId
+from takeup.caching.policies.ranked import Rank, Ranked
+
+__all__ = ["FirstInFirstOut"]
+
+
+class FirstInFirstOut(Ranked):
+    """Rank: nothing but the time of arrival, because a read does not count as a use."""
+
+    def rank(self, block: BlockId) -> Rank:
+        return ()
+
+    def explain(self, block: BlockId) -> str:
+        return "came in before any other block"
+
+    def read(self, block: BlockId) -> None:
+        """A read changes nothing."""

@@ -1,0 +1,56 @@
+"""Greedy-Dual Size Frequency: drop the block with the fewest reads per byte, old reads counting less and less.
+
+Cherkasova, "Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency Caching Policy", HP Labs 1998. The
+priority of a block is set whenever it is used:
+
+    priority(b) = age + frequency(b) / size(b)
+
+The age of the cache is the priority of its last victim. It rises, so a block that was popular long ago is overtaken by
+newcomers. Ties go to the least recent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from takeup.caching.groups import GroupTable
+from takeup.caching.model import BlockId, Room
+from takeup.caching.policies.lfu import LeastFrequentlyUsed
+from takeup.caching.policies.ranked import Rank
+
+__all__ = ["GreedyDualSizeFrequency"]
+
+
+class GreedyDualSizeFrequency(LeastFrequentlyUsed):
+    """Rank: the priority at the last use."""
+
+    def __init__(self, table: GroupTable, capacity_bytes: int) -> None:
+        super().__init__(table, capacity_bytes)
+        self.age = 0.0
+        self.priority: dict[BlockId, float] = {}
+
+    def rank(self, block: BlockId) -> Rank:
+        return (self.priority.get(block, self.age),)
+
+    def explain(self, block: BlockId) -> str:
+        return f"{self.frequency[block]} uses of {self.size_bytes[block]} bytes, the lowest priority in the cache"
+
+    def stored(self, block: BlockId, size_bytes: int) -> None:
+        super().stored(block, size_bytes)
+        self._prioritise(block)
+
+    def read(self, block: BlockId) -> None:
+        super().read(block)
+        self._prioritise(block)
+
+    def removed(self, block: BlockId) -> None:
+        super().removed(block)
+        del self.priority[block]
+
+    def make_room(self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]) -> Room:
+        room = super().make_room(block, size_bytes, free_bytes, pinned)
+        self.age = max((self.priority[victim.block] for victim in room.evict), default=self.age)
+        return room
+
+    def _prioritise(self, block: BlockId) -> None:
+        self.priority[block] = self.age + self.frequency[block] / self.size_bytes[block]

@@ -1,0 +1,94 @@
+"""S3-FIFO: three queues; drop what comes in and is not read soon, before it can push out what proved useful.
+
+Yang, Zhang, Qiu, Yue, Rashmi, "FIFO Queues are All You Need for Cache Eviction", SOSP 2023.
+
+How it works. A new block enters the *small* queue, a tenth of the cache. When it reaches the end, it moves to the
+*main* queue if it was read twice; otherwise it leaves, and the *ghost* queue remembers its name. A block that comes
+back while its name is remembered goes straight to main. At the end of main a block that was read goes round again and
+pays one read for it (at most three are counted); one that was not leaves for good. The small queue gives way first,
+unless main is above its share.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Container
+
+from takeup.caching.groups import GroupTable
+from takeup.caching.model import BlockId, Evict, Room
+from takeup.caching.policies.queued import Queued
+
+__all__ = ["S3Fifo", "queue_bytes"]
+
+SMALL_SHARE = 0.1
+GHOST_SHARE = 0.9
+READS_TO_MAIN = 2
+MAX_READS = 3
+
+Queue = OrderedDict[BlockId, int]  # oldest first, with sizes
+
+
+def queue_bytes(capacity_bytes: int) -> tuple[int, int]:
+    """The shares of the main queue and of the ghost queue, in bytes."""
+    return capacity_bytes - int(capacity_bytes * SMALL_SHARE), int(capacity_bytes * GHOST_SHARE)
+
+
+class S3Fifo(Queued):
+    """The three queues, and how often each block was read in the queue where it stands."""
+
+    def __init__(self, table: GroupTable, capacity_bytes: int) -> None:
+        super().__init__(table, capacity_bytes)
+        self.main_bytes, self.ghost_bytes = queue_bytes(capacity_bytes)
+        self.small: Queue = OrderedDict()
+        self.main: Queue = OrderedDict()
+        self.ghost: Queue = OrderedDict()
+        self.reads: Counter[BlockId] = Counter()
+        self.returning: BlockId | None = None
+
+    def stored(self, block: BlockId, size_bytes: int) -> None:
+        queue = self.main if block == self.returning else self.small
+        queue[block] = self.size_bytes[block] = size_bytes
+
+    def read(self, block: BlockId) -> None:
+        self.reads[block] = min(MAX_READS, self.reads[block] + 1)
+
+    def removed(self, block: BlockId) -> None:
+        for state in (self.small, self.main, self.reads, self.size_bytes):
+            state.pop(block, None)
+
+    def make_room(self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]) -> Room:
+        self.returning = block if self.ghost.pop(block, None) else None
+        return super().make_room(block, size_bytes, free_bytes, pinned)
+
+    def next_victim(self, pinned: Container[BlockId]) -> Evict:
+        while True:
+            small = next((block for block in self.small if block not in pinned), None)
+            main = next((block for block in self.main if block not in pinned), None)
+            if small is None or (main is not None and sum(self.main.values()) > self.main_bytes):
+                victim = self._leave_main(main)
+            else:
+                victim = self._leave_small(small)
+            if victim is not None:
+                return victim
+
+    def _leave_main(self, block: BlockId) -> Evict | None:
+        if not self.reads[block]:
+            return Evict(block, "unread since its last round through the main queue")
+        self.reads[block] -= 1
+        self.main.move_to_end(block)
+        return None
+
+    def _leave_small(self, block: BlockId) -> Evict | None:
+        if self.reads[block] < READS_TO_MAIN:
+            self._remember(block, self.small[block])
+            return Evict(block, "hardly read while it was new")
+        self.main[block] = self.small.pop(block)
+        del self.reads[block]
+        return None
+
+    def _remember(self, block: BlockId, size_bytes: int) -> None:
+        if size_bytes > self.ghost_bytes:
+            return
+        while sum(self.ghost.values()) + size_bytes > self.ghost_bytes:
+            self.ghost.popitem(last=False)
+        self.ghost[block] = size_bytes

@@ -1,0 +1,233 @@
+"""The simulated engine: run a workload in virtual time under one policy and count what its cache did.
+
+How it works. Tasks run in the order of the workload, each on its worker; every worker has an equal part of the memory
+and one policy. A task
+
+    1. finds its inputs: residency is judged at its start, all inputs at once;
+    2. brings the missing ones back, from disk or by computing them again from their own inputs;
+    3. closes as a consumer, because it has read what it needed;
+    4. stores what it brought back, then what it wrote; its inputs are pinned until it ends.
+
+When a block that is still wanted is lost and must be computed again, its producer becomes a consumer once more: the
+inputs of the recomputation are wanted too. A network between workers is not modelled.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+
+from takeup.caching.contract import Policy, PolicySpec
+from takeup.caching.groups import GroupTable
+from takeup.caching.model import EngineModel, Result, Task, Workload
+
+__all__ = ["Simulation", "simulate"]
+
+
+def simulate(spec: PolicySpec, workload: Workload, engine: EngineModel) -> Result:
+    """Run the workload under the policy. This is the readable engine; `policies.fast` replays the same, faster."""
+    return Simulation(spec, workload, engine).run()
+
+
+class WorkerStore:
+    """The memory of one worker: how much is free, and the policy that decides who leaves."""
+
+    def __init__(self, policy: Policy, capacity_bytes: int) -> None:
+        self.policy = policy
+        self.free_bytes = capacity_bytes
+
+
+class Simulation:
+    """One run, advanced task by task."""
+
+    def __init__(self, spec: PolicySpec, workload: Workload, engine: EngineModel) -> None:
+        self.spec, self.workload, self.engine = spec, workload, engine
+        self.table = GroupTable(engine.cost_model)
+        worker_bytes = engine.capacity_bytes // workload.num_workers
+        self.capacity_bytes = worker_bytes * workload.num_workers
+        self.stores = [
+            WorkerStore(spec.make(self.table, worker_bytes), worker_bytes) for _ in range(workload.num_workers)
+        ]
+        self.positions = workload.positions_bytes().tolist()
+        self.block_bytes: list[int] = workload.block_bytes.tolist()
+        self.producer: list[int] = workload.block_producer.tolist()
+        self.on_disk = {block for block, producer in enumerate(self.producer) if producer < 0}
+        self.timeline = Timeline(workload)
+        self.counts: defaultdict[str, int] = defaultdict(int)
+        self.inactive_bytes = self.used_bytes = 0
+
+    def run(self) -> Result:
+        tasks = list(self.workload.tasks())
+        tasks_of_job = defaultdict(list)
+        for task in tasks:
+            tasks_of_job[task.job].append(task)
+        if self.engine.profile == "recurring" or self.spec.offline:
+            self._announce(tasks)
+            tasks_of_job.clear()
+        for task in tasks:
+            self._announce(tasks_of_job.pop(task.job, []))
+            self._execute(task)
+        return self._result()
+
+    def _announce(self, tasks: list[Task]) -> None:
+        """The engine learns of these consumers."""
+        for task in tasks:
+            self.table.open(task.index, task.inputs, self.positions[task.index], task.stage)
+        for task in tasks:
+            for block in task.inputs:
+                self._want_again(block)
+
+    def _execute(self, task: Task) -> None:
+        present = [block for block in task.inputs if self.table.in_memory(block)]
+        missing = [block for block in task.inputs if not self.table.in_memory(block)]
+        self.counts["num_hits"] += len(present)
+        self.counts["num_effective_hits"] += 0 if missing else len(present)
+        for block in present:
+            self._store_of(block).policy.read(block)
+        restored: dict[int, None] = {}
+        waits_s = [self._restore(block, restored) for block in missing]
+        self.table.close(task.index)
+        for block in (*restored, *task.outputs):
+            self._put(block, pinned=task.inputs)
+        self.timeline.advance(task, self._wait_s(waits_s, present))
+        self._measure_inactive()
+
+    def _restore(self, block: int, restored: dict[int, None]) -> float:
+        """Bring a missing block, and what it needs, back for the running task; the seconds this takes."""
+        if block in restored:
+            return 0.0
+        producer = self.producer[block]
+        if self.engine.miss == "disk" or producer < 0:
+            restored[block] = None
+            self.counts["read_bytes"] += self.block_bytes[block]
+            return self._read_s(block)
+        seconds = float(self.workload.task_compute_s[producer])
+        for needed in self.workload.inputs(producer):
+            if self.table.in_memory(needed):
+                self._store_of(needed).policy.read(needed)
+            else:
+                seconds += self._restore(needed, restored)
+        restored[block] = None
+        self.counts["num_recomputed"] += 1
+        self.table.close(producer)
+        return seconds
+
+    def _put(self, block: int, pinned: Collection[int]) -> None:
+        """Store the block if the policy makes room for it."""
+        store, size_bytes = self._store_of(block), self.block_bytes[block]
+        self.table.describe(block, size_bytes, self._cost_s(block))
+        self.table.cached(block)
+        room = store.policy.make_room(block, size_bytes, store.free_bytes, pinned)
+        for eviction in room.evict:
+            assert isinstance(eviction.block, int)
+            self._evict(store, eviction.block)
+        if room.admit:
+            store.free_bytes -= size_bytes
+            store.policy.stored(block, size_bytes)
+        else:
+            self.counts["num_refused"] += 1
+            self.table.lost(block)
+            self._leave_memory(block)
+
+    def _evict(self, store: WorkerStore, block: int) -> None:
+        store.policy.removed(block)
+        store.free_bytes += self.block_bytes[block]
+        self.counts["num_evictions"] += 1
+        self.counts["num_broadcasts"] += self.table.lost(block) > 0
+        self._leave_memory(block)
+
+    def _leave_memory(self, block: int) -> None:
+        if self.engine.miss == "disk" and block not in self.on_disk:
+            self.on_disk.add(block)
+            self.counts["written_bytes"] += self.block_bytes[block]
+        self._want_again(block)
+
+    def _want_again(self, block: int) -> None:
+        """If a lost block with readers must be computed again, its producer becomes a consumer once more."""
+        producer = self.producer[block]
+        if self.engine.miss == "disk" or producer < 0 or self.table.is_open(producer):
+            return
+        needed = self.workload.inputs(producer)
+        if needed and self.table.is_lost(block) and self.table.rc(block) > 0:
+            self.table.open(producer, needed, self.table.next_use(block), int(self.table.next_stage(block)))
+            for block_needed in needed:
+                self._want_again(block_needed)
+
+    def _cost_s(self, block: int) -> float:
+        """Seconds to bring the block back after a loss, writing it out first if there is no copy on disk."""
+        producer = self.producer[block]
+        if self.engine.miss == "disk" or producer < 0:
+            return self._read_s(block) * (1 if block in self.on_disk else 2)
+        lost = (needed for needed in self.workload.inputs(producer) if self.table.is_lost(needed))
+        return float(self.workload.task_compute_s[producer]) + sum(map(self.table.cost_s, lost))
+
+    def _wait_s(self, waits_s: list[float], present: list[int]) -> float:
+        """What the missing inputs cost the task together, by the engine's cost model."""
+        if not waits_s:
+            return 0.0
+        if self.engine.cost_model == "parallel":
+            return max(waits_s)
+        if self.engine.cost_model == "all-or-nothing":
+            return sum(waits_s) + sum(map(self._again_s, present))
+        return sum(waits_s)
+
+    def _again_s(self, block: int) -> float:
+        """Seconds to have a block that is in memory once more without memory."""
+        producer = self.producer[block]
+        if self.engine.miss == "disk" or producer < 0:
+            return self._read_s(block)
+        return float(self.workload.task_compute_s[producer])
+
+    def _read_s(self, block: int) -> float:
+        return self.block_bytes[block] / self.engine.disk_bytes_per_s
+
+    def _store_of(self, block: int) -> WorkerStore:
+        return self.stores[self.workload.block_worker[block]]
+
+    def _measure_inactive(self) -> None:
+        """Add up the memory in use, and the part of it that nobody will read again."""
+        stored = [block for block in range(self.workload.num_blocks) if self.table.in_memory(block)]
+        self.used_bytes += sum(self.block_bytes[block] for block in stored)
+        self.inactive_bytes += sum(self.block_bytes[block] for block in stored if self.table.rc(block) == 0)
+
+    def _result(self) -> Result:
+        names = ("hits", "effective_hits", "evictions", "broadcasts", "refused", "recomputed")
+        return Result(
+            policy=self.spec.name,
+            workload=self.workload.name,
+            capacity_bytes=self.engine.capacity_bytes,
+            num_accesses=self.workload.num_accesses,
+            **{f"num_{name}": self.counts[f"num_{name}"] for name in names},
+            read_bytes=self.counts["read_bytes"],
+            written_bytes=self.counts["written_bytes"],
+            inactive_share=self.inactive_bytes / max(1, self.used_bytes),
+            task_time_s=self.timeline.task_time_s,
+            makespan_s=self.timeline.makespan_s,
+        )
+
+
+class Timeline:
+    """When tasks end: a worker runs one task at a time, a stage waits for its predecessor, a reader for its writer."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.worker_free_s = [0.0] * workload.num_workers
+        self.stage_end_s = [0.0] * len(workload.stage_after)
+        self.block_ready_s = [0.0] * workload.num_blocks
+        self.task_time_s = 0.0
+
+    @property
+    def makespan_s(self) -> float:
+        return max(self.worker_free_s)
+
+    def advance(self, task: Task, wait_s: float) -> None:
+        after = int(self.workload.stage_after[task.stage])
+        ready_s = [self.block_ready_s[block] for block in task.inputs]
+        start_s = max(self.worker_free_s[task.worker], self.stage_end_s[after] if after >= 0 else 0.0, *ready_s, 0.0)
+        duration_s = wait_s + task.compute_s
+        end_s = start_s + duration_s
+        self.task_time_s += duration_s
+        self.worker_free_s[task.worker] = end_s
+        self.stage_end_s[task.stage] = max(self.stage_end_s[task.stage], end_s)
+        for block in task.outputs:
+            self.block_ready_s[block] = end_s

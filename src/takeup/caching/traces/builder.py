@@ -1,0 +1,246 @@
+"""The one way to make a `Workload` from named things: declare blocks, stages and tasks, then `build`.
+
+Blocks are numbered in the order in which they are first mentioned, stages and tasks in the order in which they are
+added. Tasks may be added before the producer of what they read; `build` then moves them, and only them, behind it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.caching.model import Workload
+from takeup.errors import BadInput
+
+__all__ = ["WorkloadBuilder"]
+
+Ints = npt.NDArray[np.int64]
+_OF_ITS_BLOCKS = -1
+_LARGEST = 2**63 - 1
+
+
+@dataclass(slots=True)
+class _Lists:
+    """Blocks of every task, one after the other: those of task t lie at `starts[t]:starts[t + 1]`."""
+
+    starts: list[int] = field(default_factory=lambda: [0])
+    blocks: list[int] = field(default_factory=list)
+
+    def append(self, blocks: Iterable[int]) -> None:
+        self.blocks.extend(blocks)
+        self.starts.append(len(self.blocks))
+
+    def first(self, task: int) -> int | None:
+        return self.blocks[self.starts[task]] if self.starts[task] < self.starts[task + 1] else None
+
+    def arrays(self, order: Ints) -> tuple[Ints, Ints]:
+        """Starts and blocks as arrays, tasks in the given order."""
+        starts, blocks = np.array(self.starts, np.int64), np.array(self.blocks, np.int64)
+        lengths = np.diff(starts)[order]
+        new_starts = np.concatenate(([0], np.cumsum(lengths)))
+        moved = np.repeat(starts[order] - new_starts[:-1], lengths) + np.arange(len(blocks))
+        return new_starts, blocks[moved]
+
+
+class WorkloadBuilder:
+    """Collects blocks, stages and tasks in any order; `build` checks them and lays them out as a `Workload`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._block_numbers: dict[Hashable, int] = {}
+        self._block_facts: dict[int, tuple[int, int]] = {}
+        self._stage_after: list[int] = []
+        self._own_stages: list[int] = []
+        self._tasks: list[tuple[int, int, int, float]] = []
+        self._task_names: dict[int, str] = {}
+        self._inputs = _Lists()
+        self._outputs = _Lists()
+
+    def block(self, name: Hashable, size_bytes: int, worker: int = 0) -> int:
+        """Declare a block and the worker it lives on; returns its number. Saying the same twice changes nothing."""
+        number = self._block_number(name)
+        before = self._block_facts.setdefault(number, (size_bytes, worker))
+        if before != (size_bytes, worker):
+            raise BadInput(
+                f"block {name!r} is declared as {before[0]} bytes on worker {before[1]} and as {size_bytes} bytes "
+                f"on worker {worker}; declare it once, or give the second one a name of its own"
+            )
+        return number
+
+    def stage(self, after: int = -1) -> int:
+        """Add a stage that begins when stage `after` has ended (-1: at once); returns its number."""
+        self._stage_after.append(after)
+        return len(self._stage_after) - 1
+
+    def task(  # noqa: PLR0913 (all by name, and nearly all of them optional)
+        self,
+        *,
+        inputs: Iterable[Hashable] = (),
+        outputs: Iterable[Hashable] = (),
+        job: int = 0,
+        stage: int | None = None,
+        worker: int | None = None,
+        compute_s: float = 0.0,
+        name: str | None = None,
+    ) -> int:
+        """Add a task; returns its number, which holds in the workload if no task had to be moved.
+
+        Without `stage` it gets one of its own, after nothing; without `worker` it runs where its first input lives,
+        else where its first output lives, else on worker 0.
+        """
+        number = len(self._tasks)
+        if name is not None:
+            self._task_names[number] = name
+        if worker is not None and worker < 0:
+            raise BadInput(f"{self._say(number)} runs on worker {worker}; number the workers from 0")
+        if stage is None:
+            stage = self.stage()
+            self._own_stages.append(number)
+        self._tasks.append((job, stage, _OF_ITS_BLOCKS if worker is None else worker, compute_s))
+        self._inputs.append(dict.fromkeys(map(self._block_number, inputs)))
+        self._outputs.append(dict.fromkeys(map(self._block_number, outputs)))
+        return number
+
+    def build(self) -> Workload:
+        """The workload, or `BadInput` with the first thing that cannot be."""
+        self._check_blocks()
+        self._check_stages()
+        self._check_tasks()
+        order = self._order()
+        input_starts, input_blocks = self._inputs.arrays(order)
+        output_starts, output_blocks = self._outputs.arrays(order)
+        facts = [self._block_facts[number] for number in range(len(self._block_numbers))]
+        jobs, _, _, compute_s = zip(*self._tasks, strict=True) if self._tasks else ((), (), (), ())
+        return Workload(
+            name=self.name,
+            block_bytes=np.array([size_bytes for size_bytes, _ in facts], np.int64),
+            block_worker=np.array([worker for _, worker in facts], np.int64),
+            block_producer=self._producers(output_starts, output_blocks),
+            task_job=np.array(jobs, np.int64)[order],
+            task_stage=self._task_stages(order),
+            task_worker=np.array([self._worker(task) for task in range(len(self._tasks))], np.int64)[order],
+            task_compute_s=np.array(compute_s, np.float64)[order],
+            input_starts=input_starts,
+            input_blocks=input_blocks,
+            output_starts=output_starts,
+            output_blocks=output_blocks,
+            stage_after=np.array(self._stage_after, np.int64),
+        )
+
+    # What may not be ------------------------------------------------------------------------------------------------
+
+    def _check_blocks(self) -> None:
+        names = list(self._block_numbers)
+        for number, (size_bytes, worker) in self._block_facts.items():
+            if not 0 < size_bytes <= _LARGEST:
+                raise BadInput(
+                    f"block {names[number]!r} has {size_bytes} bytes; give every block a size of at least one byte"
+                )
+            if worker < 0:
+                raise BadInput(f"block {names[number]!r} lives on worker {worker}; number the workers from 0")
+        if len(self._block_facts) < len(names):
+            number = next(number for number in range(len(names)) if number not in self._block_facts)
+            raise BadInput(self._unknown_block(number, names[number]))
+
+    def _unknown_block(self, number: int, name: Hashable) -> str:
+        for verb, lists in (("reads", self._inputs), ("writes", self._outputs)):
+            if number in lists.blocks:
+                task = int(np.searchsorted(lists.starts, lists.blocks.index(number), side="right")) - 1
+                return f"{self._say(task)} {verb} block {name!r}, which has no size; declare the block with its size"
+        raise AssertionError("a number is given to a block only when it is declared, read or written")
+
+    def _check_stages(self) -> None:
+        for stage, after in enumerate(self._stage_after):
+            if not -1 <= after < stage:
+                raise BadInput(
+                    f"stage {stage} waits for stage {after}, which is not an earlier one; "
+                    "add the stage it waits for first, or use -1 for none"
+                )
+
+    def _check_tasks(self) -> None:
+        num_stages = len(self._stage_after)
+        for task, (_, stage, _, compute_s) in enumerate(self._tasks):
+            if not (0 <= compute_s < math.inf):
+                raise BadInput(f"{self._say(task)} computes for {compute_s} seconds; give a finite time of at least 0")
+            if not 0 <= stage < num_stages:
+                raise BadInput(
+                    f"{self._say(task)} is in stage {stage}, but there are {num_stages} stages; add it with stage()"
+                )
+        if len(set(self._outputs.blocks)) < len(self._outputs.blocks):
+            raise BadInput(self._two_producers())
+
+    def _two_producers(self) -> str:
+        producer: dict[int, int] = {}
+        for task in range(len(self._tasks)):
+            for block in self._outputs.blocks[self._outputs.starts[task] : self._outputs.starts[task + 1]]:
+                if producer.setdefault(block, task) != task:
+                    name, both = list(self._block_numbers)[block], f"{self._say(producer[block])} and {self._say(task)}"
+                    return f"block {name!r} is written by {both}, but a block has one producer; rename one of the two"
+        raise AssertionError("called only when some block is written twice")
+
+    # Order ----------------------------------------------------------------------------------------------------------
+
+    def _order(self) -> Ints:
+        """The tasks so that producers come first: as they were added where that is possible."""
+        order = np.arange(len(self._tasks))
+        producers = self._producers(*self._outputs.arrays(order))
+        starts, blocks = self._inputs.arrays(order)
+        reader, producer = np.repeat(order, np.diff(starts)), producers[blocks]
+        if np.all(producer < reader):
+            return order
+        known = producer >= 0
+        return self._sorted_order(zip(reader[known].tolist(), producer[known].tolist(), strict=True))
+
+    def _sorted_order(self, edges: Iterable[tuple[int, int]]) -> Ints:
+        sorter = TopologicalSorter[int](dict.fromkeys(range(len(self._tasks)), ()))
+        for reader, producer in edges:
+            sorter.add(reader, producer)
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            names = " -> ".join(self._say(task) for task in error.args[1])
+            raise BadInput(f"these tasks wait for each other: {names}; take one of these inputs away") from error
+        ready, order = list(sorter.get_ready()), []
+        heapq.heapify(ready)
+        while ready:
+            order.append(heapq.heappop(ready))
+            sorter.done(order[-1])
+            for task in sorter.get_ready():
+                heapq.heappush(ready, task)
+        return np.array(order, np.int64)
+
+    def _producers(self, output_starts: Ints, output_blocks: Ints) -> Ints:
+        producers = np.full(len(self._block_numbers), -1, np.int64)
+        producers[output_blocks] = np.repeat(np.arange(len(self._tasks)), np.diff(output_starts))
+        return producers
+
+    def _task_stages(self, order: Ints) -> Ints:
+        """The stage of every task. Stages of one task keep counting upwards when tasks have moved."""
+        stages = np.array([task[1] for task in self._tasks], np.int64)
+        is_own = np.zeros(len(stages), np.bool_)
+        is_own[self._own_stages] = True
+        stages, is_own = stages[order], is_own[order]
+        stages[is_own] = np.sort(stages[is_own])
+        return stages
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _block_number(self, name: Hashable) -> int:
+        return self._block_numbers.setdefault(name, len(self._block_numbers))
+
+    def _worker(self, task: int) -> int:
+        worker = self._tasks[task][2]
+        if worker != _OF_ITS_BLOCKS:
+            return worker
+        block = self._inputs.first(task)
+        block = self._outputs.first(task) if block is None else block
+        return 0 if block is None else self._block_facts[block][1]
+
+    def _say(self, task: int) -> str:
+        return f"task {self._task_names[task]!r}" if task in self._task_names else f"task {task}"

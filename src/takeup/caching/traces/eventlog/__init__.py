@@ -1,0 +1,58 @@
+"""Spark event logs as workloads: who read which persisted partitions together, how large they were, how long it took.
+
+What the log says and what is inferred. Spark writes the RDD graph of every stage, but neither the kind of a dependency
+nor which partitions of a parent a partition reads, so:
+
+- A parent that is not in the stage's own RDD list, or is read by a shuffle reader, lies behind a shuffle: another
+  stage has read it. All other parents are read partition by partition.
+- Equal numbers of partitions: partition i reads partition i. Numbers that add up (union) or multiply (cartesian): as
+  these operators number theirs. Otherwise (coalesce): neighbours go together, which Spark itself does only when it
+  knows no preferred places; this is noted.
+- A task reads the nearest persisted partitions that an earlier task has made, and makes those that none has. Of a
+  partition that ran several times, the first success counts.
+- A stage waits for the latest of its parent stages to end and, at the earliest, for whatever had ended when the
+  application last was idle: a driver that waits for a result before it submits the next job leaves no other trace.
+- A block as large as the recorded update says; else as the other blocks of its RDD are on average; else 1 MB.
+- The run time of a task holds what the recorded run had to wait for, also bringing back blocks that were evicted.
+- An RDD that is persisted again after `unpersist` has new blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from takeup.caching.model import Workload
+from takeup.caching.traces.eventlog.convert import as_workload
+from takeup.caching.traces.eventlog.events import Application
+from takeup.caching.traces.eventlog.files import find_log, read_lines
+from takeup.errors import BadTrace
+
+__all__ = ["EventLog", "read_event_log"]
+
+
+@dataclass(frozen=True, slots=True)
+class EventLog:
+    """The workload of one application, and in `notes` what had to be inferred or left out."""
+
+    workload: Workload
+    notes: tuple[str, ...]
+    spark_version: str
+    application: str
+
+
+def read_event_log(path: Path | str, *, allow_truncated: bool = False) -> EventLog:
+    """Read the log of one application: a file, plain or gzip, a rolling log's folder, or a folder with one log in it.
+
+    The log of a running or killed application may end in mid-line: `allow_truncated` accepts that with a note.
+    """
+    log = find_log(Path(path))
+    application = Application()
+    for line in read_lines(log, allow_truncated=allow_truncated):
+        application.add(line)
+    if not application.spark_version:
+        raise BadTrace(
+            path, "has no SparkListenerLogStart, so it is no Spark event log; give a file that spark.eventLog.dir holds"
+        )
+    workload, notes = as_workload(application, log.path)
+    return EventLog(workload, (*log.notes, *notes), application.spark_version, application.name)

@@ -1,0 +1,23 @@
+"""Care of numba's on-disk cache of compiled code.
+
+Numba compiles a function again when *its own* file has changed, but not when a function it calls, in another file, has.
+A folder of kernels that call each other therefore drops its cache whenever any of its sources is newer.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["drop_stale_code"]
+
+
+def drop_stale_code(module_file: str) -> None:
+    """Forget the compiled code beside `module_file` if a source in its folder is newer. Never fails."""
+    folder = Path(module_file).parent
+    with suppress(OSError):
+        newest_source = max(path.stat().st_mtime for path in folder.glob("*.py"))
+        compiled = [*folder.glob("__pycache__/*.nbi"), *folder.glob("__pycache__/*.nbc")]
+        if any(path.stat().st_mtime < newest_source for path in compiled):
+            for path in compiled:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,149 @@
+"""The loop that joins a policy and an engine: observe, decide, apply, every period and on events.
+
+A policy that fails changes nothing: its decisions are collected before the first one is applied. A decision that the
+engine refuses or fails to apply does not stop the others. Either way the loop goes on and says each thing once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Generic, Literal, Protocol, TypeVar
+
+from takeup.core.clock import Clock, Timer
+from takeup.errors import BadInput, TakeupError
+
+__all__ = ["ControlLoop", "Counters", "Engine", "Outcome", "Policy"]
+
+State = TypeVar("State")
+State_co = TypeVar("State_co", covariant=True)
+State_contra = TypeVar("State_contra", contravariant=True)
+Decision = TypeVar("Decision")
+Decision_co = TypeVar("Decision_co", covariant=True)
+Decision_contra = TypeVar("Decision_contra", contravariant=True)
+
+Outcome = Literal["applied", "refused", "failed", "dry run"]
+
+MOST_REPORTS = 1000  # messages that never repeat must not fill the memory of a loop that runs for months
+
+logger = logging.getLogger("takeup")
+
+
+class Engine(Protocol[State_co, Decision_contra]):
+    """Something real or simulated that shows its state and carries decisions out."""
+
+    def observe(self) -> State_co:
+        """The state as it is now."""
+
+    def apply(self, decision: Decision_contra) -> None:
+        """Carry one decision out; a TakeupError refuses it and leaves everything as it was."""
+
+
+class Policy(Protocol[State_contra, Decision_co]):
+    """Something that sees a state and answers with decisions."""
+
+    def decide(self, state: State_contra) -> Iterable[Decision_co]:
+        """What to do about this state."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a loop has done so far."""
+
+    num_rounds: int = 0
+    num_failed_rounds: int = 0
+    num_decisions: int = 0
+    num_applied: int = 0
+    num_refused: int = 0
+    num_failed: int = 0
+
+
+@dataclass(slots=True)
+class ControlLoop(Generic[State, Decision]):
+    """Asks `policy` about `engine` every `period_s` seconds of `clock`, and soon after every poke.
+
+    A dry run applies nothing. `on_decision` hears of every decision, `on_problem` once of each distinct problem.
+    """
+
+    clock: Clock
+    engine: Engine[State, Decision]
+    policy: Policy[State, Decision]
+    period_s: float
+    _: KW_ONLY
+    dry_run: bool = False
+    on_decision: Callable[[Decision, Outcome], None] | None = None
+    on_problem: Callable[[str], None] = logger.warning
+    counters: Counters = field(default_factory=Counters, init=False)
+    _tick_timer: Timer | None = field(default=None, init=False)
+    _poke_timer: Timer | None = field(default=None, init=False)
+    _reported: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        if not self.period_s > 0:
+            raise BadInput(f"the period is {self.period_s} s; a control loop needs one above zero")
+
+    def start(self) -> None:
+        """Take the first step as soon as the clock runs, then one every period."""
+        if self._tick_timer is None:
+            self._tick_timer = self.clock.after(0, self._tick)
+
+    def stop(self) -> None:
+        """Take no further step; `start` may follow."""
+        for timer in (self._tick_timer, self._poke_timer):
+            if timer is not None:
+                timer.cancel()
+        self._tick_timer = self._poke_timer = None
+
+    def poke(self) -> None:
+        """Take a step as soon as possible, one for all pokes until then; a stopped loop does not react."""
+        if self._tick_timer is not None and self._poke_timer is None:
+            self._poke_timer = self.clock.after(0, self.step)
+
+    def step(self) -> None:
+        """Observe, decide and apply once; never raises for what the policy or the engine does."""
+        if self._poke_timer is not None:
+            self._poke_timer.cancel()
+            self._poke_timer = None
+        self.counters.num_rounds += 1
+        try:
+            decisions = tuple(self.policy.decide(self.engine.observe()))
+        except Exception as error:
+            self.counters.num_failed_rounds += 1
+            self._report("no decisions this round", error)
+            return
+        for decision in decisions:
+            self._carry_out(decision)
+
+    def _tick(self) -> None:
+        self._tick_timer = self.clock.after(self.period_s, self._tick)
+        self.step()
+
+    def _carry_out(self, decision: Decision) -> None:
+        outcome = "dry run" if self.dry_run else self._apply(decision)
+        self.counters.num_decisions += 1
+        self.counters.num_applied += outcome == "applied"
+        self.counters.num_refused += outcome == "refused"
+        self.counters.num_failed += outcome == "failed"
+        if self.on_decision is not None:
+            try:
+                self.on_decision(decision, outcome)
+            except Exception as error:
+                self._report("a listener failed", error)
+
+    def _apply(self, decision: Decision) -> Outcome:
+        try:
+            self.engine.apply(decision)
+        except TakeupError as error:
+            self._report(f"refused {decision}", error)
+            return "refused"
+        except Exception as error:
+            self._report(f"could not apply {decision}", error)
+            return "failed"
+        return "applied"
+
+    def _report(self, what: str, error: Exception) -> None:
+        message = f"{type(error).__name__}: {error}"
+        if message not in self._reported and len(self._reported) < MOST_REPORTS:
+            self._reported.add(message)
+            self.on_problem(f"{what}: {message}")
