@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.core.clock import Clock, VirtualClock, WallClock
+from takeup.core.clock import Clock, Timer, VirtualClock, WallClock
 from takeup.errors import BadInput
 
 
@@ -76,7 +76,11 @@ def test_a_run_is_a_stable_sort_by_time(times_s: list[int]) -> None:
 
 def test_an_action_may_schedule_another_for_the_same_time(clock: Clock) -> None:
     notes: list[tuple[str, float]] = []
-    clock.at(3, lambda: clock.after(0, noting(notes, "next", clock)) and None)
+
+    def schedule_another() -> None:
+        clock.after(0, noting(notes, "next", clock))
+
+    clock.at(3, schedule_another)
     clock.run()
 
     assert notes == [("next", 3)]
@@ -94,8 +98,14 @@ def test_a_cancelled_action_does_not_run_and_does_not_move_time(clock: Clock) ->
 
 def test_an_action_may_cancel_one_that_is_due_at_the_same_time(clock: Clock) -> None:
     notes: list[tuple[str, float]] = []
-    clock.at(1, lambda: victim.cancel())
-    victim = clock.at(1, noting(notes, "victim", clock))
+    victims: list[Timer] = []
+
+    def cancel_them() -> None:
+        for victim in victims:
+            victim.cancel()
+
+    clock.at(1, cancel_them)
+    victims.append(clock.at(1, noting(notes, "victim", clock)))
     clock.run()
 
     assert notes == []

@@ -48,15 +48,17 @@ def test_work_that_stops_short_says_how_far_it_came() -> None:
     assert lines_of([3.0], total=4) == ["compare: 1 of 4", "compare: 1 of 4"]
 
 
-def test_a_failure_passes_through_without_a_closing_line() -> None:
-    stream = io.StringIO()
+def fail_after_one_tick(stream: io.StringIO) -> None:
     now_s = iter([0.0, 10.0, 20.0])
-    with (
-        pytest.raises(ZeroDivisionError),
-        progress("compare", 5, stream=stream, monotonic=lambda: next(now_s)) as tick,
-    ):
+    with progress("compare", 5, stream=stream, monotonic=lambda: next(now_s)) as tick:
         tick()
         raise ZeroDivisionError
+
+
+def test_a_failure_passes_through_without_a_closing_line() -> None:
+    stream = io.StringIO()
+    with pytest.raises(ZeroDivisionError):
+        fail_after_one_tick(stream)
 
     assert stream.getvalue() == "compare: 1 of 5\n"
 

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 
-SHOW_DRAWS = "from takeup.core.seeds import Streams; print(Streams(7).stream('arrivals').integers(0, 10**9, 3).tolist())"
+SHOW_DRAWS = (
+    "from takeup.core.seeds import Streams; print(Streams(7).stream('arrivals').integers(0, 10**9, 3).tolist())"
+)
 
 
 def draws(streams: Streams, name: str) -> list[float]:
-    return streams.stream(name).random(5).tolist()
+    return [float(draw) for draw in streams.stream(name).random(5)]
 
 
 def test_draws_are_known_numbers() -> None:

@@ -85,13 +85,12 @@ def time_weighted_mean(times_s: npt.ArrayLike, values: npt.ArrayLike, until_s: f
     """The mean over time of what is `values[i]` from `times_s[i]` on; what changes after `until_s` does not count."""
     times, levels = _finite(times_s, "times"), _finite(values, "values")
     _require_equal_lengths(times, levels, "times", "values")
-    edges = np.minimum(np.append(times, until_s), until_s)
-    durations = np.diff(edges)
     if (np.diff(times) < 0).any():
         raise BadInput("times go backwards; sort the changes by time")
-    if not edges[-1] > edges[0]:
-        raise BadInput(f"no time passes between {times[0]} s and {until_s} s; give an end after the first time")
-    return float(np.average(levels, weights=durations))
+    if not times[0] < until_s < np.inf:
+        raise BadInput(f"no time to average between {times[0]} s and {until_s} s; give an end after the first time")
+    durations_s = np.diff(np.minimum(np.append(times, until_s), until_s))
+    return float(np.average(levels, weights=durations_s))
 
 
 def bootstrap_interval(

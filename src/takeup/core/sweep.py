@@ -6,9 +6,10 @@ import asyncio
 import os
 import pickle
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
@@ -57,12 +58,11 @@ def _sweep_here(function: Callable[[P], R], points: Sequence[P], report: Report)
 
 def _sweep_on_processes(function: Callable[[P], R], points: Sequence[P], num_workers: int, report: Report) -> list[R]:
     _require_importable(function)
-    # Fresh processes: a fork of one that runs threads (numba, pyarrow) may hang. Workers leave Ctrl-C to the parent.
-    pool = ProcessPoolExecutor(
-        num_workers, get_context("spawn"), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
-    )
+    # Fresh processes, because a fork of one that runs threads (numba, pyarrow) may hang.
+    pool = ProcessPoolExecutor(num_workers, get_context("spawn"))
     try:
-        futures = [pool.submit(function, point) for point in points]
+        with _interrupts_held_back():
+            futures = [pool.submit(function, point) for point in points]
         _await_all(as_completed(futures), len(points), report)
         return [future.result() for future in futures]
     except BrokenProcessPool as error:
@@ -74,12 +74,25 @@ def _sweep_on_processes(function: Callable[[P], R], points: Sequence[P], num_wor
         pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Processes started meanwhile never see Ctrl-C, which a terminal sends to all: their parent decides what stops."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _sweep_on_dask(function: Callable[[P], R], points: Sequence[P], address: str, report: Report) -> list[R]:
     with _dask_client(address) as client:
         import distributed
 
         futures = client.map(function, points, pure=False)
-        finished: Any = distributed.as_completed(futures)  # type: ignore[no-untyped-call]
+        finished: Any = distributed.as_completed(futures, loop=client.loop)  # type: ignore[no-untyped-call]
         try:
             _await_all(finished, len(points), report)
             return list(client.gather(futures))
@@ -120,7 +133,7 @@ def _require_scheduler(address: str) -> None:
 async def _shake_hands(address: str) -> None:
     from distributed.comm import connect  # type: ignore[attr-defined]
 
-    attempt: Any = connect(address, timeout=CONNECT_TIMEOUT_S)
+    attempt: Any = connect(address, timeout=CONNECT_TIMEOUT_S)  # type: ignore[no-untyped-call]
     connection = await asyncio.wait_for(attempt, CONNECT_TIMEOUT_S + 1)
     await connection.close()
 

@@ -46,5 +46,5 @@ class DagValue(Ranked):
 
     def _log_term(self, group: Group, block: BlockId) -> float:
         saving_s = self.table.saving_s(group, block)
-        horizon_bytes = HORIZON_SHARE * self.capacity_bytes
+        horizon_bytes = HORIZON_SHARE * max(1, self.capacity_bytes)
         return math.log(saving_s) - group.position / horizon_bytes if saving_s > 0 else -math.inf

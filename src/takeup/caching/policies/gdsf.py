@@ -6,7 +6,8 @@ priority of a block is set whenever it is used:
     priority(b) = age + frequency(b) / size(b)
 
 The age of the cache is the priority of its last victim. It rises, so a block that was popular long ago is overtaken by
-newcomers. Ties go to the least recent.
+newcomers. Ties go to the least recent. The newcomer stands in line with the others: if it would be among the victims
+itself, it stays out, nothing leaves, and the cache ages to its priority.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class GreedyDualSizeFrequency(LeastFrequentlyUsed):
 
     def __init__(self, table: GroupTable, capacity_bytes: int) -> None:
         super().__init__(table, capacity_bytes)
-        self.age = 0.0
+        self.age = self.age_before = 0.0
         self.priority: dict[BlockId, float] = {}
 
     def rank(self, block: BlockId) -> Rank:
@@ -37,20 +38,22 @@ class GreedyDualSizeFrequency(LeastFrequentlyUsed):
 
     def stored(self, block: BlockId, size_bytes: int) -> None:
         super().stored(block, size_bytes)
-        self._prioritise(block)
+        self.priority[block] = self.age_before + 1 / size_bytes
 
     def read(self, block: BlockId) -> None:
         super().read(block)
-        self._prioritise(block)
+        self.priority[block] = self.age + self.frequency[block] / self.size_bytes[block]
 
     def removed(self, block: BlockId) -> None:
         super().removed(block)
         del self.priority[block]
 
     def make_room(self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]) -> Room:
+        self.age_before = self.age  # a newcomer does not profit from those that leave for it
+        newcomer = self.age + 1 / size_bytes
         room = super().make_room(block, size_bytes, free_bytes, pinned)
-        self.age = max((self.priority[victim.block] for victim in room.evict), default=self.age)
+        highest = max((self.priority[victim.block] for victim in room.evict), default=0.0)
+        self.age = max(self.age, min(highest, newcomer))
+        if highest > newcomer:
+            return Room((), admit=False, reason="its own priority is lower than that of a block it would push out")
         return room
-
-    def _prioritise(self, block: BlockId) -> None:
-        self.priority[block] = self.age + self.frequency[block] / self.size_bytes[block]

@@ -1,8 +1,9 @@
 """What all policies that order blocks by a rank have in common: the lowest rank leaves first, ties to the least recent.
 
-Admission (optional). Without it, an incoming block always enters if enough unpinned bytes can leave. With it, the
-block enters only if enough bytes of *strictly lower* rank can leave; otherwise nothing moves. It replaces Spark's rule
-that a block never evicts its siblings, which stops a scan from evicting itself but protects dead data too.
+Admission (optional). Without it, an incoming block always enters if enough unpinned bytes can leave. With it, only
+blocks of *strictly lower* rank may leave for it, and blocks that nobody is known to read; if these are not enough, it
+stays out and nothing moves. That replaces Spark's rule that a block never evicts its siblings, which stops a scan from
+evicting itself but protects dead data too. Between two jobs nothing has a known reader: then this is plain recency.
 """
 
 from __future__ import annotations
@@ -59,10 +60,12 @@ class Ranked(ABC):
         return Room(tuple(chosen), admit=True)
 
     def _victims(self, incoming: BlockId, pinned: Container[BlockId]) -> Iterator[BlockId]:
-        """Blocks in the order in which they would leave, down to the incoming block's own rank under admission."""
+        """Blocks in the order in which they would leave; under admission, only those that may leave for `incoming`."""
         order = sorted((block for block in self.size_bytes if block not in pinned), key=self._order)
-        limit = self.rank(incoming) if self.admission else None
-        return (block for block in order if limit is None or self.rank(block) < limit)
+        if not self.admission:
+            return iter(order)
+        limit = self.rank(incoming)
+        return (block for block in order if self.table.rc(block) == 0 or self.rank(block) < limit)
 
     def _order(self, block: BlockId) -> Rank:
         return (*self.rank(block), self.last_used[block])

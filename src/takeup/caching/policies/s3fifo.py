@@ -6,7 +6,8 @@ How it works. A new block enters the *small* queue, a tenth of the cache. When i
 *main* queue if it was read twice; otherwise it leaves, and the *ghost* queue remembers its name. A block that comes
 back while its name is remembered goes straight to main. At the end of main a block that was read goes round again and
 pays one read for it (at most three are counted); one that was not leaves for good. The small queue gives way first,
-unless main is above its share.
+unless main is above its share. While a cache fills up for the first time, what is beyond the share of the small queue
+goes to main.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ Queue = OrderedDict[BlockId, int]  # oldest first, with sizes
 
 
 def queue_bytes(capacity_bytes: int) -> tuple[int, int]:
-    """The shares of the main queue and of the ghost queue, in bytes."""
-    return capacity_bytes - int(capacity_bytes * SMALL_SHARE), int(capacity_bytes * GHOST_SHARE)
+    """The shares of the small queue and of the ghost queue, in bytes; the rest of the cache is the main queue's."""
+    return int(capacity_bytes * SMALL_SHARE), int(capacity_bytes * GHOST_SHARE)
 
 
 class S3Fifo(Queued):
@@ -38,15 +39,17 @@ class S3Fifo(Queued):
 
     def __init__(self, table: GroupTable, capacity_bytes: int) -> None:
         super().__init__(table, capacity_bytes)
-        self.main_bytes, self.ghost_bytes = queue_bytes(capacity_bytes)
+        self.small_bytes, self.ghost_bytes = queue_bytes(capacity_bytes)
         self.small: Queue = OrderedDict()
         self.main: Queue = OrderedDict()
         self.ghost: Queue = OrderedDict()
         self.reads: Counter[BlockId] = Counter()
         self.returning: BlockId | None = None
+        self.has_evicted = False
 
     def stored(self, block: BlockId, size_bytes: int) -> None:
-        queue = self.main if block == self.returning else self.small
+        fills_up = not self.has_evicted and _bytes(self.small) >= self.small_bytes
+        queue = self.main if fills_up or block == self.returning else self.small
         queue[block] = self.size_bytes[block] = size_bytes
 
     def read(self, block: BlockId) -> None:
@@ -57,19 +60,19 @@ class S3Fifo(Queued):
             state.pop(block, None)
 
     def make_room(self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]) -> Room:
-        self.returning = block if self.ghost.pop(block, None) else None
+        self.returning = block if self.ghost.pop(block, None) else None  # before victims push it out of the ghost
         return super().make_room(block, size_bytes, free_bytes, pinned)
 
     def next_victim(self, pinned: Container[BlockId]) -> Evict:
-        while True:
-            small = next((block for block in self.small if block not in pinned), None)
-            main = next((block for block in self.main if block not in pinned), None)
-            if small is None or (main is not None and sum(self.main.values()) > self.main_bytes):
-                victim = self._leave_main(main)
-            else:
-                victim = self._leave_small(small)
-            if victim is not None:
-                return victim
+        self.has_evicted = True
+        victim = None
+        while victim is None:
+            small = [block for block in self.small if block not in pinned]
+            main = [block for block in self.main if block not in pinned]
+            is_main_above_share = _bytes(self.main) > self.capacity_bytes - self.small_bytes
+            from_main = main and (is_main_above_share or not small)
+            victim = self._leave_main(main[0]) if from_main else self._leave_small(small[0])
+        return victim
 
     def _leave_main(self, block: BlockId) -> Evict | None:
         if not self.reads[block]:
@@ -89,6 +92,10 @@ class S3Fifo(Queued):
     def _remember(self, block: BlockId, size_bytes: int) -> None:
         if size_bytes > self.ghost_bytes:
             return
-        while sum(self.ghost.values()) + size_bytes > self.ghost_bytes:
+        while _bytes(self.ghost) + size_bytes > self.ghost_bytes:
             self.ghost.popitem(last=False)
         self.ghost[block] = size_bytes
+
+
+def _bytes(queue: Queue) -> int:
+    return sum(queue.values())

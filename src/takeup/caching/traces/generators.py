@@ -1,11 +1,11 @@
-"""Synthetic applications whose graphs have the shape of real ones. Each returns a `Workload`; sizes can be scaled.
+"""Synthetic applications whose graphs have the shape of real ones. Each takes a random generator and gives a `Workload`.
 
 | name         | shape                                                                                              |
 | ------------ | -------------------------------------------------------------------------------------------------- |
 | zip          | tenants that each load two files and zip them block by block: every task needs *both* its inputs    |
-| pagerank     | a static edge table read in every iteration, and ranks that are read once and then dead             |
-| components   | the same with an active set that shrinks from iteration to iteration                                |
-| svdpp        | edges and two sets of factors; each iteration reads the factors twice and replaces them             |
+| pagerank     | a large edge table read in every iteration; ranks and messages that are read and then dead          |
+| components   | the same with messages that shrink from iteration to iteration                                      |
+| svdpp        | factors as large as the edges: most of what is in memory is replaced in every iteration             |
 | scan         | passes over the same blocks: the case in which recency is always wrong                              |
 | array        | power iteration `x.T @ (x @ v)` on chunks: wide reads, many tiny intermediates                      |
 """
@@ -13,18 +13,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from takeup.caching.model import Workload
 from takeup.caching.traces.builder import WorkloadBuilder
 
-__all__ = ["WORKLOADS", "array_power", "components", "pagerank", "scan", "svdpp", "zip_tenants"]
+__all__ = ["WORKLOADS", "GraphShape", "array_power", "graph_iterations", "scan", "zip_tenants"]
 
 MB = 1_000_000
 
 
-def zip_tenants(  # noqa: PLR0913 (the settings of the experiment)
+def zip_tenants(
     rng: np.random.Generator,
     *,
     num_tenants: int = 10,
@@ -36,28 +37,150 @@ def zip_tenants(  # noqa: PLR0913 (the settings of the experiment)
     """Every tenant loads the blocks of its first file, then of its second, then zips them; tenants interleave at
     random. Peers live on the same worker."""
     builder = WorkloadBuilder("zip")
-    pairs = [(tenant, index) for tenant in range(num_tenants) for index in range(num_blocks)]
-    for tenant, index in pairs:
-        for file in "AB":
-            worker = (tenant * num_blocks + index) % num_workers
-            builder.block((file, tenant, index), block_bytes, worker)
-    stages = [builder.stage()]
-    stages += [builder.stage(after=stages[0])]
-    stages += [builder.stage(after=stages[1])]
-    for file, stage in zip("AB", stages, strict=False):
+    stage = -1
+    for files in ("A", "B", "AB"):
+        stage = builder.stage(after=stage)
         for tenant, index in _interleave(rng, num_tenants, num_blocks):
-            builder.task(outputs=[(file, tenant, index)], job=tenant, stage=stage, compute_s=compute_s)
-    for tenant, index in _interleave(rng, num_tenants, num_blocks):
-        inputs = [(file, tenant, index) for file in "AB"]
-        builder.task(inputs=inputs, job=tenant, stage=stages[2], compute_s=compute_s)
+            blocks = [(file, tenant, index) for file in files]
+            for block in blocks:
+                builder.block(block, block_bytes, worker=(tenant * num_blocks + index) % num_workers)
+            role = {"inputs": blocks} if len(blocks) == 2 else {"outputs": blocks}
+            builder.task(**role, job=tenant, stage=stage, compute_s=compute_s)
     return builder.build()
 
 
 def _interleave(rng: np.random.Generator, num_tenants: int, num_blocks: int) -> list[tuple[int, int]]:
     """(tenant, index) pairs: every tenant goes through its blocks in order, and whose turn it is is drawn."""
-    turns = rng.permutation(np.repeat(np.arange(num_tenants), num_blocks)).tolist()
-    indices = [iter(range(num_blocks)) for _ in range(num_tenants)]
-    return [(tenant, next(indices[tenant])) for tenant in turns]
+    done, waiting, order = [0] * num_tenants, list(range(num_tenants)), []
+    while waiting:
+        tenant = waiting[int(rng.integers(len(waiting)))]
+        order.append((tenant, done[tenant]))
+        done[tenant] += 1
+        if done[tenant] == num_blocks:
+            waiting.remove(tenant)
+    return order
 
 
-WORKLOADS: dict[str, Callable[[np.random.Generator], Workload]] = {"zip": zip_tenants}
+@dataclass(frozen=True, slots=True)
+class GraphShape:
+    """An iterative graph application: mean bytes and compute seconds of a block of each kind.
+
+    Partitions are uneven by `skew` (standard deviation of the logarithm). `shrink` multiplies the messages from one
+    iteration to the next, as an active set that converges does.
+    """
+
+    num_partitions: int = 40
+    num_workers: int = 20
+    num_iterations: int = 10
+    edge_bytes: int = 40 * MB
+    vertex_bytes: int = 10 * MB
+    message_bytes: int = 10 * MB
+    edge_s: float = 4.0
+    vertex_s: float = 0.3
+    message_s: float = 0.3
+    skew: float = 0.3
+    shrink: float = 1.0
+
+
+def graph_iterations(name: str, shape: GraphShape, rng: np.random.Generator) -> Workload:
+    """Pregel in blocks: a job for each iteration makes *messages* from the edges and the vertices, then new *vertices*
+    from the old ones and the messages. Edges are read in every iteration, vertices twice, messages once."""
+    builder = WorkloadBuilder(name)
+    weights = rng.lognormal(-(shape.skew**2) / 2, shape.skew, shape.num_partitions).tolist()
+
+    def compute(stage: int, job: int, kind: str, size_bytes: float, seconds: float, *inputs: tuple[str, int]) -> None:
+        """One task for each partition, that reads its part of `inputs` and writes its part of `kind`."""
+        for part, weight in enumerate(weights):
+            output = (kind, job, part)
+            builder.block(output, max(1, round(size_bytes * weight)), part % shape.num_workers)
+            parts = [(*block, part) for block in inputs]
+            builder.task(inputs=parts, outputs=[output], job=job, stage=stage, compute_s=seconds * weight)
+
+    load = stage = builder.stage()
+    compute(load, 0, "edges", shape.edge_bytes, shape.edge_s)
+    compute(load, 0, "vertices", shape.vertex_bytes, shape.vertex_s)
+    for job in range(1, shape.num_iterations + 1):
+        active = shape.shrink ** (job - 1)
+        vertices = ("vertices", job - 1)
+        stage = builder.stage(after=stage)
+        compute(stage, job, "messages", shape.message_bytes * active, shape.message_s * active, ("edges", 0), vertices)
+        stage = builder.stage(after=stage)
+        compute(stage, job, "vertices", shape.vertex_bytes, shape.vertex_s, vertices, ("messages", job))
+    return builder.build()
+
+
+def scan(
+    rng: np.random.Generator,
+    *,
+    num_blocks: int = 200,
+    num_passes: int = 6,
+    num_workers: int = 4,
+    block_bytes: int = 4 * MB,
+    compute_s: float = 0.02,
+) -> Workload:
+    """Load blocks once, then read all of them again and again; every pass is a job."""
+    builder = WorkloadBuilder("scan")
+    weights = rng.lognormal(-0.02, 0.2, num_blocks).tolist()
+    stage = builder.stage()
+    for block, weight in enumerate(weights):
+        builder.block(block, round(block_bytes * weight), block % num_workers)
+        builder.task(outputs=[block], stage=stage, compute_s=compute_s)
+    for job in range(1, num_passes + 1):
+        stage = builder.stage(after=stage)
+        for block in range(num_blocks):
+            builder.task(inputs=[block], job=job, stage=stage, compute_s=compute_s)
+    return builder.build()
+
+
+def array_power(
+    rng: np.random.Generator,
+    *,
+    num_rows: int = 12,
+    num_columns: int = 8,
+    num_iterations: int = 6,
+    num_workers: int = 4,
+    chunk_bytes: int = 16 * MB,
+    vector_bytes: int = 64_000,
+) -> Workload:
+    """Power iteration on a chunked matrix, as a task graph of small products and sums; vectors are tiny."""
+    builder = WorkloadBuilder("array")
+    chunks = [(row, column) for row in range(num_rows) for column in range(num_columns)]
+    weights = rng.lognormal(-0.02, 0.2, len(chunks)).tolist()
+    homes = {chunk: index % num_workers for index, chunk in enumerate(chunks)}
+
+    def vector(name: tuple[str, int, int, int], worker: int, *inputs: object) -> None:
+        builder.block(name, vector_bytes, worker)
+        builder.task(inputs=inputs, outputs=[name], worker=worker, compute_s=0.002 + 0.01 * ("x" in str(inputs)))
+
+    for chunk, weight in zip(chunks, weights, strict=True):
+        builder.block(("x", *chunk), round(chunk_bytes * weight), homes[chunk])
+        builder.task(outputs=[("x", *chunk)], compute_s=0.2)
+    for column in range(num_columns):
+        vector(("v", 0, 0, column), column % num_workers)
+    for turn in range(num_iterations):
+        for row, column in chunks:
+            vector(("y", turn, row, column), homes[row, column], ("x", row, column), ("v", turn, 0, column))
+        for row in range(num_rows):
+            parts = [("y", turn, row, column) for column in range(num_columns)]
+            vector(("s", turn, row, 0), row % num_workers, *parts)
+        for row, column in chunks:
+            vector(("z", turn, row, column), homes[row, column], ("x", row, column), ("s", turn, row, 0))
+        for column in range(num_columns):
+            parts = [("z", turn, row, column) for row in range(num_rows)]
+            vector(("v", turn + 1, 0, column), column % num_workers, *parts)
+    return builder.build()
+
+
+COMPONENTS = GraphShape(edge_bytes=30 * MB, message_bytes=20 * MB, shrink=0.6)
+FACTORS = GraphShape(
+    num_iterations=8, edge_bytes=25 * MB, vertex_bytes=25 * MB, message_bytes=25 * MB, vertex_s=0.6, message_s=0.6
+)
+
+WORKLOADS: dict[str, Callable[[np.random.Generator], Workload]] = {
+    "zip": zip_tenants,
+    "pagerank": lambda rng: graph_iterations("pagerank", GraphShape(), rng),
+    "components": lambda rng: graph_iterations("components", COMPONENTS, rng),
+    "svdpp": lambda rng: graph_iterations("svdpp", FACTORS, rng),
+    "scan": scan,
+    "array": array_power,
+}

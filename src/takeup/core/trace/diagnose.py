@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
+from collections import deque
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TextIO
@@ -20,6 +21,8 @@ __all__ = ["diagnose", "read_rows"]
 
 def diagnose(path: Path, columns: Sequence[Column], reason: str) -> BadTrace:
     """The error that describes the first thing wrong in the file; `reason` serves when every row looks right."""
+    if _is_gzip(path):
+        deque(read_rows(path), maxlen=0)  # damage, which explains strange cells before it, is raised here
     rows = read_rows(path)
     _, header = next(rows)
     places = [(header.index(column.name), column) for column in columns]
@@ -52,6 +55,10 @@ def read_rows(path: Path) -> Generator[tuple[int, list[str]], None, None]:
 
 
 def _open_text(path: Path) -> TextIO:
-    if path.name.lower().endswith(".gz"):
+    if _is_gzip(path):
         return gzip.open(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="")
     return path.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+
+def _is_gzip(path: Path) -> bool:
+    return path.name.lower().endswith(".gz")

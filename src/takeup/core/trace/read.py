@@ -116,6 +116,8 @@ def _parquet_array(path: Path, column: Column, values: pa.ChunkedArray) -> npt.N
 
 
 def _fits(column: Column, found: pa.DataType) -> bool:
+    if pa.types.is_null(found):
+        return True
     if column.kind == "text":
         plain = found.value_type if pa.types.is_dictionary(found) else found
         return bool(pa.types.is_string(plain) or pa.types.is_large_string(plain))

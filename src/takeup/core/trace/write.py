@@ -37,11 +37,10 @@ def _arrow_table(columns: Mapping[str, npt.NDArray[Any]]) -> pa.Table:
 
 def _arrow_column(name: str, values: npt.NDArray[Any]) -> pa.Array:
     try:
-        array = pa.array(values)
+        array = pa.array(values, pa.string() if values.dtype.kind in "OU" else None)
     except pa.ArrowException as error:
         raise BadInput(f"column {name!r} cannot be written: {error}; give numbers or text in one dimension") from error
-    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_null)
-    if not any(is_kind(array.type) for is_kind in kinds):
+    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_string(array.type)):
         raise BadInput(f"column {name!r} holds {array.type}; a table holds whole numbers, numbers and text")
     return array
 

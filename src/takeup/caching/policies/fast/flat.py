@@ -14,7 +14,7 @@ import numpy as np
 from takeup.caching.model import FlatTrace
 from takeup.caching.policies.fast.flat_belady import NEVER, next_requests, replay_min
 from takeup.caching.policies.fast.flat_queues import Counts, replay_fifo, replay_lru, replay_s3fifo, replay_sieve
-from takeup.caching.policies.fast.flat_ranks import replay_by_count, replay_gdsf
+from takeup.caching.policies.fast.flat_ranks import replay_by_count, replay_gdsf, replay_gdsf_units
 from takeup.caching.policies.s3fifo import queue_bytes
 from takeup.errors import BadInput, UnknownName
 
@@ -67,6 +67,9 @@ def _s3fifo(trace: FlatTrace, capacity_bytes: int, admission: bool) -> Counts:
 
 
 def _gdsf(trace: FlatTrace, capacity_bytes: int, admission: bool) -> Counts:
+    if (trace.block_bytes == 1).all():
+        counts: Counts = replay_gdsf_units(trace.requests.view(np.uint32), trace.num_blocks, capacity_bytes)
+        return counts
     return _replay(replay_gdsf, trace, capacity_bytes)
 
 

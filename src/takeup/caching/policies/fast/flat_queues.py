@@ -127,10 +127,10 @@ def replay_sieve(requests: Requests, block_bytes: Bytes, capacity_bytes: int) ->
 
 @njit(cache=True)
 def replay_s3fifo(
-    requests: Requests, block_bytes: Bytes, capacity_bytes: int, main_bytes: int, ghost_bytes: int
+    requests: Requests, block_bytes: Bytes, capacity_bytes: int, small_bytes: int, ghost_bytes: int
 ) -> Counts:
     """New blocks prove themselves in a small queue; see `policies/s3fifo.py` for the rules."""
-    num_blocks = len(block_bytes)
+    num_blocks, main_bytes = len(block_bytes), capacity_bytes - small_bytes
     state = np.zeros(num_blocks, np.uint8)  # 0: not cached, else queue plus reads
     small, small_head, small_tail, small_used = np.empty(num_blocks, np.uint32), 0, 0, 0
     main, main_head, main_tail, main_used = np.empty(num_blocks, np.uint32), 0, 0, 0
@@ -187,7 +187,7 @@ def replay_s3fifo(
             ghost[ghost_tail] = victim
             ghost_tail += 1
             ghost_used += victim_bytes
-        if returns:
+        if returns or (num_evictions == 0 and small_used >= small_bytes):
             state[block] = MAIN
             main[main_tail] = block
             main_tail = main_tail + 1 if main_tail + 1 < num_blocks else 0

@@ -7,7 +7,8 @@ list is a ring through a sentinel, the node whose index is the rank. Other nodes
 are cached, and reused, so that all links in use stay close together in memory.
 
 GDSF ranks by a real number that only grows while a block is cached. So a heap may keep old numbers: what rises to its
-top with an old number sinks back with the new one, and hits never touch the heap.
+top with an old number sinks back with the new one, and hits never touch the heap. With unit sizes the numbers are
+whole, and lists do better.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numba import njit
 
 from takeup.caching.policies.fast.flat_queues import Bytes, Counts, Requests
 
-__all__ = ["replay_by_count", "replay_gdsf"]
+__all__ = ["replay_by_count", "replay_gdsf", "replay_gdsf_units"]
 
 Links = npt.NDArray[np.uint32]
 NEXT, PREVIOUS = 0, 1  # columns of the links
@@ -123,90 +124,139 @@ def replay_by_count(
     return num_hits, num_evictions, read_bytes
 
 
-Entry = np.dtype([("priority", np.float64), ("touched", np.int64), ("block", np.int64)])
-Heap = npt.NDArray[np.void]
+Heap = npt.NDArray[np.float64]  # rows of priority and index of the last request, which also tells the block
 
 
 @njit(cache=True)
 def _is_before(heap: Heap, left: int, right: int) -> bool:
     """Without a branch: which of two children is smaller cannot be predicted."""
-    is_lower = heap[left].priority < heap[right].priority
-    is_equal = heap[left].priority == heap[right].priority
-    return is_lower | (is_equal & (heap[left].touched < heap[right].touched))
+    is_lower = heap[left, 0] < heap[right, 0]
+    is_equal = heap[left, 0] == heap[right, 0]
+    return is_lower | (is_equal & (heap[left, 1] < heap[right, 1]))
 
 
 @njit(cache=True)
-def _sink(heap: Heap, length: int) -> None:
-    """Take the entry at index `length`, put it in place of the top one, and let it down to where it belongs.
+def _rise(heap: Heap, place: int, priority: float, touched: float) -> None:
+    """Put an entry into `place`, or further up while it is smaller than the one above."""
+    while place > 0:
+        parent = (place - 1) >> 1
+        if heap[parent, 0] < priority or (heap[parent, 0] == priority and heap[parent, 1] < touched):
+            break
+        heap[place, 0], heap[place, 1] = heap[parent, 0], heap[parent, 1]
+        place = parent
+    heap[place, 0], heap[place, 1] = priority, touched
 
-    It usually belongs near the bottom, so go there first, along the smaller children, and then back up.
-    """
-    place = 0
-    child = 1
+
+@njit(cache=True)
+def _replace_top(heap: Heap, length: int, priority: float, touched: float) -> None:
+    """Put an entry in place of the top one. It usually belongs near the bottom: go there first, then back up."""
+    place, child = 0, 1
     while child + 1 < length:
         child += _is_before(heap, child + 1, child)
-        heap[place] = heap[child]
+        heap[place, 0], heap[place, 1] = heap[child, 0], heap[child, 1]
         place = child
         child = 2 * place + 1
     if child < length:
-        heap[place] = heap[child]
+        heap[place, 0], heap[place, 1] = heap[child, 0], heap[child, 1]
         place = child
-    _rise(heap, place, length)
+    _rise(heap, place, priority, touched)
 
 
 @njit(cache=True)
-def _rise(heap: Heap, place: int, entry: int) -> None:
-    """Put the entry at index `entry` into `place`, or further up if it is smaller than what stands there."""
-    parent = (place - 1) >> 1
-    while place > 0 and _is_before(heap, entry, parent):
-        heap[place] = heap[parent]
-        place = parent
-        parent = (place - 1) >> 1
-    heap[place] = heap[entry]
+def _refresh_top(heap: Heap, length: int, requests: Requests, touched: Bytes, priority: Heap) -> None:
+    """Let entries with an old priority sink until the top one is up to date."""
+    block = requests[np.uint64(heap[0, 1])]
+    while touched[block] != heap[0, 1]:
+        _replace_top(heap, length, priority[block], touched[block])
+        block = requests[np.uint64(heap[0, 1])]
 
 
 @njit(cache=True)
 def replay_gdsf(requests: Requests, block_bytes: Bytes, capacity_bytes: int) -> Counts:
-    """Lowest priority leaves first: age plus reads per byte, where the age is the priority of the last victim."""
+    """Lowest priority leaves first, the newcomer included; see `policies/gdsf.py` for the rules."""
     num_blocks = len(block_bytes)
     priority = np.empty(num_blocks, np.float64)
     touched = np.empty(num_blocks, np.int64)
     frequency = np.zeros(num_blocks, np.int64)
-    heap = np.empty(num_blocks + 1, Entry)
+    victims = np.empty(num_blocks, np.uint32)
+    heap = np.empty((num_blocks, 2), np.float64)
     length, age = 0, 0.0
     num_hits, num_evictions, read_bytes, free_bytes = 0, 0, 0, capacity_bytes
     for now in range(len(requests)):
         block = requests[now]
-        is_hit = frequency[block] > 0
         size_bytes = block_bytes[block]
-        if is_hit:
+        if frequency[block]:
             num_hits += 1
-        else:
-            read_bytes += size_bytes
-            if size_bytes > capacity_bytes:
-                continue
-            while free_bytes < size_bytes:
-                victim = heap[0].block
-                if touched[victim] != heap[0].touched:
-                    heap[length].priority = priority[victim]
-                    heap[length].touched = touched[victim]
-                    heap[length].block = victim
-                    _sink(heap, length)
-                    continue
-                age = priority[victim]
-                frequency[victim] = 0
-                free_bytes += block_bytes[victim]
-                num_evictions += 1
-                length -= 1
-                _sink(heap, length)
-            free_bytes -= size_bytes
-        frequency[block] += 1
-        priority[block] = age + frequency[block] / size_bytes
+            frequency[block] += 1
+            priority[block] = age + frequency[block] / size_bytes
+            touched[block] = now
+            continue
+        read_bytes += size_bytes
+        if size_bytes > capacity_bytes:
+            continue
+        newcomer = age + 1 / size_bytes
+        num_victims = 0
+        while free_bytes < size_bytes:
+            _refresh_top(heap, length, requests, touched, priority)
+            if heap[0, 0] > newcomer:
+                break
+            victims[num_victims] = requests[np.uint64(heap[0, 1])]
+            free_bytes += block_bytes[victims[num_victims]]
+            num_victims += 1
+            length -= 1
+            _replace_top(heap, length, heap[length, 0], heap[length, 1])
+        if free_bytes < size_bytes:  # the newcomer would be among the victims: take all back
+            for victim in victims[:num_victims]:
+                _rise(heap, length, priority[victim], touched[victim])
+                free_bytes -= block_bytes[victim]
+                length += 1
+            age = newcomer
+            continue
+        for victim in victims[:num_victims]:
+            frequency[victim] = 0
+            age = max(age, priority[victim])
+        num_evictions += num_victims
+        free_bytes -= size_bytes
+        frequency[block] = 1
+        priority[block] = newcomer
         touched[block] = now
-        if not is_hit:
-            heap[length].priority = priority[block]
-            heap[length].touched = now
-            heap[length].block = block
-            _rise(heap, length, length)
-            length += 1
+        _rise(heap, length, newcomer, now)
+        length += 1
     return num_hits, num_evictions, read_bytes
+
+
+@njit(cache=True)
+def replay_gdsf_units(requests: Requests, num_blocks: int, capacity: int) -> Counts:
+    """The same for blocks of size one: priorities are whole numbers, so there is a list for each, as for counts."""
+    num_ranks = len(requests) + 2
+    state = np.zeros((num_blocks, 2), np.uint32)  # the second column is the frequency here
+    links = np.empty((num_ranks + min(capacity, num_blocks), 2), np.uint32)
+    owner = np.empty(min(capacity, num_blocks), np.uint32)
+    age, lowest, highest, num_cached, num_hits, num_evictions = 0, 0, -1, 0, 0, 0
+    for block in requests:
+        node = state[block, NODE]
+        rank = age + 1 + (state[block, RANK] if node else 0)
+        while highest < rank:
+            highest += 1
+            links[highest] = highest
+        if node:
+            num_hits += 1
+            _unlink(links, node)
+        elif num_cached < capacity:
+            node = np.uint32(num_ranks + num_cached)
+            num_cached += 1
+        else:
+            while lowest <= rank and links[lowest, NEXT] == lowest:
+                lowest += 1
+            age = min(lowest, rank)
+            if lowest > rank:
+                continue
+            node = links[lowest, NEXT]
+            _unlink(links, node)
+            state[owner[node - num_ranks]] = 0
+            num_evictions += 1
+        owner[node - num_ranks] = block
+        state[block, NODE] = node
+        state[block, RANK] += 1
+        _append(links, rank, node)
+    return num_hits, num_evictions, len(requests) - num_hits

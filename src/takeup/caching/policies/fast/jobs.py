@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from takeup.caching.policies.fast.layout import ALL_OR_NOTHING, PARALLEL, STORED, Run
 from takeup.caching.policies.fast.memory import put, touch
 from takeup.caching.policies.fast.table import close_group, open_group, want_again
+from takeup.core.compiled import inner, kernel
 
 __all__ = ["replay_tasks"]
 
 
-@njit(cache=True)
+@kernel
 def replay_tasks(run: Run) -> None:
     """Run all tasks in order; `run.totals` and the `free_s` of the workers hold the outcome."""
     if run.rules.recurring:
@@ -22,7 +21,7 @@ def replay_tasks(run: Run) -> None:
         wait_s, num_restored = _read_inputs(run, task)
         close_group(run, task)
         for place in range(num_restored):
-            put(run, run.restored[place], task)
+            put(run, run.scratch[place].restored, task)
         for place in range(run.tasks[task].outputs, run.tasks[task + 1].outputs):
             put(run, run.outputs[place], task)
         _advance(run, task, wait_s)
@@ -30,7 +29,7 @@ def replay_tasks(run: Run) -> None:
         run.totals[0].used += run.totals[0].used_now
 
 
-@njit(cache=True)
+@inner
 def _announce(run: Run, job: int) -> None:
     """The engine learns of the consumers of a job."""
     if run.job_known[job]:
@@ -47,7 +46,7 @@ def _announce(run: Run, job: int) -> None:
             want_again(run, run.inputs[input_place].block)
 
 
-@njit(cache=True)
+@inner
 def _read_inputs(run: Run, task: int) -> tuple[float, int]:
     """Count hits, read what is there, restore the rest; the seconds waited and how many blocks came back."""
     start, end = run.tasks[task].inputs, run.tasks[task + 1].inputs
@@ -75,7 +74,7 @@ def _read_inputs(run: Run, task: int) -> tuple[float, int]:
     return (total_s + again_s if run.rules.cost_model == ALL_OR_NOTHING else total_s), num_restored
 
 
-@njit(cache=True)
+@inner
 def _again_s(run: Run, block: int) -> float:
     """See `Simulation._again_s`."""
     record = run.blocks[block]
@@ -84,7 +83,7 @@ def _again_s(run: Run, block: int) -> float:
     return run.tasks[record.producer].compute_s
 
 
-@njit(cache=True)
+@inner
 def _restore(run: Run, first: int, task: int, num_restored: int) -> tuple[float, int]:
     """Bring a missing block back, with what it needs, and append all of them to `restored`.
 
@@ -93,37 +92,37 @@ def _restore(run: Run, first: int, task: int, num_restored: int) -> tuple[float,
     seconds, depth = 0.0, 0
     if run.blocks[first].obtained_by == task:
         return seconds, num_restored
-    run.stack[0], run.next_input[0] = first, -1
+    run.scratch[0].stack, run.scratch[0].next_input = first, -1
     while depth >= 0:
-        block = run.stack[depth]
+        block = run.scratch[depth].stack
         record, producer = run.blocks[block], run.blocks[block].producer
         from_disk = not run.rules.recompute or producer < 0
         if from_disk:
             run.totals[0].read_bytes += record.bytes
             seconds += record.bytes / run.rules.disk_bytes_per_s
-        elif run.next_input[depth] < 0:
-            run.next_input[depth] = run.tasks[producer].inputs
+        elif run.scratch[depth].next_input < 0:
+            run.scratch[depth].next_input = run.tasks[producer].inputs
             seconds += run.tasks[producer].compute_s
-        if not from_disk and run.next_input[depth] < run.tasks[producer + 1].inputs:
-            needed = run.inputs[run.next_input[depth]].block
-            run.next_input[depth] += 1
+        if not from_disk and run.scratch[depth].next_input < run.tasks[producer + 1].inputs:
+            needed = run.inputs[run.scratch[depth].next_input].block
+            run.scratch[depth].next_input += 1
             if run.blocks[needed].status == STORED:
                 touch(run, needed)
             elif run.blocks[needed].obtained_by != task:
                 depth += 1
-                run.stack[depth], run.next_input[depth] = needed, -1
+                run.scratch[depth].stack, run.scratch[depth].next_input = needed, -1
             continue
         if not from_disk:
             run.totals[0].recomputed += 1
             close_group(run, producer)
         record.obtained_by = task
-        run.restored[num_restored] = block
+        run.scratch[num_restored].restored = block
         num_restored += 1
         depth -= 1
     return seconds, num_restored
 
 
-@njit(cache=True)
+@inner
 def _advance(run: Run, task: int, wait_s: float) -> None:
     """See `Timeline.advance`."""
     record, worker = run.tasks[task], run.workers[run.tasks[task].worker]

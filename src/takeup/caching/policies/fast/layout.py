@@ -53,8 +53,10 @@ BLOCK = _record(
 )
 TASK = _record("job stage worker inputs outputs consumer missing stage_now is_again", "compute_s position")
 INPUT = _record("block user")
-WORKER = _record("heap_start heap_size free_bytes hand", "age free_s")
+WORKER = _record("heap_start heap_size free_bytes hand has_evicted", "age free_s")
 QUEUE = _record("oldest newest bytes")
+NEAREST = _record("", "position term")
+SCRATCH = _record("heap stack next_input restored chosen aside")
 STAGE = _record("after", "end_s")
 TOTALS = _record(
     "clock hits effective_hits evictions broadcasts refused recomputed read_bytes written_bytes",
@@ -72,7 +74,7 @@ class Rules(NamedTuple):
     cost_model: int
     disk_bytes_per_s: float
     worker_bytes: int
-    main_bytes: int
+    small_bytes: int
     ghost_bytes: int
     stages_ascend: bool
 
@@ -92,11 +94,6 @@ class Run(NamedTuple):
     job_starts: Ints
     job_tasks: Ints
     job_known: npt.NDArray[np.bool_]
-    heap: Ints
-    stack: Ints
-    next_input: Ints
-    restored: Ints
-    chosen: Ints
-    aside: Ints
-    nearest: npt.NDArray[np.float64]
+    scratch: Records
+    nearest: Records
     totals: Records

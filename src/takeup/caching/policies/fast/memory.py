@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from takeup.caching.policies.fast.heap import lower, pop, push, settle, top
 from takeup.caching.policies.fast.layout import (
     ADDITIVE,
@@ -13,21 +11,20 @@ from takeup.caching.policies.fast.layout import (
     GHOST,
     LFU,
     LOST,
-    MAIN,
     OPEN,
     SIEVE,
-    SMALL,
     STORED,
     Run,
 )
-from takeup.caching.policies.fast.queues import choose_queued, enqueue, note_read, unqueue
+from takeup.caching.policies.fast.queues import choose_queued, enter_queue, note_read, unqueue
 from takeup.caching.policies.fast.ranks import first_user, last_user, refresh_group, set_keys
 from takeup.caching.policies.fast.table import set_missing, want_again
+from takeup.core.compiled import inner
 
 __all__ = ["put", "touch"]
 
 
-@njit(cache=True)
+@inner
 def touch(run: Run, block: int) -> None:
     """A read from memory, as the policy sees it."""
     record = run.blocks[block]
@@ -42,7 +39,7 @@ def touch(run: Run, block: int) -> None:
     settle(run, record.worker, record.heap_place)
 
 
-@njit(cache=True)
+@inner
 def put(run: Run, block: int, task: int) -> None:
     """Store the block if the policy makes room for it; `task` holds its own inputs in memory."""
     record = run.blocks[block]
@@ -65,18 +62,18 @@ def put(run: Run, block: int, task: int) -> None:
     run.totals[0].used_now += record.bytes
     run.totals[0].inactive_now += record.bytes if record.rc == 0 else 0
     for place in range(num_chosen):
-        _evict(run, run.chosen[place])
+        _evict(run, run.scratch[place].chosen)
     _enter(run, block, returning)
 
 
-@njit(cache=True)
+@inner
 def _enter(run: Run, block: int, returning: bool) -> None:
     """The block takes its place among the stored ones."""
     record = run.blocks[block]
     run.workers[record.worker].free_bytes -= record.bytes
     if run.rules.policy >= SIEVE:
         record.frequency = 0
-        enqueue(run, block, MAIN if returning else SMALL)
+        enter_queue(run, block, returning)
         return
     run.totals[0].clock += 1
     record.last_used = run.totals[0].clock
@@ -86,7 +83,7 @@ def _enter(run: Run, block: int, returning: bool) -> None:
     push(run, record.worker, block)
 
 
-@njit(cache=True)
+@inner
 def _set_history_key(run: Run, block: int) -> None:
     """The rank of the policies that count reads, set whenever the block is used."""
     record = run.blocks[block]
@@ -96,7 +93,7 @@ def _set_history_key(run: Run, block: int) -> None:
         record.key1 = run.workers[record.worker].age + record.frequency / record.bytes
 
 
-@njit(cache=True)
+@inner
 def _leave_memory(run: Run, block: int) -> None:
     record = run.blocks[block]
     if not run.rules.recompute and not record.on_disk:
@@ -105,11 +102,11 @@ def _leave_memory(run: Run, block: int) -> None:
     want_again(run, block)
 
 
-@njit(cache=True)
+@inner
 def _evict(run: Run, block: int) -> None:
     record, worker = run.blocks[block], run.workers[run.blocks[block].worker]
     if run.rules.policy == GDSF:
-        worker.age = max(worker.age, record.key1)
+        worker.age = record.key1
     worker.free_bytes += record.bytes
     run.totals[0].used_now -= record.bytes
     run.totals[0].inactive_now -= record.bytes if record.rc == 0 else 0
@@ -119,7 +116,7 @@ def _evict(run: Run, block: int) -> None:
     _leave_memory(run, block)
 
 
-@njit(cache=True)
+@inner
 def _choose(run: Run, block: int, task: int) -> int:
     """Put the victims for `block` into `chosen`; how many, or -1 if it is refused. Chosen ones are off the heap."""
     worker, size_bytes = run.blocks[block].worker, run.blocks[block].bytes
@@ -127,26 +124,27 @@ def _choose(run: Run, block: int, task: int) -> int:
     if size_bytes > run.rules.worker_bytes:
         return -1
     while free_bytes < size_bytes and run.workers[worker].heap_size > 0:
-        if run.rules.admission and not lower(run, top(run, worker), block):
+        victim = top(run, worker)
+        if run.rules.admission and run.blocks[victim].rc > 0 and not lower(run, victim, block):
             break
-        victim = pop(run, worker)
+        pop(run, worker)
         if run.blocks[victim].pinned_by == task:
-            run.aside[num_aside] = victim
+            run.scratch[num_aside].aside = victim
             num_aside += 1
         else:
-            run.chosen[num_chosen] = victim
+            run.scratch[num_chosen].chosen = victim
             num_chosen += 1
             free_bytes += run.blocks[victim].bytes
     for place in range(num_aside):
-        push(run, worker, run.aside[place])
+        push(run, worker, run.scratch[place].aside)
     if free_bytes >= size_bytes:
         return num_chosen
     for place in range(num_chosen):
-        push(run, worker, run.chosen[place])
+        push(run, worker, run.scratch[place].chosen)
     return -1
 
 
-@njit(cache=True)
+@inner
 def _describe(run: Run, block: int) -> None:
     """Price the block; where peers are judged by each other's prices, they are judged anew."""
     record, cost_s = run.blocks[block], _cost_s(run, block)
@@ -158,7 +156,7 @@ def _describe(run: Run, block: int) -> None:
                 refresh_group(run, run.users[place])
 
 
-@njit(cache=True)
+@inner
 def _cost_s(run: Run, block: int) -> float:
     """See `Simulation._cost_s`."""
     record, task = run.blocks[block], run.blocks[block].producer

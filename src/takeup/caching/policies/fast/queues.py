@@ -5,21 +5,20 @@ A block stands in at most one queue; `frequency` counts its reads there. See `si
 
 from __future__ import annotations
 
-from numba import njit
-
 from takeup.caching.policies.fast.layout import GHOST, MAIN, NOWHERE, S3FIFO, SIEVE, SMALL, Run
 from takeup.caching.policies.s3fifo import MAX_READS, READS_TO_MAIN
+from takeup.core.compiled import inner
 
-__all__ = ["choose_queued", "enqueue", "note_read", "unqueue"]
+__all__ = ["choose_queued", "enter_queue", "note_read", "unqueue"]
 
 
-@njit(cache=True)
+@inner
 def _queue(worker: int, queue: int) -> int:
     return 3 * worker + queue - 1
 
 
-@njit(cache=True)
-def enqueue(run: Run, block: int, queue: int) -> None:
+@inner
+def _enqueue(run: Run, block: int, queue: int) -> None:
     """Put the block at the new end of a queue of its worker."""
     record, ends = run.blocks[block], run.queues[_queue(run.blocks[block].worker, queue)]
     record.queue, record.older, record.newer = queue, ends.newest, -1
@@ -31,7 +30,16 @@ def enqueue(run: Run, block: int, queue: int) -> None:
     ends.bytes += record.bytes
 
 
-@njit(cache=True)
+@inner
+def enter_queue(run: Run, block: int, returning: bool) -> None:
+    """A stored block joins its queue; until S3-FIFO first evicts, what the small queue cannot take fills main."""
+    worker = run.blocks[block].worker
+    small_is_full = run.queues[_queue(worker, SMALL)].bytes >= run.rules.small_bytes
+    fills_up = run.rules.policy == S3FIFO and run.workers[worker].has_evicted == 0 and small_is_full
+    _enqueue(run, block, MAIN if returning or fills_up else SMALL)
+
+
+@inner
 def unqueue(run: Run, block: int) -> None:
     """Take the block out of its queue; a hand that points to it moves on."""
     record, worker = run.blocks[block], run.workers[run.blocks[block].worker]
@@ -50,13 +58,13 @@ def unqueue(run: Run, block: int) -> None:
     record.queue = NOWHERE
 
 
-@njit(cache=True)
+@inner
 def note_read(run: Run, block: int) -> None:
     record = run.blocks[block]
     record.frequency = min(MAX_READS if run.rules.policy == S3FIFO else 1, record.frequency + 1)
 
 
-@njit(cache=True)
+@inner
 def _movable_bytes(run: Run, worker: int, task: int) -> int:
     """Bytes of the worker's stored blocks that the running task does not hold."""
     movable = run.rules.worker_bytes - run.workers[worker].free_bytes
@@ -67,7 +75,7 @@ def _movable_bytes(run: Run, worker: int, task: int) -> int:
     return movable
 
 
-@njit(cache=True)
+@inner
 def _sieve_victim(run: Run, worker: int, task: int) -> int:
     oldest = run.queues[_queue(worker, SMALL)].oldest
     block = run.workers[worker].hand if run.workers[worker].hand >= 0 else oldest
@@ -79,7 +87,7 @@ def _sieve_victim(run: Run, worker: int, task: int) -> int:
     return block
 
 
-@njit(cache=True)
+@inner
 def _oldest_unpinned(run: Run, worker: int, queue: int, task: int) -> int:
     block = run.queues[_queue(worker, queue)].oldest
     while block >= 0 and run.blocks[block].pinned_by == task:
@@ -87,7 +95,7 @@ def _oldest_unpinned(run: Run, worker: int, queue: int, task: int) -> int:
     return block
 
 
-@njit(cache=True)
+@inner
 def _remember(run: Run, block: int) -> None:
     """Put the name of a block that left into the ghost queue."""
     ghost = run.queues[_queue(run.blocks[block].worker, GHOST)]
@@ -95,15 +103,17 @@ def _remember(run: Run, block: int) -> None:
         return
     while ghost.bytes + run.blocks[block].bytes > run.rules.ghost_bytes:
         unqueue(run, ghost.oldest)
-    enqueue(run, block, GHOST)
+    _enqueue(run, block, GHOST)
 
 
-@njit(cache=True)
+@inner
 def _s3fifo_victim(run: Run, worker: int, task: int) -> int:
     """The next block to leave, already out of its queue and, if it was new, in the ghost queue."""
+    main_share = run.rules.worker_bytes - run.rules.small_bytes
+    run.workers[worker].has_evicted = 1
     while True:
         small, main = _oldest_unpinned(run, worker, SMALL, task), _oldest_unpinned(run, worker, MAIN, task)
-        from_main = small < 0 or (main >= 0 and run.queues[_queue(worker, MAIN)].bytes > run.rules.main_bytes)
+        from_main = main >= 0 and (small < 0 or run.queues[_queue(worker, MAIN)].bytes > main_share)
         block = main if from_main else small
         record = run.blocks[block]
         unqueue(run, block)
@@ -113,10 +123,10 @@ def _s3fifo_victim(run: Run, worker: int, task: int) -> int:
             _remember(run, block)
             return block
         record.frequency = record.frequency - 1 if from_main else 0
-        enqueue(run, block, MAIN)
+        _enqueue(run, block, MAIN)
 
 
-@njit(cache=True)
+@inner
 def choose_queued(run: Run, block: int, task: int) -> int:
     """Put the victims for `block` into `chosen`; how many, or -1 if it is refused."""
     worker, size_bytes = run.blocks[block].worker, run.blocks[block].bytes
@@ -131,6 +141,6 @@ def choose_queued(run: Run, block: int, task: int) -> int:
             victim = _s3fifo_victim(run, worker, task)
         run.blocks[victim].frequency = 0
         free_bytes += run.blocks[victim].bytes
-        run.chosen[num_chosen] = victim
+        run.scratch[num_chosen].chosen = victim
         num_chosen += 1
     return num_chosen

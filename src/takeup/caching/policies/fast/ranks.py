@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from takeup.caching.policies.dag import HORIZON_SHARE, NUM_CONSUMERS, RESOLUTION
 from takeup.caching.policies.fast.heap import settle
@@ -25,11 +24,12 @@ from takeup.caching.policies.fast.layout import (
     SIEVE,
     Run,
 )
+from takeup.core.compiled import inner
 
 __all__ = ["first_user", "last_user", "next_stage", "next_use", "refresh", "refresh_group", "set_keys"]
 
 
-@njit(cache=True)
+@inner
 def first_user(run: Run, block: int) -> int:
     """Where to begin the search for open users of the block."""
     start = run.blocks[block].users
@@ -42,13 +42,13 @@ def first_user(run: Run, block: int) -> int:
     return place
 
 
-@njit(cache=True)
+@inner
 def last_user(run: Run, block: int) -> int:
     """Where the announced users of the block end."""
     return run.blocks[block].users + run.blocks[block].announced
 
 
-@njit(cache=True)
+@inner
 def next_use(run: Run, block: int) -> float:
     nearest = math.inf
     for place in range(first_user(run, block), last_user(run, block)):
@@ -60,7 +60,7 @@ def next_use(run: Run, block: int) -> float:
     return nearest
 
 
-@njit(cache=True)
+@inner
 def next_stage(run: Run, block: int) -> float:
     nearest = math.inf
     for place in range(first_user(run, block), last_user(run, block)):
@@ -72,7 +72,7 @@ def next_stage(run: Run, block: int) -> float:
     return nearest
 
 
-@njit(cache=True)
+@inner
 def _saving_s(run: Run, task: int, block: int) -> float:
     """See `GroupTable.saving_s`."""
     if run.rules.cost_model == ADDITIVE:
@@ -88,35 +88,41 @@ def _saving_s(run: Run, task: int, block: int) -> float:
     return 0.0 if run.tasks[task].missing > 0 else total
 
 
-@njit(cache=True)
+@inner
 def _log_worth(run: Run, block: int) -> float:
-    """See `DagValue.rank`: the discounted savings of the nearest open consumers."""
-    nearest, horizon_bytes, found = run.nearest, HORIZON_SHARE * run.rules.worker_bytes, 0
+    """See `DagValue.rank`: the logarithm of the discounted savings of the nearest open consumers."""
+    num_terms, peak, total = _nearest_terms(run, block), -math.inf, 0.0
+    for slot in range(num_terms):
+        peak = max(peak, run.nearest[slot].term)
+    if peak == -math.inf:
+        return peak
+    for slot in range(num_terms):
+        total += math.exp(run.nearest[slot].term - peak)
+    return peak + math.log(total)
+
+
+@inner
+def _nearest_terms(run: Run, block: int) -> int:
+    """Fill `nearest` with the terms of the nearest open consumers, in order of position; how many there are."""
+    horizon_bytes, found = HORIZON_SHARE * max(1, run.rules.worker_bytes), 0
     for place in range(first_user(run, block), last_user(run, block)):
         task = run.users[place]
         if run.tasks[task].consumer != OPEN:
             continue
         if found == NUM_CONSUMERS and run.blocks[block].reopened == 0:
             break
-        saving_s = _saving_s(run, task, block)
-        term = math.log(saving_s) - run.tasks[task].position / horizon_bytes if saving_s > 0 else -math.inf
-        slot = min(found, NUM_CONSUMERS)
-        while slot > 0 and nearest[slot - 1, 0] > run.tasks[task].position:
-            nearest[slot] = nearest[slot - 1]
+        position, saving_s, slot = run.tasks[task].position, _saving_s(run, task, block), found
+        while slot > 0 and run.nearest[slot - 1].position > position:
+            run.nearest[slot].position = run.nearest[slot - 1].position
+            run.nearest[slot].term = run.nearest[slot - 1].term
             slot -= 1
-        nearest[slot, 0], nearest[slot, 1] = run.tasks[task].position, term
+        run.nearest[slot].position = position
+        run.nearest[slot].term = math.log(saving_s) - position / horizon_bytes if saving_s > 0 else -math.inf
         found = min(found + 1, NUM_CONSUMERS)
-    peak, total = -math.inf, 0.0
-    for slot in range(found):
-        peak = max(peak, nearest[slot, 1])
-    if peak == -math.inf:
-        return peak
-    for slot in range(found):
-        total += math.exp(nearest[slot, 1] - peak)
-    return peak + math.log(total)
+    return found
 
 
-@njit(cache=True)
+@inner
 def set_keys(run: Run, block: int) -> None:
     """Write the block's rank under the policy into its keys."""
     policy, key1, key2 = run.rules.policy, 0.0, 0.0
@@ -140,7 +146,7 @@ def set_keys(run: Run, block: int) -> None:
     run.blocks[block].key1, run.blocks[block].key2 = key1, key2
 
 
-@njit(cache=True)
+@inner
 def refresh(run: Run, block: int) -> None:
     """Something the rank depends on has changed."""
     if run.blocks[block].heap_place >= 0 and LRC <= run.rules.policy < SIEVE:
@@ -148,7 +154,7 @@ def refresh(run: Run, block: int) -> None:
         settle(run, run.blocks[block].worker, run.blocks[block].heap_place)
 
 
-@njit(cache=True)
+@inner
 def refresh_group(run: Run, task: int) -> None:
     for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
         refresh(run, run.inputs[place].block)

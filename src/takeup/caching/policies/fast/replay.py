@@ -37,7 +37,7 @@ def replay(spec: PolicySpec, workload: Workload, engine: EngineModel) -> Result:
 
 def _rules(spec: PolicySpec, workload: Workload, engine: EngineModel) -> Rules:
     worker_bytes = engine.capacity_bytes // workload.num_workers
-    main_bytes, ghost_bytes = queue_bytes(worker_bytes)
+    small_bytes, ghost_bytes = queue_bytes(worker_bytes)
     return Rules(
         policy=layout.POLICY_CODES[spec.base],
         admission=spec.admission,
@@ -46,7 +46,7 @@ def _rules(spec: PolicySpec, workload: Workload, engine: EngineModel) -> Rules:
         cost_model=layout.COST_MODELS[engine.cost_model],
         disk_bytes_per_s=float(engine.disk_bytes_per_s),
         worker_bytes=worker_bytes,
-        main_bytes=main_bytes,
+        small_bytes=small_bytes,
         ghost_bytes=ghost_bytes,
         stages_ascend=bool(np.all(np.diff(workload.task_stage) >= 0)),
     )
@@ -70,13 +70,8 @@ def _lay_out(workload: Workload, rules: Rules) -> Run:
         job_starts=_starts(task_job, len(job_ids)),
         job_tasks=np.argsort(task_job, kind="stable"),
         job_known=np.zeros(len(job_ids), np.bool_),
-        heap=np.zeros(num_blocks, np.int64),
-        stack=np.zeros(1 + num_blocks + (workload.num_accesses if rules.recompute else 0), np.int64),
-        next_input=np.zeros(1 + num_blocks, np.int64),
-        restored=np.zeros(num_blocks, np.int64),
-        chosen=np.zeros(num_blocks, np.int64),
-        aside=np.zeros(num_blocks, np.int64),
-        nearest=np.zeros((NUM_CONSUMERS + 1, 2)),
+        scratch=_records(layout.SCRATCH, 1 + num_blocks + (workload.num_accesses if rules.recompute else 0)),
+        nearest=_records(layout.NEAREST, NUM_CONSUMERS + 1),
         totals=_records(layout.TOTALS, 1),
     )
 
@@ -100,9 +95,7 @@ def _blocks(workload: Workload, user_starts: Ints) -> Records:
 
 def _tasks(workload: Workload, task_job: Ints) -> Records:
     """One record more than there are tasks, so that `tasks[task + 1]` says where a task's inputs and outputs end."""
-    tasks = _records(
-        layout.TASK, workload.num_tasks + 1, inputs=workload.input_starts, outputs=workload.output_starts
-    )
+    tasks = _records(layout.TASK, workload.num_tasks + 1, inputs=workload.input_starts, outputs=workload.output_starts)
     columns = {
         "job": task_job,
         "stage": workload.task_stage,
@@ -124,9 +117,7 @@ def _inputs(workload: Workload, by_block: Ints, user_starts: Ints) -> Records:
 
 def _workers(workload: Workload, rules: Rules) -> Records:
     heap_starts = _starts(workload.block_worker, workload.num_workers)[:-1]
-    return _records(
-        layout.WORKER, workload.num_workers, heap_start=heap_starts, free_bytes=rules.worker_bytes, hand=-1
-    )
+    return _records(layout.WORKER, workload.num_workers, heap_start=heap_starts, free_bytes=rules.worker_bytes, hand=-1)
 
 
 def _records(kind: np.dtype[np.void], count: int, **columns: object) -> Records:

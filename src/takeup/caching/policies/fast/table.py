@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from takeup.caching.policies.fast.layout import ADDITIVE, CLOSED, DAG, LERC, LOST, OPEN, STORED, Run
 from takeup.caching.policies.fast.ranks import first_user, last_user, next_stage, next_use, refresh, refresh_group
+from takeup.core.compiled import inner
 
 __all__ = ["close_group", "open_group", "set_missing", "want_again"]
 
 
-@njit(cache=True)
+@inner
 def _count(run: Run, task: int, change: int) -> None:
     """The group of `task` opens (+1) or closes (-1): its blocks gain or lose a reference."""
     effective = change if run.tasks[task].missing == 0 else 0
@@ -27,7 +26,7 @@ def _count(run: Run, task: int, change: int) -> None:
         refresh(run, block)
 
 
-@njit(cache=True)
+@inner
 def open_group(run: Run, task: int) -> None:
     missing = 0
     for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
@@ -37,7 +36,7 @@ def open_group(run: Run, task: int) -> None:
     _count(run, task, 1)
 
 
-@njit(cache=True)
+@inner
 def close_group(run: Run, task: int) -> None:
     if run.tasks[task].consumer == OPEN:
         run.tasks[task].consumer = CLOSED
@@ -45,14 +44,14 @@ def close_group(run: Run, task: int) -> None:
         run.tasks[task].is_again = False
 
 
-@njit(cache=True)
+@inner
 def _flip(run: Run, task: int, change: int) -> None:
     """The group of `task` became complete (+1) or broke (-1)."""
     for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
         run.blocks[run.inputs[place].block].erc += change
 
 
-@njit(cache=True)
+@inner
 def set_missing(run: Run, block: int, change: int) -> bool:
     """The block is lost to (+1) or back in (-1) the groups that read it; says whether a complete one broke."""
     broke = False
@@ -72,17 +71,17 @@ def set_missing(run: Run, block: int, change: int) -> bool:
     return broke
 
 
-@njit(cache=True)
+@inner
 def want_again(run: Run, first: int) -> None:
-    """See `Simulation.want_again`; the recursion is a stack of blocks."""
+    """See `Simulation._want_again`; the recursion is a stack of blocks."""
     if not run.rules.recompute:
         return
-    run.stack[0], depth = first, 1
+    run.scratch[0].stack, depth = first, 1
     while depth > 0:
         depth -= 1
-        block = run.stack[depth]
-        task = run.blocks[block].producer
-        if task < 0 or run.tasks[task].consumer == OPEN or run.blocks[block].status != LOST or run.blocks[block].rc == 0:
+        block = run.scratch[depth].stack
+        record, task = run.blocks[block], run.blocks[block].producer
+        if task < 0 or run.tasks[task].consumer == OPEN or record.status != LOST or record.rc == 0:
             continue
         start, end = run.tasks[task].inputs, run.tasks[task + 1].inputs
         if start == end:
@@ -92,5 +91,5 @@ def want_again(run: Run, first: int) -> None:
         run.tasks[task].is_again = True
         open_group(run, task)
         for place in range(end - 1, start - 1, -1):
-            run.stack[depth] = run.inputs[place].block
+            run.scratch[depth].stack = run.inputs[place].block
             depth += 1

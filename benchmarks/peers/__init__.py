@@ -1,0 +1,1 @@
+"""The same load on the peers, one file per peer."""

@@ -1,0 +1,134 @@
+"""Flat traces: request streams from tables and oracleGeneral files, the way back to a file, and a Zipf generator.
+
+An oracleGeneral file, the format of the public cache-trace collections, is a row of 24-byte little-endian records:
+second (4 bytes), object id (8), size in bytes (4), index of the next request of the object or -1 (8).
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from takeup.caching.model import FlatTrace
+from takeup.caching.traces.renumber import first_values, renumber
+from takeup.core.files import write_atomically
+from takeup.core.trace import Column, read_table
+from takeup.errors import BadInput, BadTrace
+
+__all__ = [
+    "FLAT_SUFFIXES",
+    "dense_ids",
+    "read_flat",
+    "read_flat_csv",
+    "read_oracle_general",
+    "write_oracle_general",
+    "zipf_trace",
+]
+
+Ids = npt.NDArray[np.int32]
+
+RECORD = np.dtype([("second", "<u4"), ("id", "<u8"), ("size_bytes", "<u4"), ("next", "<i8")])
+TABLES = (".csv", ".csv.gz", ".parquet")
+RECORDS = (".oraclegeneral", ".oraclegeneral.gz", ".bin", ".bin.gz")
+FLAT_SUFFIXES = TABLES + RECORDS
+
+
+def dense_ids(keys: npt.NDArray[Any]) -> tuple[Ids, npt.NDArray[Any]]:
+    """Number the keys, integers or text, in the order in which they are first seen; and the key of every number."""
+    if np.issubdtype(keys.dtype, np.integer):
+        bits = np.ascontiguousarray(keys).astype(f"{keys.dtype.kind}8", copy=False)
+        ids, uniques = renumber(bits.view(np.uint64))
+        return ids, uniques.view(bits.dtype).astype(keys.dtype, copy=False)
+    encoded = pa.array(keys).dictionary_encode()
+    return encoded.indices.to_numpy(), encoded.dictionary.to_numpy(zero_copy_only=False)
+
+
+def read_flat(path: Path | str) -> FlatTrace:
+    """Read any flat trace; the end of the name tells the format."""
+    name = Path(path).name.lower()
+    if name.endswith(TABLES):
+        return read_flat_csv(path)
+    if name.endswith(RECORDS):
+        return read_oracle_general(path)
+    raise BadTrace(path, f"the name does not tell the format; expected it to end in one of {', '.join(FLAT_SUFFIXES)}")
+
+
+def read_flat_csv(path: Path | str, key: str = "key", size: str | None = None) -> FlatTrace:
+    """One request per row, in the order of the rows. Without a column of sizes in bytes, every block has size one."""
+    keys = _read_keys(path, key)
+    ids, uniques = dense_ids(keys)
+    if size is None:
+        return FlatTrace(Path(path).stem, ids, np.ones(len(uniques), np.int64))
+    size_bytes = read_table(path, [Column(size, "int", minimum=1)])[size]
+    return FlatTrace(Path(path).stem, ids, first_values(ids, size_bytes, len(uniques)))
+
+
+def read_oracle_general(path: Path | str) -> FlatTrace:
+    """Read records; a block has the size of its first request."""
+    records = _read_records(Path(path))
+    size_bytes = np.ascontiguousarray(records["size_bytes"])
+    if not size_bytes.all():
+        number = int((size_bytes == 0).argmax()) + 1
+        raise BadTrace(path, f"record {number} has size 0; expected at least one byte, drop such records first")
+    ids, uniques = dense_ids(np.ascontiguousarray(records["id"]))
+    return FlatTrace(_stem(path), ids, first_values(ids, size_bytes, len(uniques)))
+
+
+def write_oracle_general(path: Path | str, trace: FlatTrace, keys: npt.NDArray[np.uint64] | None = None) -> None:
+    """Write records; the object ids are `keys` by block, or the numbers of the blocks."""
+    if trace.block_bytes.max(initial=0) >= 2**32:
+        raise BadInput(f"a block of {trace.block_bytes.max()} bytes does not fit; the format holds sizes below 4 GiB")
+    records = np.zeros(len(trace.requests), RECORD)
+    records["id"] = trace.requests if keys is None else keys[trace.requests]
+    records["size_bytes"] = trace.block_bytes[trace.requests]
+    records["next"] = _next_requests(trace.requests)
+    data = records.tobytes()
+    write_atomically(Path(path), gzip.compress(data) if str(path).endswith(".gz") else data)
+
+
+def zipf_trace(num_requests: int, num_objects: int, alpha: float, rng: np.random.Generator) -> FlatTrace:
+    """Independent requests of unit size where the object of rank r has weight r**-alpha; ids by first appearance."""
+    weights = np.arange(1, num_objects + 1, dtype=np.float64) ** -alpha
+    bounds = np.cumsum(weights)
+    ids, uniques = dense_ids(np.searchsorted(bounds, rng.random(num_requests) * bounds[-1], side="right"))
+    name = f"zipf {alpha:g}, {num_requests} requests, {num_objects} objects"
+    return FlatTrace(name, ids, np.ones(len(uniques), np.int64))
+
+
+def _read_keys(path: Path | str, key: str) -> npt.NDArray[Any]:
+    """Keys are only compared, so whatever is not a column of whole numbers is taken as text."""
+    try:
+        return read_table(path, [Column(key, "int")])[key]
+    except BadTrace:
+        return read_table(path, [Column(key, "text")])[key]
+
+
+def _read_records(path: Path) -> npt.NDArray[np.void]:
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.name.endswith(".gz") else np.memmap(path, np.uint8, "r")
+    except FileNotFoundError as error:
+        raise BadTrace(path, "is not there; check the path") from error
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise BadTrace(path, f"cannot be read ({error}); expected 24-byte records, fetch the file again") from error
+    if len(data) == 0 or len(data) % RECORD.itemsize:
+        problem = f"holds {len(data)} bytes; expected a multiple of {RECORD.itemsize} above zero, fetch the file again"
+        raise BadTrace(path, problem)
+    return np.frombuffer(data, RECORD)
+
+
+def _next_requests(requests: Ids) -> npt.NDArray[np.int64]:
+    order = np.argsort(requests, kind="stable")
+    following = np.full(len(requests), -1, np.int64)
+    is_same = requests[order[1:]] == requests[order[:-1]]
+    following[order[:-1][is_same]] = order[1:][is_same]
+    return following
+
+
+def _stem(path: Path | str) -> str:
+    return Path(path).name.partition(".")[0]
