@@ -91,10 +91,18 @@ def policy_row(policy: str, trace: FlatTrace, path: Path) -> PolicyRow:
     miss_share = 1 - replay_flat(policy, trace, CACHE_SIZE).hit_share
     if policy not in peer.PEERS:
         return PolicyRow(policy, rate, miss_share)
-    plain = peer.run_peer(policy, path, CACHE_SIZE, tuned=False, num_repeats=NUM_REPEATS)
-    tuned = peer.run_peer(policy, path, CACHE_SIZE, tuned=True, num_repeats=NUM_REPEATS)
-    rates = (len(trace.requests) / run.replay_cpu_s / 1e6 for run in (plain, tuned))
-    return PolicyRow(policy, rate, miss_share, *rates, plain.miss_share)
+    plain, tuned = _peer_runs(policy, path)
+    peer_rate, tuned_rate = (len(trace.requests) / run.replay_cpu_s / 1e6 for run in (plain, tuned))
+    return PolicyRow(policy, rate, miss_share, peer_rate, tuned_rate, plain.miss_share)
+
+
+def whole_run_row(path: Path, num_requests: int) -> PolicyRow:
+    """LRU from the file on disk to the hit ratio."""
+    rate = best_rate(num_requests, lambda: replay_flat("lru", read_oracle_general(path), CACHE_SIZE))
+    miss_share = 1 - replay_flat("lru", read_oracle_general(path), CACHE_SIZE).hit_share
+    plain, tuned = _peer_runs("lru", path)
+    peer_rate, tuned_rate = (num_requests / run.whole_cpu_s / 1e6 for run in (plain, tuned))
+    return PolicyRow("lru, file to hit ratio", rate, miss_share, peer_rate, tuned_rate, plain.miss_share)
 
 
 def _replay_of(policy: str, trace: FlatTrace) -> Callable[[], object]:
@@ -104,18 +112,13 @@ def _replay_of(policy: str, trace: FlatTrace) -> Callable[[], object]:
     return lambda: replay_min(trace.requests.view(np.uint32), trace.block_bytes, CACHE_SIZE, False, following)
 
 
-def whole_run_row(path: Path, num_requests: int) -> PolicyRow:
-    """LRU from the file on disk to the hit ratio."""
-    rate = best_rate(num_requests, lambda: replay_flat("lru", read_oracle_general(path), CACHE_SIZE))
-    miss_share = 1 - replay_flat("lru", read_oracle_general(path), CACHE_SIZE).hit_share
-    plain = peer.run_peer("lru", path, CACHE_SIZE, tuned=False, num_repeats=NUM_REPEATS)
-    tuned = peer.run_peer("lru", path, CACHE_SIZE, tuned=True, num_repeats=NUM_REPEATS)
-    rates = (num_requests / run.whole_cpu_s / 1e6 for run in (plain, tuned))
-    return PolicyRow("lru, file to hit ratio", rate, miss_share, *rates, plain.miss_share)
+def _peer_runs(policy: str, path: Path) -> tuple[peer.PeerRun, peer.PeerRun]:
+    plain = peer.run_peer(policy, path, CACHE_SIZE, tuned=False, num_repeats=NUM_REPEATS)
+    return plain, peer.run_peer(policy, path, CACHE_SIZE, tuned=True, num_repeats=NUM_REPEATS)
 
 
 def peak_memory_gb(folder: Path) -> float:
-    """Resident memory of a fresh process that reads a large file and replays it under two policies."""
+    """Resident memory of a fresh process that reads a large file and replays it under several policies."""
     path = folder / "large.oracleGeneral"
     write_oracle_general(path, zipf_trace(NUM_LARGE_REQUESTS, 5 * NUM_OBJECTS, ALPHA, np.random.default_rng(SEED)))
     command = [sys.executable, "-c", REPLAY_AND_MEASURE, str(path), str(5 * CACHE_SIZE), "lru,s3fifo,gdsf,lrc,min"]
@@ -161,7 +164,7 @@ def policy_table(rows: list[PolicyRow]) -> Table:
 def other_rows(trace: FlatTrace, folder: Path) -> dict[str, tuple[float, str]]:
     """What has no counterpart: figure and unit by name."""
     num_requests = len(trace.requests)
-    keys = np.random.default_rng(SEED).permutation(2**24).astype(np.uint64)[trace.requests] << np.uint64(33)
+    keys = np.random.default_rng(SEED).integers(1, 2**62, trace.num_blocks)[trace.requests]
     return {
         "LRU miss curve, all sizes": (best_rate(num_requests, lambda: lru_miss_curve(trace)), RATE),
         "renumbering of ids": (best_rate(num_requests, lambda: dense_ids(keys)), RATE),
@@ -206,7 +209,8 @@ def measure(folder: Path) -> Report:
     """Run everything on one trace and report it."""
     trace = zipf_trace(NUM_REQUESTS, NUM_OBJECTS, ALPHA, np.random.default_rng(SEED))
     path = folder / "zipf.oracleGeneral"
-    write_oracle_general(path, trace, np.random.default_rng(SEED).integers(1, 2**62, trace.num_blocks).astype(np.uint64))
+    keys = np.random.default_rng(SEED).integers(1, 2**62, trace.num_blocks).astype(np.uint64)
+    write_oracle_general(path, trace, keys)
     rows = [policy_row(policy, trace, path) for policy in (*peer.PEERS, "lrc")]
     rows.append(whole_run_row(path, NUM_REQUESTS))
     others = other_rows(trace, folder)

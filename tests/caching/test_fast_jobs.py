@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
-from workloads import engines, workloads
 
 from takeup.caching.model import EngineModel, Result, Workload
 from takeup.caching.policies import POLICIES, find_policy
 from takeup.caching.policies.fast.replay import replay
 from takeup.caching.simulate import simulate
+from workloads import engines, workloads
 
 NAMES = [*POLICIES, *(f"{name}+admission" for name, spec in POLICIES.items() if spec.uses_table), "dag-admission"]
 TIMES = ("task_time_s", "makespan_s", "inactive_share")

@@ -1,0 +1,56 @@
+"""Caching: which block leaves memory first, when the engine knows who will read what.
+
+Public names are loaded on first use, so that importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+__all__ = [
+    "POLICIES",
+    "WORKLOADS",
+    "EngineModel",
+    "Evict",
+    "FlatTrace",
+    "GroupTable",
+    "LocalStore",
+    "Policy",
+    "PolicySpec",
+    "Result",
+    "Room",
+    "Store",
+    "Task",
+    "Workload",
+    "WorkloadBuilder",
+    "find_policy",
+    "generate",
+    "read_trace",
+    "replay",
+    "replay_flat",
+    "simulate",
+]
+
+_HOMES = {
+    "model": ("EngineModel", "Evict", "FlatTrace", "Result", "Room", "Task", "Workload"),
+    "groups": ("GroupTable",),
+    "contract": ("Policy", "PolicySpec", "Store"),
+    "policies": ("POLICIES", "find_policy"),
+    "policies.fast.flat": ("replay_flat",),
+    "policies.fast.replay": ("replay",),
+    "simulate": ("simulate",),
+    "engines.local": ("LocalStore",),
+    "traces": ("WORKLOADS", "generate", "read_trace"),
+    "traces.builder": ("WorkloadBuilder",),
+}
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -15,18 +15,24 @@ inputs of the recomputation are wanted too. A network between workers is not mod
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from takeup.caching.contract import Policy, PolicySpec
 from takeup.caching.groups import GroupTable
-from takeup.caching.model import EngineModel, Result, Task, Workload
+from takeup.caching.model import EngineModel, Result, Room, Task, Workload
 
 __all__ = ["Simulation", "simulate"]
 
+OnRoom = Callable[[int, Room], None]
 
-def simulate(spec: PolicySpec, workload: Workload, engine: EngineModel) -> Result:
-    """Run the workload under the policy. This is the readable engine; `policies.fast` replays the same, faster."""
-    return Simulation(spec, workload, engine).run()
+
+def ignore(block: int, room: Room) -> None:
+    """Hear a decision and do nothing."""
+
+
+def simulate(spec: PolicySpec, workload: Workload, engine: EngineModel, on_room: OnRoom = ignore) -> Result:
+    """Run the workload under the policy; `on_room` hears every decision. `policies.fast` replays the same, faster."""
+    return Simulation(spec, workload, engine, on_room).run()
 
 
 class WorkerStore:
@@ -40,8 +46,8 @@ class WorkerStore:
 class Simulation:
     """One run, advanced task by task."""
 
-    def __init__(self, spec: PolicySpec, workload: Workload, engine: EngineModel) -> None:
-        self.spec, self.workload, self.engine = spec, workload, engine
+    def __init__(self, spec: PolicySpec, workload: Workload, engine: EngineModel, on_room: OnRoom = ignore) -> None:
+        self.spec, self.workload, self.engine, self.on_room = spec, workload, engine, on_room
         self.table = GroupTable(engine.cost_model)
         worker_bytes = engine.capacity_bytes // workload.num_workers
         self.capacity_bytes = worker_bytes * workload.num_workers
@@ -118,6 +124,7 @@ class Simulation:
         self.table.describe(block, size_bytes, self._cost_s(block))
         self.table.cached(block)
         room = store.policy.make_room(block, size_bytes, store.free_bytes, pinned)
+        self.on_room(block, room)
         for eviction in room.evict:
             assert isinstance(eviction.block, int)
             self._evict(store, eviction.block)

@@ -1,1 +1,1 @@
-"""What at least two domains share: time, chance, tables, statistics, reports and the loop that joins policy and engine."""
+"""What at least two domains share: time, chance, tables, statistics, reports, and the loop around policy and engine."""

@@ -104,7 +104,7 @@ class Check:
         return self.source != "unverified"
 
     @classmethod
-    def near(  # noqa: PLR0913
+    def near(
         cls,
         name: str,
         ours: float | None,
@@ -120,7 +120,7 @@ class Check:
         return cls(name, ours, expected, unit, holds, source, tolerance, why)
 
     @classmethod
-    def at_least(  # noqa: PLR0913
+    def at_least(
         cls, name: str, ours: float | None, expected: float, *, unit: str = "", source: Source = "bar", why: str = ""
     ) -> Check:
         """Holds when `ours` is `expected` or more."""
@@ -128,7 +128,7 @@ class Check:
         return cls(name, ours, expected, unit, holds, source, None, why, "at least")
 
     @classmethod
-    def at_most(  # noqa: PLR0913
+    def at_most(
         cls, name: str, ours: float | None, expected: float, *, unit: str = "", source: Source = "bar", why: str = ""
     ) -> Check:
         """Holds when `ours` is `expected` or less."""

@@ -35,7 +35,7 @@ def sweep(
     """`function` of every point, in the order of the points; `progress` hears how many of how many are done.
 
     The first error ends the sweep and is raised here. `on` is the address of a Dask scheduler, such as
-    `tcp://10.0.0.1:8786`; otherwise `num_processes` local processes share the work, as many as there are cores.
+    `tcp://127.0.0.1:8786`; otherwise `num_processes` local processes share the work, as many as there are cores.
     """
     if num_processes is not None and num_processes < 1:
         raise BadInput(f"cannot work with {num_processes} processes; choose one or more")
@@ -126,7 +126,7 @@ def _require_scheduler(address: str) -> None:
     except Exception as error:  # what arrives depends on what answers there instead of Dask
         problem = f"no Dask scheduler answers at {address!r} ({error or 'it stays silent'})"
         raise BadInput(
-            f"{problem}; give the address that `dask scheduler` prints, such as tcp://10.0.0.1:8786"
+            f"{problem}; give the address that `dask scheduler` prints, such as tcp://127.0.0.1:8786"
         ) from error
 
 

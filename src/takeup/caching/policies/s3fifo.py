@@ -65,29 +65,30 @@ class S3Fifo(Queued):
 
     def next_victim(self, pinned: Container[BlockId]) -> Evict:
         self.has_evicted = True
-        victim = None
-        while victim is None:
-            small = [block for block in self.small if block not in pinned]
-            main = [block for block in self.main if block not in pinned]
-            is_main_above_share = _bytes(self.main) > self.capacity_bytes - self.small_bytes
-            from_main = main and (is_main_above_share or not small)
-            victim = self._leave_main(main[0]) if from_main else self._leave_small(small[0])
-        return victim
+        return (None if self._main_gives_way(pinned) else self._from_small(pinned)) or self._from_main(pinned)
 
-    def _leave_main(self, block: BlockId) -> Evict | None:
-        if not self.reads[block]:
-            return Evict(block, "unread since its last round through the main queue")
-        self.reads[block] -= 1
-        self.main.move_to_end(block)
+    def _main_gives_way(self, pinned: Container[BlockId]) -> bool:
+        is_above_share = _bytes(self.main) > self.capacity_bytes - self.small_bytes
+        return is_above_share and any(block not in pinned for block in self.main)
+
+    def _from_small(self, pinned: Container[BlockId]) -> Evict | None:
+        """Move blocks to main until one is met that must leave; none if all of them moved."""
+        for block in [block for block in self.small if block not in pinned]:
+            if self.reads[block] < READS_TO_MAIN:
+                self._remember(block, self.small[block])
+                return Evict(block, "hardly read while it was new")
+            self.main[block] = self.small.pop(block)
+            del self.reads[block]
         return None
 
-    def _leave_small(self, block: BlockId) -> Evict | None:
-        if self.reads[block] < READS_TO_MAIN:
-            self._remember(block, self.small[block])
-            return Evict(block, "hardly read while it was new")
-        self.main[block] = self.small.pop(block)
-        del self.reads[block]
-        return None
+    def _from_main(self, pinned: Container[BlockId]) -> Evict:
+        """Send blocks round again until one is met that has no reads left."""
+        while True:
+            block = next(block for block in self.main if block not in pinned)
+            if not self.reads[block]:
+                return Evict(block, "unread since its last round through the main queue")
+            self.reads[block] -= 1
+            self.main.move_to_end(block)
 
     def _remember(self, block: BlockId, size_bytes: int) -> None:
         if size_bytes > self.ghost_bytes:

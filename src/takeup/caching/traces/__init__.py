@@ -1,1 +1,41 @@
 """Where workloads come from: trace files, Spark event logs, generators; all end in a `Workload` or a `FlatTrace`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from takeup.caching.model import FlatTrace, Workload
+from takeup.caching.traces.eventlog import read_event_log
+from takeup.caching.traces.flat import read_flat
+from takeup.caching.traces.generators import WORKLOADS
+from takeup.caching.traces.tasks import read_tasks
+from takeup.core.trace import column_names
+from takeup.errors import UnknownName
+
+__all__ = ["WORKLOADS", "generate", "read_trace"]
+
+TABLES = (".csv", ".csv.gz", ".parquet")
+STREAMS = (".oracleGeneral", ".oracleGeneral.gz", ".bin", ".bin.gz")
+
+
+def generate(name: str, rng: np.random.Generator) -> Workload:
+    """The embedded workload of this name."""
+    if name not in WORKLOADS:
+        raise UnknownName("caching workload", name, WORKLOADS)
+    return WORKLOADS[name](rng)
+
+
+def read_trace(path: Path, *, allow_truncated: bool = False) -> tuple[Workload | FlatTrace, tuple[str, ...]]:
+    """A trace file of any kind we know, and notes on what had to be inferred.
+
+    A table with a column `task` is a job graph, any other table and a libCacheSim file are request streams, and what is
+    neither is a Spark event log.
+    """
+    if path.name.endswith(STREAMS):
+        return read_flat(path), ()
+    if path.name.endswith(TABLES):
+        return (read_tasks(path) if "task" in column_names(path) else read_flat(path)), ()
+    log = read_event_log(path, allow_truncated=allow_truncated)
+    return log.workload, (f"Spark {log.spark_version}, application {log.application!r}", *log.notes)

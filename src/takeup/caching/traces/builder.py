@@ -78,7 +78,7 @@ class WorkloadBuilder:
         self._stage_after.append(after)
         return len(self._stage_after) - 1
 
-    def task(  # noqa: PLR0913 (all by name, and nearly all of them optional)
+    def task(
         self,
         *,
         inputs: Iterable[Hashable] = (),

@@ -111,7 +111,7 @@ def _read_keys(path: Path | str, key: str) -> npt.NDArray[Any]:
 
 def _read_records(path: Path) -> npt.NDArray[np.void]:
     try:
-        data = gzip.decompress(path.read_bytes()) if path.name.endswith(".gz") else np.memmap(path, np.uint8, "r")
+        data = _read_bytes(path)
     except FileNotFoundError as error:
         raise BadTrace(path, "is not there; check the path") from error
     except (OSError, EOFError, ValueError, zlib.error) as error:
@@ -120,6 +120,13 @@ def _read_records(path: Path) -> npt.NDArray[np.void]:
         problem = f"holds {len(data)} bytes; expected a multiple of {RECORD.itemsize} above zero, fetch the file again"
         raise BadTrace(path, problem)
     return np.frombuffer(data, RECORD)
+
+
+def _read_bytes(path: Path) -> bytes | npt.NDArray[np.uint8]:
+    """A plain file is mapped, so that what is not looked at is not read."""
+    if path.name.endswith(".gz"):
+        return gzip.decompress(path.read_bytes())
+    return np.memmap(path, np.uint8, "r") if path.stat().st_size else b""
 
 
 def _next_requests(requests: Ids) -> npt.NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Synthetic applications whose graphs have the shape of real ones. Each takes a random generator and gives a `Workload`.
+"""Synthetic applications with graphs of the shape of real ones; each takes a random generator, gives a `Workload`.
 
 | name         | shape                                                                                              |
 | ------------ | -------------------------------------------------------------------------------------------------- |
@@ -32,7 +32,8 @@ def zip_tenants(
     num_blocks: int = 100,
     num_workers: int = 20,
     block_bytes: int = 4 * MB,
-    compute_s: float = 0.05,
+    load_s: float = 0.02,
+    zip_s: float = 0.05,
 ) -> Workload:
     """Every tenant loads the blocks of its first file, then of its second, then zips them; tenants interleave at
     random. Peers live on the same worker."""
@@ -44,8 +45,10 @@ def zip_tenants(
             blocks = [(file, tenant, index) for file in files]
             for block in blocks:
                 builder.block(block, block_bytes, worker=(tenant * num_blocks + index) % num_workers)
-            role = {"inputs": blocks} if len(blocks) == 2 else {"outputs": blocks}
-            builder.task(**role, job=tenant, stage=stage, compute_s=compute_s)
+            if len(blocks) == 1:
+                builder.task(outputs=blocks, job=tenant, stage=stage, compute_s=load_s)
+            else:
+                builder.task(inputs=blocks, job=tenant, stage=stage, compute_s=zip_s)
     return builder.build()
 
 
@@ -75,7 +78,7 @@ class GraphShape:
     edge_bytes: int = 40 * MB
     vertex_bytes: int = 10 * MB
     message_bytes: int = 10 * MB
-    edge_s: float = 4.0
+    edge_s: float = 2.5
     vertex_s: float = 0.3
     message_s: float = 0.3
     skew: float = 0.3

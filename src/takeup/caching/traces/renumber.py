@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from takeup.core.compiled import inner, kernel
 
 __all__ = ["first_values", "renumber"]
 
@@ -20,7 +21,7 @@ FIRST_BITS = 12
 MULTIPLIER = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio: spreads neighbours far apart
 
 
-@njit(cache=True)
+@inner
 def _place(table: Ids, shift: np.uint64, uniques: Keys, key: np.uint64) -> np.uint64:
     """Where the key stands in the table, or the empty place where it belongs."""
     mask = np.uint64(len(table) - 1)
@@ -31,7 +32,7 @@ def _place(table: Ids, shift: np.uint64, uniques: Keys, key: np.uint64) -> np.ui
     return place
 
 
-@njit(cache=True)
+@inner
 def _fill(uniques: Keys, num_uniques: int, num_bits: int) -> Ids:
     """A fresh table with places for 2**num_bits numbers."""
     table = np.full(1 << num_bits, EMPTY, np.int32)
@@ -40,7 +41,7 @@ def _fill(uniques: Keys, num_uniques: int, num_bits: int) -> Ids:
     return table
 
 
-@njit(cache=True)
+@kernel
 def renumber(keys: Keys) -> tuple[Ids, Keys]:
     """The number of every key, and the key of every number."""
     ids = np.empty(len(keys), np.int32)
@@ -65,7 +66,7 @@ def renumber(keys: Keys) -> tuple[Ids, Keys]:
     return ids, uniques[:num_uniques].copy()
 
 
-@njit(cache=True)
+@kernel
 def first_values(ids: Ids, values: npt.NDArray[np.int64], num_ids: int) -> npt.NDArray[np.int64]:
     """The value beside the first appearance of every number; numbers must appear in order."""
     first = np.empty(num_ids, np.int64)

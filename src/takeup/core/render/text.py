@@ -91,7 +91,7 @@ def _check_table(report: Report) -> RichTable:
 
 
 def _empty_table() -> RichTable:
-    return RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    return RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
 
 
 def _add_column(drawn: RichTable, heading: str, *, to_the_right: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from takeup.core.trace.columns import Column
-from takeup.core.trace.read import checksum, read_table
+from takeup.core.trace.read import checksum, column_names, read_table
 from takeup.core.trace.write import write_table
 
-__all__ = ["Column", "checksum", "read_table", "write_table"]
+__all__ = ["Column", "checksum", "column_names", "read_table", "write_table"]

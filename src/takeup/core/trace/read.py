@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from takeup.core.trace.columns import Column, array_of, find_columns, table_form
 from takeup.core.trace.diagnose import diagnose, read_rows
 from takeup.errors import BadTrace
 
-__all__ = ["checksum", "read_table"]
+__all__ = ["checksum", "column_names", "read_table"]
 
 Table = dict[str, npt.NDArray[Any]]
 
@@ -33,6 +34,16 @@ def read_table(path: Path | str, columns: Sequence[Column]) -> Table:
         if column.name not in table:
             table[column.name] = array_of(column, pa.chunked_array([pa.nulls(num_rows, column.arrow_type)]))[0]
     return {column.name: table[column.name] for column in columns}
+
+
+def column_names(path: Path | str) -> list[str]:
+    """The columns the file has, in their order."""
+    path = Path(path)
+    _require_file(path)
+    if table_format(path) != ".parquet":
+        return _csv_header(path)[1]
+    with _opened_parquet(path) as file:
+        return list(file.schema_arrow.names)
 
 
 def checksum(path: Path | str) -> str:
@@ -56,20 +67,22 @@ def _require_file(path: Path) -> None:
 
 
 def _read_csv(path: Path, columns: Sequence[Column]) -> Table:
-    rows = read_rows(path)
-    line, header = next(rows, (1, [""]))
-    if not any(header):
-        raise BadTrace(path, "is empty; expected a header line with the names of the columns", line=line)
-    if any(not name.isprintable() for name in header):
-        raise BadTrace(path, "the header is not readable text in UTF-8; save the file as UTF-8", line=line)
+    line, header, has_rows = _csv_header(path)
     present = find_columns(path, columns, header, line)
-    has_rows = next(rows, None) is not None
-    rows.close()
-    return (
-        _parse_csv(path, present)
-        if has_rows
-        else {c.name: np.empty(0, c.arrow_type.to_pandas_dtype()) for c in present}
-    )
+    if not has_rows:
+        return {column.name: np.empty(0, column.arrow_type.to_pandas_dtype()) for column in present}
+    return _parse_csv(path, present)
+
+
+def _csv_header(path: Path) -> tuple[int, list[str], bool]:
+    """The line of the header, the names in it, and whether any row follows."""
+    with closing(read_rows(path)) as rows:
+        line, header = next(rows, (1, [""]))
+        if not any(header):
+            raise BadTrace(path, "is empty; expected a header line with the names of the columns", line=line)
+        if any(not name.isprintable() for name in header):
+            raise BadTrace(path, "the header is not readable text in UTF-8; save the file as UTF-8", line=line)
+        return line, header, next(rows, None) is not None
 
 
 def _parse_csv(path: Path, present: Sequence[Column]) -> Table:
@@ -91,13 +104,19 @@ def _parse_csv(path: Path, present: Sequence[Column]) -> Table:
 
 
 def _read_parquet(path: Path, columns: Sequence[Column]) -> Table:
+    with _opened_parquet(path) as file:
+        present = find_columns(path, columns, file.schema_arrow.names)
+        table = file.read(columns=[column.name for column in present])
+    return {column.name: _parquet_array(path, column, table[column.name]) for column in present}
+
+
+@contextmanager
+def _opened_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path) as file:
-            present = find_columns(path, columns, file.schema_arrow.names)
-            table = file.read(columns=[column.name for column in present])
+            yield file
     except (pa.ArrowException, OSError) as error:
         raise BadTrace(path, f"is damaged, or not Parquet ({error}); fetch the file again") from error
-    return {column.name: _parquet_array(path, column, table[column.name]) for column in present}
 
 
 def _parquet_array(path: Path, column: Column, values: pa.ChunkedArray) -> npt.NDArray[Any]:

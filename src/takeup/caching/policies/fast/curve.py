@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from takeup.caching.model import FlatTrace
+from takeup.core.compiled import inner, kernel
 from takeup.errors import BadInput
 
 __all__ = ["MissCurve", "lru_miss_curve"]
@@ -47,7 +47,7 @@ def lru_miss_curve(trace: FlatTrace) -> MissCurve:
     return MissCurve(num_requests, num_requests - np.concatenate(([0], np.cumsum(num_at_distance))))
 
 
-@njit(cache=True)
+@inner
 def _num_bits(word: np.uint64) -> int:
     word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
     word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
@@ -55,7 +55,7 @@ def _num_bits(word: np.uint64) -> int:
     return int(np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56)))
 
 
-@njit(cache=True)
+@inner
 def _add(tree: npt.NDArray[np.int32], word: int, change: int) -> None:
     node = word + 1
     while node < len(tree):
@@ -63,7 +63,7 @@ def _add(tree: npt.NDArray[np.int32], word: int, change: int) -> None:
         node += node & -node
 
 
-@njit(cache=True)
+@inner
 def _num_before(tree: npt.NDArray[np.int32], word: int) -> int:
     """The sum over all words before this one."""
     total = 0
@@ -73,7 +73,7 @@ def _num_before(tree: npt.NDArray[np.int32], word: int) -> int:
     return total
 
 
-@njit(cache=True)
+@inner
 def _move_together(
     words: Words, tree: npt.NDArray[np.int32], block_at: Requests, last_time: npt.NDArray[np.int32], end: int
 ) -> int:
@@ -94,7 +94,7 @@ def _move_together(
     return now
 
 
-@njit(cache=True)
+@kernel
 def _stack_distances(requests: Requests, num_blocks: int) -> Ints:
     """How many requests have each distance; a first request has none."""
     num_times = 2 * num_blocks + 64

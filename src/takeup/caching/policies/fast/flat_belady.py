@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from takeup.caching.policies.fast.flat_queues import Bytes, Counts, Requests
+from takeup.core.compiled import inner, kernel
 
 __all__ = ["NEVER", "next_requests", "replay_min"]
 
@@ -20,7 +20,7 @@ NEVER = -1
 Words = npt.NDArray[np.uint64]
 
 
-@njit(cache=True)
+@kernel
 def _next_requests(requests: Requests, num_blocks: int) -> npt.NDArray[np.int32]:
     following = np.empty(len(requests), np.int32)
     seen = np.full(num_blocks, NEVER, np.int32)
@@ -36,7 +36,7 @@ def next_requests(requests: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     return following
 
 
-@njit(cache=True)
+@inner
 def _highest_bit(word: np.uint64) -> int:
     bit = 0
     for step in (32, 16, 8, 4, 2, 1):
@@ -46,7 +46,7 @@ def _highest_bit(word: np.uint64) -> int:
     return bit
 
 
-@njit(cache=True)
+@inner
 def _highest_below(words: Words, summary: Words, limit: int) -> int:
     """The highest set bit below `limit`. There must be one."""
     index = limit >> 6
@@ -62,20 +62,20 @@ def _highest_below(words: Words, summary: Words, limit: int) -> int:
     return (index << 6) + _highest_bit(word)
 
 
-@njit(cache=True)
+@inner
 def _insert(words: Words, summary: Words, place: int) -> None:
     words[place >> 6] |= np.uint64(1) << np.uint64(place & 63)
     summary[place >> 12] |= np.uint64(1) << np.uint64((place >> 6) & 63)
 
 
-@njit(cache=True)
+@inner
 def _remove(words: Words, summary: Words, place: int) -> None:
     words[place >> 6] &= ~(np.uint64(1) << np.uint64(place & 63))
     if not words[place >> 6]:
         summary[place >> 12] &= ~(np.uint64(1) << np.uint64((place >> 6) & 63))
 
 
-@njit(cache=True)
+@inner
 def _farther_bytes(
     words: Words, summary: Words, requests: Requests, block_bytes: Bytes, top: int, nearest: int, enough_bytes: int
 ) -> int:
@@ -88,7 +88,7 @@ def _farther_bytes(
     return found_bytes
 
 
-@njit(cache=True)
+@kernel
 def replay_min(
     requests: Requests,
     block_bytes: Bytes,
@@ -96,7 +96,10 @@ def replay_min(
     admission: bool,
     following: npt.NDArray[np.int32],
 ) -> Counts:
-    """Farthest next request leaves first; with admission, only for a block that is requested earlier."""
+    """Farthest next request leaves first; with admission, only for a block that is requested earlier.
+
+    Blocks that are never requested again leave for any.
+    """
     words = np.zeros((len(requests) >> 6) + 1, np.uint64)
     summary = np.zeros((len(requests) >> 12) + 1, np.uint64)
     top = 0  # no bit is set from here on
@@ -112,16 +115,14 @@ def replay_min(
             read_bytes += size_bytes
             if size_bytes > capacity_bytes:
                 continue
-            if admission and free_bytes < size_bytes:
+            missing_bytes = size_bytes - free_bytes - unused_bytes
+            if admission and missing_bytes > 0:
                 if later == NEVER:
                     continue
-                missing_bytes = size_bytes - free_bytes - unused_bytes
-                if missing_bytes > 0:
-                    _insert(words, summary, now)  # where the walk ends at the latest
-                    top = max(top, now + 1)
-                    found_bytes = _farther_bytes(words, summary, requests, block_bytes, top, later, missing_bytes)
-                    if found_bytes < missing_bytes:
-                        continue
+                _insert(words, summary, now)  # where the walk ends at the latest
+                top = max(top, now + 1)
+                if _farther_bytes(words, summary, requests, block_bytes, top, later, missing_bytes) < missing_bytes:
+                    continue
             while free_bytes < size_bytes:
                 if unused_head < unused_tail:
                     victim = unused[unused_head]

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from takeup.caching.policies.fast.flat_queues import Bytes, Counts, Requests
+from takeup.core.compiled import inner, kernel
 
 __all__ = ["replay_by_count", "replay_gdsf", "replay_gdsf_units"]
 
@@ -26,14 +26,14 @@ NEXT, PREVIOUS = 0, 1  # columns of the links
 NODE, RANK = 0, 1  # columns of the state of a block; node 0 stands for "not cached"
 
 
-@njit(cache=True)
+@inner
 def _unlink(links: Links, node: int) -> None:
     following, previous = links[node, NEXT], links[node, PREVIOUS]
     links[previous, NEXT] = following
     links[following, PREVIOUS] = previous
 
 
-@njit(cache=True)
+@inner
 def _append(links: Links, rank: int, node: int) -> None:
     last = links[rank, PREVIOUS]
     links[node, NEXT] = rank
@@ -42,7 +42,7 @@ def _append(links: Links, rank: int, node: int) -> None:
     links[rank, PREVIOUS] = node
 
 
-@njit(cache=True)
+@inner
 def _lower_bytes(
     links: Links, num_ranks: int, owner: Links, block_bytes: Bytes, lowest: int, limit: int, enough_bytes: int
 ) -> int:
@@ -56,13 +56,21 @@ def _lower_bytes(
     return found_bytes
 
 
-@njit(cache=True)
+@inner
+def _empty_lists(num_ranks: int, num_nodes: int) -> Links:
+    links = np.empty((num_ranks + num_nodes, 2), np.uint32)
+    for sentinel in range(num_ranks):
+        links[sentinel, NEXT], links[sentinel, PREVIOUS] = sentinel, sentinel
+    return links
+
+
+@kernel
 def replay_by_count(
     requests: Requests, block_bytes: Bytes, capacity_bytes: int, admission: bool, counts_past: bool
 ) -> Counts:
     """Fewest requests leaves first: past ones since the block came in (LFU), or those still to come (LRC).
 
-    With admission, a block enters only for blocks of strictly lower rank.
+    With admission, a block enters only for blocks of strictly lower rank, or of rank 0.
     """
     num_blocks = len(block_bytes)
     state = np.zeros((num_blocks, 2), np.uint32)
@@ -71,13 +79,10 @@ def replay_by_count(
     num_ranks = 1 + (state[:, RANK].max() if num_blocks else 0)
     if counts_past:
         state[:, RANK] = 0
-    links = np.empty((num_ranks + num_blocks, 2), np.uint32)
-    for sentinel in range(num_ranks):
-        links[sentinel] = sentinel
-    owner = np.empty(num_blocks, np.uint32)
-    spare = np.empty(num_blocks, np.uint32)  # nodes handed back
-    num_spare, num_nodes, lowest = 0, num_ranks, 0
     step = 1 if counts_past else -1
+    links, lowest = _empty_lists(num_ranks, num_blocks), 0
+    owner = np.empty(num_blocks, np.uint32)  # which block a node was handed out to
+    spare, num_spare = np.arange(num_ranks + num_blocks - 1, num_ranks - 1, -1).astype(np.uint32), num_blocks
     num_hits, num_evictions, read_bytes, free_bytes = 0, 0, 0, capacity_bytes
     for block in requests:
         rank = state[block, RANK] + step
@@ -89,34 +94,30 @@ def replay_by_count(
         else:
             size_bytes = block_bytes[block]
             read_bytes += size_bytes
+            missing_bytes = size_bytes - free_bytes
             if size_bytes > capacity_bytes:
                 continue
-            missing_bytes = size_bytes - free_bytes
             if admission and missing_bytes > 0:
-                lower_bytes = _lower_bytes(links, num_ranks, owner, block_bytes, lowest, rank, missing_bytes)
-                if lower_bytes < missing_bytes:
+                limit = max(rank, 1)
+                if _lower_bytes(links, num_ranks, owner, block_bytes, lowest, limit, missing_bytes) < missing_bytes:
                     continue
             while free_bytes < size_bytes:
-                last_node = links[lowest, NEXT]
-                if last_node < num_ranks:
+                node = links[lowest, NEXT]
+                if node < num_ranks:
                     lowest += 1
                     continue
-                _unlink(links, last_node)
-                victim = owner[last_node - num_ranks]
+                _unlink(links, node)
+                spare[num_spare] = node
+                num_spare += 1
+                victim = owner[node - num_ranks]
                 state[victim, NODE] = 0
                 if counts_past:
                     state[victim, RANK] = 0
-                spare[num_spare] = last_node
-                num_spare += 1
                 free_bytes += block_bytes[victim]
                 num_evictions += 1
             free_bytes -= size_bytes
-            if num_spare:
-                num_spare -= 1
-                node = spare[num_spare]
-            else:
-                node = np.uint32(num_nodes)
-                num_nodes += 1
+            num_spare -= 1
+            node = spare[num_spare]
             owner[node - num_ranks] = block
             state[block, NODE] = node
         _append(links, rank, node)
@@ -127,7 +128,7 @@ def replay_by_count(
 Heap = npt.NDArray[np.float64]  # rows of priority and index of the last request, which also tells the block
 
 
-@njit(cache=True)
+@inner
 def _is_before(heap: Heap, left: int, right: int) -> bool:
     """Without a branch: which of two children is smaller cannot be predicted."""
     is_lower = heap[left, 0] < heap[right, 0]
@@ -135,7 +136,7 @@ def _is_before(heap: Heap, left: int, right: int) -> bool:
     return is_lower | (is_equal & (heap[left, 1] < heap[right, 1]))
 
 
-@njit(cache=True)
+@inner
 def _rise(heap: Heap, place: int, priority: float, touched: float) -> None:
     """Put an entry into `place`, or further up while it is smaller than the one above."""
     while place > 0:
@@ -147,7 +148,7 @@ def _rise(heap: Heap, place: int, priority: float, touched: float) -> None:
     heap[place, 0], heap[place, 1] = priority, touched
 
 
-@njit(cache=True)
+@inner
 def _replace_top(heap: Heap, length: int, priority: float, touched: float) -> None:
     """Put an entry in place of the top one. It usually belongs near the bottom: go there first, then back up."""
     place, child = 0, 1
@@ -162,7 +163,7 @@ def _replace_top(heap: Heap, length: int, priority: float, touched: float) -> No
     _rise(heap, place, priority, touched)
 
 
-@njit(cache=True)
+@inner
 def _refresh_top(heap: Heap, length: int, requests: Requests, touched: Bytes, priority: Heap) -> None:
     """Let entries with an old priority sink until the top one is up to date."""
     block = requests[np.uint64(heap[0, 1])]
@@ -171,7 +172,7 @@ def _refresh_top(heap: Heap, length: int, requests: Requests, touched: Bytes, pr
         block = requests[np.uint64(heap[0, 1])]
 
 
-@njit(cache=True)
+@kernel
 def replay_gdsf(requests: Requests, block_bytes: Bytes, capacity_bytes: int) -> Counts:
     """Lowest priority leaves first, the newcomer included; see `policies/gdsf.py` for the rules."""
     num_blocks = len(block_bytes)
@@ -225,7 +226,7 @@ def replay_gdsf(requests: Requests, block_bytes: Bytes, capacity_bytes: int) -> 
     return num_hits, num_evictions, read_bytes
 
 
-@njit(cache=True)
+@kernel
 def replay_gdsf_units(requests: Requests, num_blocks: int, capacity: int) -> Counts:
     """The same for blocks of size one: priorities are whole numbers, so there is a list for each, as for counts."""
     num_ranks = len(requests) + 2
@@ -238,7 +239,7 @@ def replay_gdsf_units(requests: Requests, num_blocks: int, capacity: int) -> Cou
         rank = age + 1 + (state[block, RANK] if node else 0)
         while highest < rank:
             highest += 1
-            links[highest] = highest
+            links[highest, NEXT], links[highest, PREVIOUS] = highest, highest
         if node:
             num_hits += 1
             _unlink(links, node)
@@ -253,7 +254,8 @@ def replay_gdsf_units(requests: Requests, num_blocks: int, capacity: int) -> Cou
                 continue
             node = links[lowest, NEXT]
             _unlink(links, node)
-            state[owner[node - num_ranks]] = 0
+            victim = owner[node - num_ranks]
+            state[victim, NODE], state[victim, RANK] = 0, 0
             num_evictions += 1
         owner[node - num_ranks] = block
         state[block, NODE] = node

@@ -1,0 +1,5 @@
+"""`python -m takeup`."""
+
+from takeup.cli import main
+
+main()

@@ -1,0 +1,54 @@
+"""`takeup run-again`: repeat the run that a report or a scenario file describes, and say whether the numbers agree."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from takeup.core.report import Report, Table
+from takeup.errors import BadScenario, UnknownName
+from takeup.output import output_options, say, show
+
+__all__ = ["RUNNERS", "run_again", "run_values"]
+
+RUNNERS = {"caching": "takeup.caching.experiment:run_again", "papers": "takeup.papers:run_again"}
+
+
+def run_values(values: dict[str, Any], source: str, *, quiet: bool = False) -> Report:
+    """Run the scenario in `values`, whichever domain it belongs to."""
+    domain = values.get("domain")
+    if not isinstance(domain, str):
+        raise BadScenario(f"{source}: the key 'domain' is missing; add a line such as 'domain = \"caching\"'")
+    if domain not in RUNNERS:
+        raise UnknownName("domain", domain, RUNNERS)
+    module, _, function = RUNNERS[domain].partition(":")
+    report = getattr(import_module(module), function)(values, source, quiet=quiet)
+    assert isinstance(report, Report)
+    return report
+
+
+@click.command("run-again")
+@click.argument("file", type=click.Path(path_type=Path))
+@output_options
+@click.pass_context
+def run_again(ctx: click.Context, file: Path, as_json: bool, out: Path | None, quiet: bool) -> None:
+    """Repeat the run of FILE, a report.json or a scenario .toml. Exit code 1 if a report's numbers changed."""
+    if file.suffix == ".toml":
+        from takeup.core.scenario import load_scenario
+
+        show(run_values(load_scenario(file), str(file), quiet=quiet), as_json=as_json, out=out)
+        return
+    before = Report.load(file)
+    after = run_values(dict(before.scenario), str(file), quiet=quiet)
+    show(after, as_json=as_json, out=out)
+    changed = _changed_tables(before, after)
+    say(f"changed since {file}: {', '.join(changed)}" if changed else f"the same numbers as in {file}")
+    ctx.exit(1 if changed else 0)
+
+
+def _changed_tables(before: Report, after: Report) -> list[str]:
+    old: dict[str, Table] = {table.title: table for table in before.tables}
+    return [table.title for table in after.tables if old.get(table.title) != table]

@@ -1,0 +1,129 @@
+"""The verbs of caching on the command line: parse, call, show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from takeup.output import output_options, show
+
+__all__ = ["caching"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+CHARTS = Path("takeup-out")
+DEFAULT_SIZES = "20%,40%,60%,80%"
+
+
+def source_options(command: Command) -> Command:
+    """Where the accesses come from."""
+    for option in (
+        click.option("--seed", default=1, show_default=True, help="Seed of the generated workload."),
+        click.option("--trace", help="A job-graph or key trace, or a Spark event log, instead of a workload."),
+        click.option("--workload", help="An embedded workload: zip, pagerank, components, svdpp, scan or array."),
+    ):
+        command = option(command)
+    return command
+
+
+def engine_options(command: Command) -> Command:
+    """How the simulated engine behaves."""
+    for option in (
+        click.option("--plain", is_flag=True, help="Use the readable engine instead of the compiled one."),
+        click.option("--disk-bytes-per-s", default=100e6, show_default=True, help="Bandwidth of a worker's disk."),
+        click.option("--profile", default="recurring", show_default=True, help="What is known: online or recurring."),
+        click.option("--cost-model", default="additive", show_default=True, help="additive, parallel, all-or-nothing."),
+        click.option("--miss", default="disk", show_default=True, help="A lost block: disk or recompute."),
+    ):
+        command = option(command)
+    return command
+
+
+def _report(verb: str, policies: str, capacity: str, *, on: str | None, quiet: bool, **settings: object) -> Any:
+    from takeup.caching.experiment import CachingScenario, run
+    from takeup.core.scenario import validate
+
+    if settings.get("workload") is None and settings.get("trace") is None:
+        settings["workload"] = "zip"
+    values = {"verb": verb, "policies": policies.split(","), "capacities": capacity.split(","), **settings}
+    return run(validate(CachingScenario, values, "options"), on=on, quiet=quiet)
+
+
+@click.group()
+def caching() -> None:
+    """DAG-aware cache eviction for data-parallel jobs (LRC, LERC).
+
+    Policies: lru fifo lfu sieve s3fifo gdsf lrc lerc mrd next dag min; `lerc+admission` lets a policy refuse blocks.
+    Sizes: `2GB`, `512MiB`, or a share of the working set such as `40%`.
+    """
+
+
+@caching.command()
+@click.argument("policy")
+@click.option("--capacity", default="40%", show_default=True, help="Size of the cache.")
+@source_options
+@engine_options
+@output_options
+def simulate(policy: str, capacity: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
+    """One POLICY in virtual time."""
+    show(_report("simulate", policy, capacity, on=None, quiet=quiet, **settings), as_json=as_json, out=out)
+
+
+@caching.command()
+@click.argument("policies")
+@click.option("--capacity", default=DEFAULT_SIZES, show_default=True, help="Sizes of the cache, separated by commas.")
+@click.option("--on", help="Sweep on the Dask cluster at this address, such as tcp://127.0.0.1:8786.")
+@source_options
+@engine_options
+@output_options
+def compare(
+    policies: str, capacity: str, on: str | None, as_json: bool, out: Path | None, quiet: bool, **settings: object
+) -> None:
+    """POLICIES, separated by commas, at several sizes: one table, one chart."""
+    report = _report("compare", policies, capacity, on=on, quiet=quiet, **settings)
+    show(report, as_json=as_json, out=out, charts=CHARTS)
+
+
+@caching.command()
+@click.argument("policy")
+@click.option("--engine", default="local", show_default=True, help="The engine to run on.")
+@click.option("--dry-run", is_flag=True, help="Print the decisions with their reasons and change nothing.")
+@click.option("--capacity", default="40%", show_default=True, help="Size of the cache.")
+@click.option("--working-set", default="64MB", show_default=True, help="Shrink the blocks to this size in all.")
+@source_options
+@output_options
+def run(
+    policy: str, capacity: str, working_set: str, as_json: bool, out: Path | None, quiet: bool, **settings: object
+) -> None:
+    """One POLICY on a real engine: `local` keeps real bytes in memory and spills to real files."""
+    from takeup.core.units import parse_amount
+
+    size_bytes = parse_amount(working_set).of(1)
+    report = _report("run", policy, capacity, on=None, quiet=quiet, working_set_bytes=size_bytes, **settings)
+    show(report, as_json=as_json, out=out)
+
+
+@caching.command()
+@click.argument("eventlog")
+@click.option("--policies", default="lru,lrc,lerc,dag,min", show_default=True, help="Policies, separated by commas.")
+@click.option("--capacity", default=DEFAULT_SIZES, show_default=True, help="Sizes of the cache, separated by commas.")
+@click.option("--miss", default="recompute", show_default=True, help="A lost block: disk or recompute.")
+@click.option("--profile", default="recurring", show_default=True, help="What is known: online or recurring.")
+@click.option("--allow-truncated", is_flag=True, help="Accept the log of a running or killed application.")
+@output_options
+def whatif(
+    eventlog: str, policies: str, capacity: str, as_json: bool, out: Path | None, quiet: bool, **settings: object
+) -> None:
+    """What another policy or another size of memory would have done for the Spark application of EVENTLOG."""
+    report = _report("whatif", policies, capacity, on=None, quiet=quiet, trace=eventlog, **settings)
+    show(report, as_json=as_json, out=out, charts=CHARTS)
+
+
+@caching.command()
+@click.argument("trace")
+@output_options
+def curve(trace: str, as_json: bool, out: Path | None, quiet: bool) -> None:
+    """LRU's miss ratio at every size, from one pass over the key trace TRACE."""
+    show(_report("curve", "lru", "100%", on=None, quiet=quiet, trace=trace), as_json=as_json, out=out, charts=CHARTS)

@@ -1,0 +1,170 @@
+"""The local engine: blocks are real bytes in this process, a miss is a real read from a real file.
+
+`LocalStore` is a bounded store any Python program can use: it keeps blocks in memory as its policy says and spills the
+rest to a folder. A block is written once; the clean copy stays, so that evicting it again costs nothing. `LocalEngine`
+runs a whole workload on such stores and checks that every byte read is the byte written.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from takeup.caching.contract import Policy, PolicySpec
+from takeup.caching.groups import GroupTable
+from takeup.caching.model import BlockId, EngineModel, Result, Room, Task, Workload
+from takeup.core.files import write_atomically
+from takeup.errors import BadInput
+
+__all__ = ["LocalEngine", "LocalStore", "StoreCounts", "shrink"]
+
+
+@dataclass(slots=True)
+class StoreCounts:
+    """What a store has done so far."""
+
+    num_evictions: int = 0
+    num_broadcasts: int = 0
+    num_refused: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+
+class LocalStore:
+    """Blocks in memory up to `capacity_bytes`, the others in `folder`. Feeds the group table it is given."""
+
+    def __init__(self, policy: Policy, table: GroupTable, capacity_bytes: int, folder: Path) -> None:
+        self.policy, self.table, self.folder = policy, table, folder
+        self.free_bytes = capacity_bytes
+        self.counts = StoreCounts()
+        self._memory: dict[BlockId, bytes] = {}
+        self._files: dict[BlockId, Path] = {}
+
+    def get(self, block: BlockId) -> bytes | None:
+        value = self._memory.get(block)
+        if value is not None:
+            self.policy.read(block)
+        return value
+
+    def load(self, block: BlockId) -> bytes:
+        """Read a spilled block back from its file, without storing it."""
+        if block not in self._files:
+            raise BadInput(f"block {block!r} was never put into this store; put it before you load it")
+        value = self._files[block].read_bytes()
+        self.counts.read_bytes += len(value)
+        return value
+
+    def put(self, block: BlockId, value: bytes, pinned: Collection[BlockId] = ()) -> Room:
+        """Make room as the policy says, then keep the block in memory if it was admitted, else in its file."""
+        price = 1.0 if block in self._files else 2.0  # without a clean copy, leaving costs a write too
+        self.table.describe(block, len(value), price * len(value))
+        self.table.cached(block)
+        room = self.policy.make_room(block, len(value), self.free_bytes, pinned)
+        for eviction in room.evict:
+            self._evict(eviction.block)
+        if room.admit:
+            self.free_bytes -= len(value)
+            self._memory[block] = value
+            self.policy.stored(block, len(value))
+        else:
+            self.counts.num_refused += 1
+            self.table.lost(block)
+            self._spill(block, value)
+        return room
+
+    def _evict(self, block: BlockId) -> None:
+        value = self._memory.pop(block)
+        self.policy.removed(block)
+        self.free_bytes += len(value)
+        self.counts.num_evictions += 1
+        self.counts.num_broadcasts += self.table.lost(block) > 0
+        self._spill(block, value)
+
+    def _spill(self, block: BlockId, value: bytes) -> None:
+        if block not in self._files:
+            path = self.folder / f"block-{len(self._files)}"
+            write_atomically(path, value)
+            self._files[block] = path
+            self.counts.written_bytes += len(value)
+
+
+class LocalEngine:
+    """Runs the tasks of a workload one after the other on local stores, one for each of its workers."""
+
+    def __init__(self, spec: PolicySpec, workload: Workload, model: EngineModel, folder: Path) -> None:
+        if model.miss != "disk":
+            raise BadInput("the local engine reads lost blocks back from disk; leave out '--miss recompute'")
+        self.spec, self.workload, self.model = spec, workload, model
+        self.table = GroupTable(model.cost_model)
+        worker_bytes = model.capacity_bytes // workload.num_workers
+        folders = [folder / f"worker-{worker}" for worker in range(workload.num_workers)]
+        self.stores = [
+            LocalStore(spec.make(self.table, worker_bytes), self.table, worker_bytes, path) for path in folders
+        ]
+        self.num_hits = self.num_effective_hits = 0
+        self._checksums: dict[int, int] = {}
+
+    def run(self, on_task: Callable[[], None] = lambda: None) -> Result:
+        """Run everything; `on_task` is called after each task."""
+        started_s, started_cpu_s = time.perf_counter(), time.process_time()
+        for task, position in zip(self.workload.tasks(), self.workload.positions_bytes().tolist(), strict=True):
+            self.table.open(task.index, task.inputs, position, task.stage)
+        for block in np.flatnonzero(self.workload.block_producer < 0).tolist():
+            self._store_of(block)._spill(block, self._make(block))
+            self._store_of(block).counts.written_bytes = 0  # source data lies on disk before the run
+        for task in self.workload.tasks():
+            self._execute(task)
+            on_task()
+        return self._result(time.process_time() - started_cpu_s, time.perf_counter() - started_s)
+
+    def _execute(self, task: Task) -> None:
+        present = {block: value for block in task.inputs if (value := self._store_of(block).get(block)) is not None}
+        restored = {block: self._store_of(block).load(block) for block in task.inputs if block not in present}
+        self.num_hits += len(present)
+        self.num_effective_hits += 0 if restored else len(present)
+        self._verify(present | restored)
+        self.table.close(task.index)
+        written = {block: self._make(block) for block in task.outputs}
+        for block, value in (restored | written).items():
+            self._store_of(block).put(block, value, pinned=task.inputs)
+
+    def _make(self, block: int) -> bytes:
+        """The content of a block: pseudo-random bytes that only its number decides."""
+        value = np.random.default_rng(block).bytes(int(self.workload.block_bytes[block]))
+        self._checksums[block] = zlib.crc32(value)
+        return value
+
+    def _verify(self, values: dict[int, bytes]) -> None:
+        for block, value in values.items():
+            assert zlib.crc32(value) == self._checksums[block], f"block {block} came back with other bytes"
+
+    def _store_of(self, block: int) -> LocalStore:
+        return self.stores[self.workload.block_worker[block]]
+
+    def _result(self, cpu_s: float, wall_s: float) -> Result:
+        names = ("num_evictions", "num_broadcasts", "num_refused", "read_bytes", "written_bytes")
+        return Result(
+            policy=self.spec.name,
+            workload=self.workload.name,
+            capacity_bytes=self.model.capacity_bytes,
+            num_accesses=self.workload.num_accesses,
+            num_hits=self.num_hits,
+            num_effective_hits=self.num_effective_hits,
+            num_recomputed=0,
+            **{name: sum(getattr(store.counts, name) for store in self.stores) for name in names},
+            inactive_share=0.0,
+            task_time_s=cpu_s,
+            makespan_s=wall_s,
+        )
+
+
+def shrink(workload: Workload, working_set_bytes: int) -> Workload:
+    """The same graph with smaller blocks, so that all of them together have at most this size."""
+    factor = min(1.0, working_set_bytes / workload.working_set_bytes)
+    sizes = np.maximum(1, np.floor(workload.block_bytes * factor)).astype(np.int64)
+    return replace(workload, block_bytes=sizes)

@@ -1,0 +1,219 @@
+"""From a scenario to a report: the one place where workloads, policies, engines and reports of caching are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from pydantic import field_validator, model_validator
+
+from takeup.caching.contract import PolicySpec
+from takeup.caching.engines import find_engine
+from takeup.caching.engines.local import shrink
+from takeup.caching.model import EngineModel, FlatTrace, Result, Room, Workload
+from takeup.caching.policies import find_policy
+from takeup.caching.report import FlatResult, flat_report, job_report
+from takeup.caching.simulate import simulate
+from takeup.caching.traces import generate, read_trace
+from takeup.core.progress import progress
+from takeup.core.report import Cell, Column, Report, Series, Table
+from takeup.core.scenario import Scenario, validate
+from takeup.core.seeds import Streams
+from takeup.core.sweep import sweep
+from takeup.core.units import format_bytes, parse_amount
+from takeup.errors import BadInput
+
+__all__ = ["CachingScenario", "run", "run_again"]
+
+SHOWN_DECISIONS = 20
+WORTH_PROCESSES = 20_000_000  # accesses; below that, starting processes takes longer than the replay
+
+
+class CachingScenario(Scenario):
+    """One caching run. Sizes carry their unit (`2GB`) or are a share of the working set (`40%`)."""
+
+    domain: Literal["caching"] = "caching"
+    verb: Literal["simulate", "compare", "run", "whatif", "curve"]
+    policies: tuple[str, ...] = ("lru",)
+    capacities: tuple[str, ...] = ("40%",)
+    workload: str | None = None
+    trace: str | None = None
+    allow_truncated: bool = False
+    miss: Literal["disk", "recompute"] = "disk"
+    cost_model: Literal["additive", "parallel", "all-or-nothing"] = "additive"
+    profile: Literal["online", "recurring"] = "recurring"
+    disk_bytes_per_s: float = 100e6
+    plain: bool = False
+    engine: str = "local"
+    dry_run: bool = False
+    working_set_bytes: int = 64_000_000
+
+    @field_validator("policies")
+    @classmethod
+    def _known_policies(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            find_policy(name)
+        return names
+
+    @field_validator("capacities")
+    @classmethod
+    def _real_sizes(cls, sizes: tuple[str, ...]) -> tuple[str, ...]:
+        for size in sizes:
+            parse_amount(size)
+        return sizes
+
+    @model_validator(mode="after")
+    def _one_source(self) -> CachingScenario:
+        if (self.workload is None) == (self.trace is None):
+            raise ValueError("give either a workload by name or a trace file, and not both")
+        return self
+
+
+Point = tuple[CachingScenario, str, int]
+
+
+def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) -> Report:
+    """Run the scenario that a file or a report holds."""
+    return run(validate(CachingScenario, values, source), quiet=quiet)
+
+
+def run(scenario: CachingScenario, *, on: str | None = None, quiet: bool = False) -> Report:
+    """Carry the scenario out; sweeps go to the Dask cluster at `on`, if one is named."""
+    if scenario.verb == "curve":
+        return _curve(scenario)
+    if scenario.verb == "run":
+        return _run_engine(scenario, quiet)
+    data, notes = load(scenario)
+    points: list[Point] = [
+        (scenario, policy, parse_amount(size).of(data.working_set_bytes))
+        for size in scenario.capacities
+        for policy in scenario.policies
+    ]
+    with progress(f"caching {scenario.verb}", len(points), quiet=quiet) as tick:
+        one = _replay_flat if isinstance(data, FlatTrace) else _replay_jobs
+        num_processes = None if _num_accesses(data) * len(points) > WORTH_PROCESSES else 1
+        results = sweep(one, points, on=on, num_processes=num_processes, progress=lambda done, total: tick())
+    build: Callable[..., Report] = flat_report if isinstance(data, FlatTrace) else job_report
+    return build(results, data.working_set_bytes, _title(scenario, data), scenario.model_dump(), scenario.seed, notes)
+
+
+def load(scenario: CachingScenario) -> tuple[Workload | FlatTrace, tuple[str, ...]]:
+    """The workload or trace of the scenario, and notes on what was inferred."""
+    if scenario.workload is not None:
+        return _generated(scenario.workload, scenario.seed), ()
+    assert scenario.trace is not None
+    return _from_file(scenario.trace, scenario.allow_truncated)
+
+
+# Each process of a sweep makes or reads the data once.
+@lru_cache(maxsize=2)
+def _generated(name: str, seed: int) -> Workload:
+    return generate(name, Streams(seed).stream(f"caching {name}"))
+
+
+@lru_cache(maxsize=2)
+def _from_file(path: str, allow_truncated: bool) -> tuple[Workload | FlatTrace, tuple[str, ...]]:
+    return read_trace(Path(path), allow_truncated=allow_truncated)
+
+
+def _num_accesses(data: Workload | FlatTrace) -> int:
+    return len(data.requests) if isinstance(data, FlatTrace) else data.num_accesses
+
+
+def _title(scenario: CachingScenario, data: Workload | FlatTrace) -> str:
+    return f"Caching: {', '.join(scenario.policies)} on {data.name}"
+
+
+def _model(scenario: CachingScenario, capacity_bytes: int) -> EngineModel:
+    return EngineModel(capacity_bytes, scenario.miss, scenario.cost_model, scenario.profile, scenario.disk_bytes_per_s)
+
+
+def _replay_jobs(point: Point) -> Result:
+    scenario, policy, capacity_bytes = point
+    workload, _ = load(scenario)
+    assert isinstance(workload, Workload)
+    if scenario.plain:
+        return simulate(find_policy(policy), workload, _model(scenario, capacity_bytes))
+    from takeup.caching.policies.fast.replay import replay
+
+    return replay(find_policy(policy), workload, _model(scenario, capacity_bytes))
+
+
+def _replay_flat(point: Point) -> FlatResult:
+    from takeup.caching.policies.fast.flat import FLAT_KERNELS, replay_flat
+
+    scenario, policy, capacity_bytes = point
+    trace, _ = load(scenario)
+    assert isinstance(trace, FlatTrace)
+    spec = find_policy(policy)
+    if spec.base in FLAT_KERNELS:
+        counts = replay_flat(spec.base, trace, capacity_bytes, spec.admission)
+        return FlatResult(
+            policy, capacity_bytes, counts.num_requests, counts.num_hits, counts.num_evictions, counts.read_bytes
+        )
+    return _replay_flat_as_jobs(spec, trace, _model(scenario, capacity_bytes))
+
+
+def _replay_flat_as_jobs(spec: PolicySpec, trace: FlatTrace, model: EngineModel) -> FlatResult:
+    from takeup.caching.policies.fast.replay import replay
+
+    done = replay(spec, trace.as_workload(), model)
+    return FlatResult(
+        spec.name, done.capacity_bytes, done.num_accesses, done.num_hits, done.num_evictions, done.read_bytes
+    )
+
+
+def _run_engine(scenario: CachingScenario, quiet: bool) -> Report:
+    """Run the first policy on a real engine, or only show what it would decide."""
+    data, notes = load(scenario)
+    if not isinstance(data, Workload):
+        raise BadInput(f"{data.name} is a plain request stream; an engine runs tasks, give a job graph or an event log")
+    workload = shrink(data, scenario.working_set_bytes)
+    model = _model(scenario, parse_amount(scenario.capacities[0]).of(workload.working_set_bytes))
+    spec = find_policy(scenario.policies[0])
+    if scenario.dry_run:
+        return _dry_run(scenario, spec, workload, model)
+    with TemporaryDirectory(prefix="takeup-") as folder, progress("run", workload.num_tasks, quiet=quiet) as tick:
+        result = find_engine(scenario.engine)(spec, workload, model, Path(folder)).run(tick)
+    expected = simulate(spec, workload, model)
+    notes += (
+        f"real bytes on this machine, {format_bytes(workload.working_set_bytes)} in all; times are measured",
+        f"the simulator expected {expected.num_hits} hits, the engine had {result.num_hits}",
+    )
+    title = f"Caching: {spec.name} on {workload.name}, engine {scenario.engine}"
+    return job_report([result], workload.working_set_bytes, title, scenario.model_dump(), scenario.seed, notes)
+
+
+def _dry_run(scenario: CachingScenario, spec: PolicySpec, workload: Workload, model: EngineModel) -> Report:
+    rows: list[tuple[Cell, ...]] = []
+
+    def record(block: int, room: Room) -> None:
+        rows.extend(("evict", str(eviction.block), eviction.reason) for eviction in room.evict)
+        if not room.admit:
+            rows.append(("refuse", str(block), room.reason))
+
+    simulate(spec, workload, model, record)
+    columns = (Column("decision"), Column("block"), Column("reason"))
+    note = f"the first {min(SHOWN_DECISIONS, len(rows))} of {len(rows)} decisions; nothing was changed"
+    table = Table(f"What {spec.name} would decide on {workload.name}", columns, tuple(rows[:SHOWN_DECISIONS]), note)
+    return Report(table.title, "caching", scenario.model_dump(), scenario.seed, (table,))
+
+
+def _curve(scenario: CachingScenario) -> Report:
+    """LRU's miss ratio for every size of the cache, from one pass over the trace."""
+    from takeup.caching.policies.fast.curve import lru_miss_curve
+
+    data, notes = load(scenario)
+    if not isinstance(data, FlatTrace):
+        raise BadInput(f"{data.name} is a job graph; the all-sizes curve is for plain request streams")
+    misses = lru_miss_curve(data).miss_share
+    sizes = sorted({round((len(misses) - 1) * share / 100) for share in range(101)})
+    points: list[dict[str, Cell]] = [{"cache": size, "miss ratio": float(misses[size])} for size in sizes]
+    rows = tuple((size, float(misses[size])) for size in sizes[:: max(1, len(sizes) // 20)])
+    title = f"Caching: LRU at every size on {data.name}"
+    table = Table(title, (Column("cache", "blocks"), Column("miss ratio", digits=4)), rows, "every block counts as one")
+    series = Series("LRU miss ratio", "cache", "miss ratio", tuple(points), x_unit="blocks")
+    return Report(title, "caching", scenario.model_dump(), scenario.seed, (table,), (series,), notes=notes)

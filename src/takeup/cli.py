@@ -1,0 +1,79 @@
+"""The command tree. A command's module is imported only when the command is named, so that help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from difflib import get_close_matches
+from importlib import import_module
+
+import click
+
+from takeup import __version__
+from takeup.errors import TakeupError
+
+__all__ = ["COMMANDS", "LazyGroup", "main", "takeup"]
+
+COMMANDS = {
+    "caching": ("takeup.caching.commands:caching", "DAG-aware cache eviction for data-parallel jobs (LRC, LERC)."),
+    "tour": ("takeup.tour:tour", "Every system on its default workload against its baselines."),
+    "reproduce": ("takeup.papers.commands:reproduce", "A paper's numbers beside ours."),
+    "run-again": ("takeup.again:run_again", "Repeat the run that made a report, or a scenario file."),
+    "doctor": ("takeup.doctor:doctor", "Which engines work on this machine, and what is missing."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are named by `module:attribute` and imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"no command {args[0]!r}{hint} (known: {', '.join(COMMANDS)})", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="takeup")
+def takeup() -> None:
+    """Take up the slack in shared resources, from the edge to the GPU fleet.
+
+    Exit code 0: done. 1: a finding you asked to be told about. 2: a mistake, explained in one sentence.
+    """
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one sentence on stderr and exit code 2."""
+    try:
+        takeup.main(standalone_mode=False)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except TakeupError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("stopped", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone; do not complain about it at exit
+        sys.exit(0)

@@ -1,0 +1,72 @@
+"""`takeup doctor`: what works on this machine, what is missing, and the command that brings it."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import click
+
+from takeup.core.report import Column, Report, Table
+from takeup.output import output_options, show
+
+__all__ = ["NEEDS", "Need", "doctor", "examine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A part of the product, the packages and programs it stands on, and how to get them."""
+
+    part: str
+    packages: tuple[str, ...]
+    remedy: str
+    programs: tuple[str, ...] = ()
+
+    @property
+    def is_core(self) -> bool:
+        return self.part == "core"
+
+
+NEEDS = (
+    Need("core", ("numpy", "numba", "pyarrow", "pydantic", "rich", "scipy", "vl-convert-python"), "pip install takeup"),
+    Need("caching engine local", ("numpy",), "pip install takeup"),
+    Need("sweeps on a Dask cluster", ("distributed",), "pip install 'takeup[dask]'"),
+    Need("benchmarks against libCacheSim", ("libcachesim",), "pip install 'takeup[bench]'"),
+    Need("tests", ("pytest", "hypothesis", "mypy", "ruff"), "make test"),
+)
+
+
+def examine(need: Need) -> tuple[bool, str]:
+    """Whether the part works, and its versions or what is missing."""
+    versions = {package: _version(package) for package in need.packages}
+    missing = [package for package, found in versions.items() if found is None]
+    missing += [program for program in need.programs if shutil.which(program) is None]
+    if missing:
+        return False, f"missing: {', '.join(missing)}"
+    return True, ", ".join(f"{package} {found}" for package, found in versions.items())
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@click.command()
+@output_options
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool, out: Path | None, quiet: bool) -> None:
+    """Which parts work on this machine, and what is missing. Exit code 1 if the core itself is broken."""
+    findings = {need: examine(need) for need in NEEDS}
+    rows = tuple(
+        (need.part, "works" if works else "missing", found, "" if works else need.remedy)
+        for need, (works, found) in findings.items()
+    )
+    columns = (Column("part"), Column("state"), Column("found"), Column("to get it"))
+    table = Table(f"Python {platform.python_version()} on {platform.system()}", columns, rows)
+    show(Report("takeup doctor", "takeup", {}, 0, (table,)), as_json=as_json, out=out)
+    ctx.exit(0 if all(works for need, (works, _) in findings.items() if need.is_core) else 1)

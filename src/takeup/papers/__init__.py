@@ -1,0 +1,51 @@
+"""One module for each paper: its tables and figures, run here and set beside the printed numbers.
+
+Expected numbers lie in `numbers/*.toml`, each with its source: `paper` (printed there), `unverified` (remembered, not
+checked against the text, and never decisive), `measured` (an independent measurement) or `bar` (set by us).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.resources import files
+from typing import Any, Literal
+
+from takeup.core.report import Report
+from takeup.core.scenario import Scenario, validate
+from takeup.errors import UnknownName
+
+__all__ = ["PAPERS", "numbers", "reproduce", "run_again"]
+
+PAPERS = {
+    "lrc": "LRC: Dependency-Aware Cache Management for Data Analytics Clusters (INFOCOM 2017)",
+    "lerc": "LERC: Coordinated Cache Management for Data-Parallel Systems (GLOBECOM 2017)",
+}
+
+
+class PaperScenario(Scenario):
+    """Which paper to reproduce."""
+
+    domain: Literal["papers"] = "papers"
+    verb: Literal["reproduce"] = "reproduce"
+    paper: str
+
+
+def reproduce(paper: str, *, quiet: bool = False) -> Report:
+    """Run the experiments of a paper and check our numbers against its own."""
+    if paper not in PAPERS:
+        raise UnknownName("paper", paper, PAPERS)
+    report = import_module(f"takeup.papers.{paper}").reproduce(quiet=quiet)
+    assert isinstance(report, Report)
+    return report
+
+
+def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) -> Report:
+    """Reproduce the paper that a report names."""
+    return reproduce(validate(PaperScenario, values, source).paper, quiet=quiet)
+
+
+def numbers(paper: str) -> dict[str, Any]:
+    """The expected numbers of a paper, as they lie in its file."""
+    return tomllib.loads((files(__package__) / "numbers" / f"{paper}.toml").read_text(encoding="utf-8"))

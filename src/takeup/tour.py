@@ -1,0 +1,80 @@
+"""`takeup tour`: every system that is present, on its embedded workload against its baselines, in one go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from takeup.again import run_values
+from takeup.core.files import write_atomically
+from takeup.core.report import Report
+from takeup.output import say, stamped
+
+__all__ = ["STOPS", "Stop", "tour"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """One system: what it is about in a sentence, and the scenario that shows it."""
+
+    system: str
+    sentence: str
+    scenario: Mapping[str, Any]
+
+
+STOPS = (
+    Stop(
+        "lrc",
+        "Iterative jobs recompute what the cache dropped. Counting who will still read a block keeps the right ones.",
+        {
+            "domain": "caching",
+            "verb": "compare",
+            "workload": "pagerank",
+            "policies": ["lru", "lrc", "dag", "min"],
+            "capacities": ["20%", "30%", "40%"],
+            "miss": "recompute",
+        },
+    ),
+    Stop(
+        "lerc",
+        "A task is fast only if all its inputs are in memory. Counting complete groups makes hits effective.",
+        {
+            "domain": "caching",
+            "verb": "compare",
+            "workload": "zip",
+            "policies": ["lru", "lrc", "lerc", "dag", "min"],
+            "capacities": ["20%", "40%", "60%", "80%"],
+            "cost_model": "all-or-nothing",
+        },
+    ),
+)
+
+
+@click.command()
+@click.option("--out", default="takeup-tour", show_default=True, type=click.Path(path_type=Path), help="The folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print all reports as JSON instead of text.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def tour(out: Path, as_json: bool, quiet: bool) -> None:
+    """Every system on its default workload against its baselines; charts and an HTML report go to a folder."""
+    from takeup.core.render import IndexEntry, index_html, to_text, write
+
+    reports: dict[str, Report] = {}
+    entries = []
+    for stop in STOPS:
+        if not quiet:
+            say(f"{stop.system}: running (the first time, kernels are compiled, which takes about twenty seconds)")
+        report = stamped(run_values(dict(stop.scenario), "tour", quiet=quiet))
+        reports[stop.system] = report
+        write(report, out / stop.system)
+        entries.append(IndexEntry.of(report, f"{stop.system}/report.html", stop.sentence))
+        if not as_json:
+            click.echo(f"\n{stop.system.upper()}. {stop.sentence}\n\n{to_text(report)}", nl=False)
+    write_atomically(out / "index.html", index_html(entries, "takeup: the tour"))
+    if as_json:
+        click.echo(json.dumps({system: json.loads(report.to_json()) for system, report in reports.items()}))
+    say(f"\nopen {out / 'index.html'} in a browser for tables and charts")
