@@ -170,3 +170,10 @@ def test_a_cache_without_room_is_refused() -> None:
 def test_admission_is_refused_for_policies_that_cannot_compare() -> None:
     with pytest.raises(BadInput, match="lru admits every block"):
         replay_flat("lru", flat_trace([0], [1]), 1, admission=True)
+
+
+def test_more_requests_than_an_index_can_count_are_refused() -> None:
+    endless = np.broadcast_to(np.int32(0), (2**31,))
+
+    with pytest.raises(BadInput, match="replay the trace in parts"):
+        replay_flat("lru", FlatTrace("endless", endless, np.ones(1, np.int64)), 1)

@@ -6,6 +6,19 @@ Public names are loaded on first use, so that importing this package costs nothi
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from takeup.caching.contract import Policy, PolicySpec, Store
+    from takeup.caching.engines.local import LocalStore
+    from takeup.caching.groups import GroupTable
+    from takeup.caching.model import EngineModel, Evict, FlatTrace, Result, Room, Task, Workload
+    from takeup.caching.policies import POLICIES, find_policy
+    from takeup.caching.policies.fast.flat import replay_flat
+    from takeup.caching.policies.fast.replay import replay
+    from takeup.caching.simulate import simulate
+    from takeup.caching.traces import WORKLOADS, generate, read_trace
+    from takeup.caching.traces.builder import WorkloadBuilder
 
 __all__ = [
     "POLICIES",

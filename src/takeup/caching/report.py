@@ -25,8 +25,14 @@ COLUMNS = (
     Column("recomputed"),
     Column("inactive", digits=2),
 )
-FLAT_COLUMNS = (Column("policy"), Column("cache", "%"), Column("hit ratio", digits=4), Column("miss ratio", digits=4))
-FLAT_COLUMNS += (Column("read", "MB", digits=1), Column("evictions"))
+FLAT_COLUMNS = (
+    Column("policy"),
+    Column("cache", "%"),
+    Column("hits", digits=4),
+    Column("misses", digits=4),
+    Column("read", "MB", digits=1),
+    Column("evicted"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ class Simulation:
         return self.block_bytes[block] / self.engine.disk_bytes_per_s
 
     def _store_of(self, block: int) -> WorkerStore:
-        return self.stores[self.workload.block_worker[block]]
+        return self.stores[int(self.workload.block_worker[block])]
 
     def _measure_inactive(self) -> None:
         """Add up the memory in use, and the part of it that nobody will read again."""

@@ -20,14 +20,16 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def kernel(function: Function) -> Function:
     """Compile a function that Python calls."""
-    return cast(Function, njit(cache=True, error_model="numpy")(function))
+    return _compiled(function)
 
 
 def inner(function: Function) -> Function:
     """Compile a function that only kernels call; without wrappers for Python it compiles in half the time."""
-    return cast(
-        Function, njit(cache=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
-    )
+    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def _compiled(function: Function, **options: Any) -> Function:
+    return cast(Function, njit(cache=True, error_model="numpy", **options)(function))
 
 
 def drop_stale_code(module_file: str) -> None:

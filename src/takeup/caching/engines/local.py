@@ -144,7 +144,7 @@ class LocalEngine:
             assert zlib.crc32(value) == self._checksums[block], f"block {block} came back with other bytes"
 
     def _store_of(self, block: int) -> LocalStore:
-        return self.stores[self.workload.block_worker[block]]
+        return self.stores[int(self.workload.block_worker[block])]
 
     def _result(self, cpu_s: float, wall_s: float) -> Result:
         names = ("num_evictions", "num_broadcasts", "num_refused", "read_bytes", "written_bytes")

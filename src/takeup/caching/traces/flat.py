@@ -64,9 +64,9 @@ def read_flat_csv(path: Path | str, key: str = "key", size: str | None = None) -
     keys = _read_keys(path, key)
     ids, uniques = dense_ids(keys)
     if size is None:
-        return FlatTrace(Path(path).stem, ids, np.ones(len(uniques), np.int64))
+        return FlatTrace(_stem(path), ids, np.ones(len(uniques), np.int64))
     size_bytes = read_table(path, [Column(size, "int", minimum=1)])[size]
-    return FlatTrace(Path(path).stem, ids, first_values(ids, size_bytes, len(uniques)))
+    return FlatTrace(_stem(path), ids, first_values(ids, size_bytes, len(uniques)))
 
 
 def read_oracle_general(path: Path | str) -> FlatTrace:
@@ -89,7 +89,7 @@ def write_oracle_general(path: Path | str, trace: FlatTrace, keys: npt.NDArray[n
     records["size_bytes"] = trace.block_bytes[trace.requests]
     records["next"] = _next_requests(trace.requests)
     data = records.tobytes()
-    write_atomically(Path(path), gzip.compress(data) if str(path).endswith(".gz") else data)
+    write_atomically(Path(path), gzip.compress(data) if str(path).lower().endswith(".gz") else data)
 
 
 def zipf_trace(num_requests: int, num_objects: int, alpha: float, rng: np.random.Generator) -> FlatTrace:
@@ -124,7 +124,7 @@ def _read_records(path: Path) -> npt.NDArray[np.void]:
 
 def _read_bytes(path: Path) -> bytes | npt.NDArray[np.uint8]:
     """A plain file is mapped, so that what is not looked at is not read."""
-    if path.name.endswith(".gz"):
+    if path.name.lower().endswith(".gz"):
         return gzip.decompress(path.read_bytes())
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else b""
 

@@ -94,6 +94,7 @@ FLAT_KERNELS: dict[str, FlatKernel] = {
     "next": _min,
     "min": _min,
 }
+MAX_REQUESTS = 2**31 - 1  # kernels keep indices of requests in 32 bits
 CAN_REFUSE = ("lrc", "lerc", "mrd", "next", "min")
 
 
@@ -103,6 +104,8 @@ def replay_flat(policy: str, trace: FlatTrace, capacity_bytes: int, admission: b
         raise UnknownName("flat-trace policy", policy, FLAT_KERNELS)
     if capacity_bytes <= 0:
         raise BadInput(f"a cache of {capacity_bytes} bytes holds nothing; give a capacity above zero")
+    if len(trace.requests) > MAX_REQUESTS:
+        raise BadInput(f"{len(trace.requests)} requests are more than {MAX_REQUESTS}; replay the trace in parts")
     if admission and policy not in CAN_REFUSE:
         raise BadInput(f"{policy} admits every block; leave admission off, or choose one of {', '.join(CAN_REFUSE)}")
     num_hits, num_evictions, read_bytes = FLAT_KERNELS[policy](trace, capacity_bytes, admission)
