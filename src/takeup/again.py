@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -50,5 +51,11 @@ def run_again(ctx: click.Context, file: Path, as_json: bool, out: Path | None, q
 
 
 def _changed_tables(before: Report, after: Report) -> list[str]:
-    old: dict[str, Table] = {table.title: table for table in before.tables}
-    return [table.title for table in after.tables if old.get(table.title) != table]
+    """Titles of the tables that are not what they were, new and missing ones included."""
+    pairs = zip_longest(before.tables, after.tables)
+    return [_title(old or new) for old, new in pairs if old != new]
+
+
+def _title(table: Table | None) -> str:
+    assert table is not None
+    return table.title

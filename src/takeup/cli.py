@@ -61,19 +61,20 @@ def takeup() -> None:
 
 def main() -> None:
     """Run the command line; a user's mistake is one sentence on stderr and exit code 2."""
+    sys.exit(_exit_code())
+
+
+def _exit_code() -> int:
     try:
-        takeup.main(standalone_mode=False)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
+        return takeup.main(standalone_mode=False) or 0  # click returns what a command hands to `ctx.exit`
+    except SystemExit:
+        return 0  # click ends by itself only when the reader has gone (`| head`) or a shell asked for completions
     except click.ClickException as error:
         error.show()
-        sys.exit(2)
-    except TakeupError as error:
+        return 2
+    except (TakeupError, OSError) as error:
         click.echo(f"error: {error}", err=True)
-        sys.exit(2)
+        return 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("stopped", err=True)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone; do not complain about it at exit
-        sys.exit(0)
+        return 130

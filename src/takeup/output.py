@@ -37,10 +37,11 @@ def show(report: Report, *, as_json: bool, out: Path | None, charts: Path | None
     from takeup.core.render import to_text, write
 
     report = stamped(report)
+    # First of all, so that a folder that cannot be written does not cost the result of a long run.
+    click.echo(report.to_json() if as_json else to_text(report, colour=sys.stdout.isatty()), nl=False)
     paths = write(report, out) if out else []
     if charts and not out and not as_json:
         paths = write(replace(report, series=report.series[:1]), charts, ("png",))
-    click.echo(report.to_json() if as_json else to_text(report, colour=sys.stdout.isatty()), nl=False)
     for path in paths:
         say(f"wrote {path}")
 

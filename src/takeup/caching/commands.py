@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from takeup.errors import BadInput
 from takeup.output import output_options, show
 
 __all__ = ["caching"]
@@ -51,6 +52,12 @@ def _report(verb: str, policies: str, capacity: str, *, on: str | None, quiet: b
     return run(validate(CachingScenario, values, "options"), on=on, quiet=quiet)
 
 
+def _single(policy: str, verb: str) -> str:
+    if "," in policy:
+        raise BadInput(f"{policy!r} names several policies; `{verb}` takes one, `compare` takes a list")
+    return policy
+
+
 @click.group()
 def caching() -> None:
     """DAG-aware cache eviction for data-parallel jobs (LRC, LERC).
@@ -68,6 +75,7 @@ def caching() -> None:
 @output_options
 def simulate(policy: str, capacity: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
     """One POLICY in virtual time."""
+    policy = _single(policy, "simulate")
     show(_report("simulate", policy, capacity, on=None, quiet=quiet, **settings), as_json=as_json, out=out)
 
 
@@ -100,8 +108,11 @@ def run(
     """One POLICY on a real engine: `local` keeps real bytes in memory and spills to real files."""
     from takeup.core.units import parse_amount
 
-    size_bytes = parse_amount(working_set).of(1)
-    report = _report("run", policy, capacity, on=None, quiet=quiet, working_set_bytes=size_bytes, **settings)
+    size = parse_amount(working_set)
+    if size.is_share:
+        raise BadInput(f"'--working-set {working_set}' is a share of nothing; give a size such as '64MB'")
+    settings["working_set_bytes"] = size.of(1)
+    report = _report("run", _single(policy, "run"), capacity, on=None, quiet=quiet, **settings)
     show(report, as_json=as_json, out=out)
 
 

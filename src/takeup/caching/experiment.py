@@ -24,10 +24,11 @@ from takeup.core.scenario import Scenario, validate
 from takeup.core.seeds import Streams
 from takeup.core.sweep import sweep
 from takeup.core.units import format_bytes, parse_amount
-from takeup.errors import BadInput
+from takeup.errors import BadInput, BadTrace
 
 __all__ = ["CachingScenario", "run", "run_again"]
 
+LARGEST_BYTES = 2**63
 SHOWN_DECISIONS = 20
 WORTH_PROCESSES = 20_000_000  # accesses; below that, starting processes takes longer than the replay
 
@@ -54,6 +55,8 @@ class CachingScenario(Scenario):
     @field_validator("policies")
     @classmethod
     def _known_policies(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not names:
+            raise ValueError("name at least one policy")
         for name in names:
             find_policy(name)
         return names
@@ -61,9 +64,18 @@ class CachingScenario(Scenario):
     @field_validator("capacities")
     @classmethod
     def _real_sizes(cls, sizes: tuple[str, ...]) -> tuple[str, ...]:
+        if not sizes:
+            raise ValueError("give at least one size of the cache")
         for size in sizes:
             parse_amount(size)
         return sizes
+
+    @field_validator("working_set_bytes")
+    @classmethod
+    def _some_bytes(cls, size_bytes: int) -> int:
+        if size_bytes <= 0:
+            raise ValueError("blocks have at least one byte, give a size above zero")
+        return size_bytes
 
     @model_validator(mode="after")
     def _one_source(self) -> CachingScenario:
@@ -88,7 +100,7 @@ def run(scenario: CachingScenario, *, on: str | None = None, quiet: bool = False
         return _run_engine(scenario, quiet)
     data, notes = load(scenario)
     points: list[Point] = [
-        (scenario, policy, parse_amount(size).of(data.working_set_bytes))
+        (scenario, policy, _capacity_bytes(size, data.working_set_bytes))
         for size in scenario.capacities
         for policy in scenario.policies
     ]
@@ -105,7 +117,10 @@ def load(scenario: CachingScenario) -> tuple[Workload | FlatTrace, tuple[str, ..
     if scenario.workload is not None:
         return _generated(scenario.workload, scenario.seed), ()
     assert scenario.trace is not None
-    return _from_file(scenario.trace, scenario.allow_truncated)
+    data, notes = _from_file(scenario.trace, scenario.allow_truncated)
+    if data.working_set_bytes == 0:
+        raise BadTrace(scenario.trace, "holds no blocks, so there is nothing to cache; give a trace that reads some")
+    return data, notes
 
 
 # Each process of a sweep makes or reads the data once.
@@ -121,6 +136,13 @@ def _from_file(path: str, allow_truncated: bool) -> tuple[Workload | FlatTrace, 
 
 def _num_accesses(data: Workload | FlatTrace) -> int:
     return len(data.requests) if isinstance(data, FlatTrace) else data.num_accesses
+
+
+def _capacity_bytes(size: str, working_set_bytes: int) -> int:
+    amount = parse_amount(size)
+    if amount.value * (working_set_bytes if amount.is_share else 1) >= LARGEST_BYTES:
+        raise BadInput(f"a cache of {size!r} is beyond what can be counted; give a size below 8 EiB")
+    return amount.of(working_set_bytes)
 
 
 def _title(scenario: CachingScenario, data: Workload | FlatTrace) -> str:
@@ -172,7 +194,7 @@ def _run_engine(scenario: CachingScenario, quiet: bool) -> Report:
     if not isinstance(data, Workload):
         raise BadInput(f"{data.name} is a plain request stream; an engine runs tasks, give a job graph or an event log")
     workload = shrink(data, scenario.working_set_bytes)
-    model = _model(scenario, parse_amount(scenario.capacities[0]).of(workload.working_set_bytes))
+    model = _model(scenario, _capacity_bytes(scenario.capacities[0], workload.working_set_bytes))
     spec = find_policy(scenario.policies[0])
     if scenario.dry_run:
         return _dry_run(scenario, spec, workload, model)

@@ -190,7 +190,7 @@ class EngineModel:
     def __post_init__(self) -> None:
         if self.capacity_bytes <= 0:
             raise BadInput(f"a cache of {self.capacity_bytes} bytes holds nothing; give a capacity above zero")
-        if self.disk_bytes_per_s <= 0:
+        if not self.disk_bytes_per_s > 0:  # also when it is no number
             raise BadInput(f"disk_bytes_per_s is {self.disk_bytes_per_s:g}; give a bandwidth above zero")
 
 

@@ -7,6 +7,7 @@ computed again from their lineage, and the application has run before, so that i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -45,7 +46,8 @@ def _report(setting: Mapping[str, Any], results: Results, checks: tuple[Check, .
     for name in setting["workloads"]:
         rows = [result for (workload, _, _), result in results.items() if workload == name]
         whole = _workload(name, setting["seed"]).working_set_bytes
-        parts.append(job_report(rows, whole, name, scenario, setting["seed"]))
+        part = job_report(rows, whole, name, scenario, setting["seed"])
+        parts.append(replace(part, tables=tuple(replace(t, title=f"{t.title}, {name}") for t in part.tables)))
     return Report(
         PAPERS["lrc"],
         "papers",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from takeup.caching.contract import Policy, PolicySpec
 from takeup.caching.groups import GroupTable
 from takeup.caching.model import BlockId, EngineModel, Result, Room, Task, Workload
 from takeup.core.files import write_atomically
-from takeup.errors import BadInput
+from takeup.errors import BadInput, OutputFailed
 
 __all__ = ["LocalEngine", "LocalStore", "StoreCounts", "shrink"]
 
@@ -36,7 +37,10 @@ class StoreCounts:
 
 
 class LocalStore:
-    """Blocks in memory up to `capacity_bytes`, the others in `folder`. Feeds the group table it is given."""
+    """Blocks in memory up to `capacity_bytes`, the others in `folder`. Feeds the group table it is given.
+
+    A block does not change: to put it again is to read it, and other bytes under its name are refused.
+    """
 
     def __init__(self, policy: Policy, table: GroupTable, capacity_bytes: int, folder: Path) -> None:
         self.policy, self.table, self.folder = policy, table, folder
@@ -44,6 +48,7 @@ class LocalStore:
         self.counts = StoreCounts()
         self._memory: dict[BlockId, bytes] = {}
         self._files: dict[BlockId, Path] = {}
+        self._checksums: dict[BlockId, int] = {}
 
     def get(self, block: BlockId) -> bytes | None:
         value = self._memory.get(block)
@@ -54,36 +59,58 @@ class LocalStore:
     def load(self, block: BlockId) -> bytes:
         """Read a spilled block back from its file, without storing it."""
         if block not in self._files:
-            raise BadInput(f"block {block!r} was never put into this store; put it before you load it")
+            raise BadInput(f"block {block!r} has no file in this store; get it from memory, or put it first")
         value = self._files[block].read_bytes()
         self.counts.read_bytes += len(value)
         return value
 
     def put(self, block: BlockId, value: bytes, pinned: Collection[BlockId] = ()) -> Room:
         """Make room as the policy says, then keep the block in memory if it was admitted, else in its file."""
-        price = 1.0 if block in self._files else 2.0  # without a clean copy, leaving costs a write too
-        self.table.describe(block, len(value), price * len(value))
-        self.table.cached(block)
-        room = self.policy.make_room(block, len(value), self.free_bytes, pinned)
+        self._require_unchanged(block, value)
+        if self.get(block) is not None:
+            return Room((), admit=True)
+        room = self._ask(block, value, pinned)
+        self._spill_what_leaves(room, block, value)
         for eviction in room.evict:
             self._evict(eviction.block)
         if room.admit:
-            self.free_bytes -= len(value)
+            self.free_bytes -= _size_bytes(value)
             self._memory[block] = value
-            self.policy.stored(block, len(value))
+            self.policy.stored(block, _size_bytes(value))
         else:
             self.counts.num_refused += 1
             self.table.lost(block)
-            self._spill(block, value)
         return room
 
+    def _require_unchanged(self, block: BlockId, value: bytes) -> None:
+        checksum = zlib.crc32(value)
+        if self._checksums.setdefault(block, checksum) != checksum:
+            raise BadInput(f"block {block!r} was put here before with other bytes; give the new ones a new name")
+
+    def _ask(self, block: BlockId, value: bytes, pinned: Collection[BlockId]) -> Room:
+        price = 1.0 if block in self._files else 2.0  # without a clean copy, leaving costs a write too
+        self.table.describe(block, _size_bytes(value), price * _size_bytes(value))
+        self.table.cached(block)
+        return self.policy.make_room(block, _size_bytes(value), self.free_bytes, pinned)
+
+    def _spill_what_leaves(self, room: Room, block: BlockId, value: bytes) -> None:
+        """Write before anything moves, so that a full disk loses nothing and the store can be used on."""
+        leaving = {eviction.block: self._memory[eviction.block] for eviction in room.evict}
+        try:
+            for name, content in (leaving if room.admit else {block: value}).items():
+                self._spill(name, content)
+        except OutputFailed:
+            self.table.lost(block)
+            for name, content in leaving.items():  # a policy may have let go of them already
+                self.policy.removed(name)
+                self.policy.stored(name, _size_bytes(content))
+            raise
+
     def _evict(self, block: BlockId) -> None:
-        value = self._memory.pop(block)
+        self.free_bytes += _size_bytes(self._memory.pop(block))
         self.policy.removed(block)
-        self.free_bytes += len(value)
         self.counts.num_evictions += 1
         self.counts.num_broadcasts += self.table.lost(block) > 0
-        self._spill(block, value)
 
     def _spill(self, block: BlockId, value: bytes) -> None:
         if block not in self._files:
@@ -91,6 +118,11 @@ class LocalStore:
             write_atomically(path, value)
             self._files[block] = path
             self.counts.written_bytes += len(value)
+
+
+def _size_bytes(value: bytes) -> int:
+    """What a block counts for; an empty one too takes a place."""
+    return max(1, len(value))
 
 
 class LocalEngine:
@@ -106,21 +138,36 @@ class LocalEngine:
         self.stores = [
             LocalStore(spec.make(self.table, worker_bytes), self.table, worker_bytes, path) for path in folders
         ]
+        self.positions = workload.positions_bytes().tolist()
         self.num_hits = self.num_effective_hits = 0
         self._checksums: dict[int, int] = {}
 
     def run(self, on_task: Callable[[], None] = lambda: None) -> Result:
         """Run everything; `on_task` is called after each task."""
         started_s, started_cpu_s = time.perf_counter(), time.process_time()
-        for task, position in zip(self.workload.tasks(), self.workload.positions_bytes().tolist(), strict=True):
-            self.table.open(task.index, task.inputs, position, task.stage)
+        unknown = self._tasks_of_jobs()
+        if self.model.profile == "recurring" or self.spec.offline:
+            self._announce(self.workload.tasks())
+            unknown.clear()
         for block in np.flatnonzero(self.workload.block_producer < 0).tolist():
             self._store_of(block)._spill(block, self._make(block))
             self._store_of(block).counts.written_bytes = 0  # source data lies on disk before the run
         for task in self.workload.tasks():
+            self._announce(unknown.pop(task.job, ()))
             self._execute(task)
             on_task()
         return self._result(time.process_time() - started_cpu_s, time.perf_counter() - started_s)
+
+    def _tasks_of_jobs(self) -> defaultdict[int, list[Task]]:
+        tasks_of_jobs = defaultdict(list)
+        for task in self.workload.tasks():
+            tasks_of_jobs[task.job].append(task)
+        return tasks_of_jobs
+
+    def _announce(self, tasks: Iterable[Task]) -> None:
+        """The stores learn of these consumers."""
+        for task in tasks:
+            self.table.open(task.index, task.inputs, self.positions[task.index], task.stage)
 
     def _execute(self, task: Task) -> None:
         present = {block: value for block in task.inputs if (value := self._store_of(block).get(block)) is not None}

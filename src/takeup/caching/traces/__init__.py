@@ -17,7 +17,7 @@ from takeup.errors import UnknownName
 __all__ = ["WORKLOADS", "generate", "read_trace"]
 
 TABLES = (".csv", ".csv.gz", ".parquet")
-STREAMS = (".oracleGeneral", ".oracleGeneral.gz", ".bin", ".bin.gz")
+STREAMS = (".oraclegeneral", ".oraclegeneral.gz", ".bin", ".bin.gz")
 
 
 def generate(name: str, rng: np.random.Generator) -> Workload:
@@ -33,9 +33,10 @@ def read_trace(path: Path, *, allow_truncated: bool = False) -> tuple[Workload |
     A table with a column `task` is a job graph, any other table and a libCacheSim file are request streams, and what is
     neither is a Spark event log.
     """
-    if path.name.endswith(STREAMS):
+    name = path.name.lower()
+    if name.endswith(STREAMS):
         return read_flat(path), ()
-    if path.name.endswith(TABLES):
+    if name.endswith(TABLES):
         return (read_tasks(path) if "task" in column_names(path) else read_flat(path)), ()
     log = read_event_log(path, allow_truncated=allow_truncated)
     return log.workload, (f"Spark {log.spark_version}, application {log.application!r}", *log.notes)

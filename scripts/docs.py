@@ -1,0 +1,224 @@
+"""Write the generated parts of the documentation: results, reference and the list of unreleased changes.
+
+`python scripts/docs.py` writes them anew; with `--check` it writes nothing and exits with 1 if a file is out of date.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+from types import ModuleType
+
+import click
+
+import takeup
+from takeup.cli import takeup as command_tree
+from takeup.core.files import write_atomically
+from takeup.core.render.words import check_cells
+from takeup.core.report import Check, Report
+from takeup.papers import PAPERS, reproduce
+
+__all__ = ["api_reference", "changelog", "cli_reference", "main", "outdated", "pages", "results_table"]
+
+ROOT = Path(__file__).resolve().parent.parent
+KINDS = {"added": "Added", "changed": "Changed", "fixed": "Fixed", "removed": "Removed"}
+GENERATED = "<!-- Written by scripts/docs.py; change the code and run `make docs`. -->"
+UNLISTED = re.compile(r"__main__|\.commands$|\.fast\b|core\.(render|trace)\.")  # behind another entrance
+
+
+def main() -> int:
+    """Write every page that is out of date, or only name it if `--check` is given."""
+    stale = outdated()
+    for path, text in stale.items():
+        print(f"docs: {path.relative_to(ROOT)} {'is out of date' if '--check' in sys.argv else 'written'}")
+        if "--check" not in sys.argv:
+            write_atomically(path, text)
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+def outdated() -> dict[Path, str]:
+    """The pages whose text is not what it should be, with the text they should have."""
+    return {path: text for path, text in pages().items() if not path.exists() or path.read_text("utf-8") != text}
+
+
+def pages() -> dict[Path, str]:
+    """Every page with a generated part, whole and as it should be."""
+    readme, changes = ROOT / "README.md", ROOT / "CHANGELOG.md"
+    return {
+        readme: _between(readme.read_text("utf-8"), "results", results_table()),
+        changes: _between(changes.read_text("utf-8"), "unreleased", changelog(ROOT / "changes")),
+        ROOT / "docs/reference/cli.md": cli_reference(),
+        ROOT / "docs/reference/api.md": api_reference(),
+    }
+
+
+def _between(text: str, name: str, body: str) -> str:
+    """The text with `body` between the two markers called `name`."""
+    begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
+    head, _, rest = text.partition(begin)
+    _, found, tail = rest.partition(end)
+    assert found, f"the markers of {name!r} are missing"
+    return f"{head}{begin}{body}{end}{tail}"
+
+
+def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [headings, tuple("---" for _ in headings), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+# Results --------------------------------------------------------------------------------------------------------------
+
+
+def results_table() -> str:
+    """The headline checks of every reproduced paper."""
+    rows = [row for paper in PAPERS for row in result_rows(paper, reproduce(paper, quiet=True))]
+    return _table(("paper", "check", "ours", "expected", "source", "verdict"), rows)
+
+
+def result_rows(paper: str, report: Report) -> Iterator[tuple[str, ...]]:
+    """One row for each check; the cells of a figure, which are many, share one."""
+    cells = [check for check in report.checks if check.source == "measured"]
+    if cells:
+        yield _row(paper, _largest_difference(cells))
+    for check in report.checks:
+        if check not in cells:
+            yield _row(paper, check)
+
+
+def _largest_difference(cells: list[Check]) -> Check:
+    differences = [abs(float(cell.ours or 0) - float(cell.expected or 0)) for cell in cells]
+    limit = min(cell.tolerance or 0.0 for cell in cells)
+    name = f"{len(cells)} cells of the zip figure, largest difference"
+    return Check.at_most(name, max(differences), limit, source="measured")
+
+
+def _row(paper: str, check: Check) -> tuple[str, ...]:
+    name, _, expected, _, verdict, source = check_cells(check)
+    return paper.upper(), name, f"{float(check.ours or 0):.3f}", expected, source, verdict
+
+
+# Changes --------------------------------------------------------------------------------------------------------------
+
+
+def changelog(folder: Path) -> str:
+    """The fragments in `folder`, by kind and then by name."""
+    text = "\n"
+    for kind, heading in KINDS.items():
+        fragments = sorted(folder.glob(f"*.{kind}.md"))
+        if fragments:
+            text += f"### {heading}\n\n" + "".join(f"- {_one_line(path)}\n" for path in fragments) + "\n"
+    return text
+
+
+def _one_line(path: Path) -> str:
+    return " ".join(path.read_text("utf-8").split())
+
+
+# Commands -------------------------------------------------------------------------------------------------------------
+
+
+def cli_reference() -> str:
+    """Every command with its arguments and options."""
+    context = click.Context(command_tree, info_name="takeup")
+    head = (
+        f"# Command line\n\n{GENERATED}\n\nExit code 0: done. 1: a finding you asked to be told about. 2: a mistake.\n"
+    )
+    return head + "".join(_command_section(inner) for inner in _contexts(context))
+
+
+def _contexts(context: click.Context) -> Iterator[click.Context]:
+    """The context of the command and of all commands below it."""
+    yield context
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            command = context.command.get_command(context, name)
+            assert command is not None
+            yield from _contexts(click.Context(command, context, name))
+
+
+def _command_section(context: click.Context) -> str:
+    command = context.command
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    rows = [_option_row(option) for option in command.params if isinstance(option, click.Option)]
+    options = f"\n{_table(('option', 'default', 'meaning'), rows)}" if rows else ""
+    return f"\n## {context.command_path}\n\n`{usage}`\n\n{inspect.cleandoc(command.help or '')}\n{options}"
+
+
+def _option_row(option: click.Option) -> tuple[str, ...]:
+    default = f"`{option.default}`" if option.show_default else ""
+    return ", ".join(f"`{name}`" for name in option.opts), default, option.help or ""
+
+
+# Names ----------------------------------------------------------------------------------------------------------------
+
+
+def api_reference() -> str:
+    """Every public name of every module, with the first line of its description."""
+    head = f"# Library\n\n{GENERATED}\n\n`takeup.caching` gathers the names most programs need.\n"
+    return head + "".join(map(_module_section, _modules()))
+
+
+def _modules() -> list[str]:
+    names = ["takeup.caching", *(found.name for found in walk_packages(takeup.__path__, "takeup."))]
+    listed = dict.fromkeys(name for name in names if not UNLISTED.search(name))
+    return [name for name in listed if getattr(import_module(name), "__all__", None)]
+
+
+def _module_section(name: str) -> str:
+    module = import_module(name)
+    rows = [_name_row(entry, _value(module, entry)) for entry in module.__all__]
+    return f"\n## {name}\n\n{_first_line(module.__doc__)}\n\n{_table(('name', 'what it is'), rows)}"
+
+
+def _value(module: ModuleType, entry: str) -> object:
+    """What the name stands for; a module may hold a function of its own name."""
+    found = getattr(module, entry)
+    return getattr(found, entry) if inspect.ismodule(found) else found
+
+
+def _name_row(entry: str, value: object) -> tuple[str, ...]:
+    if inspect.isfunction(value) or (inspect.isclass(value) and value.__module__.startswith("takeup")):
+        return f"`{entry}{_signature(value)}`", _first_line(value.__doc__)
+    return f"`{entry}`", _description(value)
+
+
+def _signature(value: Callable[..., object]) -> str:
+    """The names of the parameters, as far as it is meant to be called."""
+    if getattr(value, "_is_protocol", False):
+        return ""
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except ValueError:  # an exception without a constructor of its own
+        return ""
+    return f"({', '.join(_parameter(each) for each in parameters if not each.name.startswith('_'))})"
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    return parameter.name if parameter.default is parameter.empty else f"{parameter.name}=..."
+
+
+def _description(value: object) -> str:
+    match value:
+        case dict():
+            return f"A mapping: {', '.join(f'`{key}`' for key in value)}."
+        case tuple():
+            return f"A tuple of {len(value)}."
+        case int() | float() | str():
+            return f"A constant: `{value!r}`."
+        case click.Command():
+            return f"A command: {_first_line(value.help)}"
+    return "A type."
+
+
+def _first_line(text: str | None) -> str:
+    """The first paragraph of a description, on one line."""
+    return " ".join(inspect.cleandoc(text or "").partition("\n\n")[0].split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
