@@ -20,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from job_graphs import measure_jobs
 from peers import libcachesim as peer
 
 from takeup.caching.model import FlatTrace
@@ -219,6 +220,7 @@ def measure(folder: Path) -> Report:
         (Column("what"), Column("ours", "", 2), Column("unit")),
         tuple((name, figure, unit) for name, (figure, unit) in others.items()),
     )
+    jobs_table, jobs_check = measure_jobs(SEED)
     scenario = {
         "command": "python benchmarks/caching.py",
         "num_requests": NUM_REQUESTS,
@@ -233,8 +235,8 @@ def measure(folder: Path) -> Report:
         domain="caching",
         scenario=scenario,
         seed=SEED,
-        tables=(policy_table(rows), other_table),
-        checks=checks_of(rows, others),
+        tables=(policy_table(rows), other_table, jobs_table),
+        checks=(*checks_of(rows, others), jobs_check),
         notes=(
             f"Command: {scenario['command']}. Versions: {versions()}.",
             f"Trace: Zipf {ALPHA}, {NUM_REQUESTS} requests of {trace.num_blocks} distinct objects of size one, "

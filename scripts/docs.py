@@ -124,7 +124,7 @@ def _one_line(path: Path) -> str:
 
 def cli_reference() -> str:
     """Every command with its arguments and options."""
-    context = click.Context(command_tree, info_name="takeup")
+    context = click.Context(command_tree, info_name="takeup", **command_tree.context_settings)
     head = (
         f"# Command line\n\n{GENERATED}\n\nExit code 0: done. 1: a finding you asked to be told about. 2: a mistake.\n"
     )
@@ -178,7 +178,8 @@ def _module_section(name: str) -> str:
 def _value(module: ModuleType, entry: str) -> object:
     """What the name stands for; a module may hold a function of its own name."""
     found = getattr(module, entry)
-    return getattr(found, entry) if inspect.ismodule(found) else found
+    function = getattr(found, entry) if inspect.ismodule(found) else found
+    return inspect.unwrap(function) if callable(function) else function  # a compiled function wraps a plain one
 
 
 def _name_row(entry: str, value: object) -> tuple[str, ...]:

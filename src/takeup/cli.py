@@ -66,7 +66,8 @@ def main() -> None:
 
 def _exit_code() -> int:
     try:
-        return takeup.main(standalone_mode=False) or 0  # click returns what a command hands to `ctx.exit`
+        code = takeup.main(prog_name="takeup", standalone_mode=False)
+        return code if isinstance(code, int) else 0  # click returns what a command hands to `ctx.exit`
     except SystemExit:
         return 0  # click ends by itself only when the reader has gone (`| head`) or a shell asked for completions
     except click.ClickException as error:

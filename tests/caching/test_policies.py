@@ -97,7 +97,7 @@ def test_lerc_breaks_ties_by_the_plain_count() -> None:
         cache.task(f"task {number}", blocks)
     for lost in "xy":
         cache.table.lost(lost)
-    cache.fill("ba")
+    cache.fill("ab")
 
     assert cache.put("e") == "b"  # neither completes anything; two tasks still read a, one reads b
 
@@ -250,14 +250,15 @@ def test_dag_keeps_the_block_that_is_needed_sooner() -> None:
     assert cache.put("e") == "a"
 
 
-def test_dag_keeps_a_much_dearer_block_although_it_is_needed_later() -> None:
+@pytest.mark.parametrize(("cost_s", "victim"), [(100.0, "a"), (1000.0, "b")])
+def test_dag_keeps_a_block_that_is_needed_later_only_if_it_is_much_dearer(cost_s: float, victim: str) -> None:
     cache = Cache("dag-admission", 2)
     cache.task("later", "a", position=2)
     cache.task("sooner", "b", position=1)
-    cache.put("a", cost_s=1000.0)  # one position is five horizons of 0.2 bytes: worth a factor of e**5 = 148
+    cache.put("a", cost_s=cost_s)  # one position is five horizons of 0.2 bytes: worth a factor of e**5 = 148
     cache.put("b", cost_s=1.0)
 
-    assert cache.put("e") == "b"
+    assert cache.put("e") == victim
 
 
 def test_dag_tells_far_readers_apart() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -117,7 +118,7 @@ def load(scenario: CachingScenario) -> tuple[Workload | FlatTrace, tuple[str, ..
     if scenario.workload is not None:
         return _generated(scenario.workload, scenario.seed), ()
     assert scenario.trace is not None
-    data, notes = _from_file(scenario.trace, scenario.allow_truncated)
+    data, notes = _from_file(scenario.trace, scenario.allow_truncated, _version(Path(scenario.trace)))
     if data.working_set_bytes == 0:
         raise BadTrace(scenario.trace, "holds no blocks, so there is nothing to cache; give a trace that reads some")
     return data, notes
@@ -130,8 +131,16 @@ def _generated(name: str, seed: int) -> Workload:
 
 
 @lru_cache(maxsize=2)
-def _from_file(path: str, allow_truncated: bool) -> tuple[Workload | FlatTrace, tuple[str, ...]]:
+def _from_file(path: str, allow_truncated: bool, version: object) -> tuple[Workload | FlatTrace, tuple[str, ...]]:
     return read_trace(Path(path), allow_truncated=allow_truncated)
+
+
+def _version(path: Path) -> object:
+    """Something that changes when the file does; what is wrong with a file that is not there, its reader says."""
+    with suppress(OSError):
+        found = path.stat()
+        return found.st_mtime_ns, found.st_size
+    return None
 
 
 def _num_accesses(data: Workload | FlatTrace) -> int:

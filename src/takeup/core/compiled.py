@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from numba import njit
 
-__all__ = ["drop_stale_code", "inner", "kernel"]
+__all__ = ["bare", "drop_stale_code", "inlined", "inner", "kernel"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -26,6 +26,20 @@ def kernel(function: Function) -> Function:
 def inner(function: Function) -> Function:
     """Compile a function that only kernels call; without wrappers for Python it compiles in half the time."""
     return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def bare(function: Function) -> Function:
+    """Compile an inner function that allocates nothing.
+
+    Arrays that arrive in a tuple are then not reference-counted at every access, which halves the time of a kernel
+    whose state is such a tuple.
+    """
+    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
+
+
+def inlined(function: Function) -> Function:
+    """A bare function that is copied into its callers: a call would first copy the whole tuple of arrays."""
+    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False, forceinline=True)
 
 
 def _compiled(function: Function, **options: Any) -> Function:

@@ -211,7 +211,7 @@ class LocalEngine:
 
 
 def shrink(workload: Workload, working_set_bytes: int) -> Workload:
-    """The same graph with smaller blocks, so that all of them together have at most this size."""
+    """The same graph with smaller blocks: together at most this size, unless there are more blocks than bytes."""
     factor = min(1.0, working_set_bytes / workload.working_set_bytes)
     sizes = np.maximum(1, np.floor(workload.block_bytes * factor)).astype(np.int64)
     return replace(workload, block_bytes=sizes)

@@ -6,12 +6,12 @@ Blocks are ordered by (key1, key2, last use); each knows its place, so that it c
 from __future__ import annotations
 
 from takeup.caching.policies.fast.layout import Run
-from takeup.core.compiled import inner
+from takeup.core.compiled import inlined
 
 __all__ = ["lower", "pop", "push", "settle", "top"]
 
 
-@inner
+@inlined
 def _before(run: Run, a: int, b: int) -> bool:
     """Does block `a` leave before block `b`?"""
     if run.blocks[a].key1 != run.blocks[b].key1:
@@ -21,7 +21,7 @@ def _before(run: Run, a: int, b: int) -> bool:
     return run.blocks[a].last_used < run.blocks[b].last_used
 
 
-@inner
+@inlined
 def settle(run: Run, worker: int, place: int) -> None:
     """Move the block at `place` up or down to where it belongs."""
     start, size = run.workers[worker].heap_start, run.workers[worker].heap_size
@@ -47,7 +47,7 @@ def settle(run: Run, worker: int, place: int) -> None:
     run.blocks[block].heap_place = place
 
 
-@inner
+@inlined
 def push(run: Run, worker: int, block: int) -> None:
     size = run.workers[worker].heap_size
     run.scratch[run.workers[worker].heap_start + size].heap = block
@@ -55,7 +55,7 @@ def push(run: Run, worker: int, block: int) -> None:
     settle(run, worker, size)
 
 
-@inner
+@inlined
 def pop(run: Run, worker: int) -> int:
     start = run.workers[worker].heap_start
     first = run.scratch[start].heap
@@ -68,12 +68,12 @@ def pop(run: Run, worker: int) -> int:
     return first
 
 
-@inner
+@inlined
 def top(run: Run, worker: int) -> int:
     return run.scratch[run.workers[worker].heap_start].heap
 
 
-@inner
+@inlined
 def lower(run: Run, a: int, b: int) -> bool:
     """Is the rank of `a` strictly lower, recency aside?"""
     if run.blocks[a].key1 != run.blocks[b].key1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from takeup.caching.policies.fast.layout import ALL_OR_NOTHING, PARALLEL, STORED, Run
 from takeup.caching.policies.fast.memory import put, touch
 from takeup.caching.policies.fast.table import close_group, open_group, want_again
-from takeup.core.compiled import inner, kernel
+from takeup.core.compiled import bare, inlined, kernel
 
 __all__ = ["replay_tasks"]
 
@@ -29,7 +29,7 @@ def replay_tasks(run: Run) -> None:
         run.totals[0].used += run.totals[0].used_now
 
 
-@inner
+@bare
 def _announce(run: Run, job: int) -> None:
     """The engine learns of the consumers of a job."""
     if run.job_known[job]:
@@ -46,7 +46,7 @@ def _announce(run: Run, job: int) -> None:
             want_again(run, run.inputs[input_place].block)
 
 
-@inner
+@inlined
 def _read_inputs(run: Run, task: int) -> tuple[float, int]:
     """Count hits, read what is there, restore the rest; the seconds waited and how many blocks came back."""
     start, end = run.tasks[task].inputs, run.tasks[task + 1].inputs
@@ -74,7 +74,7 @@ def _read_inputs(run: Run, task: int) -> tuple[float, int]:
     return (total_s + again_s if run.rules.cost_model == ALL_OR_NOTHING else total_s), num_restored
 
 
-@inner
+@inlined
 def _again_s(run: Run, block: int) -> float:
     """See `Simulation._again_s`."""
     record = run.blocks[block]
@@ -83,7 +83,7 @@ def _again_s(run: Run, block: int) -> float:
     return run.tasks[record.producer].compute_s
 
 
-@inner
+@bare
 def _restore(run: Run, first: int, task: int, num_restored: int) -> tuple[float, int]:
     """Bring a missing block back, with what it needs, and append all of them to `restored`.
 
@@ -122,7 +122,7 @@ def _restore(run: Run, first: int, task: int, num_restored: int) -> tuple[float,
     return seconds, num_restored
 
 
-@inner
+@inlined
 def _advance(run: Run, task: int, wait_s: float) -> None:
     """See `Timeline.advance`."""
     record, worker = run.tasks[task], run.workers[run.tasks[task].worker]

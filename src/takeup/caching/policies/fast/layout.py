@@ -41,24 +41,28 @@ ADDITIVE, PARALLEL, ALL_OR_NOTHING = range(3)
 COST_MODELS = {"additive": ADDITIVE, "parallel": PARALLEL, "all-or-nothing": ALL_OR_NOTHING}
 
 
-def _record(integers: str, floats: str = "") -> np.dtype[np.void]:
-    """A record type with these whole numbers and these seconds, ranks or positions."""
-    return np.dtype([(name, np.int64) for name in integers.split()] + [(name, np.float64) for name in floats.split()])
+def _record(small: str = "", large: str = "", floats: str = "") -> np.dtype[np.void]:
+    """A record of indices and counts, of bytes and clocks, of seconds, ranks and positions. Indices are kept small,
+    because a replay spends most of its time waiting for memory."""
+    kinds: tuple[tuple[str, type], ...] = ((floats, np.float64), (large, np.int64), (small, np.int32))
+    return np.dtype([(name, kind) for names, kind in kinds for name in names.split()], align=True)
 
 
 BLOCK = _record(
-    "bytes worker producer users head announced status on_disk rc erc reopened frequency last_used heap_place "
-    "obtained_by pinned_by queue older newer",
+    "worker producer users head announced status on_disk rc erc reopened frequency heap_place obtained_by pinned_by "
+    "queue older newer",
+    "bytes last_used",
     "cost_s key1 key2 ready_s",
 )
-TASK = _record("job stage worker inputs outputs consumer missing stage_now is_again", "compute_s position")
+TASK = _record("job stage worker inputs outputs consumer missing stage_now is_again", "", "compute_s position")
 INPUT = _record("block user")
-WORKER = _record("heap_start heap_size free_bytes hand has_evicted", "age free_s")
-QUEUE = _record("oldest newest bytes")
-NEAREST = _record("", "position term")
+WORKER = _record("heap_start heap_size hand has_evicted", "free_bytes", "age free_s")
+QUEUE = _record("oldest newest", "bytes")
+NEAREST = _record("", "", "position term")
 SCRATCH = _record("heap stack next_input restored chosen aside")
-STAGE = _record("after", "end_s")
+STAGE = _record("after", "", "end_s")
 TOTALS = _record(
+    "",
     "clock hits effective_hits evictions broadcasts refused recomputed read_bytes written_bytes",
     "inactive used inactive_now used_now task_time_s",
 )
@@ -77,6 +81,7 @@ class Rules(NamedTuple):
     small_bytes: int
     ghost_bytes: int
     stages_ascend: bool
+    tracks_groups: bool
 
 
 class Run(NamedTuple):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from takeup.caching.policies.fast.heap import lower, pop, push, settle, top
 from takeup.caching.policies.fast.layout import (
-    ADDITIVE,
     DAG,
     FIFO,
     GDSF,
     GHOST,
     LFU,
     LOST,
+    LRC,
     OPEN,
     SIEVE,
     STORED,
@@ -19,12 +19,12 @@ from takeup.caching.policies.fast.layout import (
 from takeup.caching.policies.fast.queues import choose_queued, enter_queue, note_read, unqueue
 from takeup.caching.policies.fast.ranks import first_user, last_user, refresh_group, set_keys
 from takeup.caching.policies.fast.table import set_missing, want_again
-from takeup.core.compiled import inner
+from takeup.core.compiled import bare, inlined
 
 __all__ = ["put", "touch"]
 
 
-@inner
+@inlined
 def touch(run: Run, block: int) -> None:
     """A read from memory, as the policy sees it."""
     record = run.blocks[block]
@@ -39,11 +39,12 @@ def touch(run: Run, block: int) -> None:
     settle(run, record.worker, record.heap_place)
 
 
-@inner
+@bare
 def put(run: Run, block: int, task: int) -> None:
     """Store the block if the policy makes room for it; `task` holds its own inputs in memory."""
     record = run.blocks[block]
-    _describe(run, block)
+    if run.rules.policy == DAG:
+        _describe(run, block)
     was_lost = record.status == LOST
     record.status = STORED
     if was_lost:
@@ -51,8 +52,11 @@ def put(run: Run, block: int, task: int) -> None:
     returning = record.queue == GHOST
     if returning:
         unqueue(run, block)
-    set_keys(run, block)
+    if run.rules.admission:
+        set_keys(run, block)
     num_chosen = choose_queued(run, block, task) if run.rules.policy >= SIEVE else _choose(run, block, task)
+    if run.rules.policy == GDSF:
+        num_chosen = _compete(run, block, num_chosen)
     if num_chosen < 0:
         run.totals[0].refused += 1
         record.status = LOST
@@ -66,7 +70,7 @@ def put(run: Run, block: int, task: int) -> None:
     _enter(run, block, returning)
 
 
-@inner
+@inlined
 def _enter(run: Run, block: int, returning: bool) -> None:
     """The block takes its place among the stored ones."""
     record = run.blocks[block]
@@ -78,12 +82,12 @@ def _enter(run: Run, block: int, returning: bool) -> None:
     run.totals[0].clock += 1
     record.last_used = run.totals[0].clock
     record.frequency = 1
-    set_keys(run, block)
-    _set_history_key(run, block)
+    if run.rules.policy == LFU or run.rules.policy >= LRC:
+        set_keys(run, block)
     push(run, record.worker, block)
 
 
-@inner
+@inlined
 def _set_history_key(run: Run, block: int) -> None:
     """The rank of the policies that count reads, set whenever the block is used."""
     record = run.blocks[block]
@@ -93,7 +97,23 @@ def _set_history_key(run: Run, block: int) -> None:
         record.key1 = run.workers[record.worker].age + record.frequency / record.bytes
 
 
-@inner
+@inlined
+def _compete(run: Run, block: int, num_chosen: int) -> int:
+    """See `GreedyDualSizeFrequency.make_room`: the newcomer is refused if it ranks below one of its victims."""
+    record, worker = run.blocks[block], run.workers[run.blocks[block].worker]
+    record.key1 = worker.age + 1 / record.bytes
+    if num_chosen <= 0:
+        return num_chosen
+    highest = run.blocks[run.scratch[num_chosen - 1].chosen].key1
+    worker.age = max(worker.age, min(highest, record.key1))
+    if highest <= record.key1:
+        return num_chosen
+    for place in range(num_chosen):
+        push(run, record.worker, run.scratch[place].chosen)
+    return -1
+
+
+@inlined
 def _leave_memory(run: Run, block: int) -> None:
     record = run.blocks[block]
     if not run.rules.recompute and not record.on_disk:
@@ -102,11 +122,9 @@ def _leave_memory(run: Run, block: int) -> None:
     want_again(run, block)
 
 
-@inner
+@inlined
 def _evict(run: Run, block: int) -> None:
     record, worker = run.blocks[block], run.workers[run.blocks[block].worker]
-    if run.rules.policy == GDSF:
-        worker.age = record.key1
     worker.free_bytes += record.bytes
     run.totals[0].used_now -= record.bytes
     run.totals[0].inactive_now -= record.bytes if record.rc == 0 else 0
@@ -116,7 +134,7 @@ def _evict(run: Run, block: int) -> None:
     _leave_memory(run, block)
 
 
-@inner
+@bare
 def _choose(run: Run, block: int, task: int) -> int:
     """Put the victims for `block` into `chosen`; how many, or -1 if it is refused. Chosen ones are off the heap."""
     worker, size_bytes = run.blocks[block].worker, run.blocks[block].bytes
@@ -144,19 +162,19 @@ def _choose(run: Run, block: int, task: int) -> int:
     return -1
 
 
-@inner
+@bare
 def _describe(run: Run, block: int) -> None:
-    """Price the block; where peers are judged by each other's prices, they are judged anew."""
+    """Price the block, which only DAG looks at; where peers are judged by each other's prices, they are judged anew."""
     record, cost_s = run.blocks[block], _cost_s(run, block)
     changed = cost_s != record.cost_s
     record.cost_s = cost_s
-    if changed and run.rules.policy == DAG and run.rules.cost_model != ADDITIVE:
+    if changed and run.rules.tracks_groups:
         for place in range(first_user(run, block), last_user(run, block)):
             if run.tasks[run.users[place]].consumer == OPEN:
                 refresh_group(run, run.users[place])
 
 
-@inner
+@inlined
 def _cost_s(run: Run, block: int) -> float:
     """See `Simulation._cost_s`."""
     record, task = run.blocks[block], run.blocks[block].producer

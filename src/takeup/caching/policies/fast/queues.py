@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from takeup.caching.policies.fast.layout import GHOST, MAIN, NOWHERE, S3FIFO, SIEVE, SMALL, Run
 from takeup.caching.policies.s3fifo import MAX_READS, READS_TO_MAIN
-from takeup.core.compiled import inner
+from takeup.core.compiled import bare, inlined
 
 __all__ = ["choose_queued", "enter_queue", "note_read", "unqueue"]
 
 
-@inner
+@inlined
 def _queue(worker: int, queue: int) -> int:
     return 3 * worker + queue - 1
 
 
-@inner
+@inlined
 def _enqueue(run: Run, block: int, queue: int) -> None:
     """Put the block at the new end of a queue of its worker."""
     record, ends = run.blocks[block], run.queues[_queue(run.blocks[block].worker, queue)]
@@ -30,7 +30,7 @@ def _enqueue(run: Run, block: int, queue: int) -> None:
     ends.bytes += record.bytes
 
 
-@inner
+@inlined
 def enter_queue(run: Run, block: int, returning: bool) -> None:
     """A stored block joins its queue; until S3-FIFO first evicts, what the small queue cannot take fills main."""
     worker = run.blocks[block].worker
@@ -39,7 +39,7 @@ def enter_queue(run: Run, block: int, returning: bool) -> None:
     _enqueue(run, block, MAIN if returning or fills_up else SMALL)
 
 
-@inner
+@inlined
 def unqueue(run: Run, block: int) -> None:
     """Take the block out of its queue; a hand that points to it moves on."""
     record, worker = run.blocks[block], run.workers[run.blocks[block].worker]
@@ -58,13 +58,13 @@ def unqueue(run: Run, block: int) -> None:
     record.queue = NOWHERE
 
 
-@inner
+@inlined
 def note_read(run: Run, block: int) -> None:
     record = run.blocks[block]
     record.frequency = min(MAX_READS if run.rules.policy == S3FIFO else 1, record.frequency + 1)
 
 
-@inner
+@inlined
 def _movable_bytes(run: Run, worker: int, task: int) -> int:
     """Bytes of the worker's stored blocks that the running task does not hold."""
     movable = run.rules.worker_bytes - run.workers[worker].free_bytes
@@ -75,7 +75,7 @@ def _movable_bytes(run: Run, worker: int, task: int) -> int:
     return movable
 
 
-@inner
+@inlined
 def _sieve_victim(run: Run, worker: int, task: int) -> int:
     oldest = run.queues[_queue(worker, SMALL)].oldest
     block = run.workers[worker].hand if run.workers[worker].hand >= 0 else oldest
@@ -87,7 +87,7 @@ def _sieve_victim(run: Run, worker: int, task: int) -> int:
     return block
 
 
-@inner
+@inlined
 def _oldest_unpinned(run: Run, worker: int, queue: int, task: int) -> int:
     block = run.queues[_queue(worker, queue)].oldest
     while block >= 0 and run.blocks[block].pinned_by == task:
@@ -95,7 +95,7 @@ def _oldest_unpinned(run: Run, worker: int, queue: int, task: int) -> int:
     return block
 
 
-@inner
+@inlined
 def _remember(run: Run, block: int) -> None:
     """Put the name of a block that left into the ghost queue."""
     ghost = run.queues[_queue(run.blocks[block].worker, GHOST)]
@@ -106,7 +106,7 @@ def _remember(run: Run, block: int) -> None:
     _enqueue(run, block, GHOST)
 
 
-@inner
+@inlined
 def _s3fifo_victim(run: Run, worker: int, task: int) -> int:
     """The next block to leave, already out of its queue and, if it was new, in the ghost queue."""
     main_share = run.rules.worker_bytes - run.rules.small_bytes
@@ -126,7 +126,7 @@ def _s3fifo_victim(run: Run, worker: int, task: int) -> int:
         _enqueue(run, block, MAIN)
 
 
-@inner
+@bare
 def choose_queued(run: Run, block: int, task: int) -> int:
     """Put the victims for `block` into `chosen`; how many, or -1 if it is refused."""
     worker, size_bytes = run.blocks[block].worker, run.blocks[block].bytes

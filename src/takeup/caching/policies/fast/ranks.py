@@ -24,12 +24,12 @@ from takeup.caching.policies.fast.layout import (
     SIEVE,
     Run,
 )
-from takeup.core.compiled import inner
+from takeup.core.compiled import bare, inlined
 
 __all__ = ["first_user", "last_user", "next_stage", "next_use", "refresh", "refresh_group", "set_keys"]
 
 
-@inner
+@inlined
 def first_user(run: Run, block: int) -> int:
     """Where to begin the search for open users of the block."""
     start = run.blocks[block].users
@@ -42,13 +42,13 @@ def first_user(run: Run, block: int) -> int:
     return place
 
 
-@inner
+@inlined
 def last_user(run: Run, block: int) -> int:
     """Where the announced users of the block end."""
     return run.blocks[block].users + run.blocks[block].announced
 
 
-@inner
+@inlined
 def next_use(run: Run, block: int) -> float:
     nearest = math.inf
     for place in range(first_user(run, block), last_user(run, block)):
@@ -60,7 +60,7 @@ def next_use(run: Run, block: int) -> float:
     return nearest
 
 
-@inner
+@inlined
 def next_stage(run: Run, block: int) -> float:
     nearest = math.inf
     for place in range(first_user(run, block), last_user(run, block)):
@@ -72,7 +72,7 @@ def next_stage(run: Run, block: int) -> float:
     return nearest
 
 
-@inner
+@inlined
 def _saving_s(run: Run, task: int, block: int) -> float:
     """See `GroupTable.saving_s`."""
     if run.rules.cost_model == ADDITIVE:
@@ -88,7 +88,7 @@ def _saving_s(run: Run, task: int, block: int) -> float:
     return 0.0 if run.tasks[task].missing > 0 else total
 
 
-@inner
+@bare
 def _log_worth(run: Run, block: int) -> float:
     """See `DagValue.rank`: the logarithm of the discounted savings of the nearest open consumers."""
     num_terms, peak, total = _nearest_terms(run, block), -math.inf, 0.0
@@ -101,7 +101,7 @@ def _log_worth(run: Run, block: int) -> float:
     return peak + math.log(total)
 
 
-@inner
+@inlined
 def _nearest_terms(run: Run, block: int) -> int:
     """Fill `nearest` with the terms of the nearest open consumers, in order of position; how many there are."""
     horizon_bytes, found = HORIZON_SHARE * max(1, run.rules.worker_bytes), 0
@@ -122,7 +122,7 @@ def _nearest_terms(run: Run, block: int) -> int:
     return found
 
 
-@inner
+@bare
 def set_keys(run: Run, block: int) -> None:
     """Write the block's rank under the policy into its keys."""
     policy, key1, key2 = run.rules.policy, 0.0, 0.0
@@ -146,7 +146,7 @@ def set_keys(run: Run, block: int) -> None:
     run.blocks[block].key1, run.blocks[block].key2 = key1, key2
 
 
-@inner
+@bare
 def refresh(run: Run, block: int) -> None:
     """Something the rank depends on has changed."""
     if run.blocks[block].heap_place >= 0 and LRC <= run.rules.policy < SIEVE:
@@ -154,7 +154,7 @@ def refresh(run: Run, block: int) -> None:
         settle(run, run.blocks[block].worker, run.blocks[block].heap_place)
 
 
-@inner
+@bare
 def refresh_group(run: Run, task: int) -> None:
     for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
         refresh(run, run.inputs[place].block)

@@ -38,8 +38,9 @@ def replay(spec: PolicySpec, workload: Workload, engine: EngineModel) -> Result:
 def _rules(spec: PolicySpec, workload: Workload, engine: EngineModel) -> Rules:
     worker_bytes = engine.capacity_bytes // workload.num_workers
     small_bytes, ghost_bytes = queue_bytes(worker_bytes)
+    policy = layout.POLICY_CODES[spec.base]
     return Rules(
-        policy=layout.POLICY_CODES[spec.base],
+        policy=policy,
         admission=spec.admission,
         recurring=engine.profile == "recurring" or spec.offline,
         recompute=engine.miss == "recompute",
@@ -49,6 +50,7 @@ def _rules(spec: PolicySpec, workload: Workload, engine: EngineModel) -> Rules:
         small_bytes=small_bytes,
         ghost_bytes=ghost_bytes,
         stages_ascend=bool(np.all(np.diff(workload.task_stage) >= 0)),
+        tracks_groups=policy == layout.LERC or (policy == layout.DAG and engine.cost_model != "additive"),
     )
 
 

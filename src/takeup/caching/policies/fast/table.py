@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-from takeup.caching.policies.fast.layout import ADDITIVE, CLOSED, DAG, LERC, LOST, OPEN, STORED, Run
+from takeup.caching.policies.fast.layout import CLOSED, DAG, LOST, OPEN, STORED, Run
 from takeup.caching.policies.fast.ranks import first_user, last_user, next_stage, next_use, refresh, refresh_group
-from takeup.core.compiled import inner
+from takeup.core.compiled import bare, inlined
 
 __all__ = ["close_group", "open_group", "set_missing", "want_again"]
 
 
-@inner
+@inlined
 def _count(run: Run, task: int, change: int) -> None:
     """The group of `task` opens (+1) or closes (-1): its blocks gain or lose a reference."""
     effective = change if run.tasks[task].missing == 0 else 0
     for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
         block = run.inputs[place].block
-        was_active = run.blocks[block].rc > 0
-        run.blocks[block].rc += change
-        run.blocks[block].erc += effective
-        if run.blocks[block].status == STORED and was_active != (run.blocks[block].rc > 0):
-            run.totals[0].inactive_now += run.blocks[block].bytes if was_active else -run.blocks[block].bytes
+        record = run.blocks[block]
+        was_active = record.rc > 0
+        record.rc += change
+        record.erc += effective
+        if record.status == STORED and was_active != (record.rc > 0):
+            run.totals[0].inactive_now += record.bytes if was_active else -record.bytes
         if run.tasks[task].is_again:
-            run.blocks[block].reopened += change
-        run.blocks[block].announced = max(run.blocks[block].announced, run.inputs[place].user + 1)
+            record.reopened += change
+        record.announced = max(record.announced, run.inputs[place].user + 1)
         refresh(run, block)
 
 
-@inner
+@inlined
 def open_group(run: Run, task: int) -> None:
-    missing = 0
-    for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
-        missing += run.blocks[run.inputs[place].block].status == LOST
-    run.tasks[task].missing = missing
+    run.tasks[task].missing = _num_lost(run, task) if run.rules.tracks_groups else 0
     run.tasks[task].consumer = OPEN
     _count(run, task, 1)
 
 
-@inner
+@inlined
 def close_group(run: Run, task: int) -> None:
     if run.tasks[task].consumer == OPEN:
         run.tasks[task].consumer = CLOSED
@@ -44,16 +42,18 @@ def close_group(run: Run, task: int) -> None:
         run.tasks[task].is_again = False
 
 
-@inner
+@inlined
 def _flip(run: Run, task: int, change: int) -> None:
     """The group of `task` became complete (+1) or broke (-1)."""
     for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
         run.blocks[run.inputs[place].block].erc += change
 
 
-@inner
+@bare
 def set_missing(run: Run, block: int, change: int) -> bool:
     """The block is lost to (+1) or back in (-1) the groups that read it; says whether a complete one broke."""
+    if not run.rules.tracks_groups:
+        return change > 0 and _completes_a_group(run, block)
     broke = False
     for place in range(first_user(run, block), last_user(run, block)):
         task = run.users[place]
@@ -61,17 +61,34 @@ def set_missing(run: Run, block: int, change: int) -> bool:
             continue
         before = run.tasks[task].missing
         run.tasks[task].missing = before + change
-        if before == 0 or before + change == 0:
+        is_flip = before == 0 or before + change == 0
+        if is_flip:
             broke |= before == 0
             _flip(run, task, -change)
-            if run.rules.policy == LERC:
-                refresh_group(run, task)
-        if run.rules.policy == DAG and run.rules.cost_model != ADDITIVE:
+        if is_flip or run.rules.policy == DAG:
             refresh_group(run, task)
     return broke
 
 
-@inner
+@inlined
+def _completes_a_group(run: Run, block: int) -> bool:
+    """Is this lost block all that one of its open groups misses? Only asked where nobody needs the counts."""
+    for place in range(first_user(run, block), last_user(run, block)):
+        task = run.users[place]
+        if run.tasks[task].consumer == OPEN and _num_lost(run, task) == 1:
+            return True
+    return False
+
+
+@inlined
+def _num_lost(run: Run, task: int) -> int:
+    num_lost = 0
+    for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
+        num_lost += run.blocks[run.inputs[place].block].status == LOST
+    return num_lost
+
+
+@bare
 def want_again(run: Run, first: int) -> None:
     """See `Simulation._want_again`; the recursion is a stack of blocks."""
     if not run.rules.recompute:

@@ -1,0 +1,344 @@
+"""From scenarios to reports: what is refused, what each verb gives, and that a run can be repeated anywhere."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from takeup.caching.experiment import CachingScenario, load, run, run_again
+from takeup.caching.model import EngineModel, FlatTrace, Result, Workload
+from takeup.caching.policies import POLICIES, find_policy
+from takeup.caching.simulate import simulate
+from takeup.caching.traces import read_trace
+from takeup.caching.traces.flat import write_oracle_general
+from takeup.core.report import Cell, Report
+from takeup.core.scenario import to_toml, validate
+from takeup.errors import BadInput, BadScenario, BadTrace, TakeupError, UnknownName
+
+DATA = Path(__file__).parent / "data"
+KEYS = [0, 1, 0, 2, 1, 0, 3, 0]
+
+
+def scenario(**values: Any) -> CachingScenario:
+    source = {} if "trace" in values else {"workload": "scan"}
+    return validate(CachingScenario, {"verb": "compare", **source, **values}, "options")
+
+
+def rows(report: Report) -> list[dict[str, Cell]]:
+    (table,) = report.tables
+    return [dict(zip([heading.name for heading in table.columns], row, strict=True)) for row in table.rows]
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> str:
+    """a and b are written and pushed out by c; then both are read twice."""
+    path = tmp_path / "jobs.csv"
+    path.write_text(
+        "task,job,inputs,outputs,output_bytes,compute_s\n"
+        "t0,0,,a,1,1\nt1,0,,b,1,1\nt2,0,,c,1,1\nt3,0,a b,,,1\nt4,0,a b,,,1\n"
+    )
+    return str(path)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> str:
+    path = tmp_path / "keys.csv"
+    path.write_text("key\n" + "".join(f"{key}\n" for key in KEYS))
+    return str(path)
+
+
+# What is refused ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ({"trace": "x.csv", "workload": "scan"}, BadScenario, "give either a workload by name or a trace file"),
+        ({"trace": None}, BadScenario, "options: give either a workload by name or a trace file, and not both"),
+        ({"verb": "compete"}, BadScenario, "'verb' is 'compete', expected 'simulate', 'compare'"),
+        ({"policies": ["lrcc"]}, UnknownName, "no caching policy 'lrcc'; did you mean 'lrc'"),
+        ({"policies": ["lru+admission"]}, BadInput, "keeps no rank"),
+        ({"policies": []}, BadScenario, "'policies' is .*: name at least one policy"),
+        ({"policies": "lru"}, BadScenario, "'policies' is 'lru', expected a list"),
+        ({"capacities": ["0%"]}, BadInput, "'0%' leaves no room at all"),
+        ({"capacities": ["-1GB"]}, BadInput, "'-1GB' is not a size"),
+        ({"capacities": ["much"]}, BadInput, "'much' is not a size"),
+        ({"capacities": []}, BadScenario, "give at least one size of the cache"),
+        ({"working_set_bytes": 0}, BadScenario, "'working_set_bytes' is 0: .* give a size above zero"),
+        ({"working_set_bytes": -5}, BadScenario, "'working_set_bytes' is -5"),
+        ({"miss": "forget"}, BadScenario, "'miss' is 'forget', expected 'disk' or 'recompute'"),
+        ({"cost_model": "free"}, BadScenario, "'cost_model' is 'free'"),
+        ({"profile": "psychic"}, BadScenario, "'profile' is 'psychic', expected 'online' or 'recurring'"),
+        ({"capacity": ["40%"]}, BadScenario, "there is no key 'capacity'; did you mean 'capacities'"),
+    ],
+)
+def test_a_scenario_that_cannot_be_run_is_refused_in_one_sentence(
+    values: dict[str, Any], error: type[TakeupError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        scenario(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"workload": "scann"}, "no caching workload 'scann'; did you mean 'scan'"),
+        ({"verb": "run", "engine": "spork"}, "no caching engine 'spork'"),
+        ({"disk_bytes_per_s": 0}, "give a bandwidth above zero"),
+        ({"seed": -1}, "choose a whole number from zero up"),
+        ({"capacities": ["0.1"]}, "a cache of 0 bytes holds nothing"),
+        ({"capacities": ["1e30GB"]}, "a cache of '1e30GB' is beyond what can be counted"),
+        ({"capacities": ["1e400"]}, "a cache of '1e400' is beyond what can be counted"),
+        ({"capacities": ["1e15%"]}, "a cache of '1e15%' is beyond what can be counted"),
+        ({"verb": "run", "miss": "recompute"}, "reads lost blocks back from disk"),
+        ({"verb": "curve"}, "scan is a job graph; the all-sizes curve is for plain request streams"),
+        ({"trace": "nowhere.csv"}, "nowhere.csv: cannot be opened"),
+    ],
+)
+def test_what_turns_out_to_be_impossible_is_said_too(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(TakeupError, match=message):
+        run(scenario(**values), quiet=True)
+
+
+def test_an_engine_does_not_run_a_request_stream(keys: str) -> None:
+    with pytest.raises(BadInput, match="keys is a plain request stream; an engine runs tasks"):
+        run(scenario(verb="run", trace=keys), quiet=True)
+
+
+@pytest.mark.parametrize("text", ["task,compute_s\nalone,1\n", "key\n"])
+@pytest.mark.parametrize("verb", ["compare", "run", "curve"])
+def test_a_trace_without_blocks_is_refused(tmp_path: Path, text: str, verb: str) -> None:
+    (tmp_path / "t.csv").write_text(text)
+
+    with pytest.raises(BadTrace, match=r"t\.csv: holds no blocks, so there is nothing to cache"):
+        run(scenario(verb=verb, trace=str(tmp_path / "t.csv")), quiet=True)
+
+
+# Comparing ----------------------------------------------------------------------------------------------------------
+
+
+def expected_hits(data: Workload, policy: str, capacity_bytes: int) -> Result:
+    return simulate(find_policy(policy), data, EngineModel(capacity_bytes))
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_comparing_gives_a_row_for_each_policy_at_each_size(plain: bool) -> None:
+    asked = scenario(policies=["lru", "lerc"], capacities=["20%", "600MB"], plain=plain)
+    report = run(asked, quiet=True)
+    data, _ = load(asked)
+    assert isinstance(data, Workload)
+    sizes = [round(0.2 * data.working_set_bytes), 600_000_000]
+    results = [expected_hits(data, policy, size) for size in sizes for policy in ("lru", "lerc")]
+
+    assert [(row["policy"], row["hits"], row["evicted"]) for row in rows(report)] == [
+        (result.policy, result.hit_share, result.num_evictions) for result in results
+    ]
+    assert report.title == "Caching: lru, lerc on scan"
+    assert report.scenario == asked.model_dump()
+
+
+def test_a_seed_makes_the_workload() -> None:
+    reports = [run(scenario(seed=seed), quiet=True) for seed in (1, 1, 2)]
+
+    assert reports[0] == reports[1]
+    assert reports[0].tables != reports[2].tables
+
+
+def test_a_task_table_is_compared_by_hand(jobs: str) -> None:
+    report = run(scenario(trace=jobs, policies=["lru", "lrc", "lerc"], capacities=["2"]), quiet=True)
+
+    # lru loses a when c comes; b is there, then both. lrc and lerc refuse nothing, and c has no reader: but it is the
+    # newcomer, so one of the pair leaves all the same.
+    assert [(row["policy"], row["hits"], row["effective"]) for row in rows(report)] == [
+        ("lru", 3 / 4, 2 / 4),
+        ("lrc", 3 / 4, 2 / 4),
+        ("lerc", 3 / 4, 2 / 4),
+    ]
+
+
+def test_admission_keeps_the_pair(jobs: str) -> None:
+    report = run(scenario(trace=jobs, policies=["lerc+admission", "dag", "min"], capacities=["2"]), quiet=True)
+
+    assert [row["effective"] for row in rows(report)] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("kind", ["csv", "oracleGeneral"])
+def test_a_request_stream_is_compared_by_hand(tmp_path: Path, keys: str, kind: str) -> None:
+    path = keys
+    if kind == "oracleGeneral":
+        path = str(tmp_path / "keys.oracleGeneral")
+        write_oracle_general(path, FlatTrace("keys", np.array(KEYS, np.int32), np.ones(4, np.int64)))
+    report = run(scenario(trace=path, policies=["lru", "fifo", "min"], capacities=["2"]), quiet=True)
+
+    # 0 1 0 2 1 0 3 0 with room for two: lru hits the second 0 and the last; fifo these and the second 1, because the
+    # hit on 0 did not save it from 2; min keeps 0 and 1 and lets nothing else in.
+    assert [(row["policy"], row["hits"]) for row in rows(report)] == [("lru", 2 / 8), ("fifo", 3 / 8), ("min", 4 / 8)]
+    assert [row["cache"] for row in rows(report)] == [50.0] * 3
+
+
+def test_every_policy_can_be_compared_on_a_request_stream(keys: str) -> None:
+    report = run(scenario(trace=keys, policies=list(POLICIES), capacities=["50%"]), quiet=True)
+    data, _ = read_trace(Path(keys))
+    assert isinstance(data, FlatTrace)
+
+    for row in rows(report):
+        assert row["hits"] == expected_hits(data.as_workload(), str(row["policy"]), 2).hit_share
+        assert row["hits"] + row["misses"] == pytest.approx(1)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("verb", ["compare", "simulate", "whatif"])
+def test_an_event_log_is_replayed_under_other_policies(verb: str) -> None:
+    path = DATA / "pagerank.eventlog.gz"
+    report = run(scenario(verb=verb, trace=str(path), policies=["lru", "lerc"], capacities=["50%"]), quiet=True)
+    data, _ = read_trace(path)
+    assert isinstance(data, Workload)
+    results = [expected_hits(data, policy, round(data.working_set_bytes / 2)) for policy in ("lru", "lerc")]
+
+    assert [row["hits"] for row in rows(report)] == [result.hit_share for result in results]
+    assert report.notes[0].startswith("Spark 4.3.0, application")
+
+
+def test_the_settings_of_the_engine_reach_it(jobs: str) -> None:
+    settings: dict[str, Any] = {"miss": "recompute", "cost_model": "parallel", "profile": "online"}
+    report = run(scenario(trace=jobs, capacities=["2"], disk_bytes_per_s=1.0, **settings), quiet=True)
+    data, _ = read_trace(Path(jobs))
+    assert isinstance(data, Workload)
+    result = simulate(find_policy("lru"), data, EngineModel(2, disk_bytes_per_s=1.0, **settings))
+
+    assert (rows(report)[0]["time"], rows(report)[0]["recomputed"]) == (result.makespan_s, result.num_recomputed)
+    assert result.num_recomputed == 1
+
+
+def test_the_curve_gives_the_miss_ratio_of_lru_at_every_size(keys: str) -> None:
+    report = run(scenario(verb="curve", trace=keys), quiet=True)
+
+    # Distances of 0 1 0 2 1 0 3 0: 0 again after 2 blocks, 1 after 3, 0 after 3, 0 after 2; four first requests.
+    assert [(row["cache"], row["miss ratio"]) for row in rows(report)] == [
+        (0, 1.0),
+        (1, 1.0),
+        (2, 6 / 8),
+        (3, 4 / 8),
+        (4, 4 / 8),
+    ]
+
+
+# Real runs ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_uses_real_bytes_and_has_the_hits_that_the_simulation_expects(jobs: str) -> None:
+    report = run(scenario(verb="run", trace=jobs, policies=["lerc"], capacities=["2"]), quiet=True)
+
+    assert rows(report)[0]["hits"] == 3 / 4
+    assert report.notes[-2:] == (
+        "real bytes on this machine, 3 B in all; times are measured",
+        "the simulator expected 3 hits, the engine had 3",
+    )
+
+
+def test_a_run_expects_what_the_profile_makes_known(tmp_path: Path) -> None:
+    path = tmp_path / "two-jobs.csv"
+    path.write_text("task,job,inputs,outputs,output_bytes\nt0,0,,a,1\nt1,0,,b,1\nt2,0,,c,1\nt3,1,a,,\n")
+    hits = {}
+    for profile in ("online", "recurring"):
+        asked = scenario(verb="run", trace=str(path), policies=["lrc"], capacities=["2"], profile=profile)
+        hits[profile] = run(asked, quiet=True).notes[-1]
+
+    assert hits == {
+        "online": "the simulator expected 0 hits, the engine had 0",
+        "recurring": "the simulator expected 1 hits, the engine had 1",
+    }
+
+
+def test_a_large_workload_is_made_smaller_for_a_real_run() -> None:
+    report = run(scenario(verb="run", working_set_bytes=50_000), quiet=True)
+
+    assert report.notes[-2].startswith("real bytes on this machine, 49.9 kB in all")
+
+
+def test_a_dry_run_shows_decisions_and_their_reasons(jobs: str) -> None:
+    report = run(
+        scenario(verb="run", dry_run=True, trace=jobs, policies=["lru"], capacities=["2"]),
+        quiet=True,
+    )
+
+    # a leaves for c; to read a and b again, c leaves for a
+    assert rows(report) == [
+        {"decision": "evict", "block": "0", "reason": "unused for longest"},
+        {"decision": "evict", "block": "2", "reason": "unused for longest"},
+    ]
+    assert report.tables[0].note == "the first 2 of 2 decisions; nothing was changed"
+
+
+def test_a_dry_run_shows_refusals_too(jobs: str) -> None:
+    report = run(
+        scenario(verb="run", dry_run=True, trace=jobs, policies=["lerc+admission"], capacities=["2"]), quiet=True
+    )
+
+    assert rows(report) == [{"decision": "refuse", "block": "2", "reason": "not enough bytes of lower rank"}]
+
+
+def test_a_long_dry_run_shows_its_beginning() -> None:
+    report = run(scenario(verb="run", dry_run=True), quiet=True)
+
+    assert len(rows(report)) == 20
+    assert report.tables[0].note.startswith("the first 20 of ")
+
+
+# Again and elsewhere ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", [{"policies": ["lru", "dag"], "capacities": ["30%", "60%"]}, {"miss": "recompute"}])
+def test_a_report_can_be_run_again(tmp_path: Path, values: Mapping[str, Any]) -> None:
+    before = run(scenario(**values), quiet=True)
+    before.save(tmp_path / "report.json")
+    stored = Report.load(tmp_path / "report.json")
+    after = run_again(stored.scenario, "report.json", quiet=True)
+
+    assert after.tables == before.tables
+    assert after.to_json() == before.to_json()
+
+
+def test_a_trace_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "keys.csv"
+    num_hits = []
+    for text in ("key\n1\n1\n", "key\n1\n1\n1\n1\n"):
+        path.write_text(text)
+        num_hits.append(rows(run(scenario(trace=str(path), capacities=["100%"]), quiet=True))[0]["hits"])
+
+    assert num_hits == [1 / 2, 3 / 4]
+
+
+def test_a_scenario_file_holds_a_scenario(tmp_path: Path) -> None:
+    asked = scenario(policies=["lru", "lerc+admission"], capacities=["30%"], profile="online")
+
+    assert validate(CachingScenario, tomllib.loads(to_toml(asked)), "file") == asked
+
+
+def test_an_old_report_with_an_unknown_key_is_refused_by_name() -> None:
+    with pytest.raises(BadScenario, match=r"report.json: there is no key 'polices'; did you mean 'policies'"):
+        run_again({"verb": "compare", "workload": "scan", "polices": ["lru"]}, "report.json", quiet=True)
+
+
+def test_progress_is_silent_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    run(scenario(), quiet=True)
+
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.engine
+def test_a_cluster_gives_the_report_of_one_process() -> None:
+    distributed = pytest.importorskip("distributed", reason="needs the package 'distributed'")
+    asked = scenario(policies=["lru", "lerc", "s3fifo"], capacities=["30%", "60%"], plain=True)
+    here = run(asked, quiet=True)
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None
+    ) as cluster:
+        there = run(asked, on=cluster.scheduler_address, quiet=True)
+
+    assert json.loads(there.to_json()) == json.loads(here.to_json())

@@ -1,0 +1,76 @@
+"""One function for trace files of every kind: the name and the columns say which reader it is for."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from takeup.caching.model import FlatTrace, Workload
+from takeup.caching.traces import read_trace
+from takeup.caching.traces.flat import write_oracle_general
+from takeup.errors import BadTrace
+
+DATA = Path(__file__).parent / "data"
+TASKS = "task,inputs,outputs,output_bytes\nload,,a,5\nread,a,,\n"
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("name", ["jobs.csv", "jobs.csv.gz", "JOBS.CSV"])
+def test_a_table_with_a_column_task_is_a_job_graph(tmp_path: Path, name: str) -> None:
+    data, notes = read_trace(written(tmp_path / name, TASKS))
+
+    assert isinstance(data, Workload)
+    assert (data.num_tasks, data.num_accesses, data.working_set_bytes, notes) == (2, 1, 5, ())
+
+
+@pytest.mark.parametrize("name", ["keys.csv", "keys.csv.gz", "KEYS.CSV"])
+def test_any_other_table_is_a_request_stream(tmp_path: Path, name: str) -> None:
+    data, notes = read_trace(written(tmp_path / name, "key\nx\ny\nx\n"))
+
+    assert isinstance(data, FlatTrace)
+    assert (data.requests.tolist(), notes) == ([0, 1, 0], ())
+
+
+@pytest.mark.parametrize("name", ["t.oracleGeneral", "t.oracleGeneral.gz", "t.bin", "t.bin.gz", "t.oraclegeneral"])
+def test_records_are_a_request_stream(tmp_path: Path, name: str) -> None:
+    write_oracle_general(tmp_path / name, FlatTrace("t", np.array([0, 1, 0], np.int32), np.array([5, 7])))
+    data, notes = read_trace(tmp_path / name)
+
+    assert isinstance(data, FlatTrace)
+    assert (data.requests.tolist(), data.block_bytes.tolist(), notes) == ([0, 1, 0], [5, 7], ())
+
+
+@pytest.mark.parametrize(("name", "version"), [("zip.eventlog", "4.3.0"), ("pagerank-3.5.eventlog.gz", "3.5.9")])
+def test_everything_else_is_an_event_log_and_says_of_what(name: str, version: str) -> None:
+    data, notes = read_trace(DATA / name)
+
+    assert isinstance(data, Workload)
+    assert notes[0].startswith(f"Spark {version}, application '")
+
+
+def test_a_log_that_ends_in_mid_line_is_read_when_that_is_allowed(tmp_path: Path) -> None:
+    whole = (DATA / "zip.eventlog").read_bytes()
+    (tmp_path / "cut").write_bytes(whole[:-20])
+    with pytest.raises(BadTrace, match="allow_truncated"):
+        read_trace(tmp_path / "cut")
+    _, notes = read_trace(tmp_path / "cut", allow_truncated=True)
+
+    assert any("is cut in the middle and left out" in note for note in notes)
+
+
+def test_a_file_that_is_nothing_of_the_kind_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BadTrace, match="every line of a Spark event log is one JSON event"):
+        read_trace(written(tmp_path / "letter.txt", "Dear all,\nhere is the trace.\n"))
+
+
+@pytest.mark.parametrize("name", ["none.csv", "none.oracleGeneral", "none"])
+def test_a_file_that_is_not_there_is_said(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadTrace, match=name):
+        read_trace(tmp_path / name)

@@ -1,0 +1,70 @@
+"""The reproduction of LRC: every check that counts holds, and what was not verified says so."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from takeup.core.report import Report, Source
+from takeup.papers import PAPERS, numbers, reproduce
+
+EXPECTED = numbers("lrc")
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return reproduce("lrc", quiet=True)
+
+
+def check(report: Report, name: str) -> Any:
+    return next(check for check in report.checks if check.name == name)
+
+
+def test_every_check_that_counts_holds(report: Report) -> None:
+    assert [check.name for check in report.checks if check.counts and not check.holds] == []
+    assert sum(check.counts for check in report.checks) >= 4
+
+
+def test_the_abstract_is_the_only_thing_quoted_from_the_paper(report: Report) -> None:
+    quoted = [(check.expected, check.relation) for check in report.checks if check.source == "paper"]
+
+    assert quoted == [(EXPECTED["speedup"]["over_lru_share"], "at least")]
+
+
+def test_remembered_numbers_are_unverified_and_explained(report: Report) -> None:
+    remembered = set(EXPECTED["remembered"].values())
+    matching = [check for check in report.checks if check.expected in remembered]
+
+    assert len(matching) == 4
+    assert all(check.source == "unverified" and check.why for check in matching)
+
+
+def test_there_is_one_table_and_two_charts_for_every_application(report: Report) -> None:
+    workloads = EXPECTED["setting"]["workloads"]
+
+    assert [table.title.rpartition(", ")[2] for table in report.tables] == workloads
+    assert len(report.series) == 2 * len(workloads)
+
+
+def test_lrc_has_at_least_the_hits_of_lru_at_every_size(report: Report) -> None:
+    for table in report.tables:
+        hits = {(row[0], row[1]): float(str(row[2])) for row in table.rows}
+        for (policy, cache), share in hits.items():
+            if policy == "lrc":
+                assert share >= hits["lru", cache]
+
+
+def test_the_largest_saving_is_the_one_in_the_table(report: Report) -> None:
+    times = {(row[0], row[1]): float(str(row[4])) for row in report.tables[0].rows}
+    savings = [1 - times["lrc", cache] / seconds for (policy, cache), seconds in times.items() if policy == "lru"]
+
+    assert check(report, "largest time saved on PageRank, LRC over LRU").ours == pytest.approx(max(savings))
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_group_of_numbers_names_a_source_we_know(paper: str) -> None:
+    groups = {name: group for name, group in numbers(paper).items() if name != "setting"}
+
+    assert groups
+    assert all(group["source"] in get_args(Source) for group in groups.values())

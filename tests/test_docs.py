@@ -1,0 +1,276 @@
+"""The documentation is true: generated parts are current, what it names exists, and what it shows runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from takeup.caching.engines import ENGINES
+from takeup.caching.policies import POLICIES
+from takeup.caching.traces import WORKLOADS
+from takeup.cli import takeup as command_tree
+from takeup.core.report import Check, Report
+from takeup.papers import PAPERS
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    path
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "changes/*.md",
+        "designs/*.md",
+        "src/**/*.md",
+        "benchmarks/*.md",
+        "tests/**/*.md",
+    )
+    for path in ROOT.glob(pattern)
+)
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+DOMAIN_README = (ROOT / "src/takeup/caching/README.md").read_text("utf-8")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def load_script() -> Any:
+    """scripts/docs.py as a module."""
+    spec = importlib.util.spec_from_file_location("docs_script", ROOT / "scripts" / "docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+docs = load_script()
+
+
+# Generated parts ------------------------------------------------------------------------------------------------------
+
+
+def test_generated_parts_are_current() -> None:
+    assert [name_of(path) for path in docs.outdated()] == [], "run `make docs`"
+
+
+def test_check_names_a_stale_page_and_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = docs.ROOT / "docs" / "stale.md"
+    monkeypatch.setattr(docs, "outdated", lambda: {page: "new text"})
+    monkeypatch.setattr(sys, "argv", ["docs.py", "--check"])
+
+    assert docs.main() == 1
+    assert capsys.readouterr().out == f"docs: {Path('docs/stale.md')} is out of date\n"
+    assert not page.exists()
+
+
+def test_only_what_stands_between_the_markers_is_replaced() -> None:
+    text = "before\n<!-- x:begin -->\nold\n<!-- x:end -->\nafter\n"
+
+    assert docs._between(text, "x", "new\n") == text.replace("old", "new")
+
+
+def test_the_cells_of_a_figure_share_one_row_with_their_largest_difference() -> None:
+    cells = [Check.near(f"cell {ours}", ours, 0.5, 0.02, source="measured") for ours in (0.5, 0.51, 0.485)]
+    other = Check.near("old", 1.0, 9.0, 0.1, source="unverified")
+    rows = list(docs.result_rows("lerc", Report("r", "papers", {}, 1, checks=(*cells, other))))
+
+    assert rows == [
+        ("LERC", "3 cells of the zip figure, largest difference", "0.015", "at most 0.02", "measured", "holds"),
+        ("LERC", "old", "1.000", "9 ± 0.1", "not verified", "differs"),
+    ]
+
+
+def test_fragments_are_gathered_by_kind(tmp_path: Path) -> None:
+    (tmp_path / "b.fixed.md").write_text("Now it\nworks.\n")
+    (tmp_path / "a.added.md").write_text("A thing.\n")
+    (tmp_path / "README.md").write_text("How to.\n")
+
+    assert docs.changelog(tmp_path) == "\n### Added\n\n- A thing.\n\n### Fixed\n\n- Now it works.\n\n"
+
+
+def test_every_fragment_has_a_kind_we_know() -> None:
+    names = [path.name for path in (ROOT / "changes").iterdir() if path.name != "README.md"]
+
+    assert names
+    assert all(name.split(".")[1:] in [[kind, "md"] for kind in docs.KINDS] for name in names)
+
+
+# Names ----------------------------------------------------------------------------------------------------------------
+
+
+def contexts(context: click.Context) -> Iterator[click.Context]:
+    yield context
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            command = context.command.get_command(context, name)
+            assert command is not None
+            yield from contexts(click.Context(command, context, name))
+
+
+ROOT_CONTEXT = click.Context(command_tree, info_name="takeup", **command_tree.context_settings)
+
+
+@pytest.mark.parametrize("context", list(contexts(ROOT_CONTEXT)), ids=lambda context: context.command_path)
+def test_every_command_and_option_is_in_the_reference(context: click.Context) -> None:
+    reference = (ROOT / "docs/reference/cli.md").read_text("utf-8")
+    _, found, rest = reference.partition(f"## {context.command_path}\n")
+    section = rest.partition("\n## ")[0]
+    options = [option for option in context.command.params if isinstance(option, click.Option)]
+
+    assert found
+    assert context.command.help
+    assert all(f"`{option.opts[0]}`" in section and option.help for option in options)
+
+
+@pytest.mark.parametrize("name", [*POLICIES, *WORKLOADS, *ENGINES])
+def test_every_policy_workload_and_engine_has_a_row_in_its_domain(name: str) -> None:
+    assert f"\n| `{name}` | " in DOMAIN_README
+
+
+@pytest.mark.parametrize("name", [*POLICIES, *WORKLOADS, *ENGINES])
+def test_the_help_names_every_policy_workload_and_engine(name: str) -> None:
+    reference = (ROOT / "docs/reference/cli.md").read_text("utf-8")
+
+    assert re.search(rf"\b{name}\b", reference)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_paper_has_results_in_the_readme_and_is_named_in_the_help(paper: str) -> None:
+    reference = (ROOT / "docs/reference/cli.md").read_text("utf-8").partition("## takeup reproduce\n")[2]
+
+    assert f"\n| {paper.upper()} | " in (ROOT / "README.md").read_text("utf-8")
+    assert re.search(rf"\b{paper}\b", reference)
+
+
+# Links ----------------------------------------------------------------------------------------------------------------
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    targets = [target for target in LINK.findall(FENCE.sub("", text)) if not target.startswith(("http", "#"))]
+    return [target for target in targets if not (page.parent / target.partition("#")[0]).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    assert broken_links(page, page.read_text("utf-8")) == []
+
+
+def test_a_broken_link_is_found() -> None:
+    assert broken_links(ROOT / "README.md", "[here](LICENSE) and [there](nowhere.md#x)") == ["nowhere.md#x"]
+
+
+def test_every_guide_and_concept_is_in_the_index() -> None:
+    index = (ROOT / "docs/index.md").read_text("utf-8")
+    pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md") if path.name != "index.md"]
+
+    assert pages
+    assert [str(page) for page in pages if f"({page.as_posix()})" not in index] == []
+
+
+# Commands and programs that are shown ---------------------------------------------------------------------------------
+
+
+def shown_lines(page: Path, program: str) -> Iterator[str]:
+    """Lines in code blocks that call the program."""
+    for _, body in FENCE.findall(page.read_text("utf-8")):
+        yield from (line for line in body.splitlines() if line.startswith(f"{program} "))
+
+
+SHOWN = [(name_of(page), line) for page in PAGES for line in shown_lines(page, "takeup")]
+
+
+@pytest.mark.parametrize(("page", "line"), SHOWN)
+def test_every_takeup_line_is_understood(page: str, line: str) -> None:
+    context: click.Context = ROOT_CONTEXT
+    words = shlex.split(line, comments=True)[1:]
+    while isinstance(context.command, click.Group):
+        command = context.command.get_command(context, words[0])
+        assert command is not None, f"{page}: no command {words[0]}"
+        context, words = click.Context(command, context, words[0]), words[1:]
+    parsed = context.command.make_context(context.info_name, words, ROOT_CONTEXT)
+
+    assert parsed.params
+
+
+def test_files_of_this_repository_that_commands_name_exist() -> None:
+    words = [word for _, line in SHOWN for word in shlex.split(line) if word.startswith("tests/")]
+
+    assert words
+    assert [word for word in words if not (ROOT / word).exists()] == []
+
+
+def test_every_make_line_names_a_target() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    used = {line.split()[1] for page in PAGES for line in shown_lines(page, "make")}
+
+    assert {"run", "test"} <= used <= targets
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_prints_what_stands_beside_it(example: Path, tmp_path: Path) -> None:
+    ran = subprocess.run([sys.executable, example], check=False, cwd=tmp_path, capture_output=True, text=True)
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == example.with_suffix(".out").read_text("utf-8")
+
+
+def test_the_readme_shows_the_example_and_its_output() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    program = (ROOT / "examples/compare_policies.py").read_text("utf-8")
+    python = next(body for language, body in FENCE.findall(readme) if language == "python")
+
+    assert program.endswith(python)
+    assert (ROOT / "examples/compare_policies.out").read_text("utf-8") in readme
+
+
+def test_the_table_of_the_guide_is_what_the_command_says() -> None:
+    from takeup.again import run_values
+
+    guide = (ROOT / "docs/guides/what-if-from-an-event-log.md").read_text("utf-8")
+    log = str(ROOT / "tests/caching/data/pagerank.eventlog.gz")
+    policies = ["lru", "lrc", "lerc", "dag", "min"]
+    scenario = {"domain": "caching", "verb": "whatif", "trace": log, "policies": policies, "miss": "recompute"}
+    report = run_values(scenario, "guide", quiet=True)
+
+    for policy, _, hits, effective, time_s, *_ in report.tables[0].rows:
+        assert f"| {policy} | {hits:.3f} | {effective:.3f} | {time_s:.1f} |\n" in guide
+
+
+def test_the_example_worked_by_hand_is_the_one_that_is_printed() -> None:
+    concept = (ROOT / "docs/concepts/caching.md").read_text("utf-8")
+    printed = (ROOT / "examples/group_table.out").read_text("utf-8")
+    rows = [re.findall(r"\d/\d", line) for line in concept.splitlines() if re.search(r"\d/\d", line)]
+
+    assert rows == [re.findall(r"\d/\d", line) for line in printed.splitlines() if re.search(r"\d/\d", line)]
+
+
+def test_the_scenario_and_the_task_table_of_the_guides_can_be_run(tmp_path: Path) -> None:
+    from takeup.again import run_values
+    from takeup.core.scenario import load_scenario
+
+    blocks = {
+        language: body
+        for page in sorted((ROOT / "docs/guides").glob("*.md"))
+        for language, body in FENCE.findall(page.read_text("utf-8"))
+    }
+    (tmp_path / "scenario.toml").write_text(blocks["toml"])
+    (tmp_path / "jobs.csv").write_text(blocks["csv"])
+    scenario = run_values(load_scenario(tmp_path / "scenario.toml"), "guide", quiet=True)
+    trace = {"domain": "caching", "verb": "compare", "trace": str(tmp_path / "jobs.csv"), "capacities": ["12MB"]}
+
+    assert len(scenario.tables[0].rows) == 4
+    assert run_values(trace, "guide", quiet=True).tables[0].rows[0][0] == "lru"

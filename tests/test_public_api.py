@@ -1,0 +1,156 @@
+"""Public names: sorted, complete, documented; and importing the package costs nothing."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import takeup.caching
+
+SOURCE = Path(__file__).parent.parent / "src"
+HEAVY = {"numba", "numpy", "pandas", "pyarrow", "pydantic", "rich", "scipy", "vl_convert"}
+
+
+def module_names() -> list[str]:
+    paths = (path.relative_to(SOURCE).with_suffix("") for path in sorted(SOURCE.rglob("*.py")))
+    names = [".".join(path.parts).removesuffix(".__init__") for path in paths]
+    return [name for name in names if not name.endswith("__main__")]
+
+
+MODULES = module_names()
+WITH_NAMES = [name for name in MODULES if hasattr(import_module(name), "__all__")]
+
+
+def defined_names(module: ModuleType) -> set[str]:
+    """Public functions and classes that the source of the module defines."""
+    tree = ast.parse(inspect.getsource(module))
+    definitions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return {node.name for node in definitions if not node.name.startswith("_")}
+
+
+def kind(name: str) -> int:
+    """Constants come first, then types, then functions."""
+    return 0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2
+
+
+@pytest.mark.parametrize("name", WITH_NAMES)
+def test_public_names_are_sorted(name: str) -> None:
+    names = list(import_module(name).__all__)
+
+    assert names == sorted(set(names), key=lambda entry: (kind(entry), entry))
+
+
+@pytest.mark.parametrize("name", WITH_NAMES)
+def test_public_names_exist_and_are_documented(name: str) -> None:
+    module = import_module(name)
+
+    for entry in module.__all__:
+        value = getattr(module, entry)
+        if inspect.isfunction(value) or (inspect.isclass(value) and value.__module__.startswith("takeup")):
+            assert inspect.getdoc(value), entry
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_says_what_it_is(name: str) -> None:
+    assert (import_module(name).__doc__ or "").strip()
+
+
+# What a module defines for its neighbours only. The list may shrink, not grow.
+INTERNAL = {
+    "takeup.caching.experiment": {"load"},
+    "takeup.caching.simulate": {"Timeline", "WorkerStore", "ignore"},
+}
+
+
+@pytest.mark.parametrize("name", [name for name in WITH_NAMES if not name.endswith("commands")])
+def test_what_a_module_defines_is_public_or_private_by_its_name(name: str) -> None:
+    module = import_module(name)
+
+    assert defined_names(module) - set(module.__all__) == INTERNAL.get(name, set())
+
+
+# Lazy names -----------------------------------------------------------------------------------------------------------
+
+
+def homes_of_caching() -> dict[str, str]:
+    return {name: home for home, names in takeup.caching._HOMES.items() for name in names}
+
+
+def typed_homes_of_caching() -> dict[str, str]:
+    """The same, as the type checker reads it."""
+    tree = ast.parse(inspect.getsource(takeup.caching))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    found = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module).removeprefix("takeup.caching.") for node in found for alias in node.names}
+
+
+def test_the_three_lists_of_lazy_names_agree() -> None:
+    assert homes_of_caching() == typed_homes_of_caching()
+    assert set(homes_of_caching()) == set(takeup.caching.__all__)
+    assert dir(takeup.caching) == sorted(takeup.caching.__all__)
+
+
+def outcome(program: str) -> str:
+    """What a fresh Python prints when it runs the program."""
+    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+
+
+def test_every_lazy_name_is_the_one_its_home_defines() -> None:
+    program = """
+from importlib import import_module
+import takeup.caching as caching
+wrong = [
+    name for home, names in caching._HOMES.items() for name in names
+    if getattr(caching, name) is not getattr(import_module(f"takeup.caching.{home}"), name)
+]
+print(wrong)
+"""
+    assert outcome(program) == "[]\n"
+
+
+@pytest.mark.xfail(strict=True, reason="the module takeup.caching.simulate hides the function once it is imported")
+def test_a_lazy_name_stays_the_same_after_its_module_was_imported() -> None:
+    program = "import takeup.caching.simulate\nfrom takeup.caching import simulate\nprint(callable(simulate))"
+
+    assert outcome(program) == "True\n"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = takeup.caching.nothing
+
+
+# Cost of importing ----------------------------------------------------------------------------------------------------
+
+
+def loaded_by(program: str) -> set[str]:
+    printed = outcome(f"import sys\n{program}\nprint('loaded:', *sys.modules)")
+    return {name.partition(".")[0] for name in printed.rpartition("loaded:")[2].split()}
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["import takeup", "import takeup.caching", "import takeup.errors, takeup.core.units, takeup.core.files"],
+)
+def test_importing_loads_nothing_heavy(program: str) -> None:
+    assert loaded_by(program) & (HEAVY | {"click"}) == set()
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "caching --help", "caching compare --help", "tour -h"])
+def test_help_loads_nothing_heavy(arguments: str) -> None:
+    program = f"""
+from takeup.cli import main
+sys.argv = "takeup {arguments}".split()
+try:
+    main()
+except SystemExit:
+    pass
+"""
+    assert loaded_by(program) & HEAVY == set()

@@ -1,0 +1,70 @@
+"""The tour shows every system that is present, and shows it winning where its paper says it wins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from takeup.core.report import Report
+from takeup.papers import PAPERS
+from takeup.tour import STOPS, tour
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tour")
+
+
+@pytest.fixture(scope="module")
+def result(folder: Path) -> Result:
+    return CliRunner().invoke(tour, ["--out", str(folder)])
+
+
+def column(report: Report, policy: str, name: str) -> list[float]:
+    """The numbers of a policy, by size of the cache."""
+    table = report.tables[0]
+    index = [column.name for column in table.columns].index(name)
+    return [float(str(row[index])) for row in table.rows if row[0] == policy]
+
+
+def test_there_is_a_stop_for_every_paper() -> None:
+    assert [stop.system for stop in STOPS] == list(PAPERS)
+
+
+def test_every_stop_prints_its_sentence_and_its_table(result: Result) -> None:
+    assert result.exit_code == 0
+    for stop in STOPS:
+        assert f"{stop.system.upper()}. {stop.sentence}" in result.stdout
+
+
+def test_the_person_is_told_what_happens_on_stderr(result: Result, folder: Path) -> None:
+    assert [line.partition(":")[0] for line in result.stderr.splitlines() if "running" in line] == ["lrc", "lerc"]
+    assert f"open {folder / 'index.html'} in a browser" in result.stderr
+
+
+@pytest.mark.usefixtures("result")
+def test_the_index_links_to_pages_that_exist(folder: Path) -> None:
+    index = (folder / "index.html").read_text()
+
+    for stop in STOPS:
+        assert f'href="{stop.system}/report.html"' in index
+        assert (folder / stop.system / "report.html").exists()
+
+
+@pytest.mark.usefixtures("result")
+def test_lrc_is_never_slower_than_lru(folder: Path) -> None:
+    report = Report.load(folder / "lrc" / "report.json")
+    pairs = zip(column(report, "lrc", "time"), column(report, "lru", "time"), strict=True)
+
+    assert all(lrc <= lru for lrc, lru in pairs)
+
+
+@pytest.mark.usefixtures("result")
+def test_all_hits_of_lerc_are_effective_where_those_of_lrc_are_not(folder: Path) -> None:
+    report = Report.load(folder / "lerc" / "report.json")
+    lerc, lrc = column(report, "lerc", "effective"), column(report, "lrc", "effective")
+
+    assert lerc == column(report, "lerc", "hits")
+    assert all(ours > theirs for ours, theirs in zip(lerc, lrc, strict=True))
