@@ -173,6 +173,57 @@ def test_a_chain_of_lost_blocks_is_wanted_again_down_to_its_beginning() -> None:
     assert wanted == [(0, 1, 1), (1, 1, 1)]
 
 
+def test_a_new_job_wants_the_whole_lineage_of_what_was_lost() -> None:
+    builder = tiny(">a", "a>b", "b>c", ">x")
+    builder.block("y", 1)
+    builder.task(outputs="y", job=1)
+    builder.task(inputs="c", job=1)
+    wanted: list[tuple[int, ...]] = []
+    engine = EngineModel(1, "recompute", profile="online")
+    simulation = Simulation(find_policy("lru"), builder.build(), engine, lambda block, _: look(block))
+
+    def look(block: int) -> None:
+        if block == 4:  # y, the first block of the second job: a, b and c have all been lost by then
+            wanted.append(tuple(simulation.table.rc(other) for other in range(3)))
+
+    simulation.run()
+
+    assert wanted == [(1, 1, 1)]
+
+
+# What a loss would cost ---------------------------------------------------------------------------------------------
+
+
+def costs_at_every_put(builder: WorkloadBuilder, engine: EngineModel) -> list[tuple[int, float]]:
+    """Each block that is put, and the seconds it is said to take to bring it back."""
+    seen: list[tuple[int, float]] = []
+    simulation = Simulation(find_policy("lru"), builder.build(), engine, lambda block, _: look(block))
+
+    def look(block: int) -> None:
+        seen.append((block, simulation.table.cost_s(block)))
+
+    simulation.run()
+    return seen
+
+
+def test_a_block_without_a_copy_on_disk_costs_a_write_and_a_read() -> None:
+    costs = costs_at_every_put(tiny(">a", ">b", "a", a=4, b=4), EngineModel(4, disk_bytes_per_s=2.0))
+
+    assert costs == [(0, 2 * 2.0), (1, 2 * 2.0), (0, 2.0)]
+
+
+def test_a_block_to_recompute_costs_its_task_and_the_inputs_that_are_lost_too() -> None:
+    builder = WorkloadBuilder("costs")
+    for block in "azb":
+        builder.block(block, 1)
+    builder.task(outputs="a", compute_s=1)
+    builder.task(outputs="z", compute_s=2)
+    builder.task(inputs="az", outputs="b", compute_s=4)
+
+    # z pushes a out; a comes back and is refused, because z is pinned; so b would need a again, but not z.
+    assert costs_at_every_put(builder, EngineModel(1, "recompute")) == [(0, 1.0), (1, 2.0), (0, 1.0), (2, 4.0 + 1.0)]
+
+
 # Time ---------------------------------------------------------------------------------------------------------------
 
 

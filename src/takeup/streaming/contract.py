@@ -1,0 +1,27 @@
+"""The seam of streaming: a solver answers from a chain, an engine measures what a player lived through. Open this first.
+
+The "policy" of this domain is a solver: pure mathematics, state in, distribution out. Simulators and the real HTTP ring
+are its engines: they play the same cell and fill the same `Answer`, with standard errors, so that both can be compared.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from takeup.streaming.model import Answer, Cell, Chain, Player
+
+__all__ = ["Engine", "Solver"]
+
+
+class Solver(Protocol):
+    """Computes what viewers experience."""
+
+    def solve(self, chain: Chain, player: Player) -> Answer:
+        """The exact answer for videos that see this chain."""
+
+
+class Engine(Protocol):
+    """Lets videos happen and measures what viewers experience."""
+
+    def measure(self, cell: Cell, player: Player) -> Answer:
+        """The measured answer, with standard errors."""

@@ -1,0 +1,185 @@
+"""The nouns of streaming: a cell that videos share, a player with its thresholds, the chain behind both, an answer.
+
+Content is measured in seconds of video throughout: a buffer of 5 s, a fill rate of 1.2 seconds of video per second.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.errors import BadInput
+
+__all__ = ["Answer", "Capacity", "Cell", "Chain", "Estimate", "Player", "Views"]
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """One class of videos by length: its share of all arrivals, and its mean length (exponential within the class)."""
+
+    share: float
+    mean_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """A cell whose throughput changes: levels relative to the mean, and the rates per second of going between them."""
+
+    levels: Floats
+    generator: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A radio cell or link that all its videos share equally, and the traffic that comes to it.
+
+    Videos arrive at random (Poisson), at most `max_users` download at a time, further ones are blocked. A video leaves
+    when it is *downloaded*. `opportunistic` serves the user with the best channel, which makes sharing more efficient.
+    """
+
+    capacity_bps: float
+    bitrate_bps: float
+    arrivals_per_s: float
+    max_users: int
+    views: tuple[Views, ...] = (Views(1.0, 60.0),)
+    opportunistic: bool = False
+    capacity: Capacity | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("capacity_bps", "bitrate_bps", "arrivals_per_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise BadInput(f"{name} is {value}; give a finite number above zero")
+        if self.max_users < 1:
+            raise BadInput(f"max_users is {self.max_users}; a cell serves at least one user")
+        if not self.views or any(v.share <= 0 or not 0 < v.mean_s < math.inf for v in self.views):
+            raise BadInput("every class of views needs a share above zero and a finite mean length above zero seconds")
+        if abs(sum(v.share for v in self.views) - 1) > 1e-9:
+            raise BadInput(f"the shares of the views add up to {sum(v.share for v in self.views):g}; make it 1")
+
+    @property
+    def speed(self) -> float:
+        """Seconds of video per second that the whole cell can deliver."""
+        return self.capacity_bps / self.bitrate_bps
+
+    @property
+    def mean_video_s(self) -> float:
+        return sum(v.share * v.mean_s for v in self.views)
+
+    @property
+    def load(self) -> float:
+        """Offered content over capacity; above 1 is allowed, because admission limits the users."""
+        return self.arrivals_per_s * self.mean_video_s / self.speed
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """When playback starts, and when it resumes after a stall: seconds of video in the buffer."""
+
+    start_s: float
+    resume_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("start_s", self.start_s), ("resume_s", self.again_s)):
+            if not (math.isfinite(value) and value >= 0):
+                raise BadInput(f"{name} is {value}; give a finite number of seconds, zero or more")
+
+    @property
+    def again_s(self) -> float:
+        """The resume threshold, which is the start threshold unless it was given."""
+        return self.start_s if self.resume_s is None else self.resume_s
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What one video sees while it downloads: a Markov chain of states with a fill rate each.
+
+    `generator` are the rates between states (rows sum to zero), `end` the rate at which the download ends in a state,
+    `fill` the seconds of video that arrive per second, `drain` those that are played, `variance` the variance per
+    second of the difference, `initial` the law of the state that an accepted video finds. `blocked_share` of the
+    arrivals are turned away.
+    """
+
+    generator: Floats
+    end: Floats
+    fill: Floats
+    initial: Floats
+    drain: Floats = field(default_factory=lambda: np.ones(0))
+    variance: Floats = field(default_factory=lambda: np.zeros(0))
+    blocked_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        n = len(self.fill)
+        if len(self.drain) == 0:
+            object.__setattr__(self, "drain", np.ones(n))
+        if len(self.variance) == 0:
+            object.__setattr__(self, "variance", np.zeros(n))
+        self._check()
+
+    @property
+    def num_states(self) -> int:
+        return len(self.fill)
+
+    @property
+    def killed(self) -> Floats:
+        """The generator with the end of the download as a way out: rows sum to minus the end rate."""
+        return self.generator - np.diag(self.end)
+
+    def _check(self) -> None:
+        n = len(self.fill)
+        shapes = {field.name: getattr(self, field.name).shape for field in fields(self)[:6]}
+        if any(shape != ((n, n) if name == "generator" else (n,)) for name, shape in shapes.items()):
+            raise BadInput(f"a chain of {n} states needs {n} x {n} rates and vectors of {n}; found {shapes}")
+        arrays = (self.generator, self.end, self.fill, self.initial, self.drain, self.variance)
+        if not all(np.isfinite(array).all() for array in arrays):
+            raise BadInput("a chain must hold finite numbers only; look for nan or infinite rates")
+        off_diagonal = self.generator - np.diag(np.diag(self.generator))
+        scale = max(1.0, float(np.abs(self.generator).max(initial=0)))
+        if off_diagonal.min(initial=0) < 0 or np.abs(self.generator.sum(axis=1)).max(initial=0) > 1e-9 * scale:
+            raise BadInput("the rates of a chain must be zero or more, with rows that sum to zero on the diagonal")
+        if self.fill.min() <= 0 or self.end.min() < 0 or self.variance.min() < 0 or self.drain.min() <= 0:
+            raise BadInput("fill and drain rates must be above zero, end rates and variances zero or more")
+        if self.initial.min() < 0 or abs(self.initial.sum() - 1) > 1e-9:
+            raise BadInput(f"the initial law of a chain sums to {self.initial.sum():g}; make it 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number with its standard error: 0 where it is exact."""
+
+    value: float
+    error: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What viewers experience, from equations or from a simulation; both fill the same fields.
+
+    A stall is a buffer that runs empty while the download goes on; `num_stalls` counts them per video without the
+    start-up. `stall_s` is the expected time spent in stalls, `finished_early` the share of videos that were downloaded
+    before playback could start.
+    """
+
+    source: str
+    startup_s: Estimate
+    stall_probability: Estimate
+    num_stalls: Estimate
+    stall_s: Estimate
+    finished_early: Estimate
+    blocked_share: Estimate
+    num_videos: int = 0
+
+    def z_scores(self, other: Answer) -> dict[str, float]:
+        """By how many standard errors two answers differ, for every quantity that has an error."""
+        scores = {}
+        for name in ("startup_s", "stall_probability", "num_stalls", "stall_s", "finished_early", "blocked_share"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            error = math.hypot(mine.error, theirs.error)
+            if error > 0:
+                scores[name] = (mine.value - theirs.value) / error
+        return scores
