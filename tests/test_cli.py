@@ -236,7 +236,7 @@ def test_a_misused_command_shows_its_usage(run: Run, arguments: tuple[str, ...],
 
 
 BAD_OPTIONS = [
-    (("--capacity", "0"), "'0' leaves no room at all"),
+    (("--capacity", "0"), "above zero, such as '2GB' or '40%'"),
     (("--capacity", "-5MB"), "'-5MB' is not a size"),
     (("--capacity", "lots"), "'lots' is not a size"),
     (("--seed", "-1"), "the seed is -1"),

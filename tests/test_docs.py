@@ -17,6 +17,7 @@ import pytest
 from takeup.caching.engines import ENGINES
 from takeup.caching.policies import POLICIES
 from takeup.caching.traces import WORKLOADS
+from takeup.cli import COMMANDS
 from takeup.cli import takeup as command_tree
 from takeup.core.report import Check, Report
 from takeup.papers import PAPERS
@@ -146,6 +147,12 @@ def test_the_help_names_every_policy_workload_and_engine(name: str) -> None:
     reference = (ROOT / "docs/reference/cli.md").read_text("utf-8")
 
     assert re.search(rf"\b{name}\b", reference)
+
+
+@pytest.mark.parametrize("domain", [name for name in COMMANDS if (ROOT / "src/takeup" / name).is_dir()])
+def test_every_domain_on_the_command_line_is_described(domain: str) -> None:
+    assert f"[{domain}](src/takeup/{domain}/README.md)" in (ROOT / "README.md").read_text("utf-8")
+    assert (ROOT / f"docs/concepts/{domain}.md").exists()
 
 
 @pytest.mark.parametrize("paper", PAPERS)

@@ -191,6 +191,20 @@ def test_a_new_job_wants_the_whole_lineage_of_what_was_lost() -> None:
     assert wanted == [(1, 1, 1)]
 
 
+def test_a_lineage_may_be_longer_than_python_lets_functions_nest() -> None:
+    builder, length = WorkloadBuilder("long chain"), 1200
+    for block in range(length):
+        builder.block(block, 1)
+        builder.task(inputs=[block - 1] if block else [], outputs=[block])
+    for other in "xy":
+        builder.block(other, 1)
+        builder.task(outputs=other)
+    builder.task(inputs=[length - 1])
+
+    # x and y push out the last two blocks, all that a cache of two still holds of the chain.
+    assert run("lru", builder, 2, miss="recompute").num_recomputed == length
+
+
 # What a loss would cost ---------------------------------------------------------------------------------------------
 
 

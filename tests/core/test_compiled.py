@@ -76,7 +76,6 @@ def test_a_folder_that_cannot_be_read_or_changed_is_left_alone(folder: Path, mon
     assert names(folder) == {"first.nbi", "first.1.nbc", "first.pyc"}
 
 
-@pytest.mark.xfail(raises=ValueError, strict=True, reason="the newest of no sources is asked for")
 @pytest.mark.parametrize("place", ["not there", "empty"])
 def test_a_folder_without_sources_is_silent(tmp_path: Path, place: str) -> None:
     (tmp_path / "empty").mkdir()

@@ -83,3 +83,9 @@ def test_what_is_shown_reads_back_within_its_three_digits(num_bytes: int) -> Non
 def test_whole_bytes_are_exact(num_bytes: int) -> None:
     assert parse_amount(str(num_bytes)) == Amount(float(num_bytes))
     assert parse_amount(f"{num_bytes}B").of(1) == num_bytes
+
+
+@pytest.mark.parametrize("text", ["1e400", "1e30GB", "9300PB"])
+def test_more_than_any_machine_has_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="more than any machine has"):
+        parse_amount(text)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from takeup.caching.policies import POLICIES, find_policy
     from takeup.caching.policies.fast.flat import replay_flat
     from takeup.caching.policies.fast.replay import replay
-    from takeup.caching.simulate import simulate
     from takeup.caching.traces import WORKLOADS, generate, read_trace
     from takeup.caching.traces.builder import WorkloadBuilder
 
@@ -41,7 +40,6 @@ __all__ = [
     "read_trace",
     "replay",
     "replay_flat",
-    "simulate",
 ]
 
 _HOMES = {
@@ -51,7 +49,6 @@ _HOMES = {
     "policies": ("POLICIES", "find_policy"),
     "policies.fast.flat": ("replay_flat",),
     "policies.fast.replay": ("replay",),
-    "simulate": ("simulate",),
     "engines.local": ("LocalStore",),
     "traces": ("WORKLOADS", "generate", "read_trace"),
     "traces.builder": ("WorkloadBuilder",),

@@ -29,7 +29,6 @@ from takeup.errors import BadInput, BadTrace
 
 __all__ = ["CachingScenario", "run", "run_again"]
 
-LARGEST_BYTES = 2**63
 SHOWN_DECISIONS = 20
 WORTH_PROCESSES = 20_000_000  # accesses; below that, starting processes takes longer than the replay
 
@@ -101,7 +100,7 @@ def run(scenario: CachingScenario, *, on: str | None = None, quiet: bool = False
         return _run_engine(scenario, quiet)
     data, notes = load(scenario)
     points: list[Point] = [
-        (scenario, policy, _capacity_bytes(size, data.working_set_bytes))
+        (scenario, policy, parse_amount(size).of(data.working_set_bytes))
         for size in scenario.capacities
         for policy in scenario.policies
     ]
@@ -145,13 +144,6 @@ def _version(path: Path) -> object:
 
 def _num_accesses(data: Workload | FlatTrace) -> int:
     return len(data.requests) if isinstance(data, FlatTrace) else data.num_accesses
-
-
-def _capacity_bytes(size: str, working_set_bytes: int) -> int:
-    amount = parse_amount(size)
-    if amount.value * (working_set_bytes if amount.is_share else 1) >= LARGEST_BYTES:
-        raise BadInput(f"a cache of {size!r} is beyond what can be counted; give a size below 8 EiB")
-    return amount.of(working_set_bytes)
 
 
 def _title(scenario: CachingScenario, data: Workload | FlatTrace) -> str:
@@ -203,7 +195,7 @@ def _run_engine(scenario: CachingScenario, quiet: bool) -> Report:
     if not isinstance(data, Workload):
         raise BadInput(f"{data.name} is a plain request stream; an engine runs tasks, give a job graph or an event log")
     workload = shrink(data, scenario.working_set_bytes)
-    model = _model(scenario, _capacity_bytes(scenario.capacities[0], workload.working_set_bytes))
+    model = _model(scenario, parse_amount(scenario.capacities[0]).of(workload.working_set_bytes))
     spec = find_policy(scenario.policies[0])
     if scenario.dry_run:
         return _dry_run(scenario, spec, workload, model)

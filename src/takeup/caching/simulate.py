@@ -99,23 +99,28 @@ class Simulation:
         self._measure_inactive()
 
     def _restore(self, block: int, restored: dict[int, None]) -> float:
-        """Bring a missing block, and what it needs, back for the running task; the seconds this takes."""
-        if block in restored:
-            return 0.0
-        producer = self.producer[block]
-        if self.engine.miss == "disk" or producer < 0:
-            restored[block] = None
-            self.counts["read_bytes"] += self.block_bytes[block]
-            return self._read_s(block)
-        seconds = float(self.workload.task_compute_s[producer])
-        for needed in self.workload.inputs(producer):
-            if self.table.in_memory(needed):
-                self._store_of(needed).policy.read(needed)
-            else:
-                seconds += self._restore(needed, restored)
-        restored[block] = None
-        self.counts["num_recomputed"] += 1
-        self.table.close(producer)
+        """Bring a missing block, and what it needs, back for the running task; the seconds this takes.
+
+        Depth first with a stack of its own, because a lineage may be longer than Python lets a function call itself.
+        """
+        seconds, waiting = 0.0, [(block, False)]
+        while waiting:
+            block, has_inputs = waiting.pop()
+            producer = self.producer[block]
+            if has_inputs:
+                restored[block] = None
+                seconds += float(self.workload.task_compute_s[producer])
+                self.counts["num_recomputed"] += 1
+                self.table.close(producer)
+            elif self.table.in_memory(block):
+                self._store_of(block).policy.read(block)
+            elif block not in restored and (self.engine.miss == "disk" or producer < 0):
+                restored[block] = None
+                seconds += self._read_s(block)
+                self.counts["read_bytes"] += self.block_bytes[block]
+            elif block not in restored:
+                waiting.append((block, True))
+                waiting += [(needed, False) for needed in reversed(self.workload.inputs(producer))]
         return seconds
 
     def _put(self, block: int, pinned: Collection[int]) -> None:
@@ -151,14 +156,16 @@ class Simulation:
 
     def _want_again(self, block: int) -> None:
         """If a lost block with readers must be computed again, its producer becomes a consumer once more."""
-        producer = self.producer[block]
-        if self.engine.miss == "disk" or producer < 0 or self.table.is_open(producer):
-            return
-        needed = self.workload.inputs(producer)
-        if needed and self.table.is_lost(block) and self.table.rc(block) > 0:
-            self.table.open(producer, needed, self.table.next_use(block), int(self.table.next_stage(block)))
-            for block_needed in needed:
-                self._want_again(block_needed)
+        waiting = [] if self.engine.miss == "disk" else [block]
+        while waiting:
+            block = waiting.pop()
+            producer = self.producer[block]
+            if producer < 0 or self.table.is_open(producer):
+                continue
+            needed = self.workload.inputs(producer)
+            if needed and self.table.is_lost(block) and self.table.rc(block) > 0:
+                self.table.open(producer, needed, self.table.next_use(block), int(self.table.next_stage(block)))
+                waiting += reversed(needed)
 
     def _cost_s(self, block: int) -> float:
         """Seconds to bring the block back after a loss, writing it out first if there is no copy on disk."""

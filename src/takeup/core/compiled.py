@@ -50,7 +50,7 @@ def drop_stale_code(module_file: str) -> None:
     """Forget the compiled code beside `module_file` if a source in its folder is newer. Never fails."""
     folder = Path(module_file).parent
     with suppress(OSError):
-        newest_source = max(path.stat().st_mtime for path in folder.glob("*.py"))
+        newest_source = max((path.stat().st_mtime for path in folder.glob("*.py")), default=0.0)
         compiled = [*folder.glob("__pycache__/*.nbi"), *folder.glob("__pycache__/*.nbc")]
         if any(path.stat().st_mtime < newest_source for path in compiled):
             for path in compiled:

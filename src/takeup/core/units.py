@@ -14,6 +14,7 @@ _FACTORS = {"": 1, "B": 1} | {
     for power, prefix in enumerate("KMGTP", start=1)
     for suffix, base in (("", 1000), ("B", 1000), ("IB", 1024))
 }
+_LARGEST = 2.0**63
 _PATTERN = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]+)?)\s*(%|[A-Za-z]*)\s*")
 
 
@@ -26,7 +27,10 @@ class Amount:
 
     def of(self, whole_bytes: int) -> int:
         """Bytes, where the whole is `whole_bytes`; at least one."""
-        return max(1, round(self.value * whole_bytes)) if self.is_share else round(self.value)
+        num_bytes = self.value * whole_bytes if self.is_share else self.value
+        if num_bytes >= _LARGEST:
+            raise BadInput(f"{num_bytes:g} bytes are more than any machine has; give a smaller size or share")
+        return max(1, round(num_bytes)) if self.is_share else round(num_bytes)
 
 
 def parse_amount(text: str) -> Amount:
@@ -38,6 +42,7 @@ def parse_amount(text: str) -> Amount:
     amount = Amount(float(match.group(1)) * (0.01 if unit == "%" else _FACTORS[unit]), is_share=unit == "%")
     if amount.value <= 0:
         raise BadInput(f"{text!r} leaves no room at all; write a size above zero, such as '2GB' or '40%'")
+    amount.of(1)
     return amount
 
 

@@ -102,7 +102,7 @@ class Chain:
     `generator` are the rates between states (rows sum to zero), `end` the rate at which the download ends in a state,
     `fill` the seconds of video that arrive per second, `drain` those that are played, `variance` the variance per
     second of the difference, `initial` the law of the state that an accepted video finds. `blocked_share` of the
-    arrivals are turned away.
+    arrivals are turned away. `give_up` is the rate at which viewers leave while they wait, at the start or in a stall.
     """
 
     generator: Floats
@@ -112,6 +112,7 @@ class Chain:
     drain: Floats = field(default_factory=lambda: np.ones(0))
     variance: Floats = field(default_factory=lambda: np.zeros(0))
     blocked_share: float = 0.0
+    give_up: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         n = len(self.fill)
@@ -119,6 +120,8 @@ class Chain:
             object.__setattr__(self, "drain", np.ones(n))
         if len(self.variance) == 0:
             object.__setattr__(self, "variance", np.zeros(n))
+        if len(self.give_up) == 0:
+            object.__setattr__(self, "give_up", np.zeros(n))
         self._check()
 
     @property
@@ -132,18 +135,20 @@ class Chain:
 
     def _check(self) -> None:
         n = len(self.fill)
-        shapes = {field.name: getattr(self, field.name).shape for field in fields(self)[:6]}
+        arrays = {name.name: getattr(self, name.name) for name in fields(self) if name.name != "blocked_share"}
+        shapes = {name: array.shape for name, array in arrays.items()}
         if any(shape != ((n, n) if name == "generator" else (n,)) for name, shape in shapes.items()):
             raise BadInput(f"a chain of {n} states needs {n} x {n} rates and vectors of {n}; found {shapes}")
-        arrays = (self.generator, self.end, self.fill, self.initial, self.drain, self.variance)
-        if not all(np.isfinite(array).all() for array in arrays):
+        if not all(np.isfinite(array).all() for array in arrays.values()):
             raise BadInput("a chain must hold finite numbers only; look for nan or infinite rates")
         off_diagonal = self.generator - np.diag(np.diag(self.generator))
         scale = max(1.0, float(np.abs(self.generator).max(initial=0)))
         if off_diagonal.min(initial=0) < 0 or np.abs(self.generator.sum(axis=1)).max(initial=0) > 1e-9 * scale:
             raise BadInput("the rates of a chain must be zero or more, with rows that sum to zero on the diagonal")
-        if self.fill.min() <= 0 or self.end.min() < 0 or self.variance.min() < 0 or self.drain.min() <= 0:
-            raise BadInput("fill and drain rates must be above zero, end rates and variances zero or more")
+        if min(self.fill.min(), self.drain.min()) <= 0:
+            raise BadInput("fill and drain rates must be above zero; give an outage a tiny rate such as 1e-9")
+        if min(self.end.min(), self.variance.min(), self.give_up.min()) < 0:
+            raise BadInput("end rates, variances and rates of giving up must be zero or more")
         if self.initial.min() < 0 or abs(self.initial.sum() - 1) > 1e-9:
             raise BadInput(f"the initial law of a chain sums to {self.initial.sum():g}; make it 1")
 
@@ -162,7 +167,7 @@ class Answer:
 
     A stall is a buffer that runs empty while the download goes on; `num_stalls` counts them per video without the
     start-up. `stall_s` is the expected time spent in stalls, `finished_early` the share of videos that were downloaded
-    before playback could start.
+    before playback could start, `gave_up` the share of viewers who left while they waited.
     """
 
     source: str
@@ -173,6 +178,7 @@ class Answer:
     finished_early: Estimate
     blocked_share: Estimate
     num_videos: int = 0
+    gave_up: Estimate = Estimate(0.0)
 
     def z_scores(self, other: Answer) -> dict[str, float]:
         """By how many standard errors two answers differ, for every quantity that has an error."""

@@ -14,18 +14,18 @@ def test_a_small_report_reads_well_without_colour(small_report: Report) -> None:
         "caching · seed 7 · takeup 0.1.0 · 2030-01-02T03:04:05Z · 2 cores\n"
         "\n"
         "Run time\n"
-        "policy   time (s)   exact\n"
-        "─────────────────────────\n"
-        "lru           9.0   yes\n"
-        "lrc             —   no\n"
+        "policy  time (s)  exact\n"
+        "───────────────────────\n"
+        "lru          9.0  yes\n"
+        "lrc            —  no\n"
         "  Simulated.\n"
         "\n"
         "Checks: 1 of 2 checks hold (1 not verified and not counted); FAILS: events\n"
-        "check               ours   expected             off by   verdict   source\n"
-        "───────────────────────────────────────────────────────────────────────────────\n"
-        "saving (share)      0.11   0.1 ± 0.02           +10.0%   holds     the paper\n"
-        "events (1/s)     900,000   at least 1,000,000   -10.0%   FAILS     our bar\n"
-        "folklore               3   5 ± 1                -40.0%   differs   not verified\n"
+        "check              ours  expected            off by  verdict  source\n"
+        "──────────────────────────────────────────────────────────────────────────\n"
+        "saving (share)     0.11  0.1 ± 0.02          +10.0%  holds    the paper\n"
+        "events (1/s)    900,000  at least 1,000,000  -10.0%  FAILS    our bar\n"
+        "folklore              3  5 ± 1               -40.0%  differs  not verified\n"
         "  events: a slow machine\n"
         "\n"
         "Charts\n"
@@ -71,4 +71,4 @@ def test_hostile_text_moves_no_cursor_and_is_not_markup(hostile_report: Report) 
 def test_an_empty_table_still_shows_its_headings() -> None:
     report = Report("t", "d", {}, 1, tables=(Table("Nothing", (Column("a"), Column("b", "s")), ()),))
 
-    assert "a   b (s)" in to_text(report, width=80)
+    assert "a  b (s)" in to_text(report, width=80)
