@@ -81,12 +81,12 @@ def results_table() -> str:
 
 
 def result_rows(paper: str, report: Report) -> Iterator[tuple[str, ...]]:
-    """One row for each check; the cells of a figure, which are many, share one."""
+    """One row for each check that counts; the cells of a figure, which are many, share one."""
     cells = [check for check in report.checks if check.source == "measured"]
     if cells:
         yield _row(paper, _largest_difference(cells))
     for check in report.checks:
-        if check not in cells:
+        if check.counts and check not in cells:
             yield _row(paper, check)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from takeup.again import RUNNERS, run_again, run_values
-from takeup.cli import COMMANDS
+from takeup.again import RUNNERS, run_values
+from takeup.cli import COMMANDS, takeup
 from takeup.core.report import Column, Report, Table
 from takeup.errors import BadInput, BadScenario, UnknownName
 
@@ -23,7 +23,7 @@ def report() -> Report:
 
 
 def again(path: Path, *options: str) -> Result:
-    return CliRunner().invoke(run_again, [str(path), "--quiet", *options])
+    return CliRunner().invoke(takeup, ["run-again", str(path), "--quiet", *options])
 
 
 def test_a_report_run_again_has_the_same_numbers(report: Report, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from click.testing import CliRunner, Result
 
 import takeup.doctor
 from takeup.caching.engines import ENGINES
+from takeup.cli import takeup as commands
 from takeup.core.report import Report
-from takeup.doctor import NEEDS, Need, doctor, examine
+from takeup.doctor import NEEDS, Need, examine
 
 PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
 
@@ -19,7 +20,7 @@ PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_t
 def examined_without(monkeypatch: pytest.MonkeyPatch, package: str) -> Result:
     real = takeup.doctor._version
     monkeypatch.setattr("takeup.doctor._version", lambda name: None if name == package else real(name))
-    return CliRunner().invoke(doctor, ["--json"])
+    return CliRunner().invoke(commands, ["doctor", "--json"])
 
 
 def test_what_is_there_is_named_with_its_version() -> None:

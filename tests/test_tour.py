@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from takeup.cli import takeup
 from takeup.core.report import Report
 from takeup.papers import PAPERS
-from takeup.tour import STOPS, tour
+from takeup.tour import STOPS
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(folder: Path) -> Result:
-    return CliRunner().invoke(tour, ["--out", str(folder)])
+    return CliRunner().invoke(takeup, ["tour", "--out", str(folder)])
 
 
 def column(report: Report, policy: str, name: str) -> list[float]:

@@ -547,7 +547,7 @@ def test_a_line_cut_in_the_middle_is_refused_unless_it_is_expected(tmp_path: Pat
     path.write_text(text(*SIMPLE)[:-10])
 
     with pytest.raises(
-        BadTrace, match=r"app-1, line 8: is cut in the middle.*remove that line or pass allow_truncated"
+        BadTrace, match=r"app-1, line 8: is cut in the middle.*remove that line or pass --allow-truncated"
     ):
         read_event_log(path)
     log = read_event_log(path, allow_truncated=True)

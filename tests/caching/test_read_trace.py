@@ -58,7 +58,7 @@ def test_everything_else_is_an_event_log_and_says_of_what(name: str, version: st
 def test_a_log_that_ends_in_mid_line_is_read_when_that_is_allowed(tmp_path: Path) -> None:
     whole = (DATA / "zip.eventlog").read_bytes()
     (tmp_path / "cut").write_bytes(whole[:-20])
-    with pytest.raises(BadTrace, match="allow_truncated"):
+    with pytest.raises(BadTrace, match="--allow-truncated"):
         read_trace(tmp_path / "cut")
     _, notes = read_trace(tmp_path / "cut", allow_truncated=True)
 

@@ -21,6 +21,7 @@ DEFAULT_SIZES = "20%,40%,60%,80%"
 def source_options(command: Command) -> Command:
     """Where the accesses come from."""
     for option in (
+        click.option("--allow-truncated", is_flag=True, help="Accept the log of a running or killed application."),
         click.option("--seed", default=1, show_default=True, help="Seed of the generated workload."),
         click.option("--trace", help="A job-graph or key trace, or a Spark event log, instead of a workload."),
         click.option("--workload", help="An embedded workload: zip, pagerank, components, svdpp, scan or array."),

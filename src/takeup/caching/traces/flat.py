@@ -18,7 +18,7 @@ import pyarrow as pa
 from takeup.caching.model import FlatTrace
 from takeup.caching.traces.renumber import first_values, renumber
 from takeup.core.files import write_atomically
-from takeup.core.trace import Column, read_table
+from takeup.core.trace import Column, column_names, read_table
 from takeup.errors import BadInput, BadTrace
 
 __all__ = [
@@ -59,11 +59,11 @@ def read_flat(path: Path | str) -> FlatTrace:
     raise BadTrace(path, f"the name does not tell the format; expected it to end in one of {', '.join(FLAT_SUFFIXES)}")
 
 
-def read_flat_csv(path: Path | str, key: str = "key", size: str | None = None) -> FlatTrace:
+def read_flat_csv(path: Path | str, key: str = "key", size: str = "size_bytes") -> FlatTrace:
     """One request per row, in the order of the rows. Without a column of sizes in bytes, every block has size one."""
     keys = _read_keys(path, key)
     ids, uniques = dense_ids(keys)
-    if size is None:
+    if size not in column_names(path):
         return FlatTrace(_stem(path), ids, np.ones(len(uniques), np.int64))
     size_bytes = read_table(path, [Column(size, "int", minimum=1)])[size]
     return FlatTrace(_stem(path), ids, first_values(ids, size_bytes, len(uniques)))

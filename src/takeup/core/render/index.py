@@ -26,7 +26,7 @@ class IndexEntry:
     @classmethod
     def of(cls, report: Report, link: str, sentence: str = "") -> IndexEntry:
         """The entry of `report`, whose page is at `link`."""
-        return cls(report.title, sentence, summary(report), report.holds, link)
+        return cls(report.title, sentence, summary(report) if report.checks else "", report.holds, link)
 
 
 def index_html(entries: Iterable[IndexEntry], title: str = "Reports", introduction: str = "") -> str:
@@ -48,4 +48,5 @@ def _body(entries: list[IndexEntry], title: str, introduction: str) -> Iterator[
 def _item(entry: IndexEntry) -> str:
     link = f'<a href="{escape(entry.link)}">{escape(clean(entry.title))}</a>'
     sentence = element("p", entry.summary) if entry.summary else ""
-    return f"<li>{link}{sentence}{element('p', entry.verdict, 'good' if entry.holds else 'bad')}</li>"
+    verdict = element("p", entry.verdict, "good" if entry.holds else "bad") if entry.verdict else ""
+    return f"<li>{link}{sentence}{verdict}</li>"

@@ -69,7 +69,7 @@ def read_lines(log: LogFiles, *, allow_truncated: bool) -> Iterator[Line]:
         except (EOFError, zlib.error) as error:
             if not (allow_truncated and part == log.parts[-1]):
                 raise BadTrace(
-                    part, "the gzip data ends early; copy the file again, or pass allow_truncated to read what is there"
+                    part, "the gzip data ends early; copy the file again, or pass --allow-truncated to read what is there"
                 ) from error
             log.notes.append(f"{part.name}: the gzip data ends early; read up to there")
         except OSError as error:
@@ -132,7 +132,7 @@ def _unreadable(path: Path, error: OSError) -> BadTrace:
 
 _CUT = (
     "is cut in the middle, but every line is one JSON event; the log of a running or killed application ends in "
-    "mid-line: remove that line or pass allow_truncated"
+    "mid-line: remove that line or pass --allow-truncated"
 )
 
 

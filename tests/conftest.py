@@ -1,0 +1,12 @@
+"""Settings for the whole suite."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+# Tests never judge by wall time. CI looks at the same examples every time; elsewhere each run looks at new ones.
+settings.register_profile("here", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
