@@ -33,6 +33,19 @@ class Capacity:
     levels: Floats
     generator: Floats
 
+    def __post_init__(self) -> None:
+        n = len(self.levels)
+        if n == 0 or self.generator.shape != (n, n):
+            raise BadInput(f"{n} levels of capacity come with rates of shape {self.generator.shape}; make them {n} x {n}")
+        if not (np.isfinite(self.levels).all() and np.isfinite(self.generator).all()):
+            raise BadInput("levels of capacity and their rates must be finite; look for nan in the log they came from")
+        if self.levels.min() < 0 or self.levels.max() == 0:
+            raise BadInput("levels of capacity must be zero or more, and one of them above zero")
+        off_diagonal = self.generator - np.diag(np.diag(self.generator))
+        scale = max(1.0, float(np.abs(self.generator).max()))
+        if off_diagonal.min() < 0 or np.abs(self.generator.sum(axis=1)).max() > 1e-9 * scale:
+            raise BadInput("the rates between levels must be zero or more, with rows that sum to zero on the diagonal")
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -135,7 +148,9 @@ class Chain:
 
     def _check(self) -> None:
         n = len(self.fill)
-        arrays = {name.name: getattr(self, name.name) for name in fields(self) if name.name != "blocked_share"}
+        if n == 0:
+            raise BadInput("a chain has no states; give it at least one")
+        arrays = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "blocked_share"}
         shapes = {name: array.shape for name, array in arrays.items()}
         if any(shape != ((n, n) if name == "generator" else (n,)) for name, shape in shapes.items()):
             raise BadInput(f"a chain of {n} states needs {n} x {n} rates and vectors of {n}; found {shapes}")
