@@ -15,7 +15,11 @@ from takeup.output import output_options, say, show
 
 __all__ = ["RUNNERS", "run_again", "run_values"]
 
-RUNNERS = {"caching": "takeup.caching.experiment:run_again", "papers": "takeup.papers:run_again"}
+RUNNERS = {
+    "caching": "takeup.caching.experiment:run_again",
+    "streaming": "takeup.streaming.experiment:run_again",
+    "papers": "takeup.papers:run_again",
+}
 
 
 def run_values(values: dict[str, Any], source: str, *, quiet: bool = False) -> Report:

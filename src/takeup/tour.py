@@ -52,6 +52,16 @@ STOPS = (
             "cost_model": "all-or-nothing",
         },
     ),
+    Stop(
+        "qoe",
+        "Users who come and go make videos stop. How often follows from equations, in a millisecond.",
+        {
+            "domain": "streaming",
+            "verb": "predict",
+            "arrivals_per_s": [0.08, 0.1, 0.12],
+            "start_s": [2.0, 5.0, 10.0, 20.0],
+        },
+    ),
 )
 
 

@@ -36,7 +36,7 @@ class Capacity:
     def __post_init__(self) -> None:
         n = len(self.levels)
         if n == 0 or self.generator.shape != (n, n):
-            raise BadInput(f"{n} levels of capacity come with rates of shape {self.generator.shape}; make them {n} x {n}")
+            raise BadInput(f"{n} levels of capacity have rates of shape {self.generator.shape}; make them {n} x {n}")
         if not (np.isfinite(self.levels).all() and np.isfinite(self.generator).all()):
             raise BadInput("levels of capacity and their rates must be finite; look for nan in the log they came from")
         if self.levels.min() < 0 or self.levels.max() == 0:

@@ -1,8 +1,7 @@
-"""Real throughput: logs from files, and the Markov-modulated capacity fitted to them."""
+"""Real throughput: logs from files."""
 
 from __future__ import annotations
 
-from takeup.streaming.traces.fit import Fit, fit_capacity
 from takeup.streaming.traces.logs import ThroughputLog, read_log, read_logs
 
-__all__ = ["Fit", "ThroughputLog", "fit_capacity", "read_log", "read_logs"]
+__all__ = ["ThroughputLog", "read_log", "read_logs"]

@@ -1,0 +1,146 @@
+"""The verbs of streaming on the command line: parse, call, show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from takeup.errors import BadInput
+from takeup.output import output_options, show
+
+__all__ = ["streaming"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+CHARTS = Path("takeup-out")
+
+# Options by their names, the last one shown first.
+CELL_OPTIONS: dict[str, dict[str, Any]] = {
+    "--seed": {"default": 1, "show_default": True, "help": "Seed of what is drawn."},
+    "--resume resume_s": {"type": float, "help": "Seconds of video to resume at; as --start if absent."},
+    "--start start_s": {"default": "5", "show_default": True, "help": "Seconds of video to start at; a list sweeps."},
+    "--opportunistic": {"is_flag": True, "help": "Serve the user with the best channel."},
+    "--view-shares": {"default": "1", "show_default": True, "help": "Shares of the classes of videos."},
+    "--mean-video-s": {"default": "60", "show_default": True, "help": "Mean length of a video; a list for classes."},
+    "--max-users": {"default": 10, "show_default": True, "help": "Users admitted at a time."},
+    "--arrivals arrivals_per_s": {"default": "0.12", "show_default": True, "help": "Videos per second; a list sweeps."},
+    "--bitrate bitrate_bps": {"default": "360kbit", "show_default": True, "help": "Of the video, such as 2.5Mbit."},
+    "--capacity capacity_bps": {"help": "Of the cell, such as 30Mbit; the fitted mean if absent, else 2.8Mbit."},
+    "--log": {"help": "A throughput log to take the variation of the capacity from."},
+    "--model": {"help": "A fitted model from 'takeup streaming fit', instead of a log."},
+}
+
+
+def cell_options(command: Command) -> Command:
+    """The cell and its traffic."""
+    for name, settings in CELL_OPTIONS.items():
+        command = click.option(*name.split(), **settings)(command)
+    return command
+
+
+def _report(verb: str, *, quiet: bool, **settings: Any) -> Any:
+    from takeup.core.scenario import validate
+    from takeup.streaming.experiment import StreamingScenario, run
+
+    for key in ("arrivals_per_s", "start_s", "mean_video_s", "view_shares"):
+        if key in settings:
+            settings[key] = _numbers(key, settings[key])
+    for key in ("capacity_bps", "bitrate_bps"):
+        if settings.get(key) is not None:
+            settings[key] = _bits(settings[key])
+    return run(validate(StreamingScenario, {"verb": verb, **settings}, "options"), quiet=quiet)
+
+
+def _numbers(key: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise BadInput(f"{key} is {text!r}; give a number, or several separated by commas") from error
+
+
+def _bits(text: str) -> float:
+    """`2.5Mbit` and `360kbit` as bit/s; a plain number is bit/s already."""
+    from takeup.core.units import parse_amount
+
+    amount = parse_amount(text.removesuffix("/s").removesuffix("bps").removesuffix("bit"))
+    if amount.is_share:
+        raise BadInput(f"{text!r} is a share; give a rate such as '2.5Mbit'")
+    return amount.value
+
+
+@click.group()
+def streaming() -> None:
+    """Start-up delay and stalls of video in a shared cell: exact, from equations.
+
+    Buffers and thresholds are in seconds of video. Rates are written '2.5Mbit' or '360kbit'.
+    """
+
+
+@streaming.command()
+@cell_options
+@output_options
+def predict(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
+    """What viewers experience: start-up, stalls, blocking, score; lists of arrivals and thresholds sweep."""
+    show(_report("predict", quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
+
+
+@streaming.command()
+@click.option(
+    "--startup-cost", default=0.01, show_default=True, help="Cost of a second of start-up, a stalled video costs 1."
+)
+@cell_options
+@output_options
+def optimise(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
+    """The best start threshold, with settings for dash.js, Shaka and Media3."""
+    show(_report("optimise", quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
+
+
+@streaming.command()
+@click.option("--stall-target", default=0.05, show_default=True, help="Share of videos that may stall.")
+@cell_options
+@output_options
+def size(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
+    """How many arrivals, how little capacity and how many users keep a stall target."""
+    show(_report("size", quiet=quiet, **settings), as_json=as_json, out=out)
+
+
+@streaming.command()
+@click.argument("log")
+@click.option("--model", default="takeup-out/model.json", show_default=True, help="Where to keep the fitted model.")
+@output_options
+def fit(log: str, model: str, as_json: bool, out: Path | None, quiet: bool) -> None:
+    """Fit a model of the link to the throughput LOG, for 'takeup streaming predict --model'."""
+    show(_report("fit", quiet=quiet, log=log, model=model), as_json=as_json, out=out, charts=CHARTS)
+
+
+@streaming.command()
+@click.argument("simulators", default="tagged,cell")
+@click.option("--num-videos", type=int, help="Videos to play; a few seconds' worth if absent.")
+@cell_options
+@output_options
+def simulate(simulators: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
+    """Play videos by chance in SIMULATORS: tagged, cell or slots, separated by commas."""
+    show(_report("simulate", quiet=quiet, simulators=simulators.split(","), **settings), as_json=as_json, out=out)
+
+
+@streaming.command()
+@click.argument("simulators", default="tagged,cell")
+@click.option("--num-videos", type=int, help="Videos to play; a few seconds' worth if absent.")
+@cell_options
+@output_options
+def compare(simulators: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
+    """Equations beside SIMULATORS, with z-scores."""
+    show(_report("compare", quiet=quiet, simulators=simulators.split(","), **settings), as_json=as_json, out=out)
+
+
+@streaming.command()
+@click.option("--engine", default="dash", show_default=True, help="The engine to run on.")
+@click.option("--dry-run", is_flag=True, help="Say what would run, and open nothing.")
+@click.option("--num-videos", default=200, show_default=True, help="Videos to download.")
+@cell_options
+@output_options
+def run(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
+    """Real players that download over real TCP through one shared bottleneck, beside the equations."""
+    show(_report("run", quiet=quiet, **settings), as_json=as_json, out=out)

@@ -1,0 +1,67 @@
+"""One player's download: all segments of a video over one kept-alive connection, with the time of every arrival."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+
+from takeup.errors import TakeupError
+from takeup.streaming.engines.dash.links import Link
+from takeup.streaming.engines.dash.videos import Video
+
+__all__ = ["Arrivals", "BadAnswer", "download"]
+
+READ_BYTES = 64 * 1024
+HEAD = re.compile(rb"HTTP/1\.1 200 OK\r\n(?:.*\r\n)*?Content-Length: (\d{1,12})\r\n")
+
+
+class BadAnswer(TakeupError):
+    """The server sent something else than the segment it was asked for."""
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """When bytes came, by the clock of the event loop, and how many there were in total by then."""
+
+    times_s: list[float] = field(default_factory=list)
+    total_bytes: list[int] = field(default_factory=list)
+
+    def add(self, time_s: float, num_bytes: int) -> None:
+        self.times_s.append(time_s)
+        self.total_bytes.append(num_bytes + (self.total_bytes[-1] if self.total_bytes else 0))
+
+
+async def download(link: Link, address: tuple[str, int], number: int, video: Video) -> Arrivals:
+    """Fetch a whole video. The next segment is asked for while one comes, so that the link does not fall idle."""
+    reader, writer = await link.dial(address)
+    arrivals = Arrivals()
+    try:
+        _ask(writer, address, number, 0)
+        for segment, size_bytes in enumerate(video.segment_bytes):
+            if segment + 1 < video.num_segments:
+                _ask(writer, address, number, segment + 1)
+            await _receive(reader, size_bytes, arrivals)
+    except (OSError, asyncio.IncompleteReadError) as error:
+        raise BadAnswer(f"the connection to the server broke ({error}); run it again") from error
+    finally:
+        writer.close()
+    return arrivals
+
+
+def _ask(writer: asyncio.StreamWriter, address: tuple[str, int], number: int, segment: int) -> None:
+    writer.write(f"GET /video/{number}/{segment} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n\r\n".encode())
+
+
+async def _receive(reader: asyncio.StreamReader, size_bytes: int, arrivals: Arrivals) -> None:
+    now = asyncio.get_running_loop().time
+    head = await reader.readuntil(b"\r\n\r\n")
+    match = HEAD.match(head)
+    if match is None or int(match[1]) != size_bytes:
+        raise BadAnswer(f"expected a segment of {size_bytes} bytes, the server answered {head[:80]!r}; check the video")
+    while size_bytes > 0:
+        received = await reader.read(min(READ_BYTES, size_bytes))
+        if not received:
+            raise BadAnswer(f"the connection ended {size_bytes} bytes before the end of a segment; run it again")
+        arrivals.add(now(), len(received))
+        size_bytes -= len(received)

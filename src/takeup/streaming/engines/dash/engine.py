@@ -1,0 +1,145 @@
+"""The engine: plans a run of the ring, carries it out, and turns it into an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from numpy.random import Generator
+
+from takeup.errors import BadInput, TakeupError, UnknownName
+from takeup.streaming.engines.dash.estimates import LEAST_VIDEOS, summarise_sessions
+from takeup.streaming.engines.dash.fluid import Visit, ideal_arrivals_s
+from takeup.streaming.engines.dash.links import LINKS, open_link
+from takeup.streaming.engines.dash.ring import Ring, Session, num_places
+from takeup.streaming.model import Answer, Cell, Player
+
+__all__ = ["Appends", "DashEngine", "Downloads", "Plan", "TookTooLong"]
+
+Appends = Literal["bytes", "segments"]
+Floats = npt.NDArray[np.float64]
+
+MOST_VIDEOS = 100_000
+
+
+class TookTooLong(TakeupError):
+    """A run that was not through in three times the time it was expected to take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run will do, before it does anything."""
+
+    num_videos: int
+    expected_s: float
+    link_bps: float
+    bottleneck: str
+    speedup: float
+    segment_bytes: int
+    max_users: int
+
+    @property
+    def limit_s(self) -> float:
+        """When the run is given up."""
+        return 3 * self.expected_s + 30
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_videos} videos in about {self.expected_s:.0f} s, {self.speedup:g} times faster than life;\n"
+            f"at most {self.max_users} download at a time, in segments of {self.segment_bytes} bytes,\n"
+            f"over one link of {self.link_bps / 1e6:.1f} Mbit/s (bottleneck '{self.bottleneck}');\n"
+            f"the run is given up after {self.limit_s:.0f} s"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Downloads:
+    """What came of a run: the videos that arrived, and which link they came over. Any player can be asked about it."""
+
+    sessions: tuple[Session, ...]
+    link: str
+    segment_s: float
+    speed: float
+    visits: tuple[Visit, ...]  # all that were let in, also before the first and after the last that count
+
+    def answer(self, player: Player, appends: Appends = "bytes") -> Answer:
+        """What viewers with this player lived through; downloads do not depend on it."""
+        segment_s = None if appends == "bytes" else self.segment_s
+        return summarise_sessions(self.sessions, player, f"dash, {self.link}", segment_s)
+
+    def on_ideal_link(self, step_s: float = 0.05) -> Downloads:
+        """The same arrivals on a link that shares its rate exactly; the difference is due to the transport alone."""
+        arrivals = dict(zip(self.visits, ideal_arrivals_s(self.visits, self.speed, step_s), strict=True))
+        sessions = [session if session.blocked else self._ideal(session, arrivals) for session in self.sessions]
+        return replace(self, sessions=tuple(sessions), link="ideal link")
+
+    def _ideal(self, session: Session, arrivals: dict[Visit, tuple[Floats, Floats]]) -> Session:
+        times_s, contents_s = arrivals[session.requested_s, session.length_s]
+        return replace(session, times_s=times_s, contents_s=contents_s)
+
+
+class DashEngine:
+    """Real players, a real server and one real bottleneck on this machine.
+
+    `appends` says when a player can use what comes: every byte at once, or whole segments, as browsers do. `speedup`
+    makes everything shorter by that factor; answers are in the seconds of the cell.
+    """
+
+    def __init__(
+        self,
+        speedup: float = 10.0,
+        segment_s: float = 1.0,
+        bottleneck: str = "auto",
+        appends: Appends = "bytes",
+    ) -> None:
+        if not (0 < speedup < math.inf and 0 < segment_s < math.inf):
+            raise BadInput(f"found a speed-up of {speedup} and segments of {segment_s} s; give finite numbers above 0")
+        if bottleneck not in LINKS:
+            raise UnknownName("bottleneck", bottleneck, LINKS)
+        if appends not in get_args(Appends):
+            raise UnknownName("way to append", appends, get_args(Appends))
+        self.speedup, self.segment_s, self.bottleneck, self.appends = speedup, segment_s, bottleneck, appends
+
+    def plan(self, cell: Cell, num_videos: int) -> Plan:
+        """What a run would do."""
+        if cell.opportunistic or cell.capacity is not None:
+            raise BadInput("the link of this engine has one fixed rate; leave out 'opportunistic' and 'capacity'")
+        if not LEAST_VIDEOS <= num_videos <= MOST_VIDEOS:
+            raise BadInput(f"num_videos is {num_videos}; expected {LEAST_VIDEOS} to {MOST_VIDEOS}")
+        return Plan(
+            num_videos=num_videos,
+            expected_s=(num_videos / cell.arrivals_per_s + cell.mean_video_s) / self.speedup,
+            link_bps=cell.capacity_bps * self.speedup,
+            bottleneck=self.bottleneck,
+            speedup=self.speedup,
+            segment_bytes=math.ceil(cell.bitrate_bps * self.segment_s / 8),
+            max_users=cell.max_users,
+        )
+
+    def dry_run(self, cell: Cell, num_videos: int, show: Callable[[str], None] = print) -> Plan:
+        """Show the plan; no socket is opened."""
+        plan = self.plan(cell, num_videos)
+        show(str(plan))
+        return plan
+
+    def download(self, cell: Cell, num_videos: int, rng: Generator) -> Downloads:
+        """Let the videos happen."""
+        plan = self.plan(cell, num_videos)
+        with open_link(self.bottleneck, plan.link_bps, num_places(cell)) as link:
+            ring = Ring(cell, link, rng, self.speedup, self.segment_s)
+            try:
+                sessions = asyncio.run(asyncio.wait_for(ring.run(num_videos), plan.limit_s))
+            except TimeoutError as error:
+                found = f"the ring was not through after {plan.limit_s:.0f} s"
+                raise TookTooLong(f"{found}; lower the speed-up, or let the machine rest") from error
+        return Downloads(tuple(sessions), link.name, self.segment_s, cell.speed, tuple(ring.visits))
+
+    def measure(self, cell: Cell, player: Player, num_videos: int = 600, rng: Generator | None = None) -> Answer:
+        """What viewers lived through, in the cell's seconds, with standard errors by batch means."""
+        downloads = self.download(cell, num_videos, np.random.default_rng(0) if rng is None else rng)
+        return downloads.answer(player, self.appends)

@@ -1,0 +1,126 @@
+"""The ring: videos arrive at random, are admitted or blocked, and download over real TCP through one shared link.
+
+The cell is in its long-run state from the first counted video on: as many downloads as a random moment finds are under
+way when it starts (what is left of an exponential length is exponential again), and further videos keep coming until
+the last counted one is through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+import numpy.typing as npt
+from numpy.random import Generator
+
+from takeup.streaming.engines.dash.download import Arrivals, download
+from takeup.streaming.engines.dash.fluid import Visit
+from takeup.streaming.engines.dash.links import Link
+from takeup.streaming.engines.dash.server import SegmentServer
+from takeup.streaming.engines.dash.videos import Video
+from takeup.streaming.model import Cell
+
+__all__ = ["Ring", "Session", "num_places"]
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One video that came: its length, and when how much of it had arrived, in the cell's own seconds.
+
+    Times count from the request. A blocked video has no arrivals.
+    """
+
+    requested_s: float
+    length_s: float
+    num_bytes: int = 0
+    times_s: Floats = field(default_factory=lambda: np.empty(0))
+    contents_s: Floats = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def blocked(self) -> bool:
+        return len(self.times_s) == 0
+
+
+class Ring:
+    """Plays a cell `speedup` times faster than life."""
+
+    def __init__(self, cell: Cell, link: Link, rng: Generator, speedup: float, segment_s: float) -> None:
+        self.cell, self.link, self.rng, self.speedup, self.segment_s = cell, link, rng, speedup, segment_s
+        self.server = SegmentServer(link, most_connections=num_places(cell))
+        self.num_active = 0
+        self.visits: list[Visit] = []  # all that were let in, counted or not
+        self._ids = count()
+        self._tasks: list[asyncio.Task[Session]] = []
+
+    async def run(self, num_videos: int) -> list[Session]:
+        """What `num_videos` lived through, in the order they came."""
+        async with self.server.listening() as address:
+            try:
+                for length_s in self._lengths_found_s():
+                    self._request(length_s, address)
+                return await self._let_arrive(num_videos, address)
+            finally:
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _let_arrive(self, num_videos: int, address: tuple[str, int]) -> list[Session]:
+        loop = asyncio.get_running_loop()
+        arrives_at_s = loop.time()
+        counted: list[asyncio.Task[Session]] = []
+        while len(counted) < num_videos or not all(task.done() for task in counted):
+            arrives_at_s += self.rng.exponential(1 / self.cell.arrivals_per_s) / self.speedup
+            await asyncio.sleep(arrives_at_s - loop.time())
+            task = self._request(self._draw_length_s(), address)
+            if len(counted) < num_videos:
+                counted.append(task)
+        return [task.result() for task in counted]
+
+    def _request(self, length_s: float, address: tuple[str, int]) -> asyncio.Task[Session]:
+        task = asyncio.create_task(self._watch(length_s, address))
+        self._tasks.append(task)
+        return task
+
+    async def _watch(self, length_s: float, address: tuple[str, int]) -> Session:
+        requested_s = asyncio.get_running_loop().time()
+        if self.num_active >= self.cell.max_users:
+            return Session(requested_s * self.speedup, length_s)
+        number, video = next(self._ids), Video(length_s, self.cell.bitrate_bps, self.segment_s)
+        self.server.videos[number] = video
+        self.visits.append((requested_s * self.speedup, length_s))
+        self.num_active += 1
+        try:
+            arrivals = await download(self.link, address, number, video)
+        finally:
+            self.num_active -= 1
+            del self.server.videos[number]
+        return self._session(requested_s, video, arrivals)
+
+    def _session(self, requested_s: float, video: Video, arrivals: Arrivals) -> Session:
+        times_s = (np.array(arrivals.times_s) - requested_s) * self.speedup
+        contents_s = np.minimum(np.array(arrivals.total_bytes) * 8 / video.bitrate_bps, video.length_s)
+        return Session(requested_s * self.speedup, video.length_s, arrivals.total_bytes[-1], times_s, contents_s)
+
+    def _draw_length_s(self) -> float:
+        views = self.cell.views
+        return float(self.rng.exponential(self.rng.choice([v.mean_s for v in views], p=[v.share for v in views])))
+
+    def _lengths_found_s(self) -> list[float]:
+        """What is left of the downloads that a random moment finds; long videos are found more often than they come."""
+        weights = self.cell.load ** np.arange(self.cell.max_users + 1)
+        num_found = int(self.rng.choice(len(weights), p=weights / weights.sum()))
+        means_s = np.array([v.mean_s for v in self.cell.views])
+        found = means_s * [v.share for v in self.cell.views]
+        return [
+            float(length_s)
+            for length_s in self.rng.exponential(self.rng.choice(means_s, num_found, p=found / found.sum()))
+        ]
+
+
+def num_places(cell: Cell) -> int:
+    """Connections let in: more than users, because one may still be closing when the next one opens."""
+    return 2 * cell.max_users + 2

@@ -1,0 +1,49 @@
+"""Processor sharing as arithmetic: small quanta in turn to everyone who has something to send, at one total rate.
+
+It knows no clock; times are arguments. A link that was late makes up for it, a link that had nothing to send does not,
+beyond a few milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+__all__ = ["ProcessorSharing"]
+
+Sender = TypeVar("Sender", bound=Hashable)
+
+
+class ProcessorSharing(Generic[Sender]):
+    """Deals out `rate_bytes_per_s`, `quantum_bytes` at a time, in turn."""
+
+    def __init__(self, rate_bytes_per_s: float, quantum_bytes: int, credit_s: float = 0.005) -> None:
+        self.rate_bytes_per_s, self.quantum_bytes, self.credit_s = rate_bytes_per_s, quantum_bytes, credit_s
+        self._due_s = float("-inf")
+        self._owed_bytes: OrderedDict[Sender, int] = OrderedDict()
+
+    @property
+    def due_s(self) -> float | None:
+        """When the next quantum may go; nothing waits if None."""
+        return self._due_s if self._owed_bytes else None
+
+    def ask(self, sender: Sender, num_bytes: int, now_s: float) -> None:
+        """This sender has so much more to send."""
+        if not self._owed_bytes:  # time in which nobody had anything to send is lost, except for a little credit
+            self._due_s = max(self._due_s, now_s - self.credit_s)
+        self._owed_bytes[sender] = self._owed_bytes.get(sender, 0) + num_bytes
+
+    def drop(self, sender: Sender) -> None:
+        """This sender is gone; what it had asked for goes to the others."""
+        self._owed_bytes.pop(sender, None)
+
+    def deal(self, now_s: float) -> Iterator[tuple[Sender, int]]:
+        """Who may send how much by now, quantum by quantum, in order."""
+        while self._owed_bytes and self._due_s <= now_s:
+            sender, owed_bytes = self._owed_bytes.popitem(last=False)
+            num_bytes = min(self.quantum_bytes, owed_bytes)
+            if owed_bytes > num_bytes:
+                self._owed_bytes[sender] = owed_bytes - num_bytes
+            self._due_s += num_bytes / self.rate_bytes_per_s
+            yield sender, num_bytes

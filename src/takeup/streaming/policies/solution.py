@@ -1,0 +1,111 @@
+"""A solved chain: what does not depend on the player is computed once, thresholds are asked afterwards.
+
+How it works. The start threshold q_a ends the first wait, the resume threshold q_b every later one. With a resume
+threshold of zero the player stutters: it stalls infinitely often for no time each, and plays what arrives. The time
+lost is the limit of small thresholds: a cycle is R = I + q (W'(0) + B^-1 T W(0)) + .. and lasts q / b, so
+
+    E[time in stalls] = v (-(W'(0) + B^-1 T W(0)))^-1 (1 / b)       over the states in which a buffer can be empty.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.streaming.model import Answer, Chain, Estimate, Player
+from takeup.streaming.policies.counts import StallCounts
+from takeup.streaming.policies.phases import Emptying, Filling, Waited, Waiting
+
+__all__ = ["Solution"]
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """One wait and the play after it."""
+
+    threshold_s: float
+    waited: Waited
+    empties: Floats
+
+
+class Solution:
+    """One chain with its playing phase solved; every question about thresholds is a few small products."""
+
+    def __init__(self, chain: Chain, playback: Emptying, source: str, waiting: Filling | None = None) -> None:
+        self.chain = chain
+        self.playback = playback
+        self.source = source
+        self._waiting = Waiting(chain) if waiting is None else waiting
+
+    def prefetch(self, threshold_s: float) -> Waited:
+        """How the wait for `threshold_s` seconds of video ends, from every state."""
+        return self._waiting.until(threshold_s)
+
+    def mean_prefetch(self, threshold_s: float) -> float:
+        """Expected start-up delay in seconds, as an accepted video meets it."""
+        return float(self.chain.initial @ self.prefetch(threshold_s).mean_s)
+
+    def stall_probability(self, threshold_s: float) -> float:
+        """P(N >= 1) when playback starts at `threshold_s`."""
+        started = self.chain.initial @ self.prefetch(threshold_s).starts_in
+        return float(np.clip((started @ self.playback.empties(threshold_s)).sum(), 0.0, 1.0))
+
+    def counts(self, player: Player) -> StallCounts:
+        """The law of the number of stalls."""
+        return self._counts(*self._cycles(player))[0]
+
+    def answer(self, player: Player) -> Answer:
+        """Everything that viewers experience."""
+        start, again = self._cycles(player)
+        counts, gave_up = self._counts(start, again)
+        initial = self.chain.initial
+        return Answer(
+            source=self.source,
+            startup_s=Estimate(float(initial @ start.waited.mean_s)),
+            stall_probability=Estimate(counts.at_least(1)),
+            num_stalls=Estimate(counts.mean),
+            stall_s=Estimate(counts.stall_s),
+            finished_early=Estimate(float(initial @ start.waited.finished)),
+            blocked_share=Estimate(self.chain.blocked_share),
+            gave_up=Estimate(gave_up),
+        )
+
+    def _cycles(self, player: Player) -> tuple[_Cycle, _Cycle]:
+        start = self._cycle(player.start_s)
+        return start, start if player.again_s == player.start_s else self._cycle(player.again_s)
+
+    def _cycle(self, threshold_s: float) -> _Cycle:
+        return _Cycle(threshold_s, self.prefetch(threshold_s), self.playback.empties(threshold_s))
+
+    def _counts(self, start: _Cycle, again: _Cycle) -> tuple[StallCounts, float]:
+        """The number of stalls, and the share of viewers who gave up in any wait."""
+        first = self.chain.initial @ start.waited.starts_in @ start.empties
+        cycle = again.waited.starts_in[self.playback.columns] @ again.empties
+        mean, stall_s, left_stalled = self._summed_over_stalls(first, cycle, again)
+        gave_up = min(1.0, float(self.chain.initial @ start.waited.gave_up) + left_stalled)
+        return StallCounts(first, cycle, mean, stall_s), gave_up
+
+    def _summed_over_stalls(self, first: Floats, cycle: Floats, again: _Cycle) -> tuple[float, float, float]:
+        if first.sum() == 0:
+            return 0.0, 0.0, 0.0
+        if again.threshold_s == 0:
+            return math.inf, *(first @ self._stutter()).tolist()
+        columns = self.playback.columns
+        per_stall = np.column_stack(
+            [np.ones(len(columns)), again.waited.mean_s[columns], again.waited.gave_up[columns]]
+        )
+        mean, stall_s, left_stalled = (first @ np.linalg.solve(np.eye(len(columns)) - cycle, per_stall)).tolist()
+        return mean, stall_s, left_stalled
+
+    def _stutter(self) -> Floats:
+        """Time in stalls and share giving up, from every state of a first stall, when play resumes at once."""
+        columns, fill = self.playback.columns, self.chain.fill[self.playback.columns][:, None]
+        rates = (self.chain.killed - np.diag(self.chain.give_up))[columns]
+        cycle = self.playback.slope()[columns] + rates @ self.playback.empties(0.0) / fill
+        per_content = np.column_stack([np.ones(len(columns)), self.chain.give_up[columns]]) / fill
+        return np.asarray(np.linalg.solve(-cycle, per_content), dtype=np.float64)

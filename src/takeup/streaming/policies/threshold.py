@@ -1,0 +1,75 @@
+"""The best start threshold: waiting longer at the start against stalling later.
+
+How it works. A cost of the threshold q is the expected loss of a viewer, by default
+
+    cost(q) = P(N >= 1)(q) + gamma E[start-up delay](q),
+
+which falls at first (fewer stalls) and rises later (longer waits), with one minimum in practice. A coarse grid of
+thresholds, denser near zero, finds its basin, a bounded scalar search the minimum in it. The chain is solved once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from takeup.errors import BadInput
+from takeup.streaming.model import Answer, Player
+from takeup.streaming.policies.mos import expected_mos
+from takeup.streaming.policies.solution import Solution
+
+__all__ = ["Cost", "Threshold", "best_threshold", "mos_cost", "stall_cost"]
+
+Cost = Callable[[Solution, Player], float]
+
+NUM_COARSE = 12
+PRECISION_S = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """The start threshold with the least cost, and what viewers experience with it."""
+
+    player: Player
+    cost: float
+    answer: Answer
+
+
+def stall_cost(per_startup_s: float) -> Cost:
+    """P(at least one stall) plus `per_startup_s` for every second of start-up delay."""
+    if not 0 <= per_startup_s < np.inf:
+        raise BadInput(f"the cost of a second of start-up is {per_startup_s}; give a finite number, zero or more")
+
+    def cost(solution: Solution, player: Player) -> float:
+        wait = solution.mean_prefetch(player.start_s)
+        return solution.stall_probability(player.start_s) + per_startup_s * wait
+
+    return cost
+
+
+def mos_cost(solution: Solution, player: Player) -> float:
+    """What is missing to the best mean opinion score, 5."""
+    return 5.0 - expected_mos(solution, player)
+
+
+def best_threshold(
+    solution: Solution, cost: Cost, most_s: float = 60.0, least_s: float = 0.0, resume_s: float | None = None
+) -> Threshold:
+    """The start threshold between `least_s` and `most_s` with the least cost; resuming is at the same unless given."""
+    if not 0 <= least_s < most_s < np.inf:
+        raise BadInput(f"thresholds from {least_s} to {most_s} s are no range; give 0 <= least_s < most_s")
+
+    def of(start_s: float) -> float:
+        return cost(solution, Player(start_s, resume_s))
+
+    grid = (least_s + (most_s - least_s) * np.linspace(0, 1, NUM_COARSE) ** 2).tolist()
+    costs = [of(start_s) for start_s in grid]
+    place = int(np.argmin(costs))
+    bounds = (grid[max(place - 1, 0)], grid[min(place + 1, len(grid) - 1)])
+    found = minimize_scalar(of, bounds=bounds, method="bounded", options={"xatol": PRECISION_S})
+    start_s = float(found.x) if found.fun < costs[place] else grid[place]
+    player = Player(start_s, resume_s)
+    return Threshold(player, min(float(found.fun), costs[place]), solution.answer(player))

@@ -1,0 +1,123 @@
+"""Answers of streaming as reports: what viewers experience, curves over the threshold, and z-scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from takeup.core.report import Cell as TableCell
+from takeup.core.report import Column, Series, Table
+from takeup.streaming.model import Answer, Capacity, Cell, Player
+
+__all__ = ["Curve", "answers_table", "capacity_table", "cdf_series", "curve_series", "estimates_table", "zscores_table"]
+
+QUANTITIES = {
+    "startup_s": "start-up (s)",
+    "stall_probability": "P(stall)",
+    "num_stalls": "stalls per video",
+    "stall_s": "time in stalls (s)",
+    "finished_early": "downloaded before start",
+    "blocked_share": "blocked",
+}
+ANSWER_COLUMNS = (
+    Column("arrivals", "1/s"),
+    Column("load", digits=2),
+    Column("start at", "s", digits=1),
+    Column("start-up", "s", digits=2),
+    Column("P(stall)", digits=5),
+    Column("stalls", digits=4),
+    Column("in stalls", "s", digits=3),
+    Column("early", digits=4),
+    Column("blocked", digits=4),
+    Column("MOS", digits=2),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a chart."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+def answers_table(rows: Sequence[tuple[Cell, Player, Answer, float]]) -> Table:
+    """One row for each cell and player; the last of each is the mean opinion score."""
+    cells = tuple(
+        (
+            cell.arrivals_per_s,
+            cell.load,
+            player.start_s,
+            answer.startup_s.value,
+            answer.stall_probability.value,
+            answer.num_stalls.value if np.isfinite(answer.num_stalls.value) else None,
+            answer.stall_s.value,
+            answer.finished_early.value,
+            answer.blocked_share.value,
+            score,
+        )
+        for cell, player, answer, score in rows
+    )
+    note = "early: downloaded before playback could start; blocked: turned away; MOS: an open estimate from 1 to 5"
+    return Table("What viewers experience", ANSWER_COLUMNS, cells, note)
+
+
+def estimates_table(answers: Mapping[str, Answer]) -> Table:
+    """Every quantity of every answer with its standard error."""
+    columns = (Column("quantity"), *(c for name in answers for c in (Column(name, digits=5), Column("±", digits=5))))
+    rows = tuple(
+        (label, *(number for answer in answers.values() for number in _numbers(answer, name)))
+        for name, label in QUANTITIES.items()
+    )
+    return Table("Answers with standard errors", columns, rows, "equations are exact: their error is 0")
+
+
+def _numbers(answer: Answer, name: str) -> tuple[TableCell, TableCell]:
+    estimate = getattr(answer, name)
+    return (estimate.value, estimate.error) if np.isfinite(estimate.value) else (None, None)
+
+
+def zscores_table(exact: Answer, measured: Mapping[str, Answer]) -> Table:
+    """By how many standard errors each measurement differs from the equations."""
+    scores = {name: answer.z_scores(exact) for name, answer in measured.items()}
+    columns = (Column("quantity"), *(Column(name, "z", digits=2) for name in measured))
+    rows = tuple((label, *(scores[one].get(name) for one in scores)) for name, label in QUANTITIES.items())
+    return Table(
+        "Measured minus equations, in standard errors", columns, rows, "most should lie within 2, nearly all within 3.5"
+    )
+
+
+def capacity_table(capacity: Capacity) -> Table:
+    """The states of a fitted capacity, from bad to good."""
+    n = len(capacity.levels)
+    system = np.vstack([capacity.generator.T, np.ones(n)])
+    law = np.linalg.lstsq(system, np.append(np.zeros(n), 1.0), rcond=None)[0]
+    stays_s = 1 / np.maximum(-np.diag(capacity.generator), 1e-12)
+    order = np.argsort(capacity.levels)
+    rows = tuple((float(capacity.levels[i]), float(law[i]), float(stays_s[i])) for i in order)
+    columns = (Column("level", "of the mean", 3), Column("share of time"), Column("stays", "s", 1))
+    return Table("States of the link", columns, rows)
+
+
+def curve_series(title: str, x: str, y: str, curves: Sequence[Curve], x_unit: str = "s", y_unit: str = "") -> Series:
+    """Lines over the same axes."""
+    rows: tuple[dict[str, TableCell], ...] = tuple(
+        {"line": curve.name, x: float(x_value), y: float(y_value)}
+        for curve in curves
+        for x_value, y_value in zip(curve.x, curve.y, strict=True)
+    )
+    return Series(title, x, y, rows, "line", x_unit=x_unit, y_unit=y_unit)
+
+
+def cdf_series(curves: Sequence[Curve]) -> Series:
+    """Distribution of the start-up delay; its jumps are real."""
+    rows: tuple[dict[str, TableCell], ...] = tuple(
+        {"line": curve.name, "delay": float(x), "P(start-up ≤ delay)": float(y)}
+        for curve in curves
+        for x, y in zip(curve.x, curve.y, strict=True)
+    )
+    note = "A jump is the probability that the number of users did not change while the video waited."
+    return Series("Start-up delay", "delay", "P(start-up ≤ delay)", rows, "line", x_unit="s", kind="step", note=note)

@@ -1,0 +1,95 @@
+"""The whole cell: every video that comes has a player of its own, and all share what the cell can deliver.
+
+Nothing of the mathematics is assumed here but the traffic itself, so this checks the chain that a tagged video is said
+to see, not only its solution. An event is an arrival (also a blocked one), the end of a download, a change of the
+capacity, or a player that starts, stalls or resumes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.core.seeds import Streams
+from takeup.errors import BadInput
+from takeup.streaming.model import Answer, Capacity, Cell, Player
+from takeup.streaming.simulate.fast.events import Levels, Traffic, empty_cell, play_events
+from takeup.streaming.simulate.lived import Lived, answer_from_batches, check_run, no_videos_yet
+
+__all__ = ["Played", "fill_by_users", "play_cell", "play_levels", "simulate_cell"]
+
+Floats = npt.NDArray[np.float64]
+
+WARM_UP_SHARE = 0.05  # of the videos, who find the cell emptier than it will be
+
+
+class Played(NamedTuple):
+    """A run of a cell: its videos after the warm-up, and how many events it took in all."""
+
+    lived: Lived
+    num_events: int
+
+
+def simulate_cell(cell: Cell, player: Player, *, num_videos: int = 400_000, seed: int = 0) -> Answer:
+    """What viewers experience in `cell`, from a run of the whole cell; errors from batch means."""
+    return answer_from_batches("whole cell", play_cell(cell, player, num_videos=num_videos, seed=seed).lived)
+
+
+def play_cell(cell: Cell, player: Player, *, num_videos: int = 400_000, seed: int = 0) -> Played:
+    """The same, video by video."""
+    levels = _constant() if cell.capacity is None else _changing(cell.capacity)
+    return play_levels(cell, player, levels, num_videos=num_videos, seed=seed)
+
+
+def play_levels(cell: Cell, player: Player, levels: Levels, *, num_videos: int, seed: int) -> Played:
+    """Play a cell whose capacity goes through `levels`."""
+    check_run(player, num_videos)
+    num_warm_up = int(num_videos * WARM_UP_SHARE)
+    lived = no_videos_yet(num_warm_up + num_videos)
+    streams = Streams(seed).child("whole cell")
+    chances = (streams.stream("arrivals"), streams.stream("lengths"), streams.stream("capacity"))
+    num_events = play_events(_traffic(cell, player), levels, empty_cell(cell.max_users), lived, chances)
+    return Played(lived.after(num_warm_up), num_events)
+
+
+def fill_by_users(cell: Cell) -> Floats:
+    """Seconds of video per second for each of n users, n = 0 (nothing) up to `max_users`, at the mean capacity."""
+    users = np.arange(1, cell.max_users + 1)
+    gain = np.cumsum(1 / users) if cell.opportunistic else np.ones(cell.max_users)
+    return np.concatenate(([0.0], cell.speed * gain / users))
+
+
+def _traffic(cell: Cell, player: Player) -> Traffic:
+    return Traffic(
+        gap_s=1 / cell.arrivals_per_s,
+        class_upto=np.cumsum([views.share for views in cell.views]),
+        mean_s=np.array([views.mean_s for views in cell.views]),
+        fill=fill_by_users(cell),
+        start_s=player.start_s,
+        resume_s=player.again_s,
+    )
+
+
+def _constant(level: float = 1.0) -> Levels:
+    return Levels(np.full(1, level), np.full(1, np.inf), np.ones((1, 1)), is_log=True)
+
+
+def _changing(capacity: Capacity) -> Levels:
+    rates = np.array(capacity.generator, np.float64)
+    np.fill_diagonal(rates, 0)
+    if not _all_connected(rates):
+        raise BadInput("some level of the capacity is never reached from another; give rates that connect them all")
+    if len(rates) == 1:
+        return _constant(float(capacity.levels[0]))
+    total = rates.sum(axis=1, keepdims=True)
+    upto = np.cumsum(rates / total, axis=1)
+    return Levels(np.array(capacity.levels, np.float64), 1 / total[:, 0], upto, is_log=False)
+
+
+def _all_connected(rates: Floats) -> bool:
+    reached = (rates > 0) | np.eye(len(rates), dtype=np.bool_)
+    for _ in range(len(rates).bit_length()):
+        reached = reached @ reached  # paths of twice the length
+    return bool(reached.all())

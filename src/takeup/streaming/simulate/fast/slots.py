@@ -1,0 +1,191 @@
+"""Numba kernel: a whole cell slot by slot, every video with a player of its own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numpy.random import Generator
+
+from takeup.core.compiled import inlined, kernel
+from takeup.streaming.simulate.fast.events import length_of, note_blocked
+from takeup.streaming.simulate.lived import Lived
+
+__all__ = ["Grain", "Users", "nobody", "play_every_slot"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Grain(NamedTuple):
+    """What stays the same during a run; `gop` is a number of slots, and `slot_content_s` what a slot delivers."""
+
+    gap_s: float
+    class_upto: Floats
+    mean_s: Floats
+    start_s: float
+    resume_s: float
+    opportunistic: bool
+    slot_s: float
+    slot_content_s: float
+    gop: int
+    gop_variation: float
+
+
+class Users(NamedTuple):
+    """The videos that are downloading, packed at the front.
+
+    `drain_s` is the content that a slot of the current group of pictures takes, `gop_left` its slots still to play, and
+    `enough_s` the buffer that ends the wait; a video that plays has infinite `enough_s`.
+    """
+
+    left_s: Floats
+    buffer_s: Floats
+    enough_s: Floats
+    drain_s: Floats
+    waiting_since_s: Floats
+    startup_s: Floats
+    stall_s: Floats
+    gop_left: Ints
+    num_stalls: Ints
+    video: Ints
+
+
+def nobody(max_users: int) -> Users:
+    """Room for the videos of a cell."""
+    return Users(*np.zeros((7, max_users)), *np.zeros((3, max_users), np.int64))
+
+
+@kernel
+def play_every_slot(grain: Grain, users: Users, lived: Lived, chances: tuple[Generator, ...]) -> int:
+    """Fill `lived` with the first videos that are accepted, and follow each to its end; returns the slots in use."""
+    arrivals, lengths, fading, pictures = chances
+    num_users, num_seen, num_left, num_slots, slot = 0, 0, 0, 0, 0
+    arrival_s = arrivals.standard_exponential() * grain.gap_s
+    while num_left < len(lived.startup_s):
+        if num_users == 0:
+            slot = max(slot, int(np.ceil(arrival_s / grain.slot_s)))
+        while arrival_s <= slot * grain.slot_s:
+            length_s = length_of(grain.class_upto, grain.mean_s, lengths)
+            if num_users < len(users.video):
+                _admit(users, num_users, num_seen, length_s, arrival_s, grain)
+                num_users += 1
+                num_seen += 1
+            else:
+                note_blocked(lived, num_seen)
+            arrival_s += arrivals.standard_exponential() * grain.gap_s
+        _serve(users, num_users, grain, fading)
+        slot += 1
+        num_slots += 1
+        now_s = slot * grain.slot_s
+        for user in range(num_users - 1, -1, -1):  # backwards: who leaves gives its place to the last
+            if users.left_s[user] <= 0:
+                num_left += users.video[user] < len(lived.startup_s)
+                num_users -= 1
+                _leave(users, user, num_users, now_s, lived)
+            elif users.enough_s[user] < np.inf:
+                _wait(users, user, now_s)
+            else:
+                _watch(users, user, now_s, grain, pictures)
+    return num_slots
+
+
+@inlined
+def _admit(users: Users, user: int, video: int, length_s: float, now_s: float, grain: Grain) -> None:
+    users.left_s[user] = length_s
+    users.buffer_s[user] = 0.0
+    users.enough_s[user] = grain.start_s
+    users.waiting_since_s[user] = now_s
+    users.stall_s[user] = 0.0
+    users.gop_left[user] = 0
+    users.num_stalls[user] = 0
+    users.video[user] = video
+
+
+@inlined
+def _serve(users: Users, num_users: int, grain: Grain, fading: Generator) -> None:
+    """Deliver one slot: to the user with the best channel, or to everybody."""
+    if not grain.opportunistic:
+        for user in range(num_users):
+            _receive(users, user, grain.slot_content_s / num_users)
+        return
+    best, best_channel = 0, 0.0
+    for user in range(num_users):
+        channel = fading.standard_exponential()
+        if channel > best_channel:
+            best, best_channel = user, channel
+    _receive(users, best, grain.slot_content_s * best_channel)
+
+
+@inlined
+def _receive(users: Users, user: int, content_s: float) -> None:
+    users.left_s[user] -= content_s
+    users.buffer_s[user] += content_s
+
+
+@inlined
+def _wait(users: Users, user: int, now_s: float) -> None:
+    """Begin to play, or go on, once the buffer is full enough."""
+    if users.buffer_s[user] < users.enough_s[user]:
+        return
+    _end_wait(users, user, now_s)
+    users.enough_s[user] = np.inf
+
+
+@inlined
+def _end_wait(users: Users, user: int, now_s: float) -> None:
+    waited_s = now_s - users.waiting_since_s[user]
+    if users.num_stalls[user]:
+        users.stall_s[user] += waited_s
+    else:
+        users.startup_s[user] = waited_s
+
+
+@inlined
+def _watch(users: Users, user: int, now_s: float, grain: Grain, pictures: Generator) -> None:
+    """Play one slot, and stall if that empties the buffer."""
+    if users.gop_left[user] == 0:
+        users.gop_left[user] = grain.gop
+        users.drain_s[user] = grain.slot_s * _gop_size(grain.gop_variation, pictures)
+    users.gop_left[user] -= 1
+    users.buffer_s[user] -= users.drain_s[user]
+    if users.buffer_s[user] <= 0:
+        users.buffer_s[user] = 0.0
+        users.enough_s[user] = grain.resume_s
+        users.waiting_since_s[user] = now_s
+        users.num_stalls[user] += 1
+
+
+@inlined
+def _gop_size(variation: float, pictures: Generator) -> float:
+    """The size of a group over the mean: gamma, which is never negative."""
+    return 1.0 if variation == 0 else pictures.gamma(1 / variation**2, variation**2)
+
+
+@inlined
+def _leave(users: Users, user: int, last: int, now_s: float, lived: Lived) -> None:
+    """Write down what the video lived through, and give its place to the last one."""
+    video, waits = users.video[user], users.enough_s[user] < np.inf
+    if waits:
+        _end_wait(users, user, now_s)
+    if video < len(lived.startup_s):
+        lived.startup_s[video] = users.startup_s[user]
+        lived.num_stalls[video] = users.num_stalls[user]
+        lived.stall_s[video] = users.stall_s[user]
+        lived.finished_early[video] = waits and users.num_stalls[user] == 0
+    _move(users, last, user)
+
+
+@inlined
+def _move(users: Users, source: int, target: int) -> None:
+    users.left_s[target] = users.left_s[source]
+    users.buffer_s[target] = users.buffer_s[source]
+    users.enough_s[target] = users.enough_s[source]
+    users.drain_s[target] = users.drain_s[source]
+    users.waiting_since_s[target] = users.waiting_since_s[source]
+    users.startup_s[target] = users.startup_s[source]
+    users.stall_s[target] = users.stall_s[source]
+    users.gop_left[target] = users.gop_left[source]
+    users.num_stalls[target] = users.num_stalls[source]
+    users.video[target] = users.video[source]

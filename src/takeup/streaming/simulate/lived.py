@@ -1,0 +1,137 @@
+"""What every video of a simulation lived through, and the answer that follows from it, with standard errors.
+
+Videos that were simulated one by one are independent: their errors are the usual ones of a mean. Videos that shared a
+cell are not, since a crowded minute spoils it for everybody. Their errors come from batch means: the run is cut into
+long pieces, and what differs between the pieces is the noise, whatever the correlation within them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.errors import BadInput
+from takeup.streaming.model import Answer, Estimate, Player
+
+__all__ = ["Lived", "answer_from_batches", "answer_from_independent", "check_run", "no_videos_yet"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Column = Floats | Ints | Flags
+
+MAX_BATCHES = 50
+MIN_BATCH_VIDEOS = 200
+MIN_RESUME_S = 0.001
+
+
+class Lived(NamedTuple):
+    """One entry per video, in order of arrival; `num_blocked` were turned away since the video before."""
+
+    startup_s: Floats
+    num_stalls: Ints
+    stall_s: Floats
+    finished_early: Flags
+    gave_up: Flags
+    num_blocked: Ints
+
+    def after(self, num_videos: int) -> Lived:
+        """The same without the first `num_videos`."""
+        return Lived(
+            self.startup_s[num_videos:],
+            self.num_stalls[num_videos:],
+            self.stall_s[num_videos:],
+            self.finished_early[num_videos:],
+            self.gave_up[num_videos:],
+            self.num_blocked[num_videos:],
+        )
+
+
+def no_videos_yet(num_videos: int) -> Lived:
+    """Room for what `num_videos` will live through."""
+    seconds, counts = np.zeros((2, num_videos)), np.zeros((2, num_videos), np.int64)
+    flags = np.zeros((2, num_videos), np.bool_)
+    return Lived(seconds[0], counts[0], seconds[1], flags[0], flags[1], counts[1])
+
+
+def check_run(player: Player, num_videos: int) -> None:
+    """Refuse a run that has no error, or no end."""
+    if num_videos < 2:
+        raise BadInput(f"{num_videos} videos have no standard error; simulate at least 2, better 10000")
+    if player.again_s < MIN_RESUME_S:
+        raise BadInput(
+            f"resume_s is {player.again_s}; a player that resumes on an empty buffer stalls again at once, without "
+            f"end: give at least {MIN_RESUME_S} s (it is start_s unless given)"
+        )
+
+
+def answer_from_independent(source: str, lived: Lived, blocked_share: float) -> Answer:
+    """The answer from videos that know nothing of each other; which share is blocked is known beforehand."""
+    return Answer(
+        source=source,
+        startup_s=_mean(lived.startup_s),
+        stall_probability=_share(lived.num_stalls > 0),
+        num_stalls=_mean(lived.num_stalls),
+        stall_s=_mean(lived.stall_s),
+        finished_early=_share(lived.finished_early),
+        blocked_share=Estimate(blocked_share),
+        num_videos=len(lived.startup_s),
+        gave_up=_share(lived.gave_up),
+    )
+
+
+def answer_from_batches(source: str, lived: Lived) -> Answer:
+    """The answer from videos that shared a cell."""
+    return Answer(
+        source=source,
+        startup_s=_batched(lived.startup_s),
+        stall_probability=_batched_share(lived.num_stalls > 0),
+        num_stalls=_batched(lived.num_stalls),
+        stall_s=_batched(lived.stall_s),
+        finished_early=_batched_share(lived.finished_early),
+        blocked_share=_blocked_share(lived.num_blocked),
+        num_videos=len(lived.startup_s),
+    )
+
+
+def _mean(values: Column) -> Estimate:
+    return Estimate(float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values)))
+
+
+def _share(happened: Flags) -> Estimate:
+    return Estimate(float(happened.mean()), _share_error(int(happened.sum()), len(happened)))
+
+
+def _share_error(num_seen: float, num_all: int) -> float:
+    """The binomial error, with two events of each kind added: what was never seen is not known to be impossible."""
+    share = (num_seen + 2) / (num_all + 4)
+    return math.sqrt(share * (1 - share) / (num_all + 4))
+
+
+def _batch_means(values: Column) -> Floats:
+    num_batches = min(MAX_BATCHES, max(2, len(values) // MIN_BATCH_VIDEOS))
+    return np.array([batch.mean() for batch in np.array_split(values, num_batches)])
+
+
+def _error(batch_means: Floats) -> float:
+    return float(batch_means.std(ddof=1)) / math.sqrt(len(batch_means))
+
+
+def _batched(values: Column) -> Estimate:
+    return Estimate(float(values.mean()), _error(_batch_means(values)))
+
+
+def _batched_share(happened: Flags) -> Estimate:
+    """At least as uncertain as independent videos would be, also when all batches agree by chance."""
+    alone = _share(happened)
+    return Estimate(alone.value, max(alone.error, _error(_batch_means(happened))))
+
+
+def _blocked_share(num_blocked: Ints) -> Estimate:
+    blocked_per_video = _batch_means(num_blocked)
+    total, accepted = int(num_blocked.sum()), len(num_blocked)
+    error = max(_error(blocked_per_video / (1 + blocked_per_video)), _share_error(total, total + accepted))
+    return Estimate(total / (total + accepted), error)

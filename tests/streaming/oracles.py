@@ -1,0 +1,71 @@
+"""Slow and independent ways to the same answers, and the cell whose numbers are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from scipy.sparse.linalg import spsolve
+
+from takeup.streaming.model import Cell, Chain
+
+Floats = npt.NDArray[np.float64]
+
+
+def reference_cell(arrivals_per_s: float = 0.12, max_users: int = 10) -> Cell:
+    """2.8 Mbit/s shared by videos of 360 kbit/s and 60 s on average."""
+    return Cell(2.8e6, 360e3, arrivals_per_s, max_users)
+
+
+def eigen_empties(chain: Chain, buffer_s: float) -> Floats:
+    """W(q) by the eigenvectors of the first-order equation: D W' + T W = 0, bounded, W = 1 where the buffer falls."""
+    drift = chain.fill - chain.drain
+    values, vectors = np.linalg.eig(-chain.killed / drift[:, None])
+    decaying = values.real < 0
+    falls = np.flatnonzero(drift < 0)
+    assert decaying.sum() == len(falls)
+    basis = vectors[:, decaying]
+    weights = np.linalg.solve(basis[falls], np.eye(len(falls)))
+    law: Floats = (basis * np.exp(values[decaying] * buffer_s) @ weights).real
+    return law
+
+
+def grid_empties(
+    chain: Chain, step_s: float, top_s: float, ladder: Sequence[float] = (1.0,), levels_s: Sequence[float] = ()
+) -> Floats:
+    """P(empty | buffer, state) on a grid of buffers by finite differences; level k divides the fill by ladder[k]."""
+    num, n = round(top_s / step_s), chain.num_states
+    matrix = sparse.lil_matrix(((num + 1) * n, (num + 1) * n))
+    goal = np.zeros((num + 1) * n)
+    for j in range(num + 1):
+        for i in range(n):
+            row = j * n + i
+            below, above = (1 / ladder[np.searchsorted(levels_s, (j + h) * step_s)] for h in (-0.5, 0.5))
+            up, down = _hops(chain, i, step_s, above, below)
+            if j == 0 and (chain.variance[i] > 0 or chain.fill[i] * above < chain.drain[i]):
+                matrix[row, row], goal[row] = 1.0, 1.0
+                continue
+            stays = chain.fill[i] * below > chain.drain[i] > chain.fill[i] * above
+            end = chain.end[i] * (chain.drain[i] / chain.fill[i] if stays else above)
+            up, down = (0.0 if j == num else up), (0.0 if j == 0 else down)
+            for target, rate in ((row + n, up), (row - n, down), *_jumps(chain, i, j * n)):
+                if rate > 0:
+                    matrix[row, target] = -rate
+                    matrix[row, row] += rate
+            matrix[row, row] += end
+    return np.asarray(spsolve(matrix.tocsc(), goal)).reshape(num + 1, n)
+
+
+def _hops(chain: Chain, i: int, step_s: float, above: float, below: float) -> tuple[float, float]:
+    noise = chain.variance[i] / 2 / step_s**2
+    if noise > 0:  # central differences, of second order
+        drift = (chain.fill[i] * above - chain.drain[i]) / 2 / step_s
+        return noise + drift, noise - drift
+    up, down = chain.fill[i] * above - chain.drain[i], chain.drain[i] - chain.fill[i] * below
+    return max(up, 0.0) / step_s, max(down, 0.0) / step_s
+
+
+def _jumps(chain: Chain, i: int, offset: int) -> list[tuple[int, float]]:
+    return [(offset + j, float(rate)) for j, rate in enumerate(chain.generator[i]) if j != i]

@@ -1,0 +1,132 @@
+"""The law of the start-up delay: atoms, closed forms, its mean, its quantiles."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from streaming.oracles import reference_cell
+
+from takeup.errors import BadInput
+from takeup.streaming.chains import chain_of, ps_cell, with_abandonment
+from takeup.streaming.model import Capacity, Cell, Chain
+from takeup.streaming.policies.riccati import RiccatiSolver
+from takeup.streaming.policies.startup_cdf import startup_atoms, startup_cdf, startup_quantile
+
+
+def mean_from(chain: Chain, threshold_s: float, last_s: float) -> float:
+    """The integral of 1 - F, by panels between the atoms."""
+    delays, _ = startup_atoms(chain, threshold_s)
+    edges = np.unique(np.concatenate([[0.0], delays[delays < last_s], [last_s]]))
+    nodes, weights = np.polynomial.legendre.leggauss(12)
+    times = (edges[:-1, None] + np.diff(edges)[:, None] * (nodes + 1) / 2).ravel()
+    shares = startup_cdf(chain, threshold_s, times)
+    return float(((1 - shares) * np.repeat(np.diff(edges) / 2, 12) * np.tile(weights, len(edges) - 1)).sum())
+
+
+@pytest.mark.parametrize("threshold_s", [2.0, 5.0, 20.0])
+def test_the_law_has_the_mean_of_the_solver(threshold_s: float) -> None:
+    chain = chain_of(reference_cell())
+    expected = RiccatiSolver().solution(chain).mean_prefetch(threshold_s)
+
+    assert mean_from(chain, threshold_s, 2 * threshold_s) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_single_state_has_a_closed_form() -> None:
+    chain = ps_cell(0.5, 60.0, 0.02, 1)
+    times = np.array([-1.0, 0.0, 1.0, 9.9, 10.0, 11.0, math.inf])
+    expected = np.where(times < 10, np.where(times > 0, 1 - np.exp(-0.5 / 60 * np.maximum(times, 0)), 0), 1.0)
+
+    assert startup_cdf(chain, 5.0, times) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_law_jumps_by_the_mass_of_each_atom() -> None:
+    chain = chain_of(reference_cell())
+    delays, masses = startup_atoms(chain, 5.0)
+    around = startup_cdf(chain, 5.0, np.concatenate([delays - 1e-7, delays]))
+
+    assert around[10:] - around[:10] == pytest.approx(masses, abs=1e-5)
+    assert masses.max() > 0.1
+
+
+def test_a_slow_simulation_draws_from_this_law() -> None:
+    chain = ps_cell(3.0, 30.0, 0.2, 3)
+    draws = np.random.default_rng(7)
+    delays = np.array([_draw_delay(chain, 4.0, draws) for _ in range(4000)])
+    times = np.linspace(0.5, 6.0, 12)
+
+    found = startup_cdf(chain, 4.0, times)
+    assert found == pytest.approx([(delays <= t).mean() for t in times], abs=0.03)
+
+
+def _draw_delay(chain: Chain, content_s: float, draws: np.random.Generator) -> float:
+    state, delay_s = int(draws.choice(chain.num_states, p=chain.initial)), 0.0
+    while True:
+        stay_s = draws.exponential(1 / -chain.killed[state, state])
+        if stay_s * chain.fill[state] >= content_s:
+            return float(delay_s + content_s / chain.fill[state])
+        delay_s, content_s = delay_s + stay_s, content_s - stay_s * chain.fill[state]
+        ways = np.append(np.maximum(chain.generator[state], 0.0), chain.end[state])
+        state = int(draws.choice(len(ways), p=ways / ways.sum()))
+        if state == chain.num_states:
+            return delay_s
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.95])
+def test_a_quantile_is_the_first_delay_with_its_share(share: float) -> None:
+    chain = chain_of(reference_cell())
+    delay_s = startup_quantile(chain, 5.0, share)
+
+    below, above = startup_cdf(chain, 5.0, [delay_s * 0.999, delay_s * 1.001])
+    assert below <= share + 1e-6
+    assert above >= share - 1e-6
+
+
+def test_no_threshold_is_no_delay() -> None:
+    chain = chain_of(reference_cell())
+
+    assert startup_cdf(chain, 0.0, [-1.0, 0.0, 1.0]).tolist() == [0.0, 1.0, 1.0]
+    assert startup_quantile(chain, 0.0, 0.9) == 0.0
+
+
+def test_an_outage_delays_the_start_but_everyone_starts() -> None:
+    outage = Capacity(np.array([0.0, 2.0]), np.array([[-0.1, 0.1], [0.1, -0.1]]))
+    chain = chain_of(Cell(2.8e6, 360e3, 0.05, 4, capacity=outage))
+    early, late = startup_cdf(chain, 5.0, [2.0, 300.0])
+
+    assert early < 0.6
+    assert late == pytest.approx(1.0, abs=1e-6)
+
+
+def test_who_gives_up_never_starts() -> None:
+    chain = with_abandonment(chain_of(reference_cell()), 0.1)
+    gave_up = RiccatiSolver().solution(chain).prefetch(5.0).gave_up @ chain.initial
+
+    assert startup_cdf(chain, 5.0, [1e4])[0] == pytest.approx(1 - gave_up, abs=1e-6)
+    with pytest.raises(BadInput, match="ever start"):
+        startup_quantile(chain, 5.0, 0.99)
+
+
+@settings(max_examples=15, deadline=None)
+@given(speed=st.floats(0.5, 10), load=st.floats(0.1, 2), threshold_s=st.floats(0.1, 30))
+def test_the_law_rises_from_zero_to_one(speed: float, load: float, threshold_s: float) -> None:
+    chain = ps_cell(speed, 60.0, load * speed / 60, 5)
+    shares = startup_cdf(chain, threshold_s, np.linspace(0, 6 * threshold_s / speed, 25))
+
+    assert (np.diff(shares) >= 0).all()
+    assert shares[0] == 0
+    assert shares[-1] == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, math.nan])
+def test_a_senseless_share_is_refused(share: float) -> None:
+    with pytest.raises(BadInput, match="share is"):
+        startup_quantile(chain_of(reference_cell()), 5.0, share)
+
+
+def test_a_time_that_is_no_number_is_refused() -> None:
+    with pytest.raises(BadInput, match="times_s holds nan"):
+        startup_cdf(chain_of(reference_cell()), 5.0, [math.nan])
