@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import click
 
+from takeup.core.lazy import find
 from takeup.core.report import Report, Table
-from takeup.errors import BadScenario, UnknownName
+from takeup.errors import BadScenario
 from takeup.output import output_options, say, show
 
 __all__ = ["RUNNERS", "run_again", "run_values"]
@@ -27,10 +27,7 @@ def run_values(values: dict[str, Any], source: str, *, quiet: bool = False) -> R
     domain = values.get("domain")
     if not isinstance(domain, str):
         raise BadScenario(f"{source}: the key 'domain' is missing; add a line such as 'domain = \"caching\"'")
-    if domain not in RUNNERS:
-        raise UnknownName("domain", domain, RUNNERS)
-    module, _, function = RUNNERS[domain].partition(":")
-    report = getattr(import_module(module), function)(values, source, quiet=quiet)
+    report = find("domain", domain, RUNNERS)(values, source, quiet=quiet)
     assert isinstance(report, Report)
     return report
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from difflib import get_close_matches
-from importlib import import_module
 
 import click
 
 from takeup import __version__
+from takeup.core.lazy import load
 from takeup.errors import TakeupError
 
 __all__ = ["COMMANDS", "LazyGroup", "main", "takeup"]
@@ -32,8 +32,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(import_module(module), attribute)
+        command = load(COMMANDS[cmd_name][0])
         assert isinstance(command, click.Command)
         return command
 

@@ -69,7 +69,7 @@ def test_a_slow_link_stalls_as_the_emulated_screen_says(tools: BrowserTools, vid
 
 @pytest.mark.engine
 def test_a_browser_that_is_not_through_in_time_is_given_up(tools: BrowserTools, video: Video) -> None:
-    with pytest.raises(NothingSeen, match="not through after 0.2 s"):
+    with pytest.raises(NothingSeen, match=r"not through after 0.2 s"):
         asyncio.run(watch(tools, video, Player(2.0), UserSpaceLink(1e5), limit_s=0.2))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -188,6 +189,20 @@ def test_one_connection_too_many_is_turned_away() -> None:
         return b"".join(sorted(lines))
 
     assert serve(talk, most_connections=2) == b"HTTP/1.1 200 OK\r\n" * 2 + b"HTTP/1.1 503 Service Unavailable\r\n"
+
+
+def test_the_end_of_an_answer_is_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: list[int] = []
+    serve_one = SegmentServer._converse
+
+    async def look(self: SegmentServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        options.append(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        await serve_one(self, reader, writer)
+
+    monkeypatch.setattr(SegmentServer, "_converse", look)
+    answer_to(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+
+    assert options[0] != 0
 
 
 def test_a_silent_connection_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,15 @@ def test_time_without_demand_is_lost_except_for_a_little_credit() -> None:
     assert abs(sum(num_bytes for _, num_bytes in link.deal(5.0)) - 100) <= 10
 
 
+def test_a_late_link_makes_up_for_it_also_when_the_next_request_follows_at_once() -> None:
+    link = sharing(credit_s=0.1)
+    link.ask("a", 100, 0.0)
+    list(link.deal(1.0))  # due long ago
+    link.ask("a", 10_000, 1.01)
+
+    assert abs(sum(num_bytes for _, num_bytes in link.deal(1.01)) - 910) <= 10
+
+
 def test_asking_twice_adds_up() -> None:
     link = sharing()
     link.ask("a", 30, 0.0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from streaming.oracles import reference_cell
 
 from takeup.errors import BadInput
-from takeup.streaming.chains import chain_of, ps_cell, with_abandonment
+from takeup.streaming.chains import chain_of, phase_type, ps_cell, with_abandonment, with_phases
 from takeup.streaming.model import Capacity, Cell, Chain
 from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.policies.startup_cdf import startup_atoms, startup_cdf, startup_quantile
@@ -73,6 +73,15 @@ def _draw_delay(chain: Chain, content_s: float, draws: np.random.Generator) -> f
         state = int(draws.choice(len(ways), p=ways / ways.sum()))
         if state == chain.num_states:
             return delay_s
+
+
+def test_states_that_fill_alike_share_their_atom() -> None:
+    phases = phase_type(reference_cell(), np.array([0.3, 0.7]), np.array([[-0.1, 0.08], [0.0, -0.02]]))
+    plain = with_phases(chain_of(reference_cell()), np.ones(1), np.array([[-1e-12]]))
+    times = np.array([0.6, 0.7, 2.0, 6.3, 6.5])
+    changing = startup_cdf(with_phases(phases, np.array([1.0, 0.0]), np.array([[-1.0, 1.0], [0.0, -1e-12]])), 5.0, times)
+
+    assert changing == pytest.approx(startup_cdf(plain, 5.0, times), abs=1e-5)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.95])

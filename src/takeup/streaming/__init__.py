@@ -5,8 +5,9 @@ Public names are loaded on first use, so that importing this package costs nothi
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from takeup.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from takeup.streaming.chains import chain_of
@@ -46,13 +47,4 @@ _HOMES = {
     "traces": ("ThroughputLog", "read_log"),
 }
 
-
-def __getattr__(name: str) -> object:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{home}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

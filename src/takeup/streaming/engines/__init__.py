@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
-from takeup.errors import UnknownName
+from takeup.core.lazy import find
 
 __all__ = ["ENGINES", "find_engine"]
 
@@ -13,9 +11,6 @@ ENGINES = {"dash": "takeup.streaming.engines.dash:DashEngine"}
 
 def find_engine(name: str) -> type:
     """The class of the engine of this name."""
-    if name not in ENGINES:
-        raise UnknownName("streaming engine", name, ENGINES)
-    module, _, attribute = ENGINES[name].partition(":")
-    engine = getattr(import_module(module), attribute)
+    engine = find("streaming engine", name, ENGINES)
     assert isinstance(engine, type)
     return engine

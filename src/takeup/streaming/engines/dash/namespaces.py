@@ -112,7 +112,7 @@ class NamespaceLink:
         return self.server.do(lambda: socket.create_server((SERVER, 0), backlog=128))
 
     async def dial(self, address: tuple[str, int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        connection = self.players.do(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+        connection = self.players.do(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP))
         connection.setblocking(False)
         await asyncio.get_running_loop().sock_connect(connection, address)
         return await asyncio.open_connection(sock=connection)
