@@ -33,7 +33,7 @@ from takeup.streaming.report import (
 )
 from takeup.streaming.traces import read_log
 
-__all__ = ["StreamingScenario", "run", "run_again"]
+__all__ = ["StreamingScenario", "cells_of", "load_model", "run", "run_again", "save_model"]
 
 Numbers = tuple[float, ...]
 
