@@ -81,6 +81,15 @@ def test_a_line_has_points_and_every_group_its_own_colour_and_shape() -> None:
     assert points["encoding"]["color"]["scale"]["domain"] == list(POLICIES)
 
 
+@pytest.mark.parametrize("kind", ["line", "step"])
+def test_a_curve_of_many_points_is_a_plain_line(kind: Any) -> None:
+    rows: tuple[dict[str, Cell], ...] = tuple({"x": x, "y": x * x, "c": "a"} for x in range(60))
+    (line,) = layers_of(Series("curve", "x", "y", rows, "c", kind=kind))
+
+    assert line["mark"]["type"] == "line"
+    assert "strokeDash" not in line["encoding"]
+
+
 def test_dashes_share_a_period_and_later_lines_cover_less_of_it() -> None:
     dash = layers_of(sweep(policies=POLICIES))[0]["encoding"]["strokeDash"]
     dashes = [dash["value"]] + [condition["value"] for condition in dash["condition"]]

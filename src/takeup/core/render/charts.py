@@ -3,7 +3,8 @@
 How it works: the rows are copied under the fixed names x, y, colour and facet, so that no key of the caller can be
 mistaken for an expression. Lines that coincide can still be told apart: all dashes have one period, and a later line,
 drawn on top, covers less of it than an earlier one, so that equal lines show as stripes of every colour; later points
-are smaller and sit inside earlier ones; and the subtitle names the groups whose values are equal.
+are smaller and sit inside earlier ones; and the subtitle names the groups whose values are equal. A curve of many points
+is drawn as a plain line: marks and stripes would hide it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _DASH_PERIOD, _SHORTEST_DASH_SHARE = 36.0, 0.45
 _LARGEST_POINT, _SMALLEST_POINT = 160.0, 45.0
 _MAX_FACETS_IN_A_ROW = 3
 _MAX_TICKS_FROM_DATA = 10
+_MAX_MARKED_POINTS = 24
 
 
 def to_png(series: Series, scale: float = 2.0) -> bytes:
@@ -128,12 +130,20 @@ def _layers(series: Series) -> list[Spec]:
             return [_layer(series, {"type": "point", "size": 70}, encoding | _shape(series), first=True)]
         case "step":
             line = {"type": "line", "interpolate": "step-after", "strokeWidth": 2.5}
-            return [_layer(series, line, encoding | _dash(series, _DASH_PERIOD / 2), first=True)]
+            dash = {} if _is_dense(series) else _dash(series, _DASH_PERIOD / 2)
+            return [_layer(series, line, encoding | dash, first=True)]
+    if _is_dense(series):
+        return [_layer(series, {"type": "line", "strokeWidth": 2.5}, encoding, first=True)]
     points = {"type": "point", "filled": True}
     return [
         _layer(series, {"type": "line", "strokeWidth": 2.5}, encoding | _dash(series, _DASH_PERIOD), first=True),
         _layer(series, points, encoding | _shape(series) | _point_size(series), first=False),
     ]
+
+
+def _is_dense(series: Series) -> bool:
+    """More points on a line than marks could tell apart."""
+    return len({row[series.x] for row in series.rows}) > _MAX_MARKED_POINTS
 
 
 def _layer(series: Series, mark: Spec, encoding: Spec, *, first: bool) -> Spec:
