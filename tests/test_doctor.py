@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 import takeup.doctor
-from takeup.caching.engines import ENGINES
+from takeup.again import RUNNERS
 from takeup.cli import takeup as commands
 from takeup.core.report import Report
 from takeup.doctor import NEEDS, Need, examine
@@ -66,5 +67,26 @@ def test_every_remedy_with_an_extra_names_one_that_exists() -> None:
     assert set(extras) <= set(PROJECT["optional-dependencies"])
 
 
-def test_every_engine_is_examined() -> None:
-    assert {f"caching engine {name}" for name in ENGINES} <= {need.part for need in NEEDS}
+@pytest.mark.parametrize("domain", [name for name in RUNNERS if name != "papers"])
+def test_every_engine_is_examined(domain: str) -> None:
+    engines = import_module(f"takeup.{domain}.engines").ENGINES
+
+    assert {f"{domain} engine {name}" for name in engines} <= {need.part for need in NEEDS}
+
+
+def test_what_needs_root_says_so_to_everyone_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    need = Need("part", (), "remedy", ("sh",), needs_root=True)
+    monkeypatch.setattr("takeup.doctor.os.geteuid", lambda: 1000)
+    ordinary = examine(need)
+    monkeypatch.setattr("takeup.doctor.os.geteuid", lambda: 0)
+
+    assert ordinary == (False, "missing: root")
+    assert examine(need) == (True, "sh, root")
+
+
+def test_the_ring_needs_nothing_and_its_namespaces_need_root_and_two_programs() -> None:
+    needs = {need.part: need for need in NEEDS}
+    ring, namespaces = needs["streaming engine dash"], needs["streaming link namespaces"]
+
+    assert (ring.programs, ring.needs_root) == ((), False)
+    assert (namespaces.programs, namespaces.needs_root) == (("ip", "tc"), True)

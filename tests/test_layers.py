@@ -13,7 +13,10 @@ from takeup.cli import COMMANDS
 SOURCE = Path(__file__).parent.parent / "src" / "takeup"
 PEERS = ("policies", "simulate", "engines", "traces", "report")
 LEVELS = {"model": 0, "contract": 2, **dict.fromkeys(PEERS, 3), "experiment": 4, "commands": 5}
-OWN_LEVELS = {"caching": {"groups": 1}}  # what only one domain has; ARCHITECTURE.md says why
+OWN_LEVELS = {
+    "caching": {"groups": 1},
+    "streaming": {"chains": 1},
+}  # ARCHITECTURE.md says why
 OUTSIDE = {"cli", "output", "again", "tour", "doctor", "papers", "core", "errors", "__init__", "__main__"}
 SHARED = {"core", "errors"}
 BELOW_COMMANDS = SHARED | {"output"}  # commands also print
@@ -82,7 +85,7 @@ def test_every_import_points_down() -> None:
 
 def test_only_the_known_modules_stand_beside_the_domains() -> None:
     assert {path.stem for path in SOURCE.glob("*.py")} <= OUTSIDE
-    assert "caching" in DOMAINS
+    assert {"caching", "streaming"} <= set(DOMAINS)
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
@@ -108,6 +111,9 @@ def test_every_domain_on_the_command_line_has_all_facets(domain: str) -> None:
         ("errors", "from takeup import cli", "errors imports cli"),
         ("caching.model", "from takeup.caching.groups import Group", "caching.model imports caching.groups"),
         ("caching.groups", "from takeup.caching import contract", "caching.groups imports caching.contract"),
+        ("streaming.chains.cell", "from takeup.streaming.contract import Solver", "streaming.chains.cell imports"),
+        ("streaming.chains.cell", "import time", "streaming.chains.cell imports time"),
+        ("streaming.model", "import takeup.streaming.chains", "streaming.model imports streaming.chains"),
         ("caching.simulate", "from takeup.caching.policies.lru import X", "caching.simulate imports caching.policies"),
         ("caching.engines.local", "import takeup.caching.simulate", "caching.engines.local imports caching.simulate"),
         ("caching.report", "def f():\n  from takeup.caching.traces import x", "caching.report imports caching.traces"),
@@ -137,6 +143,8 @@ def test_a_violation_is_found_and_named(module: str, source: str, found: str) ->
             "caching.experiment",
             "from takeup.caching.policies import find_policy\nfrom takeup.core.seeds import Streams",
         ),
+        ("streaming.simulate.tagged", "from takeup.streaming.chains import chain_of"),
+        ("streaming.policies.riccati", "from takeup.streaming.chains.cell import ps_cell"),
         ("caching.commands", "from takeup.output import show\nfrom takeup.caching.experiment import run"),
         ("papers.lrc", "from takeup.caching.policies.fast.replay import replay"),
         ("caching", "from takeup.caching.traces import generate"),

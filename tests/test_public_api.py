@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-import takeup.caching
+from takeup.cli import COMMANDS
 
 SOURCE = Path(__file__).parent.parent / "src"
 HEAVY = {"numba", "numpy", "pandas", "pyarrow", "pydantic", "rich", "scipy", "vl_convert"}
@@ -25,6 +25,7 @@ def module_names() -> list[str]:
 
 
 MODULES = module_names()
+DOMAINS = [f"takeup.{name}" for name in COMMANDS if f"takeup.{name}.model" in MODULES]
 WITH_NAMES = [name for name in MODULES if hasattr(import_module(name), "__all__")]
 
 
@@ -79,22 +80,25 @@ def test_what_a_module_defines_is_public_or_private_by_its_name(name: str) -> No
 # Lazy names -----------------------------------------------------------------------------------------------------------
 
 
-def homes_of_caching() -> dict[str, str]:
-    return {name: home for home, names in takeup.caching._HOMES.items() for name in names}
+def homes_of(domain: str) -> dict[str, str]:
+    return {name: home for home, names in import_module(domain)._HOMES.items() for name in names}
 
 
-def typed_homes_of_caching() -> dict[str, str]:
+def typed_homes_of(domain: str) -> dict[str, str]:
     """The same, as the type checker reads it."""
-    tree = ast.parse(inspect.getsource(takeup.caching))
+    tree = ast.parse(inspect.getsource(import_module(domain)))
     block = next(node for node in tree.body if isinstance(node, ast.If))
     found = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: str(node.module).removeprefix("takeup.caching.") for node in found for alias in node.names}
+    return {alias.name: str(node.module).removeprefix(f"{domain}.") for node in found for alias in node.names}
 
 
-def test_the_three_lists_of_lazy_names_agree() -> None:
-    assert homes_of_caching() == typed_homes_of_caching()
-    assert set(homes_of_caching()) == set(takeup.caching.__all__)
-    assert dir(takeup.caching) == sorted(takeup.caching.__all__)
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_three_lists_of_lazy_names_agree(domain: str) -> None:
+    names = import_module(domain).__all__
+
+    assert homes_of(domain) == typed_homes_of(domain)
+    assert set(homes_of(domain)) == set(names)
+    assert dir(import_module(domain)) == sorted(names)
 
 
 def outcome(program: str) -> str:
@@ -102,29 +106,32 @@ def outcome(program: str) -> str:
     return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
 
 
-def test_every_lazy_name_is_the_one_its_home_defines() -> None:
-    program = """
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_every_lazy_name_is_the_one_its_home_defines(domain: str) -> None:
+    program = f"""
 from importlib import import_module
-import takeup.caching as caching
+import {domain} as domain
 wrong = [
-    name for home, names in caching._HOMES.items() for name in names
-    if getattr(caching, name) is not getattr(import_module(f"takeup.caching.{home}"), name)
+    name for home, names in domain._HOMES.items() for name in names
+    if getattr(domain, name) is not getattr(import_module(f"{domain}.{{home}}"), name)
 ]
 print(wrong)
 """
     assert outcome(program) == "[]\n"
 
 
-def test_no_lazy_name_is_hidden_by_a_module_of_the_same_name() -> None:
-    folder = Path(str(takeup.caching.__file__)).parent
-    modules = {path.stem for path in folder.iterdir()}
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_no_lazy_name_is_hidden_by_a_module_of_the_same_name(domain: str) -> None:
+    module = import_module(domain)
+    modules = {path.stem for path in Path(str(module.__file__)).parent.iterdir()}
 
-    assert not modules & set(takeup.caching.__all__)
+    assert not modules & set(module.__all__)
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_an_unknown_name_is_an_attribute_error(domain: str) -> None:
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        _ = takeup.caching.nothing
+        _ = import_module(domain).nothing
 
 
 # Cost of importing ----------------------------------------------------------------------------------------------------
@@ -137,13 +144,20 @@ def loaded_by(program: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "program",
-    ["import takeup", "import takeup.caching", "import takeup.errors, takeup.core.units, takeup.core.files"],
+    [
+        "import takeup",
+        "import takeup.errors, takeup.core.units, takeup.core.files",
+        *(f"import {each}" for each in DOMAINS),
+    ],
 )
 def test_importing_loads_nothing_heavy(program: str) -> None:
     assert loaded_by(program) & (HEAVY | {"click"}) == set()
 
 
-@pytest.mark.parametrize("arguments", ["--help", "--version", "caching --help", "caching compare --help", "tour -h"])
+HELP = ["--help", "--version", "caching --help", "caching compare --help", "streaming predict --help", "tour -h"]
+
+
+@pytest.mark.parametrize("arguments", HELP)
 def test_help_loads_nothing_heavy(arguments: str) -> None:
     program = f"""
 from takeup.cli import main

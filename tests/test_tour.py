@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,9 @@ def test_every_stop_prints_its_sentence_and_its_table(result: Result) -> None:
 
 
 def test_the_person_is_told_what_happens_on_stderr(result: Result, folder: Path) -> None:
-    assert [line.partition(":")[0] for line in result.stderr.splitlines() if "running" in line] == ["lrc", "lerc"]
+    running = [line.partition(":")[0] for line in result.stderr.splitlines() if "running" in line]
+
+    assert running == [stop.system for stop in STOPS]
     assert f"open {folder / 'index.html'} in a browser" in result.stderr
 
 
@@ -69,3 +72,15 @@ def test_all_hits_of_lerc_are_effective_where_those_of_lrc_are_not(folder: Path)
 
     assert lerc == column(report, "lerc", "hits")
     assert all(ours > theirs for ours, theirs in zip(lerc, lrc, strict=True))
+
+
+@pytest.mark.usefixtures("result")
+def test_stalls_fall_with_the_start_threshold_and_rise_with_arrivals(folder: Path) -> None:
+    table = Report.load(folder / "qoe" / "report.json").tables[0]
+    names = [column.name for column in table.columns]
+    stalls = {(row[0], row[2]): float(str(row[names.index("P(stall)")])) for row in table.rows}
+    arrivals, starts = ([*dict.fromkeys(key[place] for key in stalls)] for place in (0, 1))
+
+    assert len(stalls) == len(table.rows) == len(arrivals) * len(starts)
+    assert all(stalls[rate, short] > stalls[rate, long] for rate in arrivals for short, long in pairwise(starts))
+    assert all(stalls[few, start] < stalls[many, start] for start in starts for few, many in pairwise(arrivals))

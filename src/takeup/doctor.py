@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 from dataclasses import dataclass
@@ -18,12 +19,13 @@ __all__ = ["NEEDS", "Need", "doctor", "examine"]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A part of the product, the packages and programs it stands on, and how to get them."""
+    """A part of the product, the packages, programs and rights it stands on, and how to get them."""
 
     part: str
     packages: tuple[str, ...]
     remedy: str
     programs: tuple[str, ...] = ()
+    needs_root: bool = False
 
     @property
     def is_core(self) -> bool:
@@ -33,6 +35,11 @@ class Need:
 NEEDS = (
     Need("core", ("numpy", "numba", "pyarrow", "pydantic", "rich", "scipy", "vl-convert-python"), "pip install takeup"),
     Need("caching engine local", ("numpy",), "pip install takeup"),
+    Need("streaming engine dash", ("numpy",), "pip install takeup"),  # its link is paced in this process
+    Need(
+        "streaming link namespaces", (), "install iproute2 and be root, or use the user-space link", ("ip", "tc"), True
+    ),
+    Need("streaming browser player", (), "scripts/browser-lab", ("chromium", "ffmpeg")),
     Need("sweeps on a Dask cluster", ("distributed",), "pip install 'takeup[dask]'"),
     Need("benchmarks against libCacheSim", ("libcachesim",), "pip install 'takeup[bench]'"),
     Need("tests", ("pytest", "hypothesis", "mypy", "ruff"), "make test"),
@@ -44,9 +51,15 @@ def examine(need: Need) -> tuple[bool, str]:
     versions = {package: _version(package) for package in need.packages}
     missing = [package for package, found in versions.items() if found is None]
     missing += [program for program in need.programs if shutil.which(program) is None]
+    missing += ["root"] if need.needs_root and not _is_root() else []
     if missing:
         return False, f"missing: {', '.join(missing)}"
-    return True, ", ".join(f"{package} {found}" for package, found in versions.items())
+    packages = [f"{package} {found}" for package, found in versions.items()]
+    return True, ", ".join([*packages, *need.programs, *(["root"] if need.needs_root else [])])
+
+
+def _is_root() -> bool:
+    return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def _version(package: str) -> str | None:

@@ -42,7 +42,7 @@ def grid_empties(
     for j in range(num + 1):
         for i in range(n):
             row = j * n + i
-            below, above = (1 / ladder[np.searchsorted(levels_s, (j + h) * step_s)] for h in (-0.5, 0.5))
+            below, above = (1 / ladder[int(np.searchsorted(levels_s, (j + h) * step_s))] for h in (-0.5, 0.5))
             up, down = _hops(chain, i, step_s, above, below)
             if j == 0 and (chain.variance[i] > 0 or chain.fill[i] * above < chain.drain[i]):
                 matrix[row, row], goal[row] = 1.0, 1.0

@@ -75,6 +75,11 @@ def test_cells_whose_rate_changes_are_refused(cell: Cell) -> None:
         DashEngine().plan(cell, NUM_VIDEOS)
 
 
+def test_more_users_than_sockets_are_refused() -> None:
+    with pytest.raises(BadInput, match="at most 200"):
+        DashEngine().plan(Cell(2.8e6, 360e3, 0.1, max_users=201), NUM_VIDEOS)
+
+
 def test_a_link_too_fast_is_refused_before_anything_runs() -> None:
     with pytest.raises(BadInput, match="lower the speed-up"):
         DashEngine(speedup=1000, bottleneck="user-space").measure(CELL, Player(5.0), NUM_VIDEOS)
@@ -120,9 +125,9 @@ def test_no_more_than_the_admitted_number_download_at_a_time(downloads: Download
 @pytest.mark.engine
 def test_nobody_is_served_faster_than_the_whole_link(downloads: Downloads) -> None:
     admitted = [session for session in downloads.sessions if not session.blocked]
-    credit_s = 0.005 * 20  # what the link may catch up, in the seconds of the cell
+    late_s = 0.1 * 20  # what a link that was late may make up for, in the seconds of the cell
 
-    assert all(s.length_s <= (s.times_s[-1] + credit_s) * CELL.speed + 0.2 for s in admitted)
+    assert all(s.length_s <= (s.times_s[-1] + late_s) * CELL.speed for s in admitted)
 
 
 @pytest.mark.engine
@@ -131,7 +136,7 @@ def test_players_see_what_an_ideal_link_would_show_them(downloads: Downloads) ->
     real = downloads.answer(Player(5.0)).startup_s.value
     ideal = downloads.on_ideal_link().answer(Player(5.0)).startup_s.value
 
-    assert 0.9 * ideal < real < 1.5 * ideal + 0.5
+    assert 0.9 * ideal < real < 1.2 * ideal + 0.3
 
 
 def expected_startup_s(cell: Cell, start_s: float) -> float:

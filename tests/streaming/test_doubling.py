@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import expm
-from streaming.oracles import reference_cell
 
+from streaming.oracles import reference_cell
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, ps_cell, ps_cells, stack, with_vbr
 from takeup.streaming.model import Player
 from takeup.streaming.policies.doubling import DoublingSolver, fluid_blocks, psi_by_doubling
-from takeup.streaming.policies.many import expm_of_rates, solve_many
+from takeup.streaming.policies.exponential import expm_many, expm_of_rates
+from takeup.streaming.policies.many import solve_many
 from takeup.streaming.policies.riccati import RiccatiSolver, psi_by_schur
 
 NAMES = ("startup_s", "stall_probability", "num_stalls", "stall_s", "finished_early", "blocked_share")
@@ -102,3 +103,4 @@ def test_the_batched_exponential_is_the_exponential(seed: int, size: int, scale:
 
     assert expm_of_rates(rates) == pytest.approx(expm(rates), rel=1e-8, abs=1e-11)
     assert (expm_of_rates(rates) >= 0).all()
+    assert expm_many(rates * (1 + 0.3j)) == pytest.approx(expm(rates * (1 + 0.3j)), rel=1e-8, abs=1e-10)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
-from streaming.oracles import reference_cell
 
+from streaming.oracles import reference_cell
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, phase_type, ps_cell, with_abandonment
 from takeup.streaming.model import Player
@@ -54,7 +55,7 @@ def test_lengths_mixed_by_the_exponential_law_add_up_to_its_answer() -> None:
     edges = np.unique(np.concatenate([[2.0], jumps, [30.0, 120.0, 250.0, 500.0, 1000.0]]))
     nodes, weights = np.polynomial.legendre.leggauss(14)
     total = 0.0
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in pairwise(edges):
         for node, weight in zip(nodes, weights, strict=True):
             length_s = low + (high - low) * (node + 1) / 2
             share = FixedLengthSolver(float(length_s)).solve(chain, player).stall_probability.value

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
-from streaming.oracles import eigen_empties, reference_cell
 
+from streaming.oracles import eigen_empties, reference_cell
 from takeup.errors import BadInput, UnknownName
 from takeup.streaming.chains import chain_of, ps_cell, with_abandonment
 from takeup.streaming.model import Cell, Chain, Player

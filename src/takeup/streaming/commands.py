@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +16,8 @@ __all__ = ["streaming"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 CHARTS = Path("takeup-out")
+RATE = re.compile(r"(?P<number>[0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*(?P<prefix>[kmg]?)(?:bit(?:/s)?|bps)?", re.IGNORECASE)
+FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 
 # Options by their names, the last one shown first.
 CELL_OPTIONS: dict[str, dict[str, Any]] = {
@@ -62,12 +65,10 @@ def _numbers(key: str, text: str) -> list[float]:
 
 def _bits(text: str) -> float:
     """`2.5Mbit` and `360kbit` as bit/s; a plain number is bit/s already."""
-    from takeup.core.units import parse_amount
-
-    amount = parse_amount(text.removesuffix("/s").removesuffix("bps").removesuffix("bit"))
-    if amount.is_share:
-        raise BadInput(f"{text!r} is a share; give a rate such as '2.5Mbit'")
-    return amount.value
+    found = RATE.fullmatch(text.strip())
+    if found is None:
+        raise BadInput(f"{text!r} is not a rate; write bit/s with a unit such as '2.5Mbit' or '360kbit'")
+    return float(found["number"]) * FACTORS[found["prefix"].lower()]
 
 
 @click.group()

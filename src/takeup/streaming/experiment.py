@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import model_validator
 
 from takeup.core.files import write_atomically
@@ -21,6 +22,8 @@ from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Answer, Capacity, Cell, Player, Views
 from takeup.streaming.policies.capacity_fit import CapacityFit, fit_capacity
 from takeup.streaming.policies.mos import expected_mos
+from takeup.streaming.policies.solution import Solution
+from takeup.streaming.policies.threshold import Cost, best_threshold, mos_cost, stall_cost
 from takeup.streaming.policies.whole_cell import exact_solver, solve_cell
 from takeup.streaming.report import (
     Curve,
@@ -35,6 +38,7 @@ from takeup.streaming.traces import read_log
 
 __all__ = ["StreamingScenario", "cells_of", "load_model", "run", "run_again", "save_model"]
 
+Floats = npt.NDArray[np.float64]
 Numbers = tuple[float, ...]
 
 MOST_STATES_FOR_CDF = 20  # the law of the start-up delay takes seconds for large chains; its mean does not
@@ -71,6 +75,14 @@ class StreamingScenario(Scenario):
             raise ValueError("give at least one arrival rate, one start threshold and one simulator")
         return self
 
+    @model_validator(mode="after")
+    def _one_question(self) -> StreamingScenario:
+        if self.verb != "predict" and (len(self.arrivals_per_s) > 1 or len(self.start_s) > 1):
+            raise ValueError(f"{self.verb!r} takes one arrival rate and one start threshold; 'predict' takes lists")
+        if self.verb != "fit" and self.log is not None and self.model is not None:
+            raise ValueError("give either a throughput log or a fitted model, not both")
+        return self
+
 
 def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) -> Report:
     """Run the scenario that a file or a report holds."""
@@ -97,7 +109,8 @@ def run(scenario: StreamingScenario, *, quiet: bool = False) -> Report:
 def cells_of(scenario: StreamingScenario) -> list[Cell]:
     """The cell, once for each arrival rate."""
     fitted = _fitted(scenario)
-    capacity_bps = scenario.capacity_bps or (fitted.mean_bps if fitted else 2.8e6)
+    mean_bps = fitted.mean_bps if fitted else 2.8e6
+    capacity_bps = mean_bps if scenario.capacity_bps is None else scenario.capacity_bps
     views = tuple(
         Views(share, mean_s) for share, mean_s in zip(scenario.view_shares, scenario.mean_video_s, strict=True)
     )
@@ -145,7 +158,7 @@ def load_model(path: Path) -> CapacityFit:
         return CapacityFit(capacity, mean_bps, num_slow, num_fast, window_s, misfit)
     except OSError as error:
         raise BadInput(f"cannot read model {path}: {error.strerror}; make one with 'takeup streaming fit'") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, BadInput) as error:
         raise BadInput(f"{path} is not a fitted model ({error!r}); make one with 'takeup streaming fit'") from error
 
 
@@ -177,46 +190,58 @@ def _predict(scenario: StreamingScenario, quiet: bool) -> Report:
     return _report(scenario, "Streaming: what viewers experience", answers_table(rows), *charts)
 
 
-def _score(cell: Cell, player: Player) -> float:
+def _solutions(cell: Cell) -> list[tuple[float, Solution]]:
+    """Every class of views solved, with its share of the videos."""
     chains = [chain_of(cell, tagged) for tagged in range(len(cell.views))]
-    scores = [expected_mos(exact_solver(chain).solution(chain), player) for chain in chains]
-    return sum(view.share * score for view, score in zip(cell.views, scores, strict=True))
+    return [(view.share, exact_solver(chain).solution(chain)) for view, chain in zip(cell.views, chains, strict=True)]
 
 
-def _stall_curve(cell: Cell, thresholds_s: Any) -> list[float]:
-    chain = chain_of(cell)
-    solution = exact_solver(chain).solution(chain)
-    return [solution.stall_probability(float(threshold_s)) for threshold_s in thresholds_s]
+def _score(cell: Cell, player: Player) -> float:
+    return sum(share * expected_mos(solution, player) for share, solution in _solutions(cell))
+
+
+def _stall_curve(cell: Cell, thresholds_s: Floats) -> list[float]:
+    solutions = _solutions(cell)
+    return [
+        sum(share * solution.stall_probability(float(threshold_s)) for share, solution in solutions)
+        for threshold_s in thresholds_s
+    ]
 
 
 def _delay_curve(cell: Cell, player: Player) -> Curve:
     from takeup.streaming.policies.startup_cdf import startup_cdf
 
-    chain = chain_of(cell)
-    mean_s = exact_solver(chain).solution(chain).mean_prefetch(player.start_s)
+    solutions = _solutions(cell)
+    mean_s = sum(share * solution.mean_prefetch(player.start_s) for share, solution in solutions)
     times_s = np.linspace(0.0, max(1e-3, 4 * mean_s), 81)
-    return Curve(_name(cell), times_s.tolist(), startup_cdf(chain, player.start_s, times_s).tolist())
+    laws = [share * startup_cdf(solution.chain, player.start_s, times_s) for share, solution in solutions]
+    return Curve(_name(cell), times_s.tolist(), np.sum(laws, axis=0).tolist())
 
 
 def _optimise(scenario: StreamingScenario, quiet: bool) -> Report:
     from takeup.streaming.policies.configs import CONFIGS
-    from takeup.streaming.policies.threshold import best_threshold, mos_cost, stall_cost
 
     cell = cells_of(scenario)[0]
-    chain = chain_of(cell)
-    solution = exact_solver(chain).solution(chain)
-    cost = stall_cost(scenario.startup_cost)
-    best = best_threshold(solution, cost, resume_s=scenario.resume_s)
-    best_mos = best_threshold(solution, mos_cost, resume_s=scenario.resume_s)
-    rows = [(cell, choice.player, choice.answer, expected_mos(solution, choice.player)) for choice in (best, best_mos)]
-    grid = np.linspace(0.0, max(10.0, 2 * best.player.start_s), 61)
-    costs = [cost(solution, Player(float(start_s), scenario.resume_s)) for start_s in grid]
+    solutions = _solutions(cell)
+    cost = _over_views(stall_cost(scenario.startup_cost), solutions)
+    choices = [
+        best_threshold(solutions[0][1], each, resume_s=scenario.resume_s).player
+        for each in (cost, _over_views(mos_cost, solutions))
+    ]
+    rows = [(cell, player, solve_cell(cell, player), _score(cell, player)) for player in choices]
+    grid = np.linspace(0.0, max(10.0, 2 * choices[0].start_s), 61)
+    costs = [cost(solutions[0][1], Player(float(start_s), scenario.resume_s)) for start_s in grid]
     name = f"P(stall) + {scenario.startup_cost:g} per second of start-up"
     curve = curve_series("Cost by start threshold", "start threshold", "cost", [Curve(name, grid.tolist(), costs)])
-    snippets = tuple((player, config(best.player)) for player, config in CONFIGS.items())
+    snippets = tuple((player, config(choices[0])) for player, config in CONFIGS.items())
     settings = Table("Ready settings for the first row", (Column("player"), Column("configuration")), snippets)
     notes = (f"first row: least {name}; second row: best mean opinion score",)
     return _report(scenario, "Streaming: the best start threshold", answers_table(rows), settings, curve, notes=notes)
+
+
+def _over_views(cost: Cost, solutions: list[tuple[float, Solution]]) -> Cost:
+    """The mean cost of all classes of views; a player has one threshold for all of them."""
+    return lambda _, player: sum(share * cost(solution, player) for share, solution in solutions)
 
 
 def _size(scenario: StreamingScenario, quiet: bool) -> Report:
@@ -292,16 +317,18 @@ def _compare(scenario: StreamingScenario, quiet: bool) -> Report:
 def _run_engine(scenario: StreamingScenario, quiet: bool) -> Report:
     from takeup.streaming.engines import find_engine
 
-    cell, player = replace(cells_of(scenario)[0], capacity=None), _players(scenario)[0]
+    whole, player = cells_of(scenario)[0], _players(scenario)[0]
+    cell = replace(whole, capacity=None)
+    notes = () if whole.capacity is None else ("the link of an engine has one rate: the mean of the log or model",)
     engine = find_engine(scenario.engine)()
-    num_videos = scenario.num_videos or 200
+    num_videos = 200 if scenario.num_videos is None else scenario.num_videos
     if scenario.dry_run:
         table = Table(
             "What would run", (Column("plan"),), ((str(engine.plan(cell, num_videos)),),), "nothing was opened"
         )
-        return _report(scenario, f"Streaming: plan for {scenario.engine}", table)
+        return _report(scenario, f"Streaming: plan for {scenario.engine}", table, notes=notes)
     rng = Streams(scenario.seed).stream("streaming run")
     measured = {scenario.engine: engine.measure(cell, player, num_videos=num_videos, rng=rng)}
     exact = solve_cell(cell, player)
     tables = (estimates_table({"equations": exact, **measured}), zscores_table(exact, measured))
-    return _report(scenario, f"Streaming: {scenario.engine} and equations", *tables)
+    return _report(scenario, f"Streaming: {scenario.engine} and equations", *tables, notes=notes)

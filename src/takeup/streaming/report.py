@@ -95,9 +95,10 @@ def capacity_table(capacity: Capacity) -> Table:
     n = len(capacity.levels)
     system = np.vstack([capacity.generator.T, np.ones(n)])
     law = np.linalg.lstsq(system, np.append(np.zeros(n), 1.0), rcond=None)[0]
-    stays_s = 1 / np.maximum(-np.diag(capacity.generator), 1e-12)
+    leaves_per_s = -np.diag(capacity.generator)
+    stays_s = [1 / float(rate) if rate > 0 else None for rate in leaves_per_s]  # None: for ever
     order = np.argsort(capacity.levels)
-    rows = tuple((float(capacity.levels[i]), float(law[i]), float(stays_s[i])) for i in order)
+    rows = tuple((float(capacity.levels[i]), float(law[i]), stays_s[i]) for i in order)
     columns = (Column("level", "of the mean", 3), Column("share of time"), Column("stays", "s", 1))
     return Table("States of the link", columns, rows)
 

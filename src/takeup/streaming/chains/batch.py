@@ -64,7 +64,7 @@ def ps_cells(speed: npt.ArrayLike, mean_s: npt.ArrayLike, arrivals_per_s: npt.Ar
     c, length, rate = values
     users = np.arange(1, max_users + 1)
     fill = c[:, None] / users
-    initial, blocked_share = _arrival_laws(rate * length / c, max_users)
+    initial, blocked_share = _arrival_laws(np.log(rate) + np.log(length) - np.log(c), max_users)
     return ChainBatch(_generators(rate, fill / length[:, None]), fill / length[:, None], fill, initial, blocked_share)
 
 
@@ -79,9 +79,9 @@ def _generators(arrivals_per_s: Floats, end: Floats) -> Floats:
     return rates
 
 
-def _arrival_laws(load: Floats, max_users: int) -> tuple[Floats, Floats]:
+def _arrival_laws(log_load: Floats, max_users: int) -> tuple[Floats, Floats]:
     """The geometric law of the number in the cell, conditioned on there being room, and the share blocked."""
-    log_weight = np.log(load)[:, None] * np.arange(max_users + 1)
+    log_weight = log_load[:, None] * np.arange(max_users + 1)
     weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
     accepted = weight[:, :-1].sum(axis=1)
     if accepted.min() <= 0:

@@ -15,6 +15,7 @@ Poisson arrivals see this law (those who find n = K are blocked), so an accepted
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -25,7 +26,7 @@ from scipy.special import gammaln
 
 from takeup.errors import BadInput
 
-__all__ = ["Flow", "arrival_law", "flow_generator", "population"]
+__all__ = ["Flow", "arrival_law", "flow_generator", "population", "seen_by_accepted"]
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -75,7 +76,7 @@ def arrival_law(counts: Counts, flows: Sequence[Flow], efficiency: Floats) -> tu
     `counts` holds every way of having at most K flows; the law covers those with fewer, in the same order.
     """
     total = counts.sum(axis=1)
-    loads = np.log([flow.arrivals_per_s / flow.alone_per_s for flow in flows])
+    loads = np.array([math.log(flow.arrivals_per_s) - math.log(flow.alone_per_s) for flow in flows])
     log_efficiency = np.concatenate(([0.0], np.cumsum(np.log(efficiency))))
     orders = gammaln(total + 1) - gammaln(counts + 1).sum(axis=1)
     log_weight = orders + counts @ loads - log_efficiency[total]

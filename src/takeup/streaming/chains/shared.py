@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import block_diag
+from scipy.sparse.csgraph import connected_components
 
 from takeup.errors import BadInput
 from takeup.streaming.chains.flows import (
@@ -58,6 +59,7 @@ def shared_chain(flows: Sequence[Flow], tagged: Tagged, efficiency: Floats, capa
     if capacity is None:
         law, blocked_share = arrival_law(everyone, flows, efficiency)
         return _chain(flow_generator(counts, flows, efficiency, 1), counts, tagged, efficiency, (law, blocked_share))
+    _check_connected(capacity)
     levels = [_at_level(flows, level) for level in capacity.levels]
     rates = _product([flow_generator(counts, some, efficiency, 1) for some in levels], capacity)
     closed = _product([flow_generator(everyone, some, efficiency, 0) for some in levels], capacity)
@@ -67,19 +69,19 @@ def shared_chain(flows: Sequence[Flow], tagged: Tagged, efficiency: Floats, capa
 
 
 def stationary_law(rates: Floats) -> Floats:
-    """The law that a chain with these rates keeps."""
+    """The law that a chain with these rates keeps; all its states must lead to each other."""
     system = rates.T.copy()
     system[-1] = 1.0
     target = np.zeros(len(rates))
     target[-1] = 1.0
-    try:
-        law = np.asarray(np.linalg.solve(system, target), dtype=np.float64)
-    except np.linalg.LinAlgError:
-        law = np.full(len(rates), np.nan)
-    if not np.isfinite(law).all() or law.min() < -1e-6:
-        raise BadInput("the levels of capacity fall apart into groups that never meet; connect them by rates")
-    positive: Floats = np.maximum(law, 0.0)
+    positive: Floats = np.maximum(np.linalg.solve(system, target), 0.0)
     return positive / float(positive.sum())
+
+
+def _check_connected(capacity: Capacity) -> None:
+    num_groups, _ = connected_components(capacity.generator > 0, connection="strong")
+    if num_groups > 1:
+        raise BadInput("some levels of capacity are never reached again from others; connect them by rates above zero")
 
 
 def _at_level(flows: Sequence[Flow], level: float) -> list[Flow]:

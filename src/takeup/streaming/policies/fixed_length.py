@@ -18,24 +18,21 @@ A video no longer than the start threshold is downloaded before it plays and can
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import expm
 
 from takeup.errors import BadInput
 from takeup.streaming.model import Answer, Chain, Estimate, Player
-from takeup.streaming.policies.censoring import censor_transforms, restore_transforms
-from takeup.streaming.policies.doubling import STILL, psi_by_doubling, split
+from takeup.streaming.policies.doubling import STILL
 from takeup.streaming.policies.euler import NUM_TERMS, invert
 from takeup.streaming.policies.phases import Waited, Waiting, check_seconds
+from takeup.streaming.policies.transforms import PlaybackTransform
 
 __all__ = ["FixedLengthSolver"]
 
 Floats = npt.NDArray[np.float64]
 Complexes = npt.NDArray[np.complex128]
-Numbers = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +83,15 @@ class _Transform:
             raise BadInput("resume_s is 0, which makes stalls of a fixed length countless; give a threshold above zero")
         self.chain, self.player, self.started = chain, player, started
         self._again = Waiting(chain).until(player.again_s)
-        drift = chain.fill - chain.drain
-        self._moves = np.abs(drift) > STILL * chain.drain
-        self._drift = drift[self._moves]
-        self._columns = np.flatnonzero(self._moves & (drift < 0))
-        self._atoms = _atoms(chain, player, started, self._columns)
+        falls = chain.drain - chain.fill > STILL * chain.drain
+        self._atoms = _atoms(chain, player, started, np.flatnonzero(falls))
 
     def __call__(self, s: Complexes) -> Complexes:
-        lift, records = self._playback(s)
-        q, again = self.player.start_s, self.player.again_s
-        first = self.started[None, :] @ lift @ expm(records * q)
-        columns = self._columns
-        decay = np.exp(-s * again)[:, None, None]
-        cycle = decay * self._again.starts_in[columns] @ lift @ expm(records * again)
+        playback = PlaybackTransform(self.chain, self.chain.generator - s[:, None, None] * np.diag(self.chain.fill))
+        columns, again_s = playback.columns, self.player.again_s
+        first = self.started[None, :] @ playback.empties(self.player.start_s)
+        decay = np.exp(-s * again_s)[:, None, None]
+        cycle = decay * self._again.starts_in[columns] @ playback.empties(again_s)
         per_stall = np.concatenate([np.ones((len(s), len(columns), 1)), self._waits(s, decay)[:, columns]], axis=2)
         summed = (first @ np.linalg.solve(np.eye(len(columns)) - cycle, per_stall))[:, 0]
         values = np.concatenate([first.sum(axis=2), summed], axis=1)
@@ -108,16 +101,6 @@ class _Transform:
     def jumps(self, left_s: float) -> Floats:
         """What was taken out of the transform, for a length of `left_s` after the start of play."""
         return np.append(self._atoms.counted(left_s), (0.0, 0.0))
-
-    def _playback(self, s: Complexes) -> tuple[Complexes, Complexes]:
-        """L and U for every s."""
-        rates = self.chain.generator - s[:, None, None] * np.diag(self.chain.fill)
-        watched, reach = censor_transforms(rates, self._moves)
-        blocks = split(watched, self._drift)
-        psi = psi_by_doubling(blocks)
-        lift = np.zeros((len(s), len(self._drift), len(self._columns)), dtype=np.complex128)
-        lift[:, blocks.falls], lift[:, ~blocks.falls] = np.eye(len(self._columns)), psi
-        return restore_transforms(lift, self._moves, reach), blocks.down + blocks.down_up @ psi
 
     def _waits(self, s: Complexes, decay: Complexes) -> Complexes:
         """Time of one stall, cut short by the end of the video, and the share giving up in it, from every state."""

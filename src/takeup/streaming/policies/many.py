@@ -1,9 +1,7 @@
 """A hundred thousand small cells at once: batched doubling and batched exponentials, in plain numpy.
 
-How it works. Cells whose buffer grows and falls in the same states are solved together by `doubling`. Exponentials of
-rates are computed without cancellation: shifted by the largest diagonal entry all terms of the Taylor series are zero
-or more, and halved s times until the shift is at most 1/2 the series needs 16 of them; then the result is squared s
-times. Cells with a state in which the buffer stands still (or a resume threshold of zero) go through `riccati`.
+How it works. Cells whose buffer grows and falls in the same states are solved together, by `doubling` and by batched
+exponentials. Cells with a state in which the buffer stands still, or with a threshold of zero, go through `riccati`.
 """
 
 from __future__ import annotations
@@ -18,16 +16,16 @@ from takeup.errors import BadInput
 from takeup.streaming.chains import ChainBatch
 from takeup.streaming.model import Player
 from takeup.streaming.policies.doubling import STILL, psi_by_doubling, split
+from takeup.streaming.policies.exponential import expm_of_rates
 from takeup.streaming.policies.phases import LONGEST_S
 from takeup.streaming.policies.riccati import RiccatiSolver
 
-__all__ = ["Answers", "expm_of_rates", "solve_many"]
+__all__ = ["Answers", "solve_many"]
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 
 CHUNK = 512  # chains whose matrices stay in the cache together
-NUM_TERMS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +58,6 @@ def solve_many(batch: ChainBatch, start_s: npt.ArrayLike, resume_s: npt.ArrayLik
 def _unanswered(batch: ChainBatch) -> Answers:
     empty = {item.name: np.zeros(len(batch)) for item in fields(Answers)}
     return Answers(**empty | {"blocked_share": batch.blocked_share.copy()})
-
-
-def expm_of_rates(rates: Floats) -> Floats:
-    """exp of stacked matrices whose off-diagonal entries are zero or more."""
-    if rates.shape[-1] == 0:
-        return rates
-    shift = np.maximum(-np.diagonal(rates, axis1=-2, axis2=-1).min(axis=-1), 0.0)[..., None, None]
-    num_halvings = max(0, int(np.ceil(np.log2(max(float(shift.max(initial=0)), 0.5) * 2))))
-    unit = np.eye(rates.shape[-1])
-    shift = shift / 2**num_halvings
-    positive = rates / 2**num_halvings + shift * unit
-    total: Floats = unit + positive / NUM_TERMS
-    for term in range(NUM_TERMS - 1, 0, -1):
-        total = unit + positive @ total / term
-    total *= np.exp(-shift)
-    for _ in range(num_halvings):
-        total = total @ total
-    return total
 
 
 def _thresholds(name: str, seconds: npt.ArrayLike, num: int) -> Floats:

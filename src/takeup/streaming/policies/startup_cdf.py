@@ -22,6 +22,7 @@ from takeup.errors import BadInput
 from takeup.streaming.model import Chain
 from takeup.streaming.policies.censoring import censor_transforms, restore_transforms
 from takeup.streaming.policies.euler import invert
+from takeup.streaming.policies.exponential import expm_many
 from takeup.streaming.policies.phases import OUTAGE_FILL, check_seconds
 
 __all__ = ["startup_atoms", "startup_cdf", "startup_quantile"]
@@ -30,6 +31,7 @@ Floats = npt.NDArray[np.float64]
 Complexes = npt.NDArray[np.complex128]
 
 NUM_TERMS = 100
+LARGEST_STACK = 4_000_000  # complex numbers in memory at a time
 
 
 def startup_cdf(chain: Chain, threshold_s: float, times_s: npt.ArrayLike) -> Floats:
@@ -84,7 +86,9 @@ def _positive_times(chain: Chain, threshold_s: float, times: Floats) -> Floats:
     def smooth(s: Complexes) -> Complexes:
         return (_transform(chain, threshold_s, s) - steady.transform(s)) / s
 
-    share = np.clip(invert(smooth, times, NUM_TERMS) + steady.share(times), 0.0, 1.0)
+    num_parts = 1 + len(times) * 200 * chain.num_states**2 // LARGEST_STACK
+    parts = [invert(smooth, some, NUM_TERMS) + steady.share(some) for some in np.array_split(times, num_parts)]
+    share: Floats = np.clip(np.concatenate(parts), 0.0, 1.0)
     order = np.argsort(times)
     share[order] = np.maximum.accumulate(share[order])
     return share
@@ -109,7 +113,8 @@ class _Steady:
         ended = self._end - at_atom * (self._stays @ self._end)
         resolvent = s[:, None, None] * np.eye(len(self._end)) - self._rates
         total: Complexes = (np.linalg.solve(resolvent, ended[:, :, None])[:, :, 0] * self._initial).sum(axis=1)
-        return total + (at_atom * self.masses).sum(axis=1)
+        total += (at_atom * self.masses).sum(axis=1)
+        return total
 
     def share(self, times: Floats) -> Floats:
         """Of them, started by each of the times."""
@@ -117,7 +122,7 @@ class _Steady:
         bordered = np.zeros((len(self._end) + 1,) * 2)
         bordered[:-1, :-1], bordered[:-1, -1] = self._rates, self._end
         until = np.minimum(times[:, None], np.append(self.delays, 0.0))
-        ended = expm(bordered * until[:, :, None])[:, :-1, -1]
+        ended = expm_many(bordered * until[:, :, None])[:, :-1, -1]
         total: Floats = reached @ self.masses + ended @ self._initial
         return total
 
@@ -126,7 +131,7 @@ def _transform(chain: Chain, threshold_s: float, s: Complexes) -> Complexes:
     rates = (chain.killed - np.diag(chain.give_up)) - s[:, None, None] * np.eye(chain.num_states)
     fills = chain.fill > OUTAGE_FILL * chain.fill.max()
     watched, reach = censor_transforms(rates, fills)
-    starts = expm(watched / chain.fill[fills][:, None] * threshold_s)
+    starts = expm_many(watched / chain.fill[fills][:, None] * threshold_s)
     everywhere = restore_transforms(starts, fills, reach)
     ended = np.linalg.solve(-rates, np.broadcast_to(chain.end[:, None], (len(s), chain.num_states, 1)))
     done = everywhere.sum(axis=2, keepdims=True) + ended - everywhere @ ended[:, fills]

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ from takeup.errors import BadTrace
 __all__ = ["ThroughputLog", "read_log", "read_logs"]
 
 Floats = npt.NDArray[np.float64]
+
+LONGEST_S = 1e7  # 116 days, second by second; more is a mistake in the unit of time
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ def read_logs(paths: Iterable[Path], name: str) -> ThroughputLog:
 
 def read_log(path: Path) -> ThroughputLog:
     """One measurement from a JSON file or a table."""
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         durations_s, rates_bps = _read_json(path)
     else:
         durations_s, rates_bps = _read_table(path)
@@ -79,18 +82,23 @@ def _read_json(path: Path) -> tuple[Floats, Floats]:
         samples = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadTrace(path, f"cannot be opened: {error.strerror or error}; check the path") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadTrace(path, f"is not JSON ({error}); expected a list of samples") from error
     durations_s = _numbers(path, samples, "duration_ms") / 1e3
     return durations_s, _numbers(path, samples, "bandwidth_kbps") * 1e3
 
 
 def _numbers(path: Path, samples: object, key: str) -> Floats:
+    if not isinstance(samples, list):
+        raise BadTrace(path, f"found no list; expected a list of objects with a number {key!r} each")
+    return np.array([_number(path, place, sample, key) for place, sample in enumerate(samples, start=1)])
+
+
+def _number(path: Path, place: int, sample: Any, key: str) -> float:
     try:
-        assert isinstance(samples, list)
-        return np.array([float(sample[key]) for sample in samples])
-    except (AssertionError, TypeError, KeyError, ValueError) as error:
-        raise BadTrace(path, f"expected a list of objects with a number {key!r} each") from error
+        return float(sample[key])
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
+        raise BadTrace(path, f"sample {place} has no number {key!r}; every sample needs one") from error
 
 
 def _read_table(path: Path) -> tuple[Floats, Floats]:
@@ -114,9 +122,13 @@ def _read_table(path: Path) -> tuple[Floats, Floats]:
 def _check(path: Path, durations_s: Floats, rates_bps: Floats) -> None:
     if len(rates_bps) < 2:
         raise BadTrace(path, f"has {len(rates_bps)} samples; a link is described by two or more")
-    if not (np.isfinite(durations_s).all() and np.isfinite(rates_bps).all()):
-        raise BadTrace(path, "holds numbers that are not finite; remove these samples")
-    if durations_s.min() <= 0 or rates_bps.min() < 0:
-        raise BadTrace(path, "holds a duration of zero or less, or a negative rate; remove these samples")
+    usable = np.isfinite(durations_s) & np.isfinite(rates_bps) & (durations_s > 0) & (rates_bps >= 0)
+    if not usable.all():
+        place = int(np.argmin(usable))
+        found = f"sample {place + 1} lasts {durations_s[place]:g} s at {rates_bps[place]:g} bit/s"
+        raise BadTrace(path, f"{found}; expected a time above zero and a rate of zero or more, both finite")
     if rates_bps.max() == 0:
         raise BadTrace(path, "is zero throughout; give a log of a link that works")
+    if durations_s.sum() > LONGEST_S:
+        found = f"lasts {durations_s.sum():g} s, longer than {LONGEST_S:g}"
+        raise BadTrace(path, f"{found}; give times in seconds, or a part of the log")

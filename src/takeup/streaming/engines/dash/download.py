@@ -13,6 +13,7 @@ from takeup.streaming.engines.dash.videos import Video
 __all__ = ["Arrivals", "BadAnswer", "download"]
 
 READ_BYTES = 64 * 1024
+NUM_AHEAD = 3
 HEAD = re.compile(rb"HTTP/1\.1 200 OK\r\n(?:.*\r\n)*?Content-Length: (\d{1,12})\r\n")
 
 
@@ -33,14 +34,15 @@ class Arrivals:
 
 
 async def download(link: Link, address: tuple[str, int], number: int, video: Video) -> Arrivals:
-    """Fetch a whole video. The next segment is asked for while one comes, so that the link does not fall idle."""
+    """Fetch a whole video. The next segments are asked for while one comes, so that the link does not fall idle."""
     reader, writer = await link.dial(address)
     arrivals = Arrivals()
     try:
-        _ask(writer, address, number, 0)
+        for segment in range(min(NUM_AHEAD, video.num_segments)):
+            _ask(writer, address, number, segment)
         for segment, size_bytes in enumerate(video.segment_bytes):
-            if segment + 1 < video.num_segments:
-                _ask(writer, address, number, segment + 1)
+            if segment + NUM_AHEAD < video.num_segments:
+                _ask(writer, address, number, segment + NUM_AHEAD)
             await _receive(reader, size_bytes, arrivals)
     except (OSError, asyncio.IncompleteReadError) as error:
         raise BadAnswer(f"the connection to the server broke ({error}); run it again") from error

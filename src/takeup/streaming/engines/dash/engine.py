@@ -25,6 +25,7 @@ Appends = Literal["bytes", "segments"]
 Floats = npt.NDArray[np.float64]
 
 MOST_VIDEOS = 100_000
+MOST_USERS = 200
 
 
 class TookTooLong(TakeupError):
@@ -111,6 +112,10 @@ class DashEngine:
             raise BadInput("the link of this engine has one fixed rate; leave out 'opportunistic' and 'capacity'")
         if not LEAST_VIDEOS <= num_videos <= MOST_VIDEOS:
             raise BadInput(f"num_videos is {num_videos}; expected {LEAST_VIDEOS} to {MOST_VIDEOS}")
+        if cell.max_users > MOST_USERS:
+            raise BadInput(
+                f"max_users is {cell.max_users}; this engine opens two sockets each for at most {MOST_USERS}"
+            )
         return Plan(
             num_videos=num_videos,
             expected_s=(num_videos / cell.arrivals_per_s + cell.mean_video_s) / self.speedup,

@@ -32,7 +32,7 @@ SERVER, PLAYER = "198.18.0.1", "198.18.0.2"  # the addresses reserved for benchm
 PAYLOAD_BYTES, FRAME_BYTES = 1448, 1514  # of a full TCP segment with timestamps
 ROOT = 0x10000  # handle 1:
 FIRST_LEAF = 0x10
-SEND_BUFFER_BYTES = 32 * 1024  # what waits should wait in the leaf that the kernel shares out, and be little
+SEND_BUFFER_BYTES = 256 * 1024  # enough in the leaf for the link not to fall idle while this process waits for a core
 COMMAND_LIMIT_S = 10
 
 
@@ -114,7 +114,11 @@ class NamespaceLink:
     async def dial(self, address: tuple[str, int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         connection = self.players.do(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP))
         connection.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(connection, address)
+        try:
+            await asyncio.get_running_loop().sock_connect(connection, address)
+        except BaseException:
+            connection.close()
+            raise
         return await asyncio.open_connection(sock=connection)
 
     @contextmanager

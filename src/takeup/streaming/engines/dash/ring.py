@@ -111,14 +111,13 @@ class Ring:
 
     def _lengths_found_s(self) -> list[float]:
         """What is left of the downloads that a random moment finds; long videos are found more often than they come."""
-        weights = self.cell.load ** np.arange(self.cell.max_users + 1)
+        logarithms = np.log(self.cell.load) * np.arange(self.cell.max_users + 1)
+        weights = np.exp(logarithms - logarithms.max())  # powers of the load, however large
         num_found = int(self.rng.choice(len(weights), p=weights / weights.sum()))
         means_s = np.array([v.mean_s for v in self.cell.views])
         found = means_s * [v.share for v in self.cell.views]
-        return [
-            float(length_s)
-            for length_s in self.rng.exponential(self.rng.choice(means_s, num_found, p=found / found.sum()))
-        ]
+        lengths_s = self.rng.exponential(self.rng.choice(means_s, num_found, p=found / found.sum()))
+        return [float(length_s) for length_s in lengths_s]
 
 
 def num_places(cell: Cell) -> int:

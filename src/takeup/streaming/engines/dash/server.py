@@ -64,7 +64,6 @@ class SegmentServer:
     videos: dict[int, Video] = field(default_factory=dict)
     pages: Mapping[str, Page] = field(default_factory=dict)
     on_seen: Callable[[tuple[int, ...]], None] = lambda _: None
-    sent_bytes: int = 0
     _connections: dict[asyncio.StreamWriter, asyncio.Task[None]] = field(default_factory=dict)
 
     @asynccontextmanager
@@ -121,7 +120,10 @@ class SegmentServer:
         content, media_type = found or (memoryview(b""), "text/plain")
         _start(writer, status, len(content), media_type, keep_alive=request.keep_alive)
         if request.method == "GET" and content:
-            await self._send(writer, content, shaped=SEGMENT.fullmatch(request.path) is not None)
+            if SEGMENT.fullmatch(request.path):
+                await self.link.send(writer, content)
+            else:
+                writer.write(content)
         await writer.drain()
         return request.keep_alive
 
@@ -139,13 +141,6 @@ class SegmentServer:
             playlist = self.videos[int(match[1])].playlist()
             return memoryview(playlist.encode()), "application/vnd.apple.mpegurl"
         return None
-
-    async def _send(self, writer: asyncio.StreamWriter, content: memoryview, *, shaped: bool) -> None:
-        if shaped:
-            await self.link.send(writer, content)
-            self.sent_bytes += len(content)
-        else:
-            writer.write(content)
 
 
 def _send_at_once(writer: asyncio.StreamWriter) -> None:

@@ -1,7 +1,7 @@
 """Processor sharing as arithmetic: small quanta in turn to everyone who has something to send, at one total rate.
 
 It knows no clock; times are arguments. A link that was late makes up for it, also when the next request follows the
-last byte at once. A link that had nothing to send does not, beyond a few milliseconds.
+last byte within `pause_s`. Time in which nobody had anything to send is lost.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Sender = TypeVar("Sender", bound=Hashable)
 class ProcessorSharing(Generic[Sender]):
     """Deals out `rate_bytes_per_s`, `quantum_bytes` at a time, in turn."""
 
-    def __init__(self, rate_bytes_per_s: float, quantum_bytes: int, credit_s: float = 0.005) -> None:
-        self.rate_bytes_per_s, self.quantum_bytes, self.credit_s = rate_bytes_per_s, quantum_bytes, credit_s
+    def __init__(self, rate_bytes_per_s: float, quantum_bytes: int, pause_s: float = 0.005) -> None:
+        self.rate_bytes_per_s, self.quantum_bytes, self.pause_s = rate_bytes_per_s, quantum_bytes, pause_s
         self._due_s = self._empty_since_s = float("-inf")
         self._owed_bytes: OrderedDict[Sender, int] = OrderedDict()
 
@@ -30,8 +30,8 @@ class ProcessorSharing(Generic[Sender]):
 
     def ask(self, sender: Sender, num_bytes: int, now_s: float) -> None:
         """This sender has so much more to send."""
-        if not self._owed_bytes and now_s - self._empty_since_s > self.credit_s:
-            self._due_s = max(self._due_s, now_s - self.credit_s)  # time in which nobody had anything to send is lost
+        if not self._owed_bytes and now_s - self._empty_since_s > self.pause_s:
+            self._due_s = max(self._due_s, now_s)
         self._owed_bytes[sender] = self._owed_bytes.get(sender, 0) + num_bytes
 
     def drop(self, sender: Sender) -> None:

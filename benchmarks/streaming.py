@@ -1,0 +1,291 @@
+"""How fast streaming answers, beside simulations: `python benchmarks/streaming.py [--json] [--out FOLDER]`.
+
+Prints one report: times of solvers and simulators, and with `--logs FOLDER` (folders of JSON throughput logs in it) how
+well fitted links predict stalls. Exit code 1 if a bar is missed.
+"""
+
+from __future__ import annotations
+
+import one_thread  # noqa: F401  before numpy
+
+# isort: split
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+from dated import machine, result_name, versions
+from peers.plain_cell import run_plain
+from streaming_logs import measure_logs
+
+from takeup.core.files import write_atomically
+from takeup.core.render import to_markdown, to_png, to_text
+from takeup.core.report import Check, Column, Report, Table
+from takeup.streaming.chains import chain_of, ps_cells
+from takeup.streaming.experiment import StreamingScenario, run
+from takeup.streaming.model import Answer, Capacity, Cell, Estimate, Player
+from takeup.streaming.policies.many import solve_many
+from takeup.streaming.policies.riccati import RiccatiSolver
+from takeup.streaming.simulate import play_cell, simulate_cell, simulate_tagged
+
+SEED = 0
+CELL, PLAYER = Cell(2.8e6, 360e3, 0.12, 10), Player(5.0)
+NUM_LEVELS = 12
+NUM_REPEATS, NUM_ANSWERS = 5, 200
+NUM_VIDEOS, NUM_PLAIN_VIDEOS = 400_000, 20_000
+NUM_CELLS, NUM_PROCESSES = 100_000, 2
+LOG_S = 600
+EQUAL_ERROR = 1e-5  # the standard error of P(stall) that counts as the accuracy of the solver
+
+ANSWER_BAR_MS, LARGE_BAR_MS, SWEEP_BAR_S, MANY_BAR_S, LOG_BAR_S = 1.0, 30.0, 1.6, 20.0, 1.0
+EVENTS_BAR, SPEEDUP_BAR = 5.0, 10_000.0
+
+
+def best_cpu_s(action: Callable[[], object]) -> float:
+    """CPU seconds of the best of several runs, after one to warm up."""
+    action()
+    return min(cpu_s_of(action) for _ in range(NUM_REPEATS))
+
+
+def cpu_s_of(action: Callable[[], object]) -> float:
+    """CPU seconds of one run."""
+    began_s = time.process_time()
+    action()
+    return time.process_time() - began_s
+
+
+# Solvers --------------------------------------------------------------------------------------------------------------
+
+
+def answer(cell: Cell) -> object:
+    """From a cell to everything its viewers experience."""
+    return RiccatiSolver().solve(chain_of(cell), PLAYER)
+
+
+def answer_s(cell: Cell, num_answers: int) -> float:
+    """CPU seconds of one answer."""
+    return best_cpu_s(lambda: [answer(cell) for _ in range(num_answers)]) / num_answers
+
+
+def changing_cell() -> Cell:
+    """The reference cell with a capacity of twelve levels, which makes a chain of 120 states."""
+    levels = np.linspace(0.3, 1.7, NUM_LEVELS)
+    rates = 0.05 * (np.eye(NUM_LEVELS, k=1) + np.eye(NUM_LEVELS, k=-1)) + 0.01
+    np.fill_diagonal(rates, 0.0)
+    np.fill_diagonal(rates, -rates.sum(axis=1))
+    return Cell(CELL.capacity_bps, CELL.bitrate_bps, 0.1, CELL.max_users, capacity=Capacity(levels, rates))
+
+
+def sweep() -> None:
+    """Full answers at 40 arrival rates and 50 start thresholds."""
+    for arrivals_per_s in np.linspace(0.05, 0.15, 40):
+        cell = Cell(CELL.capacity_bps, CELL.bitrate_bps, float(arrivals_per_s), CELL.max_users)
+        solution = RiccatiSolver().solution(chain_of(cell))
+        for start_s in np.linspace(0.5, 40.0, 50):
+            solution.answer(Player(float(start_s)))
+
+
+def solve_part(part: int) -> float:
+    """CPU seconds for this process's part of the small cells, chains included."""
+    rng = np.random.default_rng([SEED, part])
+    num = NUM_CELLS // NUM_PROCESSES
+    speed, arrivals, start_s = rng.uniform(4, 12, num), rng.uniform(0.04, 0.2, num), rng.uniform(1, 30, num)
+    return cpu_s_of(lambda: solve_many(ps_cells(speed, 60.0, arrivals, CELL.max_users), start_s))
+
+
+def many_s() -> tuple[float, float]:
+    """CPU seconds of the slower of two processes, and the wall time of both together with their start."""
+    began_s = time.perf_counter()
+    with ProcessPoolExecutor(NUM_PROCESSES, mp_context=get_context("spawn")) as pool:
+        cpu_s = max(pool.map(solve_part, range(NUM_PROCESSES)))
+    return cpu_s, time.perf_counter() - began_s
+
+
+# Simulators -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """One simulator on the reference cell: what it found, and what equal accuracy would cost."""
+
+    name: str
+    num_videos: int
+    cpu_s: float
+    found: Estimate
+
+    @property
+    def equal_cpu_s(self) -> float:
+        """CPU seconds until the standard error is EQUAL_ERROR, which falls with the root of the number of videos."""
+        return self.cpu_s * (self.found.error / EQUAL_ERROR) ** 2
+
+
+def simulators() -> list[Simulated]:
+    """Ours and the plain one, each as often as its speed allows."""
+    chain = chain_of(CELL)
+    return [
+        _simulated("tagged videos", NUM_VIDEOS, lambda num: simulate_tagged(chain, PLAYER, num_videos=num, seed=SEED)),
+        _simulated("whole cell", NUM_VIDEOS, lambda num: simulate_cell(CELL, PLAYER, num_videos=num, seed=SEED)),
+        _plain(),
+    ]
+
+
+def _simulated(name: str, num_videos: int, play: Callable[[int], Answer]) -> Simulated:
+    cpu_s = best_cpu_s(lambda: play(num_videos))
+    return Simulated(name, num_videos, cpu_s, play(num_videos).stall_probability)
+
+
+def _plain() -> Simulated:
+    traffic = CELL.speed, CELL.mean_video_s, CELL.arrivals_per_s, CELL.max_users
+    cpu_s = best_cpu_s(lambda: run_plain(*traffic, PLAYER.start_s, NUM_PLAIN_VIDEOS, SEED))
+    found = run_plain(*traffic, PLAYER.start_s, NUM_PLAIN_VIDEOS, SEED)
+    return Simulated("plain Python", NUM_PLAIN_VIDEOS, cpu_s, Estimate(found.stall_probability, found.error))
+
+
+def events_rate() -> float:
+    """Million events of the whole cell per CPU second."""
+    num_events = play_cell(CELL, PLAYER, num_videos=NUM_VIDEOS, seed=SEED).num_events
+    return num_events / best_cpu_s(lambda: play_cell(CELL, PLAYER, num_videos=NUM_VIDEOS, seed=SEED)) / 1e6
+
+
+def simulators_table(rows: list[Simulated], exact: float, solver_s: float) -> Table:
+    columns = (
+        Column("simulator"),
+        Column("videos", digits=0),
+        Column("time", "cpu s", 3),
+        Column("P(stall)", digits=5),
+        Column("±", digits=5),
+        Column("z", digits=2),
+        Column(f"time to ± {EQUAL_ERROR:g}", "cpu s", 0),
+        Column("over the solver", "times", 0),
+    )
+    cells = tuple(
+        (
+            row.name,
+            row.num_videos,
+            row.cpu_s,
+            row.found.value,
+            row.found.error,
+            (row.found.value - exact) / row.found.error,
+            row.equal_cpu_s,
+            row.equal_cpu_s / solver_s,
+        )
+        for row in rows
+    )
+    note = (
+        f"The solver gives {exact:.9f}, to 14 digits or so. Equal accuracy is taken to be a standard error of "
+        f"{EQUAL_ERROR:g} only: time to it = measured time x (measured error / {EQUAL_ERROR:g})^2, since errors fall "
+        f"with the root of the number of videos. The solver takes {solver_s * 1e3:.3f} ms of CPU from cell to answer. "
+        "Errors of the whole cell are of batch means."
+    )
+    return Table("P(stall) of the reference cell by simulation", columns, cells, note)
+
+
+# From a log to a chart ------------------------------------------------------------------------------------------------
+
+
+def write_log(path: Path) -> None:
+    """A synthetic link of ten minutes: a slow level every twenty seconds, and quick scatter around it."""
+    rng = np.random.default_rng(SEED)
+    rates = 2800 * np.repeat(rng.lognormal(0.0, 0.6, LOG_S // 20), 20) * rng.gamma(4.0, 0.25, LOG_S)
+    samples = [{"duration_ms": 1000, "bandwidth_kbps": float(rate), "latency_ms": 0} for rate in rates]
+    path.write_text(json.dumps(samples))
+
+
+def log_to_chart(path: Path) -> object:
+    """Fit the log, predict a cell on it, draw the first chart."""
+    report = run(StreamingScenario(verb="predict", log=str(path)), quiet=True)
+    return to_png(report.series[0])
+
+
+# The report -----------------------------------------------------------------------------------------------------------
+
+
+def measure(folder: Path, logs: Path | None) -> Report:
+    """Run everything and report it; the log comes first, while nothing is warm."""
+    path = folder / "log.json"
+    write_log(path)
+    log_s = cpu_s_of(lambda: log_to_chart(path))
+    warm_log_s = best_cpu_s(lambda: log_to_chart(path))
+    small_s, large_s, sweep_s = answer_s(CELL, NUM_ANSWERS), answer_s(changing_cell(), 5), best_cpu_s(sweep)
+    many_cpu_s, many_wall_s = many_s()
+    simulated, rate = simulators(), events_rate()
+    exact = RiccatiSolver().solve(chain_of(CELL), PLAYER).stall_probability.value
+    checks = [
+        Check.at_most("full answer, 10 states", small_s * 1e3, ANSWER_BAR_MS, unit="cpu ms"),
+        Check.at_most(f"full answer, {10 * NUM_LEVELS} states", large_s * 1e3, LARGE_BAR_MS, unit="cpu ms"),
+        Check.at_most("sweep of 2,000 full answers, one core", sweep_s, SWEEP_BAR_S, unit="cpu s"),
+        Check.at_most(f"{NUM_CELLS:,} small cells on two cores", many_cpu_s, MANY_BAR_S, unit="cpu s of the slower"),
+        Check.at_least("whole cell, events", rate, EVENTS_BAR, unit="M/cpu s"),
+        Check.at_least(
+            "fastest simulation over solver, equal accuracy",
+            min(row.equal_cpu_s for row in simulated) / small_s,
+            SPEEDUP_BAR,
+            unit="times",
+        ),
+        Check.at_most(f"log of {LOG_S} s: fit, predict, chart, first time", log_s, LOG_BAR_S, unit="cpu s"),
+    ]
+    others = {
+        f"{NUM_CELLS:,} small cells, wall time with two processes' start (s)": many_wall_s,
+        "log to chart, again (cpu s)": warm_log_s,
+        "load of the machine at the end": os.getloadavg()[0],
+    }
+    tables = [simulators_table(simulated, exact, small_s), _others_table(others)]
+    if logs is not None:
+        more_tables, more_checks = measure_logs(logs, SEED)
+        tables += more_tables
+        checks += more_checks
+    return _report(tables, checks, with_logs=logs is not None)
+
+
+def _others_table(others: dict[str, float]) -> Table:
+    return Table("Beside the bars", (Column("what"), Column("figure", digits=2)), tuple(others.items()))
+
+
+def _report(tables: list[Table], checks: list[Check], *, with_logs: bool) -> Report:
+    command = "python benchmarks/streaming.py" + (" --logs FOLDER" if with_logs else "")
+    packages = versions(("takeup", "numpy", "scipy", "numba", "vl-convert-python"))
+    return Report(
+        title="Streaming: time to an answer, beside simulations",
+        domain="streaming",
+        scenario={"command": command, "num_repeats": NUM_REPEATS},
+        seed=SEED,
+        tables=tuple(tables),
+        checks=tuple(checks),
+        notes=(
+            f"Command: {command}. Versions: {packages}. Linear algebra on one thread.",
+            f"Times are of CPU, best of {NUM_REPEATS} after one to warm up unless it says otherwise. Reference cell: "
+            "2.8 Mbit/s, videos of 360 kbit/s and 60 s, 0.12 arrivals/s, 10 users, start at 5 s. A full answer goes "
+            "from the cell to all of its quantities.",
+        ),
+        version=version("takeup"),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=machine(),
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="also write the report there as dated markdown")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="folders of JSON throughput logs to predict on")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        report = measure(Path(folder), options.logs)
+    print(report.to_json() if options.json else to_text(report))
+    if options.out:
+        write_atomically(options.out / result_name("streaming", report), to_markdown(report))
+    return 0 if report.holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

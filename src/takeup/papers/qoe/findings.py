@@ -1,0 +1,56 @@
+"""What the parts of the reproduction share: the cell, how a written number is compared, and what a part hands back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from takeup.core.report import Check, Series, Source, Table
+from takeup.streaming.chains import chain_of
+from takeup.streaming.model import Cell, Chain
+from takeup.streaming.policies.riccati import RiccatiSolver
+from takeup.streaming.policies.solution import Solution
+
+__all__ = ["Findings", "cell_of", "chain_at", "solution_at", "to_the_digit"]
+
+
+class Findings(NamedTuple):
+    """One part of the report."""
+
+    checks: tuple[Check, ...]
+    tables: tuple[Table, ...] = ()
+    series: tuple[Series, ...] = ()
+
+
+def cell_of(setting: Mapping[str, Any], arrivals_per_s: float, max_users: int | None = None) -> Cell:
+    """The cell of the paper at one arrival rate."""
+    users = setting["max_users"] if max_users is None else max_users
+    return Cell(setting["capacity_bps"], setting["bitrate_bps"], arrivals_per_s, users)
+
+
+def chain_at(setting: Mapping[str, Any], arrivals_per_s: float) -> Chain:
+    """What a video of that cell sees."""
+    return chain_of(cell_of(setting, arrivals_per_s))
+
+
+def solution_at(setting: Mapping[str, Any], arrivals_per_s: float) -> Solution:
+    """That cell, solved exactly."""
+    return RiccatiSolver().solution(chain_at(setting, arrivals_per_s))
+
+
+def to_the_digit(
+    name: str,
+    ours: float,
+    written: str,
+    *,
+    source: Source,
+    unit: str = "",
+    why: str = "",
+    last_digits: float = 0.5,
+) -> Check:
+    """Compare with a number as it was written down: to half of its last digit, unless told otherwise."""
+    exponent = Decimal(written).as_tuple().exponent
+    assert isinstance(exponent, int)
+    tolerance = last_digits * 10.0**exponent * (1 + 1e-9)
+    return Check.near(name, ours, float(written), tolerance, unit=unit, source=source, why=why)
