@@ -8,19 +8,25 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 
-from takeup.caching.engines import ENGINES
+from takeup.caching import engines as caching_engines
 from takeup.caching.policies import POLICIES
 from takeup.caching.traces import WORKLOADS
 from takeup.cli import COMMANDS
 from takeup.cli import takeup as command_tree
 from takeup.core.report import Check, Report
 from takeup.papers import PAPERS
+from takeup.streaming import Capacity, Cell, Player, read_log, solve_cell
+from takeup.streaming import engines as streaming_engines
+from takeup.streaming.policies import POLICIES as SOLVERS
+from takeup.streaming.simulate import SIMULATORS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -39,7 +45,15 @@ PAGES = sorted(
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-DOMAIN_README = (ROOT / "src/takeup/caching/README.md").read_text("utf-8")
+ON_THE_COMMAND_LINE = {
+    "caching": (*POLICIES, *WORKLOADS, *caching_engines.ENGINES),
+    "streaming": (*SIMULATORS, *streaming_engines.ENGINES),
+}
+NAMES = ON_THE_COMMAND_LINE | {"streaming": (*SOLVERS, *ON_THE_COMMAND_LINE["streaming"])}
+
+
+def pairs(names: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
+    return [(domain, name) for domain, known in names.items() for name in known]
 
 
 def name_of(path: Path) -> str:
@@ -95,6 +109,14 @@ def test_the_cells_of_a_figure_share_one_row_and_what_is_not_verified_has_none()
     ]
 
 
+def test_cells_with_tolerances_of_their_own_are_compared_in_tolerances() -> None:
+    cells = (Check.near("a", 1.0, 1.5, 1.0, source="measured"), Check.near("b", 0.1, 0.108, 0.01, source="measured"))
+    (row,) = docs.result_rows("other", Report("r", "papers", {}, 1, checks=cells))
+
+    assert row[1] == "2 cells of the reference, largest difference in tolerances"
+    assert row[2:] == ("0.800", "at most 1", "measured", "holds")
+
+
 def test_fragments_are_gathered_by_kind(tmp_path: Path) -> None:
     (tmp_path / "b.fixed.md").write_text("Now it\nworks.\n")
     (tmp_path / "a.added.md").write_text("A thing.\n")
@@ -137,14 +159,14 @@ def test_every_command_and_option_is_in_the_reference(context: click.Context) ->
     assert all(f"`{option.opts[0]}`" in section and option.help for option in options)
 
 
-@pytest.mark.parametrize("name", [*POLICIES, *WORKLOADS, *ENGINES])
-def test_every_policy_workload_and_engine_has_a_row_in_its_domain(name: str) -> None:
-    assert f"\n| `{name}` | " in DOMAIN_README
+@pytest.mark.parametrize(("domain", "name"), pairs(NAMES))
+def test_everything_with_a_name_has_a_row_in_its_domain(domain: str, name: str) -> None:
+    assert f"\n| `{name}` | " in (ROOT / f"src/takeup/{domain}/README.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("name", [*POLICIES, *WORKLOADS, *ENGINES])
-def test_the_help_names_every_policy_workload_and_engine(name: str) -> None:
-    reference = (ROOT / "docs/reference/cli.md").read_text("utf-8")
+@pytest.mark.parametrize(("domain", "name"), pairs(ON_THE_COMMAND_LINE))
+def test_the_help_names_everything_that_can_be_named(domain: str, name: str) -> None:
+    reference = (ROOT / "docs/reference/cli.md").read_text("utf-8").partition(f"## takeup {domain}\n")[2]
 
     assert re.search(rf"\b{name}\b", reference)
 
@@ -235,13 +257,15 @@ def test_every_example_prints_what_stands_beside_it(example: Path, tmp_path: Pat
     assert ran.stdout == example.with_suffix(".out").read_text("utf-8")
 
 
-def test_the_readme_shows_the_example_and_its_output() -> None:
+@pytest.mark.parametrize(("place", "name"), [(0, "compare_policies"), (1, "stall_probability")])
+def test_the_readme_shows_the_end_of_the_example_and_its_output(place: int, name: str) -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
-    program = (ROOT / "examples/compare_policies.py").read_text("utf-8")
-    python = next(body for language, body in FENCE.findall(readme) if language == "python")
+    programs = [body for language, body in FENCE.findall(readme) if language == "python"]
+    output = readme.partition(programs[place])[2].split("```")[2].lstrip("\n")
 
-    assert program.endswith(python)
-    assert (ROOT / "examples/compare_policies.out").read_text("utf-8") in readme
+    assert (ROOT / f"examples/{name}.py").read_text("utf-8").endswith(programs[place])
+    assert output
+    assert (ROOT / f"examples/{name}.out").read_text("utf-8").endswith(output)
 
 
 def test_the_table_of_the_guide_is_what_the_command_says() -> None:
@@ -263,6 +287,53 @@ def test_the_example_worked_by_hand_is_the_one_that_is_printed() -> None:
     rows = [re.findall(r"\d/\d", line) for line in concept.splitlines() if re.search(r"\d/\d", line)]
 
     assert rows == [re.findall(r"\d/\d", line) for line in printed.splitlines() if re.search(r"\d/\d", line)]
+
+
+def test_what_streaming_works_by_hand_is_what_is_printed() -> None:
+    concept = (ROOT / "docs/concepts/streaming.md").read_text("utf-8")
+    by_hand, by_solver, *table = (ROOT / "examples/stall_probability.out").read_text("utf-8").splitlines()
+    printed = re.findall(r"0\.\d{4}", by_hand)
+
+    assert printed == re.findall(r"0\.\d{4}", by_solver)
+    assert re.findall(r"= (0\.\d{4}) \|", concept) == printed
+    for line in table:
+        start, stalls, wait = re.findall(r"[\d.]+", line)
+        assert f"| {start} s | {stalls} | {wait} s |\n" in concept
+
+
+def test_stalls_on_a_link_of_two_time_scales_are_what_the_concept_says() -> None:
+    concept = (ROOT / "docs/concepts/streaming.md").read_text("utf-8")
+    cell, swing = Cell(2.8e6, 360e3, 0.1, 10), np.array([[-1.0, 1.0], [1.0, -1.0]])
+    assert f"| constant | {solve_cell(cell, Player(5.0)).stall_probability.value:.4f} |\n" in concept
+
+    for stay_s in (0.1, 1, 10, 60):
+        varying = replace(cell, capacity=Capacity(np.array([0.5, 1.5]), swing / stay_s))
+        assert f"| {stay_s} s | {solve_cell(varying, Player(5.0)).stall_probability.value:.4f} |\n" in concept
+
+
+def test_the_stalls_of_the_guide_are_what_the_command_says() -> None:
+    from takeup.again import run_values
+
+    guide = (ROOT / "docs/guides/predict-from-a-throughput-log.md").read_text("utf-8")
+    question = {"domain": "streaming", "verb": "predict", "arrivals_per_s": [0.1, 0.12], "start_s": [2, 5, 10]}
+    log = str(ROOT / "tests/streaming/data/drive.csv")
+    fitted = run_values(question | {"log": log}, "guide", quiet=True).tables[0].rows
+    constant = run_values(question | {"capacity_bps": read_log(Path(log)).mean_bps}, "guide", quiet=True).tables[0].rows
+
+    for model, mean in zip(fitted, constant, strict=True):
+        assert f"| {model[0]:g} | {model[2]:g} s | {mean[4]:.4f} | {model[4]:.4f} | " in guide
+
+
+def test_the_thresholds_and_limits_of_the_guide_are_what_the_commands_say() -> None:
+    from takeup.again import run_values
+
+    guide = " ".join((ROOT / "docs/guides/choose-a-start-threshold.md").read_text("utf-8").split())
+    best = run_values({"domain": "streaming", "verb": "optimise"}, "guide", quiet=True).tables[0].rows
+    limits = run_values({"domain": "streaming", "verb": "size"}, "guide", quiet=True).tables[0].rows
+    arrivals, capacity, users = (row[1] for row in limits)
+
+    assert f"first is {best[0][2]:.1f} s, the second {best[1][2]:.1f} s" in guide
+    assert f"{arrivals:.3f} arrivals per second, {capacity:.2f} Mbit/s, {users:.0f} users" in guide
 
 
 def test_the_scenario_and_the_task_table_of_the_guides_can_be_run(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from scipy.integrate import solve_ivp
 
 from takeup.core.report import Report, Table
 from takeup.papers import numbers, reproduce
@@ -81,6 +82,17 @@ def test_what_the_paper_only_says_in_words_is_a_bar_of_ours_and_says_so(report: 
     for name in ("largest effect of fading on P(stall)", "share of stalls that the mean throughput explains"):
         assert checks[name].source == "bar"
         assert "the paper" in checks[name].why
+
+
+def test_the_start_up_that_the_reference_rounds_up_is_confirmed_step_by_step() -> None:
+    chain = chain_at(SETTING, 0.12)
+    steps = solve_ivp(
+        lambda _, mean_s: (1 + chain.killed @ mean_s) / chain.fill, (0.0, 5.0), np.zeros(10), rtol=1e-10, atol=1e-12
+    )
+    startup_s = float(chain.initial @ steps.y[:, -1])
+
+    assert startup_s == pytest.approx(3.003498, abs=1e-6)
+    assert solution_at(SETTING, 0.12).mean_prefetch(5.0) == pytest.approx(startup_s, abs=1e-7)
 
 
 # Tables and charts ----------------------------------------------------------------------------------------------------
