@@ -18,6 +18,7 @@ check:  ## format, lint and types
 bench:  ## measure ourselves against the peers
 	@scripts/setup test
 	@.venv/bin/python benchmarks/caching.py
+	@.venv/bin/python benchmarks/streaming.py
 
 docs:  ## write the generated parts of the documentation anew
 	@scripts/setup test

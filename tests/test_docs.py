@@ -295,7 +295,7 @@ def test_what_streaming_works_by_hand_is_what_is_printed() -> None:
     printed = re.findall(r"0\.\d{4}", by_hand)
 
     assert printed == re.findall(r"0\.\d{4}", by_solver)
-    assert re.findall(r"= (0\.\d{4}) \|", concept) == printed
+    assert re.findall(r"^\| (?:together|alone) \| .* = (0\.\d{4}) \|$", concept, re.MULTILINE)[-2:] == printed
     for line in table:
         start, stalls, wait = re.findall(r"[\d.]+", line)
         assert f"| {start} s | {stalls} | {wait} s |\n" in concept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from takeup.core.report import Report, Table
 from takeup.errors import BadInput, BadScenario, TakeupError, UnknownName
 from takeup.streaming.chains import chain_of
 from takeup.streaming.experiment import StreamingScenario, cells_of, load_model, run, run_again, save_model
-from takeup.streaming.model import Cell, Player, Views
+from takeup.streaming.model import Answer, Cell, Estimate, Player, Views
 from takeup.streaming.policies.capacity_fit import CapacityFit, fit_capacity
 from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.policies.whole_cell import solve_cell
@@ -113,11 +114,12 @@ def test_dearer_waiting_starts_sooner() -> None:
 def test_settings_for_three_players_come_with_the_best_threshold() -> None:
     found = report("optimise")
     best_s = column(found.tables[0], "start at")[0]
-    settings = dict(found.tables[1].rows)
+    dash_js, shaka, media3 = column(found.tables[1], "configuration")
 
-    assert list(settings) == ["dash.js", "shaka", "media3"]
-    assert all(str(round(best_s, 3)) in str(settings[name]) for name in ("dash.js", "shaka"))
-    assert str(round(1000 * best_s)) in str(settings["media3"])
+    assert column(found.tables[1], "player") == ["dash.js", "shaka", "media3"]
+    assert str(round(best_s, 3)) in dash_js
+    assert str(round(best_s, 3)) in shaka
+    assert str(round(1000 * best_s)) in media3
 
 
 def test_the_best_threshold_does_not_depend_on_the_order_of_the_views() -> None:
@@ -299,6 +301,24 @@ def test_a_dry_run_says_what_would_run_and_opens_nothing(monkeypatch: pytest.Mon
 
     assert "50 videos" in str(found.tables[0].rows[0][0])
     assert found.notes == ()
+
+
+def test_what_an_engine_measures_stands_beside_the_equations(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def measure(self: object, cell: Cell, player: Player, num_videos: int, rng: np.random.Generator) -> Answer:
+        asked.append((cell, player, num_videos, rng.integers(1 << 30)))
+        return replace(solve_cell(cell, player), stall_probability=Estimate(0.5, 0.1))
+
+    monkeypatch.setattr("takeup.streaming.engines.dash.DashEngine.measure", measure)
+    estimates, scores = report("run", num_videos=40).tables
+    report("run", num_videos=40)
+    exact = solve_cell(CELL, Player(5.0)).stall_probability.value
+
+    assert asked[0][:3] == (CELL, Player(5.0), 40)
+    assert asked[0] == asked[1]
+    assert estimates.rows[1] == ("P(stall)", exact, 0.0, 0.5, 0.1)
+    assert column(scores, "dash")[1] == pytest.approx((0.5 - exact) / 0.1)
 
 
 def test_a_run_with_a_log_says_that_only_its_mean_is_used(log: Path) -> None:

@@ -21,8 +21,15 @@ from takeup.streaming.report import (
 )
 
 CELL, PLAYER = Cell(3e6, 1e6, 0.04, 5), Player(4.0)
-EXACT = Answer("riccati", *(Estimate(value) for value in (1.0, 0.2, 0.5, 2.0, 0.1, 0.05)))
-MEASURED = Answer("tagged", *(Estimate(value, 0.1) for value in (1.2, 0.1, 0.5, 2.3, 0.1)), Estimate(0.05))
+
+
+def answer(error: float, *values: float) -> Answer:
+    startup, stalls, count, stalled, early = (Estimate(value, error) for value in values)
+    return Answer("test", startup, stalls, count, stalled, early, Estimate(0.05))
+
+
+EXACT = answer(0.0, 1.0, 0.2, 0.5, 2.0, 0.1)
+MEASURED = answer(0.1, 1.2, 0.1, 0.5, 2.3, 0.1)
 
 
 def column(table: Table, name: str) -> list[object]:
@@ -89,7 +96,8 @@ def test_states_of_a_link_go_from_bad_to_good_with_their_shares_and_stays() -> N
 def test_a_state_that_is_never_left_has_no_time_of_stay() -> None:
     table = capacity_table(Capacity(np.array([1.0]), np.array([[0.0]])))
 
-    assert table.rows == ((1.0, pytest.approx(1.0), None),)
+    assert column(table, "share of time") == [pytest.approx(1.0)]
+    assert column(table, "stays") == [None]
 
 
 def test_curves_become_rows_by_line() -> None:

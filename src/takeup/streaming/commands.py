@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,7 @@ def cell_options(command: Command) -> Command:
 
 
 def _report(verb: str, *, quiet: bool, **settings: Any) -> Any:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads only slow small matrices down
     from takeup.core.scenario import validate
     from takeup.streaming.experiment import StreamingScenario, run
 

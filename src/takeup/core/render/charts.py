@@ -3,8 +3,8 @@
 How it works: the rows are copied under the fixed names x, y, colour and facet, so that no key of the caller can be
 mistaken for an expression. Lines that coincide can still be told apart: all dashes have one period, and a later line,
 drawn on top, covers less of it than an earlier one, so that equal lines show as stripes of every colour; later points
-are smaller and sit inside earlier ones; and the subtitle names the groups whose values are equal. A curve of many points
-is drawn as a plain line: marks and stripes would hide it.
+are smaller and sit inside earlier ones; and the subtitle names the groups whose values are equal. A curve of many
+points is drawn as a plain line: marks and stripes would hide it.
 """
 
 from __future__ import annotations

@@ -34,7 +34,9 @@ SPEEDS = (0.8, 1.0, 1.2, 1.6, 2.2)  # of the link over the bitrate of the lone v
 THRESHOLDS_S = (3.0, 8.0, 20.0)
 MEAN_VIDEO_S = 60.0
 MOST_STARTS = 4_000  # seconds to follow the lone viewer from; more tell little new
+LEAST_CHANCE = 1e-3  # rarer stalls than this are not weighed up
 HORIZON_S = 8 * MEAN_VIDEO_S  # of content; hardly a video is longer
+EXTRA_SECONDS = round(2 * HORIZON_S / min(SPEEDS))  # a short log is walked through again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +142,12 @@ def _content_at_first_stall(rates: Floats, starts: Ints, speeds: Floats, thresho
     shape = np.broadcast_shapes(shape, thresholds_s.shape)
     content, buffer, found = np.zeros(shape), np.zeros(shape), np.full(shape, np.inf)
     playing = np.zeros(shape, np.bool_)
-    for second in range(len(rates)):
+    for second in range(len(rates) + EXTRA_SECONDS):
         arriving = speeds * rates[(starts + second) % len(rates)]
         fills = ~playing & (buffer + arriving >= thresholds_s)
         plays_s = np.where(fills, 1 - (thresholds_s - buffer) / np.maximum(arriving, 1e-12), playing)
         content, buffer, playing = content + arriving, buffer + arriving - plays_s, playing | fills
-        empties = playing & (buffer < 0) & np.isinf(found)
+        empties = playing & (buffer < 0) & np.isinf(found) & (content <= HORIZON_S)
         late_s = np.where(empties, -buffer / np.maximum(1 - arriving, 1e-12), 0.0)
         found = np.where(empties, content - late_s * arriving, found)
         if ((content > HORIZON_S) | (found < np.inf)).all():
@@ -159,7 +161,7 @@ def _misfit(capacity: Capacity, truth: Floats) -> float:
         solution = RiccatiSolver().solution(_lone_chain(capacity, speed))
         model[row] = [solution.stall_probability(threshold_s) for threshold_s in THRESHOLDS_S]
     # Between absolute and relative errors: common stalls count more than rare ones, of which few were measured.
-    return float((np.abs(model - truth) / np.sqrt(np.maximum(truth, 1e-6))).sum() / np.sqrt(truth).sum())
+    return float((np.abs(model - truth) / np.sqrt(np.maximum(truth, LEAST_CHANCE))).sum() / np.sqrt(truth).sum())
 
 
 def _lone_chain(capacity: Capacity, speed: float) -> Chain:

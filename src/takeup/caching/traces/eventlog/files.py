@@ -69,7 +69,7 @@ def read_lines(log: LogFiles, *, allow_truncated: bool) -> Iterator[Line]:
         except (EOFError, zlib.error) as error:
             if not (allow_truncated and part == log.parts[-1]):
                 raise BadTrace(
-                    part, "the gzip data ends early; copy the file again, or pass --allow-truncated to read what is there"
+                    part, "the gzip data ends early; copy the file again, or pass --allow-truncated to read the rest"
                 ) from error
             log.notes.append(f"{part.name}: the gzip data ends early; read up to there")
         except OSError as error:
