@@ -23,7 +23,6 @@ from takeup.streaming.model import Answer, Capacity, Cell, Player, Views
 from takeup.streaming.policies.capacity_fit import CapacityFit, fit_capacity
 from takeup.streaming.policies.mos import expected_mos
 from takeup.streaming.policies.solution import Solution
-from takeup.streaming.policies.threshold import Cost, best_threshold, mos_cost, stall_cost
 from takeup.streaming.policies.whole_cell import exact_solver, solve_cell
 from takeup.streaming.report import (
     Curve,
@@ -220,6 +219,7 @@ def _delay_curve(cell: Cell, player: Player) -> Curve:
 
 def _optimise(scenario: StreamingScenario, quiet: bool) -> Report:
     from takeup.streaming.policies.configs import CONFIGS
+    from takeup.streaming.policies.threshold import best_threshold, mos_cost, stall_cost
 
     cell = cells_of(scenario)[0]
     solutions = _solutions(cell)
@@ -239,7 +239,9 @@ def _optimise(scenario: StreamingScenario, quiet: bool) -> Report:
     return _report(scenario, "Streaming: the best start threshold", answers_table(rows), settings, curve, notes=notes)
 
 
-def _over_views(cost: Cost, solutions: list[tuple[float, Solution]]) -> Cost:
+def _over_views(
+    cost: Callable[[Solution, Player], float], solutions: list[tuple[float, Solution]]
+) -> Callable[[Solution, Player], float]:
     """The mean cost of all classes of views; a player has one threshold for all of them."""
     return lambda _, player: sum(share * cost(solution, player) for share, solution in solutions)
 

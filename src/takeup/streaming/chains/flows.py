@@ -22,7 +22,6 @@ from itertools import product
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import gammaln
 
 from takeup.errors import BadInput
 
@@ -78,7 +77,8 @@ def arrival_law(counts: Counts, flows: Sequence[Flow], efficiency: Floats) -> tu
     total = counts.sum(axis=1)
     loads = np.array([math.log(flow.arrivals_per_s) - math.log(flow.alone_per_s) for flow in flows])
     log_efficiency = np.concatenate(([0.0], np.cumsum(np.log(efficiency))))
-    orders = gammaln(total + 1) - gammaln(counts + 1).sum(axis=1)
+    log_factorial = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, total.max(initial=0) + 1)))))
+    orders = log_factorial[total] - log_factorial[counts].sum(axis=1)
     log_weight = orders + counts @ loads - log_efficiency[total]
     weight = np.exp(log_weight - log_weight.max())
     return seen_by_accepted(weight / weight.sum(), total)

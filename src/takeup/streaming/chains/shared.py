@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import block_diag
-from scipy.sparse.csgraph import connected_components
 
 from takeup.errors import BadInput
 from takeup.streaming.chains.flows import (
@@ -79,8 +78,10 @@ def stationary_law(rates: Floats) -> Floats:
 
 
 def _check_connected(capacity: Capacity) -> None:
-    num_groups, _ = connected_components(capacity.generator > 0, connection="strong")
-    if num_groups > 1:
+    reached = (capacity.generator > 0) | np.eye(len(capacity.levels), dtype=np.bool_)
+    for _ in range(len(capacity.levels).bit_length()):
+        reached = reached @ reached  # in twice as many steps
+    if not reached.all():
         raise BadInput("some levels of capacity are never reached again from others; connect them by rates above zero")
 
 

@@ -12,12 +12,12 @@ Abate, Whitt, "Numerical inversion of Laplace transforms of probability distribu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import comb
 
 __all__ = ["NUM_TERMS", "invert"]
 
@@ -43,7 +43,7 @@ def invert(transform: Callable[[Complexes], Complexes], times: Floats, num_terms
 @cache
 def _nodes(num_terms: int) -> tuple[Complexes, Floats]:
     count = np.arange(num_terms + NUM_AVERAGED + 1)
-    binomial = comb(NUM_AVERAGED, np.arange(NUM_AVERAGED + 1)) / 2.0**NUM_AVERAGED
+    binomial = np.array([math.comb(NUM_AVERAGED, k) for k in range(NUM_AVERAGED + 1)]) / 2.0**NUM_AVERAGED
     kept = np.ones(len(count))
     kept[num_terms:] = np.cumsum(binomial[::-1])[::-1]
     weights = (-1.0) ** count * kept
