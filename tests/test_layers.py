@@ -15,6 +15,7 @@ PEERS = ("policies", "simulate", "engines", "traces", "report")
 LEVELS = {"model": 0, "contract": 2, **dict.fromkeys(PEERS, 3), "experiment": 4, "commands": 5}
 OWN_LEVELS = {
     "caching": {"groups": 1},
+    "edge": {"energy": 1, "validate": 2},
     "streaming": {"chains": 1},
 }  # ARCHITECTURE.md says why
 OUTSIDE = {"cli", "output", "again", "tour", "doctor", "papers", "core", "errors", "__init__", "__main__"}

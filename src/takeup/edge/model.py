@@ -1,0 +1,228 @@
+"""The nouns of edge: devices with tasks and a deadline, the radio and the CPU they share, an allocation, an answer.
+
+Everything is in SI units. A device either runs its task itself, at the slowest clock that meets the deadline, or
+*offloads* it: uploads the bits over subcarriers nobody else uses, then waits for its turn on the one CPU of the site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.errors import BadInput
+
+__all__ = ["NOBODY", "Allocation", "Answer", "Decision", "Instance", "Radio", "Reason"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+NOBODY = -1  # the owner of a subcarrier that is not used
+
+
+@dataclass(frozen=True, slots=True)
+class Radio:
+    """What all uploads have in common: the width of a subcarrier, the noise in it, what a device may and must spend."""
+
+    bandwidth_hz: float
+    noise_w_per_hz: float
+    max_power_w: float
+    circuit_power_w: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _check_number(field.name, getattr(self, field.name), zero_is_fine=field.name == "circuit_power_w")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instance:
+    """Who wants to compute what until when, over which channel. Arrays are copied, and cannot be written to.
+
+    `gains[device, subcarrier]` is the power that arrives over the power that was sent. Local energy per cycle is
+    `chip_constant` times the square of the clock. `miss_penalty_j` is charged for a task that runs on its device
+    although `local_hz` is too slow for its deadline.
+    """
+
+    gains: Floats
+    bits: Floats
+    cycles: Floats
+    deadlines_s: Floats
+    radio: Radio
+    edge_hz: float
+    local_hz: float
+    chip_constant: float
+    miss_penalty_j: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("gains", "bits", "cycles", "deadlines_s"):
+            object.__setattr__(self, name, _frozen(name, getattr(self, name)))
+        self._check_shapes()
+        for name in ("gains", "bits", "cycles", "deadlines_s"):
+            _check_all(name, getattr(self, name))
+        for name in ("edge_hz", "local_hz", "chip_constant"):
+            _check_number(name, getattr(self, name))
+        _check_number("miss_penalty_j", self.miss_penalty_j, zero_is_fine=True)
+
+    def _check_shapes(self) -> None:
+        if self.gains.ndim != 2:
+            raise BadInput(
+                f"gains have {self.gains.ndim} dimensions; give one row per device, one column per subcarrier"
+            )
+        if self.gains.shape[1] == 0:
+            raise BadInput("gains have no columns, so there is no subcarrier; give at least one")
+        for name in ("bits", "cycles", "deadlines_s"):
+            shape = getattr(self, name).shape
+            if shape != (self.num_devices,):
+                raise BadInput(f"{name} has shape {shape}, gains are for {self.num_devices} devices; give one for each")
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices have a task."""
+        return len(self.gains)
+
+    @property
+    def num_subcarriers(self) -> int:
+        """How many subcarriers there are to share."""
+        return int(self.gains.shape[1])
+
+    @property
+    def gain_to_noise(self) -> Floats:
+        """Signal-to-noise ratio per watt sent, for every device and subcarrier."""
+        ratios: Floats = self.gains / (self.radio.noise_w_per_hz * self.radio.bandwidth_hz)
+        return ratios
+
+    @property
+    def run_s(self) -> Floats:
+        """How long the CPU of the site needs for every task."""
+        return self.cycles / self.edge_hz
+
+    @property
+    def too_slow(self) -> Bools:
+        """Whose own clock cannot meet the deadline."""
+        return self.cycles > self.local_hz * self.deadlines_s
+
+    @property
+    def local_j(self) -> Floats:
+        """What it costs every device to run its task itself; too slow ones run at full speed, and pay the penalty."""
+        clock_hz = np.minimum(self.cycles / self.deadlines_s, self.local_hz)
+        energies: Floats = self.chip_constant * self.cycles * clock_hz**2
+        return np.where(self.too_slow, energies + self.miss_penalty_j, energies)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Allocation:
+    """Who offloads, over which subcarriers, and when. Fields of devices that do not offload are nan, except energies.
+
+    `owners` and `powers_w` are by subcarrier; `upload_s` is when the upload ends (it begins at 0), `start_s` when the
+    CPU begins; `energies_j` is what every device spends, on its upload or on its own run.
+    """
+
+    offloads: Bools
+    owners: Ints
+    powers_w: Floats
+    upload_s: Floats
+    start_s: Floats
+    energies_j: Floats
+
+    @property
+    def num_accepted(self) -> int:
+        """How many devices offload."""
+        return int(self.offloads.sum())
+
+    @property
+    def energy_j(self) -> float:
+        """What all devices spend together."""
+        return float(self.energies_j.sum())
+
+    def group(self, device: int) -> Ints:
+        """The subcarriers of a device."""
+        return np.flatnonzero(self.owners == device)
+
+
+class Reason(IntEnum):
+    """Why a device offloads or does not."""
+
+    OFFLOADS = 0
+    NOT_CONSIDERED = 1
+    NO_SAVING = 2
+    CROWDED_OUT = 3
+    MISSED_CPU = 4
+    MISSED_RADIO = 5
+
+    @property
+    def text(self) -> str:
+        """The reason in words."""
+        return _TEXTS[self]
+
+
+_TEXTS = {
+    Reason.OFFLOADS: "its upload costs less than its own run, and the CPU finishes in time",
+    Reason.NOT_CONSIDERED: "this policy offloads nobody",
+    Reason.NO_SAVING: "even alone at the site it would not save energy before its deadline",
+    Reason.CROWDED_OUT: "others save more with the subcarriers and the CPU time it needs",
+    Reason.MISSED_CPU: "it was given subcarriers, but the CPU could not finish it in time",
+    Reason.MISSED_RADIO: "it was given CPU time, but no subcarriers to upload before it begins",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided for one device, and why."""
+
+    device: int
+    offload: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """An allocation, the energy it saves over running everything locally, and what no allocation can exceed."""
+
+    policy: str
+    allocation: Allocation
+    saving_j: float
+    reasons: npt.NDArray[np.int8]
+    bound_j: float | None = None
+
+    @property
+    def gap_share(self) -> float | None:
+        """The largest share of the possible saving that may be missing; None where no bound is known."""
+        if self.bound_j is None:
+            return None
+        return max(0.0, 1.0 - self.saving_j / self.bound_j) if self.bound_j > 0 else 0.0
+
+    def decisions(self) -> Iterator[Decision]:
+        """One decision for each device, in order."""
+        for device, code in enumerate(self.reasons.tolist()):
+            yield Decision(device, code == Reason.OFFLOADS, Reason(code).text)
+
+
+# Checks ---------------------------------------------------------------------------------------------------------------
+
+
+def _frozen(name: str, values: object) -> Floats:
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{name} cannot be read as numbers ({error}); give an array of numbers") from None
+    array.setflags(write=False)
+    return array
+
+
+def _check_all(name: str, values: Floats) -> None:
+    wrong = ~(np.isfinite(values) & (values > 0))
+    if wrong.any():
+        place = tuple(int(index) for index in np.argwhere(wrong)[0])
+        where = f"{name}[{', '.join(map(str, place))}]"
+        raise BadInput(f"{where} is {values[place]:g}; every entry of {name} must be a finite number above zero")
+
+
+def _check_number(name: str, value: float, *, zero_is_fine: bool = False) -> None:
+    if not (np.isfinite(value) and (value > 0 or (zero_is_fine and value == 0))):
+        raise BadInput(
+            f"{name} is {value:g}; make it a finite number {'of zero or more' if zero_is_fine else 'above zero'}"
+        )

@@ -1,0 +1,31 @@
+"""All policies by name. To add one: a file here, a line below, a test, a row in the domain's README."""
+
+from __future__ import annotations
+
+from takeup.edge.contract import Policy
+from takeup.edge.policies.cpu_first import CpuFirst
+from takeup.edge.policies.joint import Joint
+from takeup.edge.policies.joint_plus import JointPlus
+from takeup.edge.policies.local import Local
+from takeup.edge.policies.min_group import MinimumGroups
+from takeup.edge.policies.radio_first import RadioFirst
+from takeup.errors import UnknownName
+
+__all__ = ["POLICIES", "find_policy"]
+
+POLICIES: dict[str, Policy] = {
+    "local": Local(),
+    "radio_first": RadioFirst(),
+    "cpu_first": CpuFirst(),
+    "joint": Joint(),
+    "joint_append": Joint(order="append", name="joint_append"),
+    "joint_plus": JointPlus(),
+    "min_group": MinimumGroups(),
+}
+
+
+def find_policy(name: str) -> Policy:
+    """The policy of this name."""
+    if name not in POLICIES:
+        raise UnknownName("edge policy", name, POLICIES)
+    return POLICIES[name]

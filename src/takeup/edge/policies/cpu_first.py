@@ -1,0 +1,56 @@
+"""CPU first: give turns on the CPU to the tasks that cost most locally, then see who still gets subcarriers.
+
+The second of the two separate allocations: turns are taken in the order of deadlines, as late as possible. A device
+that finds no group of subcarriers to upload before its turn runs locally, and its turn stays empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.edge.model import Answer, Instance, Reason
+from takeup.edge.policies.plan import Site
+from takeup.edge.policies.radio import give_groups, hand_out, why_not
+from takeup.edge.policies.schedule import latest_starts, starts_with_one_more
+
+__all__ = ["CpuFirst"]
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuFirst:
+    """Share the CPU as if the radio were free; upload what can be uploaded."""
+
+    name: str = "cpu_first"
+    ignores_cpu: bool = False
+
+    def allocate(self, instance: Instance) -> Answer:
+        """The allocation, in which some turns on the CPU stay empty."""
+        site = Site(instance)
+        promising = site.promising()
+        chosen = _chosen(site, promising)
+        starts_s = np.full(instance.num_devices, np.nan)
+        starts_s[chosen] = latest_starts(instance.deadlines_s[chosen], site.run_s[chosen])
+        reasons = why_not(site, promising)
+        reasons[chosen] = Reason.MISSED_RADIO
+        plan = give_groups(site, chosen, starts_s)
+        hand_out(plan)
+        return plan.answer(self.name, reasons)
+
+
+def _chosen(site: Site, devices: Ints) -> Ints:
+    """Tasks that fit on the CPU together, the most expensive ones first."""
+    deadlines_s, run_s = site.instance.deadlines_s, site.run_s
+    chosen = np.zeros(0, np.int64)
+    while len(devices):
+        own_s, others_s = starts_with_one_more(deadlines_s[chosen], run_s[chosen], deadlines_s[devices], run_s[devices])
+        devices = devices[(own_s > 0) & (others_s > 0).all(axis=1)]  # what does not fit now never will
+        if len(devices):
+            best = int(np.argmax(site.local_j[devices]))
+            chosen = np.append(chosen, devices[best])
+            devices = np.delete(devices, best)
+    return chosen

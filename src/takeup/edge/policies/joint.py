@@ -1,0 +1,140 @@
+"""Joint: accept, one after the other, the device that adds most saving with the turn and the group it would get.
+
+Yu, Zhang, Letaief, GLOBECOM 2016. Both resources are asked before a device is accepted, so neither is held in vain.
+With `order="edf"` a newcomer takes the turn of its deadline and everyone runs as late as possible: the others may have
+to upload faster, and what that costs them is part of the worth of the newcomer. With `order="append"` it runs after
+those that were accepted before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.edge.model import Answer, Instance
+from takeup.edge.policies.plan import Plan, Site
+from takeup.edge.policies.radio import hand_out, why_not
+from takeup.edge.policies.schedule import latest_starts, starts_with_one_more
+
+__all__ = ["METRICS", "Joint", "Metric", "Newcomers", "accept", "consider", "grow", "settle"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Metric = Literal["saving", "per_subcarrier", "per_cpu_second", "per_bundle"]
+METRICS: tuple[Metric, ...] = ("saving", "per_subcarrier", "per_cpu_second", "per_bundle")
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Accept by the largest added saving, or by one of the other `METRICS`."""
+
+    order: Literal["edf", "append"] = "edf"
+    metric: Metric = "saving"
+    name: str = "joint"
+    ignores_cpu: bool = False
+
+    def allocate(self, instance: Instance) -> Answer:
+        """The allocation that grows greedily on both resources."""
+        site = Site(instance)
+        promising = site.promising()
+        if self.order == "append":
+            return _append(site, promising).answer(self.name, why_not(site, promising))
+        plan = Plan(site)
+        grow(plan, promising, self.metric)
+        hand_out(plan)
+        return plan.answer(self.name, why_not(site, promising))
+
+
+class Newcomers(NamedTuple):
+    """Devices that could join a plan: the saving they add, and their groups as the first `sizes` of `ranked`."""
+
+    devices: Ints
+    gains_j: Floats
+    sizes: Ints
+    ranked: Ints
+
+
+def grow(plan: Plan, devices: Ints, metric: Metric = "saving") -> None:
+    """Accept devices into the plan until none adds anything."""
+    while True:
+        newcomers = consider(plan, devices)
+        if len(newcomers.devices) == 0:
+            return
+        best = int(np.argmax(_worth(plan.site, newcomers, metric)))
+        accept(plan, newcomers, best)
+        devices = np.delete(newcomers.devices, best)  # who could not join now will not later, with less of everything
+
+
+def consider(plan: Plan, devices: Ints) -> Newcomers:
+    """Which of the devices could join the plan and add to its saving."""
+    site, accepted, free = plan.site, plan.devices, plan.free()
+    deadlines_s, run_s = site.instance.deadlines_s, site.run_s
+    own_s, others_s = starts_with_one_more(deadlines_s[accepted], run_s[accepted], deadlines_s[devices], run_s[devices])
+    fits = (own_s > 0) & (others_s > 0).all(axis=1) & (len(free) > 0)
+    devices, own_s, others_s = devices[fits], own_s[fits], others_s[fits]
+    if len(devices) == 0:
+        return Newcomers(devices, np.zeros(0), np.zeros(0, np.int64), np.zeros((0, 0), np.int64))
+    sizes, costs_j, ranked = site.smallest_groups(devices, free, own_s)
+    gains_j = np.where(sizes > 0, site.local_j[devices] - costs_j, -np.inf) - _harm(plan, others_s)
+    adds = gains_j > 0
+    return Newcomers(devices[adds], gains_j[adds], sizes[adds], ranked[adds])
+
+
+def _harm(plan: Plan, others_s: Floats) -> Floats:
+    """What the accepted devices would spend more with the starts of each row; inf if one could not upload in time."""
+    if not plan.groups:
+        return np.zeros(len(others_s))
+    now_j = plan.uploads().energy_j[:, None]
+    harm_j: Floats = (plan.uploads_by(others_s.T).energy_j - now_j).sum(axis=0)
+    return harm_j
+
+
+def accept(plan: Plan, newcomers: Newcomers, index: int) -> None:
+    """Let one of the newcomers join, and move the starts of all."""
+    device = int(newcomers.devices[index])
+    plan.groups[device] = newcomers.ranked[index, : newcomers.sizes[index]].tolist()
+    settle(plan)
+
+
+def settle(plan: Plan) -> None:
+    """Let everyone in the plan run as late as possible, in the order of deadlines."""
+    chosen = plan.devices
+    starts_s = latest_starts(plan.site.instance.deadlines_s[chosen], plan.site.run_s[chosen])
+    plan.limits_s = dict(zip(plan.groups, starts_s.tolist(), strict=True))
+
+
+def _worth(site: Site, newcomers: Newcomers, metric: Metric) -> Floats:
+    gains_j, run_s = newcomers.gains_j, site.run_s[newcomers.devices]
+    if metric == "per_subcarrier":
+        return gains_j / newcomers.sizes
+    if metric == "per_cpu_second":
+        return gains_j / run_s
+    if metric == "per_bundle":
+        shares = newcomers.sizes / site.instance.num_subcarriers
+        return gains_j / (shares + run_s / float(site.instance.deadlines_s.max()))
+    return gains_j
+
+
+def _append(site: Site, devices: Ints) -> Plan:
+    """Accept the largest saving whose task can still run after all that were accepted before."""
+    plan = Plan(site)
+    busy_until_s = 0.0
+    while len(devices) and len(plan.free()):
+        sizes, costs_j, ranked = site.smallest_groups(devices, plan.free(), site.latest_s[devices])
+        fits = (sizes > 0) & (busy_until_s <= site.latest_s[devices])
+        newcomers = Newcomers(devices[fits], (site.local_j[devices] - costs_j)[fits], sizes[fits], ranked[fits])
+        if not fits.any():
+            break
+        best = int(np.argmax(newcomers.gains_j))
+        device = int(newcomers.devices[best])
+        plan.groups[device] = newcomers.ranked[best, : newcomers.sizes[best]].tolist()
+        plan.limits_s[device] = float(site.latest_s[device])
+        start_s = max(busy_until_s, float(plan.uploads().time_s[-1]))
+        plan.limits_s[device] = start_s
+        busy_until_s = start_s + float(site.run_s[device])
+        devices = np.delete(newcomers.devices, best)
+    hand_out(plan)
+    return plan

@@ -1,0 +1,31 @@
+"""Minimum groups: share the radio as if everyone had a CPU of its own. A reference, not a contender.
+
+Yu, Zhang, Letaief, GLOBECOM 2016. The step from running locally to offloading saves far more than one subcarrier more
+does, so each device gets the fewest subcarriers with which it saves, the largest saving first; the rest is handed out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from takeup.edge.model import Answer, Instance
+from takeup.edge.policies.plan import Site
+from takeup.edge.policies.radio import give_groups, hand_out, why_not
+
+__all__ = ["MinimumGroups"]
+
+
+@dataclass(frozen=True, slots=True)
+class MinimumGroups:
+    """Share subcarriers only; tasks may overlap on the CPU."""
+
+    name: str = "min_group"
+    ignores_cpu: bool = True
+
+    def allocate(self, instance: Instance) -> Answer:
+        """The allocation with an unlimited CPU."""
+        site = Site(instance)
+        promising = site.promising()
+        plan = give_groups(site, promising, site.latest_s)
+        hand_out(plan)
+        return plan.answer(self.name, why_not(site, promising))

@@ -1,0 +1,121 @@
+"""A plan in the making: who has which subcarriers and when the CPU begins; turned into an answer at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.edge.energy import ABSENT, PrefixGroups, Uploads, water_fill
+from takeup.edge.model import NOBODY, Allocation, Answer, Instance, Reason
+
+__all__ = ["Plan", "Site"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Site:
+    """What policies ask of an instance, computed once."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self.gains = instance.gain_to_noise
+        self.local_j = instance.local_j
+        self.run_s = instance.run_s
+        self.latest_s = instance.deadlines_s - instance.run_s
+        self.all_subcarriers = np.arange(instance.num_subcarriers)
+
+    def promising(self) -> Ints:
+        """Devices that would save energy if they had the site for themselves."""
+        ranked = -np.sort(-self.gains, axis=1)
+        alone = PrefixGroups(ranked, self.instance.bits, self.instance.radio).whole(self.latest_s)
+        return np.flatnonzero(alone.energy_j < self.local_j)
+
+    def smallest_groups(self, devices: Ints, free: Ints, limits_s: Floats) -> tuple[Ints, Floats, Ints]:
+        """The fewest of the free subcarriers that make offloading cheaper than running locally.
+
+        Returns how many (0: there is no such group), what the upload costs, and the free subcarriers from the best on.
+        """
+        order = np.argsort(-self.gains[np.ix_(devices, free)], axis=1, kind="stable")
+        ranked = np.take_along_axis(self.gains[np.ix_(devices, free)], order, axis=1)
+        costs_j = PrefixGroups(ranked, self.instance.bits[devices], self.instance.radio).prefixes(limits_s).energy_j
+        saves = costs_j < self.local_j[devices][:, None]
+        first = np.argmax(saves, axis=1)
+        sizes = np.where(saves.any(axis=1), first + 1, 0)
+        return sizes, np.take_along_axis(costs_j, first[:, None], axis=1)[:, 0], free[order]
+
+    def table(self, devices: Ints, groups: list[list[int]]) -> PrefixGroups:
+        """The oracle for devices with a group each; ask it for `whole` groups, any number of limits to a device."""
+        gains = np.full((len(devices), max((len(group) for group in groups), default=1)), ABSENT)
+        for row, (device, group) in enumerate(zip(devices.tolist(), groups, strict=True)):
+            gains[row, : len(group)] = self.gains[device, group]
+        return PrefixGroups(-np.sort(-gains, axis=1)[:, None], self.instance.bits[devices, None], self.instance.radio)
+
+
+@dataclass(slots=True)
+class Plan:
+    """Devices that offload so far, with their subcarriers and the latest moment their uploads may end."""
+
+    site: Site
+    groups: dict[int, list[int]] = field(default_factory=dict)
+    limits_s: dict[int, float] = field(default_factory=dict)
+
+    def copy(self) -> Plan:
+        """A plan that can change without this one."""
+        return Plan(self.site, {device: list(group) for device, group in self.groups.items()}, dict(self.limits_s))
+
+    @property
+    def devices(self) -> Ints:
+        """Who offloads, in the order of acceptance."""
+        return np.array(list(self.groups), np.int64)
+
+    def free(self) -> Ints:
+        """Subcarriers that nobody has."""
+        return np.setdiff1d(self.site.all_subcarriers, [each for group in self.groups.values() for each in group])
+
+    def limits(self) -> Floats:
+        """Until when each of `devices` may upload."""
+        return np.array([self.limits_s[device] for device in self.groups])
+
+    def uploads(self) -> Uploads:
+        """The cheapest uploads of `devices`."""
+        times_s, energies_j = self.uploads_by(self.limits()[:, None])
+        return Uploads(times_s[:, 0], energies_j[:, 0])
+
+    def uploads_by(self, limits_s: Floats) -> Uploads:
+        """The same for other limits: any number of columns, a row for each of `devices`."""
+        return self.site.table(self.devices, list(self.groups.values())).whole(limits_s)
+
+    def saving_j(self) -> float:
+        """What the plan saves over running everything locally."""
+        if not self.groups:
+            return 0.0
+        return float((self.site.local_j[self.devices] - self.uploads().energy_j).sum())
+
+    def answer(self, policy: str, reasons: npt.NDArray[np.int8], start_s: Floats | None = None) -> Answer:
+        """The plan as an answer. Starts are the limits unless given by device; nan drops a device from the CPU."""
+        instance = self.site.instance
+        starts = np.full(instance.num_devices, np.nan)
+        starts[self.devices] = self.limits() if start_s is None else start_s
+        offloads = ~np.isnan(starts)
+        allocation = self._allocation(starts, offloads)
+        saving_j = float((self.site.local_j - allocation.energies_j)[offloads].sum())
+        return Answer(policy, allocation, saving_j, np.where(offloads, np.int8(Reason.OFFLOADS), reasons))
+
+    def _allocation(self, start_s: Floats, offloads: npt.NDArray[np.bool_]) -> Allocation:
+        instance = self.site.instance
+        owners = np.full(instance.num_subcarriers, NOBODY)
+        powers_w, upload_s = np.zeros(instance.num_subcarriers), np.full(instance.num_devices, np.nan)
+        energies_j = self.site.local_j.copy()
+        uploads = self.uploads() if self.groups else Uploads(np.zeros(0), np.zeros(0))
+        for device, time_s in zip(self.groups, uploads.time_s.tolist(), strict=True):
+            group = self.groups[device]
+            owners[group] = device
+            if offloads[device]:
+                bits = float(instance.bits[device])
+                powers_w[group] = water_fill(self.site.gains[device, group], bits, time_s, instance.radio)
+                upload_s[device] = time_s
+                energies_j[device] = time_s * (instance.radio.circuit_power_w + powers_w[group].sum())
+        return Allocation(offloads, owners, powers_w, upload_s, start_s, energies_j)

@@ -1,0 +1,38 @@
+"""Radio first: share the subcarriers, then see whom the CPU can still finish. Subcarriers of the others are wasted.
+
+The first of the two separate allocations in Yu, Zhang, Letaief, GLOBECOM 2016. The CPU runs in
+the order of deadlines without interruption (Jeffay, Stanat, Martel, RTSS 1991), and refuses what would be late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from takeup.edge.model import Answer, Instance, Reason
+from takeup.edge.policies.plan import Site
+from takeup.edge.policies.radio import give_groups, hand_out, why_not
+from takeup.edge.policies.schedule import run_in_order
+
+__all__ = ["RadioFirst"]
+
+
+@dataclass(frozen=True, slots=True)
+class RadioFirst:
+    """Share subcarriers as if the CPU were free; run what fits."""
+
+    name: str = "radio_first"
+    ignores_cpu: bool = False
+
+    def allocate(self, instance: Instance) -> Answer:
+        """The allocation, in which some devices hold subcarriers without using them."""
+        site = Site(instance)
+        promising = site.promising()
+        plan = give_groups(site, promising, site.latest_s)
+        hand_out(plan)
+        reasons = why_not(site, promising)
+        if not plan.groups:
+            return plan.answer(self.name, reasons)
+        chosen = plan.devices
+        reasons[chosen] = Reason.MISSED_CPU
+        starts_s = run_in_order(plan.uploads().time_s, instance.deadlines_s[chosen], site.run_s[chosen])
+        return plan.answer(self.name, reasons, starts_s)

@@ -1,0 +1,141 @@
+"""A second opinion on every allocation: each constraint checked again, plainly, naming the first that is broken.
+
+Shares no code with the policies and the energy oracle, on purpose: rates come from Shannon's formula on the powers that
+the allocation states, energies from these powers and times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from takeup.edge.model import NOBODY, Allocation, Answer, Instance, Reason
+
+__all__ = ["TOLERANCE", "Violation", "first_violation", "violation_of_answer"]
+
+TOLERANCE = 1e-9  # relative; what rounding may cost
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A constraint that does not hold: its name, and who breaks it by how much."""
+
+    constraint: str
+    detail: str
+
+
+def first_violation(instance: Instance, allocation: Allocation, *, ignores_cpu: bool = False) -> Violation | None:
+    """The first constraint that the allocation breaks, or None. `ignores_cpu` lets tasks overlap on the CPU."""
+    found = next(_shape(instance, allocation), None)
+    if found is not None:
+        return found
+    checks = [_owners, _powers, _rates, _uploads, _deadlines, _energies]
+    for check in checks if ignores_cpu else [*checks[:-1], _overlaps, checks[-1]]:
+        found = next(check(instance, allocation), None)
+        if found is not None:
+            return found
+    return None
+
+
+def violation_of_answer(instance: Instance, answer: Answer, *, ignores_cpu: bool = False) -> Violation | None:
+    """The same for an answer, whose saving, bound and reasons must agree with its allocation."""
+    found = first_violation(instance, answer.allocation, ignores_cpu=ignores_cpu)
+    return found or next(_claims(instance, answer), None)
+
+
+def _shape(instance: Instance, allocation: Allocation) -> Iterator[Violation]:
+    devices, subcarriers = (instance.num_devices,), (instance.num_subcarriers,)
+    expected = {"owners": subcarriers, "powers_w": subcarriers}
+    for name in ("offloads", "upload_s", "start_s", "energies_j"):
+        expected[name] = devices
+    for name, shape in expected.items():
+        if getattr(allocation, name).shape != shape:
+            yield Violation("shape", f"{name} has shape {getattr(allocation, name).shape}, not {shape}")
+
+
+def _owners(instance: Instance, allocation: Allocation) -> Iterator[Violation]:
+    for subcarrier, owner in enumerate(allocation.owners.tolist()):
+        if owner != NOBODY and not 0 <= owner < instance.num_devices:
+            yield Violation("owner", f"subcarrier {subcarrier} belongs to device {owner}, which does not exist")
+        elif allocation.powers_w[subcarrier] != 0 and (owner == NOBODY or not allocation.offloads[owner]):
+            yield Violation("owner", f"subcarrier {subcarrier} carries power, but its owner {owner} does not offload")
+    for device in _offloaders(allocation):
+        if device not in allocation.owners:
+            yield Violation("owner", f"device {device} offloads without a subcarrier")
+
+
+def _powers(instance: Instance, allocation: Allocation) -> Iterator[Violation]:
+    for subcarrier, power_w in enumerate(allocation.powers_w.tolist()):
+        if not (power_w >= 0 and math.isfinite(power_w)):
+            yield Violation("power", f"subcarrier {subcarrier} carries {power_w:g} W")
+    most_w = instance.radio.max_power_w
+    for device in _offloaders(allocation):
+        total_w = sum(allocation.powers_w[allocation.owners == device].tolist())
+        if total_w > most_w * (1 + TOLERANCE):
+            yield Violation("power", f"device {device} sends with {total_w:g} W, more than {most_w:g} W")
+
+
+def _rates(instance: Instance, allocation: Allocation) -> Iterator[Violation]:
+    noise_w = instance.radio.noise_w_per_hz * instance.radio.bandwidth_hz
+    for device in _offloaders(allocation):
+        rate_bps = 0.0
+        for subcarrier in np.flatnonzero(allocation.owners == device).tolist():
+            ratio = allocation.powers_w[subcarrier] * instance.gains[device, subcarrier] / noise_w
+            rate_bps += instance.radio.bandwidth_hz * math.log1p(ratio) / math.log(2)
+        sent = rate_bps * float(allocation.upload_s[device])
+        if not sent >= instance.bits[device] * (1 - TOLERANCE):
+            yield Violation("rate", f"device {device} sends {sent:g} of {instance.bits[device]:g} bits")
+
+
+def _uploads(instance: Instance, allocation: Allocation) -> Iterator[Violation]:
+    for device in _offloaders(allocation):
+        upload_s, start_s = float(allocation.upload_s[device]), float(allocation.start_s[device])
+        if not 0 < upload_s <= start_s * (1 + TOLERANCE):
+            yield Violation("upload", f"device {device} uploads until {upload_s:g} s, the CPU begins at {start_s:g} s")
+
+
+def _deadlines(instance: Instance, allocation: Allocation) -> Iterator[Violation]:
+    for device in _offloaders(allocation):
+        end_s = float(allocation.start_s[device] + instance.cycles[device] / instance.edge_hz)
+        due_s = float(instance.deadlines_s[device])
+        if not end_s <= due_s * (1 + TOLERANCE):
+            yield Violation("deadline", f"device {device} is done at {end_s:g} s, due at {due_s:g} s")
+
+
+def _overlaps(instance: Instance, allocation: Allocation) -> Iterator[Violation]:
+    by_start = sorted(_offloaders(allocation), key=lambda device: float(allocation.start_s[device]))
+    for first, second in pairwise(by_start):
+        end_s = float(allocation.start_s[first] + instance.cycles[first] / instance.edge_hz)
+        if end_s > allocation.start_s[second] * (1 + TOLERANCE):
+            yield Violation("overlap", f"device {second} begins before device {first} ends at {end_s:g} s")
+
+
+def _energies(instance: Instance, allocation: Allocation) -> Iterator[Violation]:
+    expected_j = instance.local_j.copy()
+    for device in _offloaders(allocation):
+        sent_w = sum(allocation.powers_w[allocation.owners == device].tolist())
+        expected_j[device] = (instance.radio.circuit_power_w + sent_w) * allocation.upload_s[device]
+    wrong = ~np.isclose(allocation.energies_j, expected_j, rtol=1e-6, atol=0.0)
+    if wrong.any():
+        device = int(np.argmax(wrong))
+        stated_j, real_j = allocation.energies_j[device], expected_j[device]
+        yield Violation("energy", f"device {device} states {stated_j:g} J, its times and powers make {real_j:g} J")
+
+
+def _claims(instance: Instance, answer: Answer) -> Iterator[Violation]:
+    local_j = float(instance.local_j.sum())
+    saving_j = local_j - answer.allocation.energy_j
+    if not abs(answer.saving_j - saving_j) <= 1e-6 * local_j:
+        yield Violation("saving", f"the answer claims {answer.saving_j:g} J, its allocation saves {saving_j:g} J")
+    if answer.bound_j is not None and answer.saving_j > answer.bound_j + 1e-6 * local_j:
+        yield Violation("bound", f"the answer saves {answer.saving_j:g} J, more than its bound of {answer.bound_j:g} J")
+    if not np.array_equal(answer.reasons == Reason.OFFLOADS, answer.allocation.offloads):
+        yield Violation("reason", "the reasons do not say of exactly those who offload that they do")
+
+
+def _offloaders(allocation: Allocation) -> list[int]:
+    return [int(device) for device in np.flatnonzero(allocation.offloads)]
