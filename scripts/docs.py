@@ -9,6 +9,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
+from enum import EnumType
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
@@ -202,7 +203,7 @@ def _name_row(entry: str, value: object) -> tuple[str, ...]:
 
 def _signature(value: Callable[..., object]) -> str:
     """The names of the parameters, as far as it is meant to be called."""
-    if getattr(value, "_is_protocol", False):
+    if getattr(value, "_is_protocol", False) or isinstance(value, EnumType):
         return ""
     try:
         parameters = inspect.signature(value).parameters.values()
