@@ -50,11 +50,21 @@ def test_remembered_times_are_unverified_and_explained(report: Report) -> None:
 
 
 def test_the_report_says_how_the_draw_was_chosen_and_how_much_it_matters(report: Report) -> None:
-    spread = report.tables[-1]
+    spread = report.tables[1]
 
     assert any("seed 26, chosen because" in note for note in report.notes)
     assert [row[0] for row in spread.rows] == EXPECTED["setting"]["capacities_percent"]
     assert all(float(str(row[2])) >= 0 for row in spread.rows)
+
+
+def test_the_report_says_that_the_load_was_chosen_and_what_others_would_give(report: Report) -> None:
+    saved = {row[0]: float(str(row[1])) for row in report.tables[2].rows}
+    check = next(check for check in report.checks if check.name == "time saved, LERC over LRU")
+
+    assert list(saved) == EXPECTED["setting"]["other_loads_s"]
+    assert saved[0.02] == pytest.approx(float(str(check.ours)))
+    assert sorted(saved.values(), reverse=True) == list(saved.values())
+    assert "chosen with this number in view" in check.why
 
 
 def test_under_lerc_nearly_every_hit_is_effective(report: Report) -> None:

@@ -16,6 +16,7 @@ from takeup.caching.policies import find_policy
 from takeup.caching.policies.fast.replay import replay
 from takeup.caching.report import job_report
 from takeup.caching.traces import generate
+from takeup.caching.traces.generators import zip_tenants
 from takeup.core.progress import progress
 from takeup.core.report import Check, Column, Report, Table
 from takeup.core.seeds import Streams
@@ -42,11 +43,10 @@ def reproduce(*, quiet: bool = False) -> Report:
     report = job_report(list(results.values()), whole, PAPERS["lerc"], scenario, setting["seed"])
     notes = (
         f"the compared draw is seed {setting['seed']}, chosen because its LRU cell at 95 % lies near the reference",
-        "times use the all-or-nothing cost model; the seconds of a load are the one free parameter behind the speed-up",
+        "times use the all-or-nothing cost model; how long a load takes was chosen with the paper's speed-up in view",
     )
-    return Report(
-        report.title, "papers", scenario, setting["seed"], (*report.tables, spread), report.series, tuple(checks), notes
-    )
+    tables = (*report.tables, spread, _sensitivity(setting, expected["speedup"]["capacity_percent"]))
+    return Report(report.title, "papers", scenario, setting["seed"], tables, report.series, tuple(checks), notes)
 
 
 def _zip(seed: int) -> Workload:
@@ -81,6 +81,17 @@ def _spread(setting: Mapping[str, Any], tick: Any) -> Table:
     rows = tuple((percent, *_mean_and_deviation(found)) for percent, found in shares.items())
     columns = (Column("cache", "%"), Column("hits"), Column("± hits"), Column("effective"), Column("± effective"))
     return Table(f"LRU over {setting['num_draws']} random interleavings", columns, rows, "mean and standard deviation")
+
+
+def _sensitivity(setting: Mapping[str, Any], percent: int) -> Table:
+    """The time saved, had a load taken longer or shorter."""
+    rows = []
+    for load_s in setting["other_loads_s"]:
+        workload = zip_tenants(Streams(setting["seed"]).stream("caching zip"), load_s=load_s)
+        lru, lrc, lerc = (_replay(name, workload, percent, setting).makespan_s for name in ("lru", "lrc", "lerc"))
+        rows.append((load_s, 1 - lerc / lru, 1 - lrc / lru, 1 - lerc / lrc))
+    columns = (Column("load", "s", 2), Column("LERC over LRU"), Column("LRC over LRU"), Column("LERC over LRC"))
+    return Table(f"Time saved at {percent} %, by the seconds of a load", columns, tuple(rows), "the checks use 0.02 s")
 
 
 def _mean_and_deviation(shares: list[tuple[float, float]]) -> tuple[float, float, float, float]:
@@ -120,7 +131,13 @@ def _time_checks(expected: Mapping[str, Any], results: Results) -> list[Check]:
     lru, lrc, lerc = (results[policy, paper["capacity_percent"]].makespan_s for policy in ("lru", "lrc", "lerc"))
     why = "not tuned to these numbers, which could not be checked against the paper's text"
     return [
-        Check.near("time saved, LERC over LRU", 1 - lerc / lru, paper["over_lru_share"], paper["tolerance"]),
+        Check.near(
+            "time saved, LERC over LRU",
+            1 - lerc / lru,
+            paper["over_lru_share"],
+            paper["tolerance"],
+            why="how long a load takes is not known, and was chosen with this number in view",
+        ),
         Check.near(
             "time saved, LRC over LRU",
             1 - lrc / lru,
