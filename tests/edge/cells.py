@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -24,13 +26,17 @@ def two_devices() -> Instance:
 
 
 def instances(most_devices: int = 8, most_subcarriers: int = 5) -> st.SearchStrategy[Instance]:
-    """Random instances of both settings, with a CPU from scarce to plentiful."""
+    """Random instances of both settings, with one core or several from scarce to plentiful; a third has extras."""
 
-    def draw(seed: int, num_devices: int, num_subcarriers: int, is_paper: bool, speed: float) -> Instance:
+    def draw(
+        seed: int, num_devices: int, num_subcarriers: int, is_paper: bool, speed: float, num_cores: int
+    ) -> Instance:
         random = np.random.default_rng(seed)
         if is_paper:
-            return paper_setting(random, num_devices, num_subcarriers, 600e6 * speed)
-        return radio_tight_setting(random, num_devices, num_subcarriers, 4e9 * speed)
+            plain = paper_setting(random, num_devices, num_subcarriers, 600e6 * speed)
+        else:
+            plain = radio_tight_setting(random, num_devices, num_subcarriers, 4e9 * speed)
+        return plain if num_cores == 1 else with_extras(plain, random, num_cores)
 
     return st.builds(
         draw,
@@ -39,4 +45,15 @@ def instances(most_devices: int = 8, most_subcarriers: int = 5) -> st.SearchStra
         num_subcarriers=st.integers(1, most_subcarriers),
         is_paper=st.booleans(),
         speed=st.sampled_from([0.3, 1.0, 3.0]),
+        num_cores=st.sampled_from([1, 1, 2]),
+    )
+
+
+def with_extras(instance: Instance, random: np.random.Generator, num_cores: int) -> Instance:
+    """The same with more cores, tasks that are released one after the other, and values of tasks."""
+    return replace(
+        instance,
+        num_cores=num_cores,
+        releases_s=instance.deadlines_s * random.uniform(0.0, 0.5, instance.num_devices),
+        values_j=instance.local_j * random.uniform(0.0, 1.0, instance.num_devices),
     )

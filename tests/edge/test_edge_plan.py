@@ -30,7 +30,7 @@ def plainly_given(site: Site, limits_s: list[float]) -> dict[int, list[int]]:
             ranked = sorted(free, key=lambda each, device=device: -site.gains[device, each])  # type: ignore[misc]
             for size in range(1, len(ranked) + 1) if device not in given_groups else ():
                 plan = Plan(site, {device: ranked[:size]}, {device: limits_s[device]})
-                if (saving_j := plan.saving_j()) > 0:
+                if (saving_j := plan.worth_j()) > 0:
                     best = max(best, (saving_j, device, ranked[:size]), key=lambda each: each[0])
                     break
         if best[1] < 0:
@@ -53,10 +53,10 @@ def test_the_worth_of_a_newcomer_is_what_the_plan_saves_more_with_it(instance: I
     site = Site(instance)
     plan = Plan(site)
     while len((newcomers := consider(plan, np.setdiff1d(site.promising(), plan.devices))).devices):
-        before_j = plan.saving_j()
+        before_j = plan.worth_j()
         accept(plan, newcomers, 0)
 
-        assert plan.saving_j() - before_j == pytest.approx(newcomers.gains_j[0], rel=1e-6, abs=1e-12)
+        assert plan.worth_j() - before_j == pytest.approx(newcomers.gains_j[0], rel=1e-6, abs=1e-12)
 
 
 @given(instance=instances())
@@ -65,10 +65,10 @@ def test_handing_out_subcarriers_never_costs_anything(instance: Instance) -> Non
     site = Site(instance)
     plan = Plan(site)
     grow(plan, site.promising())
-    before_j, limits_s = plan.saving_j(), dict(plan.limits_s)
+    before_j, limits_s = plan.worth_j(), dict(plan.limits_s)
     hand_out(plan)
 
-    assert plan.saving_j() >= before_j
+    assert plan.worth_j() >= before_j
     assert plan.limits_s == limits_s
 
 

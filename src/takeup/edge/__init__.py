@@ -12,7 +12,7 @@ from takeup.core.lazy import lazy_names
 if TYPE_CHECKING:
     from takeup.edge.contract import Policy
     from takeup.edge.energy import PrefixGroups
-    from takeup.edge.model import Allocation, Answer, Decision, Instance, Radio, Reason
+    from takeup.edge.model import Allocation, Answer, Decision, Instance, Modulation, Prices, Radio, Reason
     from takeup.edge.policies import POLICIES, find_policy
     from takeup.edge.policies.bound import saving_bound
     from takeup.edge.traces import SETTINGS, generate
@@ -25,8 +25,10 @@ __all__ = [
     "Answer",
     "Decision",
     "Instance",
+    "Modulation",
     "Policy",
     "PrefixGroups",
+    "Prices",
     "Radio",
     "Reason",
     "Violation",
@@ -37,7 +39,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "model": ("Allocation", "Answer", "Decision", "Instance", "Radio", "Reason"),
+    "model": ("Allocation", "Answer", "Decision", "Instance", "Modulation", "Prices", "Radio", "Reason"),
     "energy": ("PrefixGroups",),
     "contract": ("Policy",),
     "validate": ("Violation", "first_violation"),

@@ -1,7 +1,7 @@
 """The nouns of edge: devices with tasks and a deadline, the radio and the CPU they share, an allocation, an answer.
 
 Everything is in SI units. A device either runs its task itself, at the slowest clock that meets the deadline, or
-*offloads* it: uploads the bits over subcarriers nobody else uses, then waits for its turn on the one CPU of the site.
+*offloads* it: uploads the bits over subcarriers nobody else uses, then waits for its turn on a core of the site.
 """
 
 from __future__ import annotations
@@ -15,27 +15,46 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 
-__all__ = ["NOBODY", "Allocation", "Answer", "Decision", "Instance", "Radio", "Reason"]
+__all__ = ["NOBODY", "Allocation", "Answer", "Decision", "Instance", "Modulation", "Prices", "Radio", "Reason"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+PER_DEVICE = ("bits", "cycles", "deadlines_s", "releases_s", "values_j")
 NOBODY = -1  # the owner of a subcarrier that is not used
 
 
 @dataclass(frozen=True, slots=True)
+class Modulation:
+    """A way to code bits: how many per second and hertz, and the signal-to-noise ratio it needs."""
+
+    bits_per_hz_s: float
+    least_ratio: float
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _check_number(field.name, getattr(self, field.name))
+
+
+@dataclass(frozen=True, slots=True)
 class Radio:
-    """What all uploads have in common: the width of a subcarrier, the noise in it, what a device may and must spend."""
+    """What all uploads have in common: the width of a subcarrier, the noise in it, what a device may and must spend.
+
+    Rates follow Shannon's formula, unless `modulations` are given: then an upload uses one of them on all its
+    subcarriers, with the power on each that reaches the ratio it needs.
+    """
 
     bandwidth_hz: float
     noise_w_per_hz: float
     max_power_w: float
     circuit_power_w: float = 0.0
+    modulations: tuple[Modulation, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            _check_number(field.name, getattr(self, field.name), zero_is_fine=field.name == "circuit_power_w")
+        for name in ("bandwidth_hz", "noise_w_per_hz", "max_power_w"):
+            _check_number(name, getattr(self, name))
+        _check_number("circuit_power_w", self.circuit_power_w, zero_is_fine=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +63,9 @@ class Instance:
 
     `gains[device, subcarrier]` is the power that arrives over the power that was sent. Local energy per cycle is
     `chip_constant` times the square of the clock. `miss_penalty_j` is charged for a task that runs on its device
-    although `local_hz` is too slow for its deadline.
+    although `local_hz` is too slow for its deadline. A task is known, and its upload may begin, at `releases_s` (0 if
+    not given). `values_j` says what it is worth, beyond the energy, that the site does a task (0 if not given). With
+    `contiguous` the subcarriers of a device must be neighbours; with `group_sizes` it has one of these numbers of them.
     """
 
     gains: Floats
@@ -56,13 +77,42 @@ class Instance:
     local_hz: float
     chip_constant: float
     miss_penalty_j: float = 0.0
+    num_cores: int = 1
+    releases_s: Floats = 0.0  # type: ignore[assignment]  # one number stands for as many as there are devices
+    values_j: Floats = 0.0  # type: ignore[assignment]
+    contiguous: bool = False
+    group_sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("gains", "bits", "cycles", "deadlines_s"):
+        for name in ("gains", *PER_DEVICE):
             object.__setattr__(self, name, _frozen(name, getattr(self, name)))
+        self._spread("releases_s")
+        self._spread("values_j")
         self._check_shapes()
         for name in ("gains", "bits", "cycles", "deadlines_s"):
             _check_all(name, getattr(self, name))
+        for name in ("releases_s", "values_j"):
+            _check_all(name, getattr(self, name), zero_is_fine=True)
+        self._check_rest()
+
+    def _spread(self, name: str) -> None:
+        """One number for all devices becomes one for each."""
+        values = getattr(self, name)
+        if values.ndim == 0 and self.gains.ndim > 0:
+            object.__setattr__(self, name, _frozen(name, np.full(len(self.gains), values)))
+
+    def _check_rest(self) -> None:
+        late = self.releases_s >= self.deadlines_s
+        if late.any():
+            device = int(np.argmax(late))
+            raise BadInput(
+                f"releases_s[{device}] is {self.releases_s[device]:g}, not before its deadline "
+                f"{self.deadlines_s[device]:g}; give an earlier release"
+            )
+        if self.num_cores < 1:
+            raise BadInput(f"num_cores is {self.num_cores}; give at least one")
+        if any(size < 1 for size in self.group_sizes):
+            raise BadInput(f"group_sizes are {self.group_sizes}; every size must be at least one subcarrier")
         for name in ("edge_hz", "local_hz", "chip_constant"):
             _check_number(name, getattr(self, name))
         _check_number("miss_penalty_j", self.miss_penalty_j, zero_is_fine=True)
@@ -74,7 +124,7 @@ class Instance:
             )
         if self.gains.shape[1] == 0:
             raise BadInput("gains have no columns, so there is no subcarrier; give at least one")
-        for name in ("bits", "cycles", "deadlines_s"):
+        for name in PER_DEVICE:
             shape = getattr(self, name).shape
             if shape != (self.num_devices,):
                 raise BadInput(f"{name} has shape {shape}, gains are for {self.num_devices} devices; give one for each")
@@ -97,28 +147,33 @@ class Instance:
 
     @property
     def run_s(self) -> Floats:
-        """How long the CPU of the site needs for every task."""
+        """How long a core of the site needs for every task."""
         return self.cycles / self.edge_hz
 
     @property
     def too_slow(self) -> Bools:
         """Whose own clock cannot meet the deadline."""
-        return self.cycles > self.local_hz * self.deadlines_s
+        return self.cycles > self.local_hz * (self.deadlines_s - self.releases_s)
 
     @property
     def local_j(self) -> Floats:
         """What it costs every device to run its task itself; too slow ones run at full speed, and pay the penalty."""
-        clock_hz = np.minimum(self.cycles / self.deadlines_s, self.local_hz)
+        clock_hz = np.minimum(self.cycles / (self.deadlines_s - self.releases_s), self.local_hz)
         energies: Floats = self.chip_constant * self.cycles * clock_hz**2
         return np.where(self.too_slow, energies + self.miss_penalty_j, energies)
+
+    @property
+    def worth_j(self) -> Floats:
+        """What every device may spend on its upload before it had better run its task itself."""
+        return self.local_j + self.values_j
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocation:
     """Who offloads, over which subcarriers, and when. Fields of devices that do not offload are nan, except energies.
 
-    `owners` and `powers_w` are by subcarrier; `upload_s` is when the upload ends (it begins at 0), `start_s` when the
-    CPU begins; `energies_j` is what every device spends, on its upload or on its own run.
+    `owners` and `powers_w` are by subcarrier; `upload_s` is when the upload ends (it begins at the release), `start_s`
+    when a core begins; `energies_j` is what every device spends, on its upload or on its own run.
     """
 
     offloads: Bools
@@ -178,22 +233,40 @@ class Decision:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What one more subcarrier and one more core would be worth at most, judged by the bound."""
+
+    subcarrier_j: float
+    core_j: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """An allocation, the energy it saves over running everything locally, and what no allocation can exceed."""
+    """An allocation, the energy it saves over running everything locally, and what no allocation can exceed.
+
+    `extra_j` is the sum of the values of those who offload. The bound is on the worth: saving and values together.
+    """
 
     policy: str
     allocation: Allocation
     saving_j: float
     reasons: npt.NDArray[np.int8]
     bound_j: float | None = None
+    extra_j: float = 0.0
+    prices: Prices | None = None
+
+    @property
+    def worth_j(self) -> float:
+        """What policies make as large as they can."""
+        return self.saving_j + self.extra_j
 
     @property
     def gap_share(self) -> float | None:
-        """The largest share of the possible saving that may be missing; None where no bound is known."""
+        """The largest share of the possible worth that may be missing; None where no bound is known."""
         if self.bound_j is None:
             return None
-        return max(0.0, 1.0 - self.saving_j / self.bound_j) if self.bound_j > 0 else 0.0
+        return max(0.0, 1.0 - self.worth_j / self.bound_j) if self.bound_j > 0 else 0.0
 
     def decisions(self) -> Iterator[Decision]:
         """One decision for each device, in order."""
@@ -213,16 +286,20 @@ def _frozen(name: str, values: object) -> Floats:
     return array
 
 
-def _check_all(name: str, values: Floats) -> None:
-    wrong = ~(np.isfinite(values) & (values > 0))
+def _check_all(name: str, values: Floats, *, zero_is_fine: bool = False) -> None:
+    wrong = ~(np.isfinite(values) & ((values >= 0) if zero_is_fine else (values > 0)))
     if wrong.any():
         place = tuple(int(index) for index in np.argwhere(wrong)[0])
         where = f"{name}[{', '.join(map(str, place))}]"
-        raise BadInput(f"{where} is {values[place]:g}; every entry of {name} must be a finite number above zero")
+        raise BadInput(
+            f"{where} is {values[place]:g}; every entry of {name} must be a finite number {_bar(zero_is_fine)}"
+        )
 
 
 def _check_number(name: str, value: float, *, zero_is_fine: bool = False) -> None:
     if not (np.isfinite(value) and (value > 0 or (zero_is_fine and value == 0))):
-        raise BadInput(
-            f"{name} is {value:g}; make it a finite number {'of zero or more' if zero_is_fine else 'above zero'}"
-        )
+        raise BadInput(f"{name} is {value:g}; make it a finite number {_bar(zero_is_fine)}")
+
+
+def _bar(zero_is_fine: bool) -> str:
+    return "of zero or more" if zero_is_fine else "above zero"

@@ -1,9 +1,10 @@
 """What no allocation can exceed: an easier problem, solved by an integer program.
 
 How it works. A device that offloads with k subcarriers saves at most what its k best ones would save if the CPU waited
-until its deadline allows no more. So let everyone choose k, count subcarriers without asking which, and ask of the CPU
-only that between a moment r and a deadline d no more is run than d - r, among the tasks that cannot be uploaded before
-r and are due by d. Every real allocation is a solution of this; the best one saves at least as much as any of them.
+until its deadline allows no more. So let everyone choose k, count subcarriers without asking which, and ask of the m
+cores only that between a moment r and a deadline d no more is run than m (d - r), among the tasks that cannot be
+uploaded before r and are due by d. Every real allocation is a solution of this; the best one saves at least as much as
+any of them.
 """
 
 from __future__ import annotations
@@ -45,14 +46,16 @@ def relax(instance: Instance) -> Relaxed | None:
     """The easier problem solved; None if the instance is too large."""
     ranked = -np.sort(-instance.gain_to_noise, axis=1)
     table = PrefixGroups(ranked, instance.bits, instance.radio)
-    costs_j = table.prefixes(instance.deadlines_s - instance.run_s).energy_j
-    savings_j = instance.local_j[:, None] - costs_j
+    costs_j = table.prefixes(instance.deadlines_s - instance.run_s - instance.releases_s).energy_j
+    savings_j = instance.worth_j[:, None] - costs_j
     devices, sizes = np.nonzero(savings_j > 0)
     if len(devices) == 0:
         return Relaxed(0.0, devices)
     if len(devices) > MOST_CHOICES:
         return None
-    constraint = _constraint(instance, devices, sizes + 1, table.shortest_s[devices, sizes])
+    constraint = _constraint(
+        instance, devices, sizes + 1, instance.releases_s[devices] + table.shortest_s[devices, sizes]
+    )
     return _solve(devices, savings_j[devices, sizes], constraint)
 
 
@@ -80,5 +83,5 @@ def _cpu_rows(instance: Instance, devices: Ints, uploaded_s: Floats) -> Floats:
     moments_s = np.unique(np.quantile(uploaded_s, MOMENTS, method="lower"))[:, None, None]
     due_s = np.unique(instance.deadlines_s[devices])[None, :, None]
     inside = (uploaded_s >= moments_s) & (instance.deadlines_s[devices] <= due_s)
-    room_s = np.where(due_s > moments_s, due_s - moments_s, np.inf)
+    room_s = np.where(due_s > moments_s, instance.num_cores * (due_s - moments_s), np.inf)
     return np.where(inside, instance.run_s[devices] / room_s, 0.0).reshape(-1, len(devices))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from takeup.edge.model import Answer, Instance, Reason
 from takeup.edge.policies.plan import Site
 from takeup.edge.policies.radio import give_groups, hand_out, why_not
-from takeup.edge.policies.schedule import latest_starts, starts_with_one_more
+from takeup.edge.policies.schedule import latest_starts
 
 __all__ = ["CpuFirst"]
 
@@ -34,7 +34,7 @@ class CpuFirst:
         promising = site.promising()
         chosen = _chosen(site, promising)
         starts_s = np.full(instance.num_devices, np.nan)
-        starts_s[chosen] = latest_starts(instance.deadlines_s[chosen], site.run_s[chosen])
+        starts_s[chosen] = latest_starts(instance.deadlines_s[chosen], site.run_s[chosen], instance.num_cores)
         reasons = why_not(site, promising)
         reasons[chosen] = Reason.MISSED_RADIO
         plan = give_groups(site, chosen, starts_s)
@@ -44,13 +44,15 @@ class CpuFirst:
 
 def _chosen(site: Site, devices: Ints) -> Ints:
     """Tasks that fit on the CPU together, the most expensive ones first."""
-    deadlines_s, run_s = site.instance.deadlines_s, site.run_s
+    releases_s = site.instance.releases_s
     chosen = np.zeros(0, np.int64)
     while len(devices):
-        own_s, others_s = starts_with_one_more(deadlines_s[chosen], run_s[chosen], deadlines_s[devices], run_s[devices])
-        devices = devices[(own_s > 0) & (others_s > 0).all(axis=1)]  # what does not fit now never will
+        own_s, others_s = site.starts_with_one_more(chosen, devices)
+        devices = devices[
+            (own_s > releases_s[devices]) & (others_s > releases_s[chosen]).all(axis=1)
+        ]  # what does not fit now never will
         if len(devices):
-            best = int(np.argmax(site.local_j[devices]))
+            best = int(np.argmax(site.worth_j[devices]))
             chosen = np.append(chosen, devices[best])
             devices = np.delete(devices, best)
     return chosen

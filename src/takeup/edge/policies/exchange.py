@@ -47,7 +47,7 @@ def _costs(plan: Plan, device: int) -> Floats:
     gains[:, count, size] = ABSENT
     bits = np.full(gains.shape[:2], site.instance.bits[device])
     table = PrefixGroups(-np.sort(-gains, axis=-1), bits, site.instance.radio)
-    return table.whole(np.full(gains.shape[:2], plan.limits_s[device])).energy_j
+    return table.whole(np.full(gains.shape[:2], plan.window_s(device))).energy_j
 
 
 def _best(plan: Plan, tables: dict[int, Floats]) -> tuple[float, int, int, int, int | None]:

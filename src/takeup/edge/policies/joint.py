@@ -17,7 +17,7 @@ import numpy.typing as npt
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies.plan import Plan, Site
 from takeup.edge.policies.radio import hand_out, why_not
-from takeup.edge.policies.schedule import latest_starts, starts_with_one_more
+from takeup.edge.policies.schedule import latest_starts
 
 __all__ = ["METRICS", "Joint", "Metric", "Newcomers", "accept", "consider", "grow", "settle"]
 
@@ -71,14 +71,14 @@ def grow(plan: Plan, devices: Ints, metric: Metric = "saving") -> None:
 def consider(plan: Plan, devices: Ints) -> Newcomers:
     """Which of the devices could join the plan and add to its saving."""
     site, accepted, free = plan.site, plan.devices, plan.free()
-    deadlines_s, run_s = site.instance.deadlines_s, site.run_s
-    own_s, others_s = starts_with_one_more(deadlines_s[accepted], run_s[accepted], deadlines_s[devices], run_s[devices])
-    fits = (own_s > 0) & (others_s > 0).all(axis=1) & (len(free) > 0)
+    releases_s = site.instance.releases_s
+    own_s, others_s = site.starts_with_one_more(accepted, devices)
+    fits = (own_s > releases_s[devices]) & (others_s > releases_s[accepted]).all(axis=1) & (len(free) > 0)
     devices, own_s, others_s = devices[fits], own_s[fits], others_s[fits]
     if len(devices) == 0:
         return Newcomers(devices, np.zeros(0), np.zeros(0, np.int64), np.zeros((0, 0), np.int64))
     sizes, costs_j, ranked = site.smallest_groups(devices, free, own_s)
-    gains_j = np.where(sizes > 0, site.local_j[devices] - costs_j, -np.inf) - _harm(plan, others_s)
+    gains_j = np.where(sizes > 0, site.worth_j[devices] - costs_j, -np.inf) - _harm(plan, others_s)
     adds = gains_j > 0
     return Newcomers(devices[adds], gains_j[adds], sizes[adds], ranked[adds])
 
@@ -102,7 +102,8 @@ def accept(plan: Plan, newcomers: Newcomers, index: int) -> None:
 def settle(plan: Plan) -> None:
     """Let everyone in the plan run as late as possible, in the order of deadlines."""
     chosen = plan.devices
-    starts_s = latest_starts(plan.site.instance.deadlines_s[chosen], plan.site.run_s[chosen])
+    instance = plan.site.instance
+    starts_s = latest_starts(instance.deadlines_s[chosen], plan.site.run_s[chosen], instance.num_cores)
     plan.limits_s = dict(zip(plan.groups, starts_s.tolist(), strict=True))
 
 
@@ -121,20 +122,21 @@ def _worth(site: Site, newcomers: Newcomers, metric: Metric) -> Floats:
 def _append(site: Site, devices: Ints) -> Plan:
     """Accept the largest saving whose task can still run after all that were accepted before."""
     plan = Plan(site)
-    busy_until_s = 0.0
+    busy_until_s = np.zeros(site.instance.num_cores)
     while len(devices) and len(plan.free()):
         sizes, costs_j, ranked = site.smallest_groups(devices, plan.free(), site.latest_s[devices])
-        fits = (sizes > 0) & (busy_until_s <= site.latest_s[devices])
-        newcomers = Newcomers(devices[fits], (site.local_j[devices] - costs_j)[fits], sizes[fits], ranked[fits])
+        fits = (sizes > 0) & (busy_until_s.min() <= site.latest_s[devices])
+        newcomers = Newcomers(devices[fits], (site.worth_j[devices] - costs_j)[fits], sizes[fits], ranked[fits])
         if not fits.any():
             break
         best = int(np.argmax(newcomers.gains_j))
         device = int(newcomers.devices[best])
         plan.groups[device] = newcomers.ranked[best, : newcomers.sizes[best]].tolist()
         plan.limits_s[device] = float(site.latest_s[device])
-        start_s = max(busy_until_s, float(plan.uploads().time_s[-1]))
-        plan.limits_s[device] = start_s
-        busy_until_s = start_s + float(site.run_s[device])
+        core = int(np.argmin(busy_until_s))
+        uploaded_s = float(site.instance.releases_s[device] + plan.uploads().time_s[-1])
+        plan.limits_s[device] = max(float(busy_until_s[core]), uploaded_s)
+        busy_until_s[core] = plan.limits_s[device] + float(site.run_s[device])
         devices = np.delete(newcomers.devices, best)
     hand_out(plan)
     return plan

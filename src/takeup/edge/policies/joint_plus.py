@@ -45,7 +45,7 @@ class JointPlus:
         promising = site.promising()
         relaxed = relax(instance) if self.with_bound else None
         start = max(_starts(site, promising, relaxed), key=_filled_saving)
-        costliest = promising[np.argsort(-site.local_j[promising], kind="stable")][: self.most_searched]
+        costliest = promising[np.argsort(-site.worth_j[promising], kind="stable")][: self.most_searched]
         plan = self._search(start, costliest)
         answer = plan.answer(self.name, why_not(site, promising))
         return answer if relaxed is None else replace(answer, bound_j=relaxed.bound_j)
@@ -85,7 +85,7 @@ class JointPlus:
     def _regrouped_neighbours(self, base: Plan, absent: Ints) -> Iterator[Plan]:
         """Plans with one more device and new groups for all: it may fit once others give up or get subcarriers."""
         site = base.site
-        for newcomer in absent[np.argsort(-site.local_j[absent], kind="stable")][: self.most_tried].tolist():
+        for newcomer in absent[np.argsort(-site.worth_j[absent], kind="stable")][: self.most_tried].tolist():
             trial = _regrouped(site, np.append(base.devices, newcomer))
             if newcomer in trial.groups:
                 grow(trial, absent[absent != newcomer])
@@ -95,7 +95,7 @@ class JointPlus:
 def _regrouped(site: Site, devices: Ints) -> Plan:
     """Groups for these devices from nothing, each in time for its turn; who finds none is left out."""
     limits_s = np.full(site.instance.num_devices, np.nan)
-    limits_s[devices] = latest_starts(site.instance.deadlines_s[devices], site.run_s[devices])
+    limits_s[devices] = latest_starts(site.instance.deadlines_s[devices], site.run_s[devices], site.instance.num_cores)
     plan = give_groups(site, devices, limits_s)
     settle(plan)
     return plan
@@ -118,11 +118,11 @@ def _starts(site: Site, promising: Ints, relaxed: Relaxed | None) -> Iterator[Pl
 def _saving_at_most(core: Plan) -> float:
     """What a plan would save if every device had all the free subcarriers: quicker to see than who should have them."""
     free = core.free().tolist()
-    return Plan(core.site, {device: group + free for device, group in core.groups.items()}, core.limits_s).saving_j()
+    return Plan(core.site, {device: group + free for device, group in core.groups.items()}, core.limits_s).worth_j()
 
 
 def _filled_saving(core: Plan) -> float:
     """What a plan of smallest groups saves once the other subcarriers are handed out."""
     full = core.copy()
     hand_out(full)
-    return full.saving_j()
+    return full.worth_j()

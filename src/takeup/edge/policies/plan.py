@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from takeup.edge.energy import ABSENT, PrefixGroups, Uploads, water_fill
 from takeup.edge.model import NOBODY, Allocation, Answer, Instance, Reason
+from takeup.edge.policies.schedule import starts_with_one_more
 
 __all__ = ["Plan", "Site"]
 
@@ -23,6 +24,7 @@ class Site:
         self.instance = instance
         self.gains = instance.gain_to_noise
         self.local_j = instance.local_j
+        self.worth_j = instance.worth_j
         self.run_s = instance.run_s
         self.latest_s = instance.deadlines_s - instance.run_s
         self.all_subcarriers = np.arange(instance.num_subcarriers)
@@ -30,8 +32,15 @@ class Site:
     def promising(self) -> Ints:
         """Devices that would save energy if they had the site for themselves."""
         ranked = -np.sort(-self.gains, axis=1)
-        alone = PrefixGroups(ranked, self.instance.bits, self.instance.radio).whole(self.latest_s)
-        return np.flatnonzero(alone.energy_j < self.local_j)
+        alone = PrefixGroups(ranked, self.instance.bits, self.instance.radio).whole(
+            self.latest_s - self.instance.releases_s
+        )
+        return np.flatnonzero(alone.energy_j < self.worth_j)
+
+    def starts_with_one_more(self, accepted: Ints, devices: Ints) -> tuple[Floats, Floats]:
+        """The latest start of each of the devices, and those of the accepted ones (a row), if it alone joined them."""
+        due_s, run_s, num_cores = self.instance.deadlines_s, self.run_s, self.instance.num_cores
+        return starts_with_one_more(due_s[accepted], run_s[accepted], due_s[devices], run_s[devices], num_cores)
 
     def smallest_groups(self, devices: Ints, free: Ints, limits_s: Floats) -> tuple[Ints, Floats, Ints]:
         """The fewest of the free subcarriers that make offloading cheaper than running locally.
@@ -40,8 +49,9 @@ class Site:
         """
         order = np.argsort(-self.gains[np.ix_(devices, free)], axis=1, kind="stable")
         ranked = np.take_along_axis(self.gains[np.ix_(devices, free)], order, axis=1)
-        costs_j = PrefixGroups(ranked, self.instance.bits[devices], self.instance.radio).prefixes(limits_s).energy_j
-        saves = costs_j < self.local_j[devices][:, None]
+        table = PrefixGroups(ranked, self.instance.bits[devices], self.instance.radio)
+        costs_j = table.prefixes(limits_s - self.instance.releases_s[devices]).energy_j
+        saves = costs_j < self.worth_j[devices][:, None]
         first = np.argmax(saves, axis=1)
         sizes = np.where(saves.any(axis=1), first + 1, 0)
         return sizes, np.take_along_axis(costs_j, first[:, None], axis=1)[:, 0], free[order]
@@ -79,20 +89,25 @@ class Plan:
         """Until when each of `devices` may upload."""
         return np.array([self.limits_s[device] for device in self.groups])
 
+    def window_s(self, device: int) -> float:
+        """How long the upload of a device may take."""
+        return self.limits_s[device] - float(self.site.instance.releases_s[device])
+
     def uploads(self) -> Uploads:
-        """The cheapest uploads of `devices`."""
+        """The cheapest uploads of `devices`: how long they take, and what they cost."""
         times_s, energies_j = self.uploads_by(self.limits()[:, None])
         return Uploads(times_s[:, 0], energies_j[:, 0])
 
     def uploads_by(self, limits_s: Floats) -> Uploads:
         """The same for other limits: any number of columns, a row for each of `devices`."""
-        return self.site.table(self.devices, list(self.groups.values())).whole(limits_s)
+        windows_s = limits_s - self.site.instance.releases_s[self.devices, None]
+        return self.site.table(self.devices, list(self.groups.values())).whole(windows_s)
 
-    def saving_j(self) -> float:
-        """What the plan saves over running everything locally."""
+    def worth_j(self) -> float:
+        """What the plan saves over running everything locally, and what its devices are worth beyond."""
         if not self.groups:
             return 0.0
-        return float((self.site.local_j[self.devices] - self.uploads().energy_j).sum())
+        return float((self.site.worth_j[self.devices] - self.uploads().energy_j).sum())
 
     def answer(self, policy: str, reasons: npt.NDArray[np.int8], start_s: Floats | None = None) -> Answer:
         """The plan as an answer. Starts are the limits unless given by device; nan drops a device from the CPU."""
@@ -102,7 +117,9 @@ class Plan:
         offloads = ~np.isnan(starts)
         allocation = self._allocation(starts, offloads)
         saving_j = float((self.site.local_j - allocation.energies_j)[offloads].sum())
-        return Answer(policy, allocation, saving_j, np.where(offloads, np.int8(Reason.OFFLOADS), reasons))
+        extra_j = float(instance.values_j[offloads].sum())
+        reasons = np.where(offloads, np.int8(Reason.OFFLOADS), reasons)
+        return Answer(policy, allocation, saving_j, reasons, extra_j=extra_j)
 
     def _allocation(self, start_s: Floats, offloads: npt.NDArray[np.bool_]) -> Allocation:
         instance = self.site.instance
@@ -116,6 +133,6 @@ class Plan:
             if offloads[device]:
                 bits = float(instance.bits[device])
                 powers_w[group] = water_fill(self.site.gains[device, group], bits, time_s, instance.radio)
-                upload_s[device] = time_s
+                upload_s[device] = instance.releases_s[device] + time_s
                 energies_j[device] = time_s * (instance.radio.circuit_power_w + powers_w[group].sum())
         return Allocation(offloads, owners, powers_w, upload_s, start_s, energies_j)

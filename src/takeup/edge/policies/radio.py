@@ -40,7 +40,7 @@ def give_groups(site: Site, devices: Ints, limits_s: Floats) -> Plan:
 def _wishes(site: Site, devices: Ints, free: Ints, limits_s: Floats) -> tuple[Floats, Ints, Ints]:
     """What each device would save with its smallest group (-inf: it has none), and its size and ranking."""
     sizes, costs_j, ranked = site.smallest_groups(devices, free, limits_s[devices])
-    return np.where(sizes > 0, site.local_j[devices] - costs_j, -np.inf), sizes, ranked
+    return np.where(sizes > 0, site.worth_j[devices] - costs_j, -np.inf), sizes, ranked
 
 
 def hand_out(plan: Plan) -> None:
@@ -71,7 +71,7 @@ def _with_one_more(plan: Plan, device: int, free: Ints) -> Floats:
     gains[:, -1] = site.gains[device, free]
     bits = np.full(len(free), site.instance.bits[device])
     table = PrefixGroups(-np.sort(-gains, axis=1), bits, site.instance.radio)
-    return table.whole(np.full(len(free), plan.limits_s[device])).energy_j
+    return table.whole(np.full(len(free), plan.window_s(device))).energy_j
 
 
 def why_not(site: Site, promising: Ints) -> npt.NDArray[np.int8]:

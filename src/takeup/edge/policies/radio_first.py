@@ -34,5 +34,6 @@ class RadioFirst:
             return plan.answer(self.name, reasons)
         chosen = plan.devices
         reasons[chosen] = Reason.MISSED_CPU
-        starts_s = run_in_order(plan.uploads().time_s, instance.deadlines_s[chosen], site.run_s[chosen])
+        ends_s = instance.releases_s[chosen] + plan.uploads().time_s
+        starts_s = run_in_order(ends_s, instance.deadlines_s[chosen], site.run_s[chosen], instance.num_cores)
         return plan.answer(self.name, reasons, starts_s)
