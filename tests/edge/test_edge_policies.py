@@ -154,8 +154,8 @@ def test_the_search_replaces_one_large_task_by_two_small_ones() -> None:
         chip_constant=0.1,
         edge_hz=8.0,
         local_hz=100.0,
-        releases_s=0.0,
-        values_j=0.0,
+        releases_s=np.zeros(3),
+        values_j=np.zeros(3),
     )
     plain, plus = (find_policy(name).allocate(instance).allocation for name in ("joint", "joint_plus"))
 
