@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from takeup.core.report import Check, Column, Series, Table
-from takeup.papers.qoe.findings import Findings, chain_at, solution_at, to_the_digit
+from takeup.papers.findings import Findings
+from takeup.papers.qoe.findings import chain_at, solution_at, to_the_digit
 from takeup.streaming.model import Chain, Player
 from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.policies.threshold import best_threshold, stall_cost

@@ -1,26 +1,18 @@
-"""What the parts of the reproduction share: the cell, how a written number is compared, and what a part hands back."""
+"""What the parts of the reproduction share: the cell, and how a written number is compared."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
-from takeup.core.report import Check, Series, Source, Table
+from takeup.core.report import Check, Source
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Cell, Chain
 from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.policies.solution import Solution
 
-__all__ = ["Findings", "cell_of", "chain_at", "solution_at", "to_the_digit"]
-
-
-class Findings(NamedTuple):
-    """One part of the report."""
-
-    checks: tuple[Check, ...]
-    tables: tuple[Table, ...] = ()
-    series: tuple[Series, ...] = ()
+__all__ = ["cell_of", "chain_at", "solution_at", "to_the_digit"]
 
 
 def cell_of(setting: Mapping[str, Any], arrivals_per_s: float, max_users: int | None = None) -> Cell:

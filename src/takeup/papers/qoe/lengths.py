@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from takeup.core.progress import Tick
 from takeup.core.report import Check, Column, Table
-from takeup.papers.qoe.findings import Findings, chain_at, to_the_digit
+from takeup.papers.findings import Findings
+from takeup.papers.qoe.findings import chain_at, to_the_digit
 from takeup.streaming.model import Chain, Player
 from takeup.streaming.policies.fixed_length import FixedLengthSolver
 from takeup.streaming.policies.riccati import RiccatiSolver

@@ -10,7 +10,8 @@ import numpy as np
 
 from takeup.core.progress import Tick
 from takeup.core.report import Check, Column, Table
-from takeup.papers.qoe.findings import Findings, cell_of, chain_at, solution_at, to_the_digit
+from takeup.papers.findings import Findings
+from takeup.papers.qoe.findings import cell_of, chain_at, solution_at, to_the_digit
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Answer, Chain, Player
 from takeup.streaming.policies.doubling import DoublingSolver

@@ -9,7 +9,8 @@ import numpy as np
 
 from takeup.core.progress import Tick
 from takeup.core.report import Check, Column, Series, Table
-from takeup.papers.qoe.findings import Findings, chain_at, to_the_digit
+from takeup.papers.findings import Findings
+from takeup.papers.qoe.findings import chain_at, to_the_digit
 from takeup.streaming.chains import chain_of, with_vbr
 from takeup.streaming.model import Cell, Chain, Player
 from takeup.streaming.policies.diffusion import DiffusionSolver

@@ -1,0 +1,267 @@
+"""The nouns of cluster: nodes in pools, jobs of two kinds, what runs and what waits, and the decisions about them.
+
+A *pool* is all GPUs of one model; jobs name the pool they want. *High-priority* jobs may use everything and push others
+aside; *spot* jobs are cheap and may be evicted. A spot job of the grade *guaranteed* was promised that it runs for some
+hours with some probability; an *opportunistic* one was promised nothing. All workers of a job run or none (a gang).
+
+A `State` is what a scheduler may know: durations are not in it. A `Workload` is a whole trace as flat arrays, durations
+included; only simulators see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.errors import BadInput
+
+__all__ = [
+    "Decision",
+    "Evict",
+    "Eviction",
+    "Grade",
+    "Hold",
+    "Job",
+    "Kind",
+    "Node",
+    "Offer",
+    "Quota",
+    "Run",
+    "SetQuota",
+    "Start",
+    "State",
+    "Waiting",
+    "Workload",
+]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Kind(IntEnum):
+    """Whether a job is pushed aside or pushes aside."""
+
+    HIGH = 0
+    SPOT = 1
+
+
+class Grade(IntEnum):
+    """On which terms a job runs."""
+
+    HIGH = 0
+    GUARANTEED = 1
+    OPPORTUNISTIC = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine with GPUs of one model; `healthy` is False while somebody doubts it."""
+
+    name: str
+    pool: str
+    num_gpus: int
+    healthy: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What was asked for. Below one GPU per worker, a worker shares a GPU with others.
+
+    `guarantee_h` is the promise a spot job asks for; 0 asks for none. `checkpoint_s` is the time between checkpoints, inf
+    for a job that loses everything when it is evicted.
+    """
+
+    id: str
+    kind: Kind
+    organisation: str
+    pool: str
+    gpus_per_worker: float
+    num_workers: int = 1
+    submit_s: float = 0.0
+    guarantee_h: float = 1.0
+    checkpoint_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.gpus_per_worker) and self.gpus_per_worker > 0):
+            raise BadInput(f"job {self.id} asks for {self.gpus_per_worker:g} GPUs per worker; give a number above zero")
+        if self.gpus_per_worker > 1 and self.gpus_per_worker != int(self.gpus_per_worker):
+            raise BadInput(f"job {self.id} asks for {self.gpus_per_worker:g} GPUs; above one, give a whole number")
+        if self.num_workers < 1:
+            raise BadInput(f"job {self.id} has {self.num_workers} workers; give at least one")
+
+    @property
+    def num_gpus(self) -> float:
+        """GPUs of all workers together."""
+        return self.gpus_per_worker * self.num_workers
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A job that runs: a node for each worker, since when, on which terms, and how far its work is safe.
+
+    `saved_s` is the moment of the last checkpoint, or the start of this run if there was none since.
+    """
+
+    job: Job
+    nodes: tuple[str, ...]
+    start_s: float
+    grade: Grade
+    saved_s: float
+    num_evictions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job that waits: since when, and how often it was evicted before."""
+
+    job: Job
+    since_s: float
+    num_evictions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A spot job was pushed aside: when, and from which nodes."""
+
+    job_id: str
+    when_s: float
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """How many GPUs of a pool guaranteed spot jobs may hold, by the hours that are promised."""
+
+    pool: str
+    gpus_by_hours: Mapping[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything a scheduler may know, at one moment.
+
+    `nominations` are GPUs that were freed for a job which has not started yet: nobody else may take them.
+    """
+
+    now_s: float
+    nodes: tuple[Node, ...]
+    runs: tuple[Run, ...]
+    waiting: tuple[Waiting, ...]
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
+    evictions: tuple[Eviction, ...] = ()
+    nominations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+# Decisions ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Run this job on these nodes now, one for each worker."""
+
+    job_id: str
+    nodes: tuple[str, ...]
+    grade: Grade
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Stop this spot job and queue it again, to make room for another one on these nodes."""
+
+    job_id: str
+    for_job: str
+    lost_gpu_s: float
+    reason: str
+    notice_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Leave this job waiting."""
+
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetQuota:
+    """From now on guaranteed spot jobs of a pool may hold so much."""
+
+    quota: Quota
+    reason: str
+
+
+Decision = Start | Evict | Hold | SetQuota
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What can be promised now: so many GPUs for so many hours, kept with this probability."""
+
+    pool: str
+    num_gpus: int
+    hours: float
+    probability: float
+
+
+# Traces ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Workload:
+    """Jobs by submit time and the nodes they share, as flat arrays; entry i of every job array belongs to job i.
+
+    Pools and organisations are numbered; their names lie in `pools` and `organisations`. A spot job's `guarantee_h` is
+    what it asks for.
+    """
+
+    name: str
+    pools: tuple[str, ...]
+    organisations: tuple[str, ...]
+    node_pool: Ints
+    node_gpus: Ints
+    job_kind: Ints
+    job_pool: Ints
+    job_organisation: Ints
+    job_gpus: Floats
+    job_workers: Ints
+    job_submit_s: Floats
+    job_duration_s: Floats
+    job_guarantee_h: Floats
+    job_checkpoint_s: Floats
+
+    @property
+    def num_jobs(self) -> int:
+        """How many jobs there are."""
+        return len(self.job_kind)
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes there are."""
+        return len(self.node_pool)
+
+    def __post_init__(self) -> None:
+        self._check_lengths("node_", self.num_nodes)
+        self._check_lengths("job_", self.num_jobs)
+        self._check_values()
+
+    def _check_lengths(self, prefix: str, count: int) -> None:
+        for name in self.__slots__:
+            if name.startswith(prefix) and len(getattr(self, name)) != count:
+                raise BadInput(f"{name} has {len(getattr(self, name))} entries, expected {count}; give one for each")
+
+    def _check_values(self) -> None:
+        for name in ("job_gpus", "job_workers", "job_duration_s", "node_gpus"):
+            wrong = ~(np.isfinite(getattr(self, name)) & (getattr(self, name) > 0))
+            if wrong.any():
+                place = int(np.argmax(wrong))
+                raise BadInput(
+                    f"{name}[{place}] is {getattr(self, name)[place]:g}; expected a finite number above zero"
+                )
+        if (np.diff(self.job_submit_s) < 0).any():
+            raise BadInput("job_submit_s goes backwards; sort jobs by the time they were submitted")

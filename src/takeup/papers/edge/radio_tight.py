@@ -1,0 +1,57 @@
+"""Where uploads are long the greedy of the paper loses: what is lost, certified by a bound for every instance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from takeup.core.report import Check, Column, Table
+from takeup.core.seeds import Streams
+from takeup.edge.model import Instance
+from takeup.edge.policies import find_policy
+from takeup.edge.traces.generators import radio_tight_setting
+from takeup.papers.findings import Findings
+
+__all__ = ["radio_tight"]
+
+POLICIES = ("radio_first", "cpu_first", "joint", "gma", "car_p", "jtora", "joint_plus")
+
+
+def radio_tight(expected: Mapping[str, Any], tick: Callable[[], None]) -> Findings:
+    """Gaps of all policies to one bound, that of `auto`."""
+    part = expected["radio_tight"]
+    random = Streams(expected["setting"]["seed"]).stream("radio_tight")
+    rows = []
+    for _ in range(part["num_instances"]):
+        rows.append(_gaps(radio_tight_setting(random, part["num_devices"])))
+        tick()
+    gaps = dict(zip((*POLICIES, "auto"), np.array(rows).T, strict=True))
+    columns = (Column("policy"), Column("mean", "%", 2), Column("median", "%", 2), Column("max", "%", 2))
+    table = Table(
+        "Where uploads are long: largest possible loss of saving",
+        columns,
+        tuple(
+            (name, float(gap.mean()), float(np.median(gap)), float(gap.max()))  # one row for each policy
+            for name, gap in gaps.items()
+        ),
+        "against the bound of auto, which no allocation exceeds; the true loss is smaller",
+    )
+    return Findings(_checks(part, {name: gap.tolist() for name, gap in gaps.items()}), (table,))
+
+
+def _gaps(instance: Instance) -> list[float]:
+    auto = find_policy("auto").allocate(instance)
+    assert auto.bound_j is not None
+    savings_j = [find_policy(name).allocate(instance).saving_j for name in POLICIES]
+    return [100 * (1 - saving_j / auto.bound_j) for saving_j in (*savings_j, auto.saving_j)]
+
+
+def _checks(part: Mapping[str, Any], gaps: Mapping[str, list[float]]) -> tuple[Check, ...]:
+    why = "the greedy of the paper is no longer near the optimum"
+    return (
+        Check.at_most("auto, certified gap, mean", float(np.mean(gaps["auto"])), part["auto_mean"], unit="%"),
+        Check.at_most("auto, certified gap, largest", max(gaps["auto"]), part["auto_max"], unit="%"),
+        Check.at_least("joint, gap, largest", max(gaps["joint"]), part["joint_loses_at_least"], unit="%", why=why),
+    )

@@ -1,0 +1,50 @@
+"""Many instances under many policies: energies, accepted requests and savings, and how far means may be apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.core.report import Check, Source
+from takeup.edge.model import Instance
+from takeup.edge.policies import find_policy
+from takeup.edge.validate import violation_of_answer
+
+__all__ = ["Sample", "mean_check", "run_all"]
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """One number per instance for a policy."""
+
+    energy_j: Floats
+    accepted: Floats
+    saving_j: Floats
+
+
+def run_all(instances: Sequence[Instance], policies: Sequence[str]) -> dict[str, Sample]:
+    """Every policy on every instance; each answer is checked by the validator."""
+    return {name: _run(instances, name) for name in policies}
+
+
+def _run(instances: Sequence[Instance], name: str) -> Sample:
+    rows = []
+    policy = find_policy(name)
+    for instance in instances:
+        answer = policy.allocate(instance)
+        violation = violation_of_answer(instance, answer, ignores_cpu=policy.ignores_cpu)
+        assert violation is None, violation
+        rows.append((answer.allocation.energy_j, answer.allocation.num_accepted, answer.saving_j))
+    return Sample(*np.array(rows, float).T)
+
+
+def mean_check(name: str, ours: Floats, expected: float, *, errors: float, unit: str, source: Source) -> Check:
+    """Compare means of two samples of the same size, ours and one of which only the mean is known."""
+    tolerance = errors * float(np.sqrt(2 * ours.var(ddof=1) / len(ours))) + 0.005  # and half of the last digit
+    why = "within the sampling error of both" if tolerance > 0.005 else ""
+    return Check.near(name, float(ours.mean()), expected, tolerance, unit=unit, source=source, why=why)
