@@ -71,8 +71,8 @@ class Node:
 class Job:
     """What was asked for. Below one GPU per worker, a worker shares a GPU with others.
 
-    `guarantee_h` is the promise a spot job asks for; 0 asks for none. `checkpoint_s` is the time between checkpoints, inf
-    for a job that loses everything when it is evicted.
+    `guarantee_h` is the promise a spot job asks for; 0 asks for none. `checkpoint_s` is the time between checkpoints,
+    inf for a job that loses everything when it is evicted.
     """
 
     id: str

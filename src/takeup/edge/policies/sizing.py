@@ -1,0 +1,47 @@
+"""How much a site needs: the fewest subcarriers, the fewest cores and the slowest core that serve enough devices.
+
+Every question is asked of the same random cells with one thing changed, so that answers differ by that thing alone. The
+share of served devices grows with the resource up to chance, so halving the range finds the least that is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from takeup.edge.contract import Policy
+from takeup.edge.model import Instance
+
+__all__ = ["Needed", "least_enough", "served_share"]
+
+Make = Callable[[int], Sequence[Instance]]
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """The least amount that reaches the target, or None within the limit, with the share served at that amount."""
+
+    amount: int | None
+    served_share: float
+
+
+def served_share(instances: Sequence[Instance], policy: Policy) -> float:
+    """The share of all devices that offload."""
+    accepted = sum(policy.allocate(instance).allocation.num_accepted for instance in instances)
+    return accepted / max(1, sum(instance.num_devices for instance in instances))
+
+
+def least_enough(make: Make, policy: Policy, target_share: float, most: int) -> Needed:
+    """The least amount, from one to `most`, with which `make(amount)` serves the target share."""
+    share = served_share(make(most), policy)
+    if share < target_share:
+        return Needed(None, share)
+    low, high = 1, most
+    while low < high:
+        middle = (low + high) // 2
+        here = served_share(make(middle), policy)
+        if here >= target_share:
+            high, share = middle, here
+        else:
+            low = middle + 1
+    return Needed(high, share)
