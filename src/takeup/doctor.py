@@ -35,6 +35,9 @@ class Need:
 NEEDS = (
     Need("core", ("numpy", "numba", "pyarrow", "pydantic", "rich", "scipy", "vl-convert-python"), "pip install takeup"),
     Need("caching engine local", ("numpy",), "pip install takeup"),
+    Need("edge engine cloudlet", ("numpy",), "pip install takeup"),
+    Need("edge link namespaces", (), "install iproute2 and be root, or use the user-space link", ("ip", "tc"), True),
+    Need("edge environment for learners", ("gymnasium",), "pip install 'takeup[gym]'"),
     Need("streaming engine dash", ("numpy",), "pip install takeup"),  # its link is paced in this process
     Need(
         "streaming link namespaces", (), "install iproute2 and be root, or use the user-space link", ("ip", "tc"), True

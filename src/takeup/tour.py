@@ -53,6 +53,16 @@ STOPS = (
         },
     ),
     Stop(
+        "edge",
+        "Radio and CPU shared one after the other are wasted. Decided together they serve more, and we say what is left.",
+        {
+            "domain": "edge",
+            "verb": "compare",
+            "policies": ["local", "radio_first", "cpu_first", "joint", "joint_plus", "auto"],
+            "num_instances": 4,
+        },
+    ),
+    Stop(
         "qoe",
         "Users who come and go make videos stop. How often follows from equations, in a millisecond.",
         {

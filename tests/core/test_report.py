@@ -45,12 +45,13 @@ def tables(draw: st.DrawFn) -> Table:
 
 @st.composite
 def series(draw: st.DrawFn) -> Series:
-    keys = ["x", "y", "colour", "facet"]
+    keys = ["x", "y", "colour", "facet", "x_end"]
     row = st.fixed_dictionaries(dict.fromkeys(keys, cells))
-    kind: Any = draw(st.sampled_from(["line", "bar", "point", "step"]))
+    kind: Any = draw(st.sampled_from(["line", "bar", "point", "step", "span"]))
+    x_end = "x_end" if kind == "span" else None
     rows = tuple(draw(st.lists(row, max_size=3)))
     colour, facet = draw(st.sampled_from([None, "colour"])), draw(st.sampled_from([None, "facet"]))
-    return Series(draw(names), "x", "y", rows, colour, facet, draw(names), draw(names), kind, draw(names))
+    return Series(draw(names), "x", "y", rows, colour, facet, draw(names), draw(names), kind, draw(names), x_end)
 
 
 reports = st.builds(
@@ -284,3 +285,19 @@ def test_a_full_disk_leaves_the_old_report_in_place(tmp_path: Path, monkeypatch:
         small(title="New").save(path)
     assert Report.load(path) == small()
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"kind": "span"}, {"kind": "line", "x_end": "to"}, {"kind": "step", "mark": "due"}]
+)
+def test_only_spans_have_an_end_and_marks(settings: Any) -> None:
+    with pytest.raises(BadInput, match="spans need 'x_end'"):
+        Series("s", "x", "y", (), **settings)
+
+
+@pytest.mark.parametrize("missing", ["from", "to", "due", "lane"])
+def test_spans_need_all_their_keys_in_every_row(missing: str) -> None:
+    row: dict[str, Cell] = {key: 1 for key in ("from", "to", "due", "lane") if key != missing}
+
+    with pytest.raises(BadInput, match=f"row 0 has no key '{missing}'"):
+        Series("s", "from", "lane", (row,), kind="span", x_end="to", mark="due")

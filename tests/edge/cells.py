@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from takeup.edge.model import Instance, Radio
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
+from takeup.edge.traces.modulations import CQI_64QAM
 
 
 def two_devices() -> Instance:
@@ -56,4 +57,20 @@ def with_extras(instance: Instance, random: np.random.Generator, num_cores: int)
         num_cores=num_cores,
         releases_s=instance.deadlines_s * random.uniform(0.0, 0.5, instance.num_devices),
         values_j=instance.local_j * random.uniform(0.0, 1.0, instance.num_devices),
+    )
+
+
+def optioned_instances(most_devices: int = 6, most_subcarriers: int = 6) -> st.SearchStrategy[Instance]:
+    """Random instances whose groups must be runs, or of certain sizes, or whose radio has modulations."""
+
+    def choose(instance: Instance, contiguous: bool, sizes: tuple[int, ...], modulated: bool) -> Instance:
+        radio = replace(instance.radio, modulations=CQI_64QAM if modulated else ())
+        return replace(instance, contiguous=contiguous, group_sizes=sizes, radio=radio)
+
+    return st.builds(
+        choose,
+        instance=instances(most_devices, most_subcarriers),
+        contiguous=st.booleans(),
+        sizes=st.sampled_from([(), (1, 2, 4), (2, 3), (3,)]),
+        modulated=st.booleans(),
     )

@@ -58,7 +58,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Long-form data of one chart; `x`, `y`, `colour` and `facet` name keys of the rows."""
+    """Long-form data of one chart; `x`, `y`, `colour` and `facet` name keys of the rows.
+
+    A chart of spans has lanes: `y` is the name of a lane, something goes on in it from `x` to `x_end`, and `mark` names
+    a moment of its own, such as the deadline of what goes on.
+    """
 
     title: str
     x: str
@@ -68,11 +72,16 @@ class Series:
     facet: str | None = None
     x_unit: str = ""
     y_unit: str = ""
-    kind: Literal["line", "bar", "point", "step"] = "line"
+    kind: Literal["line", "bar", "point", "step", "span"] = "line"
     note: str = ""
+    x_end: str | None = None
+    mark: str | None = None
 
     def __post_init__(self) -> None:
-        wanted = [key for key in (self.x, self.y, self.colour, self.facet) if key is not None]
+        if (self.kind == "span") != (self.x_end is not None) or (self.mark is not None and self.kind != "span"):
+            raise BadInput(f"series {self.title!r}: spans need 'x_end' and may have a 'mark', other kinds have neither")
+        keys = (self.x, self.x_end, self.mark, self.y, self.colour, self.facet)
+        wanted = [key for key in keys if key is not None]
         for number, row in enumerate(self.rows):
             for key in wanted:
                 if key not in row:

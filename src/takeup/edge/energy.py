@@ -19,7 +19,8 @@ on is the smaller of k and what it would be with all.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +28,13 @@ from scipy.special import lambertw
 
 from takeup.edge.model import Radio
 
-__all__ = ["ABSENT", "PrefixGroups", "Uploads", "water_fill"]
+__all__ = ["ABSENT", "ModulatedGroups", "Oracle", "PrefixGroups", "Uploads", "least_powers", "oracle", "water_fill"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 ABSENT = 1e-200  # the gain of a subcarrier that a group does not have: never worth any power
+ROUNDING = 1e-10  # a limit that is the end of an upload, less its release, may be a little shorter than the upload
 LOWEST = -(1 - 1e-12) / np.e  # where Lambert's function ends, and a little for rounding
 
 
@@ -41,6 +43,23 @@ class Uploads(NamedTuple):
 
     time_s: Floats
     energy_j: Floats
+
+
+class Oracle(Protocol):
+    """Answers for the groups {1}, {1, 2}, ... of subcarriers that are ranked from the best on."""
+
+    shortest_s: Floats
+
+    def prefixes(self, limits_s: Floats) -> Uploads:
+        """For every device and number of best subcarriers, the cheapest upload that ends by the limit of the device."""
+
+    def whole(self, limits_s: Floats) -> Uploads:
+        """The same for all subcarriers of every device; one axis shorter."""
+
+
+def oracle(gains: Floats, bits: Floats, radio: Radio) -> Oracle:
+    """What uploads cost with this radio; arguments as for `PrefixGroups`."""
+    return ModulatedGroups(gains, bits, radio) if radio.modulations else PrefixGroups(gains, bits, radio)
 
 
 class PrefixGroups:
@@ -92,7 +111,7 @@ class PrefixGroups:
 
     def _uploads(self, limits_s: Floats, sizes: Ints) -> Uploads:
         shortest_s, cheapest_s = self.shortest_s[..., sizes - 1], self.cheapest_s[..., sizes - 1]
-        can = (shortest_s <= limits_s) & np.isfinite(shortest_s)
+        can = (shortest_s <= limits_s * (1 + ROUNDING)) & np.isfinite(shortest_s)
         time_s = np.where(can, np.maximum(shortest_s, np.minimum(cheapest_s, limits_s)), np.inf)
         power_w = self._power(time_s, sizes)
         with np.errstate(invalid="ignore"):
@@ -111,6 +130,62 @@ class PrefixGroups:
         leading = np.broadcast_shapes(values.shape[:-1], num_on.shape[:-1])
         values = np.broadcast_to(values, (*leading, values.shape[-1]))
         return np.take_along_axis(values, np.broadcast_to(num_on - 1, (*leading, num_on.shape[-1])), axis=-1)
+
+
+class ModulatedGroups:
+    """The same where every upload uses one of the modulations of the radio on all the subcarriers it uses.
+
+    With modulation m on the n best subcarriers the rate, the power and so the energy are fixed: an upload is the
+    cheapest of these choices that is in time, and that the device has the power for.
+    """
+
+    def __init__(self, gains: Floats, bits: Floats, radio: Radio) -> None:
+        # axes: all others, modulation, number of subcarriers in use
+        rates = np.array([each.bits_per_hz_s for each in radio.modulations])[:, None]
+        ratios = np.array([each.least_ratio for each in radio.modulations])[:, None]
+        power_w = ratios * np.cumsum(1 / gains, axis=-1)[..., None, :]
+        time_s = bits[..., None, None] / (radio.bandwidth_hz * rates * np.arange(1, gains.shape[-1] + 1))
+        self._time_s: Floats = np.where(power_w <= radio.max_power_w, time_s, np.inf)
+        self._energy_j: Floats = self._time_s * (radio.circuit_power_w + power_w)
+        self.shortest_s: Floats = np.minimum.accumulate(self._time_s.min(axis=-2), axis=-1)
+
+    def prefixes(self, limits_s: Floats) -> Uploads:
+        """For every device and number of best subcarriers, the cheapest upload that ends by the limit of the device."""
+        times_s, energies_j = self._in_time(limits_s)
+        modulation = np.argmin(energies_j, axis=-2)[..., None, :]
+        energies_j = np.take_along_axis(energies_j, modulation, axis=-2)[..., 0, :]
+        times_s = np.take_along_axis(times_s, modulation, axis=-2)[..., 0, :]
+        least_j = np.minimum.accumulate(energies_j, axis=-1)
+        num_used = np.maximum.accumulate(np.where(energies_j <= least_j, np.arange(energies_j.shape[-1]), 0), axis=-1)
+        return Uploads(np.take_along_axis(times_s, num_used, axis=-1), least_j)
+
+    def whole(self, limits_s: Floats) -> Uploads:
+        """The same for all subcarriers of every device; one axis shorter."""
+        together = (each.reshape(*each.shape[:-2], math.prod(each.shape[-2:])) for each in self._in_time(limits_s))
+        times_s, energies_j = together
+        choice = np.argmin(energies_j, axis=-1)[..., None]
+        time_s = np.take_along_axis(times_s, choice, axis=-1)[..., 0]
+        return Uploads(time_s, np.take_along_axis(energies_j, choice, axis=-1)[..., 0])
+
+    def _in_time(self, limits_s: Floats) -> tuple[Floats, Floats]:
+        late = self._time_s > limits_s[..., None, None] * (1 + ROUNDING)
+        return np.where(late, np.inf, self._time_s), np.where(late, np.inf, self._energy_j)
+
+
+def least_powers(gains: Floats, bits: float, time_s: float, radio: Radio) -> Floats:
+    """The least powers, in watt, that send the bits in this time over subcarriers of these ratios in any order."""
+    if not radio.modulations:
+        return water_fill(gains, bits, time_s, radio)
+    ranked = np.argsort(-gains, kind="stable")
+    best, powers_w = np.inf, np.zeros(len(gains))
+    for each in radio.modulations:
+        share = bits / (radio.bandwidth_hz * each.bits_per_hz_s * time_s)
+        used = ranked[: max(1, int(np.ceil(share * (1 - ROUNDING))))]
+        needed_w = each.least_ratio / gains[used]
+        if share <= len(gains) * (1 + ROUNDING) and needed_w.sum() < best:
+            best, powers_w = float(needed_w.sum()), np.zeros(len(gains))
+            powers_w[used] = needed_w
+    return powers_w
 
 
 def water_fill(gains: Floats, bits: float, time_s: float, radio: Radio) -> Floats:

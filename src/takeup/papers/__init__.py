@@ -21,6 +21,7 @@ __all__ = ["PAPERS", "PaperScenario", "numbers", "reproduce", "run_again"]
 PAPERS = {
     "lrc": "LRC: Dependency-Aware Cache Management for Data Analytics Clusters (INFOCOM 2017)",
     "lerc": "LERC: Coordinated Cache Management for Data-Parallel Systems (GLOBECOM 2017)",
+    "edge": "Joint Subcarrier and CPU Time Allocation for Mobile Edge Computing (GLOBECOM 2016)",
     "qoe": "Flow Level QoE of Video Streaming in Wireless Networks (IEEE TMC 2016)",
 }
 

@@ -51,6 +51,17 @@ series = st.builds(
     st.sampled_from(["line", "bar", "point", "step"]),
     st.lists(st.fixed_dictionaries({"x": cells, "y": st.none() | finite, "group": cells, "part": words}), max_size=4),
 )
+spans = st.builds(
+    lambda title, rows, mark: Series(
+        title, "x", "y", tuple(rows), colour="group", facet="part", kind="span", x_end="z", mark=mark
+    ),
+    words,
+    st.lists(
+        st.fixed_dictionaries({"x": cells, "z": cells, "due": cells, "y": cells, "group": cells, "part": words}),
+        max_size=4,
+    ),
+    st.sampled_from([None, "due"]),
+)
 
 
 class TagCounter(HTMLParser):
@@ -98,9 +109,21 @@ def test_pages_close_every_tag_they_open(report: Report) -> None:
 
 
 @settings(deadline=None, max_examples=40)
-@given(series)
+@given(series | spans)
 def test_charts_are_well_formed(drawn: Series) -> None:
     assert ElementTree.fromstring(to_svg(drawn)).tag.endswith("svg")
+
+
+@settings(deadline=None)
+@given(spans)
+def test_spans_in_letters_hold_no_control_signs_and_stay_in_their_block(drawn: Series) -> None:
+    report = Report("t", "d", {}, 1, series=(drawn,))
+    text, markdown = to_text(report, width=80), to_markdown(report)
+
+    assert all(line.isprintable() for line in text.splitlines())
+    assert markdown.count("```") == 2
+    assert {tag for tag, count in TagCounter(to_html(report)).balance.items() if count} == {"meta"}
+    text.encode()
 
 
 def test_every_exported_name_exists_and_is_listed_in_order() -> None:

@@ -27,6 +27,15 @@ def sweep(kind: Any = "line", facet: str | None = None, policies: Sequence[str] 
     )
 
 
+def turns(facet: str | None = None, mark: str | None = "due") -> Series:
+    rows: tuple[dict[str, Cell], ...] = (
+        {"core": "core 1", "task": "a", "time": 0.0, "until": 4.0, "due": 6.0, "site": "north"},
+        {"core": "core 2", "task": "b", "time": 1.0, "until": 9.0, "due": None, "site": "north"},
+        {"core": "core 1", "task": "a long name", "time": 4.0, "until": 4.1, "due": 10.0, "site": "south"},
+    )
+    return Series("Turns", "time", "core", rows, "task", facet, "s", kind="span", x_end="until", mark=mark)
+
+
 def layers_of(series: Series) -> list[dict[str, Any]]:
     spec = vega_lite(series)
     layers: list[dict[str, Any]] = spec.get("spec", spec)["layer"]
@@ -119,6 +128,13 @@ def test_more_groups_than_colours_are_still_drawn() -> None:
     assert "policy 11" in words_of(svg)
 
 
+@pytest.mark.parametrize(("num_groups", "columns"), [(12, None), (13, 2), (25, 3)])
+def test_a_long_legend_stands_in_columns(num_groups: int, columns: int | None) -> None:
+    colour = layers_of(sweep(policies=[f"policy {number}" for number in range(num_groups)]))[0]["encoding"]["color"]
+
+    assert colour.get("legend", {}).get("columns") == columns
+
+
 def test_facets_stand_side_by_side_in_the_order_of_the_data_with_one_y_axis() -> None:
     spec = vega_lite(sweep(facet="engine"))
 
@@ -175,3 +191,42 @@ def test_gaps_in_the_data_are_drawn_as_gaps() -> None:
     series = Series("t", "x", "y", ({"x": 1, "y": 2}, {"x": 2, "y": None}, {"x": 3, "y": 1}))
 
     assert to_svg(series).count('aria-roledescription="point"') == 2
+
+
+@pytest.mark.parametrize("facet", [None, "site"])
+@pytest.mark.parametrize("mark", [None, "due"])
+def test_spans_are_drawn_in_their_lanes(facet: str | None, mark: str | None) -> None:
+    words = words_of(to_svg(turns(facet, mark)))
+
+    for expected in ("Turns", "time (s)", "core 1", "core 2", "task", "a long name"):
+        assert expected in words
+
+
+def test_a_span_reaches_from_one_key_to_another_and_its_mark_is_a_tick() -> None:
+    bars, names, ticks = layers_of(turns())
+
+    assert (bars["encoding"]["x"]["field"], bars["encoding"]["x2"]["field"]) == ("x", "x_end")
+    assert names["encoding"]["text"]["field"] == "label"
+    assert (ticks["mark"]["type"], ticks["encoding"]["x"]["field"]) == ("tick", "mark")
+    assert ticks["mark"]["size"] == 60  # the whole of a lane, so that it stands out from the bars
+    assert to_svg(turns()).count('aria-roledescription="tick"') == 2  # one span has none
+
+
+def test_a_name_stands_in_its_span_only_where_it_fits() -> None:
+    values = vega_lite(turns())["data"]["values"]
+
+    assert [value["label"] for value in values] == ["a", "b", ""]
+
+
+def test_lanes_keep_the_order_of_the_data_and_each_has_its_height() -> None:
+    rows: tuple[dict[str, Cell], ...] = tuple({"lane": f"lane {9 - lane}", "from": 0, "to": 1} for lane in range(9))
+    spec = vega_lite(Series("t", "from", "lane", rows, kind="span", x_end="to"))
+
+    assert spec["layer"][0]["encoding"]["y"]["sort"] == [f"lane {9 - lane}" for lane in range(9)]
+    assert (
+        spec["height"] == 2 * vega_lite(Series("t", "from", "lane", rows[:1], kind="span", x_end="to"))["height"] + 66
+    )
+
+
+def test_an_empty_chart_of_spans_is_drawn() -> None:
+    assert "Empty" in words_of(to_svg(Series("Empty", "x", "y", (), "c", kind="span", x_end="z")))

@@ -4,17 +4,19 @@ How it works: the rows are copied under the fixed names x, y, colour and facet, 
 mistaken for an expression. Lines that coincide can still be told apart: all dashes have one period, and a later line,
 drawn on top, covers less of it than an earlier one, so that equal lines show as stripes of every colour; later points
 are smaller and sit inside earlier ones; and the subtitle names the groups whose values are equal. A curve of many
-points is drawn as a plain line: marks and stripes would hide it.
+points is drawn as a plain line: marks and stripes would hide it. Spans are bars in lanes, with the name of their group
+inside where it has room; their marks stand out above and below the bars.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import vl_convert
 
+from takeup.core.render.gantt import limits, moment_of
 from takeup.core.render.words import clean, labelled
 from takeup.core.report import Cell, Series
 
@@ -32,6 +34,9 @@ _LARGEST_POINT, _SMALLEST_POINT = 160.0, 45.0
 _MAX_FACETS_IN_A_ROW = 3
 _MAX_TICKS_FROM_DATA = 10
 _MAX_MARKED_POINTS = 24
+_MAX_LEGEND_ROWS = 12
+_LANE_HEIGHT, _LEAST_HEIGHT = 34, 120
+_LEAST_LETTER_SHARE = 0.015  # of the width of a chart of spans, for the name of its group to fit inside
 
 
 def to_png(series: Series, scale: float = 2.0) -> bytes:
@@ -46,7 +51,7 @@ def to_svg(series: Series) -> str:
 
 def vega_lite(series: Series) -> Spec:
     """The Vega-Lite specification of a series, with its data inside."""
-    chart: Spec = {"layer": _layers(series), "width": _width(series), "height": 300}
+    chart: Spec = {"layer": _layers(series), "width": _width(series), "height": _height(series)}
     if series.facet is not None:
         columns = min(_MAX_FACETS_IN_A_ROW, len(_groups(series, series.facet)))
         chart = {"facet": _facet(series, series.facet), "columns": columns, "spec": chart}
@@ -62,6 +67,7 @@ def vega_lite(series: Series) -> Spec:
 def _values(series: Series) -> list[dict[str, Cell]]:
     discrete = _is_discrete(series)
     ranks = {group: rank for rank, group in enumerate(_groups(series, series.colour))} if series.colour else {}
+    first, last = limits(series)
     values: list[dict[str, Cell]] = []
     for row in series.rows:
         value = {"x": _label(row[series.x]) if discrete else row[series.x], "y": row[series.y]}
@@ -69,8 +75,20 @@ def _values(series: Series) -> list[dict[str, Cell]]:
             value |= {"colour": _label(row[series.colour]), "rank": ranks[_label(row[series.colour])]}
         if series.facet is not None:
             value["facet"] = f"{clean(series.facet)}: {_label(row[series.facet])}"
-        values.append(value)
+        values.append(value | _span_value(series, row, last - first))
     return values
+
+
+def _span_value(series: Series, row: Mapping[str, Cell], length: float) -> dict[str, Cell]:
+    """What a span has beyond the values of other charts, or in another form; its lane is a name."""
+    if series.x_end is None:
+        return {}
+    begin, end = moment_of(row[series.x]), moment_of(row[series.x_end])
+    label = "" if series.colour is None else _label(row[series.colour])
+    needed = _LEAST_LETTER_SHARE * (len(label) + 1) * length
+    has_room = begin is not None and end is not None and end - begin >= needed
+    mark = {} if series.mark is None else {"mark": moment_of(row[series.mark])}
+    return {"x": begin, "x_end": end, "y": _label(row[series.y]), "label": label if has_room else ""} | mark
 
 
 def _label(value: Cell) -> str:
@@ -85,7 +103,7 @@ def _groups(series: Series, key: str) -> list[str]:
 def _is_discrete(series: Series) -> bool:
     """Whether x is a list of names rather than a scale of numbers; a bar always stands on a name."""
     numeric = all(isinstance(row[series.x], int | float) for row in series.rows)
-    return series.kind == "bar" or not numeric
+    return series.kind == "bar" or not (numeric or series.kind == "span")
 
 
 def _title(series: Series) -> Spec:
@@ -96,7 +114,7 @@ def _title(series: Series) -> Spec:
 
 def _coinciding(series: Series) -> str:
     """A sentence that names the groups with equal values, which a chart cannot show well."""
-    if series.colour is None or series.kind == "bar":
+    if series.colour is None or series.kind in {"bar", "span"}:
         return ""
     values: dict[str, list[object]] = {}
     for row in series.rows:
@@ -120,6 +138,10 @@ def _width(series: Series) -> int:
     return 540 if series.facet is None else 260
 
 
+def _height(series: Series) -> int:
+    return max(_LEAST_HEIGHT, _LANE_HEIGHT * len(_groups(series, series.y))) if series.kind == "span" else 300
+
+
 def _layers(series: Series) -> list[Spec]:
     encoding = {"x": _x(series), "y": _y(series), "tooltip": _tooltip(series), **_colour(series)}
     match series.kind:
@@ -128,6 +150,8 @@ def _layers(series: Series) -> list[Spec]:
             return [_layer(series, {"type": "bar"}, encoding | offset, first=True)]
         case "point":
             return [_layer(series, {"type": "point", "size": 70}, encoding | _shape(series), first=True)]
+        case "span":
+            return _span_layers(series, encoding)
         case "step":
             line = {"type": "line", "interpolate": "step-after", "strokeWidth": 2.5}
             dash = {} if _is_dense(series) else _dash(series, _DASH_PERIOD / 2)
@@ -139,6 +163,19 @@ def _layers(series: Series) -> list[Spec]:
         _layer(series, {"type": "line", "strokeWidth": 2.5}, encoding | _dash(series, _DASH_PERIOD), first=True),
         _layer(series, points, encoding | _shape(series) | _point_size(series), first=False),
     ]
+
+
+def _span_layers(series: Series, encoding: Spec) -> list[Spec]:
+    bar = {"type": "bar", "height": {"band": 0.7}}
+    layers = [_layer(series, bar, encoding | {"x2": {"field": "x_end"}}, first=True)]
+    if series.colour is not None:
+        words = {"type": "text", "align": "left", "baseline": "middle", "dx": 3, "fontSize": 12, "color": "black"}
+        place = {"x": encoding["x"], "y": encoding["y"], "text": {"field": "label"}}
+        layers.append(_layer(series, words, place, first=False))
+    if series.mark is not None:
+        tick = {"type": "tick", "thickness": 4, "size": _height(series) // max(1, len(_groups(series, series.y)))}
+        layers.append(_layer(series, tick, encoding | {"x": encoding["x"] | {"field": "mark"}}, first=False))
+    return layers
 
 
 def _is_dense(series: Series) -> bool:
@@ -158,8 +195,9 @@ def _x(series: Series) -> Spec:
     title = labelled(series.x, series.x_unit)
     if _is_discrete(series):
         return {"field": "x", "type": "ordinal", "sort": None, "title": title, "axis": {"labelAngle": _angle(series)}}
-    values = sorted({row[series.x] for row in series.rows})  # type: ignore[type-var]  # all are numbers here
-    axis = _axis(values) | ({"values": values} if len(values) <= _MAX_TICKS_FROM_DATA else {})
+    values = sorted({cell for row in series.rows if isinstance(cell := row[series.x], int | float)})
+    few = len(values) <= _MAX_TICKS_FROM_DATA and series.kind != "span"
+    axis = _axis(values) | ({"values": values} if few else {})
     scale = {"zero": False, "nice": False, "padding": 10}
     return {"field": "x", "type": "quantitative", "title": title, "scale": scale, "axis": axis}
 
@@ -169,9 +207,11 @@ def _angle(series: Series) -> int:
 
 
 def _y(series: Series) -> Spec:
+    title = labelled(series.y, series.y_unit)
+    if series.kind == "span":
+        return {"field": "y", "type": "nominal", "sort": _groups(series, series.y), "title": title}
     values = [row[series.y] for row in series.rows]
     scale = {"zero": _starts_at_zero(series, values)}
-    title = labelled(series.y, series.y_unit)
     return {"field": "y", "type": "quantitative", "title": title, "scale": scale, "axis": _axis(values)}
 
 
@@ -193,7 +233,14 @@ def _tooltip(series: Series) -> list[Spec]:
         {"field": "y", "type": "quantitative", "title": labelled(series.y, series.y_unit)},
     ]
     group = [{"field": "colour", "type": "nominal", "title": clean(series.colour)}] if series.colour is not None else []
-    return group + shown
+    return group + (shown if series.x_end is None else _span_tooltip(series, shown[0]))
+
+
+def _span_tooltip(series: Series, begin: Spec) -> list[Spec]:
+    lane = {"field": "y", "type": "nominal", "title": clean(series.y)}
+    ends = {"x_end": series.x_end, "mark": series.mark}
+    titles = {field: labelled(key, series.x_unit) for field, key in ends.items() if key is not None}
+    return [lane, begin, *({"field": field, "type": "quantitative", "title": titles[field]} for field in titles)]
 
 
 def _colour(series: Series) -> Spec:
@@ -232,7 +279,9 @@ def _by_group(series: Series, looks: Sequence[object]) -> Spec:
     assert series.colour is not None
     groups = _groups(series, series.colour)
     scale = {"domain": groups, "range": [looks[index % len(looks)] for index in range(len(groups))]}
-    return {"field": "colour", "type": "nominal", "sort": None, "title": clean(series.colour), "scale": scale}
+    legend = {"legend": {"columns": -(-len(groups) // _MAX_LEGEND_ROWS)}} if len(groups) > _MAX_LEGEND_ROWS else {}
+    named = {"field": "colour", "type": "nominal", "sort": None, "title": clean(series.colour)}
+    return named | {"scale": scale} | legend
 
 
 def _config() -> Spec:

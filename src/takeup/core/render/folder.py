@@ -8,13 +8,10 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from takeup.core.files import write_atomically
-from takeup.core.render.charts import to_png, to_svg
-from takeup.core.render.html import to_html
-from takeup.core.render.markdown import to_markdown
 from takeup.core.report import Report
 from takeup.errors import UnknownName
 
-__all__ = ["FORMATS", "write"]
+__all__ = ["FORMATS", "chart_names", "write"]
 
 FORMATS = ("json", "md", "html", "png", "svg")
 _MAX_NAME_LENGTH = 60
@@ -35,7 +32,11 @@ def write(report: Report, folder: Path, formats: Collection[str] = FORMATS) -> l
 
 
 def _files(report: Report, formats: Collection[str]) -> Iterator[tuple[str, str | bytes]]:
-    names = _chart_names(report)
+    from takeup.core.render.charts import to_png, to_svg
+    from takeup.core.render.html import to_html
+    from takeup.core.render.markdown import to_markdown
+
+    names = chart_names(report)
     picture = next((suffix for suffix in ("svg", "png") if suffix in formats), None)
     images = [f"{name}.{picture}" for name in names] if picture else []
     if "json" in formats:
@@ -51,7 +52,7 @@ def _files(report: Report, formats: Collection[str]) -> Iterator[tuple[str, str 
             yield f"{name}.svg", to_svg(series)
 
 
-def _chart_names(report: Report) -> list[str]:
+def chart_names(report: Report) -> list[str]:
     """A file name per series, from its title; a name taken already gets a number."""
     names: list[str] = []
     for series in report.series:

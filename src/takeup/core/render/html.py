@@ -109,8 +109,9 @@ def _figure(series: Series, index: int) -> str:
 
 
 def _numbers(series: Series) -> str:
-    units = {series.x: series.x_unit, series.y: series.y_unit}
-    keys = [key for key in (series.facet, series.colour, series.x, series.y) if key is not None]
+    moments = (series.x, series.x_end, series.mark)
+    units = {key: series.x_unit for key in moments if key is not None} | {series.y: series.y_unit}
+    keys = [key for key in (series.facet, series.colour, *units) if key is not None]
     rows = series.rows[:_MAX_ROWS_UNDER_CHART]
     left_out = len(series.rows) - len(rows)
     more = element("p", f"{left_out:,} more rows are in the JSON of this report.", "soft") if left_out else ""

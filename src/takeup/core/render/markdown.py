@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from takeup.core.render.gantt import gantt_lines
 from takeup.core.render.words import (
     CHECK_HEADINGS,
     cell_text,
@@ -19,6 +20,8 @@ from takeup.core.render.words import (
 from takeup.core.report import Report, Series, Table
 
 __all__ = ["to_markdown"]
+
+_WIDTH_OF_SPANS = 100
 
 # Signs that start markup anywhere in a line. An underscore inside a word is harmless and stays readable.
 _MARKUP = re.compile(r"[\\`*\[\]<>|~$&#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
@@ -42,7 +45,7 @@ def _blocks(report: Report, images: Sequence[str]) -> Iterator[str]:
         yield from _paragraphs(table.note)
     for index, series in enumerate(report.series):
         yield f"## {_escaped(series.title)}"
-        yield _picture(series, images[index]) if index < len(images) else _axes(series)
+        yield _picture(series, images[index]) if index < len(images) else _in_words(series)
         yield from _paragraphs(series.note)
     for note in report.notes:
         yield f"> {_escaped(note)}"
@@ -57,7 +60,11 @@ def _picture(series: Series, image: str) -> str:
     return f"![{_escaped(series.title)}]({image})"
 
 
-def _axes(series: Series) -> str:
+def _in_words(series: Series) -> str:
+    """What stands for a picture that is not there: spans in letters, of other charts what they show."""
+    if series.kind == "span":
+        lines = [line.replace("`", "'") for line in gantt_lines(series, _WIDTH_OF_SPANS)]  # none can end the block
+        return "\n".join(["```text", *lines, "```"])
     y, x = labelled(series.y, series.y_unit), labelled(series.x, series.x_unit)
     return _escaped(f"Chart of {y} over {x}, {len(series.rows)} values.")
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from takeup.core.render.gantt import gantt_lines
 from takeup.core.render.words import (
     CHECK_HEADINGS,
     cell_text,
@@ -22,7 +23,7 @@ from takeup.core.render.words import (
     reasons,
     summary,
 )
-from takeup.core.report import Report, Table
+from takeup.core.report import Report, Series, Table
 
 __all__ = ["to_text"]
 
@@ -53,8 +54,7 @@ def _print(report: Report, console: Console) -> None:
     if report.checks:
         _print_titled(console, f"Checks: {summary(report)}", _check_table(report), reasons(report))
     if report.series:
-        titles = [f"{series.title} ({len(series.rows):,} values)" for series in report.series]
-        _print_lines(console, "Charts", titles)
+        _print_charts(console, report.series)
     if report.notes:
         _print_lines(console, "Notes", report.notes)
 
@@ -70,6 +70,15 @@ def _print_lines(console: Console, title: str, lines: Iterable[str]) -> None:
     console.print(Text(f"\n{title}", style="bold"))
     for line in lines:
         console.print(Text(f"  {clean(line)}"))
+
+
+def _print_charts(console: Console, charts: Iterable[Series]) -> None:
+    """The titles of the charts; spans are drawn as well, because letters can show them."""
+    _print_lines(console, "Charts", ())
+    for series in charts:
+        console.print(Text(f"  {clean(series.title)} ({len(series.rows):,} values)"))
+        for line in gantt_lines(series, console.width - 4) if series.kind == "span" else ():
+            console.print(Text(f"    {line}"))
 
 
 def _rich_table(table: Table) -> RichTable:

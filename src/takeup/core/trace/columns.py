@@ -1,4 +1,4 @@
-"""What a trace column must hold, for one cell of text and for a whole array at once."""
+"""What a trace column must hold."""
 
 from __future__ import annotations
 
@@ -7,21 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, nan
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import Literal
 
 from takeup.errors import BadTrace, UnknownName
 
-__all__ = ["Column", "Kind", "array_of", "find_columns", "table_format"]
+__all__ = ["Column", "Kind", "find_columns", "table_format"]
 
 Kind = Literal["int", "float", "text"]
 FORMATS = (".csv", ".csv.gz", ".parquet")
 
-_ARROW_TYPES = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
 _EXPECTED = {"int": "a whole number", "float": "a number", "text": "text in UTF-8"}
 _WHOLE_NUMBER = re.compile(r"\s*-?[0-9]+\s*")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what undecodable bytes become under surrogateescape
@@ -47,11 +41,6 @@ class Column:
         natural: dict[Kind, float | str] = {"int": 0, "float": nan, "text": ""}
         return natural[self.kind] if self.default is None else self.default
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The type as pyarrow names it."""
-        return _ARROW_TYPES[self.kind]
-
     def problem_with(self, cell: str) -> str | None:
         """What is wrong with a cell as written, and what was expected; None when it can be used."""
         expected = _EXPECTED[self.kind]
@@ -64,28 +53,14 @@ class Column:
         value = _number(cell, self.kind)
         if value is None:
             return f"{cell!r} is not {expected}"
-        if value < self._least:
+        if value < self.least:
             return f"{cell.strip()} is below {self.minimum}, the least this column allows"
         return None
 
     @property
-    def _least(self) -> float:
+    def least(self) -> float:
+        """The least number a cell may hold."""
         return -inf if self.minimum is None else self.minimum
-
-
-def array_of(column: Column, values: pa.ChunkedArray) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """The column as a numpy array with empty cells filled, and which rows cannot be used."""
-    is_empty = values.is_null().to_numpy()
-    array = values.fill_null(column.fill).to_numpy()
-    is_bad = np.zeros(len(array), dtype=bool)
-    if column.kind == "text":
-        is_empty = is_empty | pc.equal(values, "").fill_null(True).to_numpy()
-    else:
-        is_empty = is_empty | np.isnan(array)
-        is_bad = ~is_empty & ((array < column._least) | np.isinf(array))
-    if is_empty.any():
-        array = np.where(is_empty, column.fill, array).astype(array.dtype)
-    return np.require(array, requirements="W"), is_bad | (is_empty & column.required)
 
 
 def find_columns(path: Path, columns: Sequence[Column], found: Sequence[str], line: int | None = None) -> list[Column]:

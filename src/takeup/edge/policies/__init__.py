@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from takeup.edge.contract import Policy
+from takeup.edge.policies.auto import Auto
+from takeup.edge.policies.car_p import CarByPriority
+from takeup.edge.policies.column_generation import ColumnGeneration
 from takeup.edge.policies.cpu_first import CpuFirst
+from takeup.edge.policies.exact import Exact
+from takeup.edge.policies.gma import Gma
 from takeup.edge.policies.joint import Joint
 from takeup.edge.policies.joint_plus import JointPlus
+from takeup.edge.policies.jtora import Jtora
 from takeup.edge.policies.local import Local
 from takeup.edge.policies.min_group import MinimumGroups
 from takeup.edge.policies.radio_first import RadioFirst
@@ -20,6 +26,12 @@ POLICIES: dict[str, Policy] = {
     "joint": Joint(),
     "joint_append": Joint(order="append", name="joint_append"),
     "joint_plus": JointPlus(),
+    "car_p": CarByPriority(),
+    "jtora": Jtora(),
+    "gma": Gma(),
+    "cg": ColumnGeneration(),
+    "exact": Exact(),
+    "auto": Auto(),
     "min_group": MinimumGroups(),
 }
 

@@ -1,11 +1,17 @@
-"""Better groups for the same devices: subcarriers that move to another device, or change places."""
+"""Better groups for the same devices: subcarriers that move to another device, or change places.
+
+Where groups must be runs of neighbours, whole runs change places, and a subcarrier moves between runs that touch there.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, permutations
 
 import numpy as np
 import numpy.typing as npt
 
-from takeup.edge.energy import ABSENT, PrefixGroups
+from takeup.edge.energy import ABSENT, oracle
 from takeup.edge.policies.plan import Plan
 
 __all__ = ["exchange"]
@@ -18,6 +24,9 @@ WORTH_IT = 1e-9  # of all upload energy; a smaller gain is rounding
 def exchange(plan: Plan) -> None:
     """Carry out the best move or swap of subcarriers between two devices, as long as one makes uploads cheaper."""
     if len(plan.groups) < 2:
+        return
+    if plan.site.instance.contiguous:
+        _exchange_runs(plan)
         return
     tables = {device: _costs(plan, device) for device in plan.groups}
     total_j = sum(float(table[-1, -1]) for table in tables.values())
@@ -46,7 +55,7 @@ def _costs(plan: Plan, device: int) -> Floats:
     gains[:, :count, size] = site.gains[device]
     gains[:, count, size] = ABSENT
     bits = np.full(gains.shape[:2], site.instance.bits[device])
-    table = PrefixGroups(-np.sort(-gains, axis=-1), bits, site.instance.radio)
+    table = oracle(-np.sort(-gains, axis=-1), bits, site.instance.radio)
     return table.whole(np.full(gains.shape[:2], plan.window_s(device))).energy_j
 
 
@@ -62,8 +71,57 @@ def _best(plan: Plan, tables: dict[int, Floats]) -> tuple[float, int, int, int, 
             giver_j = tables[giver][: len(gives)][:, [*owns, -1]]
             taker_j = tables[taker][:, gives].T
             after_j = giver_j + taker_j
+            if not _may_move(plan, gives, owns):
+                after_j[:, -1] = np.inf
             row, column = divmod(int(np.argmin(after_j)), after_j.shape[1])
             gain_j = float(before_j - after_j[row, column])
             if gain_j > best[0]:
                 best = (gain_j, taker, giver, gives[row], owns[column] if column < len(owns) else None)
     return best
+
+
+def _may_move(plan: Plan, gives: list[int], owns: list[int]) -> bool:
+    """Whether both groups keep a size that is allowed when one subcarrier goes from the first to the second."""
+    sizes = plan.site.instance.group_sizes
+    return not sizes or (len(gives) - 1 in sizes and len(owns) + 1 in sizes)
+
+
+# Runs -----------------------------------------------------------------------------------------------------------------
+
+Trial = dict[int, list[int]]
+
+
+def _exchange_runs(plan: Plan) -> None:
+    """Carry out the best exchange between two runs, as long as one makes uploads cheaper."""
+    total_j = float(plan.uploads().energy_j.sum())
+    while True:
+        trials = list(_trials(plan))
+        gains_j = _gains(plan, trials)
+        best = int(np.argmax(gains_j))
+        if gains_j[best] <= WORTH_IT * total_j:
+            return
+        plan.groups |= trials[best]
+
+
+def _gains(plan: Plan, trials: list[Trial]) -> Floats:
+    """What the two uploads of every trial cost less than now; -inf if one of them cannot be made in time."""
+    before_j = dict(zip(plan.groups, plan.uploads().energy_j.tolist(), strict=True))
+    devices = [device for trial in trials for device in trial]
+    groups = [group for trial in trials for group in trial.values()]
+    windows_s = np.array([[plan.window_s(device)] for device in devices])
+    after_j = plan.site.table(np.array(devices), groups).whole(windows_s).energy_j
+    gains_j: Floats = (np.array([before_j[device] for device in devices]) - after_j[:, 0]).reshape(-1, 2).sum(axis=1)
+    return gains_j
+
+
+def _trials(plan: Plan) -> Iterator[Trial]:
+    """New groups for two devices."""
+    for one, other in combinations(plan.groups, 2):
+        yield {one: list(plan.groups[other]), other: list(plan.groups[one])}
+    for giver, taker in permutations(plan.groups, 2):
+        gives, owns = sorted(plan.groups[giver]), sorted(plan.groups[taker])
+        if len(gives) > 1 and _may_move(plan, gives, owns):
+            if gives[-1] + 1 == owns[0]:
+                yield {giver: gives[:-1], taker: [gives[-1], *owns]}
+            if owns[-1] + 1 == gives[0]:
+                yield {giver: gives[1:], taker: [*owns, gives[0]]}

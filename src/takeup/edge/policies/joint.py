@@ -4,6 +4,8 @@ Yu, Zhang, Letaief, GLOBECOM 2016. Both resources are asked before a device is a
 With `order="edf"` a newcomer takes the turn of its deadline and everyone runs as late as possible: the others may have
 to upload faster, and what that costs them is part of the worth of the newcomer. With `order="append"` it runs after
 those that were accepted before.
+
+This is the plain version, which knows all radios and groups. Where there are kernels (`fast`) they answer the same.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from takeup.edge.policies.plan import Plan, Site
 from takeup.edge.policies.radio import hand_out, why_not
 from takeup.edge.policies.schedule import latest_starts
 
-__all__ = ["METRICS", "Joint", "Metric", "Newcomers", "accept", "consider", "grow", "settle"]
+__all__ = ["METRICS", "Joint", "Metric", "Newcomers", "accept", "consider", "grow", "has_kernels", "settle"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -38,6 +40,14 @@ class Joint:
 
     def allocate(self, instance: Instance) -> Answer:
         """The allocation that grows greedily on both resources."""
+        if self.order == "append" or not has_kernels(instance):
+            return self.allocate_plainly(instance)
+        from takeup.edge.policies.fast.answers import grown
+
+        return grown(instance, METRICS.index(self.metric), self.name)
+
+    def allocate_plainly(self, instance: Instance) -> Answer:
+        """The same without kernels."""
         site = Site(instance)
         promising = site.promising()
         if self.order == "append":
@@ -46,6 +56,11 @@ class Joint:
         grow(plan, promising, self.metric)
         hand_out(plan)
         return plan.answer(self.name, why_not(site, promising))
+
+
+def has_kernels(instance: Instance) -> bool:
+    """Whether the kernels know all that the instance asks for: rates by Shannon's formula, and any group."""
+    return not (instance.contiguous or instance.group_sizes or instance.radio.modulations)
 
 
 class Newcomers(NamedTuple):
@@ -65,7 +80,7 @@ def grow(plan: Plan, devices: Ints, metric: Metric = "saving") -> None:
             return
         best = int(np.argmax(_worth(plan.site, newcomers, metric)))
         accept(plan, newcomers, best)
-        devices = np.delete(newcomers.devices, best)  # who could not join now will not later, with less of everything
+        devices = devices[devices != newcomers.devices[best]]
 
 
 def consider(plan: Plan, devices: Ints) -> Newcomers:

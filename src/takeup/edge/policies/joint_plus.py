@@ -1,54 +1,92 @@
 """Joint plus: the joint policy by several measures of worth, then a search for better sets and better groups.
 
 A greedy choice is wrong where one large task blocks two smaller ones. The search begins at the best of several greedy
-plans and of the solution of an easier problem, whose value is a bound on what any allocation can save (see `bound`). It
-takes one device out, puts another in, lets the plan grow again with whoever fits, and keeps the first change that saves
-more. At the end subcarriers are moved and swapped between devices.
+plans. It takes devices out, puts others in, lets the plan grow again with whoever fits, and keeps the first change that
+saves more. Subcarriers are moved and swapped between devices, and at the end turns on the cores. Who knows a promising
+set of devices, or a whole plan, can hand it in as a further start.
+
+This is the plain version, which knows all radios and groups; it takes out and puts in one device at a time. Where there
+are kernels (`fast`) they search, also two at a time. Work is limited by a count of priced uploads, never by a clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from takeup.edge.model import Answer, Instance
-from takeup.edge.policies.bound import Relaxed, relax
+from takeup.edge.policies.bound import relax
 from takeup.edge.policies.exchange import exchange
-from takeup.edge.policies.joint import METRICS, accept, consider, grow, settle
+from takeup.edge.policies.joint import METRICS, accept, consider, grow, has_kernels, settle
 from takeup.edge.policies.plan import Plan, Site
 from takeup.edge.policies.radio import give_groups, hand_out, why_not
 from takeup.edge.policies.schedule import latest_starts
+from takeup.errors import BadInput
 
-__all__ = ["JointPlus"]
+if TYPE_CHECKING:
+    from takeup.edge.policies.fast.shapes import Effort
 
+__all__ = ["JointPlus", "improve"]
+
+Groups = Mapping[int, Sequence[int]]
 Ints = npt.NDArray[np.int64]
 
+MOST_WORK = 12_000  # priced uploads: some milliseconds
 WORTH_IT = 1e-9  # of the saving; a smaller improvement is rounding
 
 
 @dataclass(frozen=True, slots=True)
 class JointPlus:
-    """The best of all metrics, improved with the `most_searched` costliest; `most_tried` are tried in each place."""
+    """The best of all metrics, improved with the `most_searched` costliest; `most_tried` are tried in each place.
+
+    The kernels stop after `most_work` priced uploads. `with_bound` solves an easier problem, too: its value is a bound,
+    and its devices are one more start.
+    """
 
     most_tried: int = 8
     most_searched: int = 300
-    with_bound: bool = True
+    most_work: int = MOST_WORK
+    with_bound: bool = False
     name: str = "joint_plus"
     ignores_cpu: bool = False
 
-    def allocate(self, instance: Instance) -> Answer:
-        """The best allocation found."""
+    def allocate(self, instance: Instance, starts: Sequence[Sequence[int]] = ()) -> Answer:
+        """The best allocation found, also from these sets of devices."""
+        sets = [dict.fromkeys(devices, ()) for devices in starts]
+        relaxed = relax(instance) if self.with_bound else None
+        if relaxed is not None:
+            sets.append(dict.fromkeys(relaxed.devices.tolist(), ()))
+        answer = self.allocate_from(instance, sets)
+        return answer if relaxed is None else replace(answer, bound_j=relaxed.bound_j)
+
+    def allocate_from(self, instance: Instance, starts: Sequence[Groups]) -> Answer:
+        """The best allocation found, also from these plans: devices and their subcarriers, or none to leave it open."""
+        for groups in starts:
+            _check(instance, groups)
+        if not has_kernels(instance):
+            return self.allocate_plainly(instance, starts)
+        from takeup.edge.policies.fast.answers import searched
+
+        return searched(instance, starts, self.effort(), self.name)
+
+    def effort(self) -> Effort:
+        """How hard the kernels look."""
+        from takeup.edge.policies.fast.shapes import BY_ALL, Effort
+
+        return Effort(BY_ALL, self.most_tried, self.most_searched, self.most_work)
+
+    def allocate_plainly(self, instance: Instance, starts: Sequence[Groups] = ()) -> Answer:
+        """The same without kernels."""
         site = Site(instance)
         promising = site.promising()
-        relaxed = relax(instance) if self.with_bound else None
-        start = max(_starts(site, promising, relaxed), key=_filled_saving)
+        start = max(_starts(site, promising, starts), key=_filled_saving)
         costliest = promising[np.argsort(-site.worth_j[promising], kind="stable")][: self.most_searched]
-        plan = self._search(start, costliest)
-        answer = plan.answer(self.name, why_not(site, promising))
-        return answer if relaxed is None else replace(answer, bound_j=relaxed.bound_j)
+        return self._search(start, costliest).answer(self.name, why_not(site, promising))
 
     def _search(self, core: Plan, promising: Ints) -> Plan:
         """Take the first better neighbour until there is none; the plan with all subcarriers handed out."""
@@ -92,6 +130,29 @@ class JointPlus:
                 yield trial
 
 
+def improve(instance: Instance, groups: Groups, *, most_work: int = MOST_WORK) -> Answer:
+    """The best allocation found from a plan: who offloads, over which subcarriers. It need not be possible as it is.
+
+    Who cannot upload in time leaves, others join, and the search begins there if no greedy plan is better.
+    """
+    return JointPlus(most_work=most_work).allocate_from(instance, [groups])
+
+
+def _check(instance: Instance, groups: Groups) -> None:
+    """Refuse devices and subcarriers that do not exist, and subcarriers that two devices have."""
+    used = list(chain.from_iterable(groups.values()))
+    for kind, chosen, count in (
+        ("device", list(groups), instance.num_devices),
+        ("subcarrier", used, instance.num_subcarriers),
+    ):
+        unknown = [each for each in chosen if not 0 <= each < count]
+        if unknown:
+            raise BadInput(f"a start names {kind} {unknown[0]}, the instance has {count}; count them from 0")
+    if len(set(used)) < len(used):
+        twice = next(each for each in used if used.count(each) > 1)
+        raise BadInput(f"a start gives subcarrier {twice} away twice; give it to one device")
+
+
 def _regrouped(site: Site, devices: Ints) -> Plan:
     """Groups for these devices from nothing, each in time for its turn; who finds none is left out."""
     limits_s = np.full(site.instance.num_devices, np.nan)
@@ -101,18 +162,30 @@ def _regrouped(site: Site, devices: Ints) -> Plan:
     return plan
 
 
-def _starts(site: Site, promising: Ints, relaxed: Relaxed | None) -> Iterator[Plan]:
-    """Plans to begin the search from: one for each metric, one with the devices of the relaxed problem first."""
+def _starts(site: Site, promising: Ints, starts: Sequence[Groups]) -> Iterator[Plan]:
+    """Plans to begin the search from: one for each metric, and what becomes of each start."""
     for metric in METRICS:
         plan = Plan(site)
         grow(plan, promising, metric)
         yield plan
-    if relaxed is not None:
-        plan = Plan(site)
-        grow(plan, relaxed.devices)
-        grow(plan, np.setdiff1d(promising, plan.devices))
-        yield plan
-        yield _regrouped(site, relaxed.devices)
+    for groups in starts:
+        devices = np.intersect1d(promising, list(groups))
+        alone = Plan(site)
+        grow(alone, devices)
+        for plan in (alone, _regrouped(site, devices), _repaired(site, groups)):
+            grow(plan, np.setdiff1d(promising, plan.devices))
+            yield plan
+
+
+def _repaired(site: Site, groups: Groups) -> Plan:
+    """The plan without those whose upload would come too late, the cheapest runs first."""
+    plan = Plan(site, {device: list(group) for device, group in groups.items() if len(group)})
+    settle(plan)
+    while plan.groups and not (plan.uploads().energy_j < site.worth_j[plan.devices]).all():
+        late = plan.devices[~(plan.uploads().energy_j < site.worth_j[plan.devices])]
+        del plan.groups[int(late[np.argmin(site.worth_j[late])])]
+        settle(plan)
+    return plan
 
 
 def _saving_at_most(core: Plan) -> float:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from takeup.edge.energy import ABSENT, PrefixGroups, Uploads, water_fill
+from takeup.edge.energy import ABSENT, Oracle, Uploads, least_powers, oracle
 from takeup.edge.model import NOBODY, Allocation, Answer, Instance, Reason
+from takeup.edge.policies.runs import smallest_runs
 from takeup.edge.policies.schedule import starts_with_one_more
 
 __all__ = ["Plan", "Site"]
@@ -31,11 +32,23 @@ class Site:
 
     def promising(self) -> Ints:
         """Devices that would save energy if they had the site for themselves."""
+        if self.has_own_groups:
+            everyone = np.arange(self.instance.num_devices)
+            return np.flatnonzero(self.smallest_groups(everyone, self.all_subcarriers, self.latest_s)[0] > 0)
         ranked = -np.sort(-self.gains, axis=1)
-        alone = PrefixGroups(ranked, self.instance.bits, self.instance.radio).whole(
-            self.latest_s - self.instance.releases_s
-        )
+        windows_s = self.latest_s - self.instance.releases_s
+        alone = oracle(ranked, self.instance.bits, self.instance.radio).whole(windows_s)
         return np.flatnonzero(alone.energy_j < self.worth_j)
+
+    @property
+    def has_own_groups(self) -> bool:
+        """Whether not every set of subcarriers is a group."""
+        return self.instance.contiguous or bool(self.instance.group_sizes)
+
+    def allowed_sizes(self, most: int) -> list[int]:
+        """How many subcarriers a device may have, rising, up to `most`."""
+        sizes = self.instance.group_sizes or range(1, most + 1)
+        return sorted({size for size in sizes if size <= most})
 
     def starts_with_one_more(self, accepted: Ints, devices: Ints) -> tuple[Floats, Floats]:
         """The latest start of each of the devices, and those of the accepted ones (a row), if it alone joined them."""
@@ -45,23 +58,27 @@ class Site:
     def smallest_groups(self, devices: Ints, free: Ints, limits_s: Floats) -> tuple[Ints, Floats, Ints]:
         """The fewest of the free subcarriers that make offloading cheaper than running locally.
 
-        Returns how many (0: there is no such group), what the upload costs, and the free subcarriers from the best on.
+        Returns how many (0: there is no such group), what the upload costs, and the free subcarriers from the best on:
+        the first of them are the group.
         """
+        if self.instance.contiguous:
+            return smallest_runs(self, devices, free, limits_s)
         order = np.argsort(-self.gains[np.ix_(devices, free)], axis=1, kind="stable")
         ranked = np.take_along_axis(self.gains[np.ix_(devices, free)], order, axis=1)
-        table = PrefixGroups(ranked, self.instance.bits[devices], self.instance.radio)
+        table = oracle(ranked, self.instance.bits[devices], self.instance.radio)
         costs_j = table.prefixes(limits_s - self.instance.releases_s[devices]).energy_j
-        saves = costs_j < self.worth_j[devices][:, None]
+        allowed = np.isin(np.arange(1, len(free) + 1), self.allowed_sizes(len(free)))
+        saves = (costs_j < self.worth_j[devices][:, None]) & allowed
         first = np.argmax(saves, axis=1)
         sizes = np.where(saves.any(axis=1), first + 1, 0)
         return sizes, np.take_along_axis(costs_j, first[:, None], axis=1)[:, 0], free[order]
 
-    def table(self, devices: Ints, groups: list[list[int]]) -> PrefixGroups:
+    def table(self, devices: Ints, groups: list[list[int]]) -> Oracle:
         """The oracle for devices with a group each; ask it for `whole` groups, any number of limits to a device."""
         gains = np.full((len(devices), max((len(group) for group in groups), default=1)), ABSENT)
         for row, (device, group) in enumerate(zip(devices.tolist(), groups, strict=True)):
             gains[row, : len(group)] = self.gains[device, group]
-        return PrefixGroups(-np.sort(-gains, axis=1)[:, None], self.instance.bits[devices, None], self.instance.radio)
+        return oracle(-np.sort(-gains, axis=1)[:, None], self.instance.bits[devices, None], self.instance.radio)
 
 
 @dataclass(slots=True)
@@ -132,7 +149,7 @@ class Plan:
             owners[group] = device
             if offloads[device]:
                 bits = float(instance.bits[device])
-                powers_w[group] = water_fill(self.site.gains[device, group], bits, time_s, instance.radio)
+                powers_w[group] = least_powers(self.site.gains[device, group], bits, time_s, instance.radio)
                 upload_s[device] = instance.releases_s[device] + time_s
                 energies_j[device] = time_s * (instance.radio.circuit_power_w + powers_w[group].sum())
         return Allocation(offloads, owners, powers_w, upload_s, start_s, energies_j)

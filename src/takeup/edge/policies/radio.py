@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
-from takeup.edge.energy import ABSENT, PrefixGroups
+from takeup.edge.energy import ABSENT, oracle
 from takeup.edge.model import Reason
 from takeup.edge.policies.plan import Plan, Site
+from takeup.edge.policies.runs import longer_runs
 
 __all__ = ["give_groups", "hand_out", "why_not"]
 
@@ -48,6 +51,9 @@ def hand_out(plan: Plan) -> None:
     free = plan.free()
     if not (len(free) and plan.groups):
         return
+    if plan.site.has_own_groups:
+        _hand_out_in_steps(plan)
+        return
     costs_j = plan.uploads().energy_j
     devices = list(plan.groups)
     with_one_more_j = np.stack([_with_one_more(plan, device, free) for device in devices])
@@ -70,8 +76,45 @@ def _with_one_more(plan: Plan, device: int, free: Ints) -> Floats:
     gains[:, :-1] = site.gains[device, plan.groups[device]]
     gains[:, -1] = site.gains[device, free]
     bits = np.full(len(free), site.instance.bits[device])
-    table = PrefixGroups(-np.sort(-gains, axis=1), bits, site.instance.radio)
+    table = oracle(-np.sort(-gains, axis=1), bits, site.instance.radio)
     return table.whole(np.full(len(free), plan.window_s(device))).energy_j
+
+
+class _Step(NamedTuple):
+    """The best way for a device to have a larger group: what it costs less, and which subcarriers are added."""
+
+    reduction_j: float
+    added: frozenset[int]
+
+
+def _hand_out_in_steps(plan: Plan) -> None:
+    """The same where a group must be a run, or of certain sizes: devices grow to their next size, the best first."""
+    steps = {device: _next_step(plan, device) for device in plan.groups}
+    while steps[best := max(steps, key=lambda device: steps[device].reduction_j)].added:
+        added = steps[best].added
+        plan.groups[best] += sorted(added)
+        for device in plan.groups:
+            if device == best or added & steps[device].added:
+                steps[device] = _next_step(plan, device)
+
+
+def _next_step(plan: Plan, device: int) -> _Step:
+    site, group, free = plan.site, plan.groups[device], plan.free()
+    sizes = [size for size in site.allowed_sizes(len(group) + len(free)) if size > len(group)]
+    if not sizes:
+        return _Step(0.0, frozenset())
+    num_more = sizes[0] - len(group)
+    if site.instance.contiguous:
+        choices = list(longer_runs(group, free, num_more))
+    else:
+        choices = [free[np.argsort(-site.gains[device, free], kind="stable")][:num_more].tolist()]
+    trials = [group, *(group + added for added in choices)]
+    limits_s = np.full((len(trials), 1), plan.window_s(device))
+    costs_j = site.table(np.full(len(trials), device), trials).whole(limits_s).energy_j[:, 0]
+    best = int(np.argmin(costs_j))
+    reduction_j = float(costs_j[0] - costs_j[best])
+    helps = reduction_j > WORTH_IT * costs_j[0]
+    return _Step(reduction_j, frozenset(choices[best - 1])) if helps else _Step(0.0, frozenset())
 
 
 def why_not(site: Site, promising: Ints) -> npt.NDArray[np.int8]:

@@ -33,10 +33,12 @@ def served_share(instances: Sequence[Instance], policy: Policy) -> float:
 
 def least_enough(make: Make, policy: Policy, target_share: float, most: int) -> Needed:
     """The least amount, from one to `most`, with which `make(amount)` serves the target share."""
-    share = served_share(make(most), policy)
-    if share < target_share:
-        return Needed(None, share)
-    low, high = 1, most
+    high = 1
+    while (share := served_share(make(high), policy)) < target_share:  # small cells first: they are quick
+        if high == most:
+            return Needed(None, share)
+        high = min(2 * high, most)
+    low = high // 2 + 1
     while low < high:
         middle = (low + high) // 2
         here = served_share(make(middle), policy)

@@ -1,7 +1,26 @@
-"""Where instances come from."""
+"""Where instances come from: chance, files, and channels and arrivals that were measured."""
 
 from __future__ import annotations
 
+from takeup.edge.traces.arrivals import poisson_times, read_times, with_arrivals
+from takeup.edge.traces.channels import CORK_5G, ChannelColumns, ChannelLog, read_channel, with_channel
+from takeup.edge.traces.files import load_instance, save_instance
 from takeup.edge.traces.generators import SETTINGS, generate
+from takeup.edge.traces.modulations import CQI_64QAM, with_margin
 
-__all__ = ["SETTINGS", "generate"]
+__all__ = [
+    "CORK_5G",
+    "CQI_64QAM",
+    "SETTINGS",
+    "ChannelColumns",
+    "ChannelLog",
+    "generate",
+    "load_instance",
+    "poisson_times",
+    "read_channel",
+    "read_times",
+    "save_instance",
+    "with_arrivals",
+    "with_channel",
+    "with_margin",
+]

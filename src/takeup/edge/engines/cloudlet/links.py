@@ -1,0 +1,118 @@
+"""The links of the devices: a rate for each, kept in one of two ways.
+
+user-space      every device paces what it writes to a loopback socket; works everywhere
+namespaces      the kernel shapes a virtual link, with a token bucket for each device; needs root, `ip` and `tc`
+auto            namespaces where they work, else user-space
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import TracebackType
+from typing import Protocol
+
+from takeup.core.namespaces import FRAME_BYTES, LEFT, PAYLOAD_BYTES, ROOT, Namespace, check_commands, lay_cable
+from takeup.edge.engines.cloudlet.plan import Job, Plan
+from takeup.edge.engines.cloudlet.processes import Process
+from takeup.errors import MissingEngine, UnknownName
+
+__all__ = ["LINKS", "Link", "NamespaceLinks", "UserSpaceLinks", "open_links"]
+
+LINKS = ("auto", "namespaces", "user-space")
+FIRST_CLASS = 0x10
+
+
+class Link(Protocol):
+    """Where devices and the site meet."""
+
+    name: str
+
+    def listener(self, backlog: int) -> socket.socket:
+        """A bound and listening socket for the site."""
+
+    def device(self, *arguments: str) -> Process:
+        """The process of a device, on the far side."""
+
+    def priority(self, number: int) -> int:
+        """What the socket of this job is marked with; 0 if the device itself keeps its rate."""
+
+
+@contextmanager
+def open_links(name: str, plan: Plan) -> Iterator[Link]:
+    """The links of this name for all jobs of a plan; they are gone afterwards."""
+    if name not in LINKS:
+        raise UnknownName("link", name, LINKS)
+    try:
+        links = None if name == "user-space" else NamespaceLinks(plan.jobs)
+    except MissingEngine:
+        if name == "namespaces":
+            raise
+        links = None
+    with links or nullcontext():
+        yield links or UserSpaceLinks()
+
+
+class UserSpaceLinks:
+    """Loopback sockets; the devices keep their rates."""
+
+    name = "user-space"
+
+    def listener(self, backlog: int) -> socket.socket:
+        return socket.create_server(("127.0.0.1", 0), backlog=backlog)
+
+    def device(self, *arguments: str) -> Process:
+        return Process("device.py", *arguments)
+
+    def priority(self, number: int) -> int:
+        del number
+        return 0
+
+
+class NamespaceLinks:
+    """A namespace for the site and one for the devices, with a token bucket for each job on their side of the cable."""
+
+    name = "namespaces"
+
+    def __init__(self, jobs: tuple[Job, ...]) -> None:
+        check_commands()
+        self.site, self.devices = Namespace(), Namespace()
+        try:
+            lay_cable(self.site, self.devices)
+            self.devices.command("tc qdisc add dev cable root handle 1: htb")
+            for number, job in enumerate(jobs):
+                self._shape(FIRST_CLASS + number, job)
+        except BaseException:
+            self.close()
+            raise
+
+    def _shape(self, minor: int, job: Job) -> None:
+        """Rates of the kernel count whole frames, of which the last may be short, and the first one goes at once."""
+        num_frames = math.ceil(job.num_bytes / PAYLOAD_BYTES)
+        wire_bytes = job.num_bytes + num_frames * (FRAME_BYTES - PAYLOAD_BYTES)
+        rate_bps = max(8_000, round(8 * (wire_bytes - FRAME_BYTES) / (job.upload_s - job.begin_s)))
+        shape = f"rate {rate_bps}bit burst {FRAME_BYTES} cburst {FRAME_BYTES} quantum {FRAME_BYTES}"
+        self.devices.command(f"tc class add dev cable parent 1: classid 1:{minor:x} htb {shape}")
+
+    def listener(self, backlog: int) -> socket.socket:
+        return self.site.do(lambda: socket.create_server((LEFT, 0), backlog=backlog))
+
+    def device(self, *arguments: str) -> Process:
+        return self.devices.do(lambda: Process("device.py", *arguments))
+
+    def priority(self, number: int) -> int:
+        return ROOT + FIRST_CLASS + number
+
+    def close(self) -> None:
+        self.site.close()
+        self.devices.close()
+
+    def __enter__(self) -> NamespaceLinks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

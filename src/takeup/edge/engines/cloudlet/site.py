@@ -1,0 +1,202 @@
+"""The site: takes the bytes of all devices, hands out turns on its cores, and writes down what happened when.
+
+One loop waits for connections, bytes, cores that are done, and the next planned start. A connection must first say the
+secret of its device; it may then send exactly the bytes of that device, and no more are read. A core is given its next
+job while it still runs another, as soon as it is sure which one that is: so no time is lost between the two.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from takeup.edge.engines.cloudlet.plan import Job
+from takeup.edge.engines.cloudlet.processes import Process
+from takeup.edge.engines.cloudlet.turns import Queue, Rule
+
+__all__ = ["TOKEN_BYTES", "Core", "Record", "Site"]
+
+TOKEN_BYTES = 32
+MOST_AT_A_CORE = 2  # a job that runs, and one that is next
+READ_BYTES = 64 * 1024
+LONGEST_WAIT_S = 0.05  # between two looks at what no file tells: processes that are gone
+MOST_STRANGERS = 64  # connections that have not said who they are
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """What has happened to a job so far; moments of the monotonic clock."""
+
+    job: Job
+    connected: bool = False
+    num_received: int = 0
+    uploaded_s: float | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    core: int | None = None
+    failure: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.ended_s is not None or bool(self.failure)
+
+
+@dataclass(slots=True, eq=False)
+class Core:
+    """A process that runs jobs: one now, one next; and when it should be through with them."""
+
+    number: int
+    process: Process
+    records: list[Record] = field(default_factory=list)
+    free_s: float = 0.0
+
+
+class Site:
+    """Plays the part of the cloudlet for jobs, whose devices know their tokens, on cores."""
+
+    def __init__(self, listener: socket.socket, jobs: Sequence[Job], tokens: Sequence[str], rule: Rule) -> None:
+        self.records = [Record(job) for job in jobs]
+        self._by_token = {token.encode(): record for token, record in zip(tokens, self.records, strict=True)}
+        self._queue = Queue(jobs, rule)
+        self._cores: list[Core] = []
+        self._zero_s = float("inf")
+        self._strangers: set[socket.socket] = set()
+        self._selector = selectors.SelectSelector()  # others wake up to a millisecond late
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
+
+    def gather(self, devices: Sequence[Process], limit_s: float) -> None:
+        """Wait until every device has connected; who has not by then, or is gone, has failed."""
+        until_s = time.monotonic() + limit_s
+        self._loop(lambda: all(self._here_or_gone(*pair) for pair in zip(self.records, devices, strict=True)), until_s)
+        for record in self.records:
+            if not record.connected:
+                self._fail(record, "its device did not connect")
+
+    def _here_or_gone(self, record: Record, device: Process) -> bool:
+        return record.connected or record.is_over or device.is_gone()
+
+    def run(self, cores: Sequence[Process], zero_s: float, limit_s: float) -> None:
+        """Let everything happen, from the moment `zero_s` on, for so many seconds at most."""
+        self._zero_s = zero_s
+        self._cores = [Core(number, process) for number, process in enumerate(cores)]
+        for core in self._cores:
+            self._selector.register(core.process, selectors.EVENT_READ, partial(self._hear, core))
+        self._loop(lambda: all(record.is_over for record in self.records), zero_s + limit_s)
+        for record in self.records:
+            self._fail(record, f"it was not done after {limit_s:.1f} s")
+
+    def close(self) -> None:
+        """Hang up on everybody, and listen no more; the cores belong to others."""
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+        self._selector.close()
+
+    def _loop(self, is_done: Callable[[], bool], until_s: float) -> None:
+        while not is_done() and (now_s := time.monotonic()) < until_s:
+            wait_s = min(LONGEST_WAIT_S, until_s - now_s, self._hand_out_turns(now_s))
+            for key, _ in self._selector.select(wait_s):
+                key.data()
+
+    # Cores ------------------------------------------------------------------------------------------------------------
+
+    def _hand_out_turns(self, now_s: float) -> float:
+        """Give the cores what they can have; how long to wait at most for the next."""
+        while (taken := self._next_turn(now_s)) is not None:
+            self._give(*taken, now_s)
+        wake_s = None if all(core.records for core in self._cores) else self._queue.wake_s()
+        return LONGEST_WAIT_S if wake_s is None else max(0.0, self._zero_s + wake_s - time.monotonic())
+
+    def _next_turn(self, now_s: float) -> tuple[Core, Job] | None:
+        """A job that can be given away now, and the core that is, or will be, free first."""
+        core = min(self._cores, key=lambda core: core.free_s if core.records else 0.0, default=None)
+        if core is None or len(core.records) == MOST_AT_A_CORE:
+            return None
+        job = self._queue.take_ahead()
+        if job is None and not core.records:
+            job = self._queue.take(now_s - self._zero_s)
+        return None if job is None else (core, job)
+
+    def _give(self, core: Core, job: Job, now_s: float) -> None:
+        record = next(record for record in self.records if record.job is job)
+        record.core = core.number
+        core.records.append(record)
+        not_before_s = self._zero_s + self._queue.not_before_s(job)
+        core.free_s = max(now_s, core.free_s, not_before_s) + job.run_s
+        core.process.tell(f"{not_before_s!r} {job.run_s!r}")
+
+    def _hear(self, core: Core) -> None:
+        words = core.process.hear()
+        if not words or len(words) > 2 * len(core.records):
+            self._lose(core)
+            return
+        for begin_s, end_s in zip(words[::2], words[1::2], strict=True):
+            record = core.records.pop(0)
+            record.started_s, record.ended_s = float(begin_s), float(end_s)
+
+    def _lose(self, core: Core) -> None:
+        """A core has stopped: what it ran is lost, what it would have run next may run elsewhere."""
+        self._cores.remove(core)
+        self._selector.unregister(core.process)
+        for record in core.records[1:]:
+            self._queue.put_back(record.job)
+        for record in core.records[:1] if self._cores else self.records:
+            self._fail(record, f"core {core.number} stopped")
+
+    # Connections ------------------------------------------------------------------------------------------------------
+
+    def _accept(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        if len(self._strangers) >= MOST_STRANGERS:
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._strangers.add(connection)
+        self._selector.register(connection, selectors.EVENT_READ, partial(self._greet, connection, b""))
+
+    def _greet(self, connection: socket.socket, said: bytes) -> None:
+        said += _read(connection, TOKEN_BYTES - len(said)) or b"\n"  # no token has a line break
+        if len(said) < TOKEN_BYTES and not said.endswith(b"\n"):
+            self._selector.modify(connection, selectors.EVENT_READ, partial(self._greet, connection, said))
+            return
+        self._strangers.discard(connection)
+        record = self._by_token.pop(said, None)
+        if record is None or record.is_over:
+            self._hang_up(connection)
+            return
+        record.connected = True
+        self._selector.modify(connection, selectors.EVENT_READ, partial(self._receive, connection, record))
+
+    def _receive(self, connection: socket.socket, record: Record) -> None:
+        received = _read(connection, min(READ_BYTES, record.job.num_bytes - record.num_received))
+        record.num_received += len(received)
+        if not received:
+            self._hang_up(connection)
+            self._fail(record, f"its link broke after {record.num_received} of {record.job.num_bytes} bytes")
+        elif record.num_received == record.job.num_bytes:
+            record.uploaded_s = time.monotonic()
+            self._hang_up(connection)
+            self._queue.complete(record.job)
+
+    def _hang_up(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        connection.close()
+
+    def _fail(self, record: Record, failure: str) -> None:
+        if not record.is_over:
+            record.failure = failure
+            self._queue.drop(record.job)
+
+
+def _read(connection: socket.socket, num_bytes: int) -> bytes:
+    """What has come; nothing if the other side is gone, however it went."""
+    try:
+        return connection.recv(num_bytes)
+    except OSError:
+        return b""

@@ -1,0 +1,64 @@
+"""Whose turn it is on a core. A task runs to its end, and only after its upload is complete.
+
+planned     each at its planned start; the earliest start first, where several are due
+early       in the order of planned starts, as soon as it is complete and all before it have begun; at its planned start
+            it does not wait for those any longer
+edf         whoever is complete and has the earliest deadline, at once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+from takeup.edge.engines.cloudlet.plan import Job
+
+__all__ = ["RULES", "Queue", "Rule"]
+
+Rule = Literal["planned", "early", "edf"]
+RULES: tuple[str, ...] = get_args(Rule)
+
+
+class Queue:
+    """Jobs that have not been given to a core, from the first in line to the last, and which of them are complete."""
+
+    def __init__(self, jobs: Iterable[Job], rule: Rule) -> None:
+        self._rule = rule
+        self._waiting = sorted(jobs, key=self._place)
+        self._complete: set[int] = set()
+
+    def _place(self, job: Job) -> tuple[float, float, int]:
+        return (job.due_s if self._rule == "edf" else job.start_s, job.due_s, job.device)
+
+    def complete(self, job: Job) -> None:
+        """All bytes of a job are there."""
+        self._complete.add(job.device)
+
+    def drop(self, job: Job) -> None:
+        """A job will never run."""
+        self._waiting = [other for other in self._waiting if other is not job]
+
+    def put_back(self, job: Job) -> None:
+        """A job was taken, but could not run."""
+        self._waiting = sorted([*self._waiting, job], key=self._place)
+
+    def not_before_s(self, job: Job) -> float:
+        """When a job may begin at the earliest, once it is complete."""
+        return job.start_s if self._rule == "planned" else 0.0
+
+    def take_ahead(self) -> Job | None:
+        """The job that comes next, whatever is uploaded until then; None if that is open."""
+        is_sure = bool(self._waiting) and self._waiting[0].device in self._complete
+        return self._waiting.pop(0) if is_sure else None
+
+    def take(self, now_s: float) -> Job | None:
+        """The job that a free core begins now, if there is one."""
+        complete = [job for job in self._waiting if job.device in self._complete]
+        job = next((job for job in complete if self._rule == "edf" or job.start_s <= now_s), None)
+        if job is not None:
+            self.drop(job)
+        return job
+
+    def wake_s(self) -> float | None:
+        """When time alone lets a job begin; None if an upload must come first."""
+        return min((job.start_s for job in self._waiting if job.device in self._complete), default=None)

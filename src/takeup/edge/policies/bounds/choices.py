@@ -1,0 +1,81 @@
+"""An easier problem: everyone chooses how many subcarriers, nobody asks which, and cores are asked about spans of time.
+
+How it works. A device that offloads with k subcarriers saves at most what its k best ones would save if the CPU waited
+until its deadline allows no more. Between a moment r and a deadline d no more than m (d - r) can be run on m cores,
+among the tasks that cannot be uploaded before r and are due by d. Every real allocation keeps these rules, so the best
+choice is worth at least as much as any of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array, vstack
+
+from takeup.edge.energy import oracle
+from takeup.edge.model import Instance
+
+__all__ = ["Choices", "choices_of", "rows_of"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+MOMENTS = (0.0, 0.25, 0.5, 0.75)  # quantiles of the earliest ends of uploads
+MOST_DEADLINES = 60  # that the cores are asked about
+
+
+class Choices(NamedTuple):
+    """Devices with a number of subcarriers each: what they add at most, and when they are uploaded at the earliest."""
+
+    device: Ints
+    size: Ints
+    value_j: Floats
+    uploaded_s: Floats
+
+
+def choices_of(instance: Instance, devices: Ints) -> Choices:
+    """All choices of these devices that save anything."""
+    ranked = -np.sort(-instance.gain_to_noise[devices], axis=1)
+    table = oracle(ranked, instance.bits[devices], instance.radio)
+    windows_s = (instance.deadlines_s - instance.run_s - instance.releases_s)[devices]
+    values_j = instance.worth_j[devices, None] - table.prefixes(windows_s).energy_j
+    rows, columns = np.nonzero((values_j > 0) & _is_allowed(instance))
+    uploaded_s = instance.releases_s[devices[rows]] + table.shortest_s[rows, columns]
+    return Choices(devices[rows], columns + 1, values_j[rows, columns], uploaded_s)
+
+
+def _is_allowed(instance: Instance) -> npt.NDArray[np.bool_]:
+    sizes = np.arange(1, instance.num_subcarriers + 1)
+    return np.isin(sizes, instance.group_sizes) if instance.group_sizes else np.ones(len(sizes), np.bool_)
+
+
+def rows_of(instance: Instance, choices: Choices) -> tuple[csr_array, Ints]:
+    """The rules as rows whose right side is one, and what each is about: 0 a device, 1 subcarriers, 2 CPU time."""
+    count = len(choices.device)
+    devices, places = np.unique(choices.device, return_inverse=True)
+    once = csr_array((np.ones(count), (places, np.arange(count))), shape=(len(devices), count))
+    radio = csr_array((choices.size / instance.num_subcarriers)[None, :])
+    cpu = csr_array(_cpu_rows(instance, choices))
+    kinds = np.repeat([0, 1, 2], [len(devices), 1, cpu.shape[0]])
+    return vstack([once, radio, cpu], format="csr"), kinds
+
+
+def _spread(moments_s: Floats) -> Floats:
+    """At most so many of them, evenly among all, with the last."""
+    step = -(-len(moments_s) // MOST_DEADLINES)
+    return moments_s[::-1][::step]
+
+
+def _cpu_rows(instance: Instance, choices: Choices) -> Floats:
+    """For every moment and deadline, the share of the time between them that each choice takes."""
+    moments_s = np.unique(np.quantile(choices.uploaded_s, MOMENTS, method="lower"))[:, None, None]
+    deadlines_s = instance.deadlines_s[choices.device]
+    due_s = _spread(np.unique(deadlines_s))[None, :, None]
+    inside = (choices.uploaded_s >= moments_s) & (deadlines_s <= due_s)
+    room_s = np.where(due_s > moments_s, instance.num_cores * (due_s - moments_s), np.inf)
+    shares = np.where(inside, instance.run_s[choices.device] / room_s, 0.0).reshape(-1, len(choices.device))
+    says_something = shares.sum(axis=1) > 1.0  # otherwise all of them together keep it
+    rows: Floats = shares[says_something]
+    return rows

@@ -1,0 +1,7 @@
+"""Compiled parts of the bounds: `groups` has what uploads cost, `pricing` the best columns, `search` all plans."""
+
+from __future__ import annotations
+
+from takeup.core.compiled import drop_stale_code
+
+drop_stale_code(__file__)

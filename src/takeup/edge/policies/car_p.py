@@ -1,0 +1,62 @@
+"""CAR by priority: admit devices in an order that is fixed beforehand, each with the least that it needs.
+
+Wang, Huang, Yang, Pan, Wang: Unified Offloading Decision Making and Resource Allocation in ME-RAN, IEEE Transactions on
+Vehicular Technology 2019 (arXiv 1705.10384). Every device first decides by itself whether offloading can be in its
+interest. The site then goes through those who ask, and admits whoever fits beside those admitted before; nobody is
+taken back. Devices that cannot finish their task themselves come first. The others come by the energy they save (CAR-E
+in the paper) or by the rate they need, the smallest first (CAR-D).
+
+Our reading: both orders are tried and the better plan is the answer. Powers, groups, turns on the CPU and left-over
+subcarriers are as in the joint policy, so that only the order of admission differs from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.edge.model import Answer, Instance
+from takeup.edge.policies.joint import accept, consider
+from takeup.edge.policies.plan import Plan, Site
+from takeup.edge.policies.radio import hand_out, why_not
+
+__all__ = ["CarByPriority"]
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class CarByPriority:
+    """Admit in the order of savings or of rates, whichever ends up better."""
+
+    name: str = "car_p"
+    ignores_cpu: bool = False
+
+    def allocate(self, instance: Instance) -> Answer:
+        """The allocation of the better order."""
+        site = Site(instance)
+        promising = site.promising()
+        plans = [_admit(site, order) for order in _orders(site, promising)]
+        best = max(plans, key=Plan.worth_j)
+        return best.answer(self.name, why_not(site, promising))
+
+
+def _orders(site: Site, devices: Ints) -> list[Ints]:
+    """Who cannot do without comes first; then the largest saving, or the smallest rate."""
+    instance = site.instance
+    can_wait = ~instance.too_slow[devices]
+    costs_j = site.smallest_groups(devices, site.all_subcarriers, site.latest_s[devices])[1]
+    rates_bps = instance.bits[devices] / (site.latest_s - instance.releases_s)[devices]
+    return [devices[np.lexsort((key, can_wait))] for key in (costs_j - site.worth_j[devices], rates_bps)]
+
+
+def _admit(site: Site, waiting: Ints) -> Plan:
+    """Let in whoever is next and fits; who does not fit now never will."""
+    plan = Plan(site)
+    while len((newcomers := consider(plan, waiting)).devices):
+        accept(plan, newcomers, 0)
+        waiting = newcomers.devices[1:]
+    hand_out(plan)
+    return plan

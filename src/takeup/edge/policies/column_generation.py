@@ -1,0 +1,143 @@
+"""Column generation: the best mix of good columns, made whole, as a plan; with the bound that the prices give.
+
+How it works. Prices for subcarriers and CPU time bring up, for every device, groups and turns that are worth their
+price (`bounds.generate`). The best whole columns that fit together are a set of devices with groups. Their turns are
+set again, as late as possible; whoever cannot be in time leaves, whoever fits joins, and what is left over is handed
+out. The answer is the better of this and `joint_plus`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.edge.model import Answer, Instance
+from takeup.edge.policies.bounds.generate import Generated, Pricer, Rounds, generate
+from takeup.edge.policies.bounds.listed import can_list, list_groups
+from takeup.edge.policies.bounds.listed_pricer import ListedPricer
+from takeup.edge.policies.bounds.master import Columns, Grid, grid_of, whole_mix
+from takeup.edge.policies.bounds.priced import price
+from takeup.edge.policies.bounds.wide_pricer import BothPricers, WidePricer
+from takeup.edge.policies.exchange import exchange
+from takeup.edge.policies.joint import grow, settle
+from takeup.edge.policies.joint_plus import JointPlus
+from takeup.edge.policies.plan import Plan, Site
+from takeup.edge.policies.radio import hand_out, why_not
+
+__all__ = ["ColumnGeneration", "can_generate", "columns_for", "mixed"]
+
+Floats = npt.NDArray[np.float64]
+
+NUM_SLOTS = 16
+ROUNDS = Rounds(60, 6)
+MOST_ENTRIES = 400_000  # of device, slot and listed group
+MOST_BITS = 62  # subcarriers in a mask
+MOST_DEVICES = 200
+MOST_COLUMNS = 600  # in the program of whole columns
+MOST_NODES = 50
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnGeneration:
+    """The better of `joint_plus` and of a plan made of the columns that prices bring up."""
+
+    rounds: Rounds = ROUNDS
+    name: str = "cg"
+    ignores_cpu: bool = False
+
+    def allocate(self, instance: Instance) -> Answer:
+        """The better allocation, with a bound."""
+        known = replace(JointPlus(with_bound=False).allocate(instance), policy=self.name)
+        if not can_generate(instance):
+            return replace(known, bound_j=max(known.worth_j, price(instance).bound_j))
+        generated = columns_for(instance, known, self.rounds)
+        answer = mixed(instance, known, generated)
+        return replace(answer, bound_j=max(answer.worth_j, generated.bound_j))
+
+
+def can_generate(instance: Instance) -> bool:
+    """Whether the devices are few enough, and groups of one subcarrier can be listed for all of them."""
+    return 0 < instance.num_devices <= MOST_DEVICES and (
+        can_list(instance, NUM_SLOTS) or (_listed_size(instance) > 0 and not instance.radio.modulations)
+    )
+
+
+def columns_for(instance: Instance, known: Answer, rounds: Rounds = ROUNDS) -> Generated:
+    """Columns and prices, and a bound with a little for rounding."""
+    grid = grid_of(instance, NUM_SLOTS)
+    generated = generate(instance, grid, _pricer(instance, grid), known.worth_j, rounds)
+    return generated._replace(bound_j=generated.bound_j * (1 + ROUNDING))
+
+
+def _pricer(instance: Instance, grid: Grid) -> Pricer:
+    if can_list(instance, NUM_SLOTS):
+        return ListedPricer(instance, list_groups(instance), grid)
+    size = _listed_size(instance)
+    small = ListedPricer(instance, list_groups(instance, size), grid)
+    return BothPricers(small, WidePricer(instance, grid, size + 1))
+
+
+def _listed_size(instance: Instance) -> int:
+    """Up to how many subcarriers all groups are listed; above, duality has to do."""
+    if instance.num_subcarriers > MOST_BITS:
+        return 0
+    count, groups, size = instance.num_subcarriers, 1, 0
+    listed = 0
+    while size < count - 1:
+        groups = groups * (count - size) // (size + 1)
+        listed += groups
+        if listed * instance.num_devices * NUM_SLOTS > MOST_ENTRIES:
+            break
+        size += 1
+    return size
+
+
+def mixed(instance: Instance, known: Answer, generated: Generated) -> Answer:
+    """The better of the known plan and the one made of whole columns."""
+    grid = grid_of(instance, NUM_SLOTS)
+    columns = _promising(instance, grid, generated, known.worth_j)
+    if len(columns.device) == 0:
+        return known
+    chosen = columns.only(whole_mix(instance, grid, columns, MOST_NODES))
+    site = Site(instance)
+    plan = Plan(site)
+    for device, members in zip(chosen.device.tolist(), chosen.members, strict=True):
+        plan.groups[device] = np.flatnonzero(members).tolist()
+    _repair(plan)
+    answer = plan.answer(known.policy, why_not(site, site.promising()))
+    return answer if answer.worth_j > known.worth_j else known
+
+
+def _promising(instance: Instance, grid: Grid, generated: Generated, known_j: float) -> Columns:
+    """Columns that the prices do not rule out of a plan better than the known one, the best of them, each once."""
+    columns, duals = generated.columns, generated.duals
+    usage = grid.usage(columns.start_s, instance.run_s[columns.device])
+    profits_j = columns.value_j - columns.members @ duals.subcarriers_j - usage @ duals.slots_j
+    most_j = np.maximum(0.0, generated.profits_j.max(axis=1, initial=0.0))[columns.device]
+    promises_j = generated.bound_j - most_j + profits_j
+    keys = np.column_stack([columns.device, np.round(columns.start_s, 9), columns.members])
+    first = np.unique(keys, axis=0, return_index=True)[1]
+    first = first[promises_j[first] > known_j]
+    return columns.only(first[np.argsort(-promises_j[first], kind="stable")][:MOST_COLUMNS])
+
+
+def _repair(plan: Plan) -> None:
+    """Turns as late as possible without those who cannot be in time; then whoever fits, and all subcarriers."""
+    settle(plan)
+    while plan.groups:
+        late = [device for device, cost_j in zip(plan.groups, _costs(plan), strict=True) if not cost_j < np.inf]
+        if not late:
+            break
+        del plan.groups[min(late, key=lambda device: float(plan.site.worth_j[device]))]
+        settle(plan)
+    grow(plan, np.setdiff1d(plan.site.promising(), plan.devices))
+    hand_out(plan)
+    exchange(plan)
+
+
+def _costs(plan: Plan) -> list[float]:
+    costs: list[float] = plan.uploads().energy_j.tolist()
+    return costs

@@ -1,0 +1,92 @@
+"""Exact: the best allocation there is, where all groups of subcarriers can be listed; with a proof.
+
+How it works. A plan to begin with comes from `joint_plus`. Prices for subcarriers and CPU time tell what devices could
+gain at most (`bounds.generate`). With them all plans are searched, except where the prices prove that nothing better is
+to be found (`bounds.fast.search`). Time is not cut into pieces: starts and energies are those of the real problem.
+
+Where an instance is too large to list its groups, or to search through, the answer is the best plan found, and its
+bound says how far it may be from the best.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.edge.model import Answer, Instance
+from takeup.edge.policies.bounds.fast.search import Judge, Tasks, search
+from takeup.edge.policies.bounds.fast.sharing import share
+from takeup.edge.policies.bounds.generate import Generated, Rounds, generate
+from takeup.edge.policies.bounds.listed import can_list, group_of, list_groups
+from takeup.edge.policies.bounds.listed_pricer import ListedPricer
+from takeup.edge.policies.bounds.master import Grid, grid_of
+from takeup.edge.policies.bounds.priced import price
+from takeup.edge.policies.joint_plus import JointPlus
+from takeup.edge.policies.plan import Plan, Site
+from takeup.edge.policies.radio import why_not
+
+__all__ = ["Exact", "Proof", "prove"]
+
+Floats = npt.NDArray[np.float64]
+
+NUM_SLOTS = 24
+FEW = 100_000  # choices of device, slot and group, up to which prices need not be very good
+QUICK, CAREFUL = Rounds(60, 0), Rounds(80, 8)
+MOST_WORK = 100_000_000  # pairs of masks that the search looks at: about a second
+CLOSE = 1e-6  # of the worth; a plan that is better by less is not looked for
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Search all plans, as far as `most_work` goes."""
+
+    most_work: int = MOST_WORK
+    name: str = "exact"
+    ignores_cpu: bool = False
+
+    def allocate(self, instance: Instance) -> Answer:
+        """The best allocation, with a bound that is next to it unless the instance is too large."""
+        known = replace(JointPlus(with_bound=False).allocate(instance), policy=self.name)
+        if not can_list(instance, NUM_SLOTS):
+            return replace(known, bound_j=max(known.worth_j, price(instance).bound_j))
+        return prove(instance, known, self.most_work).answer
+
+
+class Proof(NamedTuple):
+    """The best plan of a search, with its bound, and what the prices alone said before."""
+
+    answer: Answer
+    generated: Generated
+
+
+def prove(instance: Instance, known: Answer, most_work: int = MOST_WORK) -> Proof:
+    """A better plan than the known one, or a bound close to it; the groups of the instance must be listable."""
+    groups, grid = list_groups(instance), grid_of(instance, NUM_SLOTS)
+    size = instance.num_devices * NUM_SLOTS << instance.num_subcarriers
+    rounds = QUICK if size <= FEW else CAREFUL
+    generated = generate(instance, grid, ListedPricer(instance, groups, grid), known.worth_j, rounds)
+    tasks = Tasks(instance.deadlines_s, instance.run_s, instance.releases_s, instance.worth_j, instance.num_cores)
+    found = search(groups, tasks, _judge(instance, grid, generated), known.worth_j, CLOSE, most_work)
+    windows_s = found.start_s - instance.releases_s[found.devices]
+    masks = share(groups, found.devices, windows_s).tolist()
+    plan = Plan(Site(instance))
+    for device, mask, start_s in zip(found.devices.tolist(), masks, found.start_s.tolist(), strict=True):
+        plan.groups[device], plan.limits_s[device] = group_of(mask), start_s
+    answer = plan.answer(known.policy, why_not(plan.site, plan.site.promising())) if plan.groups else known
+    best = answer if answer.worth_j > known.worth_j else known
+    bound_j = min(found.bound_j, generated.bound_j) * (1 + ROUNDING)
+    return Proof(replace(best, bound_j=max(best.worth_j, bound_j)), generated)
+
+
+def _judge(instance: Instance, grid: Grid, generated: Generated) -> Judge:
+    """The prices in the form in which the search asks for them."""
+    of_mask_j = np.zeros(1)
+    for price_j in generated.duals.subcarriers_j.tolist():
+        of_mask_j = np.concatenate([of_mask_j, of_mask_j + price_j])
+    profits_j = np.maximum.accumulate(np.maximum(0.0, generated.profits_j), axis=1)
+    omega = np.concatenate([[0.0], np.cumsum(generated.duals.slots_j)]) / instance.num_cores
+    return Judge(grid.edges_s, omega, of_mask_j[::-1].copy(), profits_j)

@@ -1,0 +1,12 @@
+"""Compiled plans: the joint policies on flat arrays, for the usual radio and any group of subcarriers.
+
+`shapes` has the arrays, `oracle` the energy of one upload, `plans` who joins and leaves, `grow` the greedy choice,
+`exchange` better groups and turns for the same devices, `search` other devices, `solve` the kernel that Python calls,
+and `answers` the way there and back. Tests hold `joint` equal to the plain policy beside this folder.
+"""
+
+from __future__ import annotations
+
+from takeup.core.compiled import drop_stale_code
+
+drop_stale_code(__file__)

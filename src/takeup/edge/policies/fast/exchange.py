@@ -1,0 +1,123 @@
+"""Better groups and turns for the same devices: subcarriers move or change places, neighbours swap turns."""
+
+from __future__ import annotations
+
+from takeup.core.compiled import bare
+from takeup.edge.policies.fast.oracle import cost_by
+from takeup.edge.policies.fast.plans import copy, insert, price, settle, worth
+from takeup.edge.policies.fast.shapes import NOBODY, Cell, Plans, Room
+
+__all__ = ["exchange", "swap_turns"]
+
+WORTH_IT = 1e-9  # of all there is to gain; a smaller gain is rounding
+
+
+@bare
+def exchange(cell: Cell, plans: Plans, room: Room, plan: int) -> None:
+    """Carry out the best move or swap of subcarriers, as long as one makes uploads cheaper.
+
+    `less_j[x, y]` is what the owner of x pays with y in its place, `less_j[x, -1]` with nothing; `more_j[seat, x]` is
+    what a seat pays with x on top. A subcarrier that nobody has costs nothing.
+    """
+    for seat in range(plans.num_seated[plan]):
+        _price_changes(cell, plans, room, plan, seat)
+    while True:
+        gain_j, giver, taker, taken, given = _best_change(plans, room, plan)
+        if gain_j <= 0.0:
+            return
+        _hand_over(cell, plans, plan, giver, taker, taken)
+        if given != NOBODY:
+            _hand_over(cell, plans, plan, taker, giver, given)
+        for seat in (giver, taker):
+            if seat != NOBODY:
+                price(cell, plans, plan, seat)
+                _price_changes(cell, plans, room, plan, seat)
+
+
+@bare
+def _price_changes(cell: Cell, plans: Plans, room: Room, plan: int, seat: int) -> None:
+    """Fill the rows of a seat."""
+    each = plans.seats[plan, seat]
+    num_subcarriers = plans.owner.shape[1]
+    window_s = each.start_s - cell.devices[each.device].release_s
+    plans.work[0] += (each.size + 1) * num_subcarriers
+    for leaves in range(each.size + 1):
+        for joins in range(num_subcarriers + (leaves < each.size)):
+            kept = 0
+            for index in range(each.size):
+                if index != leaves:
+                    plans.group[kept] = plans.groups[plan, seat, index]
+                    kept += 1
+            if joins < num_subcarriers:
+                if plans.owner[plan, joins] == each.device:
+                    continue
+                insert(cell, each.device, plans.group, kept, joins)
+                kept += 1
+            cost_j = cost_by(cell, each.device, plans.group, kept, window_s)
+            if leaves < each.size:
+                room.less_j[plans.groups[plan, seat, leaves], joins] = cost_j
+            else:
+                room.more_j[seat, joins] = cost_j
+
+
+@bare
+def _best_change(plans: Plans, room: Room, plan: int) -> tuple[float, int, int, int, int]:
+    """The largest gain, who gives to whom, which subcarrier, and which one comes back for it (-1: none)."""
+    num_subcarriers = plans.owner.shape[1]
+    total_j = 0.0
+    for seat in range(plans.num_seated[plan]):
+        total_j += plans.seats[plan, seat].cost_j
+    best_j, best = WORTH_IT * total_j, (NOBODY, NOBODY, NOBODY, NOBODY)
+    for taken in range(num_subcarriers):
+        giver, giver_j, without_j = NOBODY, 0.0, 0.0
+        if plans.owner[plan, taken] != NOBODY:
+            giver = plans.seat_of[plan, plans.owner[plan, taken]]
+            giver_j, without_j = plans.seats[plan, giver].cost_j, room.less_j[taken, num_subcarriers]
+        for taker in range(plans.num_seated[plan]):
+            gain_j = giver_j + plans.seats[plan, taker].cost_j - without_j - room.more_j[taker, taken]
+            if taker != giver and gain_j > best_j:
+                best_j, best = gain_j, (giver, taker, taken, NOBODY)
+        for given in range(num_subcarriers):
+            if plans.owner[plan, given] in (NOBODY, plans.owner[plan, taken]):
+                continue
+            taker = plans.seat_of[plan, plans.owner[plan, given]]
+            instead_j = 0.0 if giver == NOBODY else room.less_j[taken, given]
+            gain_j = giver_j + plans.seats[plan, taker].cost_j - instead_j - room.less_j[given, taken]
+            if gain_j > best_j:
+                best_j, best = gain_j, (giver, taker, taken, given)
+    return (best_j if best[2] != NOBODY else 0.0), best[0], best[1], best[2], best[3]
+
+
+@bare
+def _hand_over(cell: Cell, plans: Plans, plan: int, giver: int, taker: int, subcarrier: int) -> None:
+    """A subcarrier leaves one group for another; either may be nobody's."""
+    if giver != NOBODY:
+        kept = 0
+        for index in range(plans.seats[plan, giver].size):
+            if plans.groups[plan, giver, index] != subcarrier:
+                plans.groups[plan, giver, kept] = plans.groups[plan, giver, index]
+                kept += 1
+        plans.seats[plan, giver].size = kept
+    plans.owner[plan, subcarrier] = NOBODY
+    if taker != NOBODY:
+        each = plans.seats[plan, taker]
+        insert(cell, each.device, plans.groups[plan, taker], each.size, subcarrier)
+        each.size += 1
+        plans.owner[plan, subcarrier] = each.device
+
+
+@bare
+def swap_turns(cell: Cell, plans: Plans, plan: int, trial: int) -> bool:
+    """Swap neighbours on the cores while that makes the plan better; whether it did. `trial` is room to try in."""
+    now_j, did, again = worth(cell, plans, plan), False, True
+    while again:
+        again = False
+        for turn in range(plans.num_seated[plan] - 1):
+            copy(plans, plan, trial)
+            first, second = plans.seats[trial, turn].order, plans.seats[trial, turn + 1].order
+            plans.seats[trial, turn].order, plans.seats[trial, turn + 1].order = second, first
+            if settle(cell, plans, trial) and worth(cell, plans, trial) > now_j * (1.0 + WORTH_IT):
+                copy(plans, trial, plan)
+                now_j = worth(cell, plans, plan)
+                did = again = True
+    return did

@@ -1,0 +1,136 @@
+"""The greedy choice: the smallest group of a newcomer, what it adds, and who gets what is left over."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from takeup.core.compiled import bare
+from takeup.edge.policies.fast.board import measure
+from takeup.edge.policies.fast.oracle import cost_by
+from takeup.edge.policies.fast.plans import add, cost_until, insert, price, settle, try_starts
+from takeup.edge.policies.fast.shapes import NOBODY, Cell, Plans, Room
+
+__all__ = ["gain_of", "grow", "hand_out", "smallest_group"]
+
+WORTH_IT = 1e-12  # of the energy of an upload; a smaller reduction is rounding
+A_LITTLE = 1e-9  # hopes are a little higher than computed, so that rounding disappoints nobody
+
+
+@bare
+def smallest_group(cell: Cell, plans: Plans, plan: int, device: int, window_s: float) -> tuple[int, float]:
+    """The fewest free subcarriers that make an upload worth it, in `plans.group`: how many (0: none), and the cost."""
+    need = cell.devices[device].bits_per_hz / window_s
+    sum_logs, sum_inverse, size = 0.0, 0.0, 0
+    for rank in range(plans.owner.shape[1]):
+        subcarrier = cell.channels[device, rank].best
+        if plans.owner[plan, subcarrier] != NOBODY:
+            continue
+        channel = cell.channels[device, subcarrier]
+        if size > 0 and cell.max_power_w + sum_inverse <= size * channel.inverse:
+            return 0, np.inf  # not even with all the power would it be used, nor would any after it
+        plans.group[size] = subcarrier
+        size += 1
+        sum_logs += channel.log
+        sum_inverse += channel.inverse
+        if size * np.log2((cell.max_power_w + sum_inverse) / size) + sum_logs < need:
+            continue
+        plans.work[0] += 1
+        cost_j = cost_by(cell, device, plans.group, size, window_s)
+        if cost_j < cell.devices[device].worth_j:
+            return size, cost_j
+    return 0, np.inf
+
+
+@bare
+def gain_of(cell: Cell, plans: Plans, plan: int, device: int) -> tuple[float, int]:
+    """What a newcomer adds to the plan, and the size of its group in `plans.group`; -inf and 0 if it adds nothing."""
+    own_s = try_starts(cell, plans, plan, device)
+    if np.isnan(own_s):
+        return -np.inf, 0
+    size, cost_j = smallest_group(cell, plans, plan, device, own_s - cell.devices[device].release_s)
+    gain_j = cell.devices[device].worth_j - cost_j
+    for seat in range(plans.num_seated[plan]):
+        if gain_j <= 0.0:
+            return -np.inf, 0
+        each = plans.seats[plan, seat]
+        if each.new_s != each.start_s:
+            gain_j -= cost_until(cell, plans, plan, seat, each.new_s) - each.cost_j
+    return (gain_j, size) if gain_j > 0.0 else (-np.inf, 0)
+
+
+@bare
+def grow(cell: Cell, plans: Plans, room: Room, plan: int, metric: int, most_asked: int) -> None:
+    """Let the best newcomer join, until none adds anything; only the first in the ranking are asked, and nobody banned."""
+    while plans.num_seated[plan] < plans.seats.shape[1]:
+        device, size = _best_newcomer(cell, plans, room, plan, metric, most_asked)
+        if device == NOBODY:
+            return
+        add(cell, plans, plan, device, room.chosen, size)
+        settle(cell, plans, plan)
+
+
+@bare
+def _best_newcomer(cell: Cell, plans: Plans, room: Room, plan: int, metric: int, most_asked: int) -> tuple[int, int]:
+    """Who should join, and the size of its group in `room.chosen`. Those without hope to be better are not asked."""
+    best, best_value, best_size = NOBODY, 0.0, 0
+    for rank in range(min(most_asked, cell.ranking.shape[1])):
+        device = cell.ranking[metric, rank]
+        if measure(cell, device, cell.devices[device].reach_j * (1.0 + A_LITTLE), 1, metric) < best_value:
+            break
+        if plans.seat_of[plan, device] != NOBODY or room.banned[device]:
+            continue
+        gain_j, size = gain_of(cell, plans, plan, device)
+        if size == 0:
+            continue
+        value = measure(cell, device, gain_j, size, metric)
+        if value > best_value or (value == best_value and device < best):
+            best, best_value, best_size = device, value, size
+            for index in range(size):
+                room.chosen[index] = plans.group[index]
+    return best, best_size
+
+
+@bare
+def hand_out(cell: Cell, plans: Plans, plan: int) -> None:
+    """Give every free subcarrier to the device whose upload it makes cheaper by most, while it helps at all.
+
+    The best free subcarrier of a device helps it most, so only that one is priced.
+    """
+    for seat in range(plans.num_seated[plan]):
+        _wish(cell, plans, plan, seat, 0)
+    while True:
+        best, most_j = NOBODY, 0.0
+        for seat in range(plans.num_seated[plan]):
+            if plans.seats[plan, seat].wish_j > most_j:
+                best, most_j = seat, plans.seats[plan, seat].wish_j
+        if best == NOBODY:
+            return
+        lucky = plans.seats[plan, best]
+        given = cell.channels[lucky.device, lucky.wish_at].best
+        insert(cell, lucky.device, plans.groups[plan, best], lucky.size, given)
+        lucky.size += 1
+        plans.owner[plan, given] = lucky.device
+        price(cell, plans, plan, best)
+        for seat in range(plans.num_seated[plan]):
+            each = plans.seats[plan, seat]
+            if each.wish_at != NOBODY and cell.channels[each.device, each.wish_at].best == given:
+                _wish(cell, plans, plan, seat, each.wish_at + 1)
+
+
+@bare
+def _wish(cell: Cell, plans: Plans, plan: int, seat: int, first: int) -> None:
+    """What the best free subcarrier would spare a device, and where it is in its ranking; none is free before."""
+    each = plans.seats[plan, seat]
+    each.wish_j, each.wish_at = 0.0, NOBODY
+    for rank in range(first, plans.owner.shape[1]):
+        subcarrier = cell.channels[each.device, rank].best
+        if plans.owner[plan, subcarrier] == NOBODY:
+            for index in range(each.size):
+                plans.group[index] = plans.groups[plan, seat, index]
+            insert(cell, each.device, plans.group, each.size, subcarrier)
+            plans.work[0] += 1
+            window_s = each.start_s - cell.devices[each.device].release_s
+            reduction_j = each.cost_j - cost_by(cell, each.device, plans.group, each.size + 1, window_s)
+            if reduction_j > WORTH_IT * each.cost_j:
+                each.wish_j, each.wish_at = reduction_j, rank
+            return

@@ -1,0 +1,183 @@
+"""Plans in the making: who joins, who leaves, and when everyone starts then."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.core.compiled import bare
+from takeup.edge.policies.fast.oracle import cheapest, cost_by
+from takeup.edge.policies.fast.shapes import NOBODY, Cell, Plans
+
+__all__ = ["add", "clear", "copy", "cost_until", "insert", "price", "remove", "settle", "try_starts", "worth"]
+
+Ints = npt.NDArray[np.int64]
+
+
+@bare
+def clear(plans: Plans, plan: int) -> None:
+    """Let everybody leave."""
+    for seat in range(plans.num_seated[plan]):
+        plans.seat_of[plan, plans.seats[plan, seat].device] = NOBODY
+    plans.num_seated[plan] = 0
+    for subcarrier in range(plans.owner.shape[1]):
+        plans.owner[plan, subcarrier] = NOBODY
+
+
+@bare
+def copy(plans: Plans, source: int, target: int) -> None:
+    """Make the target the same as the source."""
+    for seat in range(plans.num_seated[target]):
+        plans.seat_of[target, plans.seats[target, seat].device] = NOBODY
+    plans.num_seated[target] = plans.num_seated[source]
+    for seat in range(plans.num_seated[source]):
+        _copy_seat(plans, source, seat, target, seat)
+        plans.seats[target, seat].order = plans.seats[source, seat].order
+    for subcarrier in range(plans.owner.shape[1]):
+        plans.owner[target, subcarrier] = plans.owner[source, subcarrier]
+
+
+@bare
+def _copy_seat(plans: Plans, source: int, seat: int, target: int, new_seat: int) -> None:
+    """All of a seat, but not the order, which is not about a seat."""
+    old, new = plans.seats[source, seat], plans.seats[target, new_seat]
+    new.device, new.size, new.start_s, new.cost_j = old.device, old.size, old.start_s, old.cost_j
+    new.cheapest_s, new.least_j = old.cheapest_s, old.least_j
+    plans.seat_of[target, old.device] = new_seat
+    for index in range(old.size):
+        plans.groups[target, new_seat, index] = plans.groups[source, seat, index]
+
+
+@bare
+def worth(cell: Cell, plans: Plans, plan: int) -> float:
+    """What the plan saves, and what its devices are worth beyond."""
+    total_j = 0.0
+    for seat in range(plans.num_seated[plan]):
+        each = plans.seats[plan, seat]
+        total_j += cell.devices[each.device].worth_j - each.cost_j
+    return total_j
+
+
+@bare
+def cost_until(cell: Cell, plans: Plans, plan: int, seat: int, start_s: float) -> float:
+    """What the upload of a seat costs if its core begins at `start_s`."""
+    each = plans.seats[plan, seat]
+    window_s = start_s - cell.devices[each.device].release_s
+    if window_s >= each.cheapest_s:
+        return float(each.least_j)
+    plans.work[0] += 1
+    return cost_by(cell, each.device, plans.groups[plan, seat], each.size, window_s)
+
+
+@bare
+def try_starts(cell: Cell, plans: Plans, plan: int, newcomer: int) -> float:
+    """The start of a newcomer in the order of deadlines, those of the others in `new_s`; nan if one is too late.
+
+    Backwards in time, a task takes the core on which it can run latest. Without a newcomer (-1) it returns 0.
+    """
+    for core in range(len(plans.taken_s)):
+        plans.taken_s[core] = np.inf
+    own_s = 0.0
+    waits = newcomer >= 0
+    for index in range(plans.num_seated[plan] - 1, -1, -1):
+        seat = plans.seats[plan, index].order
+        device = plans.seats[plan, seat].device
+        if waits and cell.devices[newcomer].due_s >= cell.devices[device].due_s:
+            own_s = _take(cell, plans, newcomer)
+            waits = False
+        start_s = _take(cell, plans, device)
+        plans.seats[plan, seat].new_s = start_s
+        if start_s <= cell.devices[device].release_s:
+            return np.nan
+    if waits:
+        own_s = _take(cell, plans, newcomer)
+    return np.nan if newcomer >= 0 and own_s <= cell.devices[newcomer].release_s else own_s
+
+
+@bare
+def _take(cell: Cell, plans: Plans, device: int) -> float:
+    """Run a task as late as possible; when it starts."""
+    core = 0
+    for other in range(1, len(plans.taken_s)):
+        if plans.taken_s[other] > plans.taken_s[core]:
+            core = other
+    start_s = min(cell.devices[device].due_s, plans.taken_s[core]) - cell.devices[device].run_s
+    plans.taken_s[core] = start_s
+    return float(start_s)
+
+
+@bare
+def settle(cell: Cell, plans: Plans, plan: int) -> bool:
+    """Let everyone run as late as possible in the order of the plan; whether all can upload in time."""
+    if np.isnan(try_starts(cell, plans, plan, NOBODY)):
+        return False
+    for seat in range(plans.num_seated[plan]):
+        each = plans.seats[plan, seat]
+        if each.start_s != each.new_s:
+            each.start_s = each.new_s
+            each.cost_j = cost_until(cell, plans, plan, seat, each.start_s)
+        if each.cost_j == np.inf:
+            return False
+    return True
+
+
+@bare
+def add(cell: Cell, plans: Plans, plan: int, device: int, group: Ints, size: int) -> None:
+    """A device joins, in the order of deadlines; its start and cost are for `settle` to find."""
+    seat = plans.num_seated[plan]
+    plans.num_seated[plan] = seat + 1
+    plans.seat_of[plan, device] = seat
+    new = plans.seats[plan, seat]
+    new.device, new.size, new.start_s, new.cost_j = device, size, np.nan, np.inf
+    for index in range(size):
+        plans.groups[plan, seat, index] = group[index]
+        plans.owner[plan, group[index]] = device
+    index = seat
+    while index > 0 and _due_s(cell, plans, plan, index - 1) > cell.devices[device].due_s:
+        plans.seats[plan, index].order = plans.seats[plan, index - 1].order
+        index -= 1
+    plans.seats[plan, index].order = seat
+    if size > 0:
+        new.cheapest_s, new.least_j = cheapest(cell, device, plans.groups[plan, seat], size)
+
+
+@bare
+def _due_s(cell: Cell, plans: Plans, plan: int, turn: int) -> float:
+    return float(cell.devices[plans.seats[plan, plans.seats[plan, turn].order].device].due_s)
+
+
+@bare
+def remove(plans: Plans, plan: int, seat: int) -> None:
+    """A device leaves, and the last one takes its seat; the starts are for `settle` to find."""
+    for index in range(plans.seats[plan, seat].size):
+        plans.owner[plan, plans.groups[plan, seat, index]] = NOBODY
+    plans.seat_of[plan, plans.seats[plan, seat].device] = NOBODY
+    last = plans.num_seated[plan] - 1
+    plans.num_seated[plan] = last
+    turn = 0
+    for index in range(last + 1):
+        order = plans.seats[plan, index].order
+        if order != seat:
+            plans.seats[plan, turn].order = seat if order == last else order
+            turn += 1
+    if seat != last:
+        _copy_seat(plans, plan, last, plan, seat)
+
+
+@bare
+def insert(cell: Cell, device: int, group: Ints, size: int, subcarrier: int) -> None:
+    """Insert a subcarrier into a group of this size, where its gain belongs."""
+    index = size
+    inverse = cell.channels[device, subcarrier].inverse
+    while index > 0 and cell.channels[device, group[index - 1]].inverse > inverse:
+        group[index] = group[index - 1]
+        index -= 1
+    group[index] = subcarrier
+
+
+@bare
+def price(cell: Cell, plans: Plans, plan: int, seat: int) -> None:
+    """Price a seat anew after its group has changed."""
+    each = plans.seats[plan, seat]
+    each.cheapest_s, each.least_j = cheapest(cell, each.device, plans.groups[plan, seat], each.size)
+    each.cost_j = cost_until(cell, plans, plan, seat, each.start_s)

@@ -1,0 +1,188 @@
+"""A search for better sets of devices: one or two out or none, others in, and whoever fits then.
+
+How it works. `CORE` is the plan with smallest groups from which neighbours are made; what is left over is handed out
+on a copy, `FULL`, and if that is nearly as good as the best, its subcarriers change hands. A neighbour is `BASE`, the
+core without the devices that leave, with one device more (`SECOND`) or two (`TRIAL`), and with whoever fits then. A
+device comes in with its smallest group of free subcarriers, or everyone gets a new group.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from takeup.core.compiled import bare
+from takeup.edge.policies.fast.board import SAVING
+from takeup.edge.policies.fast.exchange import exchange, swap_turns
+from takeup.edge.policies.fast.grow import gain_of, grow, hand_out, smallest_group
+from takeup.edge.policies.fast.plans import add, clear, copy, remove, settle, try_starts, worth
+from takeup.edge.policies.fast.shapes import NOBODY, Board, Cell, Effort, Plans, Room
+
+__all__ = ["BEST", "CORE", "FULL", "NUM_PLANS", "judge", "regroup", "search"]
+
+CORE, BASE, SECOND, TRIAL, FULL, BEST = range(6)  # plans on the board of a search
+NUM_PLANS = 6
+NEAR = 0.995  # of the best worth; a plan below will not be the best by an exchange
+WORTH_IT = 1e-9  # of the worth; a smaller improvement is rounding
+MIX, MIX_BITS = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
+
+
+@bare
+def search(board: Board, best_j: float, effort: Effort) -> float:
+    """Take the first better neighbour of `CORE` until there is none or the work is done; what `BEST` is worth then.
+
+    First at most one device leaves and one comes in by choice; then up to two leave, and up to two come in.
+    """
+    cell, plans, room = board
+    num_ranked = min(effort.most_searched, cell.ranking.shape[1])
+    is_deep, first, second = False, NOBODY, NOBODY
+    while first < plans.num_seated[CORE] and plans.work[0] < effort.most_work:
+        _take_out(cell, plans, first, second)
+        found_j, num_joined, num_regrouped = -np.inf, 0, 0
+        for rank in range(num_ranked):
+            device = cell.ranking[SAVING, rank]
+            if num_joined == effort.most_tried or found_j > best_j or plans.work[0] >= effort.most_work:
+                break
+            if plans.seat_of[CORE, device] != NOBODY or plans.num_seated[BASE] == plans.seats.shape[1]:
+                continue
+            for anew in (False, True):
+                if found_j > best_j or (anew and num_regrouped == effort.most_tried):
+                    continue
+                num_regrouped += anew
+                if not _join(cell, plans, room, BASE, SECOND, device, anew):
+                    continue
+                num_joined += not anew
+                copy(plans, SECOND, TRIAL)
+                found_j = judge(cell, plans, room, TRIAL, best_j, num_ranked)
+                for next_rank in range(rank + 1, min(num_ranked, rank + effort.most_tried) if is_deep else rank):
+                    other = cell.ranking[SAVING, next_rank]
+                    if plans.seat_of[CORE, other] != NOBODY or plans.num_seated[SECOND] == plans.seats.shape[1]:
+                        continue
+                    for anew_too in (False, True):
+                        if found_j <= best_j and _join(cell, plans, room, SECOND, TRIAL, other, anew_too):
+                            found_j = judge(cell, plans, room, TRIAL, best_j, num_ranked)
+        if found_j > best_j:
+            copy(plans, TRIAL, CORE)
+            copy(plans, FULL, BEST)
+            best_j, is_deep, first, second = found_j, False, NOBODY, NOBODY
+        elif is_deep:
+            second += 1
+            if second == first:
+                first, second = first + 1, NOBODY
+        else:
+            first = second = first + 1
+            if first == plans.num_seated[CORE]:
+                is_deep, first, second = True, 0, NOBODY
+    exchange_turns(cell, plans, room)
+    return worth(cell, plans, BEST)
+
+
+@bare
+def exchange_turns(cell: Cell, plans: Plans, room: Room) -> None:
+    """Better turns for the devices of `BEST`, then better groups, until neither helps."""
+    while swap_turns(cell, plans, BEST, TRIAL):
+        exchange(cell, plans, room, BEST)
+
+
+@bare
+def judge(cell: Cell, plans: Plans, room: Room, plan: int, best_j: float, most_asked: int) -> float:
+    """The worth of a plan with whoever fits, and all subcarriers in use in `FULL`; -inf if not better, or not new."""
+    if not _is_new(plans, room, plan):
+        return -np.inf
+    grow(cell, plans, room, plan, SAVING, most_asked)
+    copy(plans, plan, FULL)
+    hand_out(cell, plans, FULL)
+    if worth(cell, plans, FULL) < best_j * NEAR:
+        return -np.inf
+    exchange(cell, plans, room, FULL)
+    found_j = worth(cell, plans, FULL)
+    return found_j if found_j > best_j * (1.0 + WORTH_IT) else -np.inf
+
+
+@bare
+def _is_new(plans: Plans, room: Room, plan: int) -> bool:
+    """Whether no plan with these groups was judged before; from now on one was."""
+    key = np.uint64(1)
+    for subcarrier in range(plans.owner.shape[1]):
+        key = (key ^ np.uint64(plans.owner[plan, subcarrier] + 2)) * MIX
+        key ^= key >> MIX_BITS
+    slot = key & np.uint64(len(room.seen) - 1)
+    if room.seen[slot] == key:
+        return False
+    room.seen[slot] = key
+    return True
+
+
+@bare
+def _take_out(cell: Cell, plans: Plans, first: int, second: int) -> None:
+    """`BASE` becomes `CORE` without these seats, which may be none, or the same one."""
+    copy(plans, CORE, BASE)
+    if first != NOBODY:
+        remove(plans, BASE, first)
+    if second not in (NOBODY, first):
+        remove(plans, BASE, second)  # the smaller seat: nobody has moved there
+    settle(cell, plans, BASE)
+
+
+@bare
+def _join(cell: Cell, plans: Plans, room: Room, source: int, target: int, device: int, anew: bool) -> bool:
+    """The target becomes the source with one more device, with new groups for all or not; whether that is possible."""
+    if anew:
+        copy(plans, source, target)
+        add(cell, plans, target, device, plans.group, 0)
+        return regroup(cell, plans, room, target) and plans.seat_of[target, device] != NOBODY
+    _, size = gain_of(cell, plans, source, device)
+    if size == 0:
+        return False
+    copy(plans, source, target)
+    add(cell, plans, target, device, plans.group, size)
+    return settle(cell, plans, target)
+
+
+@bare
+def regroup(cell: Cell, plans: Plans, room: Room, plan: int) -> bool:
+    """New groups for all in a plan, each in time for its turn, the largest saving first; whether there are such turns.
+
+    Who finds no group leaves. Savings only fall while subcarriers are taken, so a group is looked for again only when
+    it would be next.
+    """
+    if np.isnan(try_starts(cell, plans, plan, NOBODY)):
+        return False
+    count = plans.num_seated[plan]
+    for index in range(count):
+        room.wishes[index].device = plans.seats[plan, index].device
+        room.wishes[index].limit_s = plans.seats[plan, index].new_s
+    clear(plans, plan)
+    for index in range(count):
+        _wish(cell, plans, room, plan, index)
+    while True:
+        best = 0
+        for index in range(1, count):
+            if room.wishes[index].gain_j > room.wishes[best].gain_j:
+                best = index
+        if count == 0 or room.wishes[best].gain_j <= 0.0:
+            return settle(cell, plans, plan)
+        if _is_free(plans, room, plan, best):
+            add(cell, plans, plan, room.wishes[best].device, room.wanted[best], room.wishes[best].size)
+            room.wishes[best].gain_j = -np.inf
+        else:
+            _wish(cell, plans, room, plan, best)
+
+
+@bare
+def _wish(cell: Cell, plans: Plans, room: Room, plan: int, index: int) -> None:
+    """The smallest group for a device in time for its turn, and what it would save with it."""
+    wish = room.wishes[index]
+    window_s = wish.limit_s - cell.devices[wish.device].release_s
+    wish.size, cost_j = smallest_group(cell, plans, plan, wish.device, window_s)
+    wish.gain_j = cell.devices[wish.device].worth_j - cost_j
+    for at in range(wish.size):
+        room.wanted[index, at] = plans.group[at]
+
+
+@bare
+def _is_free(plans: Plans, room: Room, plan: int, index: int) -> bool:
+    """Whether nobody has taken what a device wishes for."""
+    is_free = True
+    for at in range(room.wishes[index].size):
+        is_free &= plans.owner[plan, room.wanted[index, at]] == NOBODY
+    return is_free

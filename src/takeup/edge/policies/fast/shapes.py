@@ -1,0 +1,129 @@
+"""The arrays of the kernels: tasks as Python gives them, the board on which plans are made, and the outcome.
+
+A board has room for several plans side by side, and kernels name a plan by its number. Those who offload have a *seat*
+in a plan. A row of `groups` has the subcarriers of a seat, from the best on; `cheapest_s` is how long its upload takes
+if it may, and `least_j` what it costs then; `cost_j` is what it costs until its start. `order` is who follows whom on
+the cores. `seat_of` and `owner` are `NOBODY` for a device that runs locally and for a subcarrier that is free.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["BY_ALL", "NOBODY", "Board", "Cell", "Effort", "Outcome", "Plans", "Room", "Starts", "Tasks"]
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Records = npt.NDArray[Any]
+
+NOBODY = -1
+BY_ALL = -1  # metrics
+
+
+def _record(floats: str, counts: str = "") -> np.dtype[np.void]:
+    kinds: tuple[tuple[str, type], ...] = ((floats, np.float64), (counts, np.int64))
+    return np.dtype([(name, kind) for names, kind in kinds for name in names.split()], align=True)
+
+
+DEVICE = _record("bits_per_hz due_s run_s release_s worth_j reach_j")  # reach: what it saves alone at the site
+CHANNEL = _record("log inverse", "best")  # of the ratio to noise; the subcarrier of this rank
+SEAT = _record("start_s cost_j cheapest_s least_j new_s wish_j", "device size order wish_at")
+WISH = _record("limit_s gain_j", "device size")
+
+
+class Tasks(NamedTuple):
+    """Instances one after the other, each with `num_devices` and `num_subcarriers`. Bits are in hertz seconds.
+
+    `ratios` to noise are by instance, device and subcarrier; the last three have one entry for each instance.
+    """
+
+    num_devices: Ints
+    num_subcarriers: Ints
+    ratios: Floats
+    bits_per_hz: Floats
+    due_s: Floats
+    run_s: Floats
+    release_s: Floats
+    worth_j: Floats
+    max_power_w: Floats
+    circuit_power_w: Floats
+    num_cores: Ints
+
+
+class Starts(NamedTuple):
+    """Plans to begin with, one in each row: who should offload, and who owns which subcarrier, if that is known."""
+
+    wanted: Bools
+    owner: Ints
+
+
+class Effort(NamedTuple):
+    """How hard to look: by one metric only (`BY_ALL`: by all, then search), and the limits of the search."""
+
+    metric: int
+    most_tried: int
+    most_searched: int
+    most_work: int
+
+
+class Cell(NamedTuple):
+    """Devices and their channels. A row of `ranking` has those who could save anything, the most hopeful first."""
+
+    max_power_w: float
+    circuit_power_w: float
+    longest_s: float
+    devices: Records
+    channels: Records
+    ranking: Ints
+
+
+class Plans(NamedTuple):
+    """Plans in the making, and scratch room to change them. `work` counts the uploads that were priced."""
+
+    seats: Records
+    groups: Ints
+    seat_of: Ints
+    owner: Ints
+    num_seated: Ints
+    taken_s: Floats
+    group: Ints
+    work: Ints
+
+
+class Room(NamedTuple):
+    """Scratch room of a search: who must not join, wishes for groups, plans seen before, prices of changed groups."""
+
+    banned: Bools
+    chosen: Ints
+    wishes: Records
+    wanted: Ints
+    seen: npt.NDArray[np.uint64]
+    less_j: Floats
+    more_j: Floats
+
+
+class Board(NamedTuple):
+    """All that kernels work on."""
+
+    cell: Cell
+    plans: Plans
+    room: Room
+
+
+class Outcome(NamedTuple):
+    """Finished plans of all instances: by subcarrier who sends with which power, by device when; nan if it does not.
+
+    `can_save` is for devices that would save something if they were alone.
+    """
+
+    owners: Ints
+    powers_w: Floats
+    upload_s: Floats
+    start_s: Floats
+    spent_j: Floats
+    can_save: Bools
+    work: Ints

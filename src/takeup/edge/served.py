@@ -1,0 +1,133 @@
+"""What happened to tasks that came one after the other: every task, and how busy the site was over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.core.stats import time_weighted_mean
+from takeup.errors import BadInput
+
+__all__ = ["Busy", "Served", "ServedTask", "Window"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTask:
+    """One task. Times of what did not happen are nan; `energy_j` is what its device spent in the end.
+
+    `promised_s` is the start that was planned when it was accepted, `late` that it was not done by its deadline, at the
+    site or on its device.
+    """
+
+    device: int
+    arrival_s: float
+    deadline_s: float
+    decided_s: float
+    accepted: bool
+    num_subcarriers: int
+    promised_s: float
+    upload_s: float
+    start_s: float
+    end_s: float
+    late: bool
+    energy_j: float
+    local_j: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Busy:
+    """How many subcarriers and cores were in use, each from its time on, until `until_s`."""
+
+    times_s: Floats
+    subcarriers: Ints
+    cores: Ints
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A part of the time: of the tasks that arrived in it, and of what was in use. Shares of nothing are nan."""
+
+    begin_s: float
+    end_s: float
+    num_arrived: int
+    accept_share: float
+    miss_share: float
+    energy_per_task_j: float
+    radio_share: float
+    cpu_share: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """A run of the site: the tasks in the order of the instance, and what was in use.
+
+    `num_plans` counts how often the policy was asked, `num_kept` how often its answer would have dropped a task that
+    was accepted before: then the old plan was kept, and no newcomer accepted.
+    """
+
+    policy: str
+    tasks: tuple[ServedTask, ...]
+    busy: Busy
+    num_subcarriers: int
+    num_cores: int
+    num_plans: int
+    num_kept: int
+
+    @property
+    def whole(self) -> Window:
+        """All of the time as one window."""
+        return self.over_time(1)[0]
+
+    @property
+    def saving_j(self) -> float:
+        """What the tasks cost less than if each device had run its own."""
+        return float(sum(task.local_j - task.energy_j for task in self.tasks))
+
+    def column(self, name: str) -> npt.NDArray[np.generic]:
+        """One field of all tasks."""
+        if name not in {field.name for field in fields(ServedTask)}:
+            raise BadInput(f"tasks have no field {name!r}; give one of ServedTask")
+        return np.array([getattr(task, name) for task in self.tasks])
+
+    def over_time(self, num_windows: int) -> tuple[Window, ...]:
+        """The run in windows of equal length."""
+        if num_windows < 1:
+            raise BadInput(f"{num_windows} windows show nothing; give at least one")
+        begin_s = float(self.busy.times_s[0])
+        bounds_s = np.linspace(begin_s, self.busy.until_s, num_windows + 1).tolist()
+        places = np.clip(np.searchsorted(bounds_s, [task.arrival_s for task in self.tasks], "right") - 1, 0, None)
+        inside: list[list[ServedTask]] = [[] for _ in range(num_windows)]
+        for place, task in zip(places.tolist(), self.tasks, strict=True):
+            inside[min(place, num_windows - 1)].append(task)
+        return tuple(self._window(bounds_s[place], bounds_s[place + 1], inside[place]) for place in range(num_windows))
+
+    def _window(self, begin_s: float, end_s: float, tasks: list[ServedTask]) -> Window:
+        accepted = [task for task in tasks if task.accepted]
+        return Window(
+            begin_s=begin_s,
+            end_s=end_s,
+            num_arrived=len(tasks),
+            accept_share=_mean([task.accepted for task in tasks]),
+            miss_share=_mean([task.late for task in accepted]),
+            energy_per_task_j=_mean([task.energy_j for task in tasks]),
+            radio_share=self._mean_in_use(self.busy.subcarriers, begin_s, end_s) / self.num_subcarriers,
+            cpu_share=self._mean_in_use(self.busy.cores, begin_s, end_s) / self.num_cores,
+        )
+
+    def _mean_in_use(self, levels: Ints, begin_s: float, end_s: float) -> float:
+        if end_s <= begin_s:
+            return 0.0
+        first = int(np.searchsorted(self.busy.times_s, begin_s, side="right")) - 1
+        times_s = np.maximum(self.busy.times_s[first:], begin_s)
+        return time_weighted_mean(times_s, levels[first:], end_s)
+
+
+def _mean(values: list[float] | list[bool]) -> float:
+    return float(np.mean(values)) if values else float("nan")

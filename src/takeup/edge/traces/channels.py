@@ -1,0 +1,129 @@
+"""Channels as they were measured: the signal-to-noise ratio of a phone over time, and gains made from it.
+
+The columns are by default those of the 5G data set of University College Cork (Raca et al., MMSys 2020), which holds
+a row about every second: a time stamp, the ratio in dB, and the channel quality indicator. A row without a ratio takes
+the least ratio that its indicator stands for; a row with neither is left out.
+
+What a phone logs is the ratio of the downlink. We take the channel to be the same in both directions, and the ratio for
+that of an upload at full power spread over all subcarriers. On top, every subcarrier fades by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.core.trace import Column, read_table
+from takeup.edge.model import Instance
+from takeup.edge.traces.modulations import CQI_64QAM
+from takeup.errors import BadTrace
+
+__all__ = ["CORK_5G", "ChannelColumns", "ChannelLog", "read_channel", "with_channel"]
+
+Floats = npt.NDArray[np.float64]
+
+TIME_FORMAT = "%Y.%m.%d_%H.%M.%S"
+UNKNOWN = {"", "-", "nan"}
+LARGEST_DB = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelColumns:
+    """What the columns of a log are called. Times are seconds, or stamps such as 2019.12.16_13.40.04."""
+
+    time: str = "Timestamp"
+    snr_db: str = "SNR"
+    cqi: str = "CQI"
+
+
+CORK_5G = ChannelColumns()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChannelLog:
+    """Signal-to-noise ratios (not in dB), each from its time on; the first at zero."""
+
+    name: str
+    times_s: Floats
+    ratios: Floats
+
+    @property
+    def duration_s(self) -> float:
+        """How long the log lasts; the last sample as long as is usual."""
+        return float(self.times_s[-1] + np.median(np.diff(self.times_s)))
+
+    def ratios_at(self, times_s: Floats) -> Floats:
+        """The ratios at these times; after its end the log begins again."""
+        places = np.searchsorted(self.times_s, np.mod(times_s, self.duration_s), side="right") - 1
+        return self.ratios[places]
+
+
+def read_channel(path: Path | str, columns: ChannelColumns = CORK_5G) -> ChannelLog:
+    """The log in a table. Of several rows with one time the last counts."""
+    path = Path(path)
+    table = read_table(path, [Column(columns.time, "text"), *_optional(columns)])
+    rows = zip(table[columns.snr_db].tolist(), table[columns.cqi].tolist(), strict=True)
+    ratios = np.array([_ratio(path, columns, snr_db, cqi, line) for line, (snr_db, cqi) in enumerate(rows, start=2)])
+    stamps = table[columns.time].tolist()
+    times_s = np.array([_seconds(path, columns, stamp, line) for line, stamp in enumerate(stamps, start=2)])
+    known = ~np.isnan(ratios)
+    times_s, ratios = times_s[known], ratios[known]
+    if (np.diff(times_s) < 0).any():
+        raise BadTrace(path, "time goes backwards; sort the rows by time", column=columns.time)
+    lasts = np.append(np.diff(times_s) > 0, True)[: len(times_s)]
+    if lasts.sum() < 2:
+        raise BadTrace(path, f"has {lasts.sum()} usable samples; a channel is described by two or more")
+    return ChannelLog(path.name.partition(".csv")[0], times_s[lasts] - times_s[lasts][0], ratios[lasts])
+
+
+def with_channel(instance: Instance, log: ChannelLog, random: np.random.Generator) -> Instance:
+    """The same tasks over the channel of the log, which every device enters at a moment of its own, at its release."""
+    moments_s = random.uniform(0, log.duration_s, instance.num_devices) + instance.releases_s
+    radio = instance.radio
+    power_w = radio.max_power_w / instance.num_subcarriers
+    mean_gains = log.ratios_at(moments_s) * radio.noise_w_per_hz * radio.bandwidth_hz / power_w
+    fading = np.maximum(random.exponential(size=instance.gains.shape), 1e-12)  # a gain of zero has no logarithm
+    return replace(instance, gains=mean_gains[:, None] * fading)
+
+
+def _optional(columns: ChannelColumns) -> list[Column]:
+    return [Column(name, "text", required=False) for name in (columns.snr_db, columns.cqi)]
+
+
+def _ratio(path: Path, columns: ChannelColumns, snr_db: str, cqi: str, line: int) -> float:
+    """From the ratio, or else the indicator; nan if both are unknown."""
+    if snr_db.strip().lower() not in UNKNOWN:
+        return float(10 ** (_number(path, columns.snr_db, snr_db, line, LARGEST_DB) / 10))
+    if cqi.strip().lower() in UNKNOWN:
+        return float("nan")
+    quality = int(_number(path, columns.cqi, cqi, line, len(CQI_64QAM)))
+    return CQI_64QAM[quality - 1].least_ratio if quality > 0 else float("nan")  # 0: out of range
+
+
+def _number(path: Path, column: str, cell: str, line: int, largest: float) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        raise BadTrace(path, f"{cell!r} is not a number", line=line, column=column) from None
+    if not abs(value) <= largest:
+        raise BadTrace(path, f"{cell} is beyond {largest:g}, the most there is", line=line, column=column)
+    return value
+
+
+def _seconds(path: Path, columns: ChannelColumns, stamp: str, line: int) -> float:
+    try:
+        seconds = float(stamp)
+    except ValueError:
+        pass
+    else:
+        if np.isfinite(seconds):
+            return seconds
+    try:
+        return (datetime.strptime(stamp, TIME_FORMAT) - datetime(1970, 1, 1)).total_seconds()
+    except ValueError:
+        problem = f"{stamp!r} is no time; expected seconds, or a stamp such as 2019.12.16_13.40.04"
+        raise BadTrace(path, problem, line=line, column=columns.time) from None

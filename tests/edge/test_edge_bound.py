@@ -1,0 +1,93 @@
+"""Bounds: never below the best plan, for one problem or for very many devices, and prices that make sense."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from edge.cells import instances, two_devices
+from takeup.edge.model import Instance, Prices
+from takeup.edge.policies.bound import relax, saving_bound
+from takeup.edge.policies.bounds import priced
+from takeup.edge.policies.bounds.choices import choices_of, rows_of
+from takeup.edge.policies.bounds.priced import price, reach
+from takeup.edge.policies.exact import Exact
+from takeup.edge.traces.generators import paper_setting, radio_tight_setting
+
+
+@given(instance=instances(most_devices=7, most_subcarriers=4))
+@settings(max_examples=30, deadline=None)
+def test_no_bound_is_below_the_best_plan(instance: Instance) -> None:
+    best_j = Exact().allocate(instance).worth_j * (1 - 1e-6)
+    whole_j = saving_bound(instance)
+
+    assert whole_j is not None
+    assert whole_j >= best_j
+    assert price(instance).bound_j >= best_j
+
+
+@given(instance=instances(most_devices=8))
+@settings(max_examples=30, deadline=None)
+def test_whole_numbers_make_the_bound_no_worse_and_prices_are_never_below_zero(instance: Instance) -> None:
+    fractions, relaxed = price(instance), relax(instance)
+
+    assert relaxed is not None
+    assert relaxed.bound_j <= fractions.bound_j * (1 + 1e-6) + 1e-12
+    assert fractions.prices.subcarrier_j >= 0
+    assert fractions.prices.core_j >= 0
+
+
+def test_devices_that_are_left_out_of_the_program_still_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = paper_setting(np.random.default_rng(1), 40)
+    whole_j = price(instance).bound_j
+    monkeypatch.setattr(priced, "MOST_PRICED", 40)
+    partly_j = price(instance).bound_j
+
+    assert whole_j * (1 - 1e-9) <= partly_j < 1.5 * whole_j
+
+
+@given(instance=instances(most_devices=8))
+@settings(max_examples=30, deadline=None)
+def test_nobody_adds_more_than_its_reach(instance: Instance) -> None:
+    choices = choices_of(instance, np.arange(instance.num_devices))
+
+    assert (choices.value_j <= reach(instance)[choices.device] * (1 + 1e-9)).all()
+
+
+def test_a_scarce_core_has_a_price_and_a_plentiful_one_has_none() -> None:
+    scarce = radio_tight_setting(np.random.default_rng(2), 20, 16, 1e9)
+    plentiful = replace(scarce, edge_hz=1e12)
+
+    assert price(scarce).prices.core_j > 0
+    assert price(plentiful).prices.core_j == pytest.approx(0.0, abs=1e-9)
+    assert price(plentiful).prices.subcarrier_j > 0
+
+
+def test_nothing_to_save_is_worth_nothing() -> None:
+    instance = replace(two_devices(), chip_constant=1e-9)
+
+    assert price(instance) == (0.0, Prices(0.0, 0.0))
+    assert saving_bound(instance) == 0.0
+
+
+def test_the_rules_are_about_devices_subcarriers_and_cpu_time() -> None:
+    instance = replace(two_devices(), edge_hz=2.0)  # 4 s and 2 s of CPU time until 4 s
+    choices = choices_of(instance, np.arange(2))
+    rows, kinds = rows_of(instance, choices)
+
+    assert choices.device.tolist() == [1, 1]  # the first would have no time to upload
+    assert choices.size.tolist() == [1, 2]
+    assert kinds.tolist().count(0) == 1
+    assert kinds.tolist().count(1) == 1
+    assert rows.toarray()[1].tolist() == [0.5, 1.0]
+
+
+def test_rows_about_cpu_time_are_few_however_many_deadlines_there_are() -> None:
+    instance = paper_setting(np.random.default_rng(0), 2_000, 2)
+    rows, kinds = rows_of(instance, choices_of(instance, np.arange(2_000)))
+
+    assert rows.shape[0] == len(kinds)
+    assert 0 < (kinds == 2).sum() <= 4 * 60
