@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.core.report import Check, Column, Table
-from takeup.streaming.model import Capacity, Cell, Player
-from takeup.streaming.policies.capacity_fit import CapacityFit, fit_capacity
+from takeup.streaming.model import Capacity, CapacityFit, Cell, Player
+from takeup.streaming.policies.capacity_fit import fit_capacity
 from takeup.streaming.policies.whole_cell import solve_cell
 from takeup.streaming.simulate import simulate_log
 from takeup.streaming.traces import read_logs

@@ -1,30 +1,18 @@
-"""Fitting a capacity: against a plain walk of a lone viewer, and against a link whose law is known."""
+"""Fitting a capacity: against a link whose law is known, and on logs that are short, constant or broken."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from takeup.errors import BadInput
 from takeup.streaming.chains import stationary_law
-from takeup.streaming.model import Capacity, Cell, Player
-from takeup.streaming.policies.capacity_fit import (
-    EXTRA_SECONDS,
-    HORIZON_S,
-    LOWEST_LEVEL,
-    MEAN_VIDEO_S,
-    SPEEDS,
-    THRESHOLDS_S,
-    CapacityFit,
-    fit_capacity,
-    lone_viewer_stalls,
-)
+from takeup.streaming.model import Capacity, CapacityFit, Cell, Player
+from takeup.streaming.policies.capacity_fit import fit_capacity
+from takeup.streaming.policies.link_states import LOWEST_LEVEL
 from takeup.streaming.policies.whole_cell import solve_cell
 
 Floats = npt.NDArray[np.float64]
@@ -44,58 +32,6 @@ def two_levels(num_visits: int = 120) -> Floats:
 @pytest.fixture(scope="module")
 def fit() -> CapacityFit:
     return fit_capacity([two_levels()])
-
-
-# The lone viewer ------------------------------------------------------------------------------------------------------
-
-
-def content_at_first_stall(rates: list[float], begin: int, speed: float, threshold_s: float) -> float:
-    """Second by second, with the moments inside a second at which playback starts and stops."""
-    content = buffer = 0.0
-    playing = False
-    for second in range(len(rates) + EXTRA_SECONDS):
-        arrives = speed * rates[(begin + second) % len(rates)]
-        plays_s = 1.0
-        if not playing:
-            playing = buffer + arrives >= threshold_s
-            plays_s = 1 - (threshold_s - buffer) / arrives if playing else 0.0
-        before, buffer = buffer, buffer + arrives - plays_s
-        if content + arrives > HORIZON_S:
-            break
-        if buffer < 0:
-            return content + arrives * before / (1 - arrives)
-        content += arrives
-    return math.inf
-
-
-def plain_stalls(rates: list[float]) -> list[list[float]]:
-    return [
-        [
-            sum(math.exp(-content_at_first_stall(rates, begin, speed, q) / MEAN_VIDEO_S) for begin in range(len(rates)))
-            / len(rates)
-            for q in THRESHOLDS_S
-        ]
-        for speed in SPEEDS
-    ]
-
-
-@given(st.lists(st.floats(0.05, 4.0), min_size=2, max_size=40))
-def test_the_lone_viewer_is_followed_as_a_plain_walk_follows_him(rates: list[float]) -> None:
-    assert lone_viewer_stalls([np.array(rates)]) == pytest.approx(np.array(plain_stalls(rates)), abs=1e-9)
-
-
-def test_outages_are_walked_through() -> None:
-    rates = [2.0] * 20 + [0.0] * 15 + [1.0] * 10
-
-    assert lone_viewer_stalls([np.array(rates)]) == pytest.approx(np.array(plain_stalls(rates)), abs=1e-9)
-
-
-def test_a_later_start_or_a_faster_link_stalls_less() -> None:
-    stalls = lone_viewer_stalls([two_levels(10) / 1e6])
-
-    assert (np.diff(stalls, axis=0) <= 1e-12).all()
-    assert (np.diff(stalls, axis=1) <= 1e-12).all()
-    assert stalls.max() > 0.1
 
 
 # The model ------------------------------------------------------------------------------------------------------------

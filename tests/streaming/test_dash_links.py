@@ -93,11 +93,6 @@ def test_namespaces_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
-def test_a_command_that_fails_is_told_with_its_reason() -> None:
-    with pytest.raises(MissingEngine, match=r"'false' failed: .*use bottleneck 'user-space'"):
-        namespaces._run(["false"])
-
-
 @pytest.fixture
 def namespace_link() -> Link:
     """Skips where the kernel or the user cannot."""

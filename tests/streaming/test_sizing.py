@@ -82,7 +82,7 @@ def test_a_cell_answers_for_the_mean_of_its_views() -> None:
     whole = solve_cell(cell, PLAYER)
     short, long = (RiccatiSolver().solve(chain_of(cell, tagged), PLAYER) for tagged in (0, 1))
 
-    assert whole.source == "riccati"
+    assert whole.source == "doubling"
     for name in ("stall_probability", "startup_s", "stall_s", "blocked_share"):
         mean = 0.25 * getattr(short, name).value + 0.75 * getattr(long, name).value
         assert getattr(whole, name).value == pytest.approx(mean), name

@@ -95,7 +95,7 @@ def test_text_goes_to_stdout_and_the_chart_is_named_on_stderr(run: Run) -> None:
 
     assert outcome.code == 0
     assert outcome.out.startswith("Streaming: what viewers experience\n")
-    assert outcome.err == f"wrote {Path('takeup-out') / 'p-stall-by-start-threshold.png'}\n"
+    assert outcome.err == f"wrote {Path('takeup-out') / 'p-stall-by-start-threshold.svg'}\n"
 
 
 def test_out_holds_the_report_as_data_text_page_and_charts(run: Run) -> None:

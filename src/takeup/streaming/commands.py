@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from takeup.errors import BadInput
-from takeup.output import output_options, show
+from takeup.output import output_options, say, show
 
 __all__ = ["streaming"]
 
@@ -44,18 +44,30 @@ def cell_options(command: Command) -> Command:
     return command
 
 
-def _report(verb: str, *, quiet: bool, **settings: Any) -> Any:
+def _report(verb: Any, *, quiet: bool, **settings: Any) -> Any:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads only slow small matrices down
-    from takeup.core.scenario import validate
     from takeup.streaming.experiment import StreamingScenario, run
 
     for key in ("arrivals_per_s", "start_s", "mean_video_s", "view_shares"):
         if key in settings:
-            settings[key] = _numbers(key, settings[key])
+            settings[key] = tuple(_numbers(key, settings[key]))
     for key in ("capacity_bps", "bitrate_bps"):
         if settings.get(key) is not None:
             settings[key] = _bits(settings[key])
-    return run(validate(StreamingScenario, {"verb": verb, **settings}, "options"), quiet=quiet)
+    return run(StreamingScenario(verb=verb, **settings), quiet=quiet)
+
+
+def _show(report: Any, *, as_json: bool, out: Path | None) -> None:
+    """Print the report and sketch its first chart; the full set of charts is for a folder that was asked for."""
+    show(report, as_json=as_json, out=out)
+    if as_json or out:
+        return
+    from takeup.core.files import write_atomically
+    from takeup.core.render import chart_names, to_sketch
+
+    path = CHARTS / f"{chart_names(report)[0]}.svg"
+    write_atomically(path, to_sketch(report.series[0]))
+    say(f"wrote {path}")
 
 
 def _numbers(key: str, text: str) -> list[float]:
@@ -86,7 +98,7 @@ def streaming() -> None:
 @output_options
 def predict(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
     """What viewers experience: start-up, stalls, blocking, score; lists of arrivals and thresholds sweep."""
-    show(_report("predict", quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
+    _show(_report("predict", quiet=quiet, **settings), as_json=as_json, out=out)
 
 
 @streaming.command()
@@ -97,7 +109,7 @@ def predict(as_json: bool, out: Path | None, quiet: bool, **settings: object) ->
 @output_options
 def optimise(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
     """The best start threshold, with settings for dash.js, Shaka and Media3."""
-    show(_report("optimise", quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
+    _show(_report("optimise", quiet=quiet, **settings), as_json=as_json, out=out)
 
 
 @streaming.command()
@@ -115,7 +127,7 @@ def size(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> No
 @output_options
 def fit(log: str, model: str, as_json: bool, out: Path | None, quiet: bool) -> None:
     """Fit a model of the link to the throughput LOG, for 'takeup streaming predict --model'."""
-    show(_report("fit", quiet=quiet, log=log, model=model), as_json=as_json, out=out, charts=CHARTS)
+    _show(_report("fit", quiet=quiet, log=log, model=model), as_json=as_json, out=out)
 
 
 @streaming.command()
@@ -125,7 +137,9 @@ def fit(log: str, model: str, as_json: bool, out: Path | None, quiet: bool) -> N
 @output_options
 def simulate(simulators: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
     """Play videos by chance in SIMULATORS: tagged, cell or slots, separated by commas."""
-    show(_report("simulate", quiet=quiet, simulators=simulators.split(","), **settings), as_json=as_json, out=out)
+    show(
+        _report("simulate", quiet=quiet, simulators=tuple(simulators.split(",")), **settings), as_json=as_json, out=out
+    )
 
 
 @streaming.command()
@@ -135,7 +149,7 @@ def simulate(simulators: str, as_json: bool, out: Path | None, quiet: bool, **se
 @output_options
 def compare(simulators: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
     """Equations beside SIMULATORS, with z-scores."""
-    show(_report("compare", quiet=quiet, simulators=simulators.split(","), **settings), as_json=as_json, out=out)
+    show(_report("compare", quiet=quiet, simulators=tuple(simulators.split(",")), **settings), as_json=as_json, out=out)
 
 
 @streaming.command()

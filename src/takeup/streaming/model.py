@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 
-__all__ = ["Answer", "Capacity", "Cell", "Chain", "Estimate", "Player", "Views"]
+__all__ = ["Answer", "Capacity", "CapacityFit", "Cell", "Chain", "Estimate", "Player", "Views"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -45,6 +45,21 @@ class Capacity:
         scale = max(1.0, float(np.abs(self.generator).max()))
         if off_diagonal.min() < 0 or np.abs(self.generator.sum(axis=1)).max() > 1e-9 * scale:
             raise BadInput("the rates between levels must be zero or more, with rows that sum to zero on the diagonal")
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityFit:
+    """A fitted capacity and what was chosen for it; `misfit` is its relative error for a lone viewer.
+
+    A link with outages has one state more than `num_slow` times `num_fast`.
+    """
+
+    capacity: Capacity
+    mean_bps: float
+    num_slow: int
+    num_fast: int
+    window_s: int
+    misfit: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,14 @@ __all__ = [
     "abr_by_state",
     "bitrates_by_users",
     "check_ladder",
+    "check_levels",
     "fair_share_rule",
     "mean_bitrate",
     "num_switches",
 ]
 
 Floats = npt.NDArray[np.float64]
+HIGHEST_LEVEL_S = 1e7  # 116 days; beyond it exponentials lose their digits
 Rule = Callable[[float, Sequence[float]], float]  # (fair share in bit/s, ladder) to the bit rate taken
 
 
@@ -72,6 +74,19 @@ def check_ladder(ladder_bps: Sequence[float]) -> list[float]:
     if not ladder or not rises or ladder[0] <= 0 or not all(map(math.isfinite, ladder)):
         raise BadInput(f"the ladder {ladder} must hold bit rates above zero in rising order; sort it and drop repeats")
     return ladder
+
+
+def check_levels(ladder_bps: Sequence[float], levels_s: Sequence[float]) -> list[float]:
+    """The buffers at which the bit rate changes, if they rise from above zero and lie between those of the ladder."""
+    num_levels = len(check_ladder(ladder_bps)) - 1
+    levels = [float(level_s) for level_s in levels_s]
+    if len(levels) != num_levels:
+        raise BadInput(f"{num_levels + 1} bit rates need {num_levels} levels_s between them")
+    if not all(low < high for low, high in pairwise([0.0, *levels])):
+        raise BadInput(f"levels_s {levels} must be seconds above zero in rising order")
+    if levels and levels[-1] > HIGHEST_LEVEL_S:
+        raise BadInput(f"the highest of levels_s is {levels[-1]}; give seconds of video from 0 to {HIGHEST_LEVEL_S:g}")
+    return levels
 
 
 def _seconds_in(chain: Chain) -> Floats:

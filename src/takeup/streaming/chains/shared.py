@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import block_diag
 
 from takeup.errors import BadInput
 from takeup.streaming.chains.flows import (
@@ -90,7 +89,10 @@ def _at_level(flows: Sequence[Flow], level: float) -> list[Flow]:
 
 
 def _product(blocks: list[Floats], capacity: Capacity) -> Floats:
-    rates: Floats = np.kron(capacity.generator, np.eye(len(blocks[0]))) + block_diag(*blocks)
+    num = len(blocks[0])
+    rates = np.asarray(np.kron(capacity.generator, np.eye(num)), dtype=np.float64)
+    for place, block in enumerate(blocks):
+        rates[place * num : (place + 1) * num, place * num : (place + 1) * num] += block
     np.fill_diagonal(rates, 0.0)
     np.fill_diagonal(rates, -rates.sum(axis=1))
     return rates

@@ -1,28 +1,17 @@
-"""All solvers by name. To add one: a file here, a line below, a test, a row in the domain's README.
+"""Solvers and what is built on them. `POLICIES` has all solvers by name; see `solvers`.
 
-`FixedLengthSolver` and `BufferAbrSolver` are solvers too; they need a length or a ladder, so they are made where used.
+Names are loaded on first use, so that a command pays only for the solver it needs.
 """
 
 from __future__ import annotations
 
-from takeup.errors import UnknownName
-from takeup.streaming.policies.diffusion import DiffusionSolver
-from takeup.streaming.policies.doubling import DoublingSolver
-from takeup.streaming.policies.riccati import RiccatiSolver
+from typing import TYPE_CHECKING
+
+from takeup.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from takeup.streaming.policies.solvers import POLICIES, ChainSolver, find_solver
 
 __all__ = ["POLICIES", "ChainSolver", "find_solver"]
 
-ChainSolver = RiccatiSolver | DoublingSolver | DiffusionSolver
-
-POLICIES: dict[str, ChainSolver] = {
-    "riccati": RiccatiSolver(),
-    "doubling": DoublingSolver(),
-    "diffusion": DiffusionSolver(),
-}
-
-
-def find_solver(name: str) -> ChainSolver:
-    """The solver of this name."""
-    if name not in POLICIES:
-        raise UnknownName("streaming solver", name, POLICIES)
-    return POLICIES[name]
+__getattr__, __dir__ = lazy_names(__name__, {"solvers": ("POLICIES", "ChainSolver", "find_solver")})

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import schur
 
 from takeup.errors import BadInput
 from takeup.streaming.model import Answer, Chain, Player
 from takeup.streaming.policies.censoring import censor
 from takeup.streaming.policies.doubling import STILL
+from takeup.streaming.policies.half_planes import schur_basis
 from takeup.streaming.policies.phases import Playback
 from takeup.streaming.policies.riccati import riccati_playback
 from takeup.streaming.policies.solution import Solution
@@ -105,7 +105,7 @@ class _System:
 def _bounded(system: _System) -> tuple[Floats, Floats]:
     """L and U of the bounded solution."""
     num_noisy, num_falls = len(system.noisy), len(system.falls)
-    _, basis, num_stable = schur(system.companion(), sort="lhp")
+    _, basis, num_stable = schur_basis(system.companion(), "lhp")
     if num_stable != num_falls:
         raise BadInput("downloads in this chain may never end, so no stall probability exists; give it end rates")
     beyond = np.linalg.solve(basis[:num_falls, :num_falls].T, basis[num_falls:, :num_falls].T).T

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import expm
 
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain
+from takeup.streaming.policies.exponential import expm_of_rates
 
 __all__ = ["download_cdf", "mean_download_s"]
 
@@ -32,5 +32,5 @@ def download_cdf(chain: Chain, times_s: npt.ArrayLike) -> Floats:
     times = np.atleast_1d(np.asarray(times_s, np.float64))
     if not (np.isfinite(times).all() and (times >= 0).all()):
         raise BadInput("times must be finite seconds, zero or more")
-    left = [float(chain.initial @ expm(chain.killed * time_s).sum(axis=1)) for time_s in times]
+    left = [float(chain.initial @ expm_of_rates(chain.killed * time_s).sum(axis=1)) for time_s in times]
     return np.clip(1.0 - np.array(left), 0.0, 1.0)

@@ -28,11 +28,11 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import expm
 
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain
 from takeup.streaming.policies.censoring import censor
+from takeup.streaming.policies.exponential import expm_of_rates
 
 __all__ = ["LONGEST_S", "OUTAGE_FILL", "Emptying", "Filling", "Playback", "Waited", "Waiting", "check_seconds"]
 
@@ -64,6 +64,9 @@ class Filling(Protocol):
     def until(self, content_s: float) -> Waited:
         """Wait for `content_s` seconds of video."""
 
+    def laws(self, initial: Floats, step_s: float, num: int) -> Floats:
+        """The law of the state when 0, `step_s`, 2 `step_s` .. have come, one row for each of `num` thresholds."""
+
 
 class Waiting:
     """The waiting phase of a chain, ready to be asked for any threshold."""
@@ -84,11 +87,20 @@ class Waiting:
         num_states = len(self._watched.kept)
         if content_s == 0:
             return Waited(np.eye(num_states), *np.zeros((3, num_states)))
-        result = expm(self._bordered * content_s)[:-3]
+        result = expm_of_rates(self._bordered * content_s)[:-3]
         starts_in = np.zeros((num_states, num_states))
         starts_in[:, self._watched.kept] = self._watched.restore(np.clip(result[:, :-3], 0.0, 1.0))
         mean_s, finished, gave_up = self._watched.restore(result[:, -3:], self._watched.collected).T
         return Waited(starts_in, mean_s, np.clip(finished, 0.0, 1.0), np.clip(gave_up, 0.0, 1.0))
+
+    def laws(self, initial: Floats, step_s: float, num: int) -> Floats:
+        """The law of the state when 0, `step_s`, 2 `step_s` .. have come, one row for each of `num` thresholds."""
+        step = self.until(step_s).starts_in
+        laws = np.empty((num, len(initial)))
+        laws[0] = initial
+        for number in range(1, num):
+            laws[number] = laws[number - 1] @ step
+        return laws
 
 
 class Emptying(Protocol):
@@ -104,6 +116,9 @@ class Emptying(Protocol):
     def slope(self) -> Floats:
         """Its derivative at an empty buffer."""
 
+    def risks(self, step_s: float, num: int) -> Floats:
+        """P(it runs empty | state) with 0, `step_s`, 2 `step_s` .. in the buffer, one row for each of `num` buffers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Playback:
@@ -117,8 +132,16 @@ class Playback:
         check_seconds("a buffer", buffer_s)
         if len(self.columns) == 0:
             return self.lift
-        law: Floats = np.clip(self.lift @ expm(self.records * buffer_s), 0.0, 1.0)
+        law: Floats = np.clip(self.lift @ expm_of_rates(self.records * buffer_s), 0.0, 1.0)
         return law
 
     def slope(self) -> Floats:
         return self.lift @ self.records
+
+    def risks(self, step_s: float, num: int) -> Floats:
+        check_seconds("a buffer", step_s * num)
+        step = expm_of_rates(self.records * step_s)
+        falls = np.ones((num, len(self.columns)))
+        for number in range(1, num):
+            falls[number] = step @ falls[number - 1]
+        return np.clip(falls @ self.lift.T, 0.0, 1.0)

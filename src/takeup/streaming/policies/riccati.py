@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import schur
 
 from takeup.streaming.model import Answer, Chain, Player
 from takeup.streaming.policies.doubling import FluidBlocks, fluid_blocks, playback_from, psi_by_doubling
+from takeup.streaming.policies.half_planes import schur_basis
 from takeup.streaming.policies.phases import Playback
 from takeup.streaming.policies.solution import Solution
 
@@ -62,8 +62,8 @@ def psi_by_schur(blocks: FluidBlocks) -> Floats:
     diagonal = np.abs(np.diag(matrix))
     if diagonal.max() > LARGEST_SPREAD * diagonal.min():
         return psi_by_doubling(blocks)
-    _, basis, num_stable = schur(matrix, sort="lhp")
+    _, basis, num_stable = schur_basis(matrix, "lhp")
     if num_stable != num_down:  # an eigenvalue at zero: downloads that may never end
         return psi_by_doubling(blocks)
-    psi: Floats = np.linalg.solve(basis[:num_down, :num_down].T, basis[num_down:, :num_down].T).T
-    return np.clip(psi, 0.0, 1.0)
+    psi = np.linalg.solve(basis[:num_down, :num_down].T, basis[num_down:, :num_down].T).T
+    return np.asarray(np.clip(psi, 0.0, 1.0), dtype=np.float64)

@@ -41,10 +41,12 @@ class Solution:
         self.playback = playback
         self.source = source
         self._waiting = Waiting(chain) if waiting is None else waiting
+        self._latest: _Cycle | None = None  # several questions about one player follow each other
 
     def prefetch(self, threshold_s: float) -> Waited:
         """How the wait for `threshold_s` seconds of video ends, from every state."""
-        return self._waiting.until(threshold_s)
+        latest = self._latest
+        return latest.waited if latest and latest.threshold_s == threshold_s else self._waiting.until(threshold_s)
 
     def mean_prefetch(self, threshold_s: float) -> float:
         """Expected start-up delay in seconds, as an accepted video meets it."""
@@ -54,6 +56,12 @@ class Solution:
         """P(N >= 1) when playback starts at `threshold_s`."""
         started = self.chain.initial @ self.prefetch(threshold_s).starts_in
         return float(np.clip((started @ self.playback.empties(threshold_s)).sum(), 0.0, 1.0))
+
+    def stall_curve(self, step_s: float, num: int) -> Floats:
+        """P(N >= 1) for the start thresholds 0, `step_s`, 2 `step_s` .., `num` of them, for the price of about one."""
+        laws, risks = self._waiting.laws(self.chain.initial, step_s, num), self.playback.risks(step_s, num)
+        chances: Floats = np.clip((laws * risks).sum(axis=1), 0.0, 1.0)
+        return chances
 
     def counts(self, player: Player) -> StallCounts:
         """The law of the number of stalls."""
@@ -80,7 +88,10 @@ class Solution:
         return start, start if player.again_s == player.start_s else self._cycle(player.again_s)
 
     def _cycle(self, threshold_s: float) -> _Cycle:
-        return _Cycle(threshold_s, self.prefetch(threshold_s), self.playback.empties(threshold_s))
+        if self._latest is None or self._latest.threshold_s != threshold_s:
+            waited, empties = self._waiting.until(threshold_s), self.playback.empties(threshold_s)
+            self._latest = _Cycle(threshold_s, waited, empties)
+        return self._latest
 
     def _counts(self, start: _Cycle, again: _Cycle) -> tuple[StallCounts, float]:
         """The number of stalls, and the share of viewers who gave up in any wait."""

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import expm
 
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain
 from takeup.streaming.policies.censoring import censor_transforms, restore_transforms
 from takeup.streaming.policies.euler import invert
-from takeup.streaming.policies.exponential import expm_many
+from takeup.streaming.policies.exponential import expm_many, expm_of_rates
 from takeup.streaming.policies.phases import OUTAGE_FILL, check_seconds
 
 __all__ = ["startup_atoms", "startup_cdf", "startup_quantile"]
@@ -103,7 +102,7 @@ class _Steady:
         rates = (chain.killed - np.diag(chain.give_up))[np.ix_(fills, fills)]
         self._rates = np.where(fill[:, None] == fill[None, :], rates, 0.0)
         self._end, self._initial = chain.end[fills], chain.initial[fills]
-        self._stays = expm(self._rates * threshold_s / fill[:, None])
+        self._stays = expm_of_rates(self._rates * threshold_s / fill[:, None])
         self.delays: Floats = threshold_s / fill
         self.masses: Floats = self._initial @ self._stays
 

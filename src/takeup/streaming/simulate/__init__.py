@@ -1,7 +1,8 @@
 """Simulators: the same cell and player as the solvers see, played out by chance, with standard errors.
 
 `tagged` follows one video at a time on its chain, `cell` every video of a cell, `slots` every slot with its fading;
-`simulate_log` lets a throughput log drive the cell. Each checks what the one before takes for granted.
+`simulate_log` lets a throughput log drive the cell, `simulate_adaptive` lets all its players adapt their bit rate. Each
+checks what the one before takes for granted.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 
 from takeup.errors import UnknownName
 from takeup.streaming.model import Answer, Cell, Player
+from takeup.streaming.simulate.adaptive import play_adaptive, simulate_adaptive
 from takeup.streaming.simulate.any_view import simulate_any_view
 from takeup.streaming.simulate.cell import play_cell, simulate_cell
 from takeup.streaming.simulate.slots import Slots, play_slots, simulate_slots
@@ -21,11 +23,13 @@ __all__ = [
     "SIMULATORS",
     "Simulation",
     "Slots",
+    "play_adaptive",
     "play_cell",
     "play_log",
     "play_slots",
     "play_tagged",
     "simulate",
+    "simulate_adaptive",
     "simulate_cell",
     "simulate_log",
     "simulate_slots",

@@ -2,7 +2,8 @@
 
 Nothing of the mathematics is assumed here but the traffic itself, so this checks the chain that a tagged video is said
 to see, not only its solution. An event is an arrival (also a blocked one), the end of a download, a change of the
-capacity, or a player that starts, stalls or resumes.
+capacity, a player that starts, stalls or resumes, or a viewer who gives up: here all are as impatient, and who leaves
+makes room for the others.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.streaming.model import Answer, Capacity, Cell, Player
 from takeup.streaming.simulate.fast.events import Levels, Traffic, empty_cell, play_events
-from takeup.streaming.simulate.lived import Lived, answer_from_batches, check_run, no_videos_yet
+from takeup.streaming.simulate.lived import Lived, answer_from_batches, check_run, mean_patience_s, no_videos_yet
 
-__all__ = ["Played", "fill_by_users", "play_cell", "play_levels", "simulate_cell"]
+__all__ = ["Played", "fill_by_users", "play_cell", "play_levels", "simulate_cell", "traffic_of"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,25 +33,36 @@ class Played(NamedTuple):
     num_events: int
 
 
-def simulate_cell(cell: Cell, player: Player, *, num_videos: int = 400_000, seed: int = 0) -> Answer:
-    """What viewers experience in `cell`, from a run of the whole cell; errors from batch means."""
-    return answer_from_batches("whole cell", play_cell(cell, player, num_videos=num_videos, seed=seed).lived)
+def simulate_cell(
+    cell: Cell, player: Player, *, num_videos: int = 400_000, seed: int = 0, give_up_per_s: float = 0.0
+) -> Answer:
+    """What viewers experience in `cell`, from a run of the whole cell; errors from batch means.
+
+    While they wait, all of them give up at the rate `give_up_per_s`.
+    """
+    played = play_cell(cell, player, num_videos=num_videos, seed=seed, give_up_per_s=give_up_per_s)
+    return answer_from_batches("whole cell", played.lived)
 
 
-def play_cell(cell: Cell, player: Player, *, num_videos: int = 400_000, seed: int = 0) -> Played:
+def play_cell(
+    cell: Cell, player: Player, *, num_videos: int = 400_000, seed: int = 0, give_up_per_s: float = 0.0
+) -> Played:
     """The same, video by video."""
     levels = _constant() if cell.capacity is None else _changing(cell.capacity)
-    return play_levels(cell, player, levels, num_videos=num_videos, seed=seed)
+    return play_levels(cell, player, levels, num_videos=num_videos, seed=seed, give_up_per_s=give_up_per_s)
 
 
-def play_levels(cell: Cell, player: Player, levels: Levels, *, num_videos: int, seed: int) -> Played:
+def play_levels(
+    cell: Cell, player: Player, levels: Levels, *, num_videos: int, seed: int, give_up_per_s: float = 0.0
+) -> Played:
     """Play a cell whose capacity goes through `levels`."""
     check_run(player, num_videos)
+    patience_s = mean_patience_s(give_up_per_s)
     num_warm_up = int(num_videos * WARM_UP_SHARE)
     lived = no_videos_yet(num_warm_up + num_videos)
     streams = Streams(seed).child("whole cell")
-    chances = (streams.stream("arrivals"), streams.stream("lengths"), streams.stream("capacity"))
-    num_events = play_events(_traffic(cell, player), levels, empty_cell(cell.max_users), lived, chances)
+    chances = tuple(streams.stream(name) for name in ("arrivals", "lengths", "capacity", "patience"))
+    num_events = play_events(traffic_of(cell, player, patience_s), levels, empty_cell(cell.max_users), lived, chances)
     return Played(lived.after(num_warm_up), num_events)
 
 
@@ -61,7 +73,8 @@ def fill_by_users(cell: Cell) -> Floats:
     return np.concatenate(([0.0], cell.speed * gain / users))
 
 
-def _traffic(cell: Cell, player: Player) -> Traffic:
+def traffic_of(cell: Cell, player: Player, patience_s: float) -> Traffic:
+    """Who comes to a cell, and what each gets there."""
     return Traffic(
         gap_s=1 / cell.arrivals_per_s,
         class_upto=np.cumsum([views.share for views in cell.views]),
@@ -69,6 +82,7 @@ def _traffic(cell: Cell, player: Player) -> Traffic:
         fill=fill_by_users(cell),
         start_s=player.start_s,
         resume_s=player.again_s,
+        patience_s=patience_s,
     )
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from takeup.errors import BadInput
 from takeup.streaming.model import Answer, Estimate, Player
 
-__all__ = ["Lived", "answer_from_batches", "answer_from_independent", "check_run", "no_videos_yet"]
+__all__ = ["Lived", "answer_from_batches", "answer_from_independent", "check_run", "mean_patience_s", "no_videos_yet"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -68,6 +68,13 @@ def check_run(player: Player, num_videos: int) -> None:
         )
 
 
+def mean_patience_s(give_up_per_s: float) -> float:
+    """How long viewers wait altogether before they give up, on average."""
+    if not 0 <= give_up_per_s < math.inf:
+        raise BadInput(f"the rate of giving up is {give_up_per_s} per second; give a finite number, zero or more")
+    return 1 / give_up_per_s if give_up_per_s > 0 else math.inf
+
+
 def answer_from_independent(source: str, lived: Lived, blocked_share: float) -> Answer:
     """The answer from videos that know nothing of each other; which share is blocked is known beforehand."""
     return Answer(
@@ -94,6 +101,7 @@ def answer_from_batches(source: str, lived: Lived) -> Answer:
         finished_early=_batched_share(lived.finished_early),
         blocked_share=_blocked_share(lived.num_blocked),
         num_videos=len(lived.startup_s),
+        gave_up=_batched_share(lived.gave_up) if lived.gave_up.any() else Estimate(0.0),
     )
 
 

@@ -17,7 +17,7 @@ from takeup.errors import BadInput
 from takeup.streaming.model import Answer, Cell, Player
 from takeup.streaming.simulate.cell import WARM_UP_SHARE, Played
 from takeup.streaming.simulate.fast.slots import Grain, nobody, play_every_slot
-from takeup.streaming.simulate.lived import answer_from_batches, check_run, no_videos_yet
+from takeup.streaming.simulate.lived import answer_from_batches, check_run, mean_patience_s, no_videos_yet
 
 __all__ = ["Slots", "play_slots", "simulate_slots"]
 
@@ -39,14 +39,30 @@ class Slots:
 
 
 def simulate_slots(
-    cell: Cell, player: Player, slots: Slots | None = None, *, num_videos: int = 20_000, seed: int = 0
+    cell: Cell,
+    player: Player,
+    slots: Slots | None = None,
+    *,
+    num_videos: int = 20_000,
+    seed: int = 0,
+    give_up_per_s: float = 0.0,
 ) -> Answer:
-    """What viewers experience in `cell`, slot by slot; errors from batch means."""
-    return answer_from_batches("slots", play_slots(cell, player, slots, num_videos=num_videos, seed=seed).lived)
+    """What viewers experience in `cell`, slot by slot; errors from batch means.
+
+    While they wait, all of them give up at the rate `give_up_per_s`.
+    """
+    played = play_slots(cell, player, slots, num_videos=num_videos, seed=seed, give_up_per_s=give_up_per_s)
+    return answer_from_batches("slots", played.lived)
 
 
 def play_slots(
-    cell: Cell, player: Player, slots: Slots | None = None, *, num_videos: int = 20_000, seed: int = 0
+    cell: Cell,
+    player: Player,
+    slots: Slots | None = None,
+    *,
+    num_videos: int = 20_000,
+    seed: int = 0,
+    give_up_per_s: float = 0.0,
 ) -> Played:
     """The same, video by video; an event is a slot with at least one user."""
     check_run(player, num_videos)
@@ -55,13 +71,13 @@ def play_slots(
     num_warm_up = int(num_videos * WARM_UP_SHARE)
     lived = no_videos_yet(num_warm_up + num_videos)
     streams = Streams(seed).child("slots")
-    chances = tuple(streams.stream(name) for name in ("arrivals", "lengths", "fading", "pictures"))
-    grain = _grain(cell, player, slots or Slots())
+    chances = tuple(streams.stream(name) for name in ("arrivals", "lengths", "fading", "pictures", "patience"))
+    grain = _grain(cell, player, slots or Slots(), mean_patience_s(give_up_per_s))
     num_slots = play_every_slot(grain, nobody(cell.max_users), lived, chances)
     return Played(lived.after(num_warm_up), num_slots)
 
 
-def _grain(cell: Cell, player: Player, slots: Slots) -> Grain:
+def _grain(cell: Cell, player: Player, slots: Slots, patience_s: float) -> Grain:
     return Grain(
         gap_s=1 / cell.arrivals_per_s,
         class_upto=np.cumsum([views.share for views in cell.views]),
@@ -73,4 +89,5 @@ def _grain(cell: Cell, player: Player, slots: Slots) -> Grain:
         slot_content_s=cell.speed * slots.slot_s,
         gop=round(slots.gop_s / slots.slot_s),
         gop_variation=slots.gop_variation,
+        patience_s=patience_s,
     )

@@ -115,8 +115,14 @@ def _read_table(path: Path) -> tuple[Floats, Floats]:
     if (durations_s <= 0).any():
         line = int(np.argmax(durations_s <= 0)) + 3
         raise BadTrace(path, "time does not go forward; sort the samples by time", line=line, column="time_s")
-    last_s = float(np.median(durations_s)) if len(durations_s) else 1.0
-    return np.append(durations_s, last_s), table["rate_bps"]
+    return np.append(durations_s, _usual(durations_s)), table["rate_bps"]
+
+
+def _usual(durations_s: Floats) -> float:
+    """The median, without numpy's masked arrays, which `np.median` would import; one second if there is none."""
+    ordered = np.sort(durations_s)
+    num = len(ordered)
+    return float(ordered[(num - 1) // 2] + ordered[num // 2]) / 2 if num else 1.0
 
 
 def _check(path: Path, durations_s: Floats, rates_bps: Floats) -> None:

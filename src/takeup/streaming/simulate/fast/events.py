@@ -4,13 +4,14 @@ How it works. All videos of a cell fill at the same rate, so two clocks serve th
 a video would have if it had been there from the beginning; `balance` is `received` minus the time, which is what
 its buffer would do if it had always played. What lies ahead of a video is then a fixed mark on one of the clocks:
 
-    downloaded      when `received` reaches `done_at`
-    enough to play  when `received` reaches `enough_at`; infinite while it plays
-    buffer empty    when `balance` falls to `empty_at`; minus infinite while it waits
+    downloaded      when `received` reaches its mark in `done`
+    enough to play  when `received` reaches its mark in `enough`; only while it waits
+    buffer empty    when `balance` falls to its mark in `empty`; only while it plays
+    out of patience when the time reaches its mark in `leave`; only while it waits, and if viewers give up at all
 
 The marks change only at events of that video. Between events both clocks run straight, so that the next event is the
-nearest of: the nearest mark of each kind, the next arrival, the next change of the capacity. Marks are searched one by
-one: a cell has ten videos rather than a thousand.
+nearest of: the nearest mark of each kind, the next arrival, the next change of the capacity. Marks of a kind are kept
+in a heap, so that an event costs the logarithm of the number of videos.
 """
 
 from __future__ import annotations
@@ -22,18 +23,22 @@ import numpy.typing as npt
 from numpy.random import Generator
 
 from takeup.core.compiled import inlined, kernel
+from takeup.streaming.simulate.fast.heap import Heap, empty_heap, push, take_out
 from takeup.streaming.simulate.lived import Lived
 
-__all__ = ["Flows", "Levels", "Traffic", "empty_cell", "length_of", "note_blocked", "play_events"]
+__all__ = ["Flows", "Levels", "Traffic", "empty_cell", "length_of", "note_blocked", "patience_of", "play_events"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-ARRIVES, CAPACITY_CHANGES, DOWNLOADED, HAS_ENOUGH, RUNS_EMPTY = range(5)
+ARRIVES, CAPACITY_CHANGES, DOWNLOADED, HAS_ENOUGH, RUNS_EMPTY, GIVES_UP = range(6)
 
 
 class Traffic(NamedTuple):
-    """Who comes, and what each gets: `fill[n]` seconds of video per second when n share a cell at level 1."""
+    """Who comes, and what each gets: `fill[n]` seconds of video per second when n share a cell at level 1.
+
+    Viewers wait for `patience_s` altogether, on average; it is infinite if they never give up.
+    """
 
     gap_s: float
     class_upto: Floats
@@ -41,6 +46,7 @@ class Traffic(NamedTuple):
     fill: Floats
     start_s: float
     resume_s: float
+    patience_s: float
 
 
 class Levels(NamedTuple):
@@ -57,15 +63,19 @@ class Levels(NamedTuple):
 
 
 class Flows(NamedTuple):
-    """The videos that are downloading, packed at the front; see above for the marks.
+    """The videos that are downloading: heaps of their marks (see above; `empty` has minus the mark on top).
 
-    A video is known by its number of arrival, and carries what it has lived through until it leaves.
+    A video has a place, one of those in `free`, and carries what it has lived through until it leaves. `video` is its
+    number of arrival.
     """
 
-    done_at: Floats
-    enough_at: Floats
-    empty_at: Floats
+    done: Heap
+    enough: Heap
+    empty: Heap
+    leave: Heap
+    free: Ints
     waiting_since_s: Floats
+    patience_s: Floats
     startup_s: Floats
     stall_s: Floats
     num_stalls: Ints
@@ -74,23 +84,21 @@ class Flows(NamedTuple):
 
 def empty_cell(max_users: int) -> Flows:
     """Room for the videos of a cell."""
-    seconds, counts = np.zeros((6, max_users)), np.zeros((2, max_users), np.int64)
-    return Flows(*seconds, *counts)
+    done, enough, empty, leave = (empty_heap(max_users) for _ in range(4))
+    seconds, counts = np.zeros((4, max_users)), np.zeros((2, max_users), np.int64)
+    return Flows(done, enough, empty, leave, np.arange(max_users), *seconds, *counts)
 
 
 @kernel
-def play_events(
-    traffic: Traffic, levels: Levels, flows: Flows, lived: Lived, chances: tuple[Generator, Generator, Generator]
-) -> int:
+def play_events(traffic: Traffic, levels: Levels, flows: Flows, lived: Lived, chances: tuple[Generator, ...]) -> int:
     """Fill `lived` with the first videos that are accepted, and follow each to its end; returns the number of events.
 
-    Arrivals go on until then, so that the last videos have company too. The generators are for arrivals, lengths and
-    capacity: none disturbs the others.
+    Arrivals go on until then, so that the last videos have company too. The generators are for arrivals, lengths,
+    capacity and patience: none disturbs the others.
     """
-    arrivals, lengths, capacity = chances
+    arrivals, lengths, capacity, patience = chances
     num_flows, num_seen, num_left, num_events = 0, 0, 0, 0
     now_s, received, balance = 0.0, 0.0, 0.0
-    first = (0, 0, 0)
     place = 0
     arrival_in_s = arrivals.standard_exponential() * traffic.gap_s
     change_in_s = _hold_s(levels, place, capacity)
@@ -100,7 +108,7 @@ def play_events(
         if change_in_s < step_s:
             step_s, event = change_in_s, CAPACITY_CHANGES
         if num_flows > 0:
-            step_s, event = _nearest_mark(flows, first, received, balance, fill, step_s, event)
+            step_s, event = _nearest_mark(flows, received, balance, fill, now_s, step_s, event)
         now_s += step_s
         received += fill * step_s
         balance += (fill - 1) * step_s
@@ -110,43 +118,48 @@ def play_events(
         if event == CAPACITY_CHANGES:
             place = _next_place(levels, place, capacity)
             change_in_s = _hold_s(levels, place, capacity)
-            continue
-        if event == ARRIVES:
+        elif event == ARRIVES:
             arrival_in_s = arrivals.standard_exponential() * traffic.gap_s
             length_s = length_of(traffic.class_upto, traffic.mean_s, lengths)
             if num_flows == len(flows.video):
                 note_blocked(lived, num_seen)
-                continue
-            _admit(flows, num_flows, num_seen, received, length_s, traffic, now_s)
-            num_flows += 1
-            num_seen += 1
+            else:
+                flow = flows.free[num_flows]
+                flows.patience_s[flow] = patience_of(traffic.patience_s, patience)
+                _admit(flows, flow, num_seen, received, length_s, traffic, now_s)
+                num_flows += 1
+                num_seen += 1
         elif event == HAS_ENOUGH:
-            _begin_to_play(flows, first[1], balance, traffic, now_s)
+            _begin_to_play(flows, flows.enough.flow[0], balance, traffic, now_s)
         elif event == RUNS_EMPTY:
-            _stall(flows, first[2], received, traffic, now_s)
+            _stall(flows, flows.empty.flow[0], received, traffic, now_s)
         else:
-            num_left += flows.video[first[0]] < len(lived.startup_s)
+            flow = flows.done.flow[0] if event == DOWNLOADED else flows.leave.flow[0]
+            num_left += flows.video[flow] < len(lived.startup_s)
             num_flows -= 1
-            _leave(flows, first[0], num_flows, now_s, lived)
+            flows.free[num_flows] = flow
+            _leave(flows, flow, event == GIVES_UP, now_s, lived)
             if num_flows == 0:
                 now_s, received, balance = 0.0, 0.0, 0.0  # only differences count, and small numbers are exact
-        first = _first_marks(flows, num_flows)
     return num_events
 
 
 @inlined
 def _nearest_mark(
-    flows: Flows, first: tuple[int, int, int], received: float, balance: float, fill: float, step_s: float, event: int
+    flows: Flows, received: float, balance: float, fill: float, now_s: float, step_s: float, event: int
 ) -> tuple[float, int]:
     """The next event, which is `event` in `step_s` unless a mark comes before; rounding never turns time back."""
-    done_in_s = _time_to(flows.done_at[first[0]] - received, fill)
-    enough_in_s = _time_to(flows.enough_at[first[1]] - received, fill)
+    done_in_s = _time_to(flows.done.key[0] - received, fill)
+    enough_in_s = _time_to(flows.enough.key[0] - received, fill)
+    leave_in_s = _time_to(flows.leave.key[0] - now_s, 1.0)
     if done_in_s < step_s:
         step_s, event = done_in_s, DOWNLOADED
     if enough_in_s < step_s:
         step_s, event = enough_in_s, HAS_ENOUGH
+    if leave_in_s < step_s:
+        step_s, event = leave_in_s, GIVES_UP
     if fill < 1:
-        empty_in_s = _time_to(balance - flows.empty_at[first[2]], 1 - fill)
+        empty_in_s = _time_to(balance + flows.empty.key[0], 1 - fill)
         if empty_in_s < step_s:
             step_s, event = empty_in_s, RUNS_EMPTY
     return step_s, event
@@ -159,80 +172,65 @@ def _time_to(distance: float, speed: float) -> float:
 
 
 @inlined
-def _first_marks(flows: Flows, num_flows: int) -> tuple[int, int, int]:
-    """The videos that are the next to be downloaded, to have enough, and to run empty."""
-    done, enough, empty = 0, 0, 0
-    for flow in range(1, num_flows):
-        if flows.done_at[flow] < flows.done_at[done]:
-            done = flow
-        if flows.enough_at[flow] < flows.enough_at[enough]:
-            enough = flow
-        if flows.empty_at[flow] > flows.empty_at[empty]:
-            empty = flow
-    return done, enough, empty
-
-
-@inlined
 def _admit(
     flows: Flows, flow: int, video: int, received: float, length_s: float, traffic: Traffic, now_s: float
 ) -> None:
-    flows.done_at[flow] = received + length_s
-    flows.enough_at[flow] = received + traffic.start_s
-    flows.empty_at[flow] = -np.inf
-    flows.waiting_since_s[flow] = now_s
     flows.stall_s[flow] = 0.0
     flows.num_stalls[flow] = 0
     flows.video[flow] = video
+    push(flows.done, flow, received + length_s)
+    _wait(flows, flow, received + traffic.start_s, now_s)
+
+
+@inlined
+def _wait(flows: Flows, flow: int, enough: float, now_s: float) -> None:
+    flows.waiting_since_s[flow] = now_s
+    push(flows.enough, flow, enough)
+    if flows.patience_s[flow] < np.inf:
+        push(flows.leave, flow, now_s + flows.patience_s[flow])
+
+
+@inlined
+def _end_wait(flows: Flows, flow: int, now_s: float) -> None:
+    waited_s = now_s - flows.waiting_since_s[flow]
+    take_out(flows.enough, flow)
+    if flows.patience_s[flow] < np.inf:
+        take_out(flows.leave, flow)
+        flows.patience_s[flow] -= waited_s
+    if flows.num_stalls[flow]:
+        flows.stall_s[flow] += waited_s
+    else:
+        flows.startup_s[flow] = waited_s
 
 
 @inlined
 def _begin_to_play(flows: Flows, flow: int, balance: float, traffic: Traffic, now_s: float) -> None:
-    waited_s = now_s - flows.waiting_since_s[flow]
-    if flows.num_stalls[flow]:
-        flows.stall_s[flow] += waited_s
-        flows.empty_at[flow] = balance - traffic.resume_s
-    else:
-        flows.startup_s[flow] = waited_s
-        flows.empty_at[flow] = balance - traffic.start_s
-    flows.enough_at[flow] = np.inf
+    _end_wait(flows, flow, now_s)
+    push(flows.empty, flow, (traffic.resume_s if flows.num_stalls[flow] else traffic.start_s) - balance)
 
 
 @inlined
 def _stall(flows: Flows, flow: int, received: float, traffic: Traffic, now_s: float) -> None:
+    take_out(flows.empty, flow)
     flows.num_stalls[flow] += 1
-    flows.waiting_since_s[flow] = now_s
-    flows.enough_at[flow] = received + traffic.resume_s
-    flows.empty_at[flow] = -np.inf
+    _wait(flows, flow, received + traffic.resume_s, now_s)
 
 
 @inlined
-def _leave(flows: Flows, flow: int, last: int, now_s: float, lived: Lived) -> None:
-    """Write down what the video lived through, and give its place to the last one."""
-    video = flows.video[flow]
-    if flows.enough_at[flow] < np.inf:
-        waited_s = now_s - flows.waiting_since_s[flow]
-        if flows.num_stalls[flow]:
-            flows.stall_s[flow] += waited_s
-        else:
-            flows.startup_s[flow] = waited_s
+def _leave(flows: Flows, flow: int, gave_up: bool, now_s: float, lived: Lived) -> None:
+    """Write down what the video lived through."""
+    video, waits = flows.video[flow], flows.enough.place[flow] >= 0
+    take_out(flows.done, flow)
+    if waits:
+        _end_wait(flows, flow, now_s)
+    else:
+        take_out(flows.empty, flow)
     if video < len(lived.startup_s):
         lived.startup_s[video] = flows.startup_s[flow]
         lived.num_stalls[video] = flows.num_stalls[flow]
         lived.stall_s[video] = flows.stall_s[flow]
-        lived.finished_early[video] = flows.enough_at[flow] < np.inf and flows.num_stalls[flow] == 0
-    _move(flows, last, flow)
-
-
-@inlined
-def _move(flows: Flows, source: int, target: int) -> None:
-    flows.done_at[target] = flows.done_at[source]
-    flows.enough_at[target] = flows.enough_at[source]
-    flows.empty_at[target] = flows.empty_at[source]
-    flows.waiting_since_s[target] = flows.waiting_since_s[source]
-    flows.startup_s[target] = flows.startup_s[source]
-    flows.stall_s[target] = flows.stall_s[source]
-    flows.num_stalls[target] = flows.num_stalls[source]
-    flows.video[target] = flows.video[source]
+        lived.finished_early[video] = waits and flows.num_stalls[flow] == 0 and not gave_up
+        lived.gave_up[video] = gave_up
 
 
 @inlined
@@ -247,6 +245,12 @@ def length_of(class_upto: Floats, mean_s: Floats, lengths: Generator) -> float:
     """How long the next video is."""
     view = _part_of(class_upto, lengths.random()) if len(class_upto) > 1 else 0
     return float(lengths.standard_exponential() * mean_s[view])
+
+
+@inlined
+def patience_of(mean_s: float, patience: Generator) -> float:
+    """How long the next viewer waits altogether; without a draw if nobody gives up."""
+    return float(patience.standard_exponential() * mean_s) if mean_s < np.inf else np.inf
 
 
 @inlined

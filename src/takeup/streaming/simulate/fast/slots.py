@@ -9,7 +9,7 @@ import numpy.typing as npt
 from numpy.random import Generator
 
 from takeup.core.compiled import inlined, kernel
-from takeup.streaming.simulate.fast.events import length_of, note_blocked
+from takeup.streaming.simulate.fast.events import length_of, note_blocked, patience_of
 from takeup.streaming.simulate.lived import Lived
 
 __all__ = ["Grain", "Users", "nobody", "play_every_slot"]
@@ -19,7 +19,10 @@ Ints = npt.NDArray[np.int64]
 
 
 class Grain(NamedTuple):
-    """What stays the same during a run; `gop` is a number of slots, and `slot_content_s` what a slot delivers."""
+    """What stays the same during a run; `gop` is a number of slots, and `slot_content_s` what a slot delivers.
+
+    Viewers wait for `patience_s` altogether, on average; it is infinite if they never give up.
+    """
 
     gap_s: float
     class_upto: Floats
@@ -31,6 +34,7 @@ class Grain(NamedTuple):
     slot_content_s: float
     gop: int
     gop_variation: float
+    patience_s: float
 
 
 class Users(NamedTuple):
@@ -45,6 +49,7 @@ class Users(NamedTuple):
     enough_s: Floats
     drain_s: Floats
     waiting_since_s: Floats
+    patience_s: Floats
     startup_s: Floats
     stall_s: Floats
     gop_left: Ints
@@ -54,13 +59,13 @@ class Users(NamedTuple):
 
 def nobody(max_users: int) -> Users:
     """Room for the videos of a cell."""
-    return Users(*np.zeros((7, max_users)), *np.zeros((3, max_users), np.int64))
+    return Users(*np.zeros((8, max_users)), *np.zeros((3, max_users), np.int64))
 
 
 @kernel
 def play_every_slot(grain: Grain, users: Users, lived: Lived, chances: tuple[Generator, ...]) -> int:
     """Fill `lived` with the first videos that are accepted, and follow each to its end; returns the slots in use."""
-    arrivals, lengths, fading, pictures = chances
+    arrivals, lengths, fading, pictures, patience = chances
     num_users, num_seen, num_left, num_slots, slot = 0, 0, 0, 0, 0
     arrival_s = arrivals.standard_exponential() * grain.gap_s
     while num_left < len(lived.startup_s):
@@ -69,6 +74,7 @@ def play_every_slot(grain: Grain, users: Users, lived: Lived, chances: tuple[Gen
         while arrival_s <= slot * grain.slot_s:
             length_s = length_of(grain.class_upto, grain.mean_s, lengths)
             if num_users < len(users.video):
+                users.patience_s[num_users] = patience_of(grain.patience_s, patience)
                 _admit(users, num_users, num_seen, length_s, arrival_s, grain)
                 num_users += 1
                 num_seen += 1
@@ -80,10 +86,11 @@ def play_every_slot(grain: Grain, users: Users, lived: Lived, chances: tuple[Gen
         num_slots += 1
         now_s = slot * grain.slot_s
         for user in range(num_users - 1, -1, -1):  # backwards: who leaves gives its place to the last
-            if users.left_s[user] <= 0:
+            gives_up = users.enough_s[user] < np.inf and now_s - users.waiting_since_s[user] >= users.patience_s[user]
+            if users.left_s[user] <= 0 or gives_up:
                 num_left += users.video[user] < len(lived.startup_s)
                 num_users -= 1
-                _leave(users, user, num_users, now_s, lived)
+                _leave(users, user, num_users, gives_up, now_s, lived)
             elif users.enough_s[user] < np.inf:
                 _wait(users, user, now_s)
             else:
@@ -136,6 +143,7 @@ def _wait(users: Users, user: int, now_s: float) -> None:
 @inlined
 def _end_wait(users: Users, user: int, now_s: float) -> None:
     waited_s = now_s - users.waiting_since_s[user]
+    users.patience_s[user] -= waited_s
     if users.num_stalls[user]:
         users.stall_s[user] += waited_s
     else:
@@ -164,7 +172,7 @@ def _gop_size(variation: float, pictures: Generator) -> float:
 
 
 @inlined
-def _leave(users: Users, user: int, last: int, now_s: float, lived: Lived) -> None:
+def _leave(users: Users, user: int, last: int, gave_up: bool, now_s: float, lived: Lived) -> None:
     """Write down what the video lived through, and give its place to the last one."""
     video, waits = users.video[user], users.enough_s[user] < np.inf
     if waits:
@@ -173,7 +181,8 @@ def _leave(users: Users, user: int, last: int, now_s: float, lived: Lived) -> No
         lived.startup_s[video] = users.startup_s[user]
         lived.num_stalls[video] = users.num_stalls[user]
         lived.stall_s[video] = users.stall_s[user]
-        lived.finished_early[video] = waits and users.num_stalls[user] == 0
+        lived.finished_early[video] = waits and users.num_stalls[user] == 0 and not gave_up
+        lived.gave_up[video] = gave_up
     _move(users, last, user)
 
 
@@ -184,6 +193,7 @@ def _move(users: Users, source: int, target: int) -> None:
     users.enough_s[target] = users.enough_s[source]
     users.drain_s[target] = users.drain_s[source]
     users.waiting_since_s[target] = users.waiting_since_s[source]
+    users.patience_s[target] = users.patience_s[source]
     users.startup_s[target] = users.startup_s[source]
     users.stall_s[target] = users.stall_s[source]
     users.gop_left[target] = users.gop_left[source]

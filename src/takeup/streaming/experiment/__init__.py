@@ -1,0 +1,38 @@
+"""From a scenario to a report: the one place where cells, solvers, simulators, engines and reports are joined.
+
+Every verb has a module of its own, loaded when it is asked for: a prediction should not wait for the simulators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from takeup.core.lazy import load
+from takeup.core.report import Report
+from takeup.streaming.experiment.cells import cells_of, load_model, save_model
+from takeup.streaming.experiment.scenario import StreamingScenario, checked_scenario
+
+__all__ = ["StreamingScenario", "cells_of", "load_model", "run", "run_again", "save_model"]
+
+_VERBS = {
+    "predict": "takeup.streaming.experiment.predict:predict",
+    "fit": "takeup.streaming.experiment.fit:fit",
+    "optimise": "takeup.streaming.experiment.advise:optimise",
+    "size": "takeup.streaming.experiment.advise:size",
+    "simulate": "takeup.streaming.experiment.measure:simulate",
+    "compare": "takeup.streaming.experiment.measure:compare",
+    "run": "takeup.streaming.experiment.measure:run_engine",
+}
+
+
+def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) -> Report:
+    """Run the scenario that a file or a report holds."""
+    return run(checked_scenario(values, source), quiet=quiet)
+
+
+def run(scenario: StreamingScenario, *, quiet: bool = False) -> Report:
+    """Carry the scenario out."""
+    report = load(_VERBS[scenario.verb])(scenario, quiet)
+    assert isinstance(report, Report)
+    return report

@@ -1,0 +1,78 @@
+"""One question about a cell, from the command line or from a file.
+
+The scenario is a plain dataclass, made directly by commands, whose options have their types already. Values from a file
+have not, so pydantic checks them first, against the same fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, Literal, get_type_hints
+
+from takeup.core.report import Report, Series, Table
+from takeup.errors import BadScenario
+
+__all__ = ["StreamingScenario", "checked_scenario", "report_on"]
+
+Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamingScenario:
+    """One question about a cell. Rates are in bit/s, times in seconds, buffers in seconds of video."""
+
+    domain: Literal["streaming"] = "streaming"
+    verb: Literal["predict", "optimise", "size", "fit", "simulate", "compare", "run"]
+    seed: int = 1
+    capacity_bps: float | None = None
+    bitrate_bps: float = 360e3
+    arrivals_per_s: Numbers = (0.12,)
+    max_users: int = 10
+    mean_video_s: Numbers = (60.0,)
+    view_shares: Numbers = (1.0,)
+    opportunistic: bool = False
+    start_s: Numbers = (5.0,)
+    resume_s: float | None = None
+    log: str | None = None
+    model: str | None = None
+    startup_cost: float = 0.01
+    stall_target: float = 0.05
+    simulators: tuple[str, ...] = ("tagged", "cell")
+    num_videos: int | None = None
+    engine: str = "dash"
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.mean_video_s) != len(self.view_shares):
+            raise BadScenario("give as many view_shares as mean_video_s, one for each class of views")
+        if not (self.arrivals_per_s and self.start_s and self.simulators):
+            raise BadScenario("give at least one arrival rate, one start threshold and one simulator")
+        if self.verb != "predict" and (len(self.arrivals_per_s) > 1 or len(self.start_s) > 1):
+            raise BadScenario(f"{self.verb!r} takes one arrival rate and one start threshold; 'predict' takes lists")
+        if self.verb != "fit" and self.log is not None and self.model is not None:
+            raise BadScenario("give either a throughput log or a fitted model, not both")
+
+
+def checked_scenario(values: Mapping[str, Any], source: str) -> StreamingScenario:
+    """The scenario that `values` of any type describe; `source` names the file or report in an error."""
+    from pydantic import create_model
+
+    from takeup.core.scenario import Scenario, validate
+
+    hints = get_type_hints(StreamingScenario)
+    defaults = {item.name: ... if item.default is MISSING else item.default for item in fields(StreamingScenario)}
+    shape: dict[str, Any] = {name: (hints[name], default) for name, default in defaults.items()}
+    model = create_model("StreamingScenario", __base__=Scenario, **shape)
+    checked = validate(model, values, source)
+    try:
+        return StreamingScenario(**checked.model_dump())
+    except BadScenario as error:
+        raise BadScenario(f"{source}: {error}") from error
+
+
+def report_on(scenario: StreamingScenario, title: str, *parts: Table | Series, notes: tuple[str, ...] = ()) -> Report:
+    """A report that says which scenario it answers."""
+    tables = tuple(part for part in parts if isinstance(part, Table))
+    series = tuple(part for part in parts if isinstance(part, Series))
+    return Report(title, "streaming", asdict(scenario), scenario.seed, tables, series, notes=notes)

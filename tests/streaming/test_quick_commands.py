@@ -1,0 +1,47 @@
+"""What 'fit' and 'predict' import: a log becomes a prediction with a chart within a second, so nothing heavy may be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = {"numba", "numpy.ma", "pandas", "pyarrow", "pydantic", "scipy", "vl_convert"}
+LOG = Path(__file__).parent / "data" / "drive.csv"
+RUN = """
+import sys
+from takeup.cli import main
+sys.argv = ["takeup", "streaming", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print(" ".join(sys.modules), file=sys.stderr)
+"""
+
+
+def run(folder: Path, *arguments: str) -> tuple[list[str], set[str]]:
+    """What the command wrote, and the modules it imported."""
+    command = [sys.executable, "-c", RUN, *arguments]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    *said, modules = ended.stderr.splitlines()
+    return said, set(modules.split())
+
+
+def test_fit_and_predict_draw_their_charts_without_heavy_imports(tmp_path: Path) -> None:
+    fitted, for_fit = run(tmp_path, "fit", str(LOG))
+    predicted, for_predict = run(tmp_path, "predict", "--model", "takeup-out/model.json")
+
+    assert fitted == ["wrote takeup-out/throughput-of-drive.svg"]
+    assert predicted == ["wrote takeup-out/p-stall-by-start-threshold.svg"]
+    assert for_fit & HEAVY == set()
+    assert for_predict & HEAVY == set()
+    assert "numpy" in for_fit & for_predict
+
+
+@pytest.mark.parametrize("arguments", [("predict",), ("predict", "--log", str(LOG)), ("predict", "--json")])
+def test_every_way_to_predict_is_as_light(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    _, modules = run(tmp_path, *arguments)
+
+    assert modules & HEAVY == set()
