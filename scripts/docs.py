@@ -32,7 +32,11 @@ FIGURES = {"lerc": "the zip figure", "qoe": "an independent solution"}  # where 
 KINDS = {"added": "Added", "changed": "Changed", "fixed": "Fixed", "removed": "Removed"}
 DOMAINS = [f"takeup.{name}" for name in RUNNERS if name != "papers"]
 GENERATED = "<!-- Written by scripts/docs.py; change the code and run `make docs`. -->"
-BEHIND_ANOTHER_ENTRANCE = r"(core\.(render|trace)|papers\.qoe|streaming\.(chains|simulate|traces|engines\.dash))\."
+BEHIND_ANOTHER_ENTRANCE = (
+    r"(core\.(render|trace)|papers\.(adaptra|edge|qoe)|caching\.engines\.(dask|spark)"
+    r"|edge\.(engines\.cloudlet|policies|simulate|traces)"
+    r"|streaming\.(chains|engines\.dash|experiment|policies|simulate|traces))\."
+)
 UNLISTED = re.compile(rf"__main__|\.commands$|\.fast\b|{BEHIND_ANOTHER_ENTRANCE}")
 
 

@@ -12,7 +12,7 @@ from edge.cells import instances, two_devices
 from takeup.edge.model import Instance, Prices
 from takeup.edge.policies.bound import relax, saving_bound
 from takeup.edge.policies.bounds import priced
-from takeup.edge.policies.bounds.choices import choices_of, rows_of
+from takeup.edge.policies.bounds.choices import choices_of, rules_of, usual_moments
 from takeup.edge.policies.bounds.priced import price, reach
 from takeup.edge.policies.exact import Exact
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
@@ -76,18 +76,18 @@ def test_nothing_to_save_is_worth_nothing() -> None:
 def test_the_rules_are_about_devices_subcarriers_and_cpu_time() -> None:
     instance = replace(two_devices(), edge_hz=2.0)  # 4 s and 2 s of CPU time until 4 s
     choices = choices_of(instance, np.arange(2))
-    rows, kinds = rows_of(instance, choices)
+    rules = rules_of(instance, choices, usual_moments(choices))
 
     assert choices.device.tolist() == [1, 1]  # the first would have no time to upload
     assert choices.size.tolist() == [1, 2]
-    assert kinds.tolist().count(0) == 1
-    assert kinds.tolist().count(1) == 1
-    assert rows.toarray()[1].tolist() == [0.5, 1.0]
+    assert rules.num_devices == 1
+    assert rules.rows.toarray()[1].tolist() == [0.5, 1.0]
 
 
 def test_rows_about_cpu_time_are_few_however_many_deadlines_there_are() -> None:
     instance = paper_setting(np.random.default_rng(0), 2_000, 2)
-    rows, kinds = rows_of(instance, choices_of(instance, np.arange(2_000)))
+    choices = choices_of(instance, np.arange(2_000))
+    rules = rules_of(instance, choices, usual_moments(choices))
 
-    assert rows.shape[0] == len(kinds)
-    assert 0 < (kinds == 2).sum() <= 4 * 60
+    assert rules.rows.shape[0] == 2_000 + 1 + len(rules.spans_s)
+    assert 0 < len(rules.spans_s) <= 4 * 60

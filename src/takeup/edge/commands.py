@@ -96,7 +96,9 @@ def simulate(policies: str, as_json: bool, out: Path | None, quiet: bool, **sett
 @click.argument("policy", default="auto")
 @click.option("--instance", help="The instance to play; a random cell if absent.")
 @click.option("--engine", default="cloudlet", show_default=True, help="The engine to run on.")
-@click.option("--link", default="auto", show_default=True, help="How uploads are shaped: auto, user-space or namespaces.")
+@click.option(
+    "--link", default="auto", show_default=True, help="How uploads are shaped: auto, user-space or namespaces."
+)
 @click.option("--slowdown", default=1.0, show_default=True, help="Play everything slower by this factor.")
 @click.option("--real-time", is_flag=True, help="Put the engine before other processes, where that is allowed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be played, and open nothing.")

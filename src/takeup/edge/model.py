@@ -35,6 +35,12 @@ class Modulation:
     def __post_init__(self) -> None:
         for field in fields(self):
             _check_number(field.name, getattr(self, field.name))
+        most = float(np.log2(1 + self.least_ratio))
+        if self.bits_per_hz_s > most:  # our bounds hold for whatever stays below Shannon's
+            raise BadInput(
+                f"a modulation of {self.bits_per_hz_s:g} bit/s per hertz at a ratio of {self.least_ratio:g} beats "
+                f"Shannon's limit of {most:g}; give a higher ratio"
+            )
 
 
 @dataclass(frozen=True, slots=True)

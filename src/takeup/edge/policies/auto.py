@@ -42,7 +42,7 @@ class Auto:
 def improvements(instance: Instance) -> Iterator[Answer]:
     """Answers that get better from step to step: each has the best plan, the best bound and the prices so far."""
     priced = price(instance)
-    known = replace(JointPlus(with_bound=False).allocate(instance), policy="auto", prices=priced.prices)
+    known = replace(JointPlus().allocate(instance), policy="auto", prices=priced.prices)
     answer = _bounded(known, priced.bound_j)
     yield answer
     last_steps = (_columns, _whole_choices) if priced.prices.core_j > 0 else (_whole_choices, _columns)
@@ -73,7 +73,10 @@ def _search(instance: Instance, answer: Answer) -> Answer:
 
 def _whole_choices(instance: Instance, answer: Answer) -> Answer:
     relaxed = relax(instance, MOST_NODES)
-    return answer if relaxed is None else _bounded(answer, relaxed.bound_j)
+    if relaxed is None:
+        return answer
+    started = replace(JointPlus().allocate(instance, [relaxed.devices.tolist()]), policy=answer.policy)
+    return _bounded(_better(answer, started), relaxed.bound_j)
 
 
 def _columns(instance: Instance, answer: Answer) -> Answer:

@@ -10,7 +10,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from takeup.core.native_output import native_output_to_stderr
 from takeup.edge.model import Instance
-from takeup.edge.policies.bounds.choices import Choices, choices_of, rows_of
+from takeup.edge.policies.bounds.choices import Choices, choices_of, rules_of, usual_moments
 
 __all__ = ["MOST_CHOICES", "Relaxed", "relax", "saving_bound"]
 
@@ -44,7 +44,7 @@ def relax(instance: Instance, most_nodes: int = MOST_NODES) -> Relaxed | None:
 def _solve(instance: Instance, choices: Choices, most_nodes: int) -> Relaxed | None:
     scale_j = float(choices.value_j.max())
     options = {"node_limit": most_nodes, "mip_rel_gap": 1e-6}
-    rules = LinearConstraint(rows_of(instance, choices)[0], -np.inf, 1.0)
+    rules = LinearConstraint(rules_of(instance, choices, usual_moments(choices)).rows, -np.inf, 1.0)
     with native_output_to_stderr():
         found = milp(-choices.value_j / scale_j, integrality=1, bounds=Bounds(0, 1), constraints=rules, options=options)
     if found.mip_dual_bound is None:

@@ -1,9 +1,8 @@
 """Column generation: the best mix of good columns, made whole, as a plan; with the bound that the prices give.
 
 How it works. Prices for subcarriers and CPU time bring up, for every device, groups and turns that are worth their
-price (`bounds.generate`). The best whole columns that fit together are a set of devices with groups. Their turns are
-set again, as late as possible; whoever cannot be in time leaves, whoever fits joins, and what is left over is handed
-out. The answer is the better of this and `joint_plus`.
+price (`bounds.generate`). The best whole columns that fit together are a set of devices with groups, from which the
+search of `joint_plus` begins once more. The answer is the better of both.
 """
 
 from __future__ import annotations
@@ -20,11 +19,7 @@ from takeup.edge.policies.bounds.listed_pricer import ListedPricer
 from takeup.edge.policies.bounds.master import Columns, Grid, grid_of, whole_mix
 from takeup.edge.policies.bounds.priced import price
 from takeup.edge.policies.bounds.wide_pricer import BothPricers, WidePricer
-from takeup.edge.policies.exchange import exchange
-from takeup.edge.policies.joint import grow, settle
-from takeup.edge.policies.joint_plus import JointPlus
-from takeup.edge.policies.plan import Plan, Site
-from takeup.edge.policies.radio import hand_out, why_not
+from takeup.edge.policies.joint_plus import JointPlus, improve
 
 __all__ = ["ColumnGeneration", "can_generate", "columns_for", "mixed"]
 
@@ -50,7 +45,7 @@ class ColumnGeneration:
 
     def allocate(self, instance: Instance) -> Answer:
         """The better allocation, with a bound."""
-        known = replace(JointPlus(with_bound=False).allocate(instance), policy=self.name)
+        known = replace(JointPlus().allocate(instance), policy=self.name)
         if not can_generate(instance):
             return replace(known, bound_j=max(known.worth_j, price(instance).bound_j))
         generated = columns_for(instance, known, self.rounds)
@@ -102,12 +97,11 @@ def mixed(instance: Instance, known: Answer, generated: Generated) -> Answer:
     if len(columns.device) == 0:
         return known
     chosen = columns.only(whole_mix(instance, grid, columns, MOST_NODES))
-    site = Site(instance)
-    plan = Plan(site)
-    for device, members in zip(chosen.device.tolist(), chosen.members, strict=True):
-        plan.groups[device] = np.flatnonzero(members).tolist()
-    _repair(plan)
-    answer = plan.answer(known.policy, why_not(site, site.promising()))
+    groups = {
+        device: np.flatnonzero(members).tolist()
+        for device, members in zip(chosen.device.tolist(), chosen.members, strict=True)
+    }
+    answer = replace(improve(instance, groups), policy=known.policy)
     return answer if answer.worth_j > known.worth_j else known
 
 
@@ -122,22 +116,3 @@ def _promising(instance: Instance, grid: Grid, generated: Generated, known_j: fl
     first = np.unique(keys, axis=0, return_index=True)[1]
     first = first[promises_j[first] > known_j]
     return columns.only(first[np.argsort(-promises_j[first], kind="stable")][:MOST_COLUMNS])
-
-
-def _repair(plan: Plan) -> None:
-    """Turns as late as possible without those who cannot be in time; then whoever fits, and all subcarriers."""
-    settle(plan)
-    while plan.groups:
-        late = [device for device, cost_j in zip(plan.groups, _costs(plan), strict=True) if not cost_j < np.inf]
-        if not late:
-            break
-        del plan.groups[min(late, key=lambda device: float(plan.site.worth_j[device]))]
-        settle(plan)
-    grow(plan, np.setdiff1d(plan.site.promising(), plan.devices))
-    hand_out(plan)
-    exchange(plan)
-
-
-def _costs(plan: Plan) -> list[float]:
-    costs: list[float] = plan.uploads().energy_j.tolist()
-    return costs

@@ -50,7 +50,7 @@ class Exact:
 
     def allocate(self, instance: Instance) -> Answer:
         """The best allocation, with a bound that is next to it unless the instance is too large."""
-        known = replace(JointPlus(with_bound=False).allocate(instance), policy=self.name)
+        known = replace(JointPlus().allocate(instance), policy=self.name)
         if not can_list(instance, NUM_SLOTS):
             return replace(known, bound_j=max(known.worth_j, price(instance).bound_j))
         return prove(instance, known, self.most_work).answer

@@ -1,8 +1,8 @@
 """GMA: solve a linear relaxation, turn it into a matching of tasks with slots of both resources, round the matching.
 
 Gao, Easwaran: Energy-Efficient Joint Offloading and Resource Allocation for Deadline-Constrained Tasks in Multi-Access
-Edge Computing, 2025 (arXiv 2509.11162). The paper proves a share of (1 - alpha) / (2 + epsilon) of the optimum in its
-model, where resources can be divided at will and no task may take more than the share alpha of one.
+Edge Computing, 2025 (arXiv 2509.11162). Only its abstract was at hand: a relaxed linear program, a graph of three
+sides, a matching that is rounded. The steps below are a reconstruction; no guarantee of the paper is claimed for them.
 
 How it works. 1. Every task may choose how many subcarriers to take. A linear program chooses fractions of these choices
 within the share 1 - alpha of the subcarriers and of the CPU time up to each of some deadlines. 2. The fractions are

@@ -36,7 +36,7 @@ __all__ = ["JointPlus", "improve"]
 Groups = Mapping[int, Sequence[int]]
 Ints = npt.NDArray[np.int64]
 
-MOST_WORK = 12_000  # priced uploads: some milliseconds
+MOST_WORK = 10_000  # priced uploads: some milliseconds
 WORTH_IT = 1e-9  # of the saving; a smaller improvement is rounding
 
 
@@ -169,7 +169,7 @@ def _starts(site: Site, promising: Ints, starts: Sequence[Groups]) -> Iterator[P
         grow(plan, promising, metric)
         yield plan
     for groups in starts:
-        devices = np.intersect1d(promising, list(groups))
+        devices = np.intersect1d(promising, np.array(list(groups), np.int64))
         alone = Plan(site)
         grow(alone, devices)
         for plan in (alone, _regrouped(site, devices), _repaired(site, groups)):

@@ -1,10 +1,10 @@
 """JTORA: a local search over sets of offloading devices, one removed or exchanged at a time.
 
 Tran, Pompili: Joint Task Offloading and Resource Allocation for Multi-Server Mobile-Edge Computing Networks, IEEE
-Transactions on Vehicular Technology 2019 (arXiv 1705.00704). The worth of a set of (device, channel) pairs is that of
-the best powers and CPU times for it. The search begins with the best single pair. It removes a pair, or puts a new one
-in the place of those it conflicts with, while the worth grows by a factor of more than 1 + epsilon / n^2, n being the
-number of pairs.
+Transactions on Vehicular Technology 2019 (arXiv 1705.00704); the steps are reconstructed, the text was not at hand. The
+worth of a set of (device, channel) pairs is that of the best powers and CPU times for it. The search begins with the
+best single pair. It removes a pair, or puts a new one in the place of those it conflicts with, while the worth grows by
+a factor of more than 1 + epsilon / n^2, n being the number of pairs.
 
 Our reading: there is one site, and a pair is a device with its smallest group, of one subcarrier or of as many as it
 needs. Powers come from the closed form of the energy oracle, which is the optimum that the paper bisects for. Tasks

@@ -8,6 +8,7 @@ choice is worth at least as much as any of them.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from scipy.sparse import csr_array, vstack
 from takeup.edge.energy import oracle
 from takeup.edge.model import Instance
 
-__all__ = ["Choices", "choices_of", "rows_of"]
+__all__ = ["Choices", "Rules", "choices_of", "rules_of", "usual_moments"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -33,6 +34,17 @@ class Choices(NamedTuple):
     size: Ints
     value_j: Floats
     uploaded_s: Floats
+
+
+class Rules(NamedTuple):
+    """Rows whose right side is one: first one for each device, then one about subcarriers, then those about CPU time.
+
+    `spans_s` has the moment and the deadline of each row about CPU time.
+    """
+
+    rows: csr_array
+    num_devices: int
+    spans_s: Floats
 
 
 def choices_of(instance: Instance, devices: Ints) -> Choices:
@@ -51,31 +63,35 @@ def _is_allowed(instance: Instance) -> npt.NDArray[np.bool_]:
     return np.isin(sizes, instance.group_sizes) if instance.group_sizes else np.ones(len(sizes), np.bool_)
 
 
-def rows_of(instance: Instance, choices: Choices) -> tuple[csr_array, Ints]:
-    """The rules as rows whose right side is one, and what each is about: 0 a device, 1 subcarriers, 2 CPU time."""
+def rules_of(instance: Instance, choices: Choices, moments_s: Floats) -> Rules:
+    """What all choices together must keep; CPU time is asked about from each of the moments on."""
     count = len(choices.device)
     devices, places = np.unique(choices.device, return_inverse=True)
     once = csr_array((np.ones(count), (places, np.arange(count))), shape=(len(devices), count))
     radio = csr_array((choices.size / instance.num_subcarriers)[None, :])
-    cpu = csr_array(_cpu_rows(instance, choices))
-    kinds = np.repeat([0, 1, 2], [len(devices), 1, cpu.shape[0]])
-    return vstack([once, radio, cpu], format="csr"), kinds
+    cpu, spans_s = _cpu_rows(instance, choices, moments_s)
+    return Rules(vstack([once, radio, csr_array(cpu)], format="csr"), len(devices), spans_s)
+
+
+def usual_moments(choices: Choices) -> Floats:
+    """Some of the earliest ends of uploads: what is run later is run after them."""
+    return np.unique(np.quantile(choices.uploaded_s, MOMENTS, method="lower"))
+
+
+def _cpu_rows(instance: Instance, choices: Choices, moments_s: Floats) -> tuple[Floats, Floats]:
+    """For every moment and deadline, the share of the time between them that each choice takes; and the two."""
+    deadlines_s = instance.deadlines_s[choices.device]
+    spans_s = np.array(list(product(moments_s.tolist(), _spread(np.unique(deadlines_s)).tolist())))
+    spans_s = spans_s[spans_s[:, 1] > spans_s[:, 0]].reshape(-1, 2)
+    begin_s, due_s = spans_s[:, :1], spans_s[:, 1:]
+    inside = (choices.uploaded_s >= begin_s) & (deadlines_s <= due_s)
+    room_s = instance.num_cores * (due_s - begin_s)
+    shares = np.where(inside, instance.run_s[choices.device] / room_s, 0.0)
+    says_something = shares.sum(axis=1) > 1.0  # otherwise all of them together keep it
+    return shares[says_something], spans_s[says_something]
 
 
 def _spread(moments_s: Floats) -> Floats:
     """At most so many of them, evenly among all, with the last."""
     step = -(-len(moments_s) // MOST_DEADLINES)
     return moments_s[::-1][::step]
-
-
-def _cpu_rows(instance: Instance, choices: Choices) -> Floats:
-    """For every moment and deadline, the share of the time between them that each choice takes."""
-    moments_s = np.unique(np.quantile(choices.uploaded_s, MOMENTS, method="lower"))[:, None, None]
-    deadlines_s = instance.deadlines_s[choices.device]
-    due_s = _spread(np.unique(deadlines_s))[None, :, None]
-    inside = (choices.uploaded_s >= moments_s) & (deadlines_s <= due_s)
-    room_s = np.where(due_s > moments_s, instance.num_cores * (due_s - moments_s), np.inf)
-    shares = np.where(inside, instance.run_s[choices.device] / room_s, 0.0).reshape(-1, len(choices.device))
-    says_something = shares.sum(axis=1) > 1.0  # otherwise all of them together keep it
-    rows: Floats = shares[says_something]
-    return rows

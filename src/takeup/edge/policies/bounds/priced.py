@@ -17,7 +17,7 @@ from scipy.optimize import linprog
 from takeup.core.native_output import native_output_to_stderr
 from takeup.edge.energy import PrefixGroups, oracle
 from takeup.edge.model import Instance, Prices
-from takeup.edge.policies.bounds.choices import Choices, choices_of, rows_of
+from takeup.edge.policies.bounds.choices import Rules, choices_of, rules_of, usual_moments
 
 __all__ = ["MOST_PRICED", "Priced", "price", "reach"]
 
@@ -25,6 +25,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 MOST_PRICED = 12_000  # choices in the program
+NUM_DEADLINES = 24  # about equal ones, from each of which some devices are taken
+NUM_ROUNDS = 4  # in which those who would gain join the program
 CHUNK = 50_000  # devices whose reach is computed at once
 
 
@@ -38,29 +40,71 @@ class Priced(NamedTuple):
 def price(instance: Instance) -> Priced:
     """The bound of the priced problem; the worth of a resource is how much the bound rises with one more of it."""
     reach_j = reach(instance)
-    order = np.argsort(-reach_j, kind="stable")
-    order = order[: int((reach_j > 0).sum())]
-    most = max(1, MOST_PRICED // instance.num_subcarriers)
-    choices = choices_of(instance, np.sort(order[:most]))
-    left_out_j = reach_j[order[most:]]
-    bound_j = _bound(instance, choices, left_out_j, 0)
-    more_radio_j = _bound(instance, choices, left_out_j, 1)
-    more_cores_j = _bound(replace(instance, num_cores=instance.num_cores + 1), choices, left_out_j, 0)
-    prices = Prices(max(0.0, more_radio_j - bound_j), max(0.0, more_cores_j - bound_j))
-    return Priced(bound_j, prices)
+    able = np.flatnonzero(reach_j > 0)
+    most = max(4, MOST_PRICED // instance.num_subcarriers)
+    inside = able if len(able) <= most else _varied(instance, able, reach_j[able], most // 2)
+    for _ in range(NUM_ROUNDS if len(inside) < len(able) else 0):
+        outside = np.setdiff1d(able, inside)
+        gains_j = _program(instance, reach_j, inside, outside).gains_j
+        gaining = gains_j > 0
+        inside = np.concatenate([inside, _varied(instance, outside[gaining], gains_j[gaining], most // 6)])
+    outside = np.setdiff1d(able, inside)
+    found = _program(instance, reach_j, inside, outside)
+    one_more_core = replace(instance, num_cores=instance.num_cores + 1)
+    more_cores_j = _program(one_more_core, reach_j, inside, outside).bound_j
+    more_radio_j = _program(instance, reach_j, inside, outside, extra_subcarriers=1).bound_j
+    radio_j = min(found.prices.subcarrier_j, max(0.0, more_radio_j - found.bound_j))
+    core_j = min(found.prices.core_j, max(0.0, more_cores_j - found.bound_j))
+    return Priced(found.bound_j, Prices(radio_j, core_j))
 
 
-def _bound(instance: Instance, choices: Choices, left_out_j: Floats, extra_subcarriers: int) -> float:
-    """The value of the program, and what the others could gain at the price of a single subcarrier."""
+def _varied(instance: Instance, devices: Ints, scores_j: Floats, count: int) -> Ints:
+    """About so many of the devices, those with the largest scores among others of about the same deadline."""
+    ranked = np.argsort(instance.deadlines_s[devices], kind="stable")
+    parts = np.array_split(ranked, max(1, min(NUM_DEADLINES, count)))
+    best = [part[np.argsort(-scores_j[part], kind="stable")][: max(1, count // len(parts))] for part in parts]
+    return devices[np.concatenate(best)]
+
+
+class _Solved(NamedTuple):
+    """The bound, and what those outside the program could gain at its prices.
+
+    With the same prices, one more of a resource raises the bound by its price: so never by more.
+    """
+
+    bound_j: float
+    gains_j: Floats
+    prices: Prices
+
+
+def _program(instance: Instance, reach_j: Floats, inside: Ints, outside: Ints, extra_subcarriers: int = 0) -> _Solved:
+    choices = choices_of(instance, np.sort(inside))
     if len(choices.device) == 0:
-        return float(left_out_j.sum())
-    rows, kinds = rows_of(instance, choices)
-    room = np.where(kinds == 1, 1 + extra_subcarriers / instance.num_subcarriers, 1.0)
+        return _Solved(float(reach_j[outside].sum()), reach_j[outside], Prices(0.0, 0.0))
+    # from the first release on, so that rows about CPU time hold for those outside as well
+    moments_s = usual_moments(choices) if len(outside) == 0 else instance.releases_s.min(keepdims=True)
+    rules = rules_of(instance, choices, moments_s)
+    room = np.ones(rules.rows.shape[0])
+    room[rules.num_devices] += extra_subcarriers / instance.num_subcarriers
     scale_j = float(choices.value_j.max())
     with native_output_to_stderr():
-        found = linprog(-choices.value_j / scale_j, A_ub=rows, b_ub=room, method="highs")
-    one_j = float(-found.ineqlin.marginals[kinds == 1].sum()) * scale_j / instance.num_subcarriers
-    return -float(found.fun) * scale_j + float(np.maximum(0.0, left_out_j - one_j).sum())
+        found = linprog(-choices.value_j / scale_j, A_ub=rules.rows, b_ub=room, method="highs")
+    prices_j = np.maximum(0.0, -found.ineqlin.marginals[rules.num_devices :]) * scale_j
+    prices = Prices(float(prices_j[0]) / instance.num_subcarriers, float(prices_j[1:].sum()) / instance.num_cores)
+    charges_j = prices.subcarrier_j + _charges(instance, rules, prices_j[1:], outside)
+    gains_j = np.maximum(0.0, reach_j[outside] - charges_j)
+    return _Solved(-float(found.fun) * scale_j + float(gains_j.sum()), gains_j, prices)
+
+
+def _charges(instance: Instance, rules: Rules, prices_j: Floats, devices: Ints) -> Floats:
+    """What the CPU time of devices costs that are in every row with a deadline not before theirs."""
+    begin_s, due_s = rules.spans_s.T
+    order = np.argsort(due_s)
+    rates = (prices_j / (instance.num_cores * (due_s - begin_s)))[order]
+    from_here = np.append(np.cumsum(rates[::-1])[::-1], 0.0)
+    first = np.searchsorted(due_s[order], instance.deadlines_s[devices], side="left")
+    charges_j: Floats = instance.run_s[devices] * from_here[first]
+    return charges_j
 
 
 def reach(instance: Instance) -> Floats:

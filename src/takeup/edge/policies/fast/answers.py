@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.edge.model import NOBODY, Allocation, Answer, Instance, Reason
-from takeup.edge.policies.fast.shapes import Effort, Outcome, Starts, Tasks
+from takeup.edge.policies.fast.shapes import Effort, Outcome, Roles, Starts, Tasks
 from takeup.edge.policies.fast.solve import solve
 
 __all__ = ["Groups", "grown", "outcomes", "searched"]
@@ -40,7 +40,7 @@ def outcomes(instances: Sequence[Instance], effort: Effort, starts: Starts | Non
         np.zeros(num_devices, np.bool_),
         np.zeros(len(instances), np.int64),
     )
-    solve(tasks, starts or Starts(np.zeros((0, 0), np.bool_), np.zeros((0, 0), np.int64)), effort, outcome)
+    solve(tasks, starts or Starts(np.zeros((0, 0), np.bool_), np.zeros((0, 0), np.int64)), effort, Roles(), outcome)
     return outcome
 
 

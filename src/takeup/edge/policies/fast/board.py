@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from takeup.core.compiled import bare, inner
 from takeup.edge.policies.fast.oracle import cost_by
-from takeup.edge.policies.fast.shapes import CHANNEL, DEVICE, NOBODY, SEAT, WISH, Board, Cell, Plans, Room, Tasks
+from takeup.edge.policies.fast.shapes import CHANNEL, DEVICE, NOBODY, SEAT, WISH, Board, Cell, Plans, Roles, Room, Tasks
 
 __all__ = ["METRICS", "PER_BUNDLE", "PER_CPU_SECOND", "PER_SUBCARRIER", "SAVING", "board_of", "measure"]
 
@@ -18,7 +18,7 @@ NUM_SEEN = 1 << 11  # remembered plans; a later one takes the place of an earlie
 
 
 @inner
-def board_of(tasks: Tasks, index: int, first_device: int, first_ratio: int, num_plans: int) -> Board:
+def board_of(tasks: Tasks, index: int, first_device: int, first_ratio: int, num_plans: int, roles: Roles) -> Board:
     """A board for one of the instances, with empty plans; a single plan can only grow."""
     num_devices, num_subcarriers = tasks.num_devices[index], tasks.num_subcarriers[index]
     most = min(num_devices, num_subcarriers)
@@ -43,7 +43,7 @@ def board_of(tasks: Tasks, index: int, first_device: int, first_ratio: int, num_
         np.zeros((num_searched, num_searched + 1)),
         np.empty((min(most, num_searched), num_searched)),
     )
-    return Board(cell, plans, room)
+    return Board(cell, plans, room, roles)
 
 
 @inner

@@ -60,7 +60,7 @@ def gain_of(cell: Cell, plans: Plans, plan: int, device: int) -> tuple[float, in
 
 @bare
 def grow(cell: Cell, plans: Plans, room: Room, plan: int, metric: int, most_asked: int) -> None:
-    """Let the best newcomer join, until none adds anything; only the first in the ranking are asked, and nobody banned."""
+    """Let the best newcomer join, until none adds anything. Only the first ones are asked, and nobody who is banned."""
     while plans.num_seated[plan] < plans.seats.shape[1]:
         device, size = _best_newcomer(cell, plans, room, plan, metric, most_asked)
         if device == NOBODY:
@@ -97,7 +97,8 @@ def hand_out(cell: Cell, plans: Plans, plan: int) -> None:
     The best free subcarrier of a device helps it most, so only that one is priced.
     """
     for seat in range(plans.num_seated[plan]):
-        _wish(cell, plans, plan, seat, 0)
+        plans.seats[plan, seat].wish_at = NOBODY
+        _wish(cell, plans, plan, seat)
     while True:
         best, most_j = NOBODY, 0.0
         for seat in range(plans.num_seated[plan]):
@@ -114,13 +115,14 @@ def hand_out(cell: Cell, plans: Plans, plan: int) -> None:
         for seat in range(plans.num_seated[plan]):
             each = plans.seats[plan, seat]
             if each.wish_at != NOBODY and cell.channels[each.device, each.wish_at].best == given:
-                _wish(cell, plans, plan, seat, each.wish_at + 1)
+                _wish(cell, plans, plan, seat)
 
 
 @bare
-def _wish(cell: Cell, plans: Plans, plan: int, seat: int, first: int) -> None:
-    """What the best free subcarrier would spare a device, and where it is in its ranking; none is free before."""
+def _wish(cell: Cell, plans: Plans, plan: int, seat: int) -> None:
+    """What the best free subcarrier would spare a device, and where it is in its ranking: after its last wish."""
     each = plans.seats[plan, seat]
+    first = each.wish_at + 1
     each.wish_j, each.wish_at = 0.0, NOBODY
     for rank in range(first, plans.owner.shape[1]):
         subcarrier = cell.channels[each.device, rank].best

@@ -109,7 +109,7 @@ def _take(cell: Cell, plans: Plans, device: int) -> float:
 @bare
 def settle(cell: Cell, plans: Plans, plan: int) -> bool:
     """Let everyone run as late as possible in the order of the plan; whether all can upload in time."""
-    if np.isnan(try_starts(cell, plans, plan, NOBODY)):
+    if np.isnan(try_starts(cell, plans, plan, int(np.int64(NOBODY)))):  # as a constant it would be compiled again
         return False
     for seat in range(plans.num_seated[plan]):
         each = plans.seats[plan, seat]

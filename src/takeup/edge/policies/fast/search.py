@@ -1,9 +1,9 @@
 """A search for better sets of devices: one or two out or none, others in, and whoever fits then.
 
-How it works. `CORE` is the plan with smallest groups from which neighbours are made; what is left over is handed out
-on a copy, `FULL`, and if that is nearly as good as the best, its subcarriers change hands. A neighbour is `BASE`, the
-core without the devices that leave, with one device more (`SECOND`) or two (`TRIAL`), and with whoever fits then. A
-device comes in with its smallest group of free subcarriers, or everyone gets a new group.
+How it works. Neighbours are made from the *core*, a plan with smallest groups. The *base* is the core without the
+devices that leave. One device more makes the *second* plan of it, two make the *trial*, and whoever fits then joins. A
+device comes in with its smallest group of free subcarriers, or everyone gets a new group. What is left over is handed
+out on a copy, the *full* plan; if that is nearly as good as the *best* so far, its subcarriers change hands.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from takeup.edge.policies.fast.grow import gain_of, grow, hand_out, smallest_gro
 from takeup.edge.policies.fast.plans import add, clear, copy, remove, settle, try_starts, worth
 from takeup.edge.policies.fast.shapes import NOBODY, Board, Cell, Effort, Plans, Room
 
-__all__ = ["BEST", "CORE", "FULL", "NUM_PLANS", "judge", "regroup", "search"]
+__all__ = ["judge", "regroup", "search"]
 
-CORE, BASE, SECOND, TRIAL, FULL, BEST = range(6)  # plans on the board of a search
-NUM_PLANS = 6
 NEAR = 0.995  # of the best worth; a plan below will not be the best by an exchange
 WORTH_IT = 1e-9  # of the worth; a smaller improvement is rounding
 MIX, MIX_BITS = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
@@ -28,41 +26,44 @@ MIX, MIX_BITS = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
 
 @bare
 def search(board: Board, best_j: float, effort: Effort) -> float:
-    """Take the first better neighbour of `CORE` until there is none or the work is done; what `BEST` is worth then.
+    """Take the first better neighbour of the core until there is none, or the work is done; what the best is worth.
 
     First at most one device leaves and one comes in by choice; then up to two leave, and up to two come in.
     """
-    cell, plans, room = board
+    cell, plans, room, roles = board
     num_ranked = min(effort.most_searched, cell.ranking.shape[1])
     is_deep, first, second = False, NOBODY, NOBODY
-    while first < plans.num_seated[CORE] and plans.work[0] < effort.most_work:
-        _take_out(cell, plans, first, second)
+    while first < plans.num_seated[roles.core] and plans.work[0] < effort.most_work:
+        _take_out(board, first, second)
         found_j, num_joined, num_regrouped = -np.inf, 0, 0
         for rank in range(num_ranked):
             device = cell.ranking[SAVING, rank]
             if num_joined == effort.most_tried or found_j > best_j or plans.work[0] >= effort.most_work:
                 break
-            if plans.seat_of[CORE, device] != NOBODY or plans.num_seated[BASE] == plans.seats.shape[1]:
+            if plans.seat_of[roles.core, device] != NOBODY or plans.num_seated[roles.base] == plans.seats.shape[1]:
                 continue
             for anew in (False, True):
                 if found_j > best_j or (anew and num_regrouped == effort.most_tried):
                     continue
                 num_regrouped += anew
-                if not _join(cell, plans, room, BASE, SECOND, device, anew):
+                if not _join(cell, plans, room, roles.base, roles.second, device, anew):
                     continue
                 num_joined += not anew
-                copy(plans, SECOND, TRIAL)
-                found_j = judge(cell, plans, room, TRIAL, best_j, num_ranked)
+                copy(plans, roles.second, roles.trial)
+                found_j = judge(board, roles.trial, best_j, num_ranked)
                 for next_rank in range(rank + 1, min(num_ranked, rank + effort.most_tried) if is_deep else rank):
                     other = cell.ranking[SAVING, next_rank]
-                    if plans.seat_of[CORE, other] != NOBODY or plans.num_seated[SECOND] == plans.seats.shape[1]:
+                    if (
+                        plans.seat_of[roles.core, other] != NOBODY
+                        or plans.num_seated[roles.second] == plans.seats.shape[1]
+                    ):
                         continue
                     for anew_too in (False, True):
-                        if found_j <= best_j and _join(cell, plans, room, SECOND, TRIAL, other, anew_too):
-                            found_j = judge(cell, plans, room, TRIAL, best_j, num_ranked)
+                        if found_j <= best_j and _join(cell, plans, room, roles.second, roles.trial, other, anew_too):
+                            found_j = judge(board, roles.trial, best_j, num_ranked)
         if found_j > best_j:
-            copy(plans, TRIAL, CORE)
-            copy(plans, FULL, BEST)
+            copy(plans, roles.trial, roles.core)
+            copy(plans, roles.full, roles.best)
             best_j, is_deep, first, second = found_j, False, NOBODY, NOBODY
         elif is_deep:
             second += 1
@@ -70,31 +71,33 @@ def search(board: Board, best_j: float, effort: Effort) -> float:
                 first, second = first + 1, NOBODY
         else:
             first = second = first + 1
-            if first == plans.num_seated[CORE]:
+            if first == plans.num_seated[roles.core]:
                 is_deep, first, second = True, 0, NOBODY
-    exchange_turns(cell, plans, room)
-    return worth(cell, plans, BEST)
+    _exchange_turns(board)
+    return worth(cell, plans, roles.best)
 
 
 @bare
-def exchange_turns(cell: Cell, plans: Plans, room: Room) -> None:
-    """Better turns for the devices of `BEST`, then better groups, until neither helps."""
-    while swap_turns(cell, plans, BEST, TRIAL):
-        exchange(cell, plans, room, BEST)
+def _exchange_turns(board: Board) -> None:
+    """Better turns for the devices of the best plan, then better groups, until neither helps."""
+    cell, plans, room, roles = board
+    while swap_turns(cell, plans, roles.best, roles.trial):
+        exchange(cell, plans, room, roles.best)
 
 
 @bare
-def judge(cell: Cell, plans: Plans, room: Room, plan: int, best_j: float, most_asked: int) -> float:
-    """The worth of a plan with whoever fits, and all subcarriers in use in `FULL`; -inf if not better, or not new."""
+def judge(board: Board, plan: int, best_j: float, most_asked: int) -> float:
+    """The worth of a plan with whoever fits, and of the full plan of it; -inf if it is not better, or not new."""
+    cell, plans, room, roles = board
     if not _is_new(plans, room, plan):
         return -np.inf
     grow(cell, plans, room, plan, SAVING, most_asked)
-    copy(plans, plan, FULL)
-    hand_out(cell, plans, FULL)
-    if worth(cell, plans, FULL) < best_j * NEAR:
+    copy(plans, plan, roles.full)
+    hand_out(cell, plans, roles.full)
+    if worth(cell, plans, roles.full) < best_j * NEAR:
         return -np.inf
-    exchange(cell, plans, room, FULL)
-    found_j = worth(cell, plans, FULL)
+    exchange(cell, plans, room, roles.full)
+    found_j = worth(cell, plans, roles.full)
     return found_j if found_j > best_j * (1.0 + WORTH_IT) else -np.inf
 
 
@@ -113,14 +116,15 @@ def _is_new(plans: Plans, room: Room, plan: int) -> bool:
 
 
 @bare
-def _take_out(cell: Cell, plans: Plans, first: int, second: int) -> None:
-    """`BASE` becomes `CORE` without these seats, which may be none, or the same one."""
-    copy(plans, CORE, BASE)
+def _take_out(board: Board, first: int, second: int) -> None:
+    """The base becomes the core without these seats, which may be none, or the same one."""
+    cell, plans, _, roles = board
+    copy(plans, roles.core, roles.base)
     if first != NOBODY:
-        remove(plans, BASE, first)
+        remove(plans, roles.base, first)
     if second not in (NOBODY, first):
-        remove(plans, BASE, second)  # the smaller seat: nobody has moved there
-    settle(cell, plans, BASE)
+        remove(plans, roles.base, second)  # the smaller seat: nobody has moved there
+    settle(cell, plans, roles.base)
 
 
 @bare
@@ -145,7 +149,7 @@ def regroup(cell: Cell, plans: Plans, room: Room, plan: int) -> bool:
     Who finds no group leaves. Savings only fall while subcarriers are taken, so a group is looked for again only when
     it would be next.
     """
-    if np.isnan(try_starts(cell, plans, plan, NOBODY)):
+    if np.isnan(try_starts(cell, plans, plan, int(np.int64(NOBODY)))):
         return False
     count = plans.num_seated[plan]
     for index in range(count):

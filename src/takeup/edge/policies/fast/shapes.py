@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BY_ALL", "NOBODY", "Board", "Cell", "Effort", "Outcome", "Plans", "Room", "Starts", "Tasks"]
+__all__ = ["BY_ALL", "NOBODY", "Board", "Cell", "Effort", "Outcome", "Plans", "Roles", "Room", "Starts", "Tasks"]
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -106,12 +106,24 @@ class Room(NamedTuple):
     more_j: Floats
 
 
+class Roles(NamedTuple):
+    """Which plan is which. Kernels get the numbers as an argument: for each constant, numba would compile all anew."""
+
+    core: int = 0
+    base: int = 1
+    second: int = 2
+    trial: int = 3
+    full: int = 4
+    best: int = 5
+
+
 class Board(NamedTuple):
     """All that kernels work on."""
 
     cell: Cell
     plans: Plans
     room: Room
+    roles: Roles
 
 
 class Outcome(NamedTuple):

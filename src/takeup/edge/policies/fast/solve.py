@@ -9,25 +9,27 @@ from takeup.edge.policies.fast.board import METRICS, SAVING, board_of
 from takeup.edge.policies.fast.grow import grow, hand_out
 from takeup.edge.policies.fast.oracle import water_level
 from takeup.edge.policies.fast.plans import add, clear, copy, insert, remove, settle
-from takeup.edge.policies.fast.search import BEST, CORE, FULL, NUM_PLANS, TRIAL, judge, regroup, search
-from takeup.edge.policies.fast.shapes import Board, Cell, Effort, Outcome, Plans, Starts, Tasks
+from takeup.edge.policies.fast.search import judge, regroup, search
+from takeup.edge.policies.fast.shapes import Board, Cell, Effort, Outcome, Plans, Roles, Starts, Tasks
 
 __all__ = ["solve"]
 
 
 @kernel
-def solve(tasks: Tasks, starts: Starts, effort: Effort, outcome: Outcome) -> None:
+def solve(tasks: Tasks, starts: Starts, effort: Effort, roles: Roles, outcome: Outcome) -> None:
     """Fill the outcome. Starts are for all instances alike, and only for a search."""
     first_device, first_subcarrier, first_ratio = 0, 0, 0
+    num_plans = 1 if effort.metric >= 0 else len(roles)
     for index in range(len(tasks.num_devices)):
-        board = board_of(tasks, index, first_device, first_ratio, 1 if effort.metric >= 0 else NUM_PLANS)
+        board = board_of(tasks, index, first_device, first_ratio, num_plans, roles)
+        plan = roles.core
         if effort.metric >= 0:
-            grow(board.cell, board.plans, board.room, 0, effort.metric, len(board.cell.devices))
-            hand_out(board.cell, board.plans, 0)
-            _note(board, 0, outcome, first_device, first_subcarrier)
+            grow(board.cell, board.plans, board.room, plan, effort.metric, len(board.cell.devices))
+            hand_out(board.cell, board.plans, plan)
         else:
             search(board, _begin(board, starts), effort)
-            _note(board, BEST, outcome, first_device, first_subcarrier)
+            plan = roles.best
+        _note(board, plan, outcome, first_device, first_subcarrier)
         outcome.work[index] = board.plans.work[0]
         first_device += tasks.num_devices[index]
         first_subcarrier += tasks.num_subcarriers[index]
@@ -36,45 +38,45 @@ def solve(tasks: Tasks, starts: Starts, effort: Effort, outcome: Outcome) -> Non
 
 @bare
 def _begin(board: Board, starts: Starts) -> float:
-    """The best of the greedy plans and the starts in `CORE`, and with all subcarriers in use in `BEST`; its worth."""
-    cell, plans, room = board
+    """The best of the greedy plans and the starts becomes the core, and its full plan the best; what that is worth."""
+    cell, plans, room, roles = board
     best_j = -1.0
     for start in range(len(METRICS) + 3 * len(starts.wanted)):
-        clear(plans, TRIAL)
+        clear(plans, roles.trial)
         if start < len(METRICS):
-            grow(cell, plans, room, TRIAL, start, len(cell.devices))
+            grow(cell, plans, room, roles.trial, start, len(cell.devices))
         else:
             _follow(board, starts, (start - len(METRICS)) // 3, (start - len(METRICS)) % 3)
-        found_j = judge(cell, plans, room, TRIAL, best_j, len(cell.devices))
+        found_j = judge(board, roles.trial, best_j, len(cell.devices))
         if found_j > best_j:
-            copy(plans, TRIAL, CORE)
-            copy(plans, FULL, BEST)
+            copy(plans, roles.trial, roles.core)
+            copy(plans, roles.full, roles.best)
             best_j = found_j
     return best_j
 
 
 @bare
 def _follow(board: Board, starts: Starts, row: int, way: int) -> None:
-    """Make `TRIAL` of a start: with its groups, with new groups for its devices, or by growing with them alone."""
-    cell, plans, room = board
+    """Make a trial of a start: with its groups, with new groups for its devices, or by growing with them alone."""
+    cell, plans, room, roles = board
     for device in range(len(cell.devices)):
         room.banned[device] = way == 2 and not starts.wanted[row, device]
     if way == 2:
-        grow(cell, plans, room, TRIAL, SAVING, len(cell.devices))
+        grow(cell, plans, room, roles.trial, SAVING, len(cell.devices))
         room.banned[:] = False
         return
     for rank in range(cell.ranking.shape[1]):
         device = cell.ranking[SAVING, rank]
-        if starts.wanted[row, device] and plans.num_seated[TRIAL] < plans.seats.shape[1]:
+        if starts.wanted[row, device] and plans.num_seated[roles.trial] < plans.seats.shape[1]:
             size = 0
             for subcarrier in range(plans.owner.shape[1]):
                 if way == 0 and starts.owner[row, subcarrier] == device:
                     insert(cell, device, plans.group, size, subcarrier)
                     size += 1
             if way == 1 or size > 0:
-                add(cell, plans, TRIAL, device, plans.group, size)
-    while not (regroup(cell, plans, room, TRIAL) if way == 1 else settle(cell, plans, TRIAL)):
-        remove(plans, TRIAL, _least(cell, plans, TRIAL))
+                add(cell, plans, roles.trial, device, plans.group, size)
+    while not (regroup(cell, plans, room, roles.trial) if way == 1 else settle(cell, plans, roles.trial)):
+        remove(plans, roles.trial, _least(cell, plans, roles.trial))
 
 
 @bare
@@ -92,7 +94,7 @@ def _least(cell: Cell, plans: Plans, plan: int) -> int:
 @bare
 def _note(board: Board, plan: int, outcome: Outcome, first_device: int, first_subcarrier: int) -> None:
     """Write a plan down, with times and powers."""
-    cell, plans, _ = board
+    cell, plans, _, _ = board
     for subcarrier in range(plans.owner.shape[1]):
         outcome.owners[first_subcarrier + subcarrier] = plans.owner[plan, subcarrier]
     for device in range(len(cell.devices)):
