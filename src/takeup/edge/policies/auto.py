@@ -23,6 +23,7 @@ from takeup.edge.policies.joint_plus import JointPlus
 __all__ = ["Auto", "improvements"]
 
 DONE = 2e-6  # of the bound; a gap as small as this is not worth another step
+PLAN_WORK = 100_000  # priced uploads: some hundredths of a second
 SEARCH_WORK = 20_000_000  # pairs of masks: some tenths of a second
 MOST_NODES = 20
 
@@ -42,7 +43,7 @@ class Auto:
 def improvements(instance: Instance) -> Iterator[Answer]:
     """Answers that get better from step to step: each has the best plan, the best bound and the prices so far."""
     priced = price(instance)
-    known = replace(JointPlus().allocate(instance), policy="auto", prices=priced.prices)
+    known = replace(JointPlus(most_work=PLAN_WORK).allocate(instance), policy="auto", prices=priced.prices)
     answer = _bounded(known, priced.bound_j)
     yield answer
     last_steps = (_columns, _whole_choices) if priced.prices.core_j > 0 else (_whole_choices, _columns)

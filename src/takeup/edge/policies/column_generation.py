@@ -25,12 +25,12 @@ __all__ = ["ColumnGeneration", "can_generate", "columns_for", "mixed"]
 
 Floats = npt.NDArray[np.float64]
 
-NUM_SLOTS = 16
-ROUNDS = Rounds(60, 6)
-MOST_ENTRIES = 400_000  # of device, slot and listed group
+NUM_SLOTS = 40
+ROUNDS = Rounds(60, 4)
+MOST_ENTRIES = 800_000  # of device, slot and listed group
 MOST_BITS = 62  # subcarriers in a mask
 MOST_DEVICES = 200
-MOST_COLUMNS = 600  # in the program of whole columns
+MOST_COLUMNS = 200  # in the program of whole columns
 MOST_NODES = 50
 ROUNDING = 1e-9
 
