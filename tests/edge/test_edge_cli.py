@@ -1,0 +1,180 @@
+"""The edge commands from the outside: help, JSON, files, options, and one sentence for every mistake."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from takeup.cli import main
+from takeup.core.report import Report
+from takeup.edge.commands import edge
+from takeup.edge.traces import generate, save_instance
+
+SMALL = ("--setting", "paper", "--devices", "5")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run `takeup` in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["takeup", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return Outcome(int(ended.value.code or 0), captured.out, captured.err)
+
+    return call
+
+
+def report_of(outcome: Outcome) -> Report:
+    assert outcome.code == 0, outcome.err
+    return Report.from_json(outcome.out)
+
+
+def rows_of(outcome: Outcome) -> list[dict[str, object]]:
+    """The first table of the printed report, by column."""
+    table = report_of(outcome).tables[0]
+    return [dict(zip([column.name for column in table.columns], row, strict=True)) for row in table.rows]
+
+
+# Help and reports -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", sorted(edge.commands))
+def test_every_verb_explains_itself(run: Run, verb: str) -> None:
+    outcome = run("edge", verb, "--help")
+
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith(f"Usage: takeup edge {verb} ")
+    assert "--json" in outcome.out
+
+
+WITH_REPORT = [
+    ("solve", *SMALL),
+    ("solve", *SMALL, "--policy", "joint", "--objective", "count", "--cores", "2", "--edge-hz", "4e8"),
+    ("solve", *SMALL, "--policy", "joint_plus", "--contiguous", "--modulations", "cqi", "--subcarriers", "6"),
+    ("compare", "local,joint,min_group", *SMALL, "--instances", "2"),
+    ("simulate", "joint,radio_first", *SMALL, "--arrivals", "50", "--cycles-shape", "4", "--gain-error-db", "2"),
+    ("run", "joint", *SMALL, "--dry-run"),
+    ("size", *SMALL, "--target", "0.5", "--instances", "2"),
+]
+
+
+@pytest.mark.parametrize("arguments", WITH_REPORT, ids=" ".join)
+def test_every_verb_prints_a_report_that_can_be_run_again(run: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    first = run("edge", *arguments, "--json", "--quiet")
+    (tmp_path / "report.json").write_text(first.out)
+    again = run("run-again", tmp_path / "report.json", "--json", "--quiet")
+
+    assert report_of(first).domain == "edge"
+    assert report_of(again).tables == report_of(first).tables
+
+
+def test_solving_draws_the_turns_on_the_cores(run: Run, tmp_path: Path) -> None:
+    outcome = run("edge", "solve", *SMALL, "--quiet")
+
+    assert outcome.code == 0
+    assert "core 1" in outcome.out
+    assert (tmp_path / "takeup-out" / "turns-on-the-cores.png").exists()
+
+
+def test_an_instance_from_a_file_is_solved(run: Run, tmp_path: Path) -> None:
+    save_instance(tmp_path / "cell.json", generate("paper", np.random.default_rng(3), 4))
+    rows = rows_of(run("edge", "solve", tmp_path / "cell.json", "--json"))
+
+    assert [row["device"] for row in rows] == [0, 1, 2, 3]
+
+
+def test_every_answer_has_a_gap_and_prices(run: Run) -> None:
+    report = report_of(run("edge", "solve", *SMALL, "--policy", "cpu_first", "--json"))
+
+    assert "at most" in report.tables[0].note
+    assert [row[0] for row in report.tables[1].rows] == ["subcarrier", "core"]
+    assert all(isinstance(row[1], float) and row[1] >= 0 for row in report.tables[1].rows)
+
+
+def test_more_devices_are_served_when_they_are_counted(run: Run) -> None:
+    served = [
+        sum(
+            row["offloads"] is True
+            for row in rows_of(run("edge", "solve", "--objective", aim, "--json", "--seed", "5"))
+        )
+        for aim in ("energy", "count")
+    ]
+
+    assert served[1] >= served[0]
+
+
+def test_a_policy_that_forgets_the_cpu_is_called_a_reference(run: Run) -> None:
+    report = report_of(run("edge", "compare", "joint,min_group", *SMALL, "--instances", "1", "--json", "--quiet"))
+
+    assert report.notes == ("min_group lets tasks overlap on the CPU: a reference, not a contender",)
+
+
+def test_the_least_amounts_grow_with_the_target(run: Run) -> None:
+    def least(target: float) -> list[object]:
+        outcome = run("edge", "size", *SMALL, "--target", target, "--instances", "2", "--json", "--quiet")
+        return [row["least"] for row in rows_of(outcome)]
+
+    assert all(isinstance(low, int) for low in least(0.2))
+    assert all(high is None or high >= low for low, high in zip(least(0.2), least(0.8), strict=True))  # type: ignore[operator]
+
+
+# Mistakes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("solve", "--setting", "papper"), "did you mean 'paper'"),
+        (("solve", "--policy", "jont"), "did you mean 'joint'"),
+        (("solve", "--objective", "enrgy"), "did you mean 'energy'"),
+        (("solve", "missing.json"), "missing.json"),
+        (("solve", "--devices", "-1"), "num_devices"),
+        (("solve", "--subcarriers", "0"), "num_subcarriers"),
+        (("solve", "--cores", "0"), "num_cores"),
+        (("solve", "--edge-hz", "-1"), "edge_hz"),
+        (("solve", "--modulations", "qam"), "modulations"),
+        (("solve", "--policy", "joint,auto"), "takes one policy"),
+        (("solve", "--channel", "nowhere.csv"), "nowhere.csv"),
+        (("simulate", "min_group", *SMALL), "ignores the CPU"),
+        (("simulate", "joint", "--arrivals", "0"), "arrivals_per_s"),
+        (("size", "--target", "1.5"), "target_share"),
+        (("run", "--engine", "cluodlet", *SMALL), "did you mean 'cloudlet'"),
+        (("run", "--link", "cable", *SMALL), "no link 'cable'"),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, tuple) else "",
+)
+def test_a_mistake_is_answered_in_one_sentence(run: Run, arguments: tuple[str, ...], sentence: str) -> None:
+    outcome = run("edge", *arguments, "--quiet")
+
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("\n") == 1
+    assert sentence in outcome.err
+
+
+def test_a_cell_without_devices_has_the_trivial_answer(run: Run) -> None:
+    report = report_of(run("edge", "solve", "--devices", "0", "--json"))
+
+    assert report.tables[0].rows == ()
+    assert "0 of 0 devices offload" in report.tables[0].note
