@@ -25,7 +25,7 @@ __all__ = ["ColumnGeneration", "can_generate", "columns_for", "mixed"]
 
 Floats = npt.NDArray[np.float64]
 
-NUM_SLOTS = 40
+NUM_SLOTS = 32
 ROUNDS = Rounds(60, 4)
 MOST_ENTRIES = 800_000  # of device, slot and listed group
 MOST_BITS = 62  # subcarriers in a mask
