@@ -15,7 +15,7 @@ PEERS = ("policies", "simulate", "engines", "traces", "report")
 LEVELS = {"model": 0, "contract": 2, **dict.fromkeys(PEERS, 3), "experiment": 4, "commands": 5}
 OWN_LEVELS: dict[str, dict[str, float]] = {
     "caching": {"groups": 1},
-    "edge": {"energy": 1, "played": 1, "served": 1, "validate": 2, "solve": 3.5, "gym": 3.5},
+    "edge": {"energy": 1, "played": 1, "served": 1, "validate": 2, "solver": 3.5, "gym": 3.5},
     "streaming": {"chains": 1},
 }  # ARCHITECTURE.md says why
 OUTSIDE = {"cli", "output", "again", "tour", "doctor", "papers", "core", "errors", "__init__", "__main__"}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from takeup.edge.policies.objectives import with_objective
     from takeup.edge.served import Served, ServedTask
     from takeup.edge.simulate import Uncertainty
-    from takeup.edge.solve import solve
+    from takeup.edge.solver import solve
     from takeup.edge.traces import SETTINGS, generate, load_instance, save_instance
     from takeup.edge.validate import Violation, first_violation
 
@@ -64,7 +64,7 @@ _HOMES = {
     "policies.objectives": ("with_objective",),
     "served": ("Served", "ServedTask"),
     "simulate": ("Uncertainty",),
-    "solve": ("solve",),
+    "solver": ("solve",),
     "traces": ("SETTINGS", "generate", "load_instance", "save_instance"),
 }
 

@@ -33,7 +33,7 @@ from takeup.edge.report import (
     served_series,
     served_table,
 )
-from takeup.edge.solve import solve
+from takeup.edge.solver import solve
 from takeup.edge.traces import (
     CQI_64QAM,
     SETTINGS,

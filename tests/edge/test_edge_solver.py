@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from takeup.edge.policies.auto import Auto
-from takeup.edge.solve import solve
+from takeup.edge.solver import solve
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
 from takeup.errors import BadInput, UnknownName

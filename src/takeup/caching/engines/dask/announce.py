@@ -1,0 +1,205 @@
+"""The scheduler's half: tells each worker who will read the values it holds, in the order in which they will run.
+
+How it works. A task that is submitted and not computed is a *consumer* of its dependencies. A worker hears of a
+consumer when it holds one of these or is about to: on submission (values in memory already), when a task starts there
+(for its own result, and for the inputs it will fetch), and when it asks (values that came by other ways). It hears
+again when the consumer is computed, fails or is no longer wanted. So messages grow with the edges of the graph, not
+with the number of workers. They leave every ten milliseconds, the first at once.
+
+A worker is spoken to from its `hello` to its `bye`: a message nobody expects would close its connection. Workers
+without the plug-in are left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from distributed import Scheduler
+from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.scheduler import TaskState
+
+from takeup.caching.engines.dask.guide import News
+
+__all__ = ["FROM_WORKER", "NAME", "TO_WORKER", "Announcer"]
+
+NAME = "takeup-caching"
+TO_WORKER, FROM_WORKER = "takeup-caching-news", "takeup-caching-word"
+
+BATCH_S = 0.010
+MAX_PEERS = 64  # of a group that is announced as a whole; nobody keeps more inputs complete
+USER_STEPS, GENERATION_STEPS, GRAPH_STEPS = 1e12, 1e7, 2.0**-16  # so that one number keeps the order of priorities
+OPEN_STATES = frozenset({"waiting", "queued", "no-worker", "processing"})
+OVER_STATES = frozenset({"memory", "erred", "released", "forgotten"})
+
+logger = logging.getLogger("takeup.dask")
+
+
+@dataclass(slots=True)
+class Outbox:
+    """News for one worker that has not left yet, oldest first."""
+
+    news: list[News] = field(default_factory=list)
+    moved: list[tuple[Hashable, bool]] = field(default_factory=list)
+    is_due: bool = False
+
+
+class Announcer(SchedulerPlugin):
+    """Watches the scheduler's tasks and keeps the workers informed."""
+
+    def __init__(self, *, uses_table: bool, follows_peers: bool) -> None:
+        self.name = NAME
+        self.uses_table = uses_table
+        self.follows_peers = follows_peers
+        self.is_silent = False
+        self.told: dict[Hashable, set[str]] = {}  # consumer -> workers that know it
+        self.outboxes: dict[str, Outbox] = {}  # one for each worker that said hello
+        self._stages: dict[str, float] = {}
+        self._num_graphs = 0
+        self._is_flush_due = False
+        self._last_flush_s = 0.0
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Installed: from now on workers may speak."""
+        self.scheduler = scheduler
+        self._first_generation = scheduler.generation
+        scheduler.stream_handlers[FROM_WORKER] = self.hear
+
+    # What distributed calls ------------------------------------------------------------------------------------------
+
+    def update_graph(self, scheduler: Scheduler, **kwargs: Any) -> None:
+        """A client submitted a graph."""
+        self._num_graphs += 1
+
+    def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:
+        """A task changed its state."""
+        if self.uses_table and self.outboxes:
+            self._safely(self._follow, self.scheduler.tasks[key], finish)
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
+        """A worker left, with or without a word."""
+        self._forget(worker)
+
+    # What workers say -------------------------------------------------------------------------------------------------
+
+    def hear(self, worker: str, said: str, keys: Iterable[Hashable] = ()) -> None:
+        """`hello`: tell me everything. `ask`: who reads these? `lost`, `cached`: a group broke, or is whole. `bye`."""
+        if said == "bye":
+            self._part_from(worker)
+        elif worker in self.scheduler.workers and not self.is_silent:
+            self._safely(self._answer, worker, said, keys)
+
+    def stop(self) -> None:
+        """Say nothing more. The handler goes when the last worker has said bye: a word to a closed door would hurt."""
+        self.is_silent = True
+        self.scheduler.plugins.pop(NAME, None)
+        self._close_the_door()
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _follow(self, ts: TaskState, finish: str) -> None:
+        if finish == "waiting":
+            for dependency in ts.dependencies:
+                for holder in dependency.who_has or ():
+                    self._announce(holder.address, ts, dependency)
+        elif finish == "processing" and ts.processing_on is not None:
+            self._announce_start(ts.processing_on.address, ts)
+        elif finish in OVER_STATES:
+            for worker in self.told.pop(ts.key, ()):
+                self._write(worker).news.append((ts.key,))
+
+    def _announce_start(self, worker: str, ts: TaskState) -> None:
+        for consumer in ts.waiters or ():
+            self._announce(worker, consumer, ts)
+        for dependency in ts.dependencies:
+            if all(holder.address != worker for holder in dependency.who_has or ()):  # it will be fetched
+                self._announce(worker, ts, dependency)
+
+    def _announce(self, worker: str, consumer: TaskState, block: TaskState) -> None:
+        if worker not in self.outboxes or consumer.priority is None:
+            return
+        is_whole = self.follows_peers and len(consumer.dependencies) <= MAX_PEERS
+        blocks = tuple(sorted((ts.key for ts in consumer.dependencies), key=str)) if is_whole else (block.key,)
+        position = self._position(consumer.priority)
+        self._write(worker).news.append((consumer.key, position, self._stage(consumer, position), blocks))
+        self.told.setdefault(consumer.key, set()).add(worker)
+
+    def _answer(self, worker: str, said: str, keys: Iterable[Hashable]) -> None:
+        if said == "hello":
+            self.outboxes[worker] = Outbox()
+            keys = [ts.key for ts in self.scheduler.workers[worker].has_what]
+        for ts in filter(None, map(self.scheduler.tasks.get, keys if self.uses_table else ())):  # type: ignore[arg-type]
+            consumers = [consumer for consumer in ts.waiters or () if consumer.state in OPEN_STATES]
+            if said in ("hello", "ask"):
+                for consumer in consumers:
+                    self._announce(worker, consumer, ts)
+            else:
+                for other in {name for consumer in consumers for name in self.told.get(consumer.key, ())} - {worker}:
+                    self._write(other).moved.append((ts.key, said == "lost"))
+        self._write(worker)
+
+    def _position(self, priority: tuple[float, ...]) -> float:
+        """One number in the order of priorities: the user's, the generation, the place in the graph. Of equals, which
+        single tasks submitted one by one are, workers run the last first."""
+        user, generation, place = (0.0, 0.0, 0.0, *priority)[-3:]
+        steps = user * USER_STEPS + (generation - self._first_generation) * GENERATION_STEPS + place
+        return steps - self._num_graphs % 2**16 * GRAPH_STEPS
+
+    def _stage(self, consumer: TaskState, position: float) -> float:
+        """Tasks of one group are one stage; it stands where its first announced task stands."""
+        if len(self._stages) > 2 * len(self.scheduler.task_groups) + 64:
+            self._stages = {name: at for name, at in self._stages.items() if name in self.scheduler.task_groups}
+        return self._stages.setdefault(consumer.group.name, position)
+
+    # Messages ---------------------------------------------------------------------------------------------------------
+
+    def _write(self, worker: str) -> Outbox:
+        """The worker's outbox, which will leave soon; that of a stranger goes nowhere."""
+        outbox = self.outboxes.get(worker)
+        if outbox is None:
+            return Outbox()
+        outbox.is_due = True
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            loop = self.scheduler.loop.asyncio_loop  # type: ignore[attr-defined]
+            loop.call_later(max(0.0, self._last_flush_s + BATCH_S - loop.time()), self._safely, self._flush)
+        return outbox
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        self._last_flush_s = self.scheduler.loop.asyncio_loop.time()  # type: ignore[attr-defined]
+        for worker, outbox in self.outboxes.items():
+            if outbox.is_due and worker in self.scheduler.stream_comms:
+                self.outboxes[worker] = Outbox()
+                sizes = {"num_workers": len(self.scheduler.workers), "num_graphs": self._num_graphs}
+                self.scheduler.worker_send(
+                    worker, {"op": TO_WORKER, "news": outbox.news, "moved": outbox.moved, **sizes}
+                )
+
+    def _safely(self, action: Callable[..., None], *details: object) -> None:
+        if self.is_silent:
+            return
+        try:
+            action(*details)
+        except Exception:
+            logger.exception("announcing tasks failed; all workers go on with stock behaviour")
+            self.is_silent = True
+            for worker in self.outboxes.keys() & self.scheduler.stream_comms.keys():
+                self.scheduler.worker_send(worker, {"op": TO_WORKER, "is_failed": True})
+
+    def _part_from(self, worker: str) -> None:
+        self._forget(worker)
+        if worker in self.scheduler.stream_comms:
+            self.scheduler.worker_send(worker, {"op": TO_WORKER, "is_bye": True})
+        self._close_the_door()
+
+    def _forget(self, worker: str) -> None:
+        self.outboxes.pop(worker, None)
+        for consumer in [consumer for consumer, workers in self.told.items() if worker in workers]:
+            self.told[consumer].discard(worker)
+
+    def _close_the_door(self) -> None:
+        if NAME not in self.scheduler.plugins and not self.outboxes:
+            self.scheduler.stream_handlers.pop(FROM_WORKER, None)

@@ -1,0 +1,88 @@
+"""What a user calls: `install`, `uninstall`, `counters`. With an asynchronous client each returns an awaitable.
+
+The engine knows no policy: the name is looked up where policies live, and what is found travels to the workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from distributed import Client, Scheduler, Worker
+
+from takeup.caching.contract import PolicySpec
+from takeup.caching.engines.dask.announce import NAME, Announcer
+from takeup.caching.engines.dask.counts import Counters
+from takeup.caching.engines.dask.guide import Options
+from takeup.caching.engines.dask.worker import SpillPlugin
+from takeup.core.lazy import load
+from takeup.errors import UnknownName
+
+__all__ = ["POLICIES", "counters", "install", "uninstall"]
+
+POLICIES = ("lru", "lrc", "lerc", "mrd", "next", "dag")
+
+
+def install(client: Client, policy: str | PolicySpec = "dag", **options: Any) -> Any:
+    """From now on the workers of this cluster, also those to come, spill as the policy says. See `Options`.
+
+    Install again to change policy or options.
+    """
+    return client.sync(_install, client, _find(policy), _read(options))  # type: ignore[no-untyped-call]
+
+
+def uninstall(client: Client) -> Any:
+    """Back to stock behaviour, on all workers."""
+    return client.sync(_uninstall, client)  # type: ignore[no-untyped-call]
+
+
+def counters(client: Client) -> Any:
+    """The `Counters` of all workers together."""
+    return client.sync(_counters, client)  # type: ignore[no-untyped-call]
+
+
+def _find(policy: str | PolicySpec) -> PolicySpec:
+    spec: PolicySpec = load("takeup.caching.policies:find_policy")(policy) if isinstance(policy, str) else policy
+    if spec.base not in POLICIES:
+        raise UnknownName("policy for Dask", spec.base, POLICIES)
+    return spec
+
+
+def _read(options: dict[str, Any]) -> Options:
+    known = [field.name for field in fields(Options)]
+    for name in options:
+        if name not in known:
+            raise UnknownName("option", name, known)
+    return Options(**options)
+
+
+async def _install(client: Client, spec: PolicySpec, options: Options) -> None:
+    await _uninstall(client)
+    announcer = Announcer(uses_table=spec.uses_table, follows_peers=spec.base == "lerc")
+    await client.register_plugin(announcer, name=NAME)
+    await client.register_plugin(SpillPlugin(spec, options), name=NAME)
+
+
+async def _uninstall(client: Client) -> None:
+    if await client.run_on_scheduler(_is_installed):  # type: ignore[no-untyped-call]
+        await client.unregister_worker_plugin(NAME)  # type: ignore[no-untyped-call]
+        await client.run_on_scheduler(_stop)  # type: ignore[no-untyped-call]
+
+
+async def _counters(client: Client) -> Counters:
+    return Counters.total((await client.run(_counts)).values())
+
+
+def _is_installed(dask_scheduler: Scheduler) -> bool:
+    return NAME in dask_scheduler.worker_plugins
+
+
+def _stop(dask_scheduler: Scheduler) -> None:
+    plugin = dask_scheduler.plugins.get(NAME)
+    if isinstance(plugin, Announcer):
+        plugin.stop()
+
+
+def _counts(dask_worker: Worker) -> Counters:
+    plugin = dask_worker.plugins.get(NAME)
+    return plugin.counts() if isinstance(plugin, SpillPlugin) else Counters()

@@ -1,0 +1,263 @@
+"""What one worker knows: who will read its values, which of them running tasks hold, and so which leaves memory next.
+
+The guide keeps no bytes. The spill buffer tells it what came, was read and left; the plug-in tells it what was
+announced and what runs. It answers one question: the victim. Ranks come from the policy, over the worker's own group
+table. Positions are steps in the scheduler's order; the policy's horizon is a share of its capacity, so the capacity is
+given in steps too: how many of them touch as many bytes as the memory holds.
+
+Among values of equal rank that nobody is known to read, those last used for an older graph leave first: their time may
+be over. Of those used for the same graph, first one with a copy on disk, because that is free; then the one used last,
+because a next pass will probably read them in the same order, and least recent first is the worst order for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
+
+from takeup.caching.contract import PolicySpec
+from takeup.caching.engines.dask.counts import Counters
+from takeup.caching.engines.dask.order import ORDINARY, STUCK, TINY, UNKNOWN, Order, VictimOrder
+from takeup.caching.groups import GroupTable
+
+__all__ = ["Announcement", "Guide", "News", "Options", "Ranks"]
+
+Announcement = tuple[Hashable, float, float, tuple[Hashable, ...]]
+"""A consumer, its position, its stage, and blocks it will read."""
+News = Announcement | tuple[Hashable]
+"""A consumer alone, without blocks, is over."""
+
+FILE_BYTES = 65_536  # what a file costs on top of its bytes; a write is not counted, it happens once in a lifetime
+FIRST_ESTIMATE = 16  # tasks that must have run before their mean size says anything
+FIRST_CAPACITY_STEPS = 16  # until then: few, so that the order is nearly that of the next use
+HAS_READERS = (0.0, 0.0, 0.0)
+
+
+class Ranks(Protocol):
+    """The part of a ranked policy that a guide uses."""
+
+    capacity_bytes: float
+
+    def rank(self, block: Hashable) -> tuple[float, ...]:
+        """The lowest leaves first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a worker treats what it spills.
+
+    `clean_copies`: keep the file of a value that was read back, so that evicting it again writes nothing.
+    `copies_bytes`: at most this much of them, within what `max-spill` allows. `prefetch`: read the inputs of the next
+    task while the present one computes, where they fit below the target. `tiny_share`: values below this share of the
+    target leave after all others.
+    """
+
+    clean_copies: bool = True
+    copies_bytes: int | None = None
+    prefetch: bool = False
+    tiny_share: float = 0.001
+
+
+@dataclass(slots=True)
+class Value:
+    """A value of this worker, in memory or on its disk."""
+
+    size_bytes: float
+    is_clean: bool = False
+    is_unannounced: bool = False
+    is_stuck: bool = False
+    last_graph: int = 0
+    last_used: int = 0
+
+
+class Guide:
+    """Ranks the values of one worker."""
+
+    def __init__(self, spec: PolicySpec, target_bytes: float, options: Options) -> None:
+        self.options = options
+        self.counts = Counters(num_workers=1)
+        self.table = GroupTable()
+        self.order = VictimOrder(self._order)
+        self.follows_peers = spec.base == "lerc"
+        self._target_bytes = target_bytes
+        self._ranks = cast(Ranks, spec.make(self.table, FIRST_CAPACITY_STEPS))
+        self._uses_table = spec.uses_table
+        self._values: dict[Hashable, Value] = {}
+        self._unannounced: list[Hashable] = []
+        self._groups_of: dict[Hashable, set[tuple[Hashable, ...]]] = {}
+        self._running: dict[Hashable, Sequence[Hashable]] = {}
+        self._num_workers = 1
+        self._num_graphs = self._now = self._num_finished = 0
+        self._touched_bytes = 0.0
+
+    # What the scheduler says -----------------------------------------------------------------------------------------
+
+    def heard(
+        self, news: Iterable[News], moved: Iterable[tuple[Hashable, bool]], num_workers: int, num_graphs: int
+    ) -> None:
+        """A message came. Whatever is still without readers has none."""
+        self._num_workers, self._num_graphs = max(1, num_workers), num_graphs
+        for consumer, *details in news:
+            if details:
+                self.opened(consumer, *details)  # type: ignore[arg-type]
+            else:
+                self.closed(consumer)
+        for block, is_lost in moved:
+            self.moved(block, is_lost)
+        for key in self._unannounced:
+            if key in self._values:
+                self._values[key].is_unannounced = False
+                self.order.changed(key)
+        self._unannounced.clear()
+        self.order.settle()
+
+    def opened(self, consumer: Hashable, position: float, stage: float, blocks: tuple[Hashable, ...]) -> None:
+        """A consumer will read these blocks, and perhaps others that it names in another call."""
+        self._groups_of.setdefault(consumer, set()).add(blocks)
+        self.table.open((consumer, blocks), blocks, position, int(stage))
+        self._changed(blocks)
+
+    def closed(self, consumer: Hashable) -> None:
+        """The consumer is computed, or nobody wants it any more."""
+        for blocks in self._groups_of.pop(consumer, ()):
+            self.table.close((consumer, blocks))
+            self._changed(blocks)
+            for block in blocks:
+                self._forget_if_unused(block)
+
+    def moved(self, block: Hashable, is_lost: bool) -> None:
+        """A block of another worker left its memory, or came back."""
+        if block not in self._values and self.table.rc(block):
+            (self._break if is_lost else self._complete)(block)
+
+    # What runs here ---------------------------------------------------------------------------------------------------
+
+    def started(self, task: Hashable, inputs: Sequence[Hashable]) -> None:
+        """A task runs and holds its inputs."""
+        self.ended(task)
+        self._running[task] = inputs
+        self.order.pin(inputs)
+        self._touched_bytes += sum(self._values[key].size_bytes for key in inputs if key in self._values)
+
+    def ended(self, task: Hashable) -> None:
+        """The task stopped, for whatever reason."""
+        self.order.unpin(self._running.pop(task, ()))
+
+    def finished(self, task: Hashable) -> None:
+        """The task has its result. Said here at once: the scheduler's word comes a round trip later."""
+        if task in self._running:
+            self.ended(task)
+            self.closed(task)
+            self._num_finished += 1
+            self._estimate_capacity()
+
+    # What the spill buffer says ---------------------------------------------------------------------------------------
+
+    def stored(self, key: Hashable, size_bytes: float, is_new: bool) -> bool:
+        """The value is in memory: a new one, or one that was read back. True if other workers should hear of it."""
+        value = self._values.setdefault(key, Value(size_bytes))
+        value.is_clean = not is_new and self.options.clean_copies
+        if is_new:
+            self._touched_bytes += size_bytes
+            self._expect_readers(key, value)
+        else:
+            self.counts.num_misses += 1
+        self.table.describe(key, max(1, int(size_bytes)), size_bytes + FILE_BYTES)
+        self._use(value)
+        self.order.add(key)
+        return self.follows_peers and self._complete(key)
+
+    def read(self, key: Hashable) -> None:
+        """The value was found in memory."""
+        self.counts.num_hits += 1
+        self._use(self._values[key])
+        self.order.touch(key)
+        if not self.table.rc(key):
+            self.order.changed(key)
+
+    def evicted(self, key: Hashable) -> bool:
+        """The value lies on disk only. True if other workers should hear of it."""
+        self.counts.num_evictions += 1
+        self.counts.num_evictions_with_readers += self.table.rc(key) > 0
+        self.order.discard(key)
+        return self.follows_peers and self._break(key)
+
+    def deleted(self, key: Hashable) -> None:
+        """The value is gone from this worker."""
+        self.order.discard(key)
+        self._values.pop(key, None)
+        self._forget_if_unused(key)
+
+    def stuck(self, key: Hashable) -> None:
+        """The value cannot be written: try all others first."""
+        self._values[key].is_stuck = True
+        self.order.changed(key)
+
+    # Questions --------------------------------------------------------------------------------------------------------
+
+    def is_stuck(self, key: Hashable | None) -> bool:
+        return key in self._values and self._values[key].is_stuck
+
+    def is_unannounced(self, key: Hashable) -> bool:
+        """A new value of which the scheduler has said nothing yet: ask."""
+        return key in self._values and self._values[key].is_unannounced
+
+    def now(self) -> Counters:
+        """The counts so far, and what is open and pinned now."""
+        return replace(self.counts, num_open_consumers=len(self._groups_of), num_pinned=self.order.num_pinned)
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _order(self, key: Hashable) -> Order:
+        value = self._values[key]
+        if not self._uses_table:
+            return (self._class(value),)
+        used = HAS_READERS if self.table.rc(key) else (value.last_graph, not value.is_clean, -value.last_used)
+        return (self._class(value), *self._ranks.rank(key), *used)
+
+    def _class(self, value: Value) -> int:
+        if value.is_stuck:
+            return STUCK
+        if value.is_unannounced:
+            return UNKNOWN
+        is_tiny = self._uses_table and value.size_bytes < self.options.tiny_share * self._target_bytes
+        return TINY if is_tiny else ORDINARY
+
+    def _expect_readers(self, key: Hashable, value: Value) -> None:
+        if self._uses_table and not self.table.rc(key):
+            value.is_unannounced = True
+            self._unannounced.append(key)
+
+    def _use(self, value: Value) -> None:
+        self._now += 1
+        value.last_graph, value.last_used = self._num_graphs, self._now
+
+    def _forget_if_unused(self, key: Hashable) -> None:
+        if key not in self._values and not self.table.rc(key):
+            self.table.forget(key)
+
+    def _complete(self, key: Hashable) -> bool:
+        num_groups = self.table.cached(key)
+        self._changed_with_peers(key)
+        return num_groups > 0
+
+    def _break(self, key: Hashable) -> bool:
+        num_groups = self.table.lost(key)
+        self._changed_with_peers(key)
+        return num_groups > 0
+
+    def _changed(self, keys: Iterable[Hashable]) -> None:
+        for key in keys:
+            self.order.changed(key)
+
+    def _changed_with_peers(self, key: Hashable) -> None:
+        for group in self.table.groups(key):
+            self._changed(group.blocks)
+
+    def _estimate_capacity(self) -> None:
+        """Whenever the number of finished tasks doubles."""
+        if self._num_finished >= FIRST_ESTIMATE and self._num_finished & (self._num_finished - 1) == 0:
+            step_bytes = self._touched_bytes / self._num_finished / self._num_workers
+            self._ranks.capacity_bytes = self._target_bytes / max(1.0, step_bytes)
+            self.order.all_drifted()

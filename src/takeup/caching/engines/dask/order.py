@@ -1,0 +1,145 @@
+"""The order in which values leave memory, as a lazy heap: an update costs a microsecond or two, a victim no scan.
+
+How it works. Every value in memory has one current entry `(class and rank, stamp, key)`; the smallest is the victim.
+Entries are never searched for: a new one is pushed, and the old one is skipped when it comes up. What keeps that cheap:
+
+- `changed` only notes the key. Its rank is computed once, when the next victim is asked for, however often it changed.
+- Reading a value makes it later, never earlier: `touch` only writes a stamp, and the entry is corrected at the top.
+- A pinned value that comes up is laid aside and returns when it is unpinned.
+- When every rank has moved a little, entries are brought up to date a few at a time.
+
+Classes: ordinary values leave first; then tiny ones, because a thousand of them free less than one block; then values
+whose readers nobody has announced yet; last what could not be written.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
+
+__all__ = ["ORDINARY", "STUCK", "TINY", "UNKNOWN", "VictimOrder"]
+
+ORDINARY, TINY, UNKNOWN, STUCK = range(4)
+_SLACK = 64  # stale entries that are not worth a clean-up
+_BACKLOG = 10_000  # changed keys that may wait for the next victim
+_FEW = 64
+
+Order = tuple[float, ...]
+Entry = tuple[Order, int, Hashable]
+
+
+class VictimOrder:
+    """Keys by `order(key)`, lowest first, ties to the least recent; pinned keys are passed over."""
+
+    def __init__(self, order: Callable[[Hashable], Order]) -> None:
+        self._order = order
+        self._heap: list[Entry] = []
+        self._current: dict[Hashable, Entry | None] = {}  # None: laid aside because it is pinned
+        self._stamps: dict[Hashable, int] = {}
+        self._changed: set[Hashable] = set()
+        self._drifted: list[Hashable] = []
+        self._pins: Counter[Hashable] = Counter()
+        self._now = 0
+
+    def __len__(self) -> int:
+        return len(self._stamps)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._stamps
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self._stamps)
+
+    @property
+    def num_pinned(self) -> int:
+        return len(self._pins)
+
+    def add(self, key: Hashable) -> None:
+        """The key came into memory, just now."""
+        self._stamp(key)
+        self._changed.add(key)
+
+    def discard(self, key: Hashable) -> None:
+        """The key left memory. Its pins stay: they belong to tasks, not to memory."""
+        self._stamps.pop(key, None)
+        self._current.pop(key, None)
+        self._changed.discard(key)
+
+    def touch(self, key: Hashable) -> None:
+        """The key was read."""
+        if key in self._stamps:
+            self._stamp(key)
+
+    def changed(self, key: Hashable) -> None:
+        """The order of the key may be another now."""
+        if key in self._stamps:
+            self._changed.add(key)
+
+    def all_drifted(self) -> None:
+        """Every order may be a little different now; no hurry."""
+        self._drifted = list(self._stamps)
+
+    def settle(self) -> None:
+        """Called now and then, so that the wait for a victim stays short however much has changed before."""
+        while len(self._changed) > _BACKLOG:
+            self._rank_anew(self._changed.pop())
+
+    def pin(self, keys: Iterable[Hashable]) -> None:
+        """A running task holds these keys, in memory or not yet; evicting them would free nothing."""
+        self._pins.update(keys)
+
+    def unpin(self, keys: Iterable[Hashable]) -> None:
+        """The task that pinned these keys is over."""
+        for key in keys:
+            self._pins[key] -= 1
+            if self._pins[key] <= 0:
+                del self._pins[key]
+                self.changed(key)
+
+    def is_pinned(self, key: Hashable) -> bool:
+        return key in self._pins
+
+    def victim(self) -> Hashable | None:
+        """The unpinned key to leave next, or None. It stays in the order until it is discarded."""
+        self._refresh()
+        while self._heap:
+            entry = self._heap[0]
+            order, stamp, key = entry
+            if self._current.get(key) is not entry:
+                heapq.heappop(self._heap)
+            elif key in self._pins:
+                heapq.heappop(self._heap)
+                self._current[key] = None
+            elif stamp != self._stamps[key]:
+                self._current[key] = entry = (order, self._stamps[key], key)
+                heapq.heapreplace(self._heap, entry)
+            else:
+                return key
+        return None
+
+    def any_victim(self) -> Hashable | None:
+        """The key to leave next even if only pinned ones are left; then the least recent of them."""
+        key = self.victim()
+        return min(self._stamps, key=self._stamps.__getitem__, default=None) if key is None else key
+
+    def _stamp(self, key: Hashable) -> None:
+        self._now += 1
+        self._stamps[key] = self._now
+
+    def _refresh(self) -> None:
+        for key in self._changed:
+            self._rank_anew(key)
+        self._changed.clear()
+        for _ in range(min(_FEW, len(self._drifted))):
+            self._rank_anew(self._drifted.pop())
+        if len(self._heap) > 2 * len(self._stamps) + _SLACK:
+            self._heap = [entry for entry in self._current.values() if entry is not None]
+            heapq.heapify(self._heap)
+
+    def _rank_anew(self, key: Hashable) -> None:
+        if key in self._stamps:
+            current, order = self._current.get(key), self._order(key)
+            if current is None or current[0] != order:
+                self._current[key] = entry = (order, self._stamps[key], key)
+                heapq.heappush(self._heap, entry)

@@ -1,0 +1,223 @@
+"""The worker's own spill buffer, guided: classes that take the place of the stock ones on the same objects.
+
+`guide_buffer` changes the class of the buffer's memory part and of its disk part, and nothing else: no value moves, and
+all references to them stay good. `release_buffer` changes them back. Whatever goes wrong in a guide ends in one log
+line and in stock behaviour.
+
+Beyond the order of eviction three things differ from stock: inputs of running tasks are not evicted to get below the
+target (that would free nothing); a value read back keeps its file; and a full disk met while a value is *read* no
+longer fails the task that reads it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import zict
+from distributed.spill import MaxSpillExceeded, PickleError, Slow, SpillBuffer
+from zict.common import NoDefault, nodefault
+
+from takeup.caching.engines.dask.copies import CleanCopies
+from takeup.caching.engines.dask.guide import Guide
+
+__all__ = ["GuidedMemory", "GuidedSlow", "Hooks", "guide_buffer", "guided_memory", "release_buffer", "why_not"]
+
+logger = logging.getLogger("takeup.dask")
+
+
+@dataclass(slots=True)
+class Hooks:
+    """What a guided buffer works with. `report` tells other workers that a value left memory or came back;
+    `release` is called once, soon after something failed."""
+
+    guide: Guide
+    copies: CleanCopies
+    report: Callable[[Hashable, bool], None]
+    release: Callable[[], None]
+    failed: bool = False
+    has_logged_full: bool = False
+    held: tuple[Hashable, ...] = ()
+
+    def tell(self, event: Callable[..., Any], *details: object) -> Any:
+        """What the event answers; None if it fails, now or before."""
+        if self.failed:
+            return None
+        try:
+            return event(*details)
+        except Exception:
+            self.failed = True
+            logger.exception("the guide of the spill order failed; this worker goes on with stock behaviour")
+            self.release()
+            return None
+
+    def hold(self, key: Hashable | None) -> None:
+        """A value that is being read back does not leave in the same breath, whatever its rank; None lets go."""
+        self.tell(self.guide.order.unpin, self.held)
+        self.held = () if key is None else (key,)
+        self.tell(self.guide.order.pin, self.held)
+
+    def log_once(self, message: str, detail: object) -> None:
+        """Values stay in memory: say why, once."""
+        if not self.has_logged_full:
+            self.has_logged_full = True
+            logger.warning(message, detail)
+
+
+class GuidedMemory(zict.LRU[Any, Any]):
+    """The part in memory: its victim is the guide's."""
+
+    hooks: Hooks
+
+    def __getitem__(self, key: Any) -> Any:
+        value = super().__getitem__(key)
+        self.hooks.tell(self.hooks.guide.read, key)
+        return value
+
+    def set_noevict(self, key: Any, value: Any) -> None:
+        guide, tell = self.hooks.guide, self.hooks.tell
+        is_new = key not in self.hooks.copies.slow.weight_by_key  # else it is being read back
+        tell(guide.finished, key)
+        super().set_noevict(key, value)
+        if tell(guide.stored, key, self.weights[key], is_new):
+            tell(self.hooks.report, key, False)
+        if not is_new:
+            self.hooks.hold(key)
+
+    def __delitem__(self, key: Any) -> None:
+        super().__delitem__(key)
+        self.hooks.copies.forget(key)
+        self.hooks.tell(self.hooks.guide.deleted, key)
+
+    def evict_until_below_target(self, n: float | None = None) -> None:
+        most = self.n if n is None else n
+        while self.total_weight + self.offset > most and not self.closed:
+            key = self._next_victim()
+            if key is None or not self._evict_or_pass_over(key):
+                break
+        self.hooks.hold(None)
+
+    def evict(self, key: Any | NoDefault = nodefault) -> tuple[Any, Any, float] | tuple[None, None, float]:
+        guide, tell = self.hooks.guide, self.hooks.tell
+        if key is nodefault:
+            key = next(iter(self.heavy), None)
+            key = tell(guide.order.any_victim) if key is None else key
+        left = super().evict(nodefault if key is None else key)
+        if left[0] is not None and tell(guide.evicted, left[0]):
+            tell(self.hooks.report, left[0], True)
+        return left
+
+    def _next_victim(self) -> Any | None:
+        if self.heavy or self.hooks.failed:
+            return next(iter(self.heavy or self.order), None)
+        return self.hooks.tell(self.hooks.guide.order.victim)
+
+    def _evict_or_pass_over(self, key: Any) -> bool:
+        """False if there is no use in trying another one."""
+        is_heavy = key in self.heavy
+        try:
+            self.evict(key)
+        except KeyError:
+            return False
+        except PickleError:
+            if is_heavy or self.hooks.failed:
+                raise
+            self.hooks.log_once("%r cannot be pickled; it stays in memory", key)
+            self.hooks.tell(self.hooks.guide.stuck, key)
+            return not self.hooks.guide.is_stuck(self._next_victim())
+        except (MaxSpillExceeded, OSError) as error:
+            self.hooks.log_once("spilling failed, values stay in memory: %r", error)
+            return False
+        return True
+
+
+class GuidedSlow(Slow):
+    """The part on disk: it keeps the files of values that were read back."""
+
+    memory: GuidedMemory
+    copies: CleanCopies
+
+    def __setitem__(self, key: Any, value: object) -> None:
+        counts = self.memory.hooks.guide.counts
+        saved_bytes = self.copies.show(key, value)
+        if saved_bytes:
+            counts.num_clean_evictions += 1
+            counts.saved_bytes += saved_bytes
+            return
+        self.copies.forget(key)
+        self._make_room(self.memory.weights.get(key, 0))
+        try:
+            super().__setitem__(key, value)
+        except OSError:
+            if not self.copies:
+                raise
+            self.copies.shrink_to(0)  # the disk is full: values come before copies
+            super().__setitem__(key, value)
+        self._make_room(0)  # what it took on disk is known only now
+
+    def __delitem__(self, key: Any) -> None:
+        memory, hooks = self.memory, self.memory.hooks
+        if key in memory.d and key not in memory._cancel_evict and self.copies.most_bytes > 0:  # it was just read back
+            self.copies.hide(key, memory.d[key])
+            self._make_room(0)
+        else:
+            super().__delitem__(key)
+            if key not in memory.d:
+                hooks.tell(hooks.guide.deleted, key)
+
+    def _make_room(self, size_bytes: float) -> None:
+        if self.max_weight is not False:
+            self.copies.shrink_to(max(0, self.max_weight - self.total_weight.disk - size_bytes))
+
+
+def why_not(data: object) -> str | None:
+    """Why this worker's data cannot be guided; None if it can."""
+    if type(data) is not SpillBuffer:
+        return f"its data are in a {type(data).__name__}, not in a SpillBuffer: spilling is off or is not Dask's own"
+    if type(data.fast) is not zict.LRU or type(data.slow) is not zict.Cache or type(data.slow.data) is not Slow:
+        return "its spill buffer is not built as in the versions of distributed this was written for"
+    needed = (
+        (data.fast, "d heavy order weights total_weight offset closed _cancel_evict"),
+        (data.slow.data, "weight_by_key total_weight max_weight"),
+        (data.slow.data.d, "filenames directory"),
+    )
+    missing = [name for part, names in needed for name in names.split() if not hasattr(part, name)]
+    return f"its spill buffer lacks {', '.join(missing)}" if missing else None
+
+
+def guide_buffer(
+    data: SpillBuffer, guide: Guide, report: Callable[[Hashable, bool], None], release: Callable[[], None]
+) -> Hooks:
+    """From now on the guide decides what is spilled. The caller has asked `why_not`."""
+    memory: Any = data.fast
+    slow: Any = data._slow_uncached
+    most_bytes = math.inf if guide.options.copies_bytes is None else guide.options.copies_bytes
+    copies = CleanCopies(slow, most_bytes if guide.options.clean_copies else 0)
+    hooks = Hooks(guide, copies, report, release)
+    for key in memory.order:
+        guide.stored(key, memory.weights[key], is_new=True)
+    memory.hooks, memory.__class__ = hooks, GuidedMemory
+    slow.memory, slow.copies, slow.__class__ = memory, copies, GuidedSlow
+    return hooks
+
+
+def guided_memory(data: object) -> GuidedMemory | None:
+    """The memory part if it is guided."""
+    memory = getattr(data, "fast", None)
+    return memory if isinstance(memory, GuidedMemory) else None
+
+
+def release_buffer(data: object) -> None:
+    """Back to stock: the classes as they were, no attribute and no file left over."""
+    memory = guided_memory(data)
+    if memory is None:
+        return
+    slow: Any = memory.hooks.copies.slow
+    memory.hooks.copies.shrink_to(0)
+    slow.__class__ = Slow
+    del slow.memory, slow.copies
+    memory.__class__ = zict.LRU  # type: ignore[assignment]
+    del memory.hooks

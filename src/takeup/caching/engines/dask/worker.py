@@ -1,0 +1,139 @@
+"""The worker's half: guides the spill buffer by what the scheduler announces and by what runs here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+from distributed import Worker
+from distributed.diagnostics.plugin import WorkerPlugin
+from distributed.spill import SpillBuffer
+
+from takeup.caching.contract import PolicySpec
+from takeup.caching.engines.dask.announce import BATCH_S, FROM_WORKER, NAME, TO_WORKER
+from takeup.caching.engines.dask.counts import Counters
+from takeup.caching.engines.dask.guide import Guide, News, Options
+from takeup.caching.engines.dask.prefetch import Prefetcher
+from takeup.caching.engines.dask.spill import Hooks, guide_buffer, release_buffer, why_not
+
+__all__ = ["SpillPlugin"]
+
+STILL_RUNNING = frozenset({"executing", "long-running", "cancelled", "resumed"})
+
+logger = logging.getLogger("takeup.dask")
+
+
+class SpillPlugin(WorkerPlugin):
+    """Guides one worker from `setup` to `teardown`, or until something fails."""
+
+    def __init__(self, spec: PolicySpec, options: Options) -> None:
+        self.name = NAME
+        self.spec = spec
+        self.options = options
+        self.hooks: Hooks | None = None
+        self._words: dict[str, list[Hashable]] = {}
+        self._bytes_before: dict[str, float] = {}
+
+    # What distributed calls -------------------------------------------------------------------------------------------
+
+    def setup(self, worker: Worker) -> None:
+        """Take over the spill order, or say in one line why not."""
+        self.worker = worker
+        try:
+            reason = why_not(worker.data)
+            if reason is None:
+                self._guide(worker, worker.data)  # type: ignore[arg-type]
+        except Exception as error:
+            release_buffer(worker.data)
+            reason = repr(error)
+        if reason is not None:
+            logger.warning("worker %s stays on stock behaviour: %s", worker.address, reason)
+
+    def teardown(self, worker: Worker) -> None:
+        """Give the spill order back."""
+        if self.hooks is not None:
+            self.hooks = None
+            release_buffer(worker.data)
+            self._send("bye")
+
+    def transition(self, key: Any, start: Any, finish: Any, **kwargs: Any) -> None:
+        """A task changed its state: inputs of running ones are pinned."""
+        hooks = self.hooks
+        if hooks is None or hooks.failed:
+            return
+        if finish == "executing":
+            inputs = [dependency.key for dependency in self.worker.state.tasks[key].dependencies]
+            hooks.tell(hooks.guide.started, key, inputs)
+            if self.options.prefetch:
+                hooks.tell(self.prefetcher.consider)
+        elif finish not in STILL_RUNNING:
+            hooks.tell(hooks.guide.ended, key)
+        if finish == "memory" and hooks.guide.is_unannounced(key):
+            self._say("ask", key)
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def counts(self) -> Counters:
+        """What happened here so far; nothing if this worker is on stock behaviour."""
+        if self.hooks is None or self.hooks.failed:
+            return Counters()
+        counts = self.hooks.guide.now()
+        counts.copies_bytes = self.hooks.copies.total_bytes
+        counts.read_bytes, counts.written_bytes = (
+            int(self._disk_bytes(label) - self._bytes_before[label]) for label in ("disk-read", "disk-write")
+        )
+        return counts
+
+    def hear(
+        self,
+        news: Iterable[News] = (),
+        moved: Iterable[tuple[Hashable, bool]] = (),
+        num_workers: int = 1,
+        num_graphs: int = 0,
+        is_bye: bool = False,
+        is_failed: bool = False,
+    ) -> None:
+        """The scheduler's news."""
+        if is_bye:
+            self.worker.stream_handlers.pop(TO_WORKER, None)
+        elif is_failed:
+            self._release_soon()
+        elif self.hooks is not None:
+            self.hooks.tell(self.hooks.guide.heard, news, moved, num_workers, num_graphs)
+
+    def _guide(self, worker: Worker, data: SpillBuffer) -> None:
+        guide = Guide(self.spec, data.n, self.options)
+        self.hooks = guide_buffer(data, guide, self._report, self._release_soon)
+        self.prefetcher = Prefetcher(worker.state.ready, data, guide.counts)
+        self._bytes_before = {label: self._disk_bytes(label) for label in ("disk-read", "disk-write")}
+        worker.stream_handlers[TO_WORKER] = self.hear
+        self._send("hello")
+
+    def _disk_bytes(self, label: str) -> float:
+        data: Any = self.worker.data
+        return float(data.cumulative_metrics.get((label, "bytes"), 0))
+
+    def _report(self, key: Hashable, is_lost: bool) -> None:
+        self._say("lost" if is_lost else "cached", key)
+
+    def _release_soon(self) -> None:
+        """From the loop: whoever failed is still in the middle of a buffer's method."""
+        self._later(0, lambda: self.teardown(self.worker))
+
+    def _say(self, said: str, key: Hashable) -> None:
+        if not self._words:
+            self._later(BATCH_S, self._speak)
+        self._words.setdefault(said, []).append(key)
+
+    def _speak(self) -> None:
+        words, self._words = self._words, {}
+        for said, keys in words.items() if self.hooks is not None else ():
+            self._send(said, keys)
+
+    def _send(self, said: str, keys: list[Hashable] | None = None) -> None:
+        self.worker.batched_send({"op": FROM_WORKER, "said": said, "keys": keys or []})
+
+    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+        loop = self.worker.loop
+        loop.add_callback(lambda: loop.call_later(delay_s, action))

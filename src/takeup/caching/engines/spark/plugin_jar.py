@@ -1,0 +1,99 @@
+"""The jar with the plug-in: shipped with the package, or built once from the sources of a checkout.
+
+In a checkout the sources are the truth: the jar is compiled against the installed Spark and kept in the user's cache
+folder under a hash of the sources. A wheel brings the jar and no sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+
+from takeup.core.files import write_atomically
+from takeup.errors import MissingEngine
+
+__all__ = ["SHIPPED_JAR", "build_jar", "find_sources", "jar", "spark_jars"]
+
+SHIPPED_JAR = Path(__file__).parent / "takeup-spark.jar"
+_CHECKOUT = Path(__file__).parents[5]
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # equal sources, equal bytes
+
+
+def jar() -> Path:
+    """Where the plug-in's jar is; built first if need be."""
+    sources = find_sources()
+    if sources and (_can_compile() or not SHIPPED_JAR.exists()):
+        built = _cache_folder() / f"takeup-spark-{_hash(sources)}.jar"
+        return built if built.exists() else build_jar(built)
+    if SHIPPED_JAR.exists():
+        return SHIPPED_JAR
+    raise MissingEngine(
+        f"the Spark plug-in is not in {SHIPPED_JAR.parent} and there are no sources to build it from; "
+        "install a wheel of takeup, or run from a checkout with javac 17 and pyspark on the machine"
+    )
+
+
+def build_jar(target: Path, sources: Sequence[Path] | None = None) -> Path:
+    """Compile the plug-in's Java sources, or other ones against it, into the jar `target`."""
+    paths = list(sources or find_sources())
+    compiler = shutil.which("javac")
+    if compiler is None:
+        raise MissingEngine("the Spark plug-in must be compiled and there is no javac; install a JDK of version 17")
+    with tempfile.TemporaryDirectory() as folder:
+        class_path = os.pathsep.join([f"{spark_jars()}{os.sep}*", *([] if sources is None else [str(jar())])])
+        command = [compiler, "-nowarn", "-Xlint:none", "--release", "17", "-cp", class_path, "-d", folder]
+        done = subprocess.run([*command, *map(str, paths)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise MissingEngine(f"javac could not compile the Spark plug-in; it said:\n{done.stderr.strip()}")
+        write_atomically(target, _pack(Path(folder)))
+    return target
+
+
+def find_sources() -> list[Path]:
+    """The Java sources of the plug-in, if this is a checkout."""
+    return sorted((_CHECKOUT / "native" / "spark" / "src" / "main" / "java").rglob("*.java"))
+
+
+def spark_jars() -> Path:
+    """The folder with Spark's own jars: of `SPARK_HOME` if that is set, else of the package pyspark."""
+    if home := os.environ.get("SPARK_HOME"):
+        return Path(home) / "jars"
+    found = importlib.util.find_spec("pyspark")
+    if found is None or not found.submodule_search_locations:
+        raise MissingEngine("engine 'spark' needs the package 'pyspark'\n\nhint: pip install 'takeup[spark]'")
+    return Path(found.submodule_search_locations[0]) / "jars"
+
+
+def _can_compile() -> bool:
+    try:
+        return shutil.which("javac") is not None and spark_jars().exists()
+    except MissingEngine:
+        return False
+
+
+def _hash(sources: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "takeup"
+
+
+def _pack(folder: Path) -> bytes:
+    content = BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for path in sorted(folder.rglob("*.class")):
+            entry = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _EPOCH)
+            archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return content.getvalue()

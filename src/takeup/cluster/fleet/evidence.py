@@ -1,0 +1,71 @@
+"""What a quota is made from, and who makes it.
+
+A `QuotaSource` is asked every few minutes how much of a pool may be promised to spot jobs. It sees evidence only: what
+runs and waits now, how demand went hour by hour, and how well promises were kept. It may keep a memory for each pool,
+and is asked about a pool in the order of time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.cluster.model import Quota
+
+__all__ = ["Evidence", "NoQuota", "QuotaSource", "StaticQuota"]
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known about a pool at `now_s`. Demand is that of high-priority jobs, running and waiting, in GPUs.
+
+    `hourly_demand[hour, organisation]` is the most in each full hour since time 0; `demand_now` is the present hour's
+    most until now. `num_kept` and `num_broken` count spot runs' periods that ended well, and evictions, since the
+    last time somebody asked. An array is a view that may change later: copy what you keep.
+    """
+
+    now_s: float
+    capacity_gpus: float
+    idle_gpus: float
+    spot_gpus: float
+    guaranteed_gpus: float
+    organisations: tuple[str, ...]
+    demand_now: Floats
+    hourly_demand: Floats
+    num_kept: int = 0
+    num_broken: int = 0
+    longest_wait_s: float = 0.0
+    idle_nodes: int = field(default=0)
+
+
+class QuotaSource(Protocol):
+    """Says how much may be promised."""
+
+    def quota(self, pool: str, evidence: Evidence) -> Quota:
+        """How many GPUs guaranteed spot jobs of a pool may hold from now on, by the hours promised."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoQuota:
+    """Promise everything: no limit."""
+
+    def quota(self, pool: str, evidence: Evidence) -> Quota:
+        """No limit, for ever."""
+        return Quota(pool, {np.inf: np.inf})
+
+
+@dataclass(frozen=True, slots=True)
+class StaticQuota:
+    """The same share of the pool at all times."""
+
+    capacity_share: float
+    hours: tuple[float, ...] = (1.0, 2.0, 4.0)
+
+    def quota(self, pool: str, evidence: Evidence) -> Quota:
+        """A fixed share, whatever happens."""
+        return Quota(pool, dict.fromkeys(self.hours, self.capacity_share * evidence.capacity_gpus))

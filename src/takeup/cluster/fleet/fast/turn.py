@@ -1,0 +1,257 @@
+"""Numba kernel: one scheduling pass, everything that is decided about a pool at one moment.
+
+How it works. Jobs for which GPUs were kept start first, then high-priority jobs, then spot jobs, each queue in its
+order. Behind a job that does not fit, those that ask for at least as much are not even tried. The pass changes the pool
+as if its decisions were carried out at once, and writes each into the log.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.cluster.fleet.fast.books import (
+    available,
+    enqueue,
+    evict,
+    leave_nodes,
+    nominate,
+    note_start,
+    rise,
+    sit,
+    withdraw,
+    write,
+)
+from takeup.cluster.fleet.fast.place import seat_gang
+from takeup.cluster.fleet.fast.plan import forget_plan, plan_gang
+from takeup.cluster.fleet.fast.victims import AGREED, lost_gpu_s
+from takeup.cluster.fleet.layout import (
+    LEASE_OVER,
+    NOTICED,
+    NUM_LEFT,
+    NUM_LOGGED,
+    NUM_NOMINATED,
+    NUM_RUNNING,
+    NUM_WAITING_HIGH,
+    NUM_WAITING_SPOT,
+    RUNNING_MILLI,
+    Fleet,
+)
+from takeup.cluster.fleet.rules import NOBODY, STOP, Rules
+from takeup.core.compiled import inner, kernel
+
+__all__ = ["allowed_gpus", "take_turn"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+HIGH, GUARANTEED, OPPORTUNISTIC = range(3)
+DONE, NO_ROOM, NOT_ALLOWED = range(3)  # what became of a job that was tried
+TINY = 1e-9
+
+
+@kernel
+def take_turn(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> None:
+    """Decide everything now; `quota_gpus[i]` GPUs may be promised for `hours[i]`, in rising order of hours."""
+    fleet.totals[NUM_LOGGED] = 0
+    fleet.totals[NUM_LEFT] = 0
+    if rules.lease_s > 0:
+        _end_leases(fleet, now_s, rules)
+    if fleet.totals[NUM_NOMINATED] > 0:
+        _start_nominated(fleet, now_s)
+    if fleet.totals[NUM_WAITING_HIGH] > 0:
+        _serve(fleet, False, now_s, hours, quota_gpus, rules)
+    if fleet.totals[NUM_WAITING_SPOT] > 0:
+        _serve(fleet, True, now_s, hours, quota_gpus, rules)
+
+
+@inner
+def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> None:
+    queue = fleet.spot_queue if is_spot else fleet.high_queue
+    counter = NUM_WAITING_SPOT if is_spot else NUM_WAITING_HIGH
+    stops = (rules.spot_failure if is_spot else rules.high_failure) == STOP
+    fewest_failed = fleet.scratch[2]
+    fewest_failed[:] = 1 << 40
+    least_share_failed = 1 << 40
+    if rules.ageing_s > 0 and _serve_aged(fleet, queue, counter, now_s, hours, quota_gpus, rules):
+        return
+    num_kept, num_waiting = 0, fleet.totals[counter]
+    for place in range(num_waiting):
+        job = queue[place]
+        it = fleet.jobs[job]
+        level = min(it.gpus, len(fewest_failed) - 1)
+        hopeless = it.workers >= fewest_failed[level] or (it.gpus == 0 and it.milli >= least_share_failed)
+        outcome = NO_ROOM if hopeless or it.nominated >= 0 else _try(fleet, job, now_s, hours, quota_gpus, rules)
+        if outcome == DONE:
+            continue
+        queue[num_kept] = job
+        num_kept += 1
+        if stops:
+            for later in range(place + 1, num_waiting):
+                queue[num_kept] = queue[later]
+                num_kept += 1
+            break
+        if outcome == NO_ROOM and not hopeless and it.nominated < 0:
+            if it.gpus == 0:
+                least_share_failed = min(least_share_failed, it.milli) if it.workers == 1 else least_share_failed
+            else:
+                for larger in range(level, len(fewest_failed)):
+                    fewest_failed[larger] = min(fewest_failed[larger], it.workers)
+    fleet.totals[counter] = num_kept
+
+
+@inner
+def _serve_aged(
+    fleet: Fleet, queue: Ints, counter: int, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules
+) -> bool:
+    """Try those who wait too long before all others; True if one waits so long that nobody may overtake it."""
+    while True:
+        oldest = _oldest(fleet, queue, fleet.totals[counter], now_s - rules.ageing_s)
+        if oldest < 0:
+            return False
+        outcome = _try(fleet, oldest, now_s, hours, quota_gpus, rules)
+        if outcome != DONE:
+            starves = rules.reserve_s > 0 and now_s - fleet.jobs[oldest].since_s >= rules.reserve_s
+            return outcome == NO_ROOM and starves
+        _remove(queue, fleet.totals, counter, oldest)
+
+
+@inner
+def _oldest(fleet: Fleet, queue: Ints, num_waiting: int, before_s: float) -> int:
+    """The job that came first among those that wait since before some moment; -1 if there is none."""
+    oldest = -1
+    for place in range(num_waiting):
+        job = queue[place]
+        if fleet.jobs[job].since_s < before_s and (oldest < 0 or job < oldest) and fleet.jobs[job].nominated < 0:
+            oldest = job
+    return oldest
+
+
+@inner
+def _remove(queue: Ints, totals: Ints, counter: int, job: int) -> None:
+    num_kept = 0
+    for place in range(totals[counter]):
+        if queue[place] != job:
+            queue[num_kept] = queue[place]
+            num_kept += 1
+    totals[counter] = num_kept
+
+
+@inner
+def _try(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> int:
+    if fleet.jobs[job].kind == 0:
+        return _try_high(fleet, job, now_s, rules)
+    grade = _terms(fleet, job, now_s, hours, quota_gpus, rules)
+    if grade < 0:
+        return NOT_ALLOWED
+    if not seat_gang(fleet, job, rules.score):
+        return NO_ROOM
+    note_start(fleet, job, grade, now_s, 0)
+    return DONE
+
+
+@inner
+def allowed_gpus(hours: Floats, quota_gpus: Floats, asked_h: float) -> float:
+    """How many GPUs may be promised for at least so many hours."""
+    for place in range(len(hours)):
+        if hours[place] >= asked_h - TINY:
+            return float(quota_gpus[place])
+    return 0.0
+
+
+@inner
+def _terms(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> int:
+    """On which terms a spot job may run now; -1 if on none."""
+    it = fleet.jobs[job]
+    if not rules.uses_quota:
+        return OPPORTUNISTIC
+    if it.guarantee_h > 0 or not rules.opportunistic:
+        held = fleet.totals[RUNNING_MILLI + GUARANTEED] + it.milli * it.workers
+        if held <= 1000.0 * allowed_gpus(hours, quota_gpus, it.guarantee_h) + TINY:
+            return GUARANTEED
+    if rules.opportunistic and now_s - it.evicted_s >= rules.cool_down_s:
+        return OPPORTUNISTIC
+    return -1
+
+
+@inner
+def _try_high(fleet: Fleet, job: int, now_s: float, rules: Rules) -> int:
+    if not rules.straight and seat_gang(fleet, job, rules.score):
+        note_start(fleet, job, HIGH, now_s, 0)
+        return DONE
+    if rules.victims == NOBODY or not plan_gang(fleet, job, now_s, rules):
+        return NO_ROOM
+    victims = _agreed(fleet)
+    lost = np.zeros(len(victims))
+    for place in range(len(victims)):
+        lost[place] = lost_gpu_s(fleet, victims[place], now_s)
+    forget_plan(fleet)
+    it = fleet.jobs[job]
+    if rules.notice_s > 0 and lost.sum() > rules.notice_s * it.milli * it.workers / 1000.0:
+        for place in range(len(victims)):
+            fleet.jobs[victims[place]].leaving_for = job
+            write(fleet, NOTICED, victims[place], job, rules.notice_s, lost[place])
+        nominate(fleet, job, fleet.planned[: it.workers])
+        return NOT_ALLOWED
+    for place in range(len(victims)):
+        evict(fleet, victims[place], job, now_s, lost[place], rules)
+    for worker in range(it.workers):
+        sit(fleet, it.first_worker + worker, fleet.planned[worker])
+    note_start(fleet, job, HIGH, now_s, len(victims))
+    return DONE
+
+
+@inner
+def _agreed(fleet: Fleet) -> Ints:
+    """The victims of the plan, by number."""
+    found = np.empty(fleet.totals[NUM_RUNNING], np.int64)
+    count = 0
+    for place in range(fleet.totals[NUM_RUNNING]):
+        if fleet.jobs[fleet.running[place]].mark == AGREED:
+            found[count] = fleet.running[place]
+            count += 1
+    return np.sort(found[:count])
+
+
+@inner
+def _start_nominated(fleet: Fleet, now_s: float) -> None:
+    waiting = fleet.high_queue[: fleet.totals[NUM_WAITING_HIGH]].copy()
+    for place in range(len(waiting)):
+        job = waiting[place]
+        it = fleet.jobs[job]
+        if it.nominated >= 0 and _sits_as_nominated(fleet, job):
+            note_start(fleet, job, HIGH, now_s, 1)
+            _remove(fleet.high_queue, fleet.totals, NUM_WAITING_HIGH, job)
+
+
+@inner
+def _sits_as_nominated(fleet: Fleet, job: int) -> bool:
+    it = fleet.jobs[job]
+    first, asked = it.first_worker, max(1, it.gpus)
+    withdraw(fleet, job)
+    for worker in range(first, first + it.workers):
+        node = fleet.workers[worker].node
+        if available(fleet, node) < asked:
+            for seated in range(first, worker):
+                rise(fleet, seated)
+            nodes = np.empty(it.workers, np.int64)
+            for place in range(it.workers):
+                nodes[place] = fleet.workers[first + place].node
+            nominate(fleet, job, nodes)
+            return False
+        sit(fleet, worker, node)
+    return True
+
+
+@inner
+def _end_leases(fleet: Fleet, now_s: float, rules: Rules) -> None:
+    """Put back every job that has run since before the lease which is now under way."""
+    boundary_s = np.floor(now_s / rules.lease_s) * rules.lease_s
+    running = np.sort(fleet.running[: fleet.totals[NUM_RUNNING]])
+    for place in range(len(running)):
+        job = running[place]
+        it = fleet.jobs[job]
+        if it.start_s < boundary_s:
+            write(fleet, LEASE_OVER, job, -1, now_s - it.start_s, 0.0)
+            leave_nodes(fleet, job)
+            enqueue(fleet, job, now_s, rules)

@@ -1,0 +1,144 @@
+"""One pool as arrays of records: nodes, jobs, workers, the two queues, and a log of what was decided.
+
+GPUs are counted in thousandths where they can be shared (`milli`), and whole otherwise. A GPU is *shared* while some
+worker that asked for less than a whole one sits on it; it then has a slot of its node in `share_room_milli`. Workers
+on a node form a linked list. `left_nodes` are those that evicted workers left since the log was begun. `mark` of a job
+and `gain` and `taken` of a node are notes of a plan under way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.cluster.model import Kind
+
+__all__ = [
+    "EVICTED",
+    "JOB",
+    "LEASE_OVER",
+    "NOTICED",
+    "NUM_RUNNING",
+    "NUM_WAITING_HIGH",
+    "NUM_WAITING_SPOT",
+    "STARTED",
+    "Fleet",
+    "Jobs",
+    "empty_fleet",
+    "job_records",
+]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Records = npt.NDArray[np.void]
+
+NODE = np.dtype([
+    (name, np.int64)
+    for name in (
+        "size", "healthy", "free", "reserved", "high_gpus", "high_milli", "spot_milli", "first", "gain", "taken",
+        "stale",
+    )
+] + [("calm", np.float64), ("price", np.float64), ("second", np.float64)])  # fmt: skip
+JOB = np.dtype([
+    (name, np.int64)
+    for name in (
+        "kind", "organisation", "gpus", "milli", "workers", "first_worker", "running", "grade", "place",
+        "num_evictions", "mark", "nominated", "leaving_for",
+    )
+] + [
+    (name, np.float64)
+    for name in ("submit_s", "guarantee_h", "checkpoint_s", "since_s", "start_s", "first_save_s", "evicted_s")
+])  # fmt: skip
+WORKER = np.dtype([(name, np.int64) for name in ("job", "node", "slot", "next", "previous")])
+LOG = np.dtype(
+    [(name, np.int64) for name in ("what", "job", "other", "grade")] + [("ran_s", "f8"), ("lost_gpu_s", "f8")]
+)
+
+STARTED, EVICTED, LEASE_OVER, NOTICED = range(4)  # what a line of the log says
+NUM_WAITING_HIGH, NUM_WAITING_SPOT, NUM_RUNNING, NUM_LOGGED, RUNNING_MILLI, NUM_NOMINATED, NUM_LEFT = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    7,
+    8,
+)
+NUM_TOTALS = 9  # RUNNING_MILLI takes one place for each grade
+
+
+class Jobs(NamedTuple):
+    """What is known of jobs before anything is decided; entry i of every array belongs to job i, in submit order."""
+
+    kind: Ints
+    organisation: Ints
+    gpus: Floats
+    workers: Ints
+    submit_s: Floats
+    guarantee_h: Floats
+    checkpoint_s: Floats
+
+
+class Fleet(NamedTuple):
+    """A pool. `running` and the queues hold job numbers; `totals` says how many, and the GPUs that run by grade."""
+
+    nodes: Records
+    jobs: Records
+    workers: Records
+    share_room_milli: Ints
+    share_high: Ints
+    high_queue: Ints
+    spot_queue: Ints
+    running: Ints
+    totals: Ints
+    log: Records
+    left_nodes: Ints
+    planned: Ints
+    scratch: Ints
+    prices: Floats
+
+
+def job_records(jobs: Jobs) -> Records:
+    """All jobs as records, none of them running or waiting."""
+    records: Records = np.zeros(len(jobs.kind), JOB)
+    for name in ("kind", "organisation", "workers", "submit_s", "guarantee_h", "checkpoint_s"):
+        records[name] = getattr(jobs, name)
+    records["milli"] = np.maximum(1, np.rint(jobs.gpus * 1000))
+    records["gpus"] = np.where(records["milli"] >= 1000, records["milli"] // 1000, 0)
+    records["first_worker"] = np.cumsum(jobs.workers) - jobs.workers
+    records["place"] = records["nominated"] = records["leaving_for"] = -1
+    records["evicted_s"], records["first_save_s"] = -np.inf, np.inf
+    return records
+
+
+def empty_fleet(node_gpus: npt.ArrayLike, jobs: Jobs, healthy: npt.ArrayLike = True) -> Fleet:
+    """A pool in which nothing runs and nothing waits."""
+    records = job_records(jobs)
+    nodes: Any = np.zeros(np.size(node_gpus), NODE)
+    nodes["size"] = nodes["free"] = node_gpus
+    nodes["healthy"], nodes["first"], nodes["calm"] = healthy, -1, 10_000.0
+    num_workers, widest = int(records["workers"].sum()), int(np.max(node_gpus, initial=1))
+    workers = np.full(num_workers, -1, np.int64).repeat(len(WORKER.names or ())).view(WORKER)
+    workers["job"] = np.repeat(np.arange(len(records)), records["workers"])
+    high_queue, spot_queue, running = np.zeros((3, len(records) + 1), np.int64)
+    room, high = np.full((len(nodes), widest), 1000), np.zeros((len(nodes), widest), np.int64)
+    log = np.zeros(4 * len(records) + 16, LOG)
+    left = np.zeros(num_workers + 1, np.int64)
+    planned = np.zeros(int(np.max(records["workers"], initial=1)) + 1, np.int64)
+    scratch, prices = np.zeros((3, _most_on_a_node(records, widest)), np.int64), np.zeros((2, 1 << MOST_BITS))
+    totals = np.zeros(NUM_TOTALS, np.int64)
+    return Fleet(
+        nodes, records, workers, room, high, high_queue, spot_queue, running, totals, log, left, planned,
+        scratch, prices,
+    )  # fmt: skip
+
+
+MOST_BITS = 10  # subsets of up to so many victims on a node are all looked at
+
+
+def _most_on_a_node(records: Records, widest: int) -> int:
+    """How many spot workers can sit on one node at most."""
+    spot = records["milli"][records["kind"] == Kind.SPOT]
+    return max(int(widest * 1000 // np.min(spot, initial=1000)), 64, widest + 2)

@@ -1,0 +1,138 @@
+"""What a replay leaves behind: for each job what became of it, for each pool and hour what ran, and why it matters.
+
+The metrics carry the names of the paper. Three eviction rates are in use and they differ: `eviction_rate` counts
+evictions against guarantee periods, `evictions_per_start` against runs, `evictions_per_job` against jobs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.cluster.model import Grade, Kind
+
+__all__ = ["Metrics", "Outcome", "Spread"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Where times of jobs lie, in seconds."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """A window of a replay in numbers. Rates are shares of one; a rate of nothing is 0.
+
+    JCT is the time from submission to the end, JQT the time spent waiting, before the first run and after evictions.
+    Useful GPU-time is that of high-priority jobs and of spot runs up to their last kept period.
+    """
+
+    high_jct_s: Spread
+    high_jqt_s: Spread
+    spot_jct_s: Spread
+    spot_jqt_s: Spread
+    allocation_rate: float
+    useful_rate: float
+    eviction_rate: float
+    evictions_per_start: float
+    evictions_per_job: float
+    guarantee_kept: dict[Grade, float]
+    lost_gpu_s: float
+    num_evictions: int
+    num_jobs: int
+    num_too_large: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """A replay. Job arrays follow the workload; a job that is larger than its pool has `fits` False and no times.
+
+    Hour arrays are `[pool, hour, ...]`; the hours of a pool's series count from time 0, the last one holds what
+    came after the window. GPU-seconds and counts are also split by grade: `[pool, hour, grade]`. `wasted_gpu_s` was
+    lost to evictions. `quota_gpus` is what could be promised for the shortest time, NaN where nobody asked.
+    """
+
+    scheduler: str
+    workload: str
+    from_s: float
+    to_s: float
+    pools: tuple[str, ...]
+    capacity_gpus: Floats
+    kind: Ints
+    pool: Ints
+    fits: Bools
+    submit_s: Floats
+    first_start_s: Floats
+    end_s: Floats
+    queued_s: Floats
+    num_evictions: Ints
+    lost_gpu_s: Floats
+    allocated_gpu_s: Floats
+    useful_gpu_s: Floats
+    wasted_gpu_s: Floats
+    num_starts: Ints
+    num_kept: Ints
+    num_broken: Ints
+    demand_gpus: Floats
+    quota_gpus: Floats
+    num_turns: int
+
+    def metrics(self, pool: str | None = None, from_s: float | None = None, to_s: float | None = None) -> Metrics:
+        """The numbers of the window or of a part of it, in whole hours; of one pool or of all."""
+        start_s, end_s = self.from_s if from_s is None else from_s, self.to_s if to_s is None else to_s
+        chosen = slice(None) if pool is None else slice(self.pools.index(pool), self.pools.index(pool) + 1)
+        hours = slice(int(start_s // 3600), max(int(start_s // 3600) + 1, int(end_s // 3600)))
+        in_window = (self.submit_s >= start_s) & (self.submit_s < end_s)
+        if pool is not None:
+            in_window &= self.pool == self.pools.index(pool)
+        total_gpu_s = float(self.capacity_gpus[chosen].sum()) * 3600.0 * (hours.stop - hours.start)
+        num_kept, num_broken, num_starts = (
+            table[chosen, hours].sum(axis=(0, 1)) for table in (self.num_kept, self.num_broken, self.num_starts)
+        )
+        done = in_window & self.fits
+        spot = done & (self.kind == Kind.SPOT)
+        high, jct_s = done & (self.kind == Kind.HIGH), self.end_s - self.submit_s
+        grades = (Grade.GUARANTEED, Grade.OPPORTUNISTIC)
+        return Metrics(
+            high_jct_s=spread(jct_s[high]),
+            high_jqt_s=spread(self.queued_s[high]),
+            spot_jct_s=spread(jct_s[spot]),
+            spot_jqt_s=spread(self.queued_s[spot]),
+            allocation_rate=_rate(self.allocated_gpu_s[chosen, hours].sum(), total_gpu_s),
+            useful_rate=_rate(self.useful_gpu_s[chosen, hours].sum(), total_gpu_s),
+            eviction_rate=_rate(num_broken.sum(), num_broken.sum() + num_kept.sum()),
+            evictions_per_start=_rate(num_broken.sum(), num_starts[Grade.GUARANTEED :].sum()),
+            evictions_per_job=_rate(self.num_evictions[spot].sum(), spot.sum()),
+            guarantee_kept={grade: _kept(num_kept[grade], num_broken[grade]) for grade in grades},
+            lost_gpu_s=float(self.wasted_gpu_s[chosen, hours].sum()),
+            num_evictions=int(num_broken.sum()),
+            num_jobs=int(in_window.sum()),
+            num_too_large=int((in_window & ~self.fits).sum()),
+        )
+
+
+def spread(values: Floats) -> Spread:
+    """Mean and percentiles; all 0 if there is nothing."""
+    finished = values[np.isfinite(values)]
+    if not len(finished):
+        return Spread(0.0, 0.0, 0.0, 0.0)
+    return Spread(float(finished.mean()), *np.percentile(finished, (50, 95, 99)).tolist())
+
+
+def _rate(part: float, whole: float) -> float:
+    return float(part) / float(whole) if whole else 0.0
+
+
+def _kept(num_kept: float, num_broken: float) -> float:
+    return float(num_kept) / float(num_kept + num_broken) if num_kept + num_broken else 1.0

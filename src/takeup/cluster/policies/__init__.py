@@ -1,0 +1,55 @@
+"""All schedulers by name. To add one: its rules in a file here, a line below, a test, a row in the domain's README.
+
+A plain name is a scheduler as the GFS evaluation ran it; `..._published` is what its own paper says.
+"""
+
+from __future__ import annotations
+
+from takeup.cluster.fleet.evidence import NoQuota, QuotaSource
+from takeup.cluster.fleet.rules import Rules
+from takeup.cluster.policies.chronus import CHRONUS, CHRONUS_PUBLISHED
+from takeup.cluster.policies.fgd import FGD, FGD_PUBLISHED
+from takeup.cluster.policies.fifo import FIFO, FIFO_BACKFILL
+from takeup.cluster.policies.gfs.scheduler import (
+    GFS,
+    GFS_NOTICE,
+    GFS_PUBLISHED,
+    GFS_SIMPLE_PLACE,
+    GFS_SIMPLE_PREEMPT,
+)
+from takeup.cluster.policies.lyra import LYRA, LYRA_PUBLISHED
+from takeup.cluster.policies.ruled import RuledScheduler
+from takeup.cluster.policies.stock import KAI, KUBE, KUEUE, SLURM
+from takeup.cluster.policies.yarn_cs import YARN_CS, YARN_CS_PUBLISHED
+from takeup.errors import UnknownName
+
+__all__ = ["POLICIES", "RuledScheduler", "find_policy"]
+
+POLICIES: dict[str, Rules] = {
+    "fifo": FIFO,
+    "fifo_backfill": FIFO_BACKFILL,
+    "yarn_cs": YARN_CS,
+    "yarn_cs_published": YARN_CS_PUBLISHED,
+    "chronus": CHRONUS,
+    "chronus_published": CHRONUS_PUBLISHED,
+    "lyra": LYRA,
+    "lyra_published": LYRA_PUBLISHED,
+    "fgd": FGD,
+    "fgd_published": FGD_PUBLISHED,
+    "kube": KUBE,
+    "kueue": KUEUE,
+    "slurm": SLURM,
+    "kai": KAI,
+    "gfs": GFS,
+    "gfs_notice": GFS_NOTICE,
+    "gfs_published": GFS_PUBLISHED,
+    "gfs_simple_place": GFS_SIMPLE_PLACE,
+    "gfs_simple_preempt": GFS_SIMPLE_PREEMPT,
+}
+
+
+def find_policy(name: str, quota_source: QuotaSource | None = None) -> RuledScheduler:
+    """A fresh scheduler; those that use no quota never ask the source."""
+    if name not in POLICIES:
+        raise UnknownName("cluster policy", name, POLICIES)
+    return RuledScheduler(name, POLICIES[name], quota_source or NoQuota())

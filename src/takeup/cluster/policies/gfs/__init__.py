@@ -1,0 +1,1 @@
+"""GFS: demand forecast, spot quota, preemption-aware placement (Duan et al., ASPLOS 2026)."""

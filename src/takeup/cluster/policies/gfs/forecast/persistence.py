@@ -1,0 +1,54 @@
+"""Persistence: demand stays where it is, give or take what it moved by in the last eight weeks.
+
+The bar every learned model has to clear: last value plus the empirical quantile of past changes, per series and hour
+ahead.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Scope
+from takeup.cluster.policies.gfs.forecast.forecaster import Forecaster
+from takeup.cluster.policies.gfs.forecast.residuals import Residuals, Summary
+
+__all__ = ["Persistence", "with_prior"]
+
+Floats = npt.NDArray[np.float64]
+EIGHT_WEEKS = 1344
+NUM_PRIOR_HOURS = 48
+
+
+class Persistence(Forecaster):
+    """Anchor: the last value. Spread: plain quantiles of the changes seen."""
+
+    def __init__(self, scope: Scope | None = None, num_window_hours: int = EIGHT_WEEKS) -> None:
+        super().__init__(scope)
+        self.changes = Residuals(len(self.targets.leads), num_window_hours)
+
+    def _memory_hours(self) -> int:
+        return max(self.changes.num_slots, self.history.num_hours)
+
+    def _learn(self) -> None:
+        self.changes.add(self.targets.outcomes(self.history) - self.targets.origins(self.history))
+
+    def _predict(self) -> Forecast:
+        now, levels = self.history.values[-1][:, None], np.array(self.scope.levels)
+        alike = np.ones(self.changes.order.shape[1:])
+        spread = self.changes.weighted(alike, np.broadcast_to(levels, (*self.changes.counts.shape, len(levels))))
+        spread = with_prior(spread, self.changes.counts, now, levels)
+        return self.targets.forecast(
+            self.scope, now[:, :, None] + spread.quantiles, now + spread.mean, np.sqrt(spread.variance)
+        )
+
+
+def with_prior(spread: Summary, counts: npt.NDArray[np.int64], now: Floats, levels: Floats) -> Summary:
+    """In its first two days a series moves partly by a guess: a normal change of a quarter of its level."""
+    if counts.size and counts.min() >= NUM_PRIOR_HOURS:
+        return spread
+    seen = np.minimum(counts / NUM_PRIOR_HOURS, 1.0)
+    guess = np.broadcast_to(np.maximum(now / 4.0, 1.0), counts.shape)
+    quantiles = seen[:, :, None] * spread.quantiles + ((1 - seen) * guess)[:, :, None] * ndtri(levels)
+    return Summary(quantiles, seen * spread.mean, seen * spread.variance + (1 - seen) * guess**2)

@@ -1,0 +1,112 @@
+"""A scheduler made of rules: it looks at a state pool by pool, and says what the rules say.
+
+The pass itself is compiled and shared with replays; here a state becomes arrays, and the log of the pass becomes
+decisions with their reasons. Between two looks only the memory of demand, of promises kept and of the last quota stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from takeup.cluster.fleet.evidence import NoQuota, QuotaSource
+from takeup.cluster.fleet.fast.turn import take_turn
+from takeup.cluster.fleet.layout import (
+    EVICTED,
+    NUM_LOGGED,
+    NUM_WAITING_HIGH,
+    NUM_WAITING_SPOT,
+    RUNNING_MILLI,
+    STARTED,
+)
+from takeup.cluster.fleet.rules import Rules
+from takeup.cluster.fleet.snapshot import Snapshot, from_state, pools_of, quota_arrays
+from takeup.cluster.model import Decision, Evict, Grade, Hold, Kind, Quota, SetQuota, Start, State
+from takeup.cluster.policies.memory import Memory
+
+__all__ = ["RuledScheduler"]
+
+QUOTA_PERIOD_S = 300.0
+
+
+@dataclass(slots=True)
+class RuledScheduler:
+    """`rules` by `name`, with a source that says how much may be promised to spot jobs."""
+
+    name: str
+    rules: Rules
+    quota_source: QuotaSource = field(default_factory=NoQuota)
+    _memories: dict[str, Memory] = field(default_factory=dict, init=False)
+    _quotas: dict[str, Quota] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        kinds = (type(value) for value in Rules())
+        # One type for every field, or the pass would be compiled again for a 0 that should have been a 0.0.
+        self.rules = Rules._make(kind(value) for kind, value in zip(kinds, self.rules, strict=True))
+
+    def decide(self, state: State) -> Sequence[Decision]:
+        """Quotas that are due, then pool by pool who starts, who is evicted for whom, and why the others wait."""
+        return [decision for pool in pools_of(state) for decision in self._decide(state, pool)]
+
+    def _decide(self, state: State, pool: str) -> Iterator[Decision]:
+        quota = Quota(pool, {np.inf: np.inf})
+        if self.rules.uses_quota:
+            quota, is_new = self._quota(state, pool)
+            if is_new:
+                yield SetQuota(quota, "what the forecast leaves free, corrected by how well promises were kept")
+        snapshot = from_state(state, pool, self.rules)
+        take_turn(snapshot.fleet, float(state.now_s), *quota_arrays(quota), self.rules)
+        yield from _logged(snapshot)
+        yield from _held(snapshot, quota, self.rules)
+
+    def _quota(self, state: State, pool: str) -> tuple[Quota, bool]:
+        """The quota in force, and whether it has just been asked for."""
+        memory = self._memories.setdefault(pool, Memory(state.now_s))
+        memory.look(state, pool)
+        known = state.quotas.get(pool, self._quotas.get(pool))
+        if known is not None and state.now_s - memory.asked_s < QUOTA_PERIOD_S:
+            return known, False
+        self._quotas[pool] = self.quota_source.quota(pool, memory.evidence(state, pool))
+        return self._quotas[pool], True
+
+
+def _logged(snapshot: Snapshot) -> Iterator[Decision]:
+    names = [job.id for job in snapshot.jobs]
+    for line in snapshot.fleet.log[: snapshot.fleet.totals[NUM_LOGGED]]:
+        job, other = int(line["job"]), int(line["other"])
+        if line["what"] == STARTED:
+            yield Start(names[job], snapshot.nodes_of(job), Grade(line["grade"]), _start_reason(line["grade"], other))
+            continue
+        lost = float(line["lost_gpu_s"])
+        if other < 0:
+            yield Evict(names[job], "", lost, "its lease is over")
+            continue
+        notice_s = 0.0 if line["what"] == EVICTED else float(line["ran_s"])
+        reason = f"{names[other]} needs the room, and losing {lost:.0f} GPU-seconds is the cheapest way"
+        yield Evict(names[job], names[other], lost, reason, notice_s)
+
+
+def _start_reason(grade: int, num_evicted: int) -> str:
+    if grade == Grade.HIGH:
+        return f"high priority, room made by {num_evicted} evictions" if num_evicted else "high priority, idle GPUs fit"
+    return "inside the quota" if grade == Grade.GUARANTEED else "idle GPUs, without a promise"
+
+
+def _held(snapshot: Snapshot, quota: Quota, rules: Rules) -> Iterator[Hold]:
+    fleet = snapshot.fleet
+    held = fleet.totals[RUNNING_MILLI + Grade.GUARANTEED] / 1000
+    waiting = [
+        *fleet.high_queue[: fleet.totals[NUM_WAITING_HIGH]].tolist(),
+        *fleet.spot_queue[: fleet.totals[NUM_WAITING_SPOT]].tolist(),
+    ]
+    most = max(quota.gpus_by_hours.values(), default=0.0)
+    for number in waiting:
+        job = snapshot.jobs[number]
+        reason = f"no room for {job.num_workers} x {job.gpus_per_worker:g} GPUs, or others go first"
+        if fleet.jobs[number]["nominated"] >= 0:
+            reason = "GPUs are kept for it until its victims have left"
+        elif job.kind == Kind.SPOT and rules.uses_quota and held + job.num_gpus > most:
+            reason = f"quota of {most:g} GPUs, {held:g} in use; {reason}"
+        yield Hold(job.id, reason)

@@ -1,0 +1,17 @@
+"""What stock systems do today when a high-priority job finds no room.
+
+`KUBE`: kube-scheduler's default preemption: the node with the fewest victims, then the one whose victims started last;
+whoever runs longest is spared first. `KUEUE`: who was admitted last goes first, until the job fits; then those who are
+not needed stay. `SLURM`: preempt/qos with the youngest first. `KAI`: the same, but a job is safe in its first minutes.
+"""
+
+from __future__ import annotations
+
+from takeup.cluster.fleet.rules import FEWEST, NEWEST, TRY_SMALLER, Rules
+
+__all__ = ["KAI", "KUBE", "KUEUE", "SLURM"]
+
+KUBE = Rules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=FEWEST, uses_quota=True)
+KUEUE = Rules(victims=NEWEST, uses_quota=True)
+SLURM = Rules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=NEWEST, uses_quota=True)
+KAI = SLURM._replace(min_runtime_s=600.0)

@@ -1,0 +1,5 @@
+"""The replayed cluster: a whole trace under a scheduler, from event to event."""
+
+from takeup.cluster.simulate.replay import replay
+
+__all__ = ["replay"]

@@ -1,0 +1,83 @@
+"""Numba kernels: what will happen to which run, the earliest first; in the order of entry where times are equal."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.core.compiled import inner
+
+__all__ = ["Agenda", "empty_agenda", "next_s", "pop", "push", "push_again"]
+
+Records = npt.NDArray[np.void]
+Ints = npt.NDArray[np.int64]
+
+ENTRY = np.dtype(
+    [("when_s", np.float64), ("number", np.int64), ("what", np.int64), ("job", np.int64), ("run", np.int64)]
+)
+
+
+class Agenda(NamedTuple):
+    """Entries in heap order; `counts` holds how many there are and how many there have been."""
+
+    entries: Records
+    counts: Ints
+
+
+def empty_agenda(most: int) -> Agenda:
+    """Room for so many entries at a time."""
+    return Agenda(np.zeros(most, ENTRY), np.zeros(2, np.int64))
+
+
+@inner
+def next_s(agenda: Agenda) -> float:
+    """When the next thing happens; infinite if nothing does."""
+    return float(agenda.entries[0].when_s) if agenda.counts[0] > 0 else np.inf
+
+
+@inner
+def _is_before(one: np.void, other: np.void) -> bool:
+    return bool(one.when_s < other.when_s or (one.when_s == other.when_s and one.number < other.number))  # type: ignore[attr-defined]
+
+
+@inner
+def push(agenda: Agenda, when_s: float, what: int, job: int, run: int) -> None:
+    """Something will happen to this run of a job."""
+    agenda.counts[1] += 1
+    push_again(agenda, when_s, agenda.counts[1], what, job, run)
+
+
+@inner
+def push_again(agenda: Agenda, when_s: float, number: int, what: int, job: int, run: int) -> None:
+    """Enter something that had a number before."""
+    place, entries = agenda.counts[0], agenda.entries
+    agenda.counts[0] += 1
+    while place > 0:
+        above = entries[(place - 1) // 2]
+        if above.when_s < when_s or (above.when_s == when_s and above.number < number):
+            break
+        entries[place] = above
+        place = (place - 1) // 2
+    it = entries[place]
+    it.when_s, it.number, it.what, it.job, it.run = when_s, number, what, job, run
+
+
+@inner
+def pop(agenda: Agenda) -> tuple[int, int, int]:
+    """Take the first entry out: what happens, to which job, in which of its runs."""
+    entries = agenda.entries
+    answer = (entries[0].what, entries[0].job, entries[0].run)
+    agenda.counts[0] -= 1
+    size = agenda.counts[0]
+    place, child = 0, 1
+    while child < size:
+        if child + 1 < size and _is_before(entries[child + 1], entries[child]):
+            child += 1
+        if not _is_before(entries[child], entries[size]):
+            break
+        entries[place] = entries[child]
+        place, child = child, 2 * child + 1
+    entries[place] = entries[size]
+    return answer

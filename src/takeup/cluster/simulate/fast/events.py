@@ -1,0 +1,208 @@
+"""Numba kernel: one pool from event to event: arrivals, ends, kept periods, evictions after notice, and ticks.
+
+Everything at one moment is lived through first; then the scheduler decides once. Between events nothing changes, so a
+quiet week costs nothing. Ticks come every five minutes, and only while somebody waits: rules with a duration act then.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.cluster.fleet.fast.books import enqueue, evict, leave_nodes
+from takeup.cluster.fleet.fast.place import calm_down
+from takeup.cluster.fleet.fast.turn import take_turn
+from takeup.cluster.fleet.layout import (
+    NUM_LEFT,
+    NUM_RUNNING,
+    NUM_WAITING_HIGH,
+    NUM_WAITING_SPOT,
+    Fleet,
+)
+from takeup.cluster.fleet.rules import PACKED, Rules
+from takeup.cluster.simulate.fast.agenda import Agenda, next_s, pop, push, push_again
+from takeup.cluster.simulate.fast.story import (
+    CHANGED,
+    FINISH,
+    FIRST_EVICTION,
+    LEAVE,
+    NEXT_JOB,
+    NUM_BROKEN,
+    NUM_EVICTIONS,
+    NUM_KEPT,
+    PERIOD,
+    USEFUL,
+    Story,
+    account,
+    count_period,
+    hour_of,
+    read_log,
+    save,
+)
+from takeup.core.compiled import inner, kernel
+
+__all__ = ["TICK_S", "live_until"]
+
+Floats = npt.NDArray[np.float64]
+
+TICK_S = 300.0
+NOW, CALM_AT = range(2)  # places of `clock`
+
+
+@kernel
+def live_until(
+    fleet: Fleet,
+    story: Story,
+    agenda: Agenda,
+    clock: Floats,
+    until_s: float,
+    hours: Floats,
+    quota: Floats,
+    rules: Rules,
+) -> int:
+    """Live through everything before `until_s`; returns the number of scheduling passes."""
+    num_turns = 0
+    while True:
+        if agenda.counts[0] > len(agenda.entries) - 2 * len(fleet.jobs):
+            _drop_stale(fleet, story, agenda)
+        if story.ticks[CHANGED]:
+            _decide(fleet, story, agenda, clock, hours, quota, rules)
+            num_turns += 1
+        when_s = min(_arrival_s(fleet, story), next_s(agenda), _tick_s(fleet, clock[NOW], rules))
+        if when_s >= until_s or when_s == np.inf:
+            if until_s < np.inf:
+                account(fleet, story, clock[NOW], until_s)
+                clock[NOW] = until_s
+            return num_turns
+        account(fleet, story, clock[NOW], when_s)
+        clock[NOW] = when_s
+        story.ticks[CHANGED] = when_s % TICK_S == 0.0
+        while next_s(agenda) <= when_s:
+            what, job, run = pop(agenda)
+            if fleet.jobs[job].running and story.run[job] == run:
+                _happen(fleet, story, agenda, what, job, when_s, rules)
+        while _arrival_s(fleet, story) <= when_s:
+            _arrive(fleet, story, when_s, rules)
+
+
+@inner
+def _drop_stale(fleet: Fleet, story: Story, agenda: Agenda) -> None:
+    """Forget entries of runs that are over."""
+    old = agenda.entries[: agenda.counts[0]].copy()
+    agenda.counts[0] = 0
+    for place in range(len(old)):
+        it = old[place]
+        if fleet.jobs[it.job].running and story.run[it.job] == it.run:
+            push_again(agenda, it.when_s, it.number, it.what, it.job, it.run)
+
+
+@inner
+def _arrival_s(fleet: Fleet, story: Story) -> float:
+    job = story.ticks[NEXT_JOB]
+    return float(fleet.jobs[job].submit_s) if job < len(fleet.jobs) else np.inf
+
+
+@inner
+def _tick_s(fleet: Fleet, now_s: float, rules: Rules) -> float:
+    waiting = fleet.totals[NUM_WAITING_HIGH] + fleet.totals[NUM_WAITING_SPOT]
+    if waiting > 0 and rules.lease_s == 0.0:
+        return float((np.floor(now_s / TICK_S) + 1.0) * TICK_S)
+    if waiting + fleet.totals[NUM_RUNNING] > 0 and rules.lease_s > 0.0:
+        return float((np.floor(now_s / TICK_S) + 1.0) * TICK_S)
+    return np.inf
+
+
+@inner
+def _arrive(fleet: Fleet, story: Story, now_s: float, rules: Rules) -> None:
+    job = story.ticks[NEXT_JOB]
+    story.ticks[NEXT_JOB] += 1
+    story.ticks[CHANGED] = 1
+    enqueue(fleet, job, now_s, rules)
+    _change_demand(fleet, story, job, now_s, 1.0)
+
+
+@inner
+def _change_demand(fleet: Fleet, story: Story, job: int, now_s: float, sign: float) -> None:
+    it = fleet.jobs[job]
+    if it.kind == 0:
+        story.demand_now[it.organisation] += sign * it.milli * it.workers / 1000.0
+        hour = hour_of(story, now_s)
+        story.demand[hour, it.organisation] = max(
+            story.demand[hour, it.organisation], story.demand_now[it.organisation]
+        )
+
+
+@inner
+def _happen(fleet: Fleet, story: Story, agenda: Agenda, what: int, job: int, now_s: float, rules: Rules) -> None:
+    it = fleet.jobs[job]
+    if what == FINISH:
+        _keep_period(fleet, story, job, now_s)
+        leave_nodes(fleet, job)
+        story.end_s[job] = now_s
+        story.done_s[job] = story.duration_s[job]
+        _change_demand(fleet, story, job, now_s, -1.0)
+        story.ticks[CHANGED] = 1
+    elif what == PERIOD:
+        _keep_period(fleet, story, job, now_s)
+        push(agenda, now_s + rules.period_s, PERIOD, job, story.run[job])
+    elif what == LEAVE:
+        save(story, job, now_s - it.start_s)
+        count_period(story, it.grade, now_s, NUM_BROKEN)
+        fleet.totals[NUM_LEFT] = 0
+        evict(fleet, job, it.leaving_for, now_s, 0.0, rules)
+        _remember_evictions(fleet, story, now_s)
+        story.ticks[CHANGED] = 1
+
+
+@inner
+def _keep_period(fleet: Fleet, story: Story, job: int, now_s: float) -> None:
+    it = fleet.jobs[job]
+    if it.kind == 1:
+        useful_gpu_s = (now_s - story.period_from_s[job]) * it.milli * it.workers / 1000.0
+        story.gpu_s[hour_of(story, now_s), it.grade, USEFUL] += useful_gpu_s
+        count_period(story, it.grade, now_s, NUM_KEPT)
+        story.period_from_s[job] = now_s
+
+
+@inner
+def _decide(
+    fleet: Fleet, story: Story, agenda: Agenda, clock: Floats, hours: Floats, quota: Floats, rules: Rules
+) -> None:
+    story.ticks[CHANGED] = 0
+    if rules.score == PACKED:
+        _refresh_calm(fleet, story, clock)
+    take_turn(fleet, clock[NOW], hours, quota, rules)
+    read_log(fleet, story, agenda, clock[NOW], rules)
+    _remember_evictions(fleet, story, clock[NOW])
+
+
+@inner
+def _remember_evictions(fleet: Fleet, story: Story, now_s: float) -> None:
+    most = len(story.evicted_s)
+    for place in range(fleet.totals[NUM_LEFT]):
+        number = story.ticks[NUM_EVICTIONS]
+        story.evicted_s[number % most] = now_s
+        story.evicted_node[number % most] = fleet.left_nodes[place]
+        story.ticks[NUM_EVICTIONS] = number + 1
+    story.ticks[FIRST_EVICTION] = max(story.ticks[FIRST_EVICTION], story.ticks[NUM_EVICTIONS] - most)
+
+
+@inner
+def _refresh_calm(fleet: Fleet, story: Story, clock: Floats) -> None:
+    """Count the evictions of each node in the hour and the day before the last tick."""
+    tick_s = np.floor(clock[NOW] / TICK_S) * TICK_S
+    if tick_s <= clock[CALM_AT]:
+        return
+    clock[CALM_AT] = tick_s
+    if story.ticks[FIRST_EVICTION] == story.ticks[NUM_EVICTIONS]:
+        return
+    last_hour, last_day = np.zeros(len(fleet.nodes), np.int64), np.zeros(len(fleet.nodes), np.int64)
+    for number in range(story.ticks[FIRST_EVICTION], story.ticks[NUM_EVICTIONS]):
+        place = number % len(story.evicted_s)
+        age_s = tick_s - story.evicted_s[place]
+        if age_s >= 86_400.0:
+            story.ticks[FIRST_EVICTION] = number + 1
+        elif age_s >= 0.0:
+            last_day[story.evicted_node[place]] += 1
+            last_hour[story.evicted_node[place]] += age_s < 3600.0
+    calm_down(fleet, last_hour, last_day)

@@ -1,0 +1,198 @@
+"""A whole workload under a scheduler: pool after pool, since jobs never move between pools.
+
+A scheduler is replayed through its rules, in compiled code that makes the same decisions as its `decide`. The quota is
+asked for every five minutes while spot jobs run, wait or are about to come; after the window there is no quota.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.cluster.fleet.evidence import Evidence, QuotaSource
+from takeup.cluster.fleet.layout import NUM_WAITING_SPOT, RUNNING_MILLI, Fleet, Jobs, empty_fleet
+from takeup.cluster.fleet.outcome import Outcome
+from takeup.cluster.fleet.rules import Rules
+from takeup.cluster.fleet.snapshot import quota_arrays
+from takeup.cluster.model import Grade, Kind, Workload
+from takeup.cluster.simulate.fast.agenda import Agenda, empty_agenda
+from takeup.cluster.simulate.fast.events import TICK_S, live_until
+from takeup.cluster.simulate.fast.story import (
+    ALLOCATED,
+    CHANGED,
+    LOST,
+    NUM_BROKEN,
+    NUM_KEPT,
+    NUM_STARTS,
+    PROMISES_BROKEN,
+    PROMISES_KEPT,
+    USEFUL,
+    Story,
+    empty_story,
+)
+from takeup.errors import BadInput
+
+__all__ = ["Ruled", "replay"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+NO_LIMIT = np.array([np.inf])
+MOST_EVICTIONS = 100_000  # that are remembered at a time: those of a day
+
+
+class Ruled(Protocol):
+    """A scheduler that is nothing but rules and a source of quota."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+
+    @property
+    def rules(self) -> Rules:
+        """What it does."""
+
+    @property
+    def quota_source(self) -> QuotaSource:
+        """How much it may promise."""
+
+
+def replay(workload: Workload, scheduler: Ruled, from_s: float = 0.0, to_s: float | None = None) -> Outcome:
+    """Replay everything; the window [from_s, to_s) is what metrics are about (default: until the last submission)."""
+    last_s = float(workload.job_submit_s[-1]) if workload.num_jobs else 0.0
+    end_s = float(np.ceil((last_s + 1) / 3600) * 3600) if to_s is None else to_s
+    if not 0 <= from_s < end_s:
+        raise BadInput(f"the window runs from {from_s:g} s to {end_s:g} s; it must not start below 0 or end before it")
+    if workload.num_jobs and workload.job_submit_s[0] < 0:
+        raise BadInput(f"the first job comes at {workload.job_submit_s[0]:g} s; count time from 0")
+    lives = [_Life.of(workload, number, scheduler, end_s) for number in range(len(workload.pools))]
+    for life in lives:
+        life.live()
+    return _outcome(workload, scheduler.name, lives, from_s, end_s)
+
+
+@dataclass(slots=True)
+class _Life:
+    """One pool on its way through the workload; `members` are its jobs that fit."""
+
+    name: str
+    organisations: tuple[str, ...]
+    members: Ints
+    fleet: Fleet
+    story: Story
+    agenda: Agenda
+    clock: Floats
+    scheduler: Ruled
+    to_s: float
+    spot_submit_s: Floats
+    quota_gpus: Floats
+    num_turns: int = 0
+    asked: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def of(cls, workload: Workload, number: int, scheduler: Ruled, to_s: float) -> _Life:
+        members = np.flatnonzero((workload.job_pool == number) & fits_pool(workload))
+        sizes = workload.node_gpus[workload.node_pool == number]
+        fields = ("kind", "organisation", "gpus", "workers", "submit_s", "guarantee_h", "checkpoint_s")
+        jobs = Jobs(*(getattr(workload, f"job_{field}")[members] for field in fields))
+        num_hours = int(np.ceil(to_s / 3600)) + 1
+        story = empty_story(workload.job_duration_s[members], num_hours, len(workload.organisations), MOST_EVICTIONS)
+        return cls(
+            name=workload.pools[number], organisations=workload.organisations, members=members,
+            fleet=empty_fleet(sizes, jobs), story=story, agenda=empty_agenda(6 * len(members) + 64),
+            clock=np.array([0.0, -1.0]), scheduler=scheduler, to_s=to_s,
+            spot_submit_s=jobs.submit_s[jobs.kind == Kind.SPOT], quota_gpus=np.full(num_hours, np.nan),
+        )  # fmt: skip
+
+    def live(self) -> None:
+        """From the first arrival to the last end."""
+        while self.scheduler.rules.uses_quota and (next_s := self._next_question_s()) < self.to_s:
+            if next_s > self.clock[0]:
+                self._run(next_s, NO_LIMIT, NO_LIMIT)  # no spot job runs, waits or comes until then
+            quota = self.scheduler.quota_source.quota(self.name, self._evidence())
+            hours, gpus = quota_arrays(quota)
+            self.quota_gpus[int(self.clock[0] // 3600)] = gpus[0]
+            self._run(min(self.clock[0] + TICK_S, self.to_s), hours, gpus)
+        self._run(np.inf, NO_LIMIT, NO_LIMIT)
+
+    def _run(self, until_s: float, hours: Floats, gpus: Floats) -> None:
+        self.story.ticks[CHANGED] = 1
+        parts = (self.fleet, self.story, self.agenda, self.clock)
+        self.num_turns += live_until(*parts, float(until_s), hours, gpus, self.scheduler.rules)
+
+    def _spot_gpus(self) -> float:
+        return float(self.fleet.totals[RUNNING_MILLI + Grade.GUARANTEED :][:2].sum()) / 1000.0
+
+    def _next_question_s(self) -> float:
+        now_s = float(self.clock[0])
+        if self._spot_gpus() or self.fleet.totals[NUM_WAITING_SPOT]:
+            return now_s
+        place = int(np.searchsorted(self.spot_submit_s, now_s))
+        if place == len(self.spot_submit_s):
+            return np.inf
+        return max(now_s, float(self.spot_submit_s[place] // TICK_S * TICK_S))
+
+    def _evidence(self) -> Evidence:
+        now_s, nodes = float(self.clock[0]), self.fleet.nodes
+        hour = int(now_s // 3600)
+        waiting = self.fleet.spot_queue[: self.fleet.totals[NUM_WAITING_SPOT]]
+        kept, broken = int(self.story.ticks[PROMISES_KEPT]), int(self.story.ticks[PROMISES_BROKEN])
+        kept_before, broken_before = self.asked
+        self.asked = kept, broken
+        return Evidence(
+            now_s=now_s,
+            capacity_gpus=float(nodes["size"].sum()),
+            idle_gpus=float(nodes["free"].sum()),
+            spot_gpus=self._spot_gpus(),
+            guaranteed_gpus=float(self.fleet.totals[RUNNING_MILLI + Grade.GUARANTEED]) / 1000.0,
+            organisations=self.organisations,
+            demand_now=self.story.demand[hour],
+            hourly_demand=self.story.demand[:hour],
+            num_kept=kept - kept_before,
+            num_broken=broken - broken_before,
+            longest_wait_s=now_s - float(self.fleet.jobs["since_s"][waiting].min()) if len(waiting) else 0.0,
+            idle_nodes=int((nodes["free"] == nodes["size"]).sum()),
+        )
+
+
+def fits_pool(workload: Workload) -> npt.NDArray[np.bool_]:
+    """Which jobs could run if their pool were empty."""
+    fits = np.zeros(workload.num_jobs, np.bool_)
+    shapes = np.stack([workload.job_pool, np.maximum(1, workload.job_gpus).astype(np.int64)], axis=1)
+    for pool, asked in np.unique(shapes, axis=0).tolist():
+        num_places = int((workload.node_gpus[workload.node_pool == pool] // asked).sum())
+        alike = (shapes[:, 0] == pool) & (shapes[:, 1] == asked)
+        per_place = np.where(workload.job_gpus < 1, np.floor(1 / np.minimum(workload.job_gpus, 1)), 1)
+        fits |= alike & (workload.job_workers <= num_places * per_place)
+    return fits
+
+
+def _outcome(workload: Workload, name: str, lives: list[_Life], from_s: float, to_s: float) -> Outcome:
+    def per_job(of: str, empty: float) -> Floats:
+        values = np.full(workload.num_jobs, empty)
+        for life in lives:
+            values[life.members] = life.fleet.jobs[of] if of == "num_evictions" else getattr(life.story, of)
+        return values
+
+    def per_hour(table: str, column: int) -> npt.NDArray[np.float64]:
+        return np.stack([getattr(life.story, table)[:, :, column] for life in lives])
+
+    counts = {name: per_hour("counts", column).astype(np.int64) for name, column in _COUNTS.items()}
+    return Outcome(
+        scheduler=name, workload=workload.name, from_s=from_s, to_s=to_s, pools=workload.pools,
+        capacity_gpus=np.array([float(life.fleet.nodes["size"].sum()) for life in lives]),
+        kind=workload.job_kind, pool=workload.job_pool, fits=fits_pool(workload), submit_s=workload.job_submit_s,
+        first_start_s=per_job("first_start_s", np.nan), end_s=per_job("end_s", np.nan),
+        queued_s=per_job("queued_s", np.nan), num_evictions=per_job("num_evictions", 0).astype(np.int64),
+        lost_gpu_s=per_job("lost_gpu_s", 0.0), allocated_gpu_s=per_hour("gpu_s", ALLOCATED),
+        useful_gpu_s=per_hour("gpu_s", USEFUL), wasted_gpu_s=per_hour("gpu_s", LOST),
+        demand_gpus=np.stack([life.story.demand.sum(axis=1) for life in lives]),
+        quota_gpus=np.stack([life.quota_gpus for life in lives]), num_turns=sum(life.num_turns for life in lives),
+        **counts,
+    )  # fmt: skip
+
+
+_COUNTS = {"num_starts": NUM_STARTS, "num_kept": NUM_KEPT, "num_broken": NUM_BROKEN}

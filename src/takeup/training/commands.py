@@ -1,0 +1,104 @@
+"""The verbs of training on the command line: parse, call, show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from takeup.output import output_options, say, show
+
+__all__ = ["training"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+CHARTS = Path("takeup-out")
+
+# Options by their names, the last one shown first.
+PIPELINE_OPTIONS: dict[str, dict[str, Any]] = {
+    "--seed": {"default": 1, "show_default": True, "help": "Seed of what is drawn."},
+    "--host-ms": {"default": 0.0, "show_default": True, "help": "Overhead of every operation."},
+    "--hop-ms": {"default": 0.0, "show_default": True, "help": "Overhead of every message."},
+    "--max-sends": {"type": int, "help": "Compute waits while so many sends are under way; never if absent."},
+    "--max-live": {"type": int, "help": "Micro-batches that a stage has memory for; no limit if absent."},
+    "--slow": {"multiple": True, "help": "A slow link, in ms: LINK:LATENCY or LINK:LATENCY+SERVICE. May be repeated."},
+    "--uneven": {"is_flag": True, "help": "Draw operation times around the given one."},
+    "--op-ms": {"default": 10.0, "show_default": True, "help": "How long an operation takes."},
+    "--microbatches num_microbatches": {"default": 24, "show_default": True, "help": "Micro-batches of an iteration."},
+    "--stages num_stages": {"default": 4, "show_default": True, "help": "Stages of the pipeline."},
+    "--profile": {"help": "A measured pipeline, a .toml file; else all operations take as long."},
+}
+
+
+def pipeline_options(command: Command) -> Command:
+    """The pipeline and its links."""
+    for name, settings in PIPELINE_OPTIONS.items():
+        command = click.option(*name.split(), **settings)(command)
+    return command
+
+
+def _scenario(verb: str, policies: str, **settings: Any) -> Any:
+    from takeup.core.scenario import validate
+    from takeup.training.experiment import TrainingScenario
+
+    values = {"verb": verb, "policies": policies.split(","), **settings}
+    return validate(TrainingScenario, values, "options")
+
+
+def _report(verb: str, policies: str, *, quiet: bool, **settings: Any) -> Any:
+    from takeup.training.experiment import run
+
+    return run(_scenario(verb, policies, **settings), quiet=quiet)
+
+
+@click.group()
+def training() -> None:
+    """Pipelines of training jobs: schedules that absorb slow links.
+
+    Policies: gpipe one_f_one_b interleaved_1f1b zb_h1 zb_h2 zbv adaptra adaptra_initial adaptra_as_published.
+    """
+
+
+@training.command()
+@click.argument("policy", default="adaptra")
+@click.option("--csv", type=click.Path(path_type=Path), help="Write the schedule as PyTorch's runtime loads it.")
+@pipeline_options
+@output_options
+def plan(policy: str, csv: Path | None, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
+    """The schedule of POLICY for a pipeline, what it will take, and what no schedule can beat."""
+    show(_report("plan", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
+    if csv is not None:
+        from takeup.training.experiment import plan_of
+        from takeup.training.traces import save_schedule
+
+        save_schedule(plan_of(_scenario("plan", policy, **settings)).schedule, csv)
+        say(f"wrote {csv}")
+
+
+@training.command()
+@click.argument("policies", default="one_f_one_b,zb_h1,adaptra")
+@click.option("--schedule", help="Simulate this .csv file instead of POLICIES.")
+@click.option("--jitter", "jitter_share", default=0.05, show_default=True, help="How much operations vary, as a share.")
+@click.option("--runs", "num_runs", default=100, show_default=True, help="Iterations to simulate.")
+@pipeline_options
+@output_options
+def simulate(policies: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
+    """Iterations under POLICIES, separated by commas, when operations vary; with a chart of what ranks do."""
+    show(_report("simulate", policies, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
+
+
+@training.command()
+@click.argument("policies", default="gpipe,one_f_one_b,interleaved_1f1b,zb_h1,zb_h2,zbv,adaptra")
+@click.option(
+    "--delays", "delays", help="Try these delays, in ms and separated by commas, on the slow links or the last."
+)
+@click.option("--delays-are", default="latency", show_default=True, help="What the delays are: latency or service.")
+@pipeline_options
+@output_options
+def compare(
+    policies: str, delays: str | None, as_json: bool, out: Path | None, quiet: bool, **settings: object
+) -> None:
+    """POLICIES, separated by commas, on the same pipeline: iteration time, gap, bubbles, memory."""
+    settings["delays_ms"] = delays.split(",") if delays else []
+    show(_report("compare", policies, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)

@@ -1,0 +1,188 @@
+"""A schedule: for every rank the order of its operations, as plain data that cannot be changed and is always valid.
+
+Operations are kept as numbers, `(stage * num_microbatches + microbatch) * 4 + kind`, because a large schedule has a
+hundred thousand of them. On each stage every micro-batch has an F, then either I and later W, or both at once as B, and
+micro-batches come in order. `to_csv` writes what the pipeline runtime of PyTorch loads as `compute_only`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.errors import BadInput
+
+__all__ = ["Kind", "Op", "Schedule"]
+
+Ints = npt.NDArray[np.int64]
+NUM_KINDS = 4
+ACTION = re.compile(r"(\d+)([FIWB])(\d+)")
+
+
+class Kind(IntEnum):
+    """What an operation computes; the letters of PyTorch are F, I, W and B."""
+
+    FORWARD = 0
+    INPUT_GRADIENT = 1
+    WEIGHT_GRADIENT = 2
+    FULL_BACKWARD = 3
+
+    @property
+    def letter(self) -> str:
+        return "FIWB"[self]
+
+
+class Op(NamedTuple):
+    """One operation on one micro-batch."""
+
+    stage: int
+    kind: Kind
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind.letter}{self.microbatch}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """What every rank computes, in which order. Arrays are copied, and cannot be written to."""
+
+    codes: tuple[Ints, ...]
+    placement: tuple[int, ...]
+    num_microbatches: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "codes", tuple(_frozen(codes) for codes in self.codes))
+        if len(self.codes) != 1 + max(self.placement, default=-1):
+            raise BadInput(f"found orders for {len(self.codes)} ranks and a placement {self.placement} of stages")
+        _check(self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schedule) and self.to_csv() == other.to_csv()
+
+    def __hash__(self) -> int:
+        return hash(self.to_csv())
+
+    @classmethod
+    def of_ops(cls, orders: Iterable[Iterable[Op]], placement: Sequence[int], num_microbatches: int) -> Schedule:
+        """A schedule from operations, an order for every rank."""
+        codes = [
+            np.array([(op.stage * num_microbatches + op.microbatch) * NUM_KINDS + op.kind for op in order], np.int64)
+            for order in orders
+        ]
+        return cls(tuple(codes), tuple(placement), num_microbatches)
+
+    @classmethod
+    def from_csv(cls, text: str) -> Schedule:
+        """Read what `to_csv` wrote, or PyTorch: a row for every rank; empty cells are skipped."""
+        rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
+        orders = [[_op(cell, rank) for cell in row if cell] for rank, row in enumerate(rows)]
+        rank_of = {op.stage: rank for rank, order in enumerate(orders) for op in order}
+        if sorted(rank_of) != list(range(len(rank_of))) or not rank_of:
+            raise BadInput(f"found the stages {sorted(rank_of)}; a schedule needs all stages from 0 up")
+        num_microbatches = 1 + max(op.microbatch for order in orders for op in order)
+        return cls.of_ops(orders, [rank_of[stage] for stage in range(len(rank_of))], num_microbatches)
+
+    def to_csv(self) -> str:
+        """A row for every rank, with cells such as `2F0,2I0,2W0`."""
+        return "".join(",".join(map(str, self.ops(rank))) + "\n" for rank in range(len(self.codes)))
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.placement)
+
+    def ops(self, rank: int) -> list[Op]:
+        """The operations of a rank in order."""
+        cells, kinds = np.divmod(self.codes[rank], NUM_KINDS)
+        stages, microbatches = np.divmod(cells, self.num_microbatches)
+        return [
+            Op(s, Kind(k), m) for s, k, m in zip(stages.tolist(), kinds.tolist(), microbatches.tolist(), strict=True)
+        ]
+
+    def warmups(self) -> tuple[int, ...]:
+        """How many forwards every stage computes before its first backward."""
+        place = _places(self)
+        first = _backward(place)[:, :1]
+        return tuple(int(count) for count in (place[Kind.FORWARD] < first).sum(axis=1))
+
+
+def _frozen(codes: Ints) -> Ints:
+    copy = np.array(codes, np.int64)
+    copy.setflags(write=False)
+    return copy
+
+
+def _op(cell: str, rank: int) -> Op:
+    found = ACTION.fullmatch(cell)
+    if found is None:
+        raise BadInput(f"row {rank + 1}: {cell!r} is no operation; write stage, F, I, W or B, micro-batch, such as 2F0")
+    return Op(int(found[1]), Kind("FIWB".index(found[2])), int(found[3]))
+
+
+# Validity -------------------------------------------------------------------------------------------------------------
+
+
+def _places(schedule: Schedule) -> Ints:
+    """By kind, stage and micro-batch: where the operation stands in the order of its rank; -1 if it is not there."""
+    stages, count = schedule.num_stages, schedule.num_microbatches
+    place = np.full((NUM_KINDS, stages, count), -1, np.int64)
+    for codes in schedule.codes:
+        cells, kinds = np.divmod(codes, NUM_KINDS)
+        place.reshape(NUM_KINDS, -1)[kinds, cells] = np.arange(codes.size)
+    return place
+
+
+def _backward(place: Ints) -> Ints:
+    return np.asarray(np.maximum(place[Kind.INPUT_GRADIENT], place[Kind.FULL_BACKWARD]))
+
+
+def _check(schedule: Schedule) -> None:
+    """Refuse what no pipeline can run: operations that are missing, doubled, misplaced or out of order."""
+    _check_codes(schedule)
+    place = _places(schedule)
+    if (place >= 0).sum() != sum(codes.size for codes in schedule.codes):
+        raise BadInput("an operation stands twice in the schedule; list each once")
+    split, fused = place[Kind.INPUT_GRADIENT] >= 0, place[Kind.FULL_BACKWARD] >= 0
+    _refuse(place[Kind.FORWARD] < 0, "has no F")
+    _refuse(split == fused, "needs either I and W, or B")
+    _refuse(split != (place[Kind.WEIGHT_GRADIENT] >= 0), "needs a W if it has an I, and only then")
+    backward = _backward(place)
+    _refuse(place[Kind.FORWARD] > backward, "has its backward before its F")
+    _refuse(split & (place[Kind.WEIGHT_GRADIENT] < backward), "has its W before its I")
+    for each in (place[Kind.FORWARD], backward, place[Kind.WEIGHT_GRADIENT]):
+        latest = np.maximum.accumulate(each, axis=1)
+        _refuse((each[:, 1:] >= 0) & (each[:, 1:] <= latest[:, :-1]), "is overtaken by the next micro-batch")
+    _check_warmups((place[Kind.FORWARD] < backward[:, :1]).sum(axis=1).tolist())
+
+
+def _check_codes(schedule: Schedule) -> None:
+    for rank, codes in enumerate(schedule.codes):
+        stages = codes // (NUM_KINDS * schedule.num_microbatches)
+        inside = (stages >= 0) & (stages < schedule.num_stages)
+        if not inside.all():
+            raise BadInput(f"rank {rank} has an operation of a stage that is not in the placement")
+        if (np.asarray(schedule.placement)[stages] != rank).any():
+            raise BadInput(f"rank {rank} has an operation of a stage that is placed on another rank")
+
+
+def _refuse(wrong: npt.NDArray[np.bool_], words: str) -> None:
+    if wrong.any():
+        stage, microbatch = np.argwhere(wrong)[0].tolist()
+        raise BadInput(f"micro-batch {microbatch} on stage {stage} {words}; correct the order of its rank")
+
+
+def _check_warmups(counts: list[int]) -> None:
+    """A stage that warms up less than the next one would wait for itself: Lemma 1 of the paper."""
+    for stage, (here, after) in enumerate(pairwise(counts)):
+        if here < after:
+            raise BadInput(
+                f"stage {stage} has {here} forwards before its first backward and stage {stage + 1} has {after}; "
+                "warm-ups must not grow along the pipeline, or the first backward waits for itself"
+            )

@@ -1,0 +1,82 @@
+"""ADAPTRA: a schedule that absorbs the measured delay of every link, as far as micro-batches and memory allow.
+
+Wu et al., "Attack of the Bubbles" (ADAPTRA, PipeMorph), NSDI 2026, Algorithms 2 to 4.
+
+How it works. Algorithm 2 says how many forwards every stage should compute before its first backward. Then a clock runs
+the pipeline and lets every rank choose when it is free: a backward, else a forward, else a weight gradient. What they
+chose is the schedule. Four things are added to the paper:
+
+    queues    a link has a latency and a service time; messages that wait for service are waited for in the plan
+    memory    a forward starts only while memory has room; weight gradients are not put off for ever
+    search    warm-ups are searched around those of Algorithm 2, with the clock as the judge
+    thrift    memory is lowered as far as the iteration does not become longer
+
+The answer is never slower than the plan of the paper, where that fits into memory: it is one of the candidates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from takeup.training.model import Link, Plan, Profile
+from takeup.training.policies.planned import planned
+from takeup.training.policies.warmups import adapted, clipped
+from takeup.training.timing import Searched, generated, searched
+
+__all__ = ["Adaptra", "AdaptraAsPublished"]
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptraAsPublished:
+    """The plan of the paper: delays are latencies, memory has no limit, warm-ups are those of Algorithm 2."""
+
+    name: str = "adaptra_as_published"
+
+    def plan(self, profile: Profile) -> Plan:
+        """The schedule for the delays of the links, whatever they consist of."""
+        warmups = clipped(profile, adapted(profile), [profile.num_microbatches] * profile.num_ranks)
+        latencies = tuple(Link(link.delay_s) for link in profile.links)
+        schedule = generated(replace(profile, links=latencies, max_sends=None), warmups)
+        return planned(self.name, profile, schedule, (f"warm-ups {warmups}, from the delays of the links",))
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptra:
+    """Makes at most `max_evaluations` schedules and keeps the best."""
+
+    name: str = "adaptra"
+    max_evaluations: int = 400
+
+    def plan(self, profile: Profile) -> Plan:
+        """The best schedule found for these links and this memory."""
+        limits = profile.live_limits()
+        wanted = adapted(profile) if profile.one_stage_per_rank else (1,) * profile.num_stages
+        start = clipped(profile, wanted, limits)
+        found = searched(profile, start, limits, self.max_evaluations)
+        ours = planned(self.name, profile, found.schedule, _reasons(profile, start, found), found.num_evaluations)
+        if ours.iteration_s <= ours.bound_s or not _has_queues(profile):
+            return ours
+        published = AdaptraAsPublished().plan(profile)
+        if published.iteration_s < ours.iteration_s and published.fits_memory:
+            return replace(published, planner=self.name, num_evaluations=found.num_evaluations + 1)
+        return ours
+
+
+def _has_queues(profile: Profile) -> bool:
+    """Without queues the plan of the paper is the one that the search began with."""
+    return profile.max_sends is not None or any(link.service_s > 0 for link in profile.links)
+
+
+def _reasons(profile: Profile, start: tuple[int, ...], found: Searched) -> tuple[str, ...]:
+    links = list(enumerate(profile.links))
+    slow = [f"link {i}: {1e3 * link.delay_s:.4g} ms" for i, link in links if link.delay_s > 0]
+    busiest_s = max(stage.work_s for stage in profile.stages)
+    starved = [str(i) for i, link in links if link.service_s / link.num_channels > busiest_s]
+    reasons = [
+        f"warm-ups {found.warmups}{'' if found.warmups == start else f', searched from {start}'}",
+        f"delays: {', '.join(slow)}" if slow else "no link is slow",
+        f"at most {max(found.caps)} micro-batches in memory at once",
+    ]
+    if starved:
+        reasons.append(f"link {', '.join(starved)} carries less than stages compute: send fewer bytes, no order helps")
+    return tuple(reasons)

@@ -1,0 +1,103 @@
+"""What a pipeline is like, from what it did: operation times, and latency and service of links, without common clocks.
+
+How it works. The sender of a message notes when it handed it over, the receiver when it could use it, each by its own
+clock. Over the two directions of a link, the fastest messages differ by twice the offset of the clocks, if both
+directions are equally fast. With the offset removed, a delay is latency + service + wait, and the wait follows from the
+times of hand-over once the service is known: every message before this one that is not yet served. So services are
+tried, and the one that leaves the smallest rest is taken. Where no message ever waited, service and latency cannot be
+told apart, and all of the delay counts as latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.errors import BadInput
+from takeup.training.model import Link
+
+__all__ = ["LinkEstimate", "Stamps", "clock_offset_s", "estimate_link", "typical_s"]
+
+Floats = npt.NDArray[np.float64]
+NUM_TRIED = 65
+NUM_ROUNDS = 5
+CLEARLY = 0.98  # a service must explain the delays this much better than none at all
+
+
+class Stamps(NamedTuple):
+    """When messages of one direction were handed over, by the sender's clock, and usable, by the receiver's."""
+
+    handed_s: Floats
+    usable_s: Floats
+
+
+class LinkEstimate(NamedTuple):
+    """A link, how far the clock behind it is ahead, and the mean of what the estimate leaves unexplained."""
+
+    link: Link
+    offset_s: float
+    rest_s: float
+
+
+def typical_s(samples_s: Sequence[float], window: int = 32) -> float:
+    """The median of the last samples: what a hiccup does not move."""
+    recent = _finite("samples_s", samples_s[-window:])
+    return float(np.median(recent))
+
+
+def clock_offset_s(there: Stamps, back: Stamps) -> float:
+    """By how much the clock at the far end is ahead, from the fastest message of each direction."""
+    forth_s, home_s = (_delays("stamps", stamps) for stamps in (there, back))
+    return float((forth_s.min() - home_s.min()) / 2)
+
+
+def estimate_link(there: Stamps, back: Stamps) -> LinkEstimate:
+    """Latency and service of a link, from messages in both directions, each in the order of its hand-overs."""
+    offset_s = clock_offset_s(there, back)
+    pairs = [
+        (np.asarray(there.handed_s), _delays("there", there) - offset_s),
+        (np.asarray(back.handed_s), _delays("back", back) + offset_s),
+    ]
+    low, high = 0.0, max(float(delays_s.max()) for _, delays_s in pairs)
+    for _ in range(NUM_ROUNDS):
+        tried = np.linspace(low, high, NUM_TRIED)
+        rests = [_rest(pairs, service_s)[0] for service_s in tried]
+        best = int(np.argmin(rests))
+        low, high = tried[max(0, best - 1)], tried[min(NUM_TRIED - 1, best + 1)]
+    service_s = float(tried[best])
+    if rests[best] >= CLEARLY * _rest(pairs, 0.0)[0]:
+        service_s = 0.0
+    rest_s, latency_s = _rest(pairs, service_s)
+    return LinkEstimate(Link(max(0.0, latency_s), service_s), offset_s, rest_s)
+
+
+def _rest(pairs: list[tuple[Floats, Floats]], service_s: float) -> tuple[float, float]:
+    """The mean deviation that a service time leaves, and the latency that goes with it."""
+    plain_s = np.concatenate([delays_s - service_s - _waits_s(handed_s, service_s) for handed_s, delays_s in pairs])
+    latency_s = float(np.median(plain_s))
+    return float(np.abs(plain_s - latency_s).mean()), latency_s
+
+
+def _waits_s(handed_s: Floats, service_s: float) -> Floats:
+    """How long every message waits for those before it: the backlog, which time between hand-overs wears down."""
+    surplus_s = service_s * np.arange(handed_s.size) - handed_s
+    return np.asarray(surplus_s - np.minimum.accumulate(surplus_s))
+
+
+def _delays(name: str, stamps: Stamps) -> Floats:
+    handed_s, usable_s = _finite(name, stamps.handed_s), _finite(name, stamps.usable_s)
+    if handed_s.size != usable_s.size:
+        raise BadInput(f"{name}: found {handed_s.size} hand-overs and {usable_s.size} arrivals; give pairs")
+    if (np.diff(handed_s) < 0).any():
+        raise BadInput(f"{name}: hand-overs are not in order of time; sort the messages")
+    return usable_s - handed_s
+
+
+def _finite(name: str, values: npt.ArrayLike) -> Floats:
+    array = np.asarray(values, np.float64)
+    if array.ndim != 1 or not array.size or not np.isfinite(array).all():
+        raise BadInput(f"{name}: expected at least one number, and all of them finite; leave out what was not measured")
+    return array

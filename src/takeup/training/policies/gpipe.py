@@ -1,0 +1,31 @@
+"""GPipe: all forwards, then all backwards.
+
+Huang et al., NeurIPS 2019. Simple, and every rank holds all micro-batches at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from takeup.training.model import Kind, Op, Plan, Profile, Schedule
+from takeup.training.policies.planned import planned
+
+__all__ = ["GPipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class GPipe:
+    """Forwards of all stages of a rank from the first on, backwards from the last on."""
+
+    name: str = "gpipe"
+
+    def plan(self, profile: Profile) -> Plan:
+        """The same order whatever the times are."""
+        count = range(profile.num_microbatches)
+        orders = [
+            [Op(stage, Kind.FORWARD, m) for stage in stages for m in count]
+            + [Op(stage, Kind.FULL_BACKWARD, m) for stage in reversed(stages) for m in count]
+            for stages in profile.chunks
+        ]
+        schedule = Schedule.of_ops(orders, profile.placement, profile.num_microbatches)
+        return planned(self.name, profile, schedule, ("all forwards come before the first backward",))

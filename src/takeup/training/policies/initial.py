@@ -1,0 +1,38 @@
+"""The first plan, before any delay is known: as much slack on every link as memory allows, at no cost.
+
+Wu et al., "Attack of the Bubbles" (ADAPTRA, PipeMorph), NSDI 2026, Algorithm 1. The paper spreads warm-ups evenly; but
+made for links without delay, the schedule spends the slack at once: after the warm-up come backwards in a row. So the
+order is made for *virtual* delays, the largest that the warm-ups absorb, and with no more micro-batches under way than
+the warm-up of their stage. A real delay up to that is then absorbed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from takeup.training.model import Link, Plan, Profile
+from takeup.training.policies.planned import planned
+from takeup.training.policies.warmups import absorbed_s, clipped, evenly_spread
+from takeup.training.timing import generated
+
+__all__ = ["AdaptraInitial"]
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptraInitial:
+    """Fills the memory of the first stage; `slackness` for every link where no limit of memory is known."""
+
+    name: str = "adaptra_initial"
+    slackness: int = 3
+
+    def plan(self, profile: Profile) -> Plan:
+        """A schedule for links that are healthy now and may become slow."""
+        wanted = self.slackness * (profile.num_stages - 1) + 1
+        known = profile.max_live(0) is not None
+        most = min(profile.num_microbatches, profile.live_limits()[0] if known else wanted)
+        warmups = clipped(profile, evenly_spread(most, profile.num_stages), profile.live_limits())
+        delays_s = absorbed_s(profile, warmups)
+        virtual = replace(profile, links=tuple(map(Link, delays_s)), hop_s=0.0, max_sends=None)
+        schedule = generated(virtual, warmups, profile.live_limits(), flights=warmups)
+        reason = f"warm-ups {warmups} absorb up to {', '.join(f'{1e3 * s:.4g}' for s in delays_s)} ms on the links"
+        return planned(self.name, profile, schedule, (reason,))

@@ -1,0 +1,40 @@
+"""1F1B: a few forwards to warm up, then one backward for each forward.
+
+Narayanan et al., SOSP 2019 (PipeDream-Flush). Stage i of S warms up with S - i forwards, just enough to keep all stages
+busy when links cost nothing, and holds as many micro-batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from takeup.errors import BadInput
+from takeup.training.model import Kind, Op, Plan, Profile, Schedule
+from takeup.training.policies.planned import planned
+
+__all__ = ["OneFOneB"]
+
+
+@dataclass(frozen=True, slots=True)
+class OneFOneB:
+    """The schedule that most frameworks use."""
+
+    name: str = "one_f_one_b"
+
+    def plan(self, profile: Profile) -> Plan:
+        """The same order whatever the times are."""
+        if not profile.one_stage_per_rank:
+            raise BadInput(f"{self.name!r} needs one stage on every rank; use 'interleaved_1f1b' for several")
+        warmups = [min(profile.num_microbatches, profile.num_stages - i) for i in range(profile.num_stages)]
+        orders = [_order(stage, warmup, profile.num_microbatches) for stage, warmup in enumerate(warmups)]
+        schedule = Schedule.of_ops(orders, profile.placement, profile.num_microbatches)
+        return planned(self.name, profile, schedule, (f"warm-ups {tuple(warmups)}: one for each stage to come",))
+
+
+def _order(stage: int, warmup: int, num_microbatches: int) -> list[Op]:
+    order = [Op(stage, Kind.FORWARD, m) for m in range(warmup)]
+    for microbatch in range(num_microbatches):
+        order.append(Op(stage, Kind.FULL_BACKWARD, microbatch))
+        if microbatch + warmup < num_microbatches:
+            order.append(Op(stage, Kind.FORWARD, microbatch + warmup))
+    return order

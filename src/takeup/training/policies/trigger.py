@@ -1,0 +1,72 @@
+"""When to change the schedule of a running job: only if it is predicted to pay, and not at every wind.
+
+The predicted iteration time of the current schedule, under the links as measured, is set beside that of a new plan. If
+links became worse, a gain of more than 3 % is reason enough. If they became better, the gain must last for 20
+iterations, because a link that is healthy for a moment may be slow again. Every change has a new version, so that all
+ranks can agree on the iteration in which they switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from takeup.errors import BadInput
+
+__all__ = ["Decision", "Rule", "Situation", "decide", "link_delay_s"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a change must promise, for how many iterations if links recover, and for which percentile to plan."""
+
+    least_gain_share: float = 0.03
+    patience: int = 20
+    percent: float = 75.0
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The version in use, what it was expected to take when it was adopted, and for how long another was better."""
+
+    version: int
+    expected_s: float
+    num_better: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether to switch at the next boundary between iterations, why, and the situation after that."""
+
+    switch: bool
+    reason: str
+    after: Situation
+
+
+def decide(rule: Rule, now: Situation, current_s: float, candidate_s: float) -> Decision:
+    """Compare what the current schedule and a new one would take; call once for each iteration."""
+    for name, value in (("current_s", current_s), ("candidate_s", candidate_s)):
+        if not (np.isfinite(value) and value > 0):
+            raise BadInput(f"{name} is {value:g}; give the predicted time of an iteration, above zero")
+    gain_share = 1 - candidate_s / current_s
+    if gain_share <= rule.least_gain_share:
+        return Decision(False, f"a gain of {gain_share:.1%} is too small", replace(now, num_better=0))
+    if current_s > now.expected_s * (1 + rule.least_gain_share):
+        return _switch(now, candidate_s, f"links became slower: {gain_share:.1%} less with a new schedule")
+    if now.num_better + 1 >= rule.patience:
+        return _switch(now, candidate_s, f"{gain_share:.1%} less for {rule.patience} iterations")
+    waiting = replace(now, num_better=now.num_better + 1)
+    return Decision(False, f"{gain_share:.1%} less, for {waiting.num_better} of {rule.patience} iterations", waiting)
+
+
+def _switch(now: Situation, candidate_s: float, reason: str) -> Decision:
+    return Decision(True, reason, Situation(now.version + 1, candidate_s))
+
+
+def link_delay_s(rule: Rule, recent_s: Sequence[float]) -> float:
+    """The delay to plan for: the percentile of recent ones, not the last."""
+    if not len(recent_s):
+        raise BadInput("no delay was measured; give at least one")
+    return float(np.percentile(recent_s, rule.percent))

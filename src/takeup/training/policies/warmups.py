@@ -1,0 +1,71 @@
+"""How many forwards every stage computes before its first backward: the slack that lets a slow link go unnoticed.
+
+Wu et al., "Attack of the Bubbles" (ADAPTRA, PipeMorph), NSDI 2026, Lemma 1, Theorem 1, Algorithms 1 and 2. Slackness
+D_i is the warm-up of stage i less that of stage i + 1. A delay c of link i is absorbed if and only if
+
+    tF_i + tB_i + 2 c  <=  D_i (tF_(i+1) + tB_(i+1))
+
+Two things differ from the paper. Slackness is never clipped at N - 2 S, which gives no slack at N = 2 S and negative
+counts below; it ends where micro-batches or memory do. And delays that are absorbed are computed from the same formula,
+turned round, so that a first plan can be made for them (see `initial`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from takeup.training.model import Profile, Stage
+
+__all__ = ["absorbed_s", "adapted", "clipped", "evenly_spread"]
+
+ROUNDING = 1e-9  # of an operation: a quotient that should be whole may be above it by this
+
+
+def evenly_spread(most: int, num_stages: int) -> tuple[int, ...]:
+    """Algorithm 1: warm-ups from `most` down to 1, so that the least slackness is as large as can be."""
+    if num_stages == 1:
+        return (1,)
+    each, rest = divmod(most - 1, num_stages - 1)
+    warmups = [most]
+    for link in range(num_stages - 1):
+        warmups.append(warmups[-1] - each - (1 if link < rest else 0))
+    return tuple(warmups)
+
+
+def adapted(profile: Profile) -> tuple[int, ...]:
+    """Algorithm 2: as much slackness as the delay of every link asks for, and at least 2."""
+    warmups = [1]
+    for here, after, link in reversed(list(zip(profile.stages, profile.stages[1:], profile.links, strict=False))):
+        delay_s = link.delay_s + profile.hop_s
+        warmups.insert(
+            0, warmups[0] + _slackness(_pair_s(here) + 2 * delay_s, _pair_s(after), profile.num_microbatches)
+        )
+    return tuple(warmups)
+
+
+def _slackness(needed_s: float, per_step_s: float, most: int) -> int:
+    if per_step_s <= 0:
+        return most
+    return max(2, min(most, math.ceil(needed_s / per_step_s - ROUNDING)))
+
+
+def absorbed_s(profile: Profile, warmups: Sequence[int]) -> tuple[float, ...]:
+    """The largest delay of every link that these warm-ups absorb."""
+    return tuple(
+        max(0.0, ((warmups[i] - warmups[i + 1]) * _pair_s(after) - _pair_s(here)) / 2)
+        for i, (here, after) in enumerate(zip(profile.stages, profile.stages[1:], strict=False))
+    )
+
+
+def clipped(profile: Profile, warmups: Sequence[int], caps: Sequence[int]) -> tuple[int, ...]:
+    """The nearest warm-ups below that there are micro-batches and memory for, and that do not grow (Lemma 1)."""
+    found: list[int] = []
+    for stage, warmup in enumerate(warmups):
+        before = found[-1] if found else profile.num_microbatches
+        found.append(max(1, min(warmup, before, caps[profile.placement[stage]])))
+    return tuple(found)
+
+
+def _pair_s(stage: Stage) -> float:
+    return stage.forward_s + stage.backward_s

@@ -1,0 +1,63 @@
+"""ZB-V: two chunks on every rank, laid out as a V, and a split backward: no bubbles with the memory of 1F1B.
+
+Qi et al., "Pipeline Parallelism with Controllable Memory", 2024, in the fixed order that PyTorch's runtime uses too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from takeup.training.model import Kind, Op, Plan, Profile, Schedule
+from takeup.training.policies.chunks import in_a_v
+from takeup.training.policies.planned import planned
+
+__all__ = ["ZeroBubbleV"]
+
+DOWN, UP = 0, 1  # the two chunks of a rank: on the way to the tip of the V, and back
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroBubbleV:
+    """Stages are cut into two chunks of equal work, unless the profile has them laid out in a V."""
+
+    name: str = "zbv"
+
+    def plan(self, profile: Profile) -> Plan:
+        """The same order whatever the times are."""
+        cut = in_a_v(profile)
+        orders = [_order(cut, rank) for rank in range(cut.num_ranks)]
+        schedule = Schedule.of_ops(orders, cut.placement, cut.num_microbatches)
+        return planned(
+            self.name, cut, schedule, ("rank r has the stages r and 2 P - 1 - r, so that rank 0 has both ends",)
+        )
+
+
+def _order(profile: Profile, rank: int) -> list[Op]:
+    """Steps of the pattern, made concrete; the pattern is for 2 P - 1 micro-batches at least, and is then cut."""
+    stages, done = profile.chunks[rank], dict[tuple[int, Kind], int]()
+    count = max(2 * profile.num_ranks - 1, profile.num_microbatches)
+    order = []
+    for chunk, kind in _pattern(profile.num_ranks, rank, count):
+        microbatch = done.get((chunk, kind), 0)
+        done[chunk, kind] = microbatch + 1
+        if microbatch < profile.num_microbatches:
+            order.append(Op(stages[chunk], kind, microbatch))
+    return order
+
+
+def _pattern(num_ranks: int, rank: int, count: int) -> Iterator[tuple[int, Kind]]:
+    forward, backward, weight = Kind.FORWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT
+    later = num_ranks - rank
+    yield from [(DOWN, forward)] * (2 * later - 1)
+    yield from [(UP, forward), (DOWN, forward)] * rank
+    yield from [(UP, forward), (UP, backward), (UP, weight)] * later
+    num_down = 2 * later - 1 + rank
+    for step in range(count - num_ranks):
+        if num_down + step < count:
+            yield DOWN, forward
+        yield from [(DOWN, backward), (DOWN, weight), (UP, forward), (UP, backward), (UP, weight)]
+    yield from [(DOWN, backward), (UP, backward)] * rank
+    yield from [(DOWN, backward), (DOWN, weight)] * later
+    yield from [(UP, weight)] * rank
+    yield from [(DOWN, weight)] * rank

@@ -1,0 +1,35 @@
+"""Zero bubble: split the backward, and let gradients of weights fill what would be bubbles. Links are not considered.
+
+Qi et al., ICLR 2024. `zb_h1` warms up like 1F1B and holds as many micro-batches; `zb_h2` warms up with 2 (S - i) - 1
+forwards, holds twice as many, and has no bubbles if all operations take as long. Both are made by the same generator
+as the adaptive schedules, with the measured operation times and links that cost nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from takeup.training.model import Link, Plan, Profile
+from takeup.training.policies.planned import planned
+from takeup.training.policies.warmups import clipped
+from takeup.training.timing import generated
+
+__all__ = ["ZeroBubble"]
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroBubble:
+    """Holds `per_stage` micro-batches for every stage of the pipeline, or what memory allows."""
+
+    name: str = "zb_h1"
+    per_stage: int = 1
+
+    def plan(self, profile: Profile) -> Plan:
+        """A schedule for the operation times; a slow link does not change it."""
+        num = profile.num_stages
+        caps = [min(limit, self.per_stage * num) for limit in profile.live_limits()]
+        wanted = [self.per_stage * (num - stage) - self.per_stage + 1 for stage in range(num)]
+        warmups = clipped(profile, wanted, caps)
+        no_links = replace(profile, links=(Link(),) * len(profile.links), hop_s=0.0, max_sends=None)
+        reason = f"warm-ups {warmups}, at most {max(caps)} micro-batches at once; links are not considered"
+        return planned(self.name, profile, generated(no_links, warmups, caps), (reason,))

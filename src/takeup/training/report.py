@@ -1,0 +1,129 @@
+"""Plans and timelines of training as tables and charts: stages, planners side by side, what ranks do over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from takeup.core.report import Cell, Column, Series, Table
+from takeup.training.model import Kind, Plan, Timeline
+
+__all__ = ["comparison_bars", "comparison_table", "delay_series", "gantt", "sampled_table", "stages_table"]
+
+MS = 1e3
+MOST_SPANS = 2_000  # more cannot be told apart on a screen
+WORDS = {
+    Kind.FORWARD: "forward",
+    Kind.INPUT_GRADIENT: "backward, input",
+    Kind.WEIGHT_GRADIENT: "backward, weights",
+    Kind.FULL_BACKWARD: "backward",
+}
+STAGE_COLUMNS = (
+    Column("stage"),
+    Column("rank"),
+    Column("F", "ms", 2),
+    Column("B", "ms", 2),
+    Column("W", "ms", 2),
+    Column("warm-up"),
+    Column("held on its rank"),
+    Column("latency to next", "ms", 2),
+    Column("service to next", "ms", 2),
+)
+COMPARISON_COLUMNS = (
+    Column("planner"),
+    Column("iteration", "ms", 2),
+    Column("no order is below", "ms", 2),
+    Column("gap", "%", 2),
+    Column("bubbles", "%", 1),
+    Column("held at most"),
+    Column("fits memory"),
+)
+
+
+def stages_table(plan: Plan) -> Table:
+    """One row for each stage: its times, its warm-up, what its rank holds, and the link to the next."""
+    profile, warmups = plan.profile, plan.schedule.warmups()
+    links = [*((MS * link.latency_s, MS * link.service_s) for link in profile.links), (None, None)]
+    rows = tuple(
+        (
+            number,
+            profile.placement[number],
+            MS * stage.forward_s,
+            MS * stage.backward_s,
+            MS * stage.weight_s,
+            warmups[number],
+            plan.peak_live[profile.placement[number]],
+            *links[number],
+        )
+        for number, stage in enumerate(profile.stages)
+    )
+    return Table(f"Stages under {plan.planner}", STAGE_COLUMNS, rows, f"{'; '.join(plan.reasons)}; {_time_words(plan)}")
+
+
+def _time_words(plan: Plan) -> str:
+    return (
+        f"{MS * plan.iteration_s:.4g} ms for an iteration, and no order takes less than {MS * plan.bound_s:.4g} ms, "
+        f"so at most {plan.gap_share:.2%} is missing"
+    )
+
+
+def comparison_table(plans: Sequence[Plan], timelines: Sequence[Timeline]) -> Table:
+    """One row for each planner."""
+    rows = tuple(_row(plan, timeline) for plan, timeline in zip(plans, timelines, strict=True))
+    note = "held at most: pairs of stage and micro-batch on one rank; planners that cut stages into chunks have more"
+    return Table("Planners", COMPARISON_COLUMNS, rows, note)
+
+
+def _row(plan: Plan, timeline: Timeline) -> tuple[Cell, ...]:
+    return (
+        plan.planner,
+        MS * plan.iteration_s,
+        MS * plan.bound_s,
+        100 * plan.gap_share,
+        100 * timeline.bubble_share,
+        max(plan.peak_live),
+        plan.fits_memory,
+    )
+
+
+def comparison_bars(plans: Sequence[Plan]) -> Series:
+    """The iteration time of every planner."""
+    rows: tuple[dict[str, Cell], ...] = tuple(
+        {"planner": plan.planner, "iteration": MS * plan.iteration_s} for plan in plans
+    )
+    return Series("Iteration time", "planner", "iteration", rows, "planner", y_unit="ms", kind="bar")
+
+
+def delay_series(plans: Mapping[float, Sequence[Plan]], kind: str) -> Series:
+    """Iteration time by the delay, in milliseconds, of the slow links; a line for each planner."""
+    rows: tuple[dict[str, Cell], ...] = tuple(
+        {"planner": plan.planner, "delay": delay_ms, "iteration": MS * plan.iteration_s}
+        for delay_ms, given in plans.items()
+        for plan in given
+    )
+    return Series(f"Iteration time by {kind}", "delay", "iteration", rows, "planner", None, "ms", "ms")
+
+
+def gantt(timeline: Timeline, title: str = "What ranks do") -> Series:
+    """Every operation over time, a lane for each rank; the beginning only if there are very many."""
+    spans = sorted(timeline.spans(), key=lambda span: (span.start_s, span.rank))
+    shown = spans[:MOST_SPANS]
+    rows: tuple[dict[str, Cell], ...] = tuple(
+        {
+            "rank": f"rank {span.rank}",
+            "operation": WORDS[span.op.kind],
+            "time": MS * span.start_s,
+            "until": MS * span.end_s,
+        }
+        for span in sorted(shown, key=lambda span: (span.rank, span.start_s))
+    )
+    note = f"The first {len(shown)} of {len(spans)} operations." if len(shown) < len(spans) else ""
+    return Series(title, "time", "rank", rows, "operation", x_unit="ms", kind="span", note=note, x_end="until")
+
+
+def sampled_table(samples: Sequence[tuple[str, float, float, float, float]]) -> Table:
+    """One row for each planner: its name, the planned time, and mean, median and 95th percentile of what was run."""
+    columns = (Column("planner"), *(Column(name, "ms", 2) for name in ("planned", "mean", "p50", "p95")))
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (name, MS * planned_s, MS * mean_s, MS * p50_s, MS * p95_s) for name, planned_s, mean_s, p50_s, p95_s in samples
+    )
+    return Table("Iterations when operations vary", columns, rows)

@@ -1,0 +1,70 @@
+"""One iteration of a pipeline, or many with operations that vary from one to the next.
+
+`simulate` keeps to the order of a schedule; `work_conserving` lets every rank choose among what is ready, as the
+generator of schedules does, but while the times are what they turn out to be. Messages between two ranks keep their
+order in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numpy.random import Generator
+
+from takeup.core.stats import percentile
+from takeup.errors import BadInput
+from takeup.training.model import Plan, Profile, Schedule, Timeline
+from takeup.training.timing import generated, timeline_of
+
+__all__ = ["Sampled", "jitter", "sample", "simulate", "work_conserving"]
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sampled:
+    """Iteration times of many runs."""
+
+    planner: str
+    iterations_s: Floats
+
+    @property
+    def mean_s(self) -> float:
+        return float(self.iterations_s.mean())
+
+    def percentile_s(self, percent: float) -> float:
+        """So many percent of the iterations took no longer."""
+        return percentile(self.iterations_s, percent)
+
+
+def simulate(schedule: Schedule, profile: Profile, factors: Floats | None = None) -> Timeline:
+    """When every operation starts and ends; `factors[kind, stage, microbatch]` make single ones longer or shorter."""
+    return timeline_of(schedule, profile, factors)
+
+
+def work_conserving(
+    profile: Profile, warmups: Sequence[int], caps: Sequence[int] | None = None, factors: Floats | None = None
+) -> Timeline:
+    """What happens if every rank chooses at run time, a backward before a forward before a weight gradient."""
+    return timeline_of(generated(profile, warmups, caps, factors=factors), profile, factors)
+
+
+def jitter(random: Generator, profile: Profile, share: float) -> Floats:
+    """Factors by which operations vary, with mean 1 and about this standard deviation; log-normal."""
+    if not 0 <= share <= 10:
+        raise BadInput(f"the jitter is {share:g}; give a share of the operation time from 0 to 10")
+    sigma = np.sqrt(np.log1p(share**2))
+    shape = (3, profile.num_stages, profile.num_microbatches)
+    return random.lognormal(-(sigma**2) / 2, sigma, shape)
+
+
+def sample(plan: Plan, random: Generator, *, jitter_share: float, num_runs: int) -> Sampled:
+    """Iteration times of a plan when operations vary."""
+    times_s = [
+        timeline_of(plan.schedule, plan.profile, jitter(random, plan.profile, jitter_share)).iteration_s
+        for _ in range(num_runs)
+    ]
+    return Sampled(plan.planner, np.array(times_s))

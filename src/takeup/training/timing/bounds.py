@@ -1,0 +1,87 @@
+"""What no schedule can beat: the least time of an iteration, from the work of ranks, the load of links, and memory.
+
+work     a rank cannot start before the first activation reaches it, and then has all its work to do
+return   after the last gradient leaves a stage, it still has to travel to the first one
+link     all messages must pass, the first has to get there, and the last has a way to go
+memory   until the first gradient is back, a stage can only fill its memory with forwards
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.training.model import Profile
+from takeup.training.timing.course import SECOND, course_of
+from takeup.training.timing.fast.traffic import NO_WIRE, Course
+
+__all__ = ["least_iteration_s", "least_nanoseconds"]
+
+Ints = npt.NDArray[np.int64]
+
+
+def least_iteration_s(profile: Profile) -> float:
+    """No schedule finishes an iteration in less."""
+    return least_nanoseconds(profile, course_of(profile)) / SECOND
+
+
+def least_nanoseconds(profile: Profile, course: Course) -> int:
+    """The largest of all bounds; `course` holds the arrays of the profile."""
+    ways = _Ways(course)
+    return max(ways.work(), ways.back_again(), ways.links(), ways.memory(profile) if profile.one_stage_per_rank else 0)
+
+
+class _Ways:
+    """How long the way to a stage and back takes when nothing else is in the way."""
+
+    def __init__(self, course: Course) -> None:
+        self.course = course
+        self.forward, self.backward = course.lasts[0].min(axis=1), course.lasts[1].min(axis=1)
+        service = course.service.min(axis=1) if course.service.size else np.zeros(0, np.int64)
+        self.hop = np.where(course.forward_wire == NO_WIRE, 0, service + course.latency)
+        self.head = _sums(self.forward[:-1] + self.hop)
+        """From the start of the iteration to the first activation, by stage."""
+        self.home = _sums(self.hop + self.backward[:-1]) + course.lasts[2, 0].min() + course.tail[0]
+        """From the end of a backward to the end of the iteration, by stage."""
+        turned = self.head[-1] + self.forward[-1]
+        self.back = turned + _sums((self.backward[1:] + self.hop)[::-1])[::-1]
+        """From the start of the iteration to the first gradient, by stage."""
+
+    def work(self) -> int:
+        """Every rank: its first activation, its work, and the shortest of its tails."""
+        course = self.course
+        per_stage = (course.lasts[0] + np.minimum(course.lasts[3], course.lasts[1] + course.lasts[2])).sum(axis=1)
+        found = 0
+        for rank in range(course.work.size):
+            mine = course.rank_of == rank
+            found = max(found, int(self.head[mine].min() + per_stage[mine].sum() + course.tail[mine].min()))
+        return found
+
+    def back_again(self) -> int:
+        """Every stage: its first activation, all forwards and input gradients, and the way home."""
+        return int((self.head + self.course.lasts[:2].sum(axis=(0, 2)) + self.home).max())
+
+    def links(self) -> int:
+        """Every link, in both directions: the way there, all messages but one, and the rest of the way of the last."""
+        course, found = self.course, 0
+        whole_way = self.back[0] + self.backward[0] + course.lasts[2, 0].min() + course.tail[0]
+        for wires in (course.forward_wire, course.backward_wire):
+            for link, wire in enumerate(wires.tolist()):
+                if wire != NO_WIRE:
+                    load = course.service[link]
+                    waits = -(-int(load.sum()) // int(course.num_channels[wire])) - int(load.max())
+                    found = max(found, int(whole_way) + waits)
+        return found
+
+    def memory(self, profile: Profile) -> int:
+        """Every stage: the first gradient, then all work that did not fit into memory before it."""
+        course = self.course
+        caps, count = np.array(profile.live_limits()), profile.num_microbatches
+        late_forwards = (count - caps) * self.forward
+        backwards = np.minimum(course.lasts[3], course.lasts[1] + course.lasts[2]).sum(axis=1)
+        return int((self.back + late_forwards + backwards + course.tail).max())
+
+
+def _sums(steps: Ints) -> Ints:
+    """Zero, and then the sum of the first steps."""
+    return np.concatenate([[0], np.cumsum(steps)]).astype(np.int64)

@@ -1,0 +1,10 @@
+"""Compiled kernels of the pipeline clock: `traffic` moves messages, `replay` runs a given order, `generate` makes one.
+
+Times are whole nanoseconds: equal moments are equal on every machine, so all ranks derive the same schedule.
+"""
+
+from __future__ import annotations
+
+from takeup.core.compiled import drop_stale_code
+
+drop_stale_code(__file__)

@@ -1,0 +1,193 @@
+"""Numba kernels: make an order by letting every rank choose, at the moment it is free, among what is ready.
+
+How it works. The rank that can do something soonest does it: a backward if one is ready and the stage has warmed up,
+else a forward if memory allows another micro-batch, else a weight gradient, else it waits. Of its stages, the last in
+the pipeline comes first. A rank that admits a micro-batch reserves room for it on all of its stages, so that forwards
+of an early stage cannot starve those of a late one.
+
+An order that cannot be faster than `limit` is given up as soon as this is known.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.core.compiled import bare, inlined, inner, kernel
+from takeup.training.timing.fast.traffic import (
+    NEVER,
+    NO_WIRE,
+    Course,
+    Wires,
+    free_wires,
+    lane_free_at,
+    passes_on,
+    send,
+)
+
+__all__ = ["Limits", "Room", "generate", "make_order", "make_room"]
+
+Ints = npt.NDArray[np.int64]
+
+
+class Limits(NamedTuple):
+    """What an order must keep to.
+
+    Stage i computes `warmup[i]` forwards before its first backward, and never has more than `flights[i]` micro-batches
+    whose backward is to come; rank r has at most `caps[r]` micro-batches whose weight gradient is to come.
+    """
+
+    warmup: Ints
+    flights: Ints
+    caps: Ints
+
+
+class Room(NamedTuple):
+    """What a run needs: arrivals by direction, stage and micro-batch, counts by kind and stage, the state of ranks."""
+
+    arrival: Ints
+    done: Ints
+    free: Ints
+    wake: Ints
+    left: Ints
+    reserved: Ints
+    codes: Ints
+    num_codes: Ints
+    wires: Wires
+
+
+@inner
+def make_room(course: Course) -> Room:
+    """Room for one run after the other."""
+    num_ranks, (_, num_stages, count) = course.first.size - 1, course.lasts.shape
+    most = 0
+    for rank in range(num_ranks):
+        most = max(most, course.first[rank + 1] - course.first[rank])
+    return Room(
+        np.empty((2, num_stages, count), np.int64),
+        np.empty((3, num_stages), np.int64),
+        np.empty(num_ranks, np.int64),
+        np.empty(num_ranks, np.int64),
+        np.empty(num_ranks, np.int64),
+        np.empty(num_ranks, np.int64),
+        np.empty((num_ranks, 3 * count * most), np.int64),
+        np.empty(num_ranks, np.int64),
+        free_wires(course),
+    )
+
+
+@bare
+def _reset(course: Course, room: Room) -> None:
+    room.arrival[:] = NEVER
+    room.arrival[0, 0, :] = 0
+    room.done[:] = 0
+    room.free[:] = 0
+    for rank in range(room.left.size):
+        room.left[rank] = course.work[rank]
+    room.reserved[:] = 0
+    room.num_codes[:] = 0
+    room.wires.free[:] = 0
+    room.wires.num_under_way[:] = 0
+
+
+@inlined
+def _admits(course: Course, room: Room, limits: Limits, rank: int, stage: int) -> bool:
+    """Whether the next forward may start; as to memory, later stages of a rank have their room already."""
+    if room.done[0, stage] - room.done[1, stage] >= limits.flights[stage]:
+        return False
+    begin = course.first[rank]
+    if stage != course.stage_list[begin]:
+        return True
+    num_stages = course.first[rank + 1] - begin
+    return bool(room.reserved[rank] + num_stages <= limits.caps[rank] * num_stages)
+
+
+@inlined
+def _wake_at(course: Course, room: Room, limits: Limits, rank: int) -> int:
+    """When a rank can next do something; NEVER while it must wait for news."""
+    count = course.lasts.shape[2]
+    soonest: int = NEVER
+    for index in range(course.first[rank], course.first[rank + 1]):
+        stage = course.stage_list[index]
+        forwards, backwards = room.done[0, stage], room.done[1, stage]
+        if room.done[2, stage] < backwards:
+            return int(room.free[rank])
+        if backwards < count and forwards >= limits.warmup[stage]:
+            soonest = min(soonest, room.arrival[1, stage, backwards])
+        if forwards < count and _admits(course, room, limits, rank, stage):
+            soonest = min(soonest, room.arrival[0, stage, forwards])
+    return NEVER if soonest == NEVER else int(max(room.free[rank], soonest))
+
+
+@inlined
+def _choose(course: Course, room: Room, limits: Limits, rank: int, now: int) -> tuple[int, int]:
+    """The kind and the stage of what a rank does now."""
+    count = course.lasts.shape[2]
+    forward, weight = -1, -1
+    for index in range(course.first[rank + 1] - 1, course.first[rank] - 1, -1):
+        stage = course.stage_list[index]
+        forwards, backwards = room.done[0, stage], room.done[1, stage]
+        if backwards < count and forwards >= limits.warmup[stage] and room.arrival[1, stage, backwards] <= now:
+            return 1, stage
+        if forward < 0 and forwards < count and room.arrival[0, stage, forwards] <= now:
+            forward = stage if _admits(course, room, limits, rank, stage) else -1
+        if weight < 0 and room.done[2, stage] < backwards:
+            weight = stage
+    return (0, forward) if forward >= 0 else (2, weight)
+
+
+@bare
+def generate(course: Course, limits: Limits, limit: int, room: Room) -> int:
+    """Make an order, kept in `room.codes`; its iteration time, or `limit` if it is not less than that."""
+    _reset(course, room)
+    num_ranks, (_, num_stages, count) = course.first.size - 1, course.lasts.shape
+    for rank in range(num_ranks):
+        room.wake[rank] = _wake_at(course, room, limits, rank)
+    whole = 0
+    for _ in range(3 * num_stages * count):
+        rank = 0
+        for other in range(1, num_ranks):
+            if room.wake[other] < room.wake[rank]:
+                rank = other
+        now = room.wake[rank]
+        if now + room.left[rank] >= limit:
+            return limit
+        kind, stage = _choose(course, room, limits, rank, now)
+        microbatch = room.done[kind, stage]
+        room.done[kind, stage] += 1
+        lasts = course.lasts[kind, stage, microbatch]
+        end = now + lasts
+        room.left[rank] -= lasts
+        room.codes[rank, room.num_codes[rank]] = (stage * count + microbatch) * 4 + kind
+        room.num_codes[rank] += 1
+        whole = max(whole, end + course.tail[stage])
+        if kind == 0 and stage == course.stage_list[course.first[rank]]:
+            room.reserved[rank] += course.first[rank + 1] - course.first[rank]
+        elif kind == 2:
+            room.reserved[rank] -= 1
+        target, wire = passes_on(course, stage, kind)
+        arrives = 0
+        if target >= 0:
+            arrives = end
+            if wire != NO_WIRE:
+                arrives = send(course, room.wires, wire, min(stage, target), microbatch, end)
+            room.arrival[kind, target, microbatch] = arrives
+        elif kind == 0:
+            room.arrival[1, stage, microbatch] = end
+        room.free[rank] = lane_free_at(course, room.wires, rank, end, arrives)
+        room.wake[rank] = _wake_at(course, room, limits, rank)
+        if target >= 0 and wire != NO_WIRE:
+            receiver = course.rank_of[target]
+            room.wake[receiver] = _wake_at(course, room, limits, receiver)
+    return int(min(whole, limit))
+
+
+@kernel
+def make_order(course: Course, limits: Limits, codes: Ints) -> int:
+    """One order, into `codes[rank]`; its iteration time, or NEVER if its ranks wait for each other."""
+    room = make_room(course)
+    whole = generate(course, limits, NEVER, room)
+    codes[:] = room.codes
+    return whole

@@ -1,0 +1,133 @@
+"""Run a schedule on a profile, or make one by letting every rank choose: both give times to the nanosecond."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.errors import BadInput
+from takeup.training.model import Profile, Schedule, Timeline
+from takeup.training.timing.bounds import least_nanoseconds
+from takeup.training.timing.course import SECOND, course_of
+from takeup.training.timing.fast.generate import Limits, make_order
+from takeup.training.timing.fast.replay import STUCK, replay
+from takeup.training.timing.fast.search import search, smallest_caps
+from takeup.training.timing.fast.traffic import NEVER
+
+__all__ = ["Searched", "generated", "searched", "timeline_of"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def timeline_of(schedule: Schedule, profile: Profile, factors: Floats | None = None) -> Timeline:
+    """When every operation of the schedule starts and ends; refuses orders that wait for each other."""
+    if schedule.placement != profile.placement or schedule.num_microbatches != profile.num_microbatches:
+        raise BadInput(
+            f"the schedule is for {schedule.num_microbatches} micro-batches on stages placed {schedule.placement}, the "
+            f"profile for {profile.num_microbatches} on {profile.placement}; give a schedule made for this pipeline"
+        )
+    codes = np.concatenate(schedule.codes)
+    offsets = np.cumsum([0, *(order.size for order in schedule.codes)]).astype(np.int64)
+    starts, ends = np.empty_like(codes), np.empty_like(codes)
+    peaks = np.zeros(profile.num_ranks, np.int64)
+    whole = replay(course_of(profile, factors), codes, offsets, starts, ends, peaks)
+    if whole == STUCK:
+        raise BadInput("the orders of the ranks wait for each other, so the schedule never ends; plan it anew")
+    return Timeline(
+        schedule,
+        tuple(np.split(starts / SECOND, offsets[1:-1])),
+        tuple(np.split(ends / SECOND, offsets[1:-1])),
+        whole / SECOND,
+        tuple(peaks.tolist()),
+    )
+
+
+def generated(
+    profile: Profile,
+    warmups: Sequence[int],
+    caps: Sequence[int] | None = None,
+    flights: Sequence[int] | None = None,
+    factors: Floats | None = None,
+) -> Schedule:
+    """The order that ranks choose who do a backward first, then a forward, then a weight gradient.
+
+    Stage i computes `warmups[i]` forwards before its first backward, and has at most `flights[i]` micro-batches whose
+    backward is to come; rank r holds at most `caps[r]` until their weight gradients. None is no limit.
+    """
+    limits, codes = _limits(profile, warmups, caps, flights), _room(profile)
+    if make_order(course_of(profile, factors), limits, codes) >= NEVER:
+        raise _stuck(limits)
+    return _schedule_of(profile, codes)
+
+
+class Searched(NamedTuple):
+    """The best order of a search, its warm-ups and limits of memory, what it takes, and how many orders were made."""
+
+    schedule: Schedule
+    warmups: tuple[int, ...]
+    caps: tuple[int, ...]
+    iteration_s: float
+    bound_s: float
+    num_evaluations: int
+
+
+def searched(
+    profile: Profile, warmups: Sequence[int], caps: Sequence[int], most: int, *, lean: bool = True
+) -> Searched:
+    """Search warm-ups around the given ones, making at most so many orders; `lean` then lowers memory for free."""
+    course, limits = course_of(profile), _limits(profile, warmups, caps, None)
+    bound, codes = least_nanoseconds(profile, course), _room(profile)
+    best, evaluations = search(course, limits, bound, max(1, most), codes)
+    if best >= NEVER:
+        raise _stuck(limits)
+    if lean:
+        _, more = smallest_caps(course, limits, best, codes)
+        evaluations += more
+    schedule = _schedule_of(profile, codes)
+    return Searched(
+        schedule,
+        tuple(limits.warmup.tolist()),
+        tuple(limits.caps.tolist()),
+        best / SECOND,
+        bound / SECOND,
+        evaluations,
+    )
+
+
+def _stuck(limits: Limits) -> BadInput:
+    return BadInput(
+        f"with warm-ups {limits.warmup.tolist()} and room for {limits.caps.tolist()} micro-batches the ranks wait for "
+        "each other; give warm-ups that do not grow along the pipeline, and room for them"
+    )
+
+
+def _limits(
+    profile: Profile, warmups: Sequence[int], caps: Sequence[int] | None, flights: Sequence[int] | None
+) -> Limits:
+    """Limits as the kernels read them."""
+    count = profile.num_microbatches
+    return Limits(
+        np.array(warmups, np.int64),
+        np.array(flights or [count] * profile.num_stages, np.int64),
+        np.array(caps or [count] * profile.num_ranks, np.int64),
+    )
+
+
+def _room(profile: Profile) -> Ints:
+    most = max(map(len, profile.chunks))
+    return np.empty((profile.num_ranks, 3 * most * profile.num_microbatches), np.int64)
+
+
+def _schedule_of(profile: Profile, codes: Ints) -> Schedule:
+    """The schedule in the room of a kernel; where the backward cannot be split, I becomes B and W is dropped."""
+    orders = [
+        row[: 3 * len(stages) * profile.num_microbatches] for row, stages in zip(codes, profile.chunks, strict=True)
+    ]
+    if not profile.can_split:
+        kept = [order[order % 4 != 2] for order in orders]
+        orders = [np.where(order % 4 == 1, order + 2, order) for order in kept]
+    return Schedule(tuple(orders), profile.placement, profile.num_microbatches)

@@ -1,0 +1,205 @@
+"""The guide ranks by what was announced, forgets what is over, and keeps no count of what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from takeup.caching.engines.dask.guide import Guide, News, Options
+from takeup.caching.policies import find_policy
+
+MB = 1_000_000
+
+
+def guide_of(policy: str, **options: float) -> Guide:
+    return Guide(find_policy(policy), 100 * MB, Options(**options))  # type: ignore[arg-type]
+
+
+def hear(guide: Guide, *news: News, num_graphs: int = 1) -> None:
+    guide.heard(news, [], 2, num_graphs)
+
+
+def store(guide: Guide, *keys: Hashable, size_bytes: float = 10 * MB) -> None:
+    for key in keys:
+        guide.stored(key, size_bytes, is_new=True)
+    hear(guide)
+
+
+def victims(guide: Guide) -> Iterator[Hashable]:
+    """Everything in memory, in the order in which it would leave."""
+    while (key := guide.order.victim()) is not None:
+        yield key
+        guide.evicted(key)
+
+
+READS: list[News] = [
+    ("first", 1.0, 1.0, ("a",)),
+    ("second", 2.0, 2.0, ("b",)),
+    ("third", 3.0, 2.0, ("a",)),
+    ("fourth", 4.0, 2.0, ("c",)),
+    ("fifth", 5.0, 3.0, ("a",)),
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("lru", "abcd"),  # in the order in which they came
+        ("lrc", "dbca"),  # 0, 1, 1, 3 readers
+        ("next", "dcba"),  # never, 4, 2, 1
+        ("mrd", "dbca"),  # never, stage 2, stage 2, stage 1
+        ("dag", "dcba"),
+    ],
+)
+def test_the_same_announcements_give_each_policy_its_own_order(policy: str, expected: str) -> None:
+    guide = guide_of(policy)
+    hear(guide, *READS)
+    store(guide, *"abcd")
+
+    assert "".join(map(str, victims(guide))) == expected
+
+
+def test_lerc_drops_the_peer_of_a_lost_block_first() -> None:
+    guide = guide_of("lerc")
+    hear(guide, ("x", 1.0, 0.0, ("a", "b")), ("y", 2.0, 0.0, ("c", "d")))
+    store(guide, *"abc")
+    guide.moved("d", is_lost=True)
+
+    assert guide.order.victim() == "c"
+    guide.moved("d", is_lost=False)
+    assert guide.order.victim() != "c"
+
+
+def test_a_consumer_that_is_over_counts_no_more() -> None:
+    guide = guide_of("next")
+    hear(guide, *READS)
+    store(guide, *"abc")
+    hear(guide, ("first",), ("third",), ("fifth",))
+
+    assert guide.order.victim() == "a"
+
+
+def test_a_finished_task_closes_its_own_group_at_once() -> None:
+    guide = guide_of("lrc")
+    hear(guide, ("t", 1.0, 0.0, ("a",)), ("u", 2.0, 0.0, ("b",)), ("v", 3.0, 0.0, ("b",)))
+    store(guide, "a", "b")
+    guide.started("t", ["a"])
+
+    assert guide.order.victim() == "b"
+    guide.finished("t")
+    assert guide.order.victim() == "a"
+
+
+def test_a_task_that_fails_releases_its_inputs_and_stays_announced() -> None:
+    guide = guide_of("lrc")
+    hear(guide, ("t", 1.0, 0.0, ("a",)))
+    store(guide, "a")
+    guide.started("t", ["a"])
+    guide.ended("t")
+
+    assert guide.now().num_pinned == 0
+    assert guide.table.rc("a") == 1
+
+
+def test_a_task_started_twice_pins_its_inputs_once() -> None:
+    guide = guide_of("lrc")
+    guide.started("t", ["a"])
+    guide.started("t", ["a"])
+    guide.ended("t")
+
+    assert guide.now().num_pinned == 0
+
+
+def test_of_values_without_readers_those_of_an_older_graph_leave_first() -> None:
+    guide = guide_of("dag")
+    hear(guide, num_graphs=1)
+    store(guide, "old")
+    hear(guide, num_graphs=2)
+    guide.stored("new", 10 * MB, is_new=True)
+    hear(guide, num_graphs=2)
+
+    assert list(victims(guide)) == ["old", "new"]
+
+
+def test_of_values_of_the_same_graph_clean_ones_leave_first_then_the_one_used_last() -> None:
+    guide = guide_of("dag")
+    store(guide, "a", "b", "c")
+    guide.stored("clean", 10 * MB, is_new=False)
+    for key in ("clean", "c", "a", "b"):
+        guide.read(key)
+
+    assert list(victims(guide)) == ["clean", "b", "a", "c"]
+
+
+def test_small_values_count_as_tiny_only_below_their_share() -> None:
+    guide = guide_of("next", tiny_share=0.01)
+    store(guide, "small", size_bytes=MB - 1)
+    hear(guide, ("t", 9.0, 0.0, ("small",)), ("u", 1.0, 0.0, ("large",)))
+    store(guide, "large", size_bytes=MB)
+
+    assert guide.order.victim() == "large"
+
+
+def test_a_new_value_is_safe_until_the_scheduler_has_spoken() -> None:
+    guide = guide_of("next")
+    hear(guide, ("t", 1.0, 0.0, ("a",)))
+    store(guide, "a")
+    guide.stored("new", 10 * MB, is_new=True)
+
+    assert (guide.is_unannounced("new"), guide.order.victim()) == (True, "a")
+    hear(guide)
+    assert (guide.is_unannounced("new"), guide.order.victim()) == (False, "new")
+
+
+def test_positions_count_in_steps_that_touch_as_much_as_memory_holds() -> None:
+    guide = guide_of("dag")
+    for number in range(16):
+        guide.started(number, [])
+        guide.finished(number)
+        store(guide, number, size_bytes=10 * MB)
+
+    assert guide._ranks.capacity_bytes == pytest.approx(100 / (10 * 15 / 16) * 2)
+
+
+def test_nothing_is_left_when_all_is_deleted_and_over() -> None:
+    guide = guide_of("lerc")
+    hear(guide, ("x", 1.0, 0.0, ("a", "elsewhere")), ("y", 2.0, 0.0, ("a", "b")))
+    store(guide, *"ab")
+    guide.started("x", ["a", "elsewhere"])
+    guide.moved("elsewhere", is_lost=True)
+    guide.finished("x")
+    guide.deleted("a")
+    guide.deleted("b")
+    hear(guide, ("y",))
+
+    assert (guide._values, guide._groups_of, guide._running) == ({}, {}, {})
+    table = guide.table
+    assert (table._groups, table._groups_of, table._in_memory, table._erc, table._size_bytes) == ({}, {}, {}, {}, {})
+
+
+@given(st.permutations([*READS, ("first",), ("second",), ("third",), ("fourth",), ("fifth",)]))
+def test_in_whatever_order_news_come_counts_are_those_of_what_is_open(news: list[News]) -> None:
+    guide = guide_of("lrc")
+    store(guide, *"abc")
+    hear(guide, *news)
+    still_open = [entry for at, entry in enumerate(news) if len(entry) > 1 and (entry[0],) not in news[at:]]
+
+    assert guide.now().num_open_consumers == len(still_open)
+    for block in "abc":
+        assert guide.table.rc(block) == sum(len(entry) == 4 and entry[3] == (block,) for entry in still_open)
+
+
+def test_counts_tell_evictions_with_readers_from_others() -> None:
+    guide = guide_of("lrc")
+    hear(guide, ("t", 1.0, 0.0, ("a",)))
+    store(guide, "a", "b")
+    guide.read("a")
+    list(victims(guide))
+    guide.stored("a", 10 * MB, is_new=False)
+    counts = guide.now()
+
+    assert (counts.num_evictions, counts.num_evictions_with_readers) == (2, 1)
+    assert (counts.num_hits, counts.num_misses) == (1, 1)

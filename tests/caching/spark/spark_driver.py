@@ -1,0 +1,73 @@
+"""A driver program that tests talk to: one line of JSON in, one application, lines of JSON out.
+
+One process runs all applications one after the other, so that only the first pays for the start of a JVM.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from takeup.caching.engines.spark import configure, counters
+
+QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "700m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.memory.fraction": "0.12",
+    "spark.locality.wait": "0",
+}
+
+
+def say(**answer: Any) -> None:
+    print("answer " + json.dumps(answer), flush=True)
+
+
+def run(order: dict[str, Any]) -> None:
+    """One application: `calls` are static methods of the workloads with their arguments."""
+    builder = SparkSession.builder.appName("takeup test").master(order["master"])
+    for name, value in {**QUIET, **order.get("conf", {})}.items():
+        builder = builder.config(name, value)
+    if order.get("policy"):
+        builder = configure(builder, order["policy"], order.get("profile"), order.get("counters_file"))
+    for name, value in order.get("overrides", {}).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    try:
+        workloads = session._jvm.io.takeup.bench.Workloads  # type: ignore[union-attr]
+        context = session.sparkContext._jsc.sc()
+        say(running=True)
+        results = []
+        for name, *arguments in order["calls"]:
+            if name == "sleep":
+                time.sleep(arguments[0])
+            else:
+                results.append(getattr(workloads, name)(context, *arguments))
+        counts = counters(session) if order.get("policy") else None
+        say(results=results, counts={} if counts is None else {n: getattr(counts, n) for n in counts.__slots__})
+    finally:
+        session.stop()
+        SparkSession.builder._options.clear()
+
+
+def main() -> None:
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            run(order)
+        except Exception as error:
+            say(error=f"{type(error).__name__}: {error}"[:600])
+
+
+if __name__ == "__main__":
+    main()

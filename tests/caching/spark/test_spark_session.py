@@ -1,0 +1,122 @@
+"""The settings that bring the plug-in into a session, without starting one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from takeup.caching.engines.spark import session
+from takeup.caching.engines.spark.session import PLUGIN, POLICIES, configure, counters, settings
+from takeup.errors import BadInput, UnknownName
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'takeup[spark]'")
+
+
+class Builder:
+    """As much of a session builder as `configure` touches."""
+
+    def __init__(self, **options: str) -> None:
+        self._options = {name.replace("_", "."): value for name, value in options.items()}
+
+    def config(self, name: str, value: str) -> Builder:
+        self._options[name] = value
+        return self
+
+
+@pytest.fixture(autouse=True)
+def _jar_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "jar", lambda: Path("/jars/takeup-spark.jar"))
+    monkeypatch.setattr(session, "_show_to_running_jvm", lambda path: None)
+
+
+def test_the_builder_gets_jar_plug_in_and_policy() -> None:
+    builder = configure(Builder(), policy="lerc+admission")
+
+    assert builder._options == {
+        "spark.jars": "/jars/takeup-spark.jar",
+        "spark.plugins": PLUGIN,
+        "spark.takeup.policy": "lerc+admission",
+    }
+
+
+def test_jars_and_plug_ins_of_the_user_are_kept() -> None:
+    builder = configure(Builder(spark_jars="/my.jar", spark_plugins="my.Plugin"))
+
+    assert builder._options["spark.jars"] == "/my.jar,/jars/takeup-spark.jar"
+    assert builder._options["spark.plugins"] == f"my.Plugin,{PLUGIN}"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("spark.jars", "--jars /a.jar,/b.jar pyspark-shell"),
+        ("spark.jars", "--conf spark.jars=/a.jar,/b.jar pyspark-shell"),
+        ("spark.plugins", "--conf spark.plugins=/a.jar,/b.jar pyspark-shell"),
+    ],
+)
+def test_what_the_environment_says_is_kept_too(name: str, arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", arguments)
+
+    builder = configure(Builder())
+
+    assert builder._options[name].startswith("/a.jar,/b.jar,")
+
+
+def test_configuring_twice_adds_nothing_twice() -> None:
+    builder = configure(configure(Builder()), policy="lrc")
+
+    assert builder._options["spark.jars"] == "/jars/takeup-spark.jar"
+    assert builder._options["spark.plugins"] == PLUGIN
+    assert builder._options["spark.takeup.policy"] == "lrc"
+
+
+def test_files_are_handed_over_with_their_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    values = settings("dag", profile="app.profile", counters_file=Path("counters.json"))
+
+    assert values["spark.takeup.profile"] == str(tmp_path / "app.profile")
+    assert values["spark.takeup.counters"] == str(tmp_path / "counters.json")
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "lrc+admission", "dag-admission"])
+def test_every_policy_of_the_plug_in_is_accepted(policy: str) -> None:
+    assert settings(policy)["spark.takeup.policy"] == policy
+
+
+def test_an_unknown_policy_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'lerc'"):
+        settings("lercc")
+
+
+@pytest.mark.parametrize("policy", ["lrc+profile", "dag+", "lerc-grace"])
+def test_an_unknown_option_of_a_policy_is_refused(policy: str) -> None:
+    with pytest.raises(BadInput, match="the only option"):
+        settings(policy)
+
+
+def test_a_running_session_is_too_late_for_a_plug_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark import SparkContext
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", object())
+
+    with pytest.raises(BadInput, match="stop"):
+        configure(Builder())
+
+
+def _session(answer: str | None) -> SimpleNamespace:
+    plugin = SimpleNamespace(TakeupPlugin=SimpleNamespace(counters=lambda: answer))
+    return SimpleNamespace(_jvm=SimpleNamespace(io=SimpleNamespace(takeup=SimpleNamespace(spark=plugin))))
+
+
+def test_a_session_without_the_plug_in_has_no_counters() -> None:
+    with pytest.raises(BadInput, match="without the plug-in"):
+        counters(_session(None))  # type: ignore[arg-type]
+
+
+def test_the_counters_of_a_session_are_those_of_its_driver() -> None:
+    counts = counters(_session('{"policy": "mrd", "is_active": true, "puts": 7}'))  # type: ignore[arg-type]
+
+    assert (counts.policy, counts.puts) == ("mrd", 7)

@@ -1,0 +1,263 @@
+"""The scheduling pass in plain Python: slow, whole GPUs only, and without any array. The kernels must agree with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+
+from takeup.cluster.fleet import rules as rule
+from takeup.cluster.fleet.rules import Rules
+from takeup.cluster.model import Grade, Job, Kind, Run, State
+
+Event = tuple[str, str, tuple[str, ...] | str]
+
+
+def fragments(free: int, artifact: bool = False) -> float:
+    """GPUs that requests for two, four and eight cannot use, weighted by how common they are."""
+    mix = {2: 0.10, 4: 0.05, 8: 0.50}
+    return sum(share * (free - free // size if artifact else free % size) for size, share in mix.items())
+
+
+@dataclass
+class Plan:
+    """Who leaves, and the node of each worker so far."""
+
+    victims: set[str] = field(default_factory=set)
+    nodes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class PlainPass:
+    """One pool of a state under rules; `quota_gpus` holds for every promise."""
+
+    state: State
+    rules: Rules
+    quota_gpus: float
+    log: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.now_s = self.state.now_s
+        self.runs = {run.job.id: run for run in self.state.runs}
+        self.sizes = {node.name: node.num_gpus if node.healthy else 0 for node in self.state.nodes}
+        jobs = [run.job for run in self.state.runs] + [wait.job for wait in self.state.waiting]
+        jobs.sort(key=lambda job: (job.submit_s, job.id))
+        self.number = {job.id: number for number, job in enumerate(jobs)}
+        self.since_s = {wait.job.id: wait.since_s for wait in self.state.waiting}
+        self.evicted = {wait.job.id: wait.num_evictions for wait in self.state.waiting}
+        self.waiting = [wait.job for wait in self.state.waiting]
+
+    def decide(self) -> list[Event]:
+        """High-priority jobs, then spot jobs, or all in one line."""
+        kinds: list[tuple[Kind, ...]] = [(Kind.HIGH, Kind.SPOT)] if self.rules.one_queue else [(Kind.HIGH,), (Kind.SPOT,)]
+        for group in kinds:
+            first = group[0]
+            order = self.rules.high_order if first == Kind.HIGH else self.rules.spot_order
+            failure = self.rules.high_failure if first == Kind.HIGH else self.rules.spot_failure
+            self.serve(sorted((j for j in self.waiting if j.kind in group), key=lambda j: self.key(j, order)), failure)
+        return self.log
+
+    def key(self, job: Job, order: int) -> tuple[float, ...]:
+        if order == rule.BY_ARRIVAL:
+            return (self.number[job.id],)
+        return (-job.gpus_per_worker, job.num_workers if job.kind == Kind.SPOT else 0, self.number[job.id])
+
+    def serve(self, queue: list[Job], failure: int) -> None:
+        """No pruning here: whoever asks for as much as a job that failed must fail by itself."""
+        for job in queue:
+            if not self.start(job) and failure == rule.STOP:
+                return
+
+    def start(self, job: Job) -> bool:
+        grade = Grade.HIGH if job.kind == Kind.HIGH else self.terms(job)
+        if grade is None:
+            return False
+        nodes = None if job.kind == Kind.HIGH and self.rules.straight else self.place(job)
+        if nodes is None and job.kind == Kind.HIGH and self.rules.victims != rule.NOBODY:
+            nodes = self.make_room(job)
+        if nodes is None:
+            return False
+        self.runs[job.id] = Run(job, nodes, self.now_s, grade, self.now_s)
+        self.waiting.remove(job)
+        self.log.append(("start", job.id, nodes))
+        return True
+
+    def terms(self, job: Job) -> Grade | None:
+        if not self.rules.uses_quota:
+            return Grade.OPPORTUNISTIC
+        held = sum(run.job.num_gpus for run in self.runs.values() if run.grade == Grade.GUARANTEED)
+        if held + job.num_gpus <= self.quota_gpus and (job.guarantee_h > 0 or not self.rules.opportunistic):
+            return Grade.GUARANTEED
+        cooled = not self.evicted[job.id] or self.now_s - self.since_s[job.id] >= self.rules.cool_down_s
+        return Grade.OPPORTUNISTIC if self.rules.opportunistic and cooled else None
+
+    def held(self, node: str, kind: Kind | None = None) -> int:
+        chosen = (run for run in self.runs.values() if kind is None or run.job.kind == kind)
+        return int(sum(run.nodes.count(node) * run.job.gpus_per_worker for run in chosen))
+
+    def place(self, job: Job) -> tuple[str, ...] | None:
+        taken: dict[str, int] = dict.fromkeys(self.sizes, 0)
+        nodes: list[str] = []
+        asked = int(job.gpus_per_worker)
+        for _ in range(job.num_workers):
+            idle = {name: size - self.held(name) - taken[name] for name, size in self.sizes.items()}
+            fitting = [name for name in idle if idle[name] >= asked]
+            if not fitting:
+                return None
+            best = min(fitting, key=lambda name: self.score(job, name, idle[name], taken[name]))
+            taken[best] += asked
+            nodes.append(best)
+        return tuple(nodes)
+
+    def score(self, job: Job, node: str, idle: int, taken: int) -> float:
+        asked = int(job.gpus_per_worker)
+        if self.rules.score == rule.BEST_FIT:
+            return idle
+        if self.rules.score == rule.PACKED:
+            return 100 * (idle + 1) - self.held(node, job.kind) - taken
+        artifact = self.rules.score == rule.FRAGMENT_ARTIFACT
+        return fragments(idle - asked, artifact) - fragments(idle, artifact)
+
+    def make_room(self, job: Job) -> tuple[str, ...] | None:
+        plan = self.newest(job) if self.rules.victims == rule.NEWEST else self.node_by_node(job)
+        if plan is None:
+            return None
+        for name in sorted(plan.victims, key=self.number.__getitem__):
+            victim = self.runs.pop(name)
+            self.log.append(("evict", name, job.id))
+            self.waiting.append(victim.job)
+            self.since_s[name], self.evicted[name] = self.now_s, victim.num_evictions + 1
+        return tuple(plan.nodes)
+
+    def idle(self, node: str, plan: Plan, asked: int) -> int:
+        staying = [run for name, run in self.runs.items() if name not in plan.victims]
+        used = sum(run.nodes.count(node) * run.job.gpus_per_worker for run in staying)
+        return int(self.sizes[node] - used - plan.nodes.count(node) * asked)
+
+    def evictable(self, plan: Plan) -> list[str]:
+        spot = [name for name, run in self.runs.items() if run.job.kind == Kind.SPOT and name not in plan.victims]
+        old = [name for name in spot if self.now_s - self.runs[name].start_s >= self.rules.min_runtime_s]
+        return sorted(old, key=self.number.__getitem__)
+
+    def node_by_node(self, job: Job) -> Plan | None:
+        plan, asked = Plan(), int(job.gpus_per_worker)
+        for _ in range(job.num_workers):
+            choices = [(*self.choose(node, asked, plan), node) for node in self.sizes]
+            possible = [choice for choice in choices if choice[0] is not None]
+            if not possible:
+                return None
+            _prices, victims, node = min(possible, key=lambda choice: choice[0] or ())
+            plan.victims |= victims
+            plan.nodes.append(node)
+        return plan
+
+    def choose(self, node: str, asked: int, plan: Plan) -> tuple[tuple[float, float] | None, set[str]]:
+        here = [name for name in self.evictable(plan) if node in self.runs[name].nodes]
+        idle = self.idle(node, plan, asked)
+        room = self.sizes[node] - self.held(node, Kind.HIGH) - plan.nodes.count(node) * asked
+        if room < asked:
+            return None, set()
+        if self.rules.victims == rule.CHEAPEST:
+            return self.cheapest(node, here, idle, asked, room)
+        victims = set() if idle >= asked else self.in_order(node, here, asked - idle)
+        if victims is None:
+            return None, set()
+        return self.prices(victims, room, asked), victims
+
+    def gpus(self, names: set[str], node: str) -> int:
+        return int(sum(self.runs[n].nodes.count(node) * self.runs[n].job.gpus_per_worker for n in names))
+
+    def lost(self, name: str) -> float:
+        return self.runs[name].job.num_gpus * (self.now_s - self.runs[name].saved_s)
+
+    def price(self, name: str) -> float:
+        run = self.runs[name]
+        restart_s = 40 if run.job.num_gpus <= 8 else 60
+        cost = self.lost(name) + restart_s * run.job.num_gpus + self.rules.victim_price_gpu_s
+        cost *= 1 + self.rules.repeat_price_share * run.num_evictions
+        cost += 1e12 if run.grade == Grade.GUARANTEED else 0
+        return cost + (1e9 if run.num_evictions >= self.rules.max_evictions else 0)
+
+    def cheapest(
+        self, node: str, here: list[str], idle: int, asked: int, room: int
+    ) -> tuple[tuple[float, float] | None, set[str]]:
+        best: tuple[float, set[str]] | None = None
+        before = self.rules.fragment_price_gpu_s * fragments(max(idle, 0))
+        for bits in product((0, 1), repeat=len(here)):
+            chosen = {name for name, bit in zip(reversed(here), bits, strict=True) if bit}
+            left = idle + self.gpus(chosen, node) - asked
+            if left >= 0:
+                cost = sum(self.price(name) for name in here if name in chosen)
+                total = cost + self.rules.fragment_price_gpu_s * fragments(left) - before
+                if best is None or total < best[0]:
+                    best = total, chosen
+        return (None, set()) if best is None else ((best[0], float(room)), best[1])
+
+    def in_order(self, node: str, here: list[str], missing: int) -> set[str] | None:
+        if self.gpus(set(here), node) < missing:
+            return None
+        run, how = self.runs, self.rules.victims
+        if how == rule.TWO_POINTERS:
+            return self.two_pointers(node, sorted(here, key=lambda name: -self.lost(name)), missing)
+        if how == rule.FEWEST:
+            chosen = set(here)
+            for name in sorted(here, key=lambda name: run[name].start_s):
+                if self.gpus(chosen - {name}, node) >= missing:
+                    chosen.discard(name)
+            return chosen
+        sign = {rule.LARGEST_FIRST: -1, rule.SMALLEST_FIRST: 1}.get(how, 0)
+        chosen = set()
+        for name in sorted(here, key=lambda name: sign * run[name].job.num_gpus if sign else run[name].start_s):
+            if self.gpus(chosen, node) < missing:
+                chosen.add(name)
+        return chosen
+
+    def two_pointers(self, node: str, names: list[str], missing: int) -> set[str]:
+        """As printed: G is what would be idle; remove jobs from it while enough is left."""
+        total, victims = self.gpus(set(names), node), set()
+        ends = [0, len(names) - 1]
+        while ends[0] <= ends[1]:
+            for side, step in ((0, 1), (1, -1)):
+                while ends[0] <= ends[1] and total - self.gpus({names[ends[side]]}, node) >= missing:
+                    total -= self.gpus({names[ends[side]]}, node)
+                    ends[side] += step
+                if ends[0] <= ends[1]:
+                    victims.add(names[ends[side]])
+                    ends[side] += step
+        return victims
+
+    def prices(self, victims: set[str], room: int, asked: int) -> tuple[float, float]:
+        how = self.rules.victims
+        if how == rule.FEWEST:
+            earliest_s = min((self.runs[name].start_s for name in victims), default=float("inf"))
+            return len(victims), -earliest_s
+        if how == rule.FRAGMENT_NODE:
+            return fragments(room - asked) - fragments(room), 0
+        if how == rule.TWO_POINTERS:
+            window = len(self.sizes) * next(iter(self.state.nodes)).num_gpus * 744 * 3600
+            lost = sum(self.lost(name) for name in sorted(victims, key=self.number.__getitem__))
+            return room, 1e-4 * len(victims) + 5 * lost / window
+        shares = sum(1 / self.runs[name].job.num_workers for name in victims)
+        return room, 0 if how == rule.TIGHTEST else shares
+
+    def newest(self, job: Job) -> Plan | None:
+        plan, asked = Plan(), int(job.gpus_per_worker)
+
+        def fits() -> bool:
+            return sum(max(0, self.idle(node, plan, asked)) // asked for node in self.sizes) >= job.num_workers
+
+        order = sorted(self.evictable(plan), key=lambda name: -self.runs[name].start_s)
+        for name in order:
+            if fits():
+                break
+            plan.victims.add(name)
+        if not fits():
+            return None
+        for name in reversed(order):
+            if name in plan.victims:
+                plan.victims.discard(name)
+                if not fits():
+                    plan.victims.add(name)
+        for _ in range(job.num_workers):
+            idle = {node: self.idle(node, plan, asked) for node in self.sizes}
+            plan.nodes.append(min((node for node in idle if idle[node] >= asked), key=idle.__getitem__))
+        return plan
