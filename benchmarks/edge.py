@@ -225,7 +225,7 @@ def measure(play: bool) -> Report:
     with progress("benchmark edge", len(DEVICES) + NUM_TIGHT + 4 + 2 * play) as tick:
         parts = [paper_cells(tick), tight_cells(tick), large_cells(tick)] + ([played_cells(tick)] if play else [])
     command = f"python benchmarks/edge.py{' --play' if play else ''}"
-    packages = versions(("takeup", "numpy", "scipy", "numba", "ortools"))
+    packages = versions(("takeup", "numpy", "scipy", "numba"))
     return Report(
         title="Edge: gaps and times of plans for offloading",
         domain="edge",

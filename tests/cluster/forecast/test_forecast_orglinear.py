@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from takeup.cluster.policies.gfs.forecast import make_forecaster
+from takeup.cluster.policies.gfs.forecast import make_forecaster, orglinear
 from takeup.cluster.policies.gfs.forecast.orglinear import OrgLinear
 from takeup.errors import BadInput, MissingEngine
 
@@ -50,7 +50,8 @@ def test_without_torch_training_names_the_extra() -> None:
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="needs the package torch")
-def test_training_is_the_same_for_the_same_seed_and_starts_where_the_last_one_ended() -> None:
+def test_training_is_the_same_for_the_same_seed_and_goes_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orglinear, "NUM_EPOCHS", 2)
     import_module("torch").set_num_threads(1)
     first, second = fed(850), fed(850)
 

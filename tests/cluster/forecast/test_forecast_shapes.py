@@ -13,7 +13,7 @@ from takeup.cluster.policies.gfs.forecast.mixture import pinball
 from takeup.cluster.policies.gfs.forecast.persistence import Persistence
 
 Floats = npt.NDArray[np.float64]
-NUM_HOURS, START, SEED = 1300, 600, 1
+NUM_HOURS, START, SEED = 1500, 672, 1
 SCOPE = Scope(levels=(0.5, 0.9))
 
 

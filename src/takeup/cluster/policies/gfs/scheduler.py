@@ -2,9 +2,10 @@
 
 Duan et al., ASPLOS 2026, the preemptive task scheduler. `GFS_PUBLISHED` is the scheduler as printed: victims on the
 tightest nodes, spot jobs only inside the quota. `GFS` goes further. Spot jobs beyond the quota run on idle GPUs
-without a promise, so that a cautious forecast leaves nothing idle; they are evicted first. Victims are looked for on
-all nodes and in all combinations. An evicted job waits a while before it runs without a promise again, costs more each
-time, and whoever waits for long goes first. `GFS_NOTICE` asks victims to save their work before they leave.
+without a promise, so that a cautious forecast leaves nothing idle; they are evicted first. High-priority jobs gather on
+nodes as if spot jobs were not there. Victims are looked for on all nodes and in all combinations. An evicted job waits
+a while before it runs without a promise again, costs more each time, and whoever waits for long goes first.
+`GFS_NOTICE` asks victims to save their work before they leave.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from takeup.cluster.fleet.rules import (
     BEST_FIT,
     BY_SIZE,
     CHEAPEST,
+    GATHERED,
     PACKED,
     TIGHTEST,
     TRY_SMALLER,
@@ -32,6 +34,7 @@ GFS_PUBLISHED = Rules(
     uses_quota=True,
 )
 GFS = GFS_PUBLISHED._replace(
+    score=GATHERED,
     victims=CHEAPEST,
     opportunistic=True,
     cool_down_s=600.0,

@@ -1,0 +1,78 @@
+"""The reproduction of joint offloading: every curve and gap, and that its checks can fail."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from takeup.core.report import Report, Table
+from takeup.edge.traces.generators import paper_setting
+from takeup.papers import numbers, reproduce
+from takeup.papers.edge.samples import mean_check, run_all
+
+EXPECTED = numbers("edge")
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return reproduce("edge", quiet=True)
+
+
+def table(report: Report, title: str) -> Table:
+    return next(table for table in report.tables if table.title == title)
+
+
+def column(report: Report, title: str, name: str) -> list[float]:
+    found = table(report, title)
+    place = [column.name for column in found.columns].index(name)
+    return [float(str(row[place])) for row in found.rows]
+
+
+def test_every_check_holds(report: Report) -> None:
+    assert [check.name for check in report.checks if not check.holds] == []
+
+
+def test_nothing_is_said_to_be_printed_in_the_paper(report: Report) -> None:
+    assert {check.source for check in report.checks} == {"measured", "bar"}
+
+
+def test_every_measured_mean_is_compared(report: Report) -> None:
+    names = {check.name for check in report.checks}
+    expected = {
+        f"{kind} of {policy}, {axis} {value}"
+        for part, axis in (("figure_2", "num_devices"), ("cpu_sweep", "edge_mhz"), ("radio_sweep", "num_subcarriers"))
+        for kind, key in (("energy", "energy_j"), ("accepted", "accepted"))
+        for policy in EXPECTED[part].get(key, {})
+        for value in EXPECTED[part][axis]
+    }
+
+    assert len(expected) == 92
+    assert expected <= names
+
+
+@pytest.mark.parametrize("better, worse", [("exact", "joint_plus"), ("joint_plus", "joint"), ("joint", "radio_first")])
+def test_the_curves_lie_in_the_order_of_the_figure(report: Report, better: str, worse: str) -> None:
+    title = "Figure 2: mean energy by number of devices"
+    lower, upper = column(report, title, better), column(report, title, worse)
+
+    assert all(low <= high * (1 + 1e-9) for low, high in zip(lower, upper, strict=True))
+
+
+def test_the_joint_gain_vanishes_where_the_cpu_is_plentiful(report: Report) -> None:
+    radio, joint = (
+        np.array(column(report, "Accepted requests by CPU speed", name)) for name in ("radio_first", "joint")
+    )
+
+    assert (joint - radio).argmax() not in {len(joint) - 1, len(joint) - 2}
+    assert joint[-1] - radio[-1] < 0.1
+
+
+def test_a_mean_that_is_far_off_fails() -> None:
+    ours = run_all([paper_setting(np.random.default_rng(seed), 5) for seed in range(20)], ["joint"])["joint"]
+    near, far = (
+        mean_check("energy", ours.energy_j, mean, errors=3.5, unit="J", source="measured")
+        for mean in (float(ours.energy_j.mean()) + 0.01, float(ours.energy_j.mean()) + 5.0)
+    )
+
+    assert near.holds
+    assert not far.holds
