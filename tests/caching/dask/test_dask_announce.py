@@ -17,6 +17,10 @@ class Thing:
         self.__dict__.update(attributes)
 
 
+def stand_in(**attributes: Any) -> Any:
+    return Thing(**attributes)
+
+
 class Desk:
     """An announcer at its scheduler, and every message it sent."""
 
@@ -25,7 +29,7 @@ class Desk:
         self.calls: list[tuple[Any, ...]] = []
         loop = Thing(time=lambda: 0.0, call_later=lambda delay_s, *call: self.calls.append(call))
         workers = {name: Thing(address=name, has_what=set()) for name in ("w1", "w2")}
-        self.scheduler: Any = Thing(
+        self.scheduler = stand_in(
             tasks={},
             workers=workers,
             stream_comms=dict.fromkeys(workers),

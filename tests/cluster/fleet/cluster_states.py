@@ -37,7 +37,8 @@ def _job(number: int, chance: np.random.Generator, shared: bool) -> Job:
 
 def _places(job: Job, free: dict[str, int], chance: np.random.Generator) -> tuple[str, ...]:
     """Nodes with room for all workers, taken from `free`; none if there is too little."""
-    asked, found = max(1, int(job.gpus_per_worker)), []
+    asked = max(1, int(job.gpus_per_worker))
+    found: list[str] = []
     for _ in range(job.num_workers):
         fitting = [name for name in free if free[name] >= asked]
         if not fitting:

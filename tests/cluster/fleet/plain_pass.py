@@ -48,7 +48,9 @@ class PlainPass:
 
     def decide(self) -> list[Event]:
         """High-priority jobs, then spot jobs, or all in one line."""
-        kinds: list[tuple[Kind, ...]] = [(Kind.HIGH, Kind.SPOT)] if self.rules.one_queue else [(Kind.HIGH,), (Kind.SPOT,)]
+        kinds: list[tuple[Kind, ...]] = (
+            [(Kind.HIGH, Kind.SPOT)] if self.rules.one_queue else [(Kind.HIGH,), (Kind.SPOT,)]
+        )
         for group in kinds:
             first = group[0]
             order = self.rules.high_order if first == Kind.HIGH else self.rules.spot_order
@@ -112,7 +114,9 @@ class PlainPass:
         asked = int(job.gpus_per_worker)
         if self.rules.score == rule.BEST_FIT:
             return idle
-        if self.rules.score == rule.PACKED:
+        if self.rules.score == rule.GATHERED and job.kind == Kind.HIGH:
+            return 100 * (self.sizes[node] - self.held(node, Kind.HIGH) - taken) + idle + 0.495
+        if self.rules.score in (rule.PACKED, rule.GATHERED):
             return 100 * (idle + 1) - self.held(node, job.kind) - taken
         artifact = self.rules.score == rule.FRAGMENT_ARTIFACT
         return fragments(idle - asked, artifact) - fragments(idle, artifact)
@@ -148,7 +152,34 @@ class PlainPass:
             _prices, victims, node = min(possible, key=lambda choice: choice[0] or ())
             plan.victims |= victims
             plan.nodes.append(node)
+        if self.rules.victims == rule.CHEAPEST and job.num_workers > 1:
+            self.spare_unneeded(job, plan)
         return plan
+
+    def fits(self, job: Job, plan: Plan) -> bool:
+        asked = int(job.gpus_per_worker)
+        return sum(max(0, self.idle(node, plan, asked)) // asked for node in self.sizes) >= job.num_workers
+
+    def seat_tightly(self, job: Job, plan: Plan) -> None:
+        asked = int(job.gpus_per_worker)
+        for _ in range(job.num_workers):
+            idle = {node: self.idle(node, plan, asked) for node in self.sizes}
+            plan.nodes.append(min((node for node in idle if idle[node] >= asked), key=idle.__getitem__))
+
+    def spare_unneeded(self, job: Job, plan: Plan) -> None:
+        kept, plan.nodes = plan.nodes, []
+        before = len(plan.victims)
+        self.put_back(job, plan, sorted(plan.victims, key=lambda name: (-self.price(name), self.number[name])))
+        if len(plan.victims) == before:
+            plan.nodes = kept
+        else:
+            self.seat_tightly(job, plan)
+
+    def put_back(self, job: Job, plan: Plan, names: list[str]) -> None:
+        for name in names:
+            plan.victims.discard(name)
+            if not self.fits(job, plan):
+                plan.victims.add(name)
 
     def choose(self, node: str, asked: int, plan: Plan) -> tuple[tuple[float, float] | None, set[str]]:
         here = [name for name in self.evictable(plan) if node in self.runs[name].nodes]
@@ -240,24 +271,14 @@ class PlainPass:
         return room, 0 if how == rule.TIGHTEST else shares
 
     def newest(self, job: Job) -> Plan | None:
-        plan, asked = Plan(), int(job.gpus_per_worker)
-
-        def fits() -> bool:
-            return sum(max(0, self.idle(node, plan, asked)) // asked for node in self.sizes) >= job.num_workers
-
+        plan = Plan()
         order = sorted(self.evictable(plan), key=lambda name: -self.runs[name].start_s)
         for name in order:
-            if fits():
+            if self.fits(job, plan):
                 break
             plan.victims.add(name)
-        if not fits():
+        if not self.fits(job, plan):
             return None
-        for name in reversed(order):
-            if name in plan.victims:
-                plan.victims.discard(name)
-                if not fits():
-                    plan.victims.add(name)
-        for _ in range(job.num_workers):
-            idle = {node: self.idle(node, plan, asked) for node in self.sizes}
-            plan.nodes.append(min((node for node in idle if idle[node] >= asked), key=idle.__getitem__))
+        self.put_back(job, plan, [name for name in reversed(order) if name in plan.victims])
+        self.seat_tightly(job, plan)
         return plan

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from takeup.cluster.fleet.fast.books import enqueue, nominate, resume
 from takeup.cluster.fleet.fast.place import calm_down
 from takeup.cluster.fleet.layout import NUM_RUNNING, NUM_WAITING_HIGH, NUM_WAITING_SPOT, Fleet, Jobs, empty_fleet
-from takeup.cluster.fleet.rules import PACKED, Rules
+from takeup.cluster.fleet.rules import GATHERED, PACKED, Rules
 from takeup.cluster.model import Eviction, Grade, Job, Node, Quota, Run, State, Waiting
 from takeup.errors import BadInput
 
@@ -74,7 +74,7 @@ def from_state(state: State, pool: str, rules: Rules) -> Snapshot:
         enqueue(fleet, numbers[name], float(wait.since_s), rules)
         if state.nominations.get(name):
             nominate(fleet, numbers[name], _numbers(state.nominations[name], number_of, wait.job))
-    if rules.score == PACKED and state.evictions:
+    if rules.score in (PACKED, GATHERED) and state.evictions:
         _note_calm(fleet, state, number_of)
     return Snapshot(fleet, tuple(jobs), tuple(node.name for node in nodes))
 

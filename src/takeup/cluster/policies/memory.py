@@ -61,7 +61,8 @@ class Memory:
         spot = [run for run in runs if run.grade != Grade.HIGH]
         waits = [it for it in state.waiting if it.job.pool == pool and it.job.kind == Kind.SPOT]
         names = tuple(self.organisations)
-        table = np.array([[hour[name] for name in names] for hour in self.hours], np.float64).reshape(-1, len(names))
+        rows = [[hour[name] for name in names] for hour in self.hours]
+        table = np.array(rows, np.float64).reshape(len(rows), len(names))
         capacity = float(sum(node.num_gpus for node in nodes))
         busy = {name for run in runs for name in run.nodes}
         kept, broken = self.num_kept, self.num_broken

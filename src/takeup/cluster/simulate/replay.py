@@ -62,12 +62,12 @@ class Ruled(Protocol):
 
 def replay(workload: Workload, scheduler: Ruled, from_s: float = 0.0, to_s: float | None = None) -> Outcome:
     """Replay everything; the window [from_s, to_s) is what metrics are about (default: until the last submission)."""
+    if workload.num_jobs and workload.job_submit_s[0] < 0:
+        raise BadInput(f"the first job comes at {workload.job_submit_s[0]:g} s; count time from 0")
     last_s = float(workload.job_submit_s[-1]) if workload.num_jobs else 0.0
     end_s = float(np.ceil((last_s + 1) / 3600) * 3600) if to_s is None else to_s
     if not 0 <= from_s < end_s:
         raise BadInput(f"the window runs from {from_s:g} s to {end_s:g} s; it must not start below 0 or end before it")
-    if workload.num_jobs and workload.job_submit_s[0] < 0:
-        raise BadInput(f"the first job comes at {workload.job_submit_s[0]:g} s; count time from 0")
     lives = [_Life.of(workload, number, scheduler, end_s) for number in range(len(workload.pools))]
     for life in lives:
         life.live()

@@ -1,12 +1,14 @@
 """Numba kernels: room for a whole gang. Nobody is evicted before every worker has a node in the plan.
 
 How it works. Worker after worker takes the node where it costs least. Prices of nodes are kept, and worked out again
-only where something changed: on the node just used, and wherever an agreed victim had workers.
+only where something changed: on the node just used, and wherever an agreed victim had workers. A victim that was
+agreed for one worker may free enough for others too; in the end those who are not needed after all stay.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from takeup.cluster.fleet.fast.victims import (
     AGREED,
@@ -15,14 +17,17 @@ from takeup.cluster.fleet.fast.victims import (
     freed,
     idle_in_plan,
     is_evictable,
+    price,
     room_in_plan,
     unmark,
 )
 from takeup.cluster.fleet.layout import NUM_RUNNING, Fleet
-from takeup.cluster.fleet.rules import NEWEST, Rules
+from takeup.cluster.fleet.rules import CHEAPEST, NEWEST, Rules
 from takeup.core.compiled import inner
 
-__all__ = ["forget_plan", "plan_gang"]
+__all__ = ["agreed_victims", "forget_plan", "plan_gang"]
+
+Ints = npt.NDArray[np.int64]
 
 
 @inner
@@ -36,6 +41,8 @@ def plan_gang(fleet: Fleet, job: int, now_s: float, rules: Rules) -> bool:
         done = _plan_newest(fleet, it.workers, asked, now_s, rules)
     else:
         done = _plan_nodes(fleet, it.workers, asked, now_s, rules)
+        if done and rules.victims == CHEAPEST and it.workers > 1:
+            _put_back_unneeded(fleet, it.workers, asked, now_s, rules)
     if not done:
         forget_plan(fleet)
     return done
@@ -88,7 +95,7 @@ def _best_node(fleet: Fleet, asked: int, now_s: float, rules: Rules) -> int:
             count, it.price, it.second = choose(fleet, node, asked, now_s, rules)
             unmark(fleet, count)
             it.stale = 0
-        if it.price < lowest or (it.price == lowest and it.second < lowest_second):
+        if it.price < lowest or (it.price == lowest < np.inf and it.second < lowest_second):
             best, lowest, lowest_second = node, it.price, it.second
     return best
 
@@ -138,14 +145,55 @@ def _plan_newest(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules
         return False
     for place in range(num_looked - 1, -1, -1):
         if fleet.jobs[order[place]].mark == AGREED:
-            _put_back(fleet, order[place])
-            if not _fits(fleet, num_workers, asked):
-                _agree(fleet, order[place])
+            _put_back_if_spare(fleet, order[place], num_workers, asked)
+    _seat_tightly(fleet, num_workers, asked)
+    return True
+
+
+@inner
+def _put_back_if_spare(fleet: Fleet, victim: int, num_workers: int, asked: int) -> bool:
+    _put_back(fleet, victim)
+    if _fits(fleet, num_workers, asked):
+        return True
+    _agree(fleet, victim)
+    return False
+
+
+@inner
+def _put_back_unneeded(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules: Rules) -> None:
+    """Spare whom later victims made superfluous, the dearest first; the gang then takes the tightest nodes."""
+    for node in range(len(fleet.nodes)):
+        fleet.nodes[node].taken = 0
+    victims = agreed_victims(fleet)
+    costs = np.empty(len(victims))
+    for place in range(len(victims)):
+        costs[place] = -price(fleet, victims[place], now_s, rules)
+    order = victims[np.argsort(costs, kind="mergesort")]
+    num_spared = 0
+    for place in range(len(order)):
+        num_spared += _put_back_if_spare(fleet, order[place], num_workers, asked)
+    if num_spared > 0:
+        _seat_tightly(fleet, num_workers, asked)
+
+
+@inner
+def agreed_victims(fleet: Fleet) -> Ints:
+    """The victims of the plan, by number."""
+    found = np.empty(fleet.totals[NUM_RUNNING], np.int64)
+    count = 0
+    for place in range(fleet.totals[NUM_RUNNING]):
+        if fleet.jobs[fleet.running[place]].mark == AGREED:
+            found[count] = fleet.running[place]
+            count += 1
+    return np.sort(found[:count])
+
+
+@inner
+def _seat_tightly(fleet: Fleet, num_workers: int, asked: int) -> None:
     for worker in range(num_workers):
         node = _tightest(fleet, asked)
         fleet.nodes[node].taken += asked
         fleet.planned[worker] = node
-    return True
 
 
 @inner

@@ -23,8 +23,8 @@ from takeup.cluster.fleet.fast.books import (
     write,
 )
 from takeup.cluster.fleet.fast.place import seat_gang
-from takeup.cluster.fleet.fast.plan import forget_plan, plan_gang
-from takeup.cluster.fleet.fast.victims import AGREED, lost_gpu_s
+from takeup.cluster.fleet.fast.plan import agreed_victims, forget_plan, plan_gang
+from takeup.cluster.fleet.fast.victims import lost_gpu_s
 from takeup.cluster.fleet.layout import (
     LEASE_OVER,
     NOTICED,
@@ -181,7 +181,7 @@ def _try_high(fleet: Fleet, job: int, now_s: float, rules: Rules) -> int:
         return DONE
     if rules.victims == NOBODY or not plan_gang(fleet, job, now_s, rules):
         return NO_ROOM
-    victims = _agreed(fleet)
+    victims = agreed_victims(fleet)
     lost = np.zeros(len(victims))
     for place in range(len(victims)):
         lost[place] = lost_gpu_s(fleet, victims[place], now_s)
@@ -199,18 +199,6 @@ def _try_high(fleet: Fleet, job: int, now_s: float, rules: Rules) -> int:
         sit(fleet, it.first_worker + worker, fleet.planned[worker])
     note_start(fleet, job, HIGH, now_s, len(victims))
     return DONE
-
-
-@inner
-def _agreed(fleet: Fleet) -> Ints:
-    """The victims of the plan, by number."""
-    found = np.empty(fleet.totals[NUM_RUNNING], np.int64)
-    count = 0
-    for place in range(fleet.totals[NUM_RUNNING]):
-        if fleet.jobs[fleet.running[place]].mark == AGREED:
-            found[count] = fleet.running[place]
-            count += 1
-    return np.sort(found[:count])
 
 
 @inner

@@ -32,6 +32,7 @@ __all__ = [
     "idle_in_plan",
     "is_evictable",
     "lost_gpu_s",
+    "price",
     "room_in_plan",
     "unmark",
 ]

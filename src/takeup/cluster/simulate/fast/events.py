@@ -19,7 +19,7 @@ from takeup.cluster.fleet.layout import (
     NUM_WAITING_SPOT,
     Fleet,
 )
-from takeup.cluster.fleet.rules import PACKED, Rules
+from takeup.cluster.fleet.rules import GATHERED, PACKED, Rules
 from takeup.cluster.simulate.fast.agenda import Agenda, next_s, pop, push, push_again
 from takeup.cluster.simulate.fast.story import (
     CHANGED,
@@ -169,7 +169,7 @@ def _decide(
     fleet: Fleet, story: Story, agenda: Agenda, clock: Floats, hours: Floats, quota: Floats, rules: Rules
 ) -> None:
     story.ticks[CHANGED] = 0
-    if rules.score == PACKED:
+    if rules.score in (PACKED, GATHERED):
         _refresh_calm(fleet, story, clock)
     take_turn(fleet, clock[NOW], hours, quota, rules)
     read_log(fleet, story, agenda, clock[NOW], rules)
