@@ -1,5 +1,5 @@
 # The words a person needs. Everything happens in .venv; no root, nothing outside this folder.
-.PHONY: run test check bench docs clean
+.PHONY: run test test-spark35 check bench docs clean
 
 run:  ## set up the light core and take the tour
 	@scripts/setup
@@ -9,7 +9,12 @@ run:  ## set up the light core and take the tour
 test:  ## set up the test extras and run the suite
 	@scripts/setup test
 	@echo "test: pytest"
-	@.venv/bin/python -m pytest -n 2 --dist worksteal
+	@.venv/bin/python -m pytest -n 2 --dist loadgroup
+
+test-spark35:  ## the Spark plug-in on Spark 3.5, in an environment of its own
+	@test -x .venv35/bin/python || python3 -m venv .venv35
+	@.venv35/bin/python -m pip install --quiet -e . 'pyspark==3.5.*' pytest pytest-timeout pytest-xdist hypothesis
+	@.venv35/bin/python -m pytest tests/caching/spark
 
 check:  ## format, lint and types
 	@scripts/setup test
@@ -18,6 +23,9 @@ check:  ## format, lint and types
 bench:  ## measure ourselves against the peers
 	@scripts/setup test
 	@.venv/bin/python benchmarks/caching.py
+	@.venv/bin/python benchmarks/caching_engines.py --engine spark
+	@.venv/bin/python benchmarks/caching_engines.py --engine dask
+	@.venv/bin/python benchmarks/edge.py
 	@.venv/bin/python benchmarks/streaming.py
 
 docs:  ## write the generated parts of the documentation anew
@@ -25,5 +33,5 @@ docs:  ## write the generated parts of the documentation anew
 	@.venv/bin/python scripts/docs.py
 
 clean:  ## forget the environment and everything generated
-	rm -rf .venv takeup-tour takeup-out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv35 takeup-tour takeup-out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,7 +28,11 @@ from takeup.papers import PAPERS, reproduce
 __all__ = ["api_reference", "changelog", "cli_reference", "main", "outdated", "pages", "results_table"]
 
 ROOT = Path(__file__).resolve().parent.parent
-FIGURES = {"lerc": "the zip figure", "qoe": "an independent solution"}  # where the cells of a paper come from
+FIGURES = {  # where the cells of a paper come from
+    "edge": "an independent program",
+    "lerc": "the zip figure",
+    "qoe": "an independent solution",
+}
 KINDS = {"added": "Added", "changed": "Changed", "fixed": "Fixed", "removed": "Removed"}
 DOMAINS = [f"takeup.{name}" for name in RUNNERS if name != "papers"]
 GENERATED = "<!-- Written by scripts/docs.py; change the code and run `make docs`. -->"

@@ -22,6 +22,9 @@ from takeup.caching.traces import WORKLOADS
 from takeup.cli import COMMANDS
 from takeup.cli import takeup as command_tree
 from takeup.core.report import Check, Report
+from takeup.edge import engines as edge_engines
+from takeup.edge.policies import POLICIES as ALLOCATIONS
+from takeup.edge.traces import SETTINGS
 from takeup.papers import PAPERS
 from takeup.streaming import Capacity, Cell, Player, read_log, solve_cell
 from takeup.streaming import engines as streaming_engines
@@ -47,6 +50,7 @@ LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ON_THE_COMMAND_LINE = {
     "caching": (*POLICIES, *WORKLOADS, *caching_engines.ENGINES),
+    "edge": (*ALLOCATIONS, *SETTINGS, *edge_engines.ENGINES),
     "streaming": (*SIMULATORS, *streaming_engines.ENGINES),
 }
 NAMES = ON_THE_COMMAND_LINE | {"streaming": (*SOLVERS, *ON_THE_COMMAND_LINE["streaming"])}

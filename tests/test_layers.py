@@ -15,8 +15,10 @@ PEERS = ("policies", "simulate", "engines", "traces", "report")
 LEVELS = {"model": 0, "contract": 2, **dict.fromkeys(PEERS, 3), "experiment": 4, "commands": 5}
 OWN_LEVELS: dict[str, dict[str, float]] = {
     "caching": {"groups": 1},
+    "cluster": {"fleet": 1},
     "edge": {"energy": 1, "played": 1, "served": 1, "validate": 2, "solver": 3.5, "gym": 3.5},
     "streaming": {"chains": 1},
+    "training": {"timing": 1},
 }  # ARCHITECTURE.md says why
 OUTSIDE = {"cli", "output", "again", "tour", "doctor", "papers", "core", "errors", "__init__", "__main__"}
 SHARED = {"core", "errors"}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from takeup.core.lazy import load
 from takeup.core.report import Column, Report, Table
 from takeup.output import output_options, show
 
@@ -26,6 +27,7 @@ class Need:
     remedy: str
     programs: tuple[str, ...] = ()
     needs_root: bool = False
+    why_not: str = ""  # a function that takes the version of the first package and says what stands in the way
 
     @property
     def is_core(self) -> bool:
@@ -35,6 +37,13 @@ class Need:
 NEEDS = (
     Need("core", ("numpy", "numba", "pyarrow", "pydantic", "rich", "scipy", "vl-convert-python"), "pip install takeup"),
     Need("caching engine local", ("numpy",), "pip install takeup"),
+    Need(
+        "caching engine spark",
+        ("pyspark",),
+        "pip install 'takeup[spark]', and a JDK of version 17",
+        ("java",),
+        why_not="takeup.caching.engines.spark.plugin_jar:why_not",
+    ),
     Need("edge engine cloudlet", ("numpy",), "pip install takeup"),
     Need("edge link namespaces", (), "install iproute2 and be root, or use the user-space link", ("ip", "tc"), True),
     Need("edge environment for learners", ("gymnasium",), "pip install 'takeup[gym]'"),
@@ -56,6 +65,8 @@ def examine(need: Need) -> tuple[bool, str]:
     missing += ["root"] if need.needs_root and not _is_root() else []
     if missing:
         return False, f"missing: {', '.join(missing)}"
+    if need.why_not and (reason := load(need.why_not)(versions[need.packages[0]])):
+        return False, reason
     packages = [f"{package} {found}" for package, found in versions.items()]
     return True, ", ".join([*packages, *need.programs, *(["root"] if need.needs_root else [])])
 

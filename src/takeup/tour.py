@@ -54,7 +54,7 @@ STOPS = (
     ),
     Stop(
         "edge",
-        "Radio and CPU shared one after the other are wasted. Decided together they serve more, and we say what is left.",
+        "Radio and CPU shared one after the other are wasted. Decided together they serve more, with a proven gap.",
         {
             "domain": "edge",
             "verb": "compare",

@@ -45,6 +45,11 @@ def test_a_pipeline_that_cannot_be_is_refused(change: dict[str, object], words: 
         replace(FINE, **change)  # type: ignore[arg-type]
 
 
+def test_times_that_would_overflow_the_clock_are_refused() -> None:
+    with pytest.raises(BadInput, match="all operations and messages together"):
+        Profile.uniform(4, 1000, 1e5)
+
+
 def test_a_link_without_channels_and_negative_memory_are_refused() -> None:
     with pytest.raises(BadInput, match="num_channels is 0"):
         Link(num_channels=0)

@@ -101,12 +101,29 @@ def compare(
 @click.option("--dry-run", is_flag=True, help="Print the decisions with their reasons and change nothing.")
 @click.option("--capacity", default="40%", show_default=True, help="Size of the cache.")
 @click.option("--working-set", default="64MB", show_default=True, help="Shrink the blocks to this size in all.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @source_options
 @output_options
 def run(
-    policy: str, capacity: str, working_set: str, as_json: bool, out: Path | None, quiet: bool, **settings: object
+    policy: str,
+    capacity: str,
+    working_set: str,
+    command: tuple[str, ...],
+    as_json: bool,
+    out: Path | None,
+    quiet: bool,
+    **settings: object,
 ) -> None:
-    """One POLICY on a real engine: `local` keeps real bytes in memory and spills to real files."""
+    """One POLICY on a real engine: `local` keeps real bytes in memory and spills to real files.
+
+    `--engine spark -- spark-submit ...` runs the COMMAND with our plug-in in it. A running Dask cluster takes it from
+    Python: `takeup.caching.engines.dask.install(client)`.
+    """
+    if settings["engine"] == "spark":
+        spark = _run_spark(_single(policy, "run"), command, dry_run=bool(settings["dry_run"]), as_json=as_json, out=out)
+        click.get_current_context().exit(spark)
+    if command:
+        raise BadInput(f"'{' '.join(command)}' is run by no engine but spark; add '--engine spark', or leave it out")
     from takeup.core.units import parse_amount
 
     size = parse_amount(working_set)
@@ -115,6 +132,19 @@ def run(
     settings["working_set_bytes"] = size.of(1)
     report = _report("run", _single(policy, "run"), capacity, on=None, quiet=quiet, **settings)
     show(report, as_json=as_json, out=out)
+
+
+def _run_spark(policy: str, command: tuple[str, ...], *, dry_run: bool, as_json: bool, out: Path | None) -> int:
+    """Run the command under the policy and show what was counted; the exit code is the command's own."""
+    from takeup.caching.engines.spark import counts_report, run_submit, submit_command
+
+    if dry_run:
+        click.echo(" ".join(submit_command(policy, command)))
+        return 0
+    code, counts = run_submit(policy, command)
+    if counts is not None:
+        show(counts_report(counts, "Spark"), as_json=as_json, out=out)
+    return code
 
 
 @caching.command()

@@ -50,6 +50,7 @@ def edge() -> None:
     """Who offloads, over which subcarriers, and when the cores of the site serve whom.
 
     Policies: auto exact cg joint_plus joint joint_append radio_first cpu_first gma car_p jtora local min_group.
+    Settings: paper radio_tight modern.
     """
 
 

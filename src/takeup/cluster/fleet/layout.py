@@ -57,16 +57,8 @@ LOG = np.dtype(
 )
 
 STARTED, EVICTED, LEASE_OVER, NOTICED = range(4)  # what a line of the log says
-NUM_WAITING_HIGH, NUM_WAITING_SPOT, NUM_RUNNING, NUM_LOGGED, RUNNING_MILLI, NUM_NOMINATED, NUM_LEFT = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    7,
-    8,
-)
-NUM_TOTALS = 9  # RUNNING_MILLI takes one place for each grade
+NUM_WAITING_HIGH, NUM_WAITING_SPOT, NUM_RUNNING, NUM_LOGGED, NUM_NOMINATED, NUM_LEFT = range(6)  # places of `totals`
+RUNNING_MILLI, IS_BLOCKED, NUM_TOTALS = 6, 9, 11  # the first has a place for each grade, the second for each queue
 
 
 class Jobs(NamedTuple):

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from takeup.cluster.fleet.fast.books import enqueue, nominate, resume
+from takeup.cluster.fleet.fast.books import nominate
+from takeup.cluster.fleet.fast.fill import enqueue_all, resume_all
 from takeup.cluster.fleet.fast.place import calm_down
 from takeup.cluster.fleet.layout import NUM_RUNNING, NUM_WAITING_HIGH, NUM_WAITING_SPOT, Fleet, Jobs, empty_fleet
-from takeup.cluster.fleet.rules import GATHERED, PACKED, Rules
+from takeup.cluster.fleet.rules import PACKED, Rules
 from takeup.cluster.model import Eviction, Grade, Job, Node, Quota, Run, State, Waiting
 from takeup.errors import BadInput
 
@@ -63,20 +64,40 @@ def from_state(state: State, pool: str, rules: Rules) -> Snapshot:
     fleet = empty_fleet([node.num_gpus for node in nodes], _columns(jobs), [node.healthy for node in nodes])
     number_of = {node.name: number for number, node in enumerate(nodes)}
     numbers = {job.id: number for number, job in enumerate(jobs)}
-    for run in sorted(runs.values(), key=lambda run: (run.start_s, run.job.submit_s, run.job.id)):
-        saved_s = run.saved_s if run.saved_s > run.start_s else np.inf
-        seats = _numbers(run.nodes, number_of, run.job)
-        resume(fleet, numbers[run.job.id], seats, int(run.grade), float(run.start_s), float(saved_s))
-        fleet.jobs["num_evictions"][numbers[run.job.id]] = run.num_evictions
-    for name, wait in waits.items():
-        fleet.jobs["num_evictions"][numbers[name]] = wait.num_evictions
-        fleet.jobs["evicted_s"][numbers[name]] = wait.since_s if wait.num_evictions else -np.inf
-        enqueue(fleet, numbers[name], float(wait.since_s), rules)
-        if state.nominations.get(name):
-            nominate(fleet, numbers[name], _numbers(state.nominations[name], number_of, wait.job))
-    if rules.score in (PACKED, GATHERED) and state.evictions:
+    _resume(fleet, list(runs.values()), numbers, number_of)
+    _queue(fleet, list(waits.values()), numbers, rules)
+    for name in (name for name in waits if state.nominations.get(name)):
+        nominate(fleet, numbers[name], _seats(state.nominations[name], number_of, waits[name].job))
+    if rules.score == PACKED and state.evictions:
         _note_calm(fleet, state, number_of)
     return Snapshot(fleet, tuple(jobs), tuple(node.name for node in nodes))
+
+
+def _resume(fleet: Fleet, runs: list[Run], numbers: Mapping[str, int], number_of: Mapping[str, int]) -> None:
+    if not runs:
+        return
+    runs.sort(key=lambda run: (run.start_s, numbers[run.job.id]))
+    places = np.array([numbers[run.job.id] for run in runs], np.int64)
+    try:
+        seats = np.array([number_of[name] for run in runs for name in run.nodes], np.int64)
+    except KeyError:
+        seats = np.zeros(0, np.int64)
+    if len(seats) != fleet.jobs["workers"][places].sum() or any(len(r.nodes) != r.job.num_workers for r in runs):
+        for run in runs:
+            _seats(run.nodes, number_of, run.job)  # names the one that is wrong
+    grades = np.array([run.grade for run in runs], np.int64)
+    start_s, saved_s = (np.array([getattr(run, name) for run in runs], np.float64) for name in ("start_s", "saved_s"))
+    fleet.jobs["num_evictions"][places] = [run.num_evictions for run in runs]
+    resume_all(fleet, places, seats, grades, start_s, saved_s)
+
+
+def _queue(fleet: Fleet, waits: list[Waiting], numbers: Mapping[str, int], rules: Rules) -> None:
+    places = np.array([numbers[wait.job.id] for wait in waits], np.int64)
+    since_s = np.array([wait.since_s for wait in waits], np.float64)
+    num_evictions = np.array([wait.num_evictions for wait in waits], np.int64)
+    fleet.jobs["num_evictions"][places] = num_evictions
+    fleet.jobs["evicted_s"][places] = np.where(num_evictions > 0, since_s, -np.inf)
+    enqueue_all(fleet, places, since_s, rules)
 
 
 def _columns(jobs: Sequence[Job]) -> Jobs:
@@ -90,7 +111,7 @@ def _columns(jobs: Sequence[Job]) -> Jobs:
     return Jobs(kind, np.zeros(len(jobs), np.int64), floats[0], workers, floats[1], floats[2], never)
 
 
-def _numbers(names: Sequence[str], number_of: Mapping[str, int], job: Job) -> Ints:
+def _seats(names: Sequence[str], number_of: Mapping[str, int], job: Job) -> Ints:
     if len(names) != job.num_workers:
         raise BadInput(f"job {job.id} has {job.num_workers} workers on {len(names)} nodes; name one node for each")
     unknown = [name for name in names if name not in number_of]

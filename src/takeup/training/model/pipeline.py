@@ -15,7 +15,8 @@ from takeup.errors import BadInput
 
 __all__ = ["Link", "Profile", "Stage"]
 
-LONGEST_S = 1e6  # an operation of eleven days is a mistake, and would overflow the clock of the simulator
+LONGEST_S = 1e6  # an operation of eleven days is a mistake
+MOST_S = 1e9  # the clock of the simulator counts nanoseconds in 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class Profile:
         _check_time("host_s", self.host_s)
         for number, size in enumerate(self.sizes):
             _check_time(f"sizes[{number}]", size)
+        self._check_total()
         if self.max_sends is not None and self.max_sends < 1:
             raise BadInput(f"max_sends is {self.max_sends}; give at least 1, or None if compute never waits for a send")
 
@@ -112,6 +114,13 @@ class Profile:
             raise BadInput(
                 f"found {len(self.sizes)} sizes for {self.num_microbatches} micro-batches; give one for each"
             )
+
+    def _check_total(self) -> None:
+        times_s = [stage.work_s + 3 * self.host_s + stage.tail_s for stage in self.stages]
+        times_s += [2 * (link.delay_s + self.hop_s) for link in self.links]
+        total_s = sum(times_s) * self.num_microbatches * max(1.0, *self.sizes, 1.0)
+        if total_s > MOST_S:
+            raise BadInput(f"all operations and messages together take {total_s:g} s; give at most {MOST_S:g} s")
 
     def _check_placement(self) -> None:
         ranks = set(self.placement)

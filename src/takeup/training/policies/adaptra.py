@@ -8,7 +8,7 @@ chose is the schedule. Four things are added to the paper:
 
     queues    a link has a latency and a service time; messages that wait for service are waited for in the plan
     memory    a forward starts only while memory has room; weight gradients are not put off for ever
-    search    warm-ups are searched around those of Algorithm 2, with the clock as the judge
+    search    warm-ups, and how many micro-batches may be under way, are searched around Algorithm 2
     thrift    memory is lowered as far as the iteration does not become longer
 
 The answer is never slower than the plan of the paper, where that fits into memory: it is one of the candidates.

@@ -78,10 +78,11 @@ class Searched(NamedTuple):
 def searched(
     profile: Profile, warmups: Sequence[int], caps: Sequence[int], most: int, *, lean: bool = True
 ) -> Searched:
-    """Search warm-ups around the given ones, making at most so many orders; `lean` then lowers memory for free."""
+    """Search around the given warm-ups, making at most so many orders; `lean` then lowers memory for free."""
     course, limits = course_of(profile), _limits(profile, warmups, caps, None)
     bound, codes = least_nanoseconds(profile, course), _room(profile)
-    best, evaluations = search(course, limits, bound, max(1, most), codes)
+    kept_back = profile.num_microbatches.bit_length() if lean else 0
+    best, evaluations = search(course, limits, bound, max(1, most - kept_back), codes)
     if best >= NEVER:
         raise _stuck(limits)
     if lean:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -20,7 +21,7 @@ from pathlib import Path
 from takeup.core.files import write_atomically
 from takeup.errors import MissingEngine
 
-__all__ = ["SHIPPED_JAR", "build_jar", "find_sources", "jar", "spark_jars"]
+__all__ = ["SHIPPED_JAR", "build_jar", "find_sources", "jar", "spark_jars", "why_not"]
 
 SHIPPED_JAR = Path(__file__).parent / "takeup-spark.jar"
 _CHECKOUT = Path(__file__).parents[5]
@@ -39,6 +40,15 @@ def jar() -> Path:
         f"the Spark plug-in is not in {SHIPPED_JAR.parent} and there are no sources to build it from; "
         "install a wheel of takeup, or run from a checkout with javac 17 and pyspark on the machine"
     )
+
+
+def why_not(spark_version: str) -> str:
+    """Why the plug-in would not load into this version of Spark; nothing if it would."""
+    if not re.match(r"(3\.5|4)\.", spark_version):
+        return f"Spark {spark_version} is not 3.5 or 4.x, so its own eviction stays"
+    if SHIPPED_JAR.exists() or (find_sources() and _can_compile()):
+        return ""
+    return "there is neither the jar of the plug-in nor javac to build it"
 
 
 def build_jar(target: Path, sources: Sequence[Path] | None = None) -> Path:

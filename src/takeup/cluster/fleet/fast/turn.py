@@ -26,6 +26,7 @@ from takeup.cluster.fleet.fast.place import seat_gang
 from takeup.cluster.fleet.fast.plan import agreed_victims, forget_plan, plan_gang
 from takeup.cluster.fleet.fast.victims import lost_gpu_s
 from takeup.cluster.fleet.layout import (
+    IS_BLOCKED,
     LEASE_OVER,
     NOTICED,
     NUM_LEFT,
@@ -37,10 +38,10 @@ from takeup.cluster.fleet.layout import (
     RUNNING_MILLI,
     Fleet,
 )
-from takeup.cluster.fleet.rules import NOBODY, STOP, Rules
+from takeup.cluster.fleet.rules import BY_SIZE, NOBODY, STOP, Rules
 from takeup.core.compiled import inner, kernel
 
-__all__ = ["allowed_gpus", "take_turn"]
+__all__ = ["allowed_gpus", "take_newcomer", "take_turn"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -65,6 +66,23 @@ def take_turn(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rul
         _serve(fleet, True, now_s, hours, quota_gpus, rules)
 
 
+@kernel
+def take_newcomer(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> None:
+    """The same pass if nothing but this job's arrival has happened since the last one: nobody else can start."""
+    fleet.totals[NUM_LOGGED] = 0
+    fleet.totals[NUM_LEFT] = 0
+    is_spot = fleet.jobs[job].kind == 1 and not rules.one_queue
+    queue = fleet.spot_queue if is_spot else fleet.high_queue
+    counter = NUM_WAITING_SPOT if is_spot else NUM_WAITING_HIGH
+    stops = (rules.spot_failure if is_spot else rules.high_failure) == STOP
+    if (stops and queue[0] != job) or fleet.totals[IS_BLOCKED + int(is_spot)] == 1:
+        return
+    if _try(fleet, job, now_s, hours, quota_gpus, rules) == DONE:
+        _remove(queue, fleet.totals, counter, job)
+    if fleet.totals[NUM_LEFT] > 0:  # somebody was evicted, and may have left idle GPUs elsewhere
+        _serve(fleet, True, now_s, hours, quota_gpus, rules)
+
+
 @inner
 def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> None:
     queue = fleet.spot_queue if is_spot else fleet.high_queue
@@ -73,31 +91,53 @@ def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus:
     fewest_failed = fleet.scratch[2]
     fewest_failed[:] = 1 << 40
     least_share_failed = 1 << 40
+    fleet.totals[IS_BLOCKED + int(is_spot)] = 0
     if rules.ageing_s > 0 and _serve_aged(fleet, queue, counter, now_s, hours, quota_gpus, rules):
+        fleet.totals[IS_BLOCKED + int(is_spot)] = 1
         return
-    num_kept, num_waiting = 0, fleet.totals[counter]
-    for place in range(num_waiting):
+    by_size = (rules.spot_order if is_spot else rules.high_order) == BY_SIZE
+    num_kept, place, num_waiting = 0, 0, fleet.totals[counter]
+    while place < num_waiting:
         job = queue[place]
         it = fleet.jobs[job]
         level = min(it.gpus, len(fewest_failed) - 1)
-        hopeless = it.workers >= fewest_failed[level] or (it.gpus == 0 and it.milli >= least_share_failed)
-        outcome = NO_ROOM if hopeless or it.nominated >= 0 else _try(fleet, job, now_s, hours, quota_gpus, rules)
-        if outcome == DONE:
+        if by_size and it.gpus > 0 and fewest_failed[level] <= 1:
+            smaller = _first_below(fleet, queue, place, num_waiting, it.milli)
+            for hopeless in range(place, smaller):
+                queue[num_kept + hopeless - place] = queue[hopeless]
+            num_kept, place = num_kept + smaller - place, smaller
             continue
-        queue[num_kept] = job
-        num_kept += 1
-        if stops:
-            for later in range(place + 1, num_waiting):
-                queue[num_kept] = queue[later]
-                num_kept += 1
-            break
-        if outcome == NO_ROOM and not hopeless and it.nominated < 0:
-            if it.gpus == 0:
-                least_share_failed = min(least_share_failed, it.milli) if it.workers == 1 else least_share_failed
-            else:
+        place += 1
+        is_hopeless = it.workers >= fewest_failed[level] or (it.gpus == 0 and it.milli >= least_share_failed)
+        outcome = NO_ROOM
+        if not is_hopeless and it.nominated < 0:
+            outcome = _try(fleet, job, now_s, hours, quota_gpus, rules)
+            if outcome == NO_ROOM and it.gpus > 0:
                 for larger in range(level, len(fewest_failed)):
                     fewest_failed[larger] = min(fewest_failed[larger], it.workers)
+            elif outcome == NO_ROOM and it.workers == 1:
+                least_share_failed = min(least_share_failed, it.milli)
+        if outcome != DONE:
+            queue[num_kept] = job
+            num_kept += 1
+            if stops:
+                break
+    for later in range(place, num_waiting):
+        queue[num_kept + later - place] = queue[later]
+    num_kept += num_waiting - place
     fleet.totals[counter] = num_kept
+
+
+@inner
+def _first_below(fleet: Fleet, queue: Ints, low: int, high: int, milli: int) -> int:
+    """Where in a queue by size those begin that ask for less than so much per worker."""
+    while low < high:
+        middle = (low + high) // 2
+        if fleet.jobs[queue[middle]].milli < milli:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 @inner

@@ -2,9 +2,9 @@
 
 Duan et al., ASPLOS 2026, the preemptive task scheduler. `GFS_PUBLISHED` is the scheduler as printed: victims on the
 tightest nodes, spot jobs only inside the quota. `GFS` goes further. Spot jobs beyond the quota run on idle GPUs
-without a promise, so that a cautious forecast leaves nothing idle; they are evicted first. High-priority jobs gather on
-nodes as if spot jobs were not there. Victims are looked for on all nodes and in all combinations. An evicted job waits
-a while before it runs without a promise again, costs more each time, and whoever waits for long goes first.
+without a promise, so that a cautious forecast leaves nothing idle; they are evicted first. Victims are looked
+for on all nodes and in all combinations. An evicted job waits a while before it runs without a promise again, costs
+more each time, and whoever waits for long goes first.
 `GFS_NOTICE` asks victims to save their work before they leave.
 """
 
@@ -14,7 +14,6 @@ from takeup.cluster.fleet.rules import (
     BEST_FIT,
     BY_SIZE,
     CHEAPEST,
-    GATHERED,
     PACKED,
     TIGHTEST,
     TRY_SMALLER,
@@ -34,13 +33,11 @@ GFS_PUBLISHED = Rules(
     uses_quota=True,
 )
 GFS = GFS_PUBLISHED._replace(
-    score=GATHERED,
     victims=CHEAPEST,
     opportunistic=True,
-    cool_down_s=600.0,
+    cool_down_s=3600.0,
     max_evictions=3,
     ageing_s=6 * 3600.0,
-    reserve_s=72 * 3600.0,
     victim_price_gpu_s=7200.0,
     repeat_price_share=0.5,
     fragment_price_gpu_s=600.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from takeup.cluster.fleet import layout
+from takeup.cluster.fleet import fast, layout, rules
 from takeup.core.compiled import drop_stale_code
 
 drop_stale_code(__file__)
@@ -14,7 +14,8 @@ drop_stale_code(__file__)
 def _drop_what_was_built_on_older_kernels() -> None:
     """These kernels hold copies of those of the fleet: forget them when a source there is newer. Never fails."""
     with suppress(OSError):
-        newest = max(path.stat().st_mtime for path in Path(layout.__file__).parent.rglob("*.py"))
+        sources = [*Path(fast.__file__).parent.glob("*.py"), Path(layout.__file__), Path(rules.__file__)]
+        newest = max(path.stat().st_mtime for path in sources)
         compiled = list(Path(__file__).parent.glob("__pycache__/*.nb?"))
         if any(path.stat().st_mtime < newest for path in compiled):
             for path in compiled:

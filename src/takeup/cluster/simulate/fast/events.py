@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from takeup.cluster.fleet.fast.books import enqueue, evict, leave_nodes
 from takeup.cluster.fleet.fast.place import calm_down
-from takeup.cluster.fleet.fast.turn import take_turn
+from takeup.cluster.fleet.fast.turn import take_newcomer, take_turn
 from takeup.cluster.fleet.layout import (
     NUM_LEFT,
     NUM_RUNNING,
@@ -19,13 +19,14 @@ from takeup.cluster.fleet.layout import (
     NUM_WAITING_SPOT,
     Fleet,
 )
-from takeup.cluster.fleet.rules import GATHERED, PACKED, Rules
+from takeup.cluster.fleet.rules import PACKED, Rules
 from takeup.cluster.simulate.fast.agenda import Agenda, next_s, pop, push, push_again
 from takeup.cluster.simulate.fast.story import (
     CHANGED,
     FINISH,
     FIRST_EVICTION,
     LEAVE,
+    NEWCOMER,
     NEXT_JOB,
     NUM_BROKEN,
     NUM_EVICTIONS,
@@ -65,7 +66,7 @@ def live_until(
     while True:
         if agenda.counts[0] > len(agenda.entries) - 2 * len(fleet.jobs):
             _drop_stale(fleet, story, agenda)
-        if story.ticks[CHANGED]:
+        if story.ticks[CHANGED] or story.ticks[NEWCOMER] >= 0:
             _decide(fleet, story, agenda, clock, hours, quota, rules)
             num_turns += 1
         when_s = min(_arrival_s(fleet, story), next_s(agenda), _tick_s(fleet, clock[NOW], rules))
@@ -116,7 +117,8 @@ def _tick_s(fleet: Fleet, now_s: float, rules: Rules) -> float:
 def _arrive(fleet: Fleet, story: Story, now_s: float, rules: Rules) -> None:
     job = story.ticks[NEXT_JOB]
     story.ticks[NEXT_JOB] += 1
-    story.ticks[CHANGED] = 1
+    story.ticks[CHANGED] |= story.ticks[NEWCOMER] >= 0
+    story.ticks[NEWCOMER] = job
     enqueue(fleet, job, now_s, rules)
     _change_demand(fleet, story, job, now_s, 1.0)
 
@@ -168,10 +170,14 @@ def _keep_period(fleet: Fleet, story: Story, job: int, now_s: float) -> None:
 def _decide(
     fleet: Fleet, story: Story, agenda: Agenda, clock: Floats, hours: Floats, quota: Floats, rules: Rules
 ) -> None:
-    story.ticks[CHANGED] = 0
-    if rules.score in (PACKED, GATHERED):
+    changed, newcomer = story.ticks[CHANGED], story.ticks[NEWCOMER]
+    story.ticks[CHANGED], story.ticks[NEWCOMER] = 0, -1
+    if rules.score == PACKED:
         _refresh_calm(fleet, story, clock)
-    take_turn(fleet, clock[NOW], hours, quota, rules)
+    if changed:
+        take_turn(fleet, clock[NOW], hours, quota, rules)
+    else:
+        take_newcomer(fleet, newcomer, clock[NOW], hours, quota, rules)
     read_log(fleet, story, agenda, clock[NOW], rules)
     _remember_evictions(fleet, story, clock[NOW])
 

@@ -35,7 +35,9 @@ Ints = npt.NDArray[np.int64]
 FINISH, PERIOD, LEAVE = range(3)  # what is on the agenda
 NUM_STARTS, NUM_KEPT, NUM_BROKEN = range(3)  # columns of `counts`, for each hour and grade
 ALLOCATED, USEFUL, LOST = range(3)  # columns of `gpu_s`, for each hour and grade
-NEXT_JOB, FIRST_EVICTION, NUM_EVICTIONS, CHANGED, PROMISES_KEPT, PROMISES_BROKEN = range(6)  # places of `ticks`
+NEXT_JOB, FIRST_EVICTION, NUM_EVICTIONS, CHANGED, PROMISES_KEPT, PROMISES_BROKEN, NEWCOMER = range(
+    7
+)  # places of `ticks`
 
 
 class Story(NamedTuple):
@@ -71,7 +73,7 @@ def empty_story(duration_s: Floats, num_hours: int, num_organisations: int, most
     evicted_s, evicted_node = np.zeros(most_evictions), np.zeros(most_evictions, np.int64)
     return Story(
         duration_s, done, overhead, queued, first_start, end, lost, period, run, leased, counts, gpu_s, demand,
-        demand_now, evicted_s, evicted_node, np.zeros(6, np.int64),
+        demand_now, evicted_s, evicted_node, np.array([0, 0, 0, 0, 0, 0, -1]),
     )  # fmt: skip
 
 

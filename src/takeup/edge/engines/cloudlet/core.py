@@ -17,7 +17,7 @@ import os
 import sys
 import time
 
-__all__ = ["burn", "calibrate", "run"]
+__all__ = ["burn", "calibrate", "main", "run"]
 
 NUM_MEASUREMENTS = {"cpu-time": 5, "hashes": 40}  # where the speed does not count, a guess is enough
 MEASUREMENT_S = 0.005

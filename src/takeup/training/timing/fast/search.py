@@ -1,8 +1,9 @@
-"""Numba kernel: search warm-ups, one stage at a time, with the generated order as the judge.
+"""Numba kernels: search limits of an order, one stage at a time, with the generated order as the judge.
 
-A move makes one stage warm up more or less, alone or together with all stages before it, so that the slack towards the
-next stage changes and no other. What helps is kept and tried again; the search ends when no move helps, when the bound
-is reached, or when it has tried enough.
+First all stages may have as many micro-batches under way as they warm up with, and a few more. Then come single moves:
+one stage warms up more or less, alone or together with all stages before it, so that the slack towards the next stage
+changes and no other; or it may have more or fewer micro-batches under way. What helps is kept and tried again. The
+search ends when no move helps, when the bound is reached, or when it has tried enough.
 """
 
 from __future__ import annotations
@@ -17,42 +18,62 @@ from takeup.training.timing.fast.traffic import NEVER, Course
 __all__ = ["search", "smallest_caps"]
 
 Ints = npt.NDArray[np.int64]
+NUM_MOVES = 7
+MOST_EXTRA = 9
 
 
 @bare
-def _move(course: Course, limits: Limits, stage: int, by: int, alone: bool, trial: Ints) -> bool:
-    """Write the moved warm-ups into `trial`; False if they would not be valid."""
-    for other in range(trial.size):
-        trial[other] = limits.warmup[other]
-    for other in range(stage if alone else 0, stage + 1):
-        trial[other] = min(trial[other] + by, limits.caps[course.rank_of[other]], limits.flights[other])
-    changed = False
-    for other in range(trial.size):
-        if trial[other] < 1 or (other > 0 and trial[other] > trial[other - 1]):
+def _move(course: Course, limits: Limits, stage: int, kind: int, trial: Limits) -> bool:
+    """Write moved limits into `trial`; False if they would not be valid, or are what they were."""
+    num_stages, count = limits.warmup.size, course.lasts.shape[2]
+    for other in range(num_stages):
+        trial.warmup[other], trial.flights[other] = limits.warmup[other], limits.flights[other]
+    if kind < 4:
+        for other in range(stage if kind >= 2 else 0, stage + 1):
+            most = min(limits.caps[course.rank_of[other]], limits.flights[other])
+            trial.warmup[other] = min(trial.warmup[other] + 1 - 2 * (kind % 2), most)
+    elif kind == 4:
+        trial.flights[stage] = (limits.flights[stage] + limits.warmup[stage]) // 2
+    else:
+        trial.flights[stage] = min(count, limits.flights[stage] + (1 if kind == 5 else -1))
+    changed = bool(trial.flights[stage] != limits.flights[stage])
+    for other in range(num_stages):
+        least = trial.warmup[other + 1] if other + 1 < num_stages else 1
+        if trial.warmup[other] < least or trial.flights[other] < trial.warmup[other]:
             return False
-        changed |= trial[other] != limits.warmup[other]
+        changed |= bool(trial.warmup[other] != limits.warmup[other])
     return changed
 
 
 @kernel
 def search(course: Course, limits: Limits, bound: int, most: int, codes: Ints) -> tuple[int, int]:
-    """Improve `limits.warmup` in place; the best order into `codes`, its time and how many orders were made."""
+    """Improve `limits` in place; the best order into `codes`, its time, and how many orders were made."""
     room = make_room(course)
     best = generate(course, limits, NEVER, room)
     codes[:] = room.codes
-    trial = limits.warmup.copy()
+    trial = Limits(limits.warmup.copy(), limits.flights.copy(), limits.caps)
     evaluations, since_better, turn = 1, 0, 0
-    num_turns = 4 * limits.warmup.size
-    while best > bound and evaluations < most and since_better < num_turns:
-        stage = limits.warmup.size - 1 - (turn // 4) % limits.warmup.size
-        by, alone = (1 if turn % 2 == 0 else -1), turn % 4 >= 2
+    num_stages = limits.warmup.size
+    for extra in range(MOST_EXTRA):
+        if best <= bound or evaluations >= most:
+            break
+        for stage in range(num_stages):
+            trial.flights[stage] = min(course.lasts.shape[2], limits.warmup[stage] + extra)
+        found = generate(course, trial, best, room)
+        evaluations += 1
+        if found < best:
+            best = found
+            limits.flights[:] = trial.flights
+            codes[:] = room.codes
+    while best > bound and evaluations < most and since_better < NUM_MOVES * num_stages:
         found = NEVER
-        if _move(course, limits, stage, by, alone, trial):
-            found = generate(course, Limits(trial, limits.flights, limits.caps), best, room)
+        if _move(course, limits, num_stages - 1 - turn // NUM_MOVES % num_stages, turn % NUM_MOVES, trial):
+            found = generate(course, trial, best, room)
             evaluations += 1
         if found < best:
             best, since_better = found, 0
-            limits.warmup[:] = trial
+            limits.warmup[:] = trial.warmup
+            limits.flights[:] = trial.flights
             codes[:] = room.codes
         else:
             since_better += 1

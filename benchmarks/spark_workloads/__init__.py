@@ -1,0 +1,1 @@
+"""What the Spark benchmark runs, and how one application of it is run and measured."""

@@ -1,0 +1,55 @@
+"""The workloads: what each calls, how much memory it gets, under which policies it runs, and the bars it must hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["STOCK", "WORKLOADS", "Workload"]
+
+STOCK = "stock"
+PLAIN = (STOCK, "lru", "dag")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One application. `memory_fraction` is Spark's setting: of 600 MB less 300, the part for blocks and execution.
+
+    `policies` with `@profile` run once more before, to write the profile that they then start with. The bars are ratios
+    of task CPU to stock.
+    """
+
+    name: str
+    call: tuple[Any, ...]
+    memory_fraction: float
+    policies: tuple[str, ...] = PLAIN
+    task_cpu_bars: dict[str, float] = field(default_factory=dict)
+
+
+WORKLOADS = (
+    Workload(
+        "iterative",
+        ("Workloads.iterate", 100, 131_072, 60, 6, "MEMORY_ONLY"),
+        0.244,
+        (STOCK, "lru", "lrc+admission", "dag"),
+        {"lrc+admission": 0.65, "dag": 0.60},
+    ),
+    Workload(
+        "zip",
+        ("Workloads.zip", 5, 20, 131_072, 30, "MEMORY_ONLY"),
+        0.22,
+        (STOCK, "lru", "lerc@profile", "lerc+admission@profile", "dag@profile"),
+    ),
+    Workload(
+        "pagerank",
+        ("Graphs.pageRank", 60_000, 8, 6),
+        0.06,
+        (STOCK, "lru", "dag@profile", "dag"),
+        {"dag@profile": 0.75},
+    ),
+    Workload("components", ("Graphs.components", 60_000, 8, 6), 0.06),
+    Workload("svd++", ("Graphs.svdPlusPlus", 20_000, 2_000, 8, 3), 0.08),
+    Workload("pregel", ("Graphs.pregel", 60_000, 8), 0.06),
+    Workload("scan on disk", ("Workloads.scan", 150, 131_072, 8, 4, "MEMORY_AND_DISK"), 0.22),
+    Workload("sql", ("sql", 6, 600_000, 12), 0.06),
+)

@@ -1,0 +1,103 @@
+package io.takeup.bench;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.TreeSet;
+import org.apache.spark.SparkContext;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.api.java.JavaRDD;
+import org.apache.spark.api.java.JavaSparkContext;
+
+/** Jobs over cached blocks. Each returns a checksum that no policy may change. */
+public final class Workloads {
+    private Workloads() {}
+
+    /** Several tenants load two RDDs each, then each zips its two: every task needs both its blocks. */
+    public static double zip(
+            SparkContext scala, int numTenants, int numBlocks, int numValues, int rounds, String level) {
+        JavaSparkContext context = new JavaSparkContext(scala);
+        List<JavaRDD<double[]>> left = new ArrayList<>();
+        List<JavaRDD<double[]>> right = new ArrayList<>();
+        for (int side = 0; side < 2; side++) {
+            for (int tenant = 0; tenant < numTenants; tenant++) {
+                long seed = 2 * tenant + side;
+                JavaRDD<double[]> blocks =
+                        Blocks.make(context, numBlocks, numValues, rounds, seed).persist(Blocks.level(level));
+                blocks.count();
+                (side == 0 ? left : right).add(blocks);
+            }
+        }
+        double sum = 0;
+        for (int tenant = 0; tenant < numTenants; tenant++) {
+            sum += Blocks.sum(left.get(tenant).zip(right.get(tenant)).map(both -> add(both._1(), both._2(), 1)));
+        }
+        return sum;
+    }
+
+    /** A large RDD read in every iteration, and a small one that each iteration makes anew from the last. */
+    public static double iterate(
+            SparkContext scala, int numBlocks, int numValues, int rounds, int numIterations, String level) {
+        JavaSparkContext context = new JavaSparkContext(scala);
+        JavaRDD<double[]> links = Blocks.make(context, numBlocks, numValues, rounds, 1).persist(Blocks.level(level));
+        JavaRDD<double[]> ranks = Blocks.make(context, numBlocks, numValues / 4, 1, 2).persist(Blocks.level(level));
+        for (int iteration = 0; iteration < numIterations; iteration++) {
+            ranks = ranks.zip(links).map(both -> add(both._1(), both._2(), 4)).persist(Blocks.level(level));
+            ranks.count();
+        }
+        return Blocks.sum(ranks);
+    }
+
+    /** Passes over one RDD that does not fit. */
+    public static double scan(
+            SparkContext scala, int numBlocks, int numValues, int rounds, int numPasses, String level) {
+        JavaSparkContext context = new JavaSparkContext(scala);
+        JavaRDD<double[]> blocks = Blocks.make(context, numBlocks, numValues, rounds, 3).persist(Blocks.level(level));
+        double sum = 0;
+        for (int pass = 0; pass < numPasses; pass++) {
+            sum += Blocks.sum(blocks);
+        }
+        return sum;
+    }
+
+    /** The same number of values as `one`, each with every `step`-th of `other`, modulo a million. */
+    private static double[] add(double[] one, double[] other, int step) {
+        double[] sum = Arrays.copyOf(one, one.length);
+        for (int index = 0; index < sum.length; index++) {
+            sum[index] = (sum[index] + other[index * step]) % 1_000_000;
+        }
+        return sum;
+    }
+
+    /** Passes over RDDs that are unpersisted while another thread reads them. */
+    public static double unpersistInFlight(SparkContext scala, int numBlocks, int numValues, int rounds)
+            throws InterruptedException {
+        JavaSparkContext context = new JavaSparkContext(scala);
+        double[] sums = new double[3];
+        for (int pass = 0; pass < sums.length; pass++) {
+            JavaRDD<double[]> blocks =
+                    Blocks.make(context, numBlocks, numValues, rounds, 4).persist(Blocks.level("MEMORY_ONLY"));
+            blocks.count();
+            int which = pass;
+            Thread reader = new Thread(() -> sums[which] = Blocks.sum(blocks.zip(blocks).map(both -> both._1())));
+            reader.start();
+            Thread.sleep(50L * pass);
+            blocks.unpersist(false);
+            reader.join();
+        }
+        return Arrays.stream(sums).sum();
+    }
+
+    /** The class of the memory store in every process that runs one of these tasks. */
+    public static String storeClasses(SparkContext scala, int numTasks) {
+        List<Integer> numbers = new ArrayList<>();
+        for (int number = 0; number < numTasks; number++) {
+            numbers.add(number);
+        }
+        return new TreeSet<>(new JavaSparkContext(scala)
+                        .parallelize(numbers, numTasks)
+                        .map(number -> SparkEnv.get().blockManager().memoryStore().getClass().getSimpleName())
+                        .collect())
+                .toString();
+    }
+}

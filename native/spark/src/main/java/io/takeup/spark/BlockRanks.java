@@ -1,0 +1,295 @@
+package io.takeup.spark;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.function.Predicate;
+import org.apache.spark.memory.MemoryMode;
+import org.apache.spark.storage.BlockId;
+import org.apache.spark.storage.RDDBlockId;
+
+/**
+ * What one executor knows: its group table, and the blocks in its memory in the order in which they would leave.
+ *
+ * <p>One lock guards everything; nothing here calls back into Spark while holding it, except the predicate of
+ * {@link #choose}, which must not block.
+ */
+final class BlockRanks {
+    private static final double DEFAULT_COST_S_PER_BYTE = 1e-8; // as if read from a disk of 100 MB/s
+    private static final int NUM_EARLY = 4096;
+
+    /** The victims, and whether they free enough. */
+    static final class Choice {
+        final List<BlockId> victims = new ArrayList<>();
+        long freedBytes;
+        int numReferenced;
+        boolean isEnough;
+    }
+
+    private final GroupTable table;
+    private final Lineage lineage;
+    private final Ranks.Rank rank;
+    private final boolean admission;
+    private final Map<MemoryMode, VictimIndex<BlockId>> indexes = new HashMap<>();
+    private final Map<Long, BlockId> stored = new HashMap<>();
+    private final Set<Long> dirty = new HashSet<>();
+    private final Map<Integer, double[]> sizeAndCostOfRdd = new HashMap<>();
+    private final Map<Long, Boolean> closedEarly = new LinkedHashMap<>() {
+        @Override
+        protected boolean removeEldestEntry(Map.Entry<Long, Boolean> eldest) {
+            return size() > NUM_EARLY;
+        }
+    };
+
+    BlockRanks(String policy, boolean admission, long capacityBytes) {
+        this.table = new GroupTable(dirty::add);
+        this.lineage = new Lineage(table);
+        this.rank = Ranks.of(policy, table, capacityBytes);
+        this.admission = admission;
+        for (MemoryMode mode : MemoryMode.values()) {
+            indexes.put(mode, new VictimIndex<>());
+        }
+    }
+
+    // What the driver says ------------------------------------------------------------------------------------------
+
+    synchronized void apply(Object[] message) {
+        switch ((String) message[0]) {
+            case Messages.OPEN:
+                Messages.forEachConsumer(message, this::open);
+                break;
+            case Messages.CLOSE:
+                for (long consumer : (long[]) message[1]) {
+                    lineage.close(consumer);
+                }
+                break;
+            case Messages.LINEAGE:
+                Messages.forEachLineage(message, lineage::computedFrom);
+                break;
+            case Messages.STATE:
+                applyState((long[]) message[1], (long[]) message[2], (long[]) message[3]);
+                break;
+            case Messages.FORGET:
+                forget((long[]) message[1]);
+                break;
+            case Messages.EXPECT:
+                Messages.forEachExpected(message, this::expect);
+                break;
+            default:
+                throw new IllegalArgumentException("no message " + message[0]);
+        }
+        flush();
+    }
+
+    private void open(long consumer, long[] blocks, double position, int stage) {
+        if (!closedEarly.containsKey(consumer)) {
+            lineage.open(consumer, blocks, position, stage);
+        }
+    }
+
+    /** Experience says that the block will be read at this position; a position of infinity takes that back. */
+    private void expect(long block, double position, int stage) {
+        if (Double.isInfinite(position)) {
+            lineage.close(Keys.expected(block));
+        } else {
+            lineage.open(Keys.expected(block), new long[] {block}, position, stage);
+        }
+    }
+
+    /** What is here the executor knows better. */
+    private void applyState(long[] cached, long[] lost, long[] onDisk) {
+        for (long block : onDisk) {
+            lineage.keptOnDisk(block);
+        }
+        for (long block : cached) {
+            if (!stored.containsKey(block)) {
+                lineage.cached(block, false);
+            }
+        }
+        for (long block : lost) {
+            if (!stored.containsKey(block)) {
+                lineage.lost(block);
+            }
+        }
+    }
+
+    private void forget(long[] blocks) {
+        for (long block : blocks) {
+            lineage.forget(block);
+        }
+    }
+
+    // What happens here ---------------------------------------------------------------------------------------------
+
+    /** A task of this executor has succeeded: its references end now, before the driver hears of it. */
+    synchronized void taskSucceeded(long task) {
+        if (table.group(task) == null) {
+            closedEarly.put(task, true);
+        }
+        lineage.close(task);
+        flush();
+    }
+
+    /** The block is about to come in: it and the groups it completes count as if it were in memory. */
+    synchronized void arriving(BlockId id, boolean keepsDiskCopy) {
+        long block = key(id);
+        if (block >= 0 && !stored.containsKey(block)) {
+            describe(block, 0, 0);
+            lineage.cached(block, keepsDiskCopy);
+            flush();
+        }
+    }
+
+    /** It did not come in after all. */
+    synchronized void refused(BlockId id) {
+        long block = key(id);
+        if (block >= 0 && !stored.containsKey(block)) {
+            lineage.lost(block);
+            flush();
+        }
+    }
+
+    synchronized void stored(BlockId id, long sizeBytes, MemoryMode mode, double costS) {
+        long block = key(id);
+        if (block >= 0) {
+            stored.put(block, id);
+            describe(block, sizeBytes, costS);
+            lineage.cached(block, false);
+        }
+        indexes.get(mode).put(id, block, sizeBytes, first(block), second(block), isReferenced(block));
+        flush();
+    }
+
+    synchronized void read(BlockId id) {
+        for (VictimIndex<BlockId> index : indexes.values()) {
+            index.touch(id);
+        }
+    }
+
+    synchronized void removed(BlockId id) {
+        for (VictimIndex<BlockId> index : indexes.values()) {
+            index.remove(id);
+        }
+        long block = key(id);
+        if (block >= 0 && stored.remove(block) != null) {
+            lineage.lost(block);
+            flush();
+        }
+    }
+
+    /**
+     * Who leaves for {@code space} bytes. {@code wanted} bytes must be there to take, or the block had better stay out.
+     * Under admission only blocks of strictly lower rank leave for the incoming one, and those nobody is known to read.
+     */
+    synchronized Choice choose(BlockId incoming, long space, long wanted, MemoryMode mode, Predicate<BlockId> lock) {
+        Choice choice = new Choice();
+        long block = incoming == null ? -1 : key(incoming);
+        long availableBytes = 0;
+        Iterator<VictimIndex.Entry<BlockId>> order = indexes.get(mode).iterator();
+        while (order.hasNext() && availableBytes < Math.max(space, wanted)) {
+            VictimIndex.Entry<BlockId> entry = order.next();
+            if (!mayLeave(entry, incoming, block)) {
+                if (admission && entry.isReferenced) {
+                    break; // the order is by rank: nobody behind may leave either
+                }
+                continue;
+            }
+            if (choice.freedBytes >= space) {
+                availableBytes += entry.sizeBytes; // enough for now; only look whether more could follow
+            } else if (lock.test(entry.block)) {
+                choice.victims.add(entry.block);
+                choice.freedBytes += entry.sizeBytes;
+                choice.numReferenced += entry.isReferenced ? 1 : 0;
+                availableBytes += entry.sizeBytes;
+            }
+        }
+        choice.isEnough = choice.freedBytes >= space && availableBytes >= Math.max(space, wanted);
+        return choice;
+    }
+
+    private boolean mayLeave(VictimIndex.Entry<BlockId> entry, BlockId incoming, long block) {
+        if (incoming == null) {
+            return true;
+        }
+        if (!admission) {
+            return block < 0 || entry.key < 0 || Keys.rdd(entry.key) != Keys.rdd(block);
+        }
+        return block < 0 || !entry.isReferenced || isLower(entry, first(block), second(block));
+    }
+
+    private static boolean isLower(VictimIndex.Entry<BlockId> entry, double first, double second) {
+        return entry.first < first || entry.first == first && entry.second < second;
+    }
+
+    // Questions -----------------------------------------------------------------------------------------------------
+
+    /** How large the block will be, as far as others of its RDD tell; 0 if there are none. */
+    synchronized long expectedBytes(BlockId id) {
+        long block = key(id);
+        double[] known = block < 0 ? null : sizeAndCostOfRdd.get(Keys.rdd(block));
+        return known == null ? 0 : (long) known[0];
+    }
+
+    synchronized long inactiveBytes() {
+        return indexes.values().stream().mapToLong(VictimIndex::inactiveBytes).sum();
+    }
+
+    synchronized int numStored() {
+        return indexes.values().stream().mapToInt(VictimIndex::size).sum();
+    }
+
+    synchronized int numGroups() {
+        return table.numGroups();
+    }
+
+    // ---------------------------------------------------------------------------------------------------------------
+
+    /** The key of an RDD block, or -1 for any other: a broadcast, a result, a stream. */
+    static long key(BlockId id) {
+        return id instanceof RDDBlockId
+                ? Keys.block(((RDDBlockId) id).rddId(), ((RDDBlockId) id).splitIndex())
+                : -1;
+    }
+
+    /** Size and cost where they are known, else as other blocks of the RDD. */
+    private void describe(long block, long sizeBytes, double costS) {
+        double[] known = sizeAndCostOfRdd.computeIfAbsent(Keys.rdd(block), unseen -> new double[2]);
+        if (sizeBytes > 0) {
+            known[0] = known[0] == 0 ? sizeBytes : 0.8 * known[0] + 0.2 * sizeBytes;
+        }
+        if (costS > 0) {
+            known[1] = known[1] == 0 ? costS : 0.8 * known[1] + 0.2 * costS;
+        }
+        double size = sizeBytes > 0 ? sizeBytes : Math.max(1, known[0]);
+        double cost = known[1] > 0 ? known[1] : size * DEFAULT_COST_S_PER_BYTE;
+        table.describe(block, (long) size, cost);
+    }
+
+    /** What is no block of an RDD leaves last: every task may need a broadcast. */
+    private double first(long block) {
+        return block < 0 ? Double.POSITIVE_INFINITY : rank.first(block);
+    }
+
+    private double second(long block) {
+        return block < 0 ? 0 : rank.second(block);
+    }
+
+    private boolean isReferenced(long block) {
+        return block < 0 || table.rc(block) > 0;
+    }
+
+    private void flush() {
+        for (long block : dirty) {
+            BlockId id = stored.get(block);
+            for (VictimIndex<BlockId> index : id == null ? List.<VictimIndex<BlockId>>of() : indexes.values()) {
+                index.rank(id, first(block), second(block), isReferenced(block));
+            }
+        }
+        dirty.clear();
+    }
+}

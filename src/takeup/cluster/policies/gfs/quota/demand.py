@@ -1,0 +1,67 @@
+"""What high-priority work of a pool stays under from now on, for some hours and with some probability.
+
+How it works. A forecaster speaks about whole hours and learns when one is over. In between, demand of the present hour
+that is above the last one shifts what was forecast; demand that is below does not, for it may come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, inf
+from typing import Protocol
+
+from takeup.cluster.fleet.evidence import Evidence
+from takeup.cluster.policies.gfs.forecast import Forecaster
+
+__all__ = ["DemandForecast", "HourlyDemand"]
+
+HOUR_S = 3600.0
+TINY_H = 1e-9
+
+
+class DemandForecast(Protocol):
+    """A forecast of one pool that follows the evidence."""
+
+    def update(self, evidence: Evidence) -> None:
+        """Take in what is known now."""
+
+    def max_quantiles(self, hours: Sequence[float], probability: float) -> list[float]:
+        """GPUs that demand stays under for each number of hours from now; inf while nothing is known."""
+
+
+class HourlyDemand:
+    """Any forecaster of hourly demand, asked at any moment; the pool is one series."""
+
+    def __init__(self, model: Forecaster) -> None:
+        self.model = model
+        self.num_hours_seen = 0
+        self.capacity_gpus = 0.0
+        self.hour_passed_share = 0.0
+        self.surplus_gpus = 0.0
+        self.last_gpus = 0.0
+        self.bounds: dict[float, list[float]] = {}
+
+    def update(self, evidence: Evidence) -> None:
+        """Learn the hours that are over; note how far the present one is above the last."""
+        if len(evidence.hourly_demand) > self.num_hours_seen:
+            self._learn(evidence)
+        self.hour_passed_share = evidence.now_s / HOUR_S % 1.0
+        self.surplus_gpus = max(0.0, float(evidence.demand_now.sum()) - self.last_gpus)
+
+    def max_quantiles(self, hours: Sequence[float], probability: float) -> list[float]:
+        """Not above capacity."""
+        if not self.bounds:
+            return [inf] * len(hours)
+        bounds, passed_h, surplus = self.bounds[probability], self.hour_passed_share - TINY_H, self.surplus_gpus
+        last = len(bounds) - 1
+        return [min(bounds[min(ceil(passed_h + each) - 1, last)] + surplus, self.capacity_gpus) for each in hours]
+
+    def _learn(self, evidence: Evidence) -> None:
+        totals = evidence.hourly_demand[self.num_hours_seen :].sum(axis=1).tolist()
+        for hour, total in enumerate(totals, start=self.num_hours_seen):
+            self.model.observe(hour, [total])
+        self.num_hours_seen += len(totals)
+        self.last_gpus, self.capacity_gpus = totals[-1], evidence.capacity_gpus
+        forecast = self.model.forecast(capacity=evidence.capacity_gpus)
+        table = forecast.maxima.quantiles[0].T.tolist()
+        self.bounds = dict(zip(forecast.levels, table, strict=True))

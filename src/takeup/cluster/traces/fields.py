@@ -1,0 +1,154 @@
+"""The cells of a trace, with a word about each row that cannot be used.
+
+How it works. A strict reading refuses the file at the first cell that cannot be used, and names it. Otherwise the file
+is read fast where every number is one; where some are not, cell by cell. Either way a row with a cell that is missing,
+not finite or too small is not used, and the first thing wrong with it is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.core.trace import Column, read_table
+from takeup.errors import BadTrace
+
+__all__ = ["Field", "Rows", "read_fields"]
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column: a number, a moment (seconds, or a date and time, taken as UTC without a zone), or text.
+
+    Without a default, every row needs it. `above` and `least` bound numbers.
+    """
+
+    name: str
+    kind: Literal["number", "moment", "text"] = "number"
+    least: float = -math.inf
+    above: float = -math.inf
+    default: float | str | None = None
+
+    def problem(self, values: npt.NDArray[Any]) -> tuple[tuple[Flags, str], ...]:
+        """Which cells cannot be used, and why."""
+        if self.kind == "text":
+            return () if self.default is not None else ((values == "", f"{self.name} is missing"),)
+        small = (values < self.least) | (values <= self.above)
+        bound = f"above {self.above:g}" if self.above > -math.inf else f"at least {self.least:g}"
+        return (
+            (~np.isfinite(values), f"{self.name} is missing or not a finite number"),
+            (small, f"{self.name} is not {bound}"),
+        )
+
+
+@dataclass(slots=True)
+class Rows:
+    """Columns of equal length, which rows are used, and why the others are not."""
+
+    path: Path
+    columns: dict[str, npt.NDArray[Any]]
+    used: Flags
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """The used cells of a column."""
+        return self.columns[name][self.used]
+
+    def __len__(self) -> int:
+        return int(self.used.sum())
+
+    def skip(self, wrong: Flags, reason: str) -> None:
+        """Use none of these rows any more; `wrong` has an entry for every row of the file."""
+        new = wrong & self.used
+        if new.any():
+            self.skipped[reason] = self.skipped.get(reason, 0) + int(new.sum())
+            self.used = self.used & ~new
+
+    def refuse(self, wrong: Flags, reason: str, column: str) -> None:
+        """An error about the first of these rows, if there is one."""
+        if (wrong & self.used).any():
+            row = int(np.argmax(wrong & self.used))
+            found = f"{reason} (found {self.columns[column][row]}); correct the row or read without strict"
+            raise BadTrace(self.path, found, line=row + 2, column=column)
+
+    def check(self, wrong: Flags, reason: str, column: str, *, strict: bool) -> None:
+        """Refuse or skip."""
+        if strict:
+            self.refuse(wrong, reason, column)
+        self.skip(wrong, reason)
+
+
+def read_fields(path: Path, fields: Sequence[Field], *, strict: bool = False) -> Rows:
+    """The rows of a table that have all fields."""
+    columns = _read(path, fields, strict=strict)
+    rows = Rows(path, columns, np.ones(len(next(iter(columns.values()))), np.bool_))
+    for each in fields:
+        for wrong, reason in each.problem(columns[each.name]):
+            rows.check(wrong, reason, each.name, strict=strict)
+    return rows
+
+
+def _read(path: Path, fields: Sequence[Field], *, strict: bool) -> dict[str, npt.NDArray[Any]]:
+    try:
+        return read_table(path, [_typed(each, strict=strict) for each in fields])
+    except BadTrace:
+        is_table = path.name.lower().endswith((".csv", ".csv.gz"))
+        has_moments = any(each.kind == "moment" for each in fields)
+        if not is_table or (strict and not has_moments):
+            raise
+    texts = read_table(path, [_loose(each, strict=strict) for each in fields])
+    return {each.name: _cells(path, each, texts[each.name], strict=strict) for each in fields}
+
+
+def _typed(each: Field, *, strict: bool) -> Column:
+    kind: Literal["float", "text"] = "text" if each.kind == "text" else "float"
+    minimum = each.least if strict and each.least > -math.inf else None
+    return Column(each.name, kind, required=each.default is None and strict, default=each.default, minimum=minimum)
+
+
+def _loose(each: Field, *, strict: bool) -> Column:
+    """Text, whatever it should be; in a strict reading only moments are loose."""
+    if strict and each.kind == "number":
+        return _typed(each, strict=True)
+    return Column(each.name, "text", required=False, default=each.default if each.kind == "text" else None)
+
+
+def _cells(path: Path, each: Field, texts: npt.NDArray[Any], *, strict: bool) -> npt.NDArray[Any]:
+    if each.kind == "text" or texts.dtype != np.object_:
+        return texts
+    empty = math.nan if each.default is None else float(each.default)
+    read = _moment if each.kind == "moment" else _number
+    values = np.array([empty if cell == "" else read(cell) for cell in texts.tolist()], np.float64)
+    if strict and np.isnan(values).any():
+        row = int(np.argmax(np.isnan(values)))
+        expected = "seconds, or a date and time such as 2024-03-01 08:30:00"
+        raise BadTrace(path, f"{texts[row]!r} is no moment; expected {expected}", line=row + 2, column=each.name)
+    return values
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
+
+
+def _moment(cell: str) -> float:
+    seconds = _number(cell)
+    if not math.isnan(seconds):
+        return seconds
+    try:
+        when = datetime.fromisoformat(cell.strip())
+    except ValueError:
+        return math.nan
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,212 @@
+"""From columns to a workload: pools and organisations numbered, jobs in order, nodes beside them, and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from takeup.cluster.model import Kind, Workload
+from takeup.cluster.traces.fields import Rows
+from takeup.core.seeds import Streams
+from takeup.errors import BadInput
+
+__all__ = [
+    "JobColumns",
+    "Loaded",
+    "Nodes",
+    "Options",
+    "labelled",
+    "load",
+    "most_usual_nodes",
+    "skip_odd_sizes",
+    "split_gangs",
+]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Texts = npt.NDArray[np.object_]
+Nodes = Mapping[str, tuple[int, ...]]
+
+NODE_GPUS = 8
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a trace file does not say.
+
+    `strict` refuses a file with a row that cannot be used. `nodes` are the GPUs of each node by pool, for traces
+    without a list of nodes. Where jobs carry no label, those of `spot_organisations` are spot, or without any, a share
+    of all jobs drawn with `streams`. `time_unit_s` is what times and durations count; dates and times need 1.
+    """
+
+    strict: bool = False
+    nodes: Nodes | None = None
+    spot_organisations: tuple[str, ...] = ()
+    spot_share: float = 0.2
+    streams: Streams = field(default_factory=lambda: Streams(0))
+    guarantee_h: float = 1.0
+    checkpoint_s: float = 3600.0
+    time_unit_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.spot_share <= 1.0:
+            raise BadInput(f"the share of spot jobs is {self.spot_share:g}; choose a number from 0 to 1")
+        if not (np.isfinite(self.time_unit_s) and self.time_unit_s > 0):
+            raise BadInput(f"the unit of time is {self.time_unit_s:g} s; choose a number above zero")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A workload and how it was read: rows of the file, those skipped by reason, jobs no pool can hold, and notes."""
+
+    workload: Workload
+    num_rows: int
+    skipped: Mapping[str, int]
+    num_too_large: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_skipped(self) -> int:
+        """Rows that are not in the workload."""
+        return sum(self.skipped.values())
+
+
+@dataclass(frozen=True, slots=True)
+class JobColumns:
+    """One entry for each row that is used; times in seconds."""
+
+    is_spot: npt.NDArray[np.bool_]
+    pool: Texts
+    organisation: Texts
+    gpus: Floats
+    workers: Ints
+    submit_s: Floats
+    duration_s: Floats
+
+
+def load(name: str, rows: Rows, jobs: JobColumns, nodes: Nodes, options: Options, notes: tuple[str, ...]) -> Loaded:
+    """The workload of the jobs whose pool has nodes."""
+    pools = tuple(nodes)
+    number_of = {pool: number for number, pool in enumerate(pools)}
+    codes, names = _numbered(jobs.pool)
+    job_pool = np.array([number_of.get(pool, -1) for pool in names], np.int64)[codes]
+    _skip_unknown(rows, job_pool < 0, jobs.pool, options)
+    kept = np.flatnonzero(job_pool >= 0)
+    order = kept[np.argsort(jobs.submit_s[kept], kind="stable")]
+    if (np.diff(jobs.submit_s[kept]) < 0).any():
+        notes = (*notes, "rows were not in order of submission; they were sorted")
+    organisation, organisations = _numbered(jobs.organisation[order])
+    is_spot, sizes = jobs.is_spot[order], [size for pool in pools for size in nodes[pool]]
+    workload = Workload(
+        name=name,
+        pools=pools,
+        organisations=organisations,
+        node_pool=np.repeat(np.arange(len(pools)), [len(nodes[pool]) for pool in pools]),
+        node_gpus=np.array(sizes, np.int64),
+        job_kind=np.where(is_spot, int(Kind.SPOT), int(Kind.HIGH)),
+        job_pool=job_pool[order],
+        job_organisation=organisation,
+        job_gpus=jobs.gpus[order],
+        job_workers=jobs.workers[order],
+        job_submit_s=jobs.submit_s[order],
+        job_duration_s=jobs.duration_s[order],
+        job_guarantee_h=np.where(is_spot, options.guarantee_h, 0.0),
+        job_checkpoint_s=np.full(len(order), options.checkpoint_s),
+    )
+    return Loaded(workload, len(rows.used), dict(rows.skipped), _num_too_large(workload), notes)
+
+
+def _skip_unknown(rows: Rows, unknown: npt.NDArray[np.bool_], pool: Texts, options: Options) -> None:
+    wrong = np.zeros(len(rows.used), np.bool_)
+    wrong[np.flatnonzero(rows.used)[unknown]] = True
+    if options.strict and unknown.any():
+        found = f"{int(unknown.sum())} jobs ask for GPUs of pools without nodes, the first for {pool[unknown][0]!r}"
+        raise BadInput(f"{found}; list their nodes or read without strict")
+    rows.skip(wrong, "no node has this GPU model")
+
+
+def _numbered(texts: Texts) -> tuple[Ints, tuple[str, ...]]:
+    """Numbers in the order in which texts are first seen, and the texts."""
+    encoded = pa.array(texts, pa.string()).dictionary_encode()
+    return encoded.indices.to_numpy().astype(np.int64), tuple(encoded.dictionary.to_pylist())
+
+
+def _num_too_large(workload: Workload) -> int:
+    """Jobs that do not fit into their pool even when it is empty."""
+    count = 0
+    for pool in range(len(workload.pools)):
+        sizes, mine = workload.node_gpus[workload.node_pool == pool], workload.job_pool == pool
+        gpus, workers = workload.job_gpus[mine], workload.job_workers[mine]
+        for asked in np.unique(gpus).tolist():
+            room = int((sizes // asked).sum()) if asked >= 1 else int(sizes.sum()) * int(1 // asked)
+            count += int((workers[gpus == asked] > room).sum())
+    return count
+
+
+def skip_odd_sizes(rows: Rows, gpus: str, workers: str | None = None, *, strict: bool) -> None:
+    """A worker shares a GPU or has whole ones, and there is no half of a worker."""
+    asked = rows.columns[gpus]
+    reason = f"{gpus} is above one and not a whole number"
+    rows.check((asked > 1) & (asked != np.floor(asked)), reason, gpus, strict=strict)
+    if workers:
+        count = rows.columns[workers]
+        rows.check(count != np.floor(count), f"{workers} is not a whole number", workers, strict=strict)
+
+
+# What traces leave open -----------------------------------------------------------------------------------------------
+
+
+def labelled(organisation: Texts, options: Options) -> tuple[npt.NDArray[np.bool_], str]:
+    """Which jobs are spot in a trace that does not say, and a note of how that was decided."""
+    if options.spot_organisations:
+        chosen = ", ".join(options.spot_organisations)
+        unknown = set(options.spot_organisations) - set(organisation.tolist())
+        if unknown:
+            raise BadInput(f"no job is of organisation {min(unknown)!r}; name virtual clusters of the trace")
+        return np.isin(
+            organisation, options.spot_organisations
+        ), f"no spot label in the trace; jobs of {chosen} are spot"
+    coin = options.streams.stream("spot labels").random(len(organisation)) < options.spot_share
+    how = f"each job is spot with probability {options.spot_share:g}, seed {options.streams.seed}"
+    return coin, f"no spot label in the trace; {how}"
+
+
+def split_gangs(num_gpus: Floats, node_gpus: int = NODE_GPUS) -> tuple[Floats, Ints]:
+    """GPUs of a job as equal workers, as few as fit on nodes of this size."""
+    totals, codes = np.unique(num_gpus, return_inverse=True)
+    workers = np.array([_num_workers(total, node_gpus) for total in totals.tolist()], np.int64)
+    return (totals / workers)[codes], workers[codes]
+
+
+def _num_workers(total: float, node_gpus: int) -> int:
+    if total <= node_gpus:
+        return 1
+    return next(count for count in range(2, int(total) + 1) if total % count == 0 and total / count <= node_gpus)
+
+
+def most_usual_nodes(jobs: JobColumns, quantile: float = 0.95) -> tuple[dict[str, tuple[int, ...]], str]:
+    """For each pool as many nodes of eight as demand without waiting needs at most times, and its largest job."""
+    nodes = {}
+    for pool in sorted(set(jobs.pool.tolist())):
+        mine = jobs.pool == pool
+        gpus = jobs.gpus[mine] * jobs.workers[mine]
+        usual = np.quantile(_hourly(jobs.submit_s[mine], jobs.duration_s[mine], gpus), quantile)
+        largest = np.max(jobs.workers[mine] / np.maximum(1, NODE_GPUS // jobs.gpus[mine]))
+        nodes[pool] = (NODE_GPUS,) * int(np.ceil(max(usual / NODE_GPUS, largest, 1)))
+    count = sum(len(sizes) for sizes in nodes.values())
+    return nodes, f"no list of nodes; {count} nodes of {NODE_GPUS} GPUs hold the demand of {quantile:.0%} of all hours"
+
+
+def _hourly(submit_s: Floats, duration_s: Floats, gpus: Floats) -> Floats:
+    """GPUs in use at the beginning of each hour if nobody waits."""
+    first_s = submit_s.min()
+    last = int((submit_s.max() - first_s) // HOUR_S) + 1
+    start = np.minimum(np.ceil((submit_s - first_s) / HOUR_S), last).astype(np.int64)
+    end = np.minimum(np.ceil((submit_s + duration_s - first_s) / HOUR_S), last).astype(np.int64)
+    change = np.bincount(start, gpus, last + 1) - np.bincount(end, gpus, last + 1)
+    return np.asarray(np.cumsum(change)[:-1])

@@ -1,0 +1,124 @@
+"""A table with one row for each job, under whatever names its columns have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.cluster.traces.fields import Field, Rows, read_fields
+from takeup.cluster.traces.loaded import (
+    JobColumns,
+    Loaded,
+    Options,
+    labelled,
+    load,
+    most_usual_nodes,
+    skip_odd_sizes,
+    split_gangs,
+)
+from takeup.errors import BadInput
+
+__all__ = ["ColumnNames", "read_plain"]
+
+ONE_POOL, ONE_ORGANISATION = "gpu", "everyone"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnNames:
+    """What the columns are called; without a name, everything is alike.
+
+    `gpus` counts those of a worker if there are `workers`, else those of the whole job. Instead of a duration there may
+    be an `end`, after `start` or else after `submit`. `kind` holds one of `spot_values` in spot jobs.
+    """
+
+    submit: str = "submit_s"
+    duration: str | None = "duration_s"
+    end: str | None = None
+    start: str | None = None
+    gpus: str = "gpus"
+    workers: str | None = None
+    pool: str | None = None
+    organisation: str | None = None
+    kind: str | None = None
+    spot_values: tuple[str, ...] = ("spot", "Spot", "SPOT", "BE", "1")
+
+    def __post_init__(self) -> None:
+        if (self.duration is None) == (self.end is None):
+            raise BadInput("a job needs a column for its duration or one for its end, and not both; name one")
+
+    def fields(self) -> Iterable[Field]:
+        """All columns that have a name."""
+        yield Field(self.submit, "moment")
+        yield Field(self.gpus, least=0)
+        if self.duration:
+            yield Field(self.duration, above=0)
+        yield from (Field(name, "moment") for name in (self.end, self.start) if name)
+        if self.workers:
+            yield Field(self.workers, least=1)
+        yield from (Field(name, "text") for name in (self.pool, self.organisation, self.kind) if name)
+
+
+def read_plain(path: Path, names: ColumnNames | None = None, options: Options | None = None) -> Loaded:
+    """The jobs of a table; time starts with the first of them."""
+    names, options = names or ColumnNames(), options or Options()
+    rows = read_fields(path, tuple(names.fields()), strict=options.strict)
+    rows.skip(rows.columns[names.gpus] == 0, "asks for no GPU")
+    skip_odd_sizes(rows, names.gpus, names.workers, strict=options.strict)
+    duration_s = _durations_s(rows, names, options)
+    organisation = _texts(rows, names.organisation, ONE_ORGANISATION)
+    is_spot, notes = _kinds(rows, names, organisation, options)
+    gpus, workers = _shapes(rows, names)
+    submit_s = _seconds(rows, names.submit, options)
+    columns = JobColumns(
+        is_spot=is_spot,
+        pool=_texts(rows, names.pool, ONE_POOL),
+        organisation=organisation,
+        gpus=gpus,
+        workers=workers,
+        submit_s=submit_s - submit_s.min(initial=np.inf if len(submit_s) else 0.0),
+        duration_s=duration_s[rows.used],
+    )
+    if not len(rows):
+        raise BadInput(f"{path}: no row can be used ({rows.skipped or 'the table is empty'}); check the column names")
+    nodes = options.nodes
+    if nodes is None:
+        nodes, note = most_usual_nodes(columns)
+        notes = (*notes, note)
+    return load(path.name.partition(".")[0], rows, columns, nodes, options, notes)
+
+
+def _seconds(rows: Rows, name: str, options: Options) -> npt.NDArray[np.float64]:
+    return np.asarray(rows[name] * options.time_unit_s)
+
+
+def _durations_s(rows: Rows, names: ColumnNames, options: Options) -> npt.NDArray[np.float64]:
+    """Of every row of the file; those that do not end after they begin are skipped."""
+    if names.duration:
+        return np.asarray(rows.columns[names.duration] * options.time_unit_s)
+    end = str(names.end)
+    lasted = rows.columns[end] - rows.columns[names.start or names.submit]
+    rows.check(~(lasted > 0), f"{end} is not after the beginning", end, strict=options.strict)
+    return np.asarray(lasted * options.time_unit_s)
+
+
+def _texts(rows: Rows, name: str | None, otherwise: str) -> npt.NDArray[np.object_]:
+    return rows[name] if name else np.full(len(rows), otherwise, np.object_)
+
+
+def _kinds(
+    rows: Rows, names: ColumnNames, organisation: npt.NDArray[np.object_], options: Options
+) -> tuple[npt.NDArray[np.bool_], tuple[str, ...]]:
+    if names.kind:
+        return np.isin(rows[names.kind].astype(str), names.spot_values), ()
+    is_spot, note = labelled(organisation, options)
+    return is_spot, (note,)
+
+
+def _shapes(rows: Rows, names: ColumnNames) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    if names.workers:
+        return rows[names.gpus], rows[names.workers].astype(np.int64)
+    return split_gangs(rows[names.gpus])

@@ -1,0 +1,199 @@
+"""Replays by hand, what every replay must keep, and what the numbers of a window mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.simulate.cluster_traces import HIGH, SPOT, drawn, workload
+from takeup.cluster.fleet.evidence import Evidence, StaticQuota
+from takeup.cluster.fleet.rules import CHEAPEST, TRY_SMALLER, Rules
+from takeup.cluster.model import Grade, Kind, Quota
+from takeup.cluster.policies import POLICIES, RuledScheduler, find_policy
+from takeup.cluster.simulate import replay
+from takeup.errors import BadInput
+
+LEASED = {"chronus", "chronus_published"}
+PREEMPTS = Rules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=CHEAPEST)
+
+
+def test_a_job_on_an_empty_pool_starts_at_once_and_ends_after_its_duration() -> None:
+    outcome = replay(workload((HIGH, 8, 100, 50)), find_policy("fifo"))
+
+    assert (outcome.first_start_s[0], outcome.end_s[0], outcome.queued_s[0]) == (100, 150, 0)
+    assert outcome.allocated_gpu_s.sum() == 8 * 50
+
+
+def test_a_job_waits_until_the_one_before_it_is_done() -> None:
+    outcome = replay(workload((HIGH, 8, 0, 1000), (SPOT, 8, 10, 50), (HIGH, 1, 20, 5)), find_policy("fifo"))
+
+    assert outcome.first_start_s.tolist() == [0, 1000, 1050]
+    assert outcome.queued_s.tolist() == [0, 990, 1030]
+
+
+def test_an_evicted_job_loses_what_it_did_since_its_checkpoint_and_pays_to_restart() -> None:
+    jobs = workload((SPOT, 8, 0, 7200), (HIGH, 8, 4000, 1000))
+    outcome = replay(jobs, RuledScheduler("mine", PREEMPTS))
+
+    # The spot job has done 4000 s of which 3600 are saved; the other pays 40 s for the eviction, then it pays 40 s.
+    assert outcome.end_s.tolist() == [5040 + 40 + 3600, 4000 + 40 + 1000]
+    assert outcome.lost_gpu_s.tolist() == [400 * 8, 0]
+    assert outcome.queued_s.tolist() == [1040, 0]
+    assert outcome.num_evictions.tolist() == [1, 0]
+
+
+def test_checkpoints_continue_across_restarts() -> None:
+    jobs = workload((SPOT, 8, 0, 9000), (HIGH, 8, 4000, 960), (HIGH, 8, 7000, 960), checkpoint_s=1500)
+    outcome = replay(jobs, RuledScheduler("mine", PREEMPTS))
+
+    # Saved: 3000 of 4000. Again from 5000 + 40 to 7000: 3000 + 1960 = 4960, of which 4500 are saved.
+    assert outcome.lost_gpu_s[0] == (1000 + 460) * 8
+    assert outcome.end_s[0] == 8000 + 40 + (9000 - 4500)
+
+
+def test_a_job_without_checkpoints_loses_everything() -> None:
+    jobs = workload((SPOT, 8, 0, 7200), (HIGH, 8, 4000, 1000), checkpoint_s=np.inf)
+
+    assert replay(jobs, RuledScheduler("mine", PREEMPTS)).lost_gpu_s[0] == 4000 * 8
+
+
+def test_on_notice_a_victim_saves_its_work_and_the_other_waits_for_it() -> None:
+    jobs = workload((SPOT, 8, 0, 7200), (HIGH, 8, 3000, 1000))
+    outcome = replay(jobs, RuledScheduler("mine", PREEMPTS._replace(notice_s=60.0)))
+
+    assert outcome.lost_gpu_s[0] == 0
+    assert outcome.first_start_s[1] == 3060
+    assert outcome.end_s[0] == 3060 + 1040 + 40 + (7200 - 3060)
+
+
+def test_notice_is_given_only_where_it_saves_more_than_the_wait_costs() -> None:
+    jobs = workload((SPOT, 8, 0, 7200), (HIGH, 8, 3630, 1000))
+    outcome = replay(jobs, RuledScheduler("mine", PREEMPTS._replace(notice_s=60.0)))
+
+    assert outcome.first_start_s[1] == 3630
+    assert outcome.lost_gpu_s[0] == 30 * 8
+
+
+def test_leases_put_every_job_back_without_losing_work() -> None:
+    outcome = replay(workload((SPOT, 8, 0, 3000), (HIGH, 8, 100, 600)), find_policy("chronus"))
+
+    # At 1200 s the lease is over: the high-priority job goes first; the spot job comes back when it is done.
+    assert outcome.first_start_s.tolist() == [0, 1200]
+    assert outcome.end_s[1] == 1800
+    assert outcome.end_s[0] == 1800 + 120 + 600 + 120 + 1080 + 120 + 120
+    assert outcome.lost_gpu_s.sum() == 0
+
+
+def test_a_quota_keeps_spot_jobs_waiting_until_it_allows_them() -> None:
+    class Later:
+        def quota(self, pool: str, evidence: Evidence) -> Quota:
+            return Quota(pool, {1.0: 8.0 if evidence.now_s >= 900 else 0.0})
+
+    outcome = replay(workload((SPOT, 8, 10, 100)), find_policy("gfs_published", Later()), to_s=7200)
+
+    assert outcome.first_start_s[0] == 900
+
+
+def test_beyond_the_quota_idle_gpus_are_used_without_a_promise() -> None:
+    outcome = replay(workload((SPOT, 8, 10, 7300)), find_policy("gfs", StaticQuota(0.0)))
+
+    assert outcome.first_start_s[0] == 10
+    assert outcome.allocated_gpu_s.sum(axis=(0, 1))[Grade.OPPORTUNISTIC] == 8 * 7300
+
+
+def test_a_quota_sees_the_most_demand_of_every_hour_running_or_waiting() -> None:
+    seen: dict[float, tuple[list[float], float]] = {}
+
+    class Watch:
+        def quota(self, pool: str, evidence: Evidence) -> Quota:
+            seen[evidence.now_s] = evidence.hourly_demand[:, 0].tolist(), float(evidence.demand_now[0])
+            return Quota(pool, {1.0: 0.0})
+
+    jobs = workload((SPOT, 8, 0, 9), (HIGH, 8, 10, 3000), (HIGH, 4, 20, 3000), (HIGH, 2, 7200, 10))
+    replay(jobs, find_policy("gfs_published", Watch()), to_s=3 * 3600)
+
+    assert seen[3600] == ([12.0], 4.0)
+    assert seen[9000] == ([12.0, 4.0], 2.0)
+
+
+def test_jobs_larger_than_their_pool_are_counted_and_left_out() -> None:
+    jobs = workload((HIGH, 16, 0, 10), (HIGH, 8, 0, 10), (SPOT, 0.5, 0, 10), nodes=(8,), workers=[1, 2, 17])
+    outcome = replay(jobs, find_policy("fifo"))
+
+    assert outcome.fits.tolist() == [False, False, False]
+    assert outcome.metrics().num_too_large == 3
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_job_that_fits_is_done_and_no_gpu_second_is_unaccounted(name: str) -> None:
+    jobs = drawn(3)
+    outcome = replay(jobs, find_policy(name, StaticQuota(0.5)))
+    asked = (jobs.job_gpus * jobs.job_workers * jobs.job_duration_s)[outcome.fits].sum()
+    spent = outcome.allocated_gpu_s.sum() - outcome.lost_gpu_s.sum()
+
+    assert np.isfinite(outcome.end_s[outcome.fits]).all()
+    assert spent >= asked * (1 - 1e-9)
+    if name.startswith("fifo"):
+        assert spent == pytest.approx(asked)
+        assert outcome.queued_s == pytest.approx(outcome.end_s - jobs.job_submit_s - jobs.job_duration_s)
+    assert outcome.wasted_gpu_s.sum() == pytest.approx(outcome.lost_gpu_s.sum())
+    assert name in LEASED or outcome.num_broken.sum() == outcome.num_evictions.sum()
+    assert (outcome.num_evictions[jobs.job_kind == Kind.HIGH] == 0).all()
+
+
+@given(st.integers(0, 1000), st.sampled_from(sorted(set(POLICIES) - LEASED)))
+@settings(max_examples=15, deadline=None)
+def test_high_priority_jobs_lose_nothing_but_the_wait_and_the_restart_of_their_victims(seed: int, name: str) -> None:
+    jobs = drawn(seed, num_jobs=120)
+    outcome = replay(jobs, find_policy(name, StaticQuota(0.5)))
+    high = outcome.fits & (jobs.job_kind == Kind.HIGH)
+    beyond_s = (outcome.end_s - jobs.job_submit_s - jobs.job_duration_s - outcome.queued_s)[high]
+
+    assert ((np.abs(beyond_s) < 1e-6) | (np.abs(beyond_s - 40) < 1e-6) | (np.abs(beyond_s - 60) < 1e-6)).all()
+
+
+def test_the_same_workload_gives_the_same_outcome() -> None:
+    first, second = (replay(drawn(5), find_policy("gfs", StaticQuota(0.3))) for _ in range(2))
+
+    assert first.end_s.tobytes() == second.end_s.tobytes()
+    assert first.metrics() == second.metrics()
+
+
+def test_metrics_are_about_their_window_and_pool() -> None:
+    jobs = workload((HIGH, 8, 0, 5400), (SPOT, 4, 7200, 1800), nodes=(8,))
+    outcome = replay(jobs, find_policy("fifo"), to_s=4 * 3600)
+
+    assert outcome.metrics().allocation_rate == pytest.approx((8 * 5400 + 4 * 1800) / (8 * 4 * 3600))
+    assert outcome.metrics(to_s=3600).allocation_rate == 1
+    assert outcome.metrics(from_s=7200, to_s=10_800, pool="a100").num_jobs == 1
+    assert outcome.metrics(from_s=7200, to_s=10_800).spot_jct_s.mean == 1800
+
+
+def test_the_three_eviction_rates_differ_and_are_named_apart() -> None:
+    jobs = workload((SPOT, 8, 0, 7200), (HIGH, 8, 4000, 1000), (SPOT, 8, 20_000, 100))
+    metrics = replay(jobs, RuledScheduler("mine", PREEMPTS)).metrics()
+
+    assert metrics.num_evictions == 1
+    assert metrics.eviction_rate == pytest.approx(1 / (1 + 4))  # kept: an hour, an hour and the rest, the last job
+    assert metrics.evictions_per_start == pytest.approx(1 / 3)
+    assert metrics.evictions_per_job == pytest.approx(1 / 2)
+
+
+def test_useful_time_leaves_out_what_was_thrown_away() -> None:
+    jobs = workload((SPOT, 8, 0, 7200), (HIGH, 8, 4000, 1000))
+    outcome = replay(jobs, RuledScheduler("mine", PREEMPTS), to_s=3 * 3600)
+
+    assert outcome.useful_gpu_s.sum() == 8 * (3600 + 1040 + 3640)
+
+
+@pytest.mark.parametrize(("from_s", "to_s"), [(-1.0, 10.0), (10.0, 10.0)])
+def test_a_window_that_is_none_is_refused(from_s: float, to_s: float) -> None:
+    with pytest.raises(BadInput, match="the window runs from"):
+        replay(workload((HIGH, 1, 0, 1)), find_policy("fifo"), from_s, to_s)
+
+
+def test_time_counts_from_zero() -> None:
+    with pytest.raises(BadInput, match="the first job comes at -5 s"):
+        replay(workload((HIGH, 1, -5, 1)), find_policy("fifo"))
