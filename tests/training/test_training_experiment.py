@@ -58,6 +58,15 @@ def test_options_of_the_pipeline_arrive() -> None:
     assert (profile.max_sends, profile.hop_s, profile.host_s) == (2, 0.001, 0.002)
 
 
+@pytest.mark.parametrize(("policy", "fits"), [("zbv", False), ("one_f_one_b", True), ("gpipe", False), ("zb_h2", True)])
+def test_a_limit_of_memory_also_holds_for_chunks(policy: str, fits: bool) -> None:
+    max_live = 3 if policy == "zbv" else 4
+
+    report = run(scenario(policies=[policy], max_live=max_live), quiet=True)
+
+    assert report.tables[1].rows[0][-1] is fits
+
+
 def test_uneven_pipelines_follow_the_seed() -> None:
     first, same, other = (profile_of(scenario(uneven=True, seed=seed)) for seed in (1, 1, 2))
 
@@ -94,6 +103,8 @@ def test_a_measured_pipeline_and_a_given_schedule_are_read_from_files(tmp_path: 
         ({"slow": ["2"]}, BadScenario, "write LINK:LATENCY"),
         ({"slow": ["-1:3"]}, BadScenario, "write LINK:LATENCY"),
         ({"slow": ["3:20"]}, BadInput, "there is no link 3"),
+        ({"verb": "compare", "num_stages": 1, "delays_ms": [3]}, BadInput, "no link to delay"),
+        ({"verb": "compare", "delays_ms": [-3]}, BadInput, "latency_s is -0.003"),
         ({"policies": []}, BadScenario, "at least one policy"),
         ({"policies": ["adaptra", "gpipe"]}, BadScenario, "takes one policy"),
         ({"policies": ["adapt"]}, UnknownName, "did you mean 'adaptra'"),

@@ -98,6 +98,14 @@ def test_chunks_divide_the_work_and_keep_the_links() -> None:
     assert (in_rounds(rounds, 2), in_a_v(vee)) == (rounds, vee)
 
 
+def test_chunks_divide_memory_too_and_never_make_it_look_larger() -> None:
+    stage = Stage(0.01, 0.01, 0.01, activation_bytes=3, memory_bytes=10)
+    profile = Profile((stage, stage), (Link(),), 8)
+
+    assert profile.live_limits() == (3, 3)
+    assert in_a_v(profile).live_limits() == (2, 2)  # bytes are whole, and rounded to the safe side
+
+
 def test_chunks_of_chunks_are_refused() -> None:
     with pytest.raises(BadInput, match="one stage for each rank"):
         in_a_v(in_rounds(slow(3, 6, {}), 2))

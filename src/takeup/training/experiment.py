@@ -31,6 +31,7 @@ from takeup.training.traces import load_profile, load_schedule, random_profile
 
 __all__ = ["TrainingScenario", "plan_of", "profile_of", "run", "run_again"]
 
+A_MICROBATCH_BYTES = 2**20  # any number that chunks can divide, where only a count was given
 SLOW = re.compile(r"(\d+):(\d+\.?\d*)(?:\+(\d+\.?\d*))?")
 
 
@@ -97,8 +98,10 @@ def profile_of(scenario: TrainingScenario) -> Profile:
     """The pipeline that the scenario is about."""
     profile = _base(scenario)
     if scenario.max_live is not None:
-        limit = scenario.max_live
-        stages = tuple(replace(stage, activation_bytes=1, memory_bytes=limit) for stage in profile.stages)
+        memory_bytes = scenario.max_live * A_MICROBATCH_BYTES
+        stages = tuple(
+            replace(stage, activation_bytes=A_MICROBATCH_BYTES, memory_bytes=memory_bytes) for stage in profile.stages
+        )
         profile = replace(profile, stages=stages)
     if scenario.max_sends is not None:
         profile = replace(profile, max_sends=scenario.max_sends)
@@ -182,6 +185,8 @@ def _compare(scenario: TrainingScenario, quiet: bool) -> Report:
 
 def _compare_delays(scenario: TrainingScenario, profile: Profile, quiet: bool) -> Report:
     """The slow links, or the last one, with one delay after the other."""
+    if not profile.links:
+        raise BadInput("a pipeline of one stage has no link to delay; give at least two stages")
     numbers = list(_slow_links(scenario, len(profile.links))) or [len(profile.links) - 1]
     plans: dict[float, list[Plan]] = {}
     tables = []

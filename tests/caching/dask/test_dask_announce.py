@@ -40,11 +40,11 @@ class Desk:
             loop=Thing(asyncio_loop=loop),
             worker_send=lambda worker, message: self.sent.append((worker, message)),
         )
-        self.announcer = Announcer(uses_table=uses_table, follows_peers=follows_peers)
+        self.announcer = Announcer("ours", uses_table=uses_table, follows_peers=follows_peers)
         self.scheduler.plugins[NAME] = self.announcer
         asyncio.run(self.announcer.start(self.scheduler))
         for worker in workers:
-            self.announcer.hear(worker, "hello")
+            self.announcer.hear(worker, "ours", "hello")
         self.news()
 
     def add(self, key: str, *inputs: str, place: int = 0, at: str | None = None) -> None:
@@ -126,15 +126,15 @@ def test_news_of_one_moment_leave_in_one_message_in_their_order(desk: Desk) -> N
 
 def test_a_worker_that_says_hello_hears_everything_it_holds(desk: Desk) -> None:
     desk.add("sum", "a")
-    desk.announcer.hear("w1", "hello")
+    desk.announcer.hear("w1", "ours", "hello")
 
     assert desk.news() == {"w1": [("sum", ("a",))]}
 
 
 def test_a_question_is_answered_even_if_there_is_nothing_to_tell(desk: Desk) -> None:
     desk.add("sum", "b")
-    desk.announcer.hear("w1", "ask", ["a", "b", "unknown"])
-    desk.announcer.hear("w2", "ask", ["a"])
+    desk.announcer.hear("w1", "ours", "ask", ["a", "b", "unknown"])
+    desk.announcer.hear("w2", "ours", "ask", ["a"])
 
     assert desk.news() == {"w1": [("sum", ("b",))], "w2": []}
 
@@ -147,7 +147,7 @@ def test_lerc_hears_of_whole_groups_and_of_what_moves_in_them() -> None:
     desk.move("sum", "waiting")
 
     assert desk.news() == {"w1": [("sum", ("a", "b"))], "w2": [("sum", ("a", "b"))]}
-    desk.announcer.hear("w1", "lost", ["a"])
+    desk.announcer.hear("w1", "ours", "lost", ["a"])
     for action, *details in desk.calls:
         action(*details)
     assert [(worker, message["moved"]) for worker, message in desk.sent] == [("w1", []), ("w2", [("a", True)])]
@@ -180,21 +180,41 @@ def test_a_policy_of_recency_needs_no_announcement() -> None:
     desk.add("a", at="w1")
     desk.add("sum", "a")
     desk.move("sum", "waiting")
-    desk.announcer.hear("w1", "ask", ["a"])
+    desk.announcer.hear("w1", "ours", "ask", ["a"])
 
     assert desk.news() == {"w1": []}
 
 
 def test_who_has_left_is_told_nothing_and_the_door_closes_behind_the_last(desk: Desk) -> None:
     desk.announcer.stop()
-    desk.announcer.hear("w1", "bye")
+    desk.announcer.hear("w1", "ours", "bye")
     is_open = FROM_WORKER in desk.scheduler.stream_handlers
     desk.announcer.remove_worker(desk.scheduler, "w2")
-    desk.announcer.hear("w2", "bye")
+    desk.announcer.hear("w2", "ours", "bye")
 
     assert is_open
     assert FROM_WORKER not in desk.scheduler.stream_handlers
     assert [(worker, message.get("is_bye")) for worker, message in desk.sent] == [("w1", True), ("w2", True)]
+
+
+def test_a_late_word_of_an_earlier_installation_is_ignored(desk: Desk) -> None:
+    desk.add("sum", "a")
+    for said in ("bye", "ask", "hello"):
+        desk.announcer.hear("w1", "earlier", said, ["a"])
+
+    assert (desk.sent, desk.calls) == ([], [])
+    assert set(desk.announcer.outboxes) == {"w1", "w2"}
+
+
+def test_a_door_that_the_next_installation_has_opened_stays_open(desk: Desk) -> None:
+    following = Announcer("next", uses_table=True, follows_peers=False)
+    desk.announcer.stop()
+    desk.scheduler.plugins[NAME] = following
+    asyncio.run(following.start(desk.scheduler))
+    for worker in ("w1", "w2"):
+        desk.announcer.hear(worker, "ours", "bye")
+
+    assert desk.scheduler.stream_handlers[FROM_WORKER] == following.hear
 
 
 def test_when_announcing_fails_every_worker_is_sent_back_to_stock(

@@ -1,4 +1,4 @@
-"""The safety coefficient falls after broken promises, rises after quiet hours with a queue, and counts nothing twice."""
+"""The safety coefficient falls after broken promises, rises after quiet hours with a queue, counts nothing twice."""
 
 from __future__ import annotations
 

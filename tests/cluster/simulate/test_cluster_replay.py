@@ -27,10 +27,17 @@ def test_a_job_on_an_empty_pool_starts_at_once_and_ends_after_its_duration() -> 
 
 
 def test_a_job_waits_until_the_one_before_it_is_done() -> None:
-    outcome = replay(workload((HIGH, 8, 0, 1000), (SPOT, 8, 10, 50), (HIGH, 1, 20, 5)), find_policy("fifo"))
+    outcome = replay(workload((HIGH, 8, 0, 1000), (SPOT, 8, 10, 50), (HIGH, 1, 20, 5)), find_policy("fifo_strict"))
 
     assert outcome.first_start_s.tolist() == [0, 1000, 1050]
     assert outcome.queued_s.tolist() == [0, 990, 1030]
+
+
+def test_who_fits_passes_one_that_does_not_unless_the_queue_is_strict() -> None:
+    jobs = workload((HIGH, 4, 0, 1000), (HIGH, 8, 10, 50), (SPOT, 4, 20, 100))
+
+    assert replay(jobs, find_policy("fifo")).first_start_s.tolist() == [0, 1000, 20]
+    assert replay(jobs, find_policy("fifo_strict")).first_start_s.tolist() == [0, 1000, 1050]
 
 
 def test_an_evicted_job_loses_what_it_did_since_its_checkpoint_and_pays_to_restart() -> None:

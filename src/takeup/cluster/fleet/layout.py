@@ -45,7 +45,7 @@ JOB = np.dtype([
     (name, np.int64)
     for name in (
         "kind", "organisation", "gpus", "milli", "workers", "first_worker", "running", "grade", "place",
-        "num_evictions", "mark", "nominated", "leaving_for",
+        "num_evictions", "mark", "nominated", "leaving_for", "waiting",
     )
 ] + [
     (name, np.float64)
@@ -58,7 +58,7 @@ LOG = np.dtype(
 
 STARTED, EVICTED, LEASE_OVER, NOTICED = range(4)  # what a line of the log says
 NUM_WAITING_HIGH, NUM_WAITING_SPOT, NUM_RUNNING, NUM_LOGGED, NUM_NOMINATED, NUM_LEFT = range(6)  # places of `totals`
-RUNNING_MILLI, IS_BLOCKED, NUM_TOTALS = 6, 9, 11  # the first has a place for each grade, the second for each queue
+RUNNING_MILLI, IS_BLOCKED, FIRST_WAITING, NUM_TOTALS = 6, 9, 11, 13  # a place for each grade, and for each queue
 
 
 class Jobs(NamedTuple):

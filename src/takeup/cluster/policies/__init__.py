@@ -9,7 +9,7 @@ from takeup.cluster.fleet.evidence import NoQuota, QuotaSource
 from takeup.cluster.fleet.rules import Rules
 from takeup.cluster.policies.chronus import CHRONUS, CHRONUS_PUBLISHED
 from takeup.cluster.policies.fgd import FGD, FGD_PUBLISHED
-from takeup.cluster.policies.fifo import FIFO, FIFO_BACKFILL
+from takeup.cluster.policies.fifo import FIFO, FIFO_STRICT
 from takeup.cluster.policies.gfs.scheduler import (
     GFS,
     GFS_NOTICE,
@@ -27,7 +27,7 @@ __all__ = ["POLICIES", "RuledScheduler", "find_policy"]
 
 POLICIES: dict[str, Rules] = {
     "fifo": FIFO,
-    "fifo_backfill": FIFO_BACKFILL,
+    "fifo_strict": FIFO_STRICT,
     "yarn_cs": YARN_CS,
     "yarn_cs_published": YARN_CS_PUBLISHED,
     "chronus": CHRONUS,

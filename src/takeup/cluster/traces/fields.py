@@ -17,7 +17,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from takeup.core.trace import Column, read_table
+from takeup.core.trace import Column, column_names, read_table
+from takeup.core.trace.columns import find_columns
 from takeup.errors import BadTrace
 
 __all__ = ["Field", "Rows", "read_fields"]
@@ -90,6 +91,8 @@ class Rows:
 
 def read_fields(path: Path, fields: Sequence[Field], *, strict: bool = False) -> Rows:
     """The rows of a table that have all fields."""
+    needed = [Column(each.name, "text") for each in fields if each.default is None]
+    find_columns(path, needed, column_names(path))
     columns = _read(path, fields, strict=strict)
     rows = Rows(path, columns, np.ones(len(next(iter(columns.values()))), np.bool_))
     for each in fields:
@@ -99,14 +102,16 @@ def read_fields(path: Path, fields: Sequence[Field], *, strict: bool = False) ->
 
 
 def _read(path: Path, fields: Sequence[Field], *, strict: bool) -> dict[str, npt.NDArray[Any]]:
+    """All cells; where a fast reading fails, moments as text, and numbers too unless they must be right."""
     try:
         return read_table(path, [_typed(each, strict=strict) for each in fields])
     except BadTrace:
-        is_table = path.name.lower().endswith((".csv", ".csv.gz"))
-        has_moments = any(each.kind == "moment" for each in fields)
-        if not is_table or (strict and not has_moments):
+        is_loose = not strict and path.name.lower().endswith((".csv", ".csv.gz"))
+        if not is_loose and all(each.kind != "moment" for each in fields):
             raise
-    texts = read_table(path, [_loose(each, strict=strict) for each in fields])
+    loose = {"moment", "number"} if is_loose else {"moment"}
+    columns = [_text(each) if each.kind in loose else _typed(each, strict=strict) for each in fields]
+    texts = read_table(path, columns)
     return {each.name: _cells(path, each, texts[each.name], strict=strict) for each in fields}
 
 
@@ -116,11 +121,8 @@ def _typed(each: Field, *, strict: bool) -> Column:
     return Column(each.name, kind, required=each.default is None and strict, default=each.default, minimum=minimum)
 
 
-def _loose(each: Field, *, strict: bool) -> Column:
-    """Text, whatever it should be; in a strict reading only moments are loose."""
-    if strict and each.kind == "number":
-        return _typed(each, strict=True)
-    return Column(each.name, "text", required=False, default=each.default if each.kind == "text" else None)
+def _text(each: Field) -> Column:
+    return Column(each.name, "text", required=False)
 
 
 def _cells(path: Path, each: Field, texts: npt.NDArray[Any], *, strict: bool) -> npt.NDArray[Any]:

@@ -26,12 +26,12 @@ __all__ = ["ColumnGeneration", "can_generate", "columns_for", "mixed"]
 Floats = npt.NDArray[np.float64]
 
 NUM_SLOTS = 32
-ROUNDS = Rounds(60, 4)
+ROUNDS = Rounds(60, 2)
 MOST_ENTRIES = 800_000  # of device, slot and listed group
 MOST_BITS = 62  # subcarriers in a mask
 MOST_DEVICES = 200
-MOST_COLUMNS = 200  # in the program of whole columns
-MOST_NODES = 50
+MOST_COLUMNS = 120  # in the program of whole columns
+MOST_NODES = 10
 ROUNDING = 1e-9
 
 

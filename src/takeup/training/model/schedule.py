@@ -131,11 +131,9 @@ def _op(cell: str, rank: int) -> Op:
 
 def _places(schedule: Schedule) -> Ints:
     """By kind, stage and micro-batch: where the operation stands in the order of its rank; -1 if it is not there."""
-    stages, count = schedule.num_stages, schedule.num_microbatches
-    place = np.full((NUM_KINDS, stages, count), -1, np.int64)
-    for codes in schedule.codes:
-        cells, kinds = np.divmod(codes, NUM_KINDS)
-        place.reshape(NUM_KINDS, -1)[kinds, cells] = np.arange(codes.size)
+    place = np.full((NUM_KINDS, schedule.num_stages, schedule.num_microbatches), -1, np.int64)
+    cells, kinds = np.divmod(np.concatenate(schedule.codes), NUM_KINDS)
+    place.reshape(NUM_KINDS, -1)[kinds, cells] = np.concatenate([np.arange(codes.size) for codes in schedule.codes])
     return place
 
 
@@ -163,13 +161,14 @@ def _check(schedule: Schedule) -> None:
 
 
 def _check_codes(schedule: Schedule) -> None:
-    for rank, codes in enumerate(schedule.codes):
-        stages = codes // (NUM_KINDS * schedule.num_microbatches)
-        inside = (stages >= 0) & (stages < schedule.num_stages)
-        if not inside.all():
-            raise BadInput(f"rank {rank} has an operation of a stage that is not in the placement")
-        if (np.asarray(schedule.placement)[stages] != rank).any():
-            raise BadInput(f"rank {rank} has an operation of a stage that is placed on another rank")
+    stages = np.concatenate(schedule.codes) // (NUM_KINDS * schedule.num_microbatches)
+    ranks = np.repeat(np.arange(len(schedule.codes)), [codes.size for codes in schedule.codes])
+    outside = (stages < 0) | (stages >= schedule.num_stages)
+    if outside.any():
+        raise BadInput(f"rank {ranks[outside][0]} has an operation of a stage that is not in the placement")
+    elsewhere = np.asarray(schedule.placement)[stages] != ranks
+    if elsewhere.any():
+        raise BadInput(f"rank {ranks[elsewhere][0]} has an operation of a stage that is placed on another rank")
 
 
 def _refuse(wrong: npt.NDArray[np.bool_], words: str) -> None:

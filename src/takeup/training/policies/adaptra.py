@@ -32,12 +32,13 @@ class AdaptraAsPublished:
 
     name: str = "adaptra_as_published"
 
-    def plan(self, profile: Profile) -> Plan:
-        """The schedule for the delays of the links, whatever they consist of."""
+    def plan(self, profile: Profile, bound_s: float | None = None) -> Plan:
+        """The schedule for the delays of the links, whatever they consist of; the bound is computed if not known."""
         warmups = clipped(profile, adapted(profile), [profile.num_microbatches] * profile.num_ranks)
         latencies = tuple(Link(link.delay_s) for link in profile.links)
         schedule = generated(replace(profile, links=latencies, max_sends=None), warmups)
-        return planned(self.name, profile, schedule, (f"warm-ups {warmups}, from the delays of the links",))
+        reasons = (f"warm-ups {warmups}, from the delays of the links",)
+        return planned(self.name, profile, schedule, reasons, bound_s=bound_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,11 @@ class Adaptra:
         wanted = adapted(profile) if profile.one_stage_per_rank else (1,) * profile.num_stages
         start = clipped(profile, wanted, limits)
         found = searched(profile, start, limits, self.max_evaluations)
-        ours = planned(self.name, profile, found.schedule, _reasons(profile, start, found), found.num_evaluations)
+        reasons = _reasons(profile, start, found)
+        ours = planned(self.name, profile, found.schedule, reasons, found.num_evaluations, found.bound_s)
         if ours.iteration_s <= ours.bound_s or not _has_queues(profile):
             return ours
-        published = AdaptraAsPublished().plan(profile)
+        published = AdaptraAsPublished().plan(profile, found.bound_s)
         if published.iteration_s < ours.iteration_s and published.fits_memory:
             return replace(published, planner=self.name, num_evaluations=found.num_evaluations + 1)
         return ours

@@ -45,7 +45,7 @@ def _part(stage: Stage, num_chunks: int) -> Stage:
         stage.forward_s / num_chunks,
         stage.backward_s / num_chunks,
         stage.weight_s / num_chunks,
-        stage.activation_bytes // num_chunks,
+        -(-stage.activation_bytes // num_chunks),
         memory_bytes,
         stage.tail_s / num_chunks,
     )

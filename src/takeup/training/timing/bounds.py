@@ -36,7 +36,7 @@ class _Ways:
 
     def __init__(self, course: Course) -> None:
         self.course = course
-        self.forward, self.backward = course.lasts[0].min(axis=1), course.lasts[1].min(axis=1)
+        self.forward, self.backward = course.lasts[:2].min(axis=2)
         service = course.service.min(axis=1) if course.service.size else np.zeros(0, np.int64)
         self.hop = np.where(course.forward_wire == NO_WIRE, 0, service + course.latency)
         self.head = _sums(self.forward[:-1] + self.hop)
@@ -51,11 +51,9 @@ class _Ways:
         """Every rank: its first activation, its work, and the shortest of its tails."""
         course = self.course
         per_stage = (course.lasts[0] + np.minimum(course.lasts[3], course.lasts[1] + course.lasts[2])).sum(axis=1)
-        found = 0
-        for rank in range(course.work.size):
-            mine = course.rank_of == rank
-            found = max(found, int(self.head[mine].min() + per_stage[mine].sum() + course.tail[mine].min()))
-        return found
+        order, begins = course.stage_list, course.first[:-1]
+        head, tail = (np.minimum.reduceat(values[order], begins) for values in (self.head, course.tail))
+        return int((head + np.add.reduceat(per_stage[order], begins) + tail).max())
 
     def back_again(self) -> int:
         """Every stage: its first activation, all forwards and input gradients, and the way home."""

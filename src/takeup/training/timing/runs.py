@@ -21,6 +21,8 @@ __all__ = ["Searched", "generated", "searched", "timeline_of"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+FEW_ORDERS = 60
+MANY_OPERATIONS = 6_000_000  # so that the largest pipelines are planned in a fraction of a second
 
 
 def timeline_of(schedule: Schedule, profile: Profile, factors: Floats | None = None) -> Timeline:
@@ -81,6 +83,7 @@ def searched(
     """Search around the given warm-ups, making at most so many orders; `lean` then lowers memory for free."""
     course, limits = course_of(profile), _limits(profile, warmups, caps, None)
     bound, codes = least_nanoseconds(profile, course), _room(profile)
+    most = min(most, max(FEW_ORDERS, MANY_OPERATIONS // codes.size))
     kept_back = profile.num_microbatches.bit_length() if lean else 0
     best, evaluations = search(course, limits, bound, max(1, most - kept_back), codes)
     if best >= NEVER:

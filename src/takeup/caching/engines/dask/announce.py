@@ -7,7 +7,8 @@ again when the consumer is computed, fails or is no longer wanted. So messages g
 with the number of workers. They leave every ten milliseconds, the first at once.
 
 A worker is spoken to from its `hello` to its `bye`: a message nobody expects would close its connection. Workers
-without the plug-in are left alone.
+without the plug-in are left alone. Every installation has a name of its own that all its messages carry: one that comes
+late, when the next installation is there already, is not taken for its own.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ class Outbox:
 class Announcer(SchedulerPlugin):
     """Watches the scheduler's tasks and keeps the workers informed."""
 
-    def __init__(self, *, uses_table: bool, follows_peers: bool) -> None:
+    def __init__(self, installation: str, *, uses_table: bool, follows_peers: bool) -> None:
         self.name = NAME
+        self.installation = installation
         self.uses_table = uses_table
         self.follows_peers = follows_peers
         self.is_silent = False
@@ -84,8 +86,10 @@ class Announcer(SchedulerPlugin):
 
     # What workers say -------------------------------------------------------------------------------------------------
 
-    def hear(self, worker: str, said: str, keys: Iterable[Hashable] = ()) -> None:
+    def hear(self, worker: str, installation: str, said: str, keys: Iterable[Hashable] = ()) -> None:
         """`hello`: tell me everything. `ask`: who reads these? `lost`, `cached`: a group broke, or is whole. `bye`."""
+        if installation != self.installation:
+            return
         if said == "bye":
             self._part_from(worker)
         elif worker in self.scheduler.workers and not self.is_silent:
@@ -174,9 +178,10 @@ class Announcer(SchedulerPlugin):
             if outbox.is_due and worker in self.scheduler.stream_comms:
                 self.outboxes[worker] = Outbox()
                 sizes = {"num_workers": len(self.scheduler.workers), "num_graphs": self._num_graphs}
-                self.scheduler.worker_send(
-                    worker, {"op": TO_WORKER, "news": outbox.news, "moved": outbox.moved, **sizes}
-                )
+                self._send(worker, news=outbox.news, moved=outbox.moved, **sizes)
+
+    def _send(self, worker: str, **content: object) -> None:
+        self.scheduler.worker_send(worker, {"op": TO_WORKER, "installation": self.installation, **content})
 
     def _safely(self, action: Callable[..., None], *details: object) -> None:
         if self.is_silent:
@@ -187,12 +192,12 @@ class Announcer(SchedulerPlugin):
             logger.exception("announcing tasks failed; all workers go on with stock behaviour")
             self.is_silent = True
             for worker in self.outboxes.keys() & self.scheduler.stream_comms.keys():
-                self.scheduler.worker_send(worker, {"op": TO_WORKER, "is_failed": True})
+                self._send(worker, is_failed=True)
 
     def _part_from(self, worker: str) -> None:
         self._forget(worker)
         if worker in self.scheduler.stream_comms:
-            self.scheduler.worker_send(worker, {"op": TO_WORKER, "is_bye": True})
+            self._send(worker, is_bye=True)
         self._close_the_door()
 
     def _forget(self, worker: str) -> None:
@@ -201,5 +206,10 @@ class Announcer(SchedulerPlugin):
             self.told[consumer].discard(worker)
 
     def _close_the_door(self) -> None:
-        if NAME not in self.scheduler.plugins and not self.outboxes:
-            self.scheduler.stream_handlers.pop(FROM_WORKER, None)
+        handlers = self.scheduler.stream_handlers
+        if (
+            self.scheduler.plugins.get(NAME) is not self
+            and not self.outboxes
+            and handlers.get(FROM_WORKER) == self.hear
+        ):
+            del handlers[FROM_WORKER]

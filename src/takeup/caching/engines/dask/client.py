@@ -5,6 +5,7 @@ The engine knows no policy: the name is looked up where policies live, and what 
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import fields
 from typing import Any
 
@@ -58,9 +59,10 @@ def _read(options: dict[str, Any]) -> Options:
 
 async def _install(client: Client, spec: PolicySpec, options: Options) -> None:
     await _uninstall(client)
-    announcer = Announcer(uses_table=spec.uses_table, follows_peers=spec.base == "lerc")
+    installation = uuid.uuid4().hex
+    announcer = Announcer(installation, uses_table=spec.uses_table, follows_peers=spec.base == "lerc")
     await client.register_plugin(announcer, name=NAME)
-    await client.register_plugin(SpillPlugin(spec, options), name=NAME)
+    await client.register_plugin(SpillPlugin(installation, spec, options), name=NAME)
 
 
 async def _uninstall(client: Client) -> None:

@@ -27,8 +27,9 @@ logger = logging.getLogger("takeup.dask")
 class SpillPlugin(WorkerPlugin):
     """Guides one worker from `setup` to `teardown`, or until something fails."""
 
-    def __init__(self, spec: PolicySpec, options: Options) -> None:
+    def __init__(self, installation: str, spec: PolicySpec, options: Options) -> None:
         self.name = NAME
+        self.installation = installation
         self.spec = spec
         self.options = options
         self.hooks: Hooks | None = None
@@ -87,6 +88,7 @@ class SpillPlugin(WorkerPlugin):
 
     def hear(
         self,
+        installation: str,
         news: Iterable[News] = (),
         moved: Iterable[tuple[Hashable, bool]] = (),
         num_workers: int = 1,
@@ -95,6 +97,8 @@ class SpillPlugin(WorkerPlugin):
         is_failed: bool = False,
     ) -> None:
         """The scheduler's news."""
+        if installation != self.installation:
+            return
         if is_bye:
             self.worker.stream_handlers.pop(TO_WORKER, None)
         elif is_failed:
@@ -132,7 +136,9 @@ class SpillPlugin(WorkerPlugin):
             self._send(said, keys)
 
     def _send(self, said: str, keys: list[Hashable] | None = None) -> None:
-        self.worker.batched_send({"op": FROM_WORKER, "said": said, "keys": keys or []})
+        self.worker.batched_send(
+            {"op": FROM_WORKER, "installation": self.installation, "said": said, "keys": keys or []}
+        )
 
     def _later(self, delay_s: float, action: Callable[[], None]) -> None:
         loop = self.worker.loop

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from takeup.cluster.fleet.layout import (
     EVICTED,
+    FIRST_WAITING,
     NUM_LEFT,
     NUM_LOGGED,
     NUM_NOMINATED,
@@ -154,7 +155,7 @@ def write(fleet: Fleet, what: int, job: int, other: int, ran_s: float, lost_gpu_
 def note_start(fleet: Fleet, job: int, grade: int, now_s: float, preempted: int) -> None:
     """A job whose workers are all seated runs from now on."""
     it = fleet.jobs[job]
-    it.running, it.grade, it.start_s, it.first_save_s = 1, grade, now_s, np.inf
+    it.running, it.waiting, it.grade, it.start_s, it.first_save_s = 1, 0, grade, now_s, np.inf
     it.place = fleet.totals[NUM_RUNNING]
     fleet.running[it.place] = job
     fleet.totals[NUM_RUNNING] += 1
@@ -223,7 +224,7 @@ def goes_before(fleet: Fleet, job: int, other: int, order: int) -> bool:
 def enqueue(fleet: Fleet, job: int, since_s: float, rules: Rules) -> None:
     """Put a job where it belongs in its queue."""
     it = fleet.jobs[job]
-    it.since_s = since_s
+    it.since_s, it.waiting = since_s, 1
     is_spot = it.kind == 1 and not rules.one_queue
     queue = fleet.spot_queue if is_spot else fleet.high_queue
     order = rules.spot_order if is_spot else rules.high_order
@@ -239,6 +240,8 @@ def enqueue(fleet: Fleet, job: int, since_s: float, rules: Rules) -> None:
         queue[place] = queue[place - 1]
     queue[low] = job
     fleet.totals[counter] += 1
+    oldest = FIRST_WAITING + int(is_spot)
+    fleet.totals[oldest] = min(job, fleet.totals[oldest])
 
 
 @kernel

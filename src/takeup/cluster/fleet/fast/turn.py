@@ -26,6 +26,7 @@ from takeup.cluster.fleet.fast.place import seat_gang
 from takeup.cluster.fleet.fast.plan import agreed_victims, forget_plan, plan_gang
 from takeup.cluster.fleet.fast.victims import lost_gpu_s
 from takeup.cluster.fleet.layout import (
+    FIRST_WAITING,
     IS_BLOCKED,
     LEASE_OVER,
     NOTICED,
@@ -92,7 +93,7 @@ def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus:
     fewest_failed[:] = 1 << 40
     least_share_failed = 1 << 40
     fleet.totals[IS_BLOCKED + int(is_spot)] = 0
-    if rules.ageing_s > 0 and _serve_aged(fleet, queue, counter, now_s, hours, quota_gpus, rules):
+    if rules.ageing_s > 0 and _serve_aged(fleet, is_spot, now_s, hours, quota_gpus, rules):
         fleet.totals[IS_BLOCKED + int(is_spot)] = 1
         return
     by_size = (rules.spot_order if is_spot else rules.high_order) == BY_SIZE
@@ -101,11 +102,11 @@ def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus:
         job = queue[place]
         it = fleet.jobs[job]
         level = min(it.gpus, len(fewest_failed) - 1)
-        if by_size and it.gpus > 0 and fewest_failed[level] <= 1:
+        if by_size and (
+            (it.gpus > 0 and fewest_failed[level] <= 1) or (it.gpus == 0 and it.milli >= least_share_failed)
+        ):
             smaller = _first_below(fleet, queue, place, num_waiting, it.milli)
-            for hopeless in range(place, smaller):
-                queue[num_kept + hopeless - place] = queue[hopeless]
-            num_kept, place = num_kept + smaller - place, smaller
+            num_kept, place = _move_up(queue, place, smaller, num_kept), smaller
             continue
         place += 1
         is_hopeless = it.workers >= fewest_failed[level] or (it.gpus == 0 and it.milli >= least_share_failed)
@@ -122,10 +123,16 @@ def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus:
             num_kept += 1
             if stops:
                 break
-    for later in range(place, num_waiting):
-        queue[num_kept + later - place] = queue[later]
-    num_kept += num_waiting - place
-    fleet.totals[counter] = num_kept
+    fleet.totals[counter] = _move_up(queue, place, num_waiting, num_kept)
+
+
+@inner
+def _move_up(queue: Ints, begin: int, end: int, to: int) -> int:
+    """Move a part of a queue to the front, to close a gap; returns the place behind it."""
+    if to < begin:
+        for place in range(begin, end):
+            queue[to + place - begin] = queue[place]
+    return to + end - begin
 
 
 @inner
@@ -141,40 +148,41 @@ def _first_below(fleet: Fleet, queue: Ints, low: int, high: int, milli: int) -> 
 
 
 @inner
-def _serve_aged(
-    fleet: Fleet, queue: Ints, counter: int, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules
-) -> bool:
-    """Try those who wait too long before all others; True if one waits so long that nobody may overtake it."""
-    while True:
-        oldest = _oldest(fleet, queue, fleet.totals[counter], now_s - rules.ageing_s)
-        if oldest < 0:
+def _serve_aged(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> bool:
+    """Try who came first before all others, if it waits too long; True if it is so long that nobody may overtake."""
+    queue = fleet.spot_queue if is_spot else fleet.high_queue
+    counter = NUM_WAITING_SPOT if is_spot else NUM_WAITING_HIGH
+    while fleet.totals[counter] > 0:
+        oldest = _oldest(fleet, is_spot, rules)
+        it = fleet.jobs[oldest]
+        if now_s - it.since_s <= rules.ageing_s or it.nominated >= 0:
             return False
         outcome = _try(fleet, oldest, now_s, hours, quota_gpus, rules)
         if outcome != DONE:
-            starves = rules.reserve_s > 0 and now_s - fleet.jobs[oldest].since_s >= rules.reserve_s
+            starves = rules.reserve_s > 0 and now_s - it.since_s >= rules.reserve_s
             return outcome == NO_ROOM and starves
         _remove(queue, fleet.totals, counter, oldest)
+    return False
 
 
 @inner
-def _oldest(fleet: Fleet, queue: Ints, num_waiting: int, before_s: float) -> int:
-    """The job that came first among those that wait since before some moment; -1 if there is none."""
-    oldest = -1
-    for place in range(num_waiting):
-        job = queue[place]
-        if fleet.jobs[job].since_s < before_s and (oldest < 0 or job < oldest) and fleet.jobs[job].nominated < 0:
-            oldest = job
-    return oldest
+def _oldest(fleet: Fleet, is_spot: bool, rules: Rules) -> int:
+    """Who came first among those who wait in a queue that is not empty."""
+    job = fleet.totals[FIRST_WAITING + int(is_spot)]
+    while not (fleet.jobs[job].waiting == 1 and is_spot == (fleet.jobs[job].kind == 1 and not rules.one_queue)):
+        job += 1
+    fleet.totals[FIRST_WAITING + int(is_spot)] = job
+    return int(job)
 
 
 @inner
 def _remove(queue: Ints, totals: Ints, counter: int, job: int) -> None:
-    num_kept = 0
-    for place in range(totals[counter]):
-        if queue[place] != job:
-            queue[num_kept] = queue[place]
-            num_kept += 1
-    totals[counter] = num_kept
+    place = 0
+    while queue[place] != job:
+        place += 1
+    for later in range(place + 1, totals[counter]):
+        queue[later - 1] = queue[later]
+    totals[counter] -= 1
 
 
 @inner

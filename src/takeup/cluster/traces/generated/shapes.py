@@ -16,8 +16,6 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Nodes = tuple[tuple[int, int], ...]
 
-LARGEST_SHARE = 0.5  # no job takes more than half of its pool
-
 
 def draw_shapes(
     profile: PoolProfile, nodes: Nodes, is_long: npt.NDArray[np.bool_], rng: np.random.Generator
@@ -29,7 +27,7 @@ def draw_shapes(
     law = _gang_law(profile)
     workers = np.array([size for size, _ in GANG_LAW])[rng.choice(len(law), num_jobs, p=law)]
     is_gang = (rng.random(num_jobs) < profile.gang_share) & ~is_long & (request > 0)
-    workers = np.minimum(np.where(is_gang, workers, 1), _most_workers(nodes)[request])
+    workers = np.minimum(np.where(is_gang, workers, 1), _most_workers(nodes, profile.largest_share)[request])
     gpus = np.where(request > 0, np.array(REQUESTS)[request], rng.choice(FRACTIONS, num_jobs))
     return np.minimum(gpus, max(size for size, _ in nodes)), workers.astype(np.int64)
 
@@ -37,7 +35,7 @@ def draw_shapes(
 def mean_gpus(profile: PoolProfile, nodes: Nodes) -> float:
     """GPUs of a job that is not long, on average, in a pool of these nodes."""
     sizes = np.array([size for size, _ in GANG_LAW])
-    gangs = np.minimum(sizes, _most_workers(nodes)[:, None]) @ _gang_law(profile)
+    gangs = np.minimum(sizes, _most_workers(nodes, profile.largest_share)[:, None]) @ _gang_law(profile)
     workers = 1 + profile.gang_share * (np.maximum(gangs, 1) - 1) * (np.array(REQUESTS) > 0)
     gpus = np.minimum(np.array([sum(FRACTIONS) / len(FRACTIONS), *REQUESTS[1:]]), max(size for size, _ in nodes))
     return float(_request_laws(profile)[0] @ (workers * gpus))
@@ -58,7 +56,7 @@ def _shares(weights: npt.ArrayLike) -> Floats:
     return np.asarray(array / array.sum())
 
 
-def _most_workers(nodes: Nodes) -> Ints:
+def _most_workers(nodes: Nodes, largest_share: float) -> Ints:
     """For each request, how many workers fit into the share of the pool that one job may take."""
     places = [sum(count * int(size // max(request, 1.0)) for size, count in nodes) for request in REQUESTS]
-    return np.maximum(1, (np.array(places) * LARGEST_SHARE).astype(np.int64))
+    return np.maximum(1, (np.array(places) * largest_share).astype(np.int64))

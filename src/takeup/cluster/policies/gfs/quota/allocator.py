@@ -60,7 +60,7 @@ class SpotQuota:
     probabilities: tuple[float, ...] = PROBABILITIES
     make_forecast: Callable[[], DemandForecast] | None = None
     has_feedback: bool = True
-    is_executable: bool = True
+    is_executable: bool = False
     _pools: dict[str, _Pool] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
