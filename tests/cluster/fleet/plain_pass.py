@@ -114,9 +114,7 @@ class PlainPass:
         asked = int(job.gpus_per_worker)
         if self.rules.score == rule.BEST_FIT:
             return idle
-        if self.rules.score == rule.GATHERED and job.kind == Kind.HIGH:
-            return 100 * (self.sizes[node] - self.held(node, Kind.HIGH) - taken) + idle + 0.495
-        if self.rules.score in (rule.PACKED, rule.GATHERED):
+        if self.rules.score == rule.PACKED:
             return 100 * (idle + 1) - self.held(node, job.kind) - taken
         artifact = self.rules.score == rule.FRAGMENT_ARTIFACT
         return fragments(idle - asked, artifact) - fragments(idle, artifact)

@@ -17,7 +17,6 @@ __all__ = [
     "FRAGMENT",
     "FRAGMENT_ARTIFACT",
     "FRAGMENT_NODE",
-    "GATHERED",
     "LARGEST_FIRST",
     "NEWEST",
     "NOBODY",
@@ -32,7 +31,7 @@ __all__ = [
 
 BY_ARRIVAL, BY_SIZE = range(2)  # order of a queue; by size: more GPUs per worker first
 STOP, TRY_SMALLER = range(2)  # what happens behind a job that does not fit
-BEST_FIT, PACKED, FRAGMENT, FRAGMENT_ARTIFACT, GATHERED = range(5)  # which node
+BEST_FIT, PACKED, FRAGMENT, FRAGMENT_ARTIFACT = range(4)  # which node
 (
     NOBODY,  # nobody is evicted
     TIGHTEST,  # node with the least room that could be made; whoever started first goes first

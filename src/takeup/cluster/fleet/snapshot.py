@@ -16,7 +16,7 @@ from takeup.cluster.fleet.fast.books import nominate
 from takeup.cluster.fleet.fast.fill import enqueue_all, resume_all
 from takeup.cluster.fleet.fast.place import calm_down
 from takeup.cluster.fleet.layout import NUM_RUNNING, NUM_WAITING_HIGH, NUM_WAITING_SPOT, Fleet, Jobs, empty_fleet
-from takeup.cluster.fleet.rules import GATHERED, PACKED, Rules
+from takeup.cluster.fleet.rules import PACKED, Rules
 from takeup.cluster.model import Eviction, Grade, Job, Node, Quota, Run, State, Waiting
 from takeup.errors import BadInput
 
@@ -68,7 +68,7 @@ def from_state(state: State, pool: str, rules: Rules) -> Snapshot:
     _queue(fleet, list(waits.values()), numbers, rules)
     for name in (name for name in waits if state.nominations.get(name)):
         nominate(fleet, numbers[name], _seats(state.nominations[name], number_of, waits[name].job))
-    if rules.score in (PACKED, GATHERED) and state.evictions:
+    if rules.score == PACKED and state.evictions:
         _note_calm(fleet, state, number_of)
     return Snapshot(fleet, tuple(jobs), tuple(node.name for node in nodes))
 

@@ -2,9 +2,7 @@
 
 A node is chosen by its score, the lowest first. `BEST_FIT` leaves the fewest idle GPUs. `PACKED` does too, then prefers
 nodes that hold more of the same kind, then separates the kinds: spot jobs go where evictions are rare, high-priority
-jobs where spot jobs are evicted anyway. `GATHERED` is the same for spot jobs, but high-priority jobs gather on the
-nodes that they have filled most, as if no spot job were there: those leave when asked. `FRAGMENT` raises the GPUs that
-a typical request cannot use the least.
+jobs where spot jobs are evicted anyway. `FRAGMENT` raises the GPUs that a typical request cannot use the least.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import numpy.typing as npt
 
 from takeup.cluster.fleet.fast.books import available, fullest_fit, rise, sit
 from takeup.cluster.fleet.layout import Fleet
-from takeup.cluster.fleet.rules import BEST_FIT, FRAGMENT_ARTIFACT, GATHERED, PACKED
+from takeup.cluster.fleet.rules import BEST_FIT, FRAGMENT_ARTIFACT, PACKED
 from takeup.core.compiled import inner, kernel
 
 __all__ = ["calm_down", "find_node", "fragmentation", "num_places", "seat_gang"]
@@ -38,10 +36,8 @@ def _score(fleet: Fleet, node: int, job: int, idle: int, rule: int) -> float:
     it, asked = fleet.nodes[node], max(1, fleet.jobs[job].gpus)
     if rule == BEST_FIT:
         return float(idle)
-    is_high = fleet.jobs[job].kind == 0
-    if rule == GATHERED and is_high:
-        return float(100.0 * (it.size - it.high_gpus) + idle + it.calm / 20_000.0)
-    if rule in (PACKED, GATHERED):
+    if rule == PACKED:
+        is_high = fleet.jobs[job].kind == 0
         same = it.high_milli if is_high else it.spot_milli
         calm = it.calm if is_high else 10_000.0 - it.calm
         return float(100.0 * (idle + 1) - same // 1000 + calm / 20_000.0)
