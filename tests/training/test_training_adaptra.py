@@ -208,3 +208,12 @@ def test_a_link_that_carries_too_little_is_named() -> None:
 
     assert any("link 2 carries less than stages compute" in reason for reason in reasons)
     assert not any("carries less" in reason for reason in Adaptra().plan(congested(4, 24, {2: 15})).reasons)
+
+
+def test_the_time_of_a_search_is_that_of_its_schedule_even_if_less_memory_is_faster() -> None:
+    stage = Stage(0.001, 0.001, 0.001)
+    profile = Profile((stage,) * 4, (Link(),) * 3, 5, (0, 1, 0, 1), hop_s=0.0005)
+
+    for cap in range(1, 6):
+        found = searched(profile, (1,) * 4, (cap, cap), 60)
+        assert timeline_of(found.schedule, profile).iteration_s == found.iteration_s

@@ -90,7 +90,7 @@ def smallest_caps(course: Course, limits: Limits, allowed: int, codes: Ints) -> 
     room = make_room(course)
     trial = limits.caps.copy()
     low, high = int(limits.warmup[0]), int(np.max(limits.caps))
-    evaluations, best = 0, -1
+    evaluations, best = 0, allowed
     while low < high:
         middle = (low + high) // 2
         for rank in range(trial.size):
