@@ -29,6 +29,7 @@ __all__ = ["api_reference", "changelog", "cli_reference", "main", "outdated", "p
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = {  # where the cells of a paper come from
+    "adaptra": "published and measured figures",
     "edge": "an independent program",
     "lerc": "the zip figure",
     "qoe": "an independent solution",

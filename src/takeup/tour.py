@@ -72,6 +72,16 @@ STOPS = (
             "start_s": [2.0, 5.0, 10.0, 20.0],
         },
     ),
+    Stop(
+        "adaptra",
+        "One slow link idles a whole pipeline. A schedule with slack where it is needed pays the delay once.",
+        {
+            "domain": "training",
+            "verb": "compare",
+            "policies": ["one_f_one_b", "zb_h1", "zb_h2", "adaptra"],
+            "delays_ms": [0, 20, 40],
+        },
+    ),
 )
 
 

@@ -23,6 +23,7 @@ PAPERS = {
     "lerc": "LERC: Coordinated Cache Management for Data-Parallel Systems (GLOBECOM 2017)",
     "edge": "Joint Subcarrier and CPU Time Allocation for Mobile Edge Computing (GLOBECOM 2016)",
     "qoe": "Flow Level QoE of Video Streaming in Wireless Networks (IEEE TMC 2016)",
+    "adaptra": "Attack of the Bubbles: Straggler-Resilient Pipeline Parallelism (ADAPTRA, NSDI 2026)",
 }
 
 
