@@ -54,8 +54,8 @@ def test_the_quota_is_what_demand_leaves_free_for_so_many_hours() -> None:
 def test_the_quota_is_limited_to_what_could_run_now() -> None:
     now = evidence(idle_gpus=5.0, guaranteed_gpus=10.0, spot_gpus=25.0)
 
-    assert set(known().quota("A", now).gpus_by_hours.values()) == {15.0}
-    assert known(is_executable=False).quota("A", now).gpus_by_hours[1] == 33
+    assert set(known(is_executable=True).quota("A", now).gpus_by_hours.values()) == {15.0}
+    assert known().quota("A", now).gpus_by_hours[1] == 33
 
 
 def test_evictions_shrink_the_quota_of_their_pool_only() -> None:
@@ -134,7 +134,7 @@ def test_late_in_an_hour_a_promise_reaches_into_one_more() -> None:
 def test_quotas_are_never_negative_nor_above_capacity_and_fall_with_hours(
     hourly: list[float], demand: float, kept: int, broken: int
 ) -> None:
-    source = SpotQuota(make_forecast=forecast_by("persistence"), is_executable=False)
+    source = SpotQuota(make_forecast=forecast_by("persistence"))
     now = evidence(len(hourly) * 3600.0, hourly, demand, num_kept=kept, num_broken=broken, longest_wait_s=9999.0)
     quotas = list(source.quota("A", now).gpus_by_hours.values())
     table = np.array(source.menu("A", now).free_gpus)
@@ -146,7 +146,7 @@ def test_quotas_are_never_negative_nor_above_capacity_and_fall_with_hours(
 
 
 def test_a_grown_coefficient_does_not_exceed_capacity() -> None:
-    source = known(base=-20.0, is_executable=False)
+    source = known(base=-20.0)
     for hour in range(10):
         quota = source.quota("A", evidence(hour * 3600.0, num_kept=9, longest_wait_s=9999.0))
 

@@ -131,6 +131,15 @@ def test_dates_are_read_from_parquet_too(tmp_path: Path) -> None:
     assert read_helios(tmp_path / "x.parquet").workload.job_submit_s.tolist() == [0, 120]
 
 
+def test_a_mistake_in_parquet_is_named_by_its_row(tmp_path: Path) -> None:
+    columns = {"timestamp": np.array([0, 1]), "num_gpus": np.array([1.0, 1.5]), "duration": np.array([5, 5])}
+    write_table(tmp_path / "x.parquet", columns)
+
+    with pytest.raises(BadTrace, match=r"x.parquet, column 'num_gpus': row 2: num_gpus is above one"):
+        read_philly(tmp_path / "x.parquet", Options(strict=True))
+    assert read_philly(tmp_path / "x.parquet").num_skipped == 1
+
+
 # Any of them ----------------------------------------------------------------------------------------------------------
 
 

@@ -58,7 +58,10 @@ LOG = np.dtype(
 
 STARTED, EVICTED, LEASE_OVER, NOTICED = range(4)  # what a line of the log says
 NUM_WAITING_HIGH, NUM_WAITING_SPOT, NUM_RUNNING, NUM_LOGGED, NUM_NOMINATED, NUM_LEFT = range(6)  # places of `totals`
-RUNNING_MILLI, IS_BLOCKED, FIRST_WAITING, NUM_TOTALS = 6, 9, 11, 13  # a place for each grade, and for each queue
+RUNNING_MILLI, IS_BLOCKED, FIRST_WAITING = 6, 9, 11  # a place for each grade, and for each queue
+ALL_GPUS, FREE_GPUS, HIGH_GPUS, SHARE_ROOM_MILLI, NUM_TOTALS = range(
+    13, 18
+)  # of all nodes: shows at once what cannot fit
 
 
 class Jobs(NamedTuple):
@@ -121,6 +124,7 @@ def empty_fleet(node_gpus: npt.ArrayLike, jobs: Jobs, healthy: npt.ArrayLike = T
     planned = np.zeros(int(np.max(records["workers"], initial=1)) + 1, np.int64)
     scratch, prices = np.zeros((3, _most_on_a_node(records, widest)), np.int64), np.zeros((2, 1 << MOST_BITS))
     totals = np.zeros(NUM_TOTALS, np.int64)
+    totals[ALL_GPUS] = totals[FREE_GPUS] = nodes["size"].sum()
     return Fleet(
         nodes, records, workers, room, high, high_queue, spot_queue, running, totals, log, left, planned,
         scratch, prices,

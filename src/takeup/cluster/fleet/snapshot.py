@@ -15,7 +15,16 @@ import numpy.typing as npt
 from takeup.cluster.fleet.fast.books import nominate
 from takeup.cluster.fleet.fast.fill import enqueue_all, resume_all
 from takeup.cluster.fleet.fast.place import calm_down
-from takeup.cluster.fleet.layout import NUM_RUNNING, NUM_WAITING_HIGH, NUM_WAITING_SPOT, Fleet, Jobs, empty_fleet
+from takeup.cluster.fleet.layout import (
+    FREE_GPUS,
+    HIGH_GPUS,
+    NUM_RUNNING,
+    NUM_WAITING_HIGH,
+    NUM_WAITING_SPOT,
+    Fleet,
+    Jobs,
+    empty_fleet,
+)
 from takeup.cluster.fleet.rules import PACKED, Rules
 from takeup.cluster.model import Eviction, Grade, Job, Node, Quota, Run, State, Waiting
 from takeup.errors import BadInput
@@ -89,6 +98,9 @@ def _resume(fleet: Fleet, runs: list[Run], numbers: Mapping[str, int], number_of
     start_s, saved_s = (np.array([getattr(run, name) for run in runs], np.float64) for name in ("start_s", "saved_s"))
     fleet.jobs["num_evictions"][places] = [run.num_evictions for run in runs]
     resume_all(fleet, places, seats, grades, start_s, saved_s)
+    # A node may hold more than it has, for a moment or by mistake; what others have free still counts.
+    fleet.totals[FREE_GPUS] = np.maximum(fleet.nodes["free"], 0).sum()
+    fleet.totals[HIGH_GPUS] = np.minimum(fleet.nodes["high_gpus"], fleet.nodes["size"]).sum()
 
 
 def _queue(fleet: Fleet, waits: list[Waiting], numbers: Mapping[str, int], rules: Rules) -> None:

@@ -80,7 +80,7 @@ class Rows:
         if (wrong & self.used).any():
             row = int(np.argmax(wrong & self.used))
             found = f"{reason} (found {self.columns[column][row]}); correct the row or read without strict"
-            raise BadTrace(self.path, found, line=row + 2, column=column)
+            raise _bad_row(self.path, found, row, column)
 
     def check(self, wrong: Flags, reason: str, column: str, *, strict: bool) -> None:
         """Refuse or skip."""
@@ -134,8 +134,15 @@ def _cells(path: Path, each: Field, texts: npt.NDArray[Any], *, strict: bool) ->
     if strict and np.isnan(values).any():
         row = int(np.argmax(np.isnan(values)))
         expected = "seconds, or a date and time such as 2024-03-01 08:30:00"
-        raise BadTrace(path, f"{texts[row]!r} is no moment; expected {expected}", line=row + 2, column=each.name)
+        raise _bad_row(path, f"{texts[row]!r} is no moment; expected {expected}", row, each.name)
     return values
+
+
+def _bad_row(path: Path, problem: str, row: int, column: str) -> BadTrace:
+    """The line of a CSV file is that of its rows after the header; Parquet has rows only."""
+    if path.name.lower().endswith(".parquet"):
+        return BadTrace(path, f"row {row + 1}: {problem}", column=column)
+    return BadTrace(path, problem, line=row + 2, column=column)
 
 
 def _number(cell: str) -> float:

@@ -115,6 +115,8 @@ class Announcer(SchedulerPlugin):
                 self._write(worker).news.append((ts.key,))
 
     def _announce_start(self, worker: str, ts: TaskState) -> None:
+        for other in self.told.get(ts.key, set()) - {worker}:
+            self._write(other).news.append((ts.key, True))
         for consumer in ts.waiters or ():
             self._announce(worker, consumer, ts)
         for dependency in ts.dependencies:

@@ -25,8 +25,8 @@ __all__ = ["Announcement", "Guide", "News", "Options", "Ranks"]
 
 Announcement = tuple[Hashable, float, float, tuple[Hashable, ...]]
 """A consumer, its position, its stage, and blocks it will read."""
-News = Announcement | tuple[Hashable]
-"""A consumer alone, without blocks, is over."""
+News = Announcement | tuple[Hashable, bool] | tuple[Hashable]
+"""A consumer alone is over; with a flag, it runs on another worker, which will fetch its inputs."""
 
 FILE_BYTES = 65_536  # what a file costs on top of its bytes; a write is not counted, it happens once in a lifetime
 FIRST_ESTIMATE = 16  # tasks that must have run before their mean size says anything
@@ -86,6 +86,7 @@ class Guide:
         self._values: dict[Hashable, Value] = {}
         self._unannounced: list[Hashable] = []
         self._groups_of: dict[Hashable, set[tuple[Hashable, ...]]] = {}
+        self._fetched_by: dict[Hashable, set[Hashable]] = {}
         self._running: dict[Hashable, Sequence[Hashable]] = {}
         self._num_workers = 1
         self._num_graphs = self._now = self._num_finished = 0
@@ -99,8 +100,10 @@ class Guide:
         """A message came. Whatever is still without readers has none."""
         self._num_workers, self._num_graphs = max(1, num_workers), num_graphs
         for consumer, *details in news:
-            if details:
+            if len(details) > 1:
                 self.opened(consumer, *details)  # type: ignore[arg-type]
+            elif details:
+                self.left(consumer)
             else:
                 self.closed(consumer)
         for block, is_lost in moved:
@@ -118,13 +121,16 @@ class Guide:
         self.table.open((consumer, blocks), blocks, position, int(stage))
         self._changed(blocks)
 
+    def left(self, consumer: Hashable) -> None:
+        """Another worker runs the consumer: once it has fetched a block, it does not need the one here any more."""
+        for blocks in self._groups_of.get(consumer, ()):
+            if len(blocks) == 1:
+                self._fetched_by.setdefault(blocks[0], set()).add(consumer)
+
     def closed(self, consumer: Hashable) -> None:
         """The consumer is computed, or nobody wants it any more."""
         for blocks in self._groups_of.pop(consumer, ()):
-            self.table.close((consumer, blocks))
-            self._changed(blocks)
-            for block in blocks:
-                self._forget_if_unused(block)
+            self._close(consumer, blocks)
 
     def moved(self, block: Hashable, is_lost: bool) -> None:
         """A block of another worker left its memory, or came back."""
@@ -163,6 +169,7 @@ class Guide:
             self._expect_readers(key, value)
         else:
             self.counts.num_misses += 1
+            self._note_fetch(key)
         self.table.describe(key, max(1, int(size_bytes)), size_bytes + FILE_BYTES)
         self._use(value)
         self.order.add(key)
@@ -172,6 +179,7 @@ class Guide:
         """The value was found in memory."""
         self.counts.num_hits += 1
         self._use(self._values[key])
+        self._note_fetch(key)
         self.order.touch(key)
         if not self.table.rc(key):
             self.order.changed(key)
@@ -187,6 +195,7 @@ class Guide:
         """The value is gone from this worker."""
         self.order.discard(key)
         self._values.pop(key, None)
+        self._fetched_by.pop(key, None)
         self._forget_if_unused(key)
 
     def stuck(self, key: Hashable) -> None:
@@ -232,6 +241,25 @@ class Guide:
     def _use(self, value: Value) -> None:
         self._now += 1
         value.last_graph, value.last_used = self._num_graphs, self._now
+
+    def _note_fetch(self, key: Hashable) -> None:
+        """No task here holds the value that is read, so it goes to another worker."""
+        if key in self._fetched_by and not self.order.is_pinned(key):
+            for consumer in self._fetched_by.pop(key):
+                groups = self._groups_of.get(consumer, set())
+                if (key,) in groups:
+                    groups.discard((key,))
+                    self._close(consumer, (key,))
+                if not groups:
+                    self._groups_of.pop(consumer, None)
+
+    def _close(self, consumer: Hashable, blocks: tuple[Hashable, ...]) -> None:
+        self.table.close((consumer, blocks))
+        self._changed(blocks)
+        for block in blocks:
+            if block in self._fetched_by:
+                self._fetched_by[block].discard(consumer)
+            self._forget_if_unused(block)
 
     def _forget_if_unused(self, key: Hashable) -> None:
         if key not in self._values and not self.table.rc(key):

@@ -8,6 +8,8 @@ import numpy.typing as npt
 from takeup.cluster.fleet.layout import (
     EVICTED,
     FIRST_WAITING,
+    FREE_GPUS,
+    HIGH_GPUS,
     NUM_LEFT,
     NUM_LOGGED,
     NUM_NOMINATED,
@@ -15,6 +17,7 @@ from takeup.cluster.fleet.layout import (
     NUM_WAITING_HIGH,
     NUM_WAITING_SPOT,
     RUNNING_MILLI,
+    SHARE_ROOM_MILLI,
     STARTED,
     Fleet,
 )
@@ -72,18 +75,28 @@ def sit(fleet: Fleet, worker: int, node: int) -> None:
     else:
         it.spot_milli += job.milli
     if job.gpus > 0:
-        it.free -= job.gpus
-        it.high_gpus += job.gpus if job.kind == 0 else 0
+        _take(fleet, node, -job.gpus, -job.gpus if job.kind == 0 else 0)
         return
     slot = fullest_fit(fleet, node, job.milli)
     if slot < 0:
         slot = _empty_slot(fleet, node)
-        it.free -= 1
+        _take(fleet, node, -1, 0)
+        fleet.totals[SHARE_ROOM_MILLI] += 1000
     fleet.workers[worker].slot = slot
     fleet.share_room_milli[node, slot] -= job.milli
+    fleet.totals[SHARE_ROOM_MILLI] -= job.milli
     if job.kind == 0:
-        it.high_gpus += 1 if fleet.share_high[node, slot] == 0 else 0
+        _take(fleet, node, 0, -1 if fleet.share_high[node, slot] == 0 else 0)
         fleet.share_high[node, slot] += 1
+
+
+@inner
+def _take(fleet: Fleet, node: int, free: int, for_high: int) -> None:
+    """So many GPUs more are free, and so many more are not held by high-priority jobs; fewer below zero."""
+    fleet.nodes[node].free += free
+    fleet.nodes[node].high_gpus -= for_high
+    fleet.totals[FREE_GPUS] += free
+    fleet.totals[HIGH_GPUS] -= for_high
 
 
 @inner
@@ -132,14 +145,16 @@ def rise(fleet: Fleet, worker: int) -> None:
     else:
         it.spot_milli -= job.milli
     if job.gpus > 0:
-        it.free += job.gpus
-        it.high_gpus -= job.gpus if job.kind == 0 else 0
+        _take(fleet, node, job.gpus, job.gpus if job.kind == 0 else 0)
         return
     fleet.share_room_milli[node, mine.slot] += job.milli
+    fleet.totals[SHARE_ROOM_MILLI] += job.milli
     if job.kind == 0:
         fleet.share_high[node, mine.slot] -= 1
-        it.high_gpus -= 1 if fleet.share_high[node, mine.slot] == 0 else 0
-    it.free += 1 if fleet.share_room_milli[node, mine.slot] == 1000 else 0
+        _take(fleet, node, 0, 1 if fleet.share_high[node, mine.slot] == 0 else 0)
+    if fleet.share_room_milli[node, mine.slot] == 1000:
+        fleet.totals[SHARE_ROOM_MILLI] -= 1000
+        _take(fleet, node, 1, 0)
 
 
 @inner

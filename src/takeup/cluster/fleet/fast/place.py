@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.cluster.fleet.fast.books import available, fullest_fit, rise, sit
-from takeup.cluster.fleet.layout import Fleet
+from takeup.cluster.fleet.layout import FREE_GPUS, SHARE_ROOM_MILLI, Fleet
 from takeup.cluster.fleet.rules import BEST_FIT, FRAGMENT_ARTIFACT, PACKED
 from takeup.core.compiled import inner, kernel
 
@@ -50,10 +50,13 @@ def find_node(fleet: Fleet, job: int, rule: int) -> int:
     """The best node for one more worker; -1 if no node has room."""
     asked = fleet.jobs[job].gpus
     if asked == 0:
-        node = _fullest_shared(fleet, fleet.jobs[job].milli)
-        if node >= 0:
-            return node
+        if fleet.totals[SHARE_ROOM_MILLI] >= fleet.jobs[job].milli:
+            node = _fullest_shared(fleet, fleet.jobs[job].milli)
+            if node >= 0:
+                return node
         asked = 1
+    if fleet.totals[FREE_GPUS] < asked:
+        return -1
     best, lowest = -1, np.inf
     for node in range(len(fleet.nodes)):
         idle = available(fleet, node)
@@ -94,6 +97,8 @@ def num_places(fleet: Fleet, asked: int, enough: int) -> int:
 def seat_gang(fleet: Fleet, job: int, rule: int) -> bool:
     """Seat all workers of a job, or none."""
     it = fleet.jobs[job]
+    if fleet.totals[FREE_GPUS] < it.gpus * it.workers:
+        return False
     if it.gpus > 0 and it.workers > 1 and num_places(fleet, it.gpus, it.workers) < it.workers:
         return False
     for worker in range(it.first_worker, it.first_worker + it.workers):

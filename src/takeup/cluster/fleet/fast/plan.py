@@ -21,7 +21,7 @@ from takeup.cluster.fleet.fast.victims import (
     room_in_plan,
     unmark,
 )
-from takeup.cluster.fleet.layout import NUM_RUNNING, Fleet
+from takeup.cluster.fleet.layout import ALL_GPUS, HIGH_GPUS, NUM_RUNNING, Fleet
 from takeup.cluster.fleet.rules import CHEAPEST, NEWEST, Rules
 from takeup.core.compiled import inner
 
@@ -35,6 +35,8 @@ def plan_gang(fleet: Fleet, job: int, now_s: float, rules: Rules) -> bool:
     """Find a node for each worker in `planned`, with victims marked as agreed; False if it cannot be done."""
     it = fleet.jobs[job]
     asked = max(1, it.gpus)
+    if fleet.totals[ALL_GPUS] - fleet.totals[HIGH_GPUS] < asked * it.workers:
+        return False
     if _num_possible(fleet, asked, it.workers) < it.workers:
         return False
     if rules.victims == NEWEST:

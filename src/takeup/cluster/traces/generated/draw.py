@@ -74,7 +74,7 @@ class PoolDraw:
 
     def _high(self, rng: np.random.Generator) -> Drawn:
         num_jobs = round(self.profile.num_high_jobs * self._size() * self.preset.high_load)
-        durations_s = draw_high_durations(self.profile, num_jobs, rng)
+        durations_s = self._served(draw_high_durations(self.profile, num_jobs, rng))
         starts_s = draw_starts(durations_s, monthly_to_daily(self.profile.monthly_gpus), self.burst, rng)
         pieces = _without_some_short(wrap(starts_s, durations_s, WINDOW_S), num_jobs, rng)
         return self._shaped(Kind.HIGH, pieces, durations_s >= LONG_S, rng)
@@ -96,6 +96,15 @@ class PoolDraw:
         cut = since(pieces, WINDOW_S - self.num_days * DAY_S)
         kinds = np.full(len(cut.job), int(kind))
         return Drawn(kinds, organisation[cut.job], gpus[cut.job], workers[cut.job], cut.starts_s, cut.durations_s)
+
+    def _served(self, durations_s: Floats) -> Floats:
+        """Durations for which the nodes suffice; only those of days are shortened."""
+        surplus = 1.0 - self.preset.most_demand_share * self.profile.num_gpus / self.profile.mean_gpus
+        if surplus <= 0:
+            return durations_s
+        is_long = durations_s >= LONG_S
+        kept = max(0.0, 1.0 - surplus * durations_s.sum() / durations_s[is_long].sum())
+        return np.where(is_long, np.maximum(LONG_S, np.rint(durations_s * kept)), durations_s)
 
     def _size(self) -> float:
         """This pool against the published one; more jobs where the largest gangs do not fit."""

@@ -93,6 +93,11 @@ class PoolProfile:
         return sum(size * count for size, count in self.nodes)
 
     @property
+    def mean_gpus(self) -> float:
+        """Mean demand of all months."""
+        return sum(gpus * days for gpus, days in zip(self.monthly_gpus, MONTH_DAYS, strict=True)) / NUM_DAYS
+
+    @property
     def num_high_jobs(self) -> int:
         """Jobs that are not spot."""
         return self.num_jobs - round(self.spot_share * NUM_SPOT_JOBS)
@@ -108,7 +113,7 @@ PROFILES = MappingProxyType({
     ),
     "A100-SXM4-80GB": PoolProfile(
         nodes=((8, 432),), num_jobs=169_020, spot_share=0.70,
-        request_shares=(0.0, 0.658, 0.098, 0.082, 0.162), gang_share=0.089, gang_tilt=0.231, largest_share=0.125,
+        request_shares=(0.0, 0.658, 0.098, 0.082, 0.162), gang_share=0.077, gang_tilt=0.331, largest_share=0.125,
         duration_shares=(0.0119, 0.2027, 0.3224, 0.2463, 0.1304, 0.0434, 0.0430),
         monthly_gpus=(2187, 2389, 2405, 2962, 3191, 3317),
         organisations=((57, 0.372), (66, 0.186), (67, 0.089), (37, 0.075), (4, 0.070), (24, 0.042), (14, 0.023)),
