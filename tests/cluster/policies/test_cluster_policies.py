@@ -159,8 +159,8 @@ def test_an_evicted_job_does_not_come_back_at_once_without_a_promise() -> None:
     waits = [Waiting(job("s", SPOT, 8), 1000.0, num_evictions=1)]
     scheduler = find_policy("gfs", StaticQuota(0.0))
 
-    assert only(Start, list(scheduler.decide(State(4599, NODES, (), tuple(waits))))) == []
-    assert only(Start, list(scheduler.decide(State(4600, NODES, (), tuple(waits))))) == ["s"]
+    assert only(Start, list(scheduler.decide(State(1599, NODES, (), tuple(waits))))) == []
+    assert only(Start, list(scheduler.decide(State(1600, NODES, (), tuple(waits))))) == ["s"]
 
 
 def test_who_waits_for_long_goes_first_and_at_last_nobody_overtakes() -> None:

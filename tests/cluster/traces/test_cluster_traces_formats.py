@@ -28,7 +28,7 @@ def read_pods(folder: Path, rows: str, options: Options | None = None) -> Loaded
 
 
 def test_openb_best_effort_pods_are_spot_and_gpus_may_be_shared(tmp_path: Path) -> None:
-    rows = "a,1,1,1,460,T4,LS,Running,100,700,200\nb,1,1,8,1000,V100M32,BE,Succeeded,150,300,\n"
+    rows = "a,1,1,1,460,T4,LS,Running,100,700,200\nb,1,1,8,1000,V100M32,BE,Succeeded,150,300,150\n"
     work = read_pods(tmp_path, rows).workload
 
     assert work.pools == ("T4", "V100M16", "V100M32")
@@ -62,7 +62,8 @@ def test_openb_pods_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
         "ok,1,1,1,1000,T4,LS,Running,1,9,2\n"
         "no-gpu,1,1,0,0,,LS,Running,1,9,2\n"
         "runs,1,1,1,1000,T4,LS,Running,1,,2\n"
-        "odd,1,1,1,1000,T4,LS,Running,5,4,\n"
+        "odd,1,1,1,1000,T4,LS,Running,5,4,5\n"
+        "waits,1,1,1,1000,T4,LS,Pending,5,9,\n"
         "model,1,1,1,1000,A100,LS,Running,1,9,2\n"
     )
     loaded = read_pods(tmp_path, rows)
@@ -70,6 +71,7 @@ def test_openb_pods_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
     assert dict(loaded.skipped) == {
         "deletion_time is missing or not a finite number": 1,
         "asks for no GPU": 1,
+        "was never scheduled": 1,
         "deletion_time is not after the beginning": 1,
         "no node has this GPU model": 1,
     }

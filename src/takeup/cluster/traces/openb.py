@@ -1,8 +1,8 @@
 """Alibaba's cluster-trace-gpu-v2023 (openb): a list of pods and a list of nodes.
 
-Best-effort pods (BE) are spot jobs, all others high priority. A pod runs from when it was scheduled, or else created,
-until it was deleted. One that names several models gets the first that has nodes; one that names none gets a model by
-a draw, in proportion to the GPUs of those on which it fits.
+Best-effort pods (BE) are spot jobs, all others high priority. A pod lasts from when it was scheduled until it was
+deleted; how long one would have lasted that never was scheduled, nobody knows. One that names several models gets the
+first that has nodes; one that names none gets a model by a draw, in proportion to the GPUs of those on which it fits.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def read_openb(pods: Path, nodes: Path, options: Options | None = None) -> Loade
     rows = read_fields(pods, _POD_FIELDS, strict=options.strict)
     gpus = _gpus(rows)
     rows.skip(gpus == 0, "asks for no GPU")
-    begin = np.where(rows.columns["scheduled_time"] < 0, rows.columns["creation_time"], rows.columns["scheduled_time"])
-    lasted = rows.columns["deletion_time"] - begin
+    rows.skip(rows.columns["scheduled_time"] < 0, "was never scheduled")
+    lasted = rows.columns["deletion_time"] - rows.columns["scheduled_time"]
     rows.check(~(lasted > 0), "deletion_time is not after the beginning", "deletion_time", strict=options.strict)
     sizes = _read_nodes(nodes, options)
     pool, num_drawn = _pools(rows["gpu_spec"], gpus[rows.used], sizes, options)
