@@ -34,6 +34,7 @@ FIGURES = {  # where the cells of a paper come from
     "lerc": "the zip figure",
     "qoe": "an independent solution",
 }
+SMALLEST_TOLERANCE = 1e-9  # of numbers that must agree exactly
 KINDS = {"added": "Added", "changed": "Changed", "fixed": "Fixed", "removed": "Removed"}
 DOMAINS = [f"takeup.{name}" for name in RUNNERS if name != "papers"]
 GENERATED = "<!-- Written by scripts/docs.py; change the code and run `make docs`. -->"
@@ -107,7 +108,7 @@ def result_rows(paper: str, report: Report) -> Iterator[tuple[str, ...]]:
 def _largest_difference(cells: list[Check], figure: str) -> Check:
     """The worst of them in their own unit; in tolerances, where these are not the same for all."""
     differences = [abs(float(cell.ours or 0) - float(cell.expected or 0)) for cell in cells]
-    limits = [cell.tolerance or 0.0 for cell in cells]
+    limits = [max(cell.tolerance or 0.0, SMALLEST_TOLERANCE) for cell in cells]
     name = f"{len(cells)} cells of {figure}, largest difference"
     if len(set(limits)) == 1:
         return Check.at_most(name, max(differences), limits[0], source="measured")

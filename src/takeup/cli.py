@@ -17,6 +17,7 @@ COMMANDS = {
     "caching": ("takeup.caching.commands:caching", "DAG-aware cache eviction for data-parallel jobs (LRC, LERC)."),
     "edge": ("takeup.edge.commands:edge", "Subcarriers and CPU time for offloading, decided together, with a gap."),
     "streaming": ("takeup.streaming.commands:streaming", "Start-up delay and stalls of video in a shared cell (QoE)."),
+    "training": ("takeup.training.commands:training", "Pipeline schedules that absorb slow links (ADAPTRA)."),
     "tour": ("takeup.tour:tour", "Every system on its default workload against its baselines."),
     "reproduce": ("takeup.papers.commands:reproduce", "A paper's numbers beside ours."),
     "run-again": ("takeup.again:run_again", "Repeat the run that made a report, or a scenario file."),

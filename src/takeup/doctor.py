@@ -51,7 +51,7 @@ NEEDS = (
     Need(
         "streaming link namespaces", (), "install iproute2 and be root, or use the user-space link", ("ip", "tc"), True
     ),
-    Need("training pipelines, planned and simulated", ("numba",), "pip install takeup"),
+    Need("training engine pytorch", ("torch",), "pip install 'takeup[torch]'"),
     Need("sweeps on a Dask cluster", ("distributed",), "pip install 'takeup[dask]'"),
     Need("benchmarks against libCacheSim", ("libcachesim",), "pip install 'takeup[bench]'"),
     Need("tests", ("pytest", "hypothesis", "mypy", "ruff"), "make test"),

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import takeup.edge
+from takeup.edge.engines import ENGINES
 
 README = Path(str(takeup.edge.__file__)).with_name("README.md").read_text("utf-8")
 
@@ -21,7 +22,7 @@ def test_the_example_saves_energy_within_its_bound() -> None:
     assert 0 < answer.saving_j <= answer.bound_j * (1 + 1e-9)
 
 
-def test_every_policy_and_setting_has_a_row() -> None:
+def test_every_policy_setting_and_engine_has_a_row() -> None:
     rows = set(re.findall(r"^\| `(\w+)` \|", README, flags=re.MULTILINE))
 
-    assert rows == set(takeup.edge.POLICIES) | set(takeup.edge.SETTINGS)
+    assert rows == {*takeup.edge.POLICIES, *takeup.edge.SETTINGS, *ENGINES}

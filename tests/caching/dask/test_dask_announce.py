@@ -102,6 +102,16 @@ def test_a_task_that_starts_brings_its_readers_and_its_inputs_from_elsewhere(des
     assert desk.news() == {"w1": [("mean", ("sum",)), ("sum", ("b",))]}
 
 
+def test_holders_of_its_inputs_hear_that_a_task_runs_elsewhere(desk: Desk) -> None:
+    desk.add("sum", "a", "b")
+    desk.move("sum", "waiting")
+    desk.news()
+    desk.move("sum", "processing", "w2")
+    due = desk.announcer.outboxes["w1"].news
+
+    assert due == [("sum", True)]
+
+
 @pytest.mark.parametrize("finish", ["memory", "erred", "released", "forgotten"])
 def test_a_consumer_that_is_over_is_over_for_all_who_knew_it(desk: Desk, finish: str) -> None:
     desk.add("sum", "a")

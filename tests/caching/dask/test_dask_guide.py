@@ -113,6 +113,34 @@ def test_a_task_started_twice_pins_its_inputs_once() -> None:
     assert guide.now().num_pinned == 0
 
 
+def test_a_block_fetched_by_the_worker_that_runs_its_reader_is_needed_here_no_more() -> None:
+    guide = guide_of("next")
+    hear(guide, ("near", 1.0, 0.0, ("a",)), ("far", 2.0, 0.0, ("b",)))
+    store(guide, "a", "b")
+    hear(guide, ("near", True))
+
+    assert guide.order.victim() == "b"
+    guide.read("a")
+    assert guide.order.victim() == "a"
+    assert (guide.now().num_open_consumers, guide._fetched_by) == (1, {})
+
+
+def test_a_block_that_a_running_task_reads_here_is_not_taken_for_fetched() -> None:
+    guide = guide_of("next")
+    hear(guide, ("elsewhere", 1.0, 0.0, ("a",)), ("here", 2.0, 0.0, ("a",)))
+    store(guide, "a")
+    hear(guide, ("elsewhere", True))
+    guide.started("here", ["a"])
+    guide.read("a")
+
+    assert guide.table.rc("a") == 2
+    guide.finished("here")
+    hear(guide, ("elsewhere",))
+    assert guide.now().num_open_consumers == 0
+    guide.deleted("a")
+    assert guide._fetched_by == {}
+
+
 def test_of_values_without_readers_those_of_an_older_graph_leave_first() -> None:
     guide = guide_of("dag")
     hear(guide, num_graphs=1)
@@ -175,7 +203,7 @@ def test_nothing_is_left_when_all_is_deleted_and_over() -> None:
     guide.deleted("b")
     hear(guide, ("y",))
 
-    assert (guide._values, guide._groups_of, guide._running) == ({}, {}, {})
+    assert (guide._values, guide._groups_of, guide._running, guide._fetched_by) == ({}, {}, {}, {})
     table = guide.table
     assert (table._groups, table._groups_of, table._in_memory, table._erc, table._size_bytes) == ({}, {}, {}, {}, {})
 

@@ -23,6 +23,7 @@ QUIET = {
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.memory.fraction": "0.12",
     "spark.locality.wait": "0",

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from takeup.cluster.model import Grade, Kind
 
-__all__ = ["Metrics", "Outcome", "Spread"]
+__all__ = ["Metrics", "Outcome", "Spread", "spread"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

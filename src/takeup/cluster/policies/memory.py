@@ -10,7 +10,7 @@ import numpy as np
 from takeup.cluster.fleet.evidence import Evidence
 from takeup.cluster.model import Grade, Kind, Run, State
 
-__all__ = ["Memory"]
+__all__ = ["Memory", "demand_of"]
 
 HOUR_S = 3600.0
 MOST_HOURS = 10_000  # more than a year

@@ -35,7 +35,7 @@ from takeup.cluster.simulate.fast.story import (
 )
 from takeup.errors import BadInput
 
-__all__ = ["Ruled", "replay"]
+__all__ = ["Ruled", "fits_pool", "replay"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -23,6 +23,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8
 WIDTH, HEIGHT = 720, 420
 LEFT, RIGHT, TOP, BOTTOM = 76, 24, 72, 58  # around the lines
 LEGEND_ROW, NUM_TICKS = 18, 6
+SMALLEST_STEP = 1e-300  # below, numbers have no logarithm
 STYLE = """
 text { font: 13px "Liberation Sans", Arial, Helvetica, sans-serif; fill: #1c2024 }
 .title { font-size: 16px; font-weight: bold } .tick { font-size: 12px }
@@ -85,12 +86,13 @@ def _axis(values: Sequence[float], begin: float, end: float, *, from_zero: bool)
     if from_zero and 0 <= low < 0.5 * high:
         low = 0.0
     spread = high - low or abs(high) or 1.0
-    return _Axis(low, high + 0.04 * spread if from_zero or high == low else high, begin, end)
+    top = high + 0.04 * spread if from_zero or high == low else high
+    return _Axis(low, top if top - low > SMALLEST_STEP else low + 1.0, begin, end)
 
 
 def _round_step(least: float) -> float:
     """The next of 1, 2, 5, 10, 20 .."""
-    power = 10.0 ** math.floor(math.log10(least))
+    power = 10.0 ** math.floor(math.log10(max(least, SMALLEST_STEP)))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
 
 

@@ -25,6 +25,7 @@ Floats = npt.NDArray[np.float64]
 NUM_TRIED = 65
 NUM_ROUNDS = 5
 CLEARLY = 0.98  # a service must explain the delays this much better than none at all
+NOISE_SHARE = 0.02  # and by more than this share of the delay, which jitter alone may explain
 
 
 class Stamps(NamedTuple):
@@ -68,7 +69,8 @@ def estimate_link(there: Stamps, back: Stamps) -> LinkEstimate:
         best = int(np.argmin(rests))
         low, high = tried[max(0, best - 1)], tried[min(NUM_TRIED - 1, best + 1)]
     service_s = float(tried[best])
-    if rests[best] >= CLEARLY * _rest(pairs, 0.0)[0]:
+    plain_rest_s, plain_latency_s = _rest(pairs, 0.0)
+    if rests[best] >= min(CLEARLY * plain_rest_s, plain_rest_s - NOISE_SHARE * plain_latency_s):
         service_s = 0.0
     rest_s, latency_s = _rest(pairs, service_s)
     return LinkEstimate(Link(max(0.0, latency_s), service_s), offset_s, rest_s)

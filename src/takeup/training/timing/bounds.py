@@ -41,7 +41,9 @@ class _Ways:
         self.hop = np.where(course.forward_wire == NO_WIRE, 0, service + course.latency)
         self.head = _sums(self.forward[:-1] + self.hop)
         """From the start of the iteration to the first activation, by stage."""
-        self.home = _sums(self.hop + self.backward[:-1]) + course.lasts[2, 0].min() + course.tail[0]
+        # after the last input gradient of the first stage; of a backward in one piece, what is left of it
+        self.last_weight = np.minimum(course.lasts[2, 0], course.lasts[3, 0] - course.lasts[1, 0]).min()
+        self.home = _sums(self.hop + self.backward[:-1]) + self.last_weight + course.tail[0]
         """From the end of a backward to the end of the iteration, by stage."""
         turned = self.head[-1] + self.forward[-1]
         self.back = turned + _sums((self.backward[1:] + self.hop)[::-1])[::-1]
@@ -62,7 +64,7 @@ class _Ways:
     def links(self) -> int:
         """Every link, in both directions: the way there, all messages but one, and the rest of the way of the last."""
         course, found = self.course, 0
-        whole_way = self.back[0] + self.backward[0] + course.lasts[2, 0].min() + course.tail[0]
+        whole_way = self.back[0] + self.backward[0] + self.last_weight + course.tail[0]
         for wires in (course.forward_wire, course.backward_wire):
             for link, wire in enumerate(wires.tolist()):
                 if wire != NO_WIRE:

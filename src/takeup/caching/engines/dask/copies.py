@@ -14,7 +14,7 @@ from pathlib import Path
 from dask.typing import Key
 from distributed.spill import Slow, SpilledSize
 
-__all__ = ["CleanCopies"]
+__all__ = ["CleanCopies", "Copy"]
 
 
 @dataclass(frozen=True, slots=True)

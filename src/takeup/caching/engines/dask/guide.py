@@ -21,7 +21,7 @@ from takeup.caching.engines.dask.counts import Counters
 from takeup.caching.engines.dask.order import ORDINARY, STUCK, TINY, UNKNOWN, Order, VictimOrder
 from takeup.caching.groups import GroupTable
 
-__all__ = ["Announcement", "Guide", "News", "Options", "Ranks"]
+__all__ = ["Announcement", "Guide", "News", "Options", "Ranks", "Value"]
 
 Announcement = tuple[Hashable, float, float, tuple[Hashable, ...]]
 """A consumer, its position, its stage, and blocks it will read."""
@@ -101,7 +101,7 @@ class Guide:
         self._num_workers, self._num_graphs = max(1, num_workers), num_graphs
         for consumer, *details in news:
             if len(details) > 1:
-                self.opened(consumer, *details)  # type: ignore[arg-type]
+                self.opened(consumer, *details)
             elif details:
                 self.left(consumer)
             else:

@@ -15,7 +15,7 @@ from distributed.utils import offload
 
 from takeup.caching.engines.dask.counts import Counters
 
-__all__ = ["Prefetcher"]
+__all__ = ["Prefetcher", "ReadyTasks"]
 
 
 class ReadyTasks(Protocol):

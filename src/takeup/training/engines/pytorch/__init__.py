@@ -1,0 +1,26 @@
+"""PyTorch: a pipeline whose ranks change their schedule together while they train.
+
+    every iteration                               every few iterations
+    adapter.py: the runtime of PyTorch            exchange.py: all measurements become one profile of integers
+         │ operations      │ messages                  │
+    stopwatch.py      arrivals.py     --------->  control.py: plan, and decide whether to switch
+                                                       │ schedule
+                                                  adaptive.py: AdaptiveSchedule, which users call
+
+Public names are loaded on first use; they need the package `torch`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from takeup.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from takeup.training.engines.pytorch.adaptive import AdaptiveSchedule
+    from takeup.training.engines.pytorch.control import Change
+
+__all__ = ["AdaptiveSchedule", "Change"]
+
+_HOMES = {"adaptive": ("AdaptiveSchedule",), "control": ("Change",)}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,0 +1,104 @@
+"""The one place that knows the inner names of torch.distributed.pipelining, which may change with any version.
+
+A schedule becomes actions; PyTorch checks them and adds sends and receives. Handing over other actions between two
+iterations changes the schedule of a running job, if all ranks do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from takeup.errors import BadInput, MissingEngine
+from takeup.training.engines.pytorch.arrivals import Arrivals
+from takeup.training.engines.pytorch.stopwatch import Stopwatch
+from takeup.training.model import Kind, Schedule
+
+NEEDED = "a PyTorch whose pipeline runtime this engine knows, such as 2.13"
+INSTALL = "run pip install 'takeup[torch]'"
+
+try:
+    import torch
+    from torch.distributed.pipelining.schedules import _Action, _ComputationType, _PipelineScheduleRuntime
+except ImportError as error:
+    raise MissingEngine(f"the engine pytorch needs {NEEDED}; {INSTALL}") from error
+
+__all__ = ["Runtime", "actions_of", "check_version", "receive_first"]
+
+INNER_NAMES = ("_maybe_compute_loss", "_prepare_schedule_with_comms", "_step_microbatches")
+
+
+def check_version(runtime: type = _PipelineScheduleRuntime) -> None:
+    """Refuse a PyTorch that lacks something we stand on."""
+    missing = [name for name in INNER_NAMES if not hasattr(runtime, name)]
+    if missing:
+        raise MissingEngine(
+            f"torch {torch.__version__} has no {', '.join(missing)} in its pipeline runtime; "
+            f"the engine pytorch needs {NEEDED}: {INSTALL}"
+        )
+
+
+check_version()
+RECEIVES = (_ComputationType.RECV_F, _ComputationType.RECV_B)
+
+
+def actions_of(schedule: Schedule) -> dict[int, list[_Action | None]]:
+    """The orders of all ranks as PyTorch writes them."""
+    return {
+        rank: [_Action(op.stage, _ComputationType(op.kind.letter), op.microbatch) for op in schedule.ops(rank)]
+        for rank in range(len(schedule.codes))
+    }
+
+
+def receive_first(actions: list[_Action]) -> None:
+    """Post all receives when an iteration begins: each has a buffer of its own, and none is noticed late."""
+    actions.sort(key=lambda action: action.computation_type not in RECEIVES)
+
+
+class Runtime(_PipelineScheduleRuntime):
+    """The runtime of PyTorch for one stage on each rank, with a stopwatch, and a schedule that can be changed."""
+
+    def __init__(self, stage: Any, num_microbatches: int, watch: Stopwatch, **options: Any) -> None:
+        super().__init__([stage], num_microbatches, **options)  # type: ignore[no-untyped-call]
+        self._watch = watch
+        self.fwd_recv_ops = Arrivals(partial(watch.note_arrival, 0))
+        self.bwd_recv_ops = Arrivals(partial(watch.note_arrival, 1))
+        _time_stage(stage, watch)
+
+    def use(self, schedule: Schedule) -> None:
+        """Follow this schedule from the next iteration on; all ranks must do so before the same iteration."""
+        expected = (tuple(range(self._num_stages)), self._n_microbatches)
+        if (schedule.placement, schedule.num_microbatches) != expected:
+            raise BadInput(
+                f"the schedule places stages on ranks {schedule.placement} for {schedule.num_microbatches} "
+                f"micro-batches; this pipeline has one stage on each of {expected[0][-1] + 1} ranks and {expected[1]}"
+            )
+        self._prepare_schedule_with_comms(actions_of(schedule), format="compute_only")
+        for actions in self.pipeline_order_with_comms.values():
+            receive_first(actions)
+
+    def _maybe_compute_loss(self, stage: Any, *arguments: Any) -> None:
+        compute = partial(super()._maybe_compute_loss, stage, *arguments)
+        if stage.is_last:
+            self._watch.prolong_forward(compute)
+
+
+def _time_stage(stage: Any, watch: Stopwatch) -> None:
+    """Let the stage tell the stopwatch of everything it computes."""
+    forward, backward, weight = stage.forward_one_chunk, stage.backward_one_chunk, stage.backward_weight_one_chunk
+
+    def timed_backward(chunk: int, *arguments: Any, full_backward: bool = True, **named: Any) -> Any:
+        kind = Kind.FULL_BACKWARD if full_backward else Kind.INPUT_GRADIENT
+        return watch.timed(kind, chunk, partial(backward, chunk, *arguments, full_backward=full_backward, **named))
+
+    stage.forward_one_chunk = _timed(watch, Kind.FORWARD, forward)
+    stage.backward_one_chunk = timed_backward
+    stage.backward_weight_one_chunk = _timed(watch, Kind.WEIGHT_GRADIENT, weight)
+
+
+def _timed(watch: Stopwatch, kind: Kind, compute: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(chunk: int, *arguments: Any, **named: Any) -> Any:
+        return watch.timed(kind, chunk, partial(compute, chunk, *arguments, **named))
+
+    return timed

@@ -1,0 +1,124 @@
+"""A pipeline schedule that is used like those of PyTorch, and changes when links become slow.
+
+How it works. Every iteration is measured. Every few iterations the ranks agree on one profile, each plans for it, and
+if the plan promises enough, all switch before the next iteration. The gradients are the same under every schedule.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from takeup.core.lazy import load
+from takeup.errors import BadInput
+from takeup.training.contract import Planner
+from takeup.training.engines.pytorch.adapter import Runtime
+from takeup.training.engines.pytorch.control import Change, Control
+from takeup.training.engines.pytorch.exchange import Exchange, Links
+from takeup.training.engines.pytorch.stopwatch import Stopwatch
+from takeup.training.model import Profile, Schedule, Stage
+
+__all__ = ["AdaptiveSchedule"]
+
+TRIGGER = "takeup.training.policies.trigger"
+
+
+class AdaptiveSchedule:
+    """One stage of a pipeline, on each rank of a Gloo group; `step` is called as with the schedules of PyTorch.
+
+    Every `every` iterations `planner` is asked anew, and `rule` says what a change must promise. At most `max_live`
+    micro-batches are held between their forward and their weight gradient. `split=False` is for modules whose backward
+    cannot be split into I and W. Other options go to PyTorch, such as `scale_grads`.
+    """
+
+    def __init__(
+        self,
+        stage: Any,
+        n_microbatches: int,
+        loss_fn: Any,
+        *,
+        planner: str | Planner = "adaptra",
+        every: int = 10,
+        max_live: int | None = None,
+        split: bool = True,
+        rule: Any = None,
+        **options: Any,
+    ) -> None:
+        _check(stage, every)
+        rule = rule or load(f"{TRIGGER}:Rule")()
+        blank = _blank(stage.num_stages, n_microbatches, max_live, split)
+        start = _find("zb_h1" if split else "one_f_one_b").plan(blank).schedule
+        chosen = _find(planner)
+        chosen.plan(blank)  # compiles what is compiled on first use, before others wait for this rank
+        self._every = every
+        self._watch = Stopwatch(n_microbatches)
+        self._runtime = Runtime(stage, n_microbatches, self._watch, loss_fn=loss_fn, **options)
+        self._runtime.use(start)
+        self._control = Control(start, chosen, blank, rule)
+        self._exchange = Exchange(stage.group, Links(partial(load(f"{TRIGGER}:link_delay_s"), rule)))
+        self.num_steps = 0
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule of the next iteration."""
+        return self._control.schedule
+
+    @property
+    def version(self) -> int:
+        """How often the schedule was changed; the same on all ranks."""
+        return self._control.version
+
+    @property
+    def profile(self) -> Profile:
+        """What was last agreed on; before that, all operations take a millisecond."""
+        return self._control.profile
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """When the planner changed the schedule, and why."""
+        return tuple(self._control.changes)
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        """One iteration, as `step` of PyTorch's schedules; afterwards, if it is time, ranks agree on how to go on."""
+        self._watch.clear()
+        output = self._runtime.step(*args, **kwargs)
+        self.num_steps += 1
+        if self.num_steps > 1 and self.num_steps % self._every == 0:  # the first one also connects ranks
+            self._adapt()
+        return output
+
+    def use(self, schedule: Schedule) -> None:
+        """Follow this schedule from the next iteration on; call it on all ranks before the same iteration."""
+        self._runtime.use(schedule)
+        self._control.adopt(schedule)
+
+    def _adapt(self) -> None:
+        shared = self._exchange.agree(self.version, self._watch.measured())
+        if self._control.consider(self.num_steps, shared):
+            self._runtime.use(self.schedule)
+
+
+def _find(planner: str | Planner) -> Planner:
+    found: Planner = load("takeup.training.policies:find_policy")(planner) if isinstance(planner, str) else planner
+    return found
+
+
+def _blank(num_stages: int, num_microbatches: int, max_live: int | None, split: bool) -> Profile:
+    """The pipeline before anything was measured; memory is counted in micro-batches."""
+    stage = Stage(1e-3, 1e-3, 1e-3, activation_bytes=1, memory_bytes=max_live)
+    links = Profile.uniform(num_stages, num_microbatches, 1e-3).links
+    return Profile((stage,) * num_stages, links, num_microbatches, can_split=split)
+
+
+def _check(stage: Any, every: int) -> None:
+    if every < 1:
+        raise BadInput(f"every is {every}; give the number of iterations from one plan to the next, at least 1")
+    if stage.device.type != "cpu":
+        raise BadInput(
+            f"the stage is on {stage.device}, where operations end later than calls return, so they cannot be measured "
+            "by the clock of the host; use a stage on the CPU, or plan ahead and load the schedule with `plan --csv`"
+        )
+    if stage.group_size != stage.num_stages:
+        raise BadInput(
+            f"found {stage.num_stages} stages on {stage.group_size} ranks; adaptive schedules need one on each rank"
+        )

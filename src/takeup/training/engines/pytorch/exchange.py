@@ -1,0 +1,89 @@
+"""All ranks agree on one profile, as whole nanoseconds, so that each computes the same plan from it.
+
+The first rank gathers what all ranks measured, makes a profile of it and sends that to all. Delays of links come from
+messages that training sends anyway: when the sender handed one over, when the receiver could use it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+from takeup.core.lazy import load
+from takeup.errors import TakeupError
+from takeup.training.engines.pytorch.stopwatch import NUM_TIMES
+from takeup.training.model import Link
+
+__all__ = ["Exchange", "Links", "links_of"]
+
+Ints = npt.NDArray[np.int64]
+NANO = 1e-9
+NUM_REMEMBERED = 4
+
+
+class Links:
+    """Every link to plan for: not the last one measured, but the one whose delay is typical of the recent ones."""
+
+    def __init__(self, typical_s: Callable[[list[float]], float]) -> None:
+        self._typical_s = typical_s
+        self._recent: deque[list[Link]] = deque(maxlen=NUM_REMEMBERED)
+
+    def after(self, measured: list[Link]) -> list[Link]:
+        """The links to plan for, once these have been measured."""
+        self._recent.append(measured)
+        return [self._nearest(recent) for recent in zip(*self._recent, strict=True)]
+
+    def _nearest(self, recent: tuple[Link, ...]) -> Link:
+        """A link as it was measured: its latency and its service belong together."""
+        wanted_s = self._typical_s([link.delay_s for link in recent])
+        return min(reversed(recent), key=lambda link: abs(link.delay_s - wanted_s))
+
+
+class Exchange:
+    """Speaks to the other ranks of a pipeline; all of them must call at the same time."""
+
+    def __init__(self, group: dist.ProcessGroup | None, links: Links) -> None:
+        self._group = group
+        self._links = links
+        self._num_ranks = dist.get_world_size(group)
+        self._rank = dist.get_rank(group)
+
+    def agree(self, version: int, measured: Ints) -> Ints:
+        """F, I and W of every stage, then latency and service of every link; fails if ranks follow other versions."""
+        rows = self._gather(measured)
+        num_links = self._num_ranks - 1
+        shared = np.zeros(1 + NUM_TIMES * self._num_ranks + 2 * num_links, np.int64)
+        if rows is not None:
+            links = self._links.after(links_of(rows))
+            delays = [round(delay_s / NANO) for link in links for delay_s in (link.latency_s, link.service_s)]
+            shared[:] = [version, *rows[:, :NUM_TIMES].ravel(), *delays]
+        message = torch.from_numpy(shared)
+        dist.broadcast(message, group=self._group, group_src=0)
+        if shared[0] != version:
+            raise TakeupError(
+                f"rank {self._rank} follows version {version} of the schedule and the first rank {shared[0]}; "
+                "change schedules on all ranks before the same iteration"
+            )
+        return shared[1:]
+
+    def _gather(self, measured: Ints) -> Ints | None:
+        message = torch.from_numpy(measured)
+        rows = [torch.empty_like(message) for _ in range(self._num_ranks)] if self._rank == 0 else None
+        dist.gather(message, rows, group=self._group, group_dst=0)
+        return None if rows is None else np.stack([row.numpy() for row in rows])
+
+
+def links_of(rows: Ints) -> list[Link]:
+    """The links between ranks, from what each measured."""
+    stamps, estimate = (load(f"takeup.training.policies.estimate:{name}") for name in ("Stamps", "estimate_link"))
+    notes = rows[:, NUM_TIMES:].reshape(len(rows), 2, 2, -1) * NANO  # by rank: handed or usable, direction, micro-batch
+    handed, usable = notes[:, 0], notes[:, 1]
+    return [
+        estimate(stamps(handed[i, 0], usable[i + 1, 0]), stamps(handed[i + 1, 1], usable[i, 1])).link
+        for i in range(len(rows) - 1)
+    ]

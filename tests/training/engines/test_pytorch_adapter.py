@@ -1,0 +1,133 @@
+"""The adapter: our schedules as PyTorch's actions, a missing or strange PyTorch, and pipelines that do not fit."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from takeup.errors import BadInput, MissingEngine, UnknownName
+from takeup.training.engines import find_engine
+from takeup.training.model import Link
+from takeup.training.policies import POLICIES, find_policy
+from training.pipelines import slow
+
+torch = pytest.importorskip("torch")
+schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+from takeup.training.engines.pytorch import AdaptiveSchedule  # noqa: E402
+from takeup.training.engines.pytorch.adapter import actions_of, check_version, receive_first  # noqa: E402
+from takeup.training.engines.pytorch.exchange import Links, links_of  # noqa: E402
+
+PROFILE = slow(4, 8, {1: 25})
+
+
+@dataclass
+class FakeStage:
+    """As much of a stage as is looked at before anything is started."""
+
+    device: object
+    group_size: int = 4
+    num_stages: int = 4
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_actions_are_written_as_our_operations(name: str) -> None:
+    schedule = find_policy(name).plan(PROFILE).schedule
+
+    actions = actions_of(schedule)
+
+    assert "".join(",".join(map(str, actions[rank])) + "\n" for rank in range(4)) == schedule.to_csv()
+
+
+def test_receives_come_first_and_all_else_stays_in_order() -> None:
+    texts = ["1RECV_F0", "1F0", "1SEND_F0", "1RECV_B0", "1RECV_F1", "1F1", "1B0"]
+    actions = [schedules._Action.from_str(text) for text in texts]
+
+    receive_first(actions)
+
+    assert [*map(str, actions)] == ["1RECV_F0", "1RECV_B0", "1RECV_F1", "1F0", "1SEND_F0", "1F1", "1B0"]
+
+
+def test_the_engine_is_found_by_its_name() -> None:
+    assert find_engine("pytorch") is AdaptiveSchedule
+    with pytest.raises(UnknownName, match="did you mean 'pytorch'"):
+        find_engine("pytorhc")
+
+
+def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "takeup.training.engines.pytorch.adapter"
+    monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    with pytest.raises(MissingEngine, match=r"needs a PyTorch .* run pip install 'takeup\[torch\]'"):
+        import_module(name)
+
+
+def test_a_runtime_without_what_we_need_is_refused_with_its_version() -> None:
+    class Other:
+        def _step_microbatches(self) -> None: ...
+
+    with pytest.raises(MissingEngine, match="has no _maybe_compute_loss, _prepare_schedule_with_comms in its"):
+        check_version(Other)
+
+
+def test_a_stage_on_an_accelerator_is_refused() -> None:
+    with pytest.raises(BadInput, match="the stage is on cuda:1"):
+        AdaptiveSchedule(FakeStage(torch.device("cuda:1")), 8, None)
+
+
+def test_several_stages_on_a_rank_are_refused() -> None:
+    with pytest.raises(BadInput, match="found 8 stages on 4 ranks"):
+        AdaptiveSchedule(FakeStage(torch.device("cpu"), num_stages=8), 8, None)
+
+
+def test_planning_after_no_iteration_is_refused() -> None:
+    with pytest.raises(BadInput, match="every is 0"):
+        AdaptiveSchedule(FakeStage(torch.device("cpu")), 8, None, every=0)
+
+
+def test_links_are_estimated_from_the_stamps_of_both_ends() -> None:
+    (link,) = links_of(stamped_rows(latency_ns=3_000_000, jitter_ns=0))
+
+    assert link.delay_s == pytest.approx(0.003, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_latency_with_a_little_jitter_is_not_taken_for_a_service(seed: int) -> None:
+    (link,) = links_of(stamped_rows(latency_ns=60_000_000, jitter_ns=600_000, seed=seed))
+
+    assert link.service_s == 0
+    assert link.latency_s == pytest.approx(0.0603, abs=0.001)
+
+
+def stamped_rows(latency_ns: int, jitter_ns: int, seed: int = 1) -> npt.NDArray[np.int64]:
+    """What two ranks note whose clocks are seven seconds apart."""
+    random = np.random.default_rng(seed)
+    ahead_ns, count = 7_000_000_000, 12
+    nothing = np.zeros(count, np.int64)
+    handed = 31_000_000 * np.arange(1, count + 1) + random.integers(0, 1_000_000, count)
+    there, back = (handed + latency_ns + random.integers(0, jitter_ns + 1, count) for _ in range(2))
+    first = np.concatenate([[1, 2, 3], handed, nothing, nothing, back])
+    last = np.concatenate([[4, 5, 6], nothing, handed + ahead_ns, there + ahead_ns, nothing])
+    return np.stack([first, last]).astype(np.int64)
+
+
+def test_links_to_plan_for_are_chosen_from_the_recent_ones() -> None:
+    links = Links(max)
+    chosen = [links.after([Link(latency_s, 1e-3), Link()])[0] for latency_s in (9.0, 1.0, 2.0, 3.0, 1.0)]
+
+    assert [link.latency_s for link in chosen] == [9.0, 9.0, 9.0, 9.0, 3.0]
+    assert chosen[-1].service_s == 1e-3
+
+
+def test_latency_and_service_to_plan_for_were_measured_together() -> None:
+    links = Links(lambda delays_s: sum(delays_s) / len(delays_s))
+    measured = [Link(0.060, 0.0), Link(0.030, 0.031)]
+
+    chosen = [links.after([link])[0] for link in measured][-1]
+
+    assert chosen in measured

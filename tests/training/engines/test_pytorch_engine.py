@@ -1,0 +1,131 @@
+"""Four real ranks over Gloo: gradients are exact under every order, slow links are found, failures end the job."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from takeup.training.model import Schedule
+
+PROGRAM = Path(__file__).parent / "pipeline_ranks.py"
+GUIDE = Path(__file__).parents[3] / "docs/guides/adaptive-pipeline.md"
+FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+EXACT = 1e-12  # in double precision, with gradients around 1e-3
+LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+HEALTHY, BROKEN = "swaps,unsplit,adapts,disagrees", "fails"
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install 'takeup[torch]'"),
+    pytest.mark.skipif(sys.platform not in LOOPBACK, reason="needs processes that fork"),
+    pytest.mark.xdist_group("pytorch"),
+]
+
+
+class Jobs(NamedTuple):
+    """Where the jobs wrote to, and what they said."""
+
+    folder: Path
+    stderr: str
+
+    def written(self, job: str) -> list[dict[str, Any]]:
+        """What every rank of the job found."""
+        return [json.loads(path.read_text("utf-8")) for path in sorted((self.folder / job).glob("[0-3].json"))]
+
+    def codes(self, job: str) -> list[int]:
+        """With which code every rank of the job ended."""
+        codes: list[int] = json.loads((self.folder / job / "codes.json").read_text("utf-8"))
+        return codes
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
+    """All jobs, run to their end; one that hangs is a failure."""
+    folder = tmp_path_factory.mktemp("jobs")
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK[sys.platform], "OMP_NUM_THREADS": "1"}
+    (folder / "train.py").write_text(FENCE.findall(GUIDE.read_text("utf-8"))[0])
+    command = [sys.executable, str(PROGRAM), str(folder), HEALTHY, BROKEN, str(folder / "train.py")]
+    ran = subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True, timeout=150, env=environment)
+    return Jobs(folder, ran.stderr)
+
+
+@pytest.fixture(scope="module")
+def ranks(jobs: Jobs) -> list[dict[str, Any]]:
+    """What the ranks of the healthy job found."""
+    assert jobs.codes(HEALTHY) == [0, 0, 0, 0], jobs.stderr
+    return jobs.written(HEALTHY)
+
+
+def test_gradients_are_those_of_a_single_process_under_every_order(ranks: list[dict[str, Any]]) -> None:
+    errors = [error for rank in ranks for error in rank["swaps"]["errors"].values()]
+
+    assert len(errors) == 4 * 7
+    assert max(errors) < EXACT
+    assert all(rank["swaps"]["smallest"] > 1e6 * EXACT for rank in ranks)
+
+
+def test_schedules_that_are_given_count_as_versions_and_not_as_changes(ranks: list[dict[str, Any]]) -> None:
+    assert [(rank["swaps"]["version"], rank["swaps"]["changes"]) for rank in ranks] == [(6, 0)] * 4
+
+
+def test_a_slow_link_is_measured_and_the_others_are_not_blamed(ranks: list[dict[str, Any]]) -> None:
+    delays_s = ranks[0]["adapts"]["delays_s"]
+
+    assert delays_s[2] > 0.04  # 60 ms were added
+    assert delays_s[2] == max(delays_s)
+
+
+def test_operations_are_measured_on_every_stage(ranks: list[dict[str, Any]]) -> None:
+    assert all(forward_s >= 0.004 for forward_s in ranks[0]["adapts"]["forwards_s"])
+
+
+def test_ranks_switch_together_to_an_order_with_more_warm_up(ranks: list[dict[str, Any]]) -> None:
+    found = [rank["adapts"] for rank in ranks]
+    before, after = (Schedule.from_csv(found[0][name]).warmups() for name in ("before", "order"))
+
+    assert found[0]["changes"]
+    assert after[2] > before[2]
+    assert all(each["changes"] == found[0]["changes"] and each["order"] == found[0]["order"] for each in found)
+    assert all(each["version"] == len(each["changes"]) for each in found)
+
+
+def test_gradients_stay_exact_while_ranks_switch_by_themselves(ranks: list[dict[str, Any]]) -> None:
+    assert max(error for rank in ranks for error in rank["adapts"]["errors"]) < EXACT
+
+
+def test_a_backward_that_cannot_be_split_stays_whole_and_within_memory(ranks: list[dict[str, Any]]) -> None:
+    schedule = Schedule.from_csv(ranks[0]["unsplit"]["order"])
+
+    assert max(error for rank in ranks for error in rank["unsplit"]["errors"]) < EXACT
+    assert "B" in schedule.to_csv()
+    assert "I" not in schedule.to_csv()
+    assert max(schedule.warmups()) <= 5
+    assert len({rank["unsplit"]["order"] for rank in ranks}) == 1
+
+
+def test_a_rank_with_another_version_is_refused(ranks: list[dict[str, Any]]) -> None:
+    refused = [rank["disagrees"]["refused"] for rank in ranks]
+
+    assert [bool(message) for message in refused] == [False, False, True, False]
+    assert "rank 2 follows version 1 of the schedule and the first rank 0" in refused[2]
+
+
+def test_a_rank_that_fails_ends_the_job_with_an_error_on_all_ranks(jobs: Jobs) -> None:
+    assert jobs.codes(BROKEN) == [1, 1, 1, 1]
+    assert jobs.written(BROKEN) == []
+    assert "ZeroDivisionError" in jobs.stderr
+
+
+def test_the_program_of_the_guide_trains_on_every_rank(jobs: Jobs) -> None:
+    said = [(jobs.folder / f"train.{rank}.out").read_text("utf-8") for rank in range(4)]
+
+    assert jobs.codes("train") == [0, 0, 0, 0], jobs.stderr
+    assert said[:3] == ["", "", ""]
+    assert re.search(r"^loss \d\.\d+ after 30 steps, version \d+ of the schedule$", said[3], re.MULTILINE)
