@@ -40,6 +40,7 @@ DOMAINS = [f"takeup.{name}" for name in RUNNERS if name != "papers"]
 GENERATED = "<!-- Written by scripts/docs.py; change the code and run `make docs`. -->"
 BEHIND_ANOTHER_ENTRANCE = (
     r"(core\.(render|trace)|papers\.(adaptra|edge|qoe)|caching\.engines\.(dask|spark)"
+    r"|training\.(engines\.pytorch|model|policies|simulate|timing|traces)"
     r"|edge\.(engines\.cloudlet|policies|simulate|traces)"
     r"|streaming\.(chains|engines\.dash|experiment|policies|simulate|traces))\."
 )

@@ -245,7 +245,6 @@ def test_workers_may_be_restarted_added_retired_and_killed(client: Any) -> None:
     assert sum(client.gather(running)) == sum(range(NUM_BLOCKS)) * (200_000 // 8 - 16)
     assert scan(client, futures) == expected()
     assert eventually(lambda: is_idle(client))
-    client.wait_for_workers(2, timeout=120)
     assert set(client.run(spill_classes).values()) == {GUIDED}
 
 
