@@ -44,6 +44,7 @@ NEEDS = (
         ("java",),
         why_not="takeup.caching.engines.spark.plugin_jar:why_not",
     ),
+    Need("caching engine dask", ("distributed", "dask"), "pip install 'takeup[dask]'"),
     Need("edge engine cloudlet", ("numpy",), "pip install takeup"),
     Need("edge link namespaces", (), "install iproute2 and be root, or use the user-space link", ("ip", "tc"), True),
     Need("edge environment for learners", ("gymnasium",), "pip install 'takeup[gym]'"),
