@@ -90,8 +90,10 @@ def test_there_is_at_least_one_process(num_processes: int) -> None:
 def test_an_interrupt_cancels_what_has_not_started(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
         textwrap.dedent("""
-        import pathlib, sys, time
+        import pathlib, signal, time
         from takeup.core.sweep import sweep
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores interrupts
 
         def work(point):
             pathlib.Path(f"started {point}").touch()

@@ -49,7 +49,7 @@ class Timeline:
     def bubble_share(self) -> float:
         """The share of the time of all ranks in which they do not compute."""
         whole_s = len(self.starts_s) * self.iteration_s
-        return 1 - self.busy_s / whole_s if whole_s > 0 else 0.0
+        return max(0.0, 1 - self.busy_s / whole_s) if whole_s > 0 else 0.0  # sums are rounded
 
     def spans(self) -> Iterator[Span]:
         """Every operation, rank by rank."""
