@@ -30,6 +30,7 @@ from takeup.edge.engines import find_engine
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies import find_policy
 from takeup.edge.policies.batch import joint_batch
+from takeup.edge.solver import solve
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
 
@@ -56,7 +57,7 @@ def timed(instance: Instance, policy: str) -> Timed:
     """The answer of a policy, checked by the validator after the clock has stopped."""
     chosen = find_policy(policy)
     began_s = time.process_time()
-    answer = chosen.allocate(instance)
+    answer = solve(instance) if policy == "auto" else chosen.allocate(instance)  # auto within its budget of 0.5 s
     cpu_s = time.process_time() - began_s
     violation = violation_of_answer(instance, answer, ignores_cpu=chosen.ignores_cpu)
     assert violation is None, (policy, violation)
