@@ -25,7 +25,8 @@ def test_the_example_prints_what_adapting_gains(capsys: pytest.CaptureFixture[st
 
 
 def test_every_planner_has_a_row_and_is_named_by_the_command() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|", README, flags=re.MULTILINE)
+    planners = README.split("## Planners")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \|", planners, flags=re.MULTILINE)
 
     assert rows == list(takeup.training.POLICIES)
     assert all(name in str(commands.training.help) for name in rows)
