@@ -5,21 +5,16 @@ Prints one report: rates per CPU second, miss ratios, and a verdict for every ba
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
-import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from dated import options_of, publish, versions
 from job_graphs import measure_jobs
 from peers import libcachesim as peer
 
@@ -28,8 +23,6 @@ from takeup.caching.policies.fast.curve import lru_miss_curve
 from takeup.caching.policies.fast.flat import next_requests, replay_flat
 from takeup.caching.policies.fast.flat_belady import replay_min
 from takeup.caching.traces.flat import dense_ids, read_oracle_general, write_oracle_general, zipf_trace
-from takeup.core.files import write_atomically
-from takeup.core.render import to_markdown, to_text
 from takeup.core.report import Check, Column, Report, Table
 
 SEED = 0
@@ -238,47 +231,19 @@ def measure(folder: Path) -> Report:
         tables=(policy_table(rows), other_table, jobs_table),
         checks=(*checks_of(rows, others), jobs_check),
         notes=(
-            f"Command: {scenario['command']}. Versions: {versions()}.",
+            f"Command: {scenario['command']}. Versions: {versions(('takeup', 'numba', 'numpy', 'libcachesim'))}.",
             f"Trace: Zipf {ALPHA}, {NUM_REQUESTS} requests of {trace.num_blocks} distinct objects of size one, "
             f"cache of {CACHE_SIZE}, seed {SEED}. Rates are of CPU time, best of {NUM_REPEATS} after one warm-up.",
         ),
-        version=version("takeup"),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        machine=machine(),
     )
 
 
-def versions() -> str:
-    """What ran: interpreter and packages."""
-    names = ("takeup", "numba", "numpy", "libcachesim")
-    return ", ".join([f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in names)])
-
-
-def machine() -> str:
-    """The processor by name, and how many cores this process may use."""
-    cpuinfo = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text()) if cpuinfo.exists() else None
-    name = found.group(1).strip() if found else platform.machine()
-    return f"{name}, {os.cpu_count()} cores, {platform.system()}"
-
-
-def result_name(report: Report) -> str:
-    """`caching_<machine>_<date>.md`."""
-    processor = re.sub(r"[^a-z0-9]+", "-", report.machine.partition(",")[0].lower()).strip("-")
-    return f"caching_{processor}-{os.cpu_count()}-cores_{report.created[:10]}.md"
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="also write the report there as dated markdown")
+    parser = options_of(__doc__)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         report = measure(Path(folder))
-    print(report.to_json() if options.json else to_text(report))
-    if options.out:
-        write_atomically(options.out / result_name(report), to_markdown(report))
-    return 0 if report.holds else 1
+    return publish(report, "caching", options)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,45 @@
-"""What every dated result states: the machine, the versions, and a file name made of topic, machine and day."""
+"""What every benchmark shares: its options, the machine and the versions it states, and where its dated result goes."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from takeup.core.files import write_atomically
+from takeup.core.render import to_markdown, to_text
 from takeup.core.report import Report
 
-__all__ = ["machine", "result_name", "versions"]
+__all__ = ["dated", "machine", "options_of", "publish", "result_name", "versions"]
+
+
+def options_of(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the options that every benchmark has; the description is the first line of a module's text."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="also write the report there as dated markdown")
+    return parser
+
+
+def publish(report: Report, topic: str, options: argparse.Namespace) -> int:
+    """Date the report, print it, write it where it was asked for; the exit code is 1 if a bar is missed."""
+    report = dated(report)
+    print(report.to_json() if options.json else to_text(report))
+    if options.out:
+        write_atomically(options.out / result_name(topic, report), to_markdown(report))
+    return 0 if report.holds else 1
+
+
+def dated(report: Report) -> Report:
+    """The report with the version, the time and the machine that made it."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return replace(report, version=version("takeup"), created=now, machine=machine())
 
 
 def versions(names: Sequence[str]) -> str:

@@ -10,21 +10,15 @@ from __future__ import annotations
 import one_thread  # noqa: F401  before numpy
 
 # isort: split
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
-from dated import machine, result_name, versions
+from dated import options_of, publish, versions
 
-from takeup.core.files import write_atomically
 from takeup.core.progress import progress
-from takeup.core.render import to_markdown, to_text
 from takeup.core.report import Check, Column, Report, Table
 from takeup.edge.engines import find_engine
 from takeup.edge.model import Answer, Instance
@@ -239,23 +233,15 @@ def measure(play: bool) -> Report:
             "Times are CPU seconds of one run each, after everything was compiled. Every answer passed the validator. "
             "car_p, jtora and gma are our readings of published methods, with our energy oracle and our timing.",
         ),
-        version=version("takeup"),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        machine=machine(),
     )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="also write the report there as dated markdown")
+    parser = options_of(__doc__)
     parser.add_argument("--play", action="store_true", help="also play plans with real bytes and real work")
     options = parser.parse_args()
     report = measure(options.play)
-    print(report.to_json() if options.json else to_text(report))
-    if options.out:
-        write_atomically(options.out / result_name("edge", report), to_markdown(report))
-    return 0 if report.holds else 1
+    return publish(report, "edge", options)
 
 
 if __name__ == "__main__":

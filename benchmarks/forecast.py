@@ -11,25 +11,20 @@ from __future__ import annotations
 import one_thread  # noqa: F401  before numpy
 
 # isort: split
-import argparse
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from dated import machine, result_name, versions
+from dated import options_of, publish, versions
 
 from takeup.cluster.policies.gfs.forecast import Forecaster, Scope, WeekCalendar, make_forecaster
 from takeup.cluster.policies.gfs.forecast.mixture import pinball
 from takeup.cluster.policies.gfs.forecast.orglinear import OrgLinear
-from takeup.core.files import write_atomically
-from takeup.core.render import to_markdown, to_text
 from takeup.core.report import Check, Column, Report, Table
 
 Floats = npt.NDArray[np.float64]
@@ -218,9 +213,6 @@ def measure(period: Period, command: str, *, own_bar: bool) -> Report:
             "Settings of our models were chosen on the months before the test period and on synthetic shapes. "
             "OrgLinear is trained once, before the first origin; the other models learn on, hour by hour.",
         ),
-        version=version("takeup"),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        machine=machine(),
     )
 
 
@@ -234,24 +226,19 @@ def period_of(demand: Floats, part: str, num_test_hours: int, first_weekday: int
 
 def main() -> int:
     """Parse, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = options_of(__doc__)
     parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help=f"holds {FILE}, or see --file")
     parser.add_argument("--file", default=FILE, help="hourly demand as CSV with a header; the first column is the hour")
     parser.add_argument("--part", choices=("test", "validation"), default="test")
     parser.add_argument("--test-hours", type=int, default=NUM_TEST_HOURS, metavar="N")
     parser.add_argument("--first-weekday", type=int, default=4, help="of hour 0, Monday is 0; the known trace: Friday")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="also write the report there as dated markdown")
     options = parser.parse_args()
     known = options.file == FILE
     demand = read(options.data / options.file)[: NUM_HOURS if known else None]
     period = period_of(demand, options.part, options.test_hours, options.first_weekday)
     command = f"python benchmarks/forecast.py --data FOLDER --part {options.part}"
     report = measure(period, command, own_bar=known and options.part == "test")
-    print(report.to_json() if options.json else to_text(report))
-    if options.out:
-        write_atomically(options.out / result_name(f"forecast-{options.part}", report), to_markdown(report))
-    return 0 if report.holds else 1
+    return publish(report, f"forecast-{options.part}", options)
 
 
 if __name__ == "__main__":

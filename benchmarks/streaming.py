@@ -9,7 +9,6 @@ from __future__ import annotations
 import one_thread  # noqa: F401  before numpy
 
 # isort: split
-import argparse
 import os
 import resource
 import subprocess
@@ -19,18 +18,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-from dated import machine, result_name, versions
+from dated import options_of, publish, versions
 from peers.plain_cell import run_plain
 from streaming_logs import measure_logs
 
-from takeup.core.files import write_atomically
-from takeup.core.render import to_markdown, to_text
 from takeup.core.report import Check, Column, Report, Table
 from takeup.streaming.chains import chain_of, ps_cells
 from takeup.streaming.model import Answer, Capacity, Cell, Estimate, Player
@@ -289,24 +284,16 @@ def _report(tables: list[Table], checks: list[Check], *, with_logs: bool) -> Rep
             "2.8 Mbit/s, videos of 360 kbit/s and 60 s, 0.12 arrivals/s, 10 users, start at 5 s. A full answer goes "
             "from the cell to all of its quantities. Commands are timed with the start of their processes.",
         ),
-        version=version("takeup"),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        machine=machine(),
     )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="also write the report there as dated markdown")
+    parser = options_of(__doc__)
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="folders of JSON throughput logs to predict on")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         report = measure(Path(folder), options.logs)
-    print(report.to_json() if options.json else to_text(report))
-    if options.out:
-        write_atomically(options.out / result_name("streaming", report), to_markdown(report))
-    return 0 if report.holds else 1
+    return publish(report, "streaming", options)
 
 
 if __name__ == "__main__":

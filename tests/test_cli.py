@@ -8,47 +8,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
-from takeup.cli import main
+from command_line import Run, assert_one_sentence
 from takeup.cli import takeup as command_tree
 from takeup.core.report import Check, Report
 from takeup.tour import STOPS
 
 DATA = Path(__file__).parent / "caching" / "data"
 TASKS = "task,compute_s,inputs,outputs,output_bytes\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Outcome]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Run the command line in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["takeup", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Outcome(int(ended.value.code or 0), captured.out, captured.err)
-
-    return call
 
 
 def contexts(context: click.Context) -> Iterator[click.Context]:
@@ -62,13 +34,6 @@ def contexts(context: click.Context) -> Iterator[click.Context]:
 
 ROOT_CONTEXT = click.Context(command_tree, info_name="takeup", **command_tree.context_settings)
 ALL_COMMANDS = [context.command_path.split()[1:] for context in contexts(ROOT_CONTEXT)]
-
-
-def assert_one_sentence(outcome: Outcome) -> None:
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith("error: ")
-    assert outcome.err.count("\n") == 1
-    assert "Traceback" not in outcome.err
 
 
 # Help -----------------------------------------------------------------------------------------------------------------

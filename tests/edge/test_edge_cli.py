@@ -2,58 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from takeup.cli import main
-from takeup.core.report import Report
+from command_line import Run, report_of, rows_of
 from takeup.edge.commands import edge
 from takeup.edge.traces import generate, save_instance
 
 SMALL = ("--setting", "paper", "--devices", "5")
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Outcome]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Run `takeup` in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["takeup", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Outcome(int(ended.value.code or 0), captured.out, captured.err)
-
-    return call
-
-
-def report_of(outcome: Outcome) -> Report:
-    assert outcome.code == 0, outcome.err
-    return Report.from_json(outcome.out)
-
-
-def rows_of(outcome: Outcome) -> list[dict[str, object]]:
-    """The first table of the printed report, by column."""
-    table = report_of(outcome).tables[0]
-    return [dict(zip([column.name for column in table.columns], row, strict=True)) for row in table.rows]
 
 
 # Help and reports -----------------------------------------------------------------------------------------------------

@@ -3,64 +3,28 @@
 from __future__ import annotations
 
 import gzip
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from takeup.cli import main
+from command_line import Run, assert_one_sentence, rows_of
 from takeup.core.report import Report
 from takeup.streaming.commands import streaming
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Outcome]
-
-
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+def stream(run: Run) -> Run:
     """Run `takeup streaming` in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["takeup", "streaming", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Outcome(int(ended.value.code or 0), captured.out, captured.err)
-
-    return call
-
-
-def rows_of(outcome: Outcome) -> list[dict[str, object]]:
-    """The first table of the printed report, by column."""
-    table = Report.from_json(outcome.out).tables[0]
-    return [dict(zip([column.name for column in table.columns], row, strict=True)) for row in table.rows]
-
-
-def assert_one_sentence(outcome: Outcome, sentence: str) -> None:
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith("error: ")
-    assert outcome.err.count("\n") == 1
-    assert sentence in outcome.err
+    return partial(run, "streaming")
 
 
 # Help and reports -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", sorted(streaming.commands))
-def test_every_verb_explains_itself(run: Run, verb: str) -> None:
-    outcome = run(verb, "--help")
+def test_every_verb_explains_itself(stream: Run, verb: str) -> None:
+    outcome = stream(verb, "--help")
 
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.startswith(f"Usage: takeup streaming {verb} ")
@@ -80,8 +44,8 @@ WITH_REPORT = [
 
 
 @pytest.mark.parametrize("arguments", WITH_REPORT, ids=" ".join)
-def test_json_is_a_report_and_nothing_else(run: Run, arguments: tuple[str, ...]) -> None:
-    outcome = run(*arguments, "--json", "--quiet")
+def test_json_is_a_report_and_nothing_else(stream: Run, arguments: tuple[str, ...]) -> None:
+    outcome = stream(*arguments, "--json", "--quiet")
     report = Report.from_json(outcome.out)
 
     assert (outcome.code, outcome.err) == (0, "")
@@ -90,16 +54,16 @@ def test_json_is_a_report_and_nothing_else(run: Run, arguments: tuple[str, ...])
     assert list(Path.cwd().iterdir()) == []
 
 
-def test_text_goes_to_stdout_and_the_chart_is_named_on_stderr(run: Run) -> None:
-    outcome = run("predict", "--quiet")
+def test_text_goes_to_stdout_and_the_chart_is_named_on_stderr(stream: Run) -> None:
+    outcome = stream("predict", "--quiet")
 
     assert outcome.code == 0
     assert outcome.out.startswith("Streaming: what viewers experience\n")
     assert outcome.err == f"wrote {Path('takeup-out') / 'p-stall-by-start-threshold.svg'}\n"
 
 
-def test_out_holds_the_report_as_data_text_page_and_charts(run: Run) -> None:
-    outcome = run("predict", "--out", "folder", "--quiet")
+def test_out_holds_the_report_as_data_text_page_and_charts(stream: Run) -> None:
+    outcome = stream("predict", "--out", "folder", "--quiet")
     names = {path.suffix for path in Path("folder").iterdir()}
 
     assert outcome.code == 0
@@ -107,31 +71,28 @@ def test_out_holds_the_report_as_data_text_page_and_charts(run: Run) -> None:
     assert Report.load(Path("folder/report.json")).title == "Streaming: what viewers experience"
 
 
-def test_a_log_is_fitted_and_its_model_predicts(run: Run) -> None:
+def test_a_log_is_fitted_and_its_model_predicts(stream: Run) -> None:
     Path("link.csv").write_text("rate_bps\n" + "".join(f"{1e6 if n % 50 < 20 else 4e6}\n" for n in range(300)))
-    fitted = run("fit", "link.csv", "--model", "model.json", "--json", "--quiet")
-    by_model = run("predict", "--model", "model.json", "--json", "--quiet")
-    by_log = run("predict", "--log", "link.csv", "--json", "--quiet")
+    fitted = stream("fit", "link.csv", "--model", "model.json", "--json", "--quiet")
+    by_model = stream("predict", "--model", "model.json", "--json", "--quiet")
+    by_log = stream("predict", "--log", "link.csv", "--json", "--quiet")
 
     assert fitted.code == by_model.code == by_log.code == 0
     assert Report.from_json(fitted.out).title == "Streaming: fit of link"
     assert rows_of(by_model) == rows_of(by_log)
 
 
-def test_a_saved_report_can_be_run_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    run("predict", "--out", "folder", "--quiet")
-    monkeypatch.setattr(sys, "argv", ["takeup", "run-again", "folder/report.json", "--quiet"])
-    with pytest.raises(SystemExit) as ended:
-        main()
+def test_a_saved_report_can_be_run_again(run: Run) -> None:
+    run("streaming", "predict", "--out", "folder", "--quiet")
 
-    assert ended.value.code == 0
+    assert run("run-again", "folder/report.json", "--quiet").code == 0
 
 
 # Sweeps and units -----------------------------------------------------------------------------------------------------
 
 
-def test_lists_sweep(run: Run) -> None:
-    rows = rows_of(run("predict", "--arrivals", "0.08,0.1,0.12", "--start", "2,5", "--json", "--quiet"))
+def test_lists_sweep(stream: Run) -> None:
+    rows = rows_of(stream("predict", "--arrivals", "0.08,0.1,0.12", "--start", "2,5", "--json", "--quiet"))
 
     assert [(row["arrivals"], row["start at"]) for row in rows] == [
         (rate, start_s) for rate in (0.08, 0.1, 0.12) for start_s in (2.0, 5.0)
@@ -153,16 +114,16 @@ def test_lists_sweep(run: Run) -> None:
     ],
 )
 @pytest.mark.parametrize("option", ["capacity", "bitrate"])
-def test_rates_are_read_with_and_without_units(run: Run, option: str, text: str, rate_bps: float) -> None:
-    outcome = run("run", "--dry-run", f"--{option}", text, "--json", "--quiet")
+def test_rates_are_read_with_and_without_units(stream: Run, option: str, text: str, rate_bps: float) -> None:
+    outcome = stream("run", "--dry-run", f"--{option}", text, "--json", "--quiet")
 
     assert Report.from_json(outcome.out).scenario[f"{option}_bps"] == pytest.approx(rate_bps)
 
 
 @pytest.mark.parametrize("text", ["40%", "2.5MB", "2.5MiB", "fast", "", "-1Mbit", "1Mbit/h", "1,5Mbit", "nan", "inf"])
 @pytest.mark.parametrize("option", ["--capacity", "--bitrate"])
-def test_what_is_no_rate_is_one_sentence(run: Run, option: str, text: str) -> None:
-    outcome = run("predict", f"{option}={text}")
+def test_what_is_no_rate_is_one_sentence(stream: Run, option: str, text: str) -> None:
+    outcome = stream("predict", f"{option}={text}")
 
     assert_one_sentence(outcome, f"{text!r} is not a rate; write bit/s with a unit such as '2.5Mbit' or '360kbit'")
 
@@ -196,8 +157,8 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), MISTAKES, ids=lambda value: str(value)[:60])
-def test_a_mistake_is_one_sentence(run: Run, arguments: tuple[str, ...], sentence: str) -> None:
-    assert_one_sentence(run(*arguments, "--quiet"), sentence)
+def test_a_mistake_is_one_sentence(stream: Run, arguments: tuple[str, ...], sentence: str) -> None:
+    assert_one_sentence(stream(*arguments, "--quiet"), sentence)
 
 
 @pytest.mark.parametrize(
@@ -209,8 +170,8 @@ def test_a_mistake_is_one_sentence(run: Run, arguments: tuple[str, ...], sentenc
         (("fit",), "'LOG'"),
     ],
 )
-def test_a_misused_command_shows_its_usage(run: Run, arguments: tuple[str, ...], hint: str) -> None:
-    outcome = run(*arguments)
+def test_a_misused_command_shows_its_usage(stream: Run, arguments: tuple[str, ...], hint: str) -> None:
+    outcome = stream(*arguments)
 
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("Usage: takeup streaming")
@@ -227,15 +188,15 @@ BAD_LOGS = {
 
 
 @pytest.mark.parametrize("name", BAD_LOGS)
-def test_a_bad_log_is_one_sentence_and_leaves_no_model(run: Run, name: str) -> None:
+def test_a_bad_log_is_one_sentence_and_leaves_no_model(stream: Run, name: str) -> None:
     text, sentence = BAD_LOGS[name]
     Path(name).write_text(text)
 
-    assert_one_sentence(run("fit", name, "--quiet"), sentence)
+    assert_one_sentence(stream("fit", name, "--quiet"), sentence)
     assert [path.name for path in Path.cwd().iterdir()] == [name]
 
 
-def test_a_log_that_is_cut_off_is_one_sentence(run: Run) -> None:
+def test_a_log_that_is_cut_off_is_one_sentence(stream: Run) -> None:
     Path("cut.csv.gz").write_bytes(gzip.compress(("rate_bps\n" + "1e6\n2e6\n" * 500).encode())[:40])
 
-    assert_one_sentence(run("fit", "cut.csv.gz"), "cut.csv.gz")
+    assert_one_sentence(stream("fit", "cut.csv.gz"), "cut.csv.gz")
