@@ -1,0 +1,140 @@
+"""When a costlier remedy pays: the plan with the least expected loss, given how long such events last.
+
+An event costs a share of every second while it lasts. A remedy costs something once and lowers that share. The
+published rule pays for a remedy as soon as the loss so far equals its cost (as one who rents skis buys them); it needs
+to know nothing, and pays up to twice too much. But durations are not unknown: `Law` keeps what has been seen. From it
+`plan` derives, by going backwards through time, when to apply what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.errors import BadInput
+
+__all__ = ["Law", "Plan", "Remedy", "expected_loss_s", "plan", "ski_rental"]
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What can be done: `cost_s` once, and `loss_share` of every second from then on."""
+
+    name: str
+    cost_s: float
+    loss_share: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.cost_s) and self.cost_s >= 0):
+            raise BadInput(f"remedy {self.name}: cost_s is {self.cost_s:g}; give seconds, zero or more")
+        if not 0 <= self.loss_share <= 1:
+            raise BadInput(f"remedy {self.name}: loss_share is {self.loss_share:g}; give a share from 0 to 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """How long events last: durations that were seen, in increasing order, all as likely."""
+
+    durations_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        values = np.array(self.durations_s)
+        if not len(values) or not np.isfinite(values).all() or values.min() <= 0:
+            raise BadInput("durations of events must be at least one number, all above zero")
+        object.__setattr__(self, "durations_s", tuple(np.sort(values).tolist()))
+
+    def with_seen(self, duration_s: float) -> Law:
+        """The law after one more event."""
+        return Law((*self.durations_s, duration_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to apply, and how long after the event began; in order. An event that is over needs nothing more."""
+
+    steps: tuple[tuple[float, Remedy], ...]
+
+    def due(self, elapsed_s: float) -> Remedy:
+        """What should be in force this long after the beginning."""
+        return [remedy for after_s, remedy in self.steps if after_s <= elapsed_s][-1]
+
+
+def ski_rental(remedies: Sequence[Remedy], from_s: float = 0.0) -> Plan:
+    """The published rule: go on to the next remedy when the loss since the beginning has reached its cost."""
+    _check(remedies)
+    steps, elapsed_s, lost_s = [(from_s, remedies[0])], from_s, 0.0
+    for remedy in remedies[1:]:
+        share = steps[-1][1].loss_share
+        if share <= 0:
+            break
+        elapsed_s += max(0.0, remedy.cost_s - lost_s) / share
+        lost_s = max(lost_s, remedy.cost_s)
+        steps.append((elapsed_s, remedy))
+    return Plan(tuple(steps))
+
+
+def plan(remedies: Sequence[Remedy], law: Law) -> Plan:
+    """The plan of least expected loss. Remedies may be skipped, earlier ones are never gone back to.
+
+    Between two durations that were seen nothing is learnt, so one decides only at the beginning and whenever another
+    of them has passed. An event that outlasts all of them is a new one: from then on the published rule holds.
+    """
+    _check(remedies)
+    times_s = np.array([0.0, *law.durations_s])
+    ahead = _losses_ahead(remedies, times_s)
+    current, steps = 0, [(0.0, remedies[0])]
+    for moment in range(len(law.durations_s)):
+        best = _best(remedies, ahead[moment], current)
+        if best != current:
+            current = best
+            steps.append((float(times_s[moment]), remedies[best]))
+    return Plan((*steps, *ski_rental(remedies[current:], float(times_s[-1])).steps[1:]))
+
+
+def _check(remedies: Sequence[Remedy]) -> None:
+    shares = [remedy.loss_share for remedy in remedies]
+    if sorted(shares, reverse=True) != shares or not shares:
+        raise BadInput("remedies must be given from the weakest to the strongest, the first being what happens anyway")
+
+
+def _losses_ahead(remedies: Sequence[Remedy], times_s: Floats) -> Floats:
+    """By moment and remedy in force: what is still lost, on average over the events that have lasted so long."""
+    num_events = len(times_s) - 1
+    ahead = np.zeros((num_events + 1, len(remedies)))
+    shares = np.array([remedy.loss_share for remedy in remedies])
+    for moment in range(num_events - 1, -1, -1):
+        survive_share = (num_events - moment - 1) / (num_events - moment)
+        costs = [_costs(remedies, ahead[moment + 1], current).min() for current in range(len(remedies))]
+        ahead[moment] = shares * (times_s[moment + 1] - times_s[moment]) + survive_share * np.array(costs)
+    return ahead
+
+
+def _costs(remedies: Sequence[Remedy], ahead: Floats, current: int) -> Floats:
+    """What is lost from now on with the present remedy, and with every stronger one."""
+    once_s = np.array([0.0, *(remedy.cost_s for remedy in remedies[current + 1 :])])
+    costs_s: Floats = ahead[current:] + once_s
+    return costs_s
+
+
+def _best(remedies: Sequence[Remedy], ahead: Floats, current: int) -> int:
+    """The remedy to be in force from now on; the present one if no other is better."""
+    return current + int(np.argmin(_costs(remedies, ahead, current)))
+
+
+def expected_loss_s(steps: Plan, law: Law) -> float:
+    """What an event costs under a plan, on average."""
+    return float(np.mean([_loss_s(steps, duration_s) for duration_s in law.durations_s]))
+
+
+def _loss_s(chosen: Plan, duration_s: float) -> float:
+    ends_s = [*(after_s for after_s, _ in chosen.steps[1:]), np.inf]
+    return sum(
+        (remedy.cost_s if number else 0.0) + remedy.loss_share * (min(end_s, duration_s) - after_s)
+        for number, ((after_s, remedy), end_s) in enumerate(zip(chosen.steps, ends_s, strict=True))
+        if after_s < duration_s
+    )

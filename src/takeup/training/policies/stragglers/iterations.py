@@ -1,0 +1,93 @@
+"""Where iterations begin in a log of calls, when nobody says so.
+
+A rank calls the same collectives in every iteration, and now and then others: to log, to evaluate, to save. `anchored`
+looks for the calls that come once in every iteration and takes the steadiest as the clock; calls in between cannot
+shift it. `by_autocorrelation` is the published way, for comparison: it needs twenty iterations of a strictly periodic
+log, and finds nothing if the calls do not differ or if one comes only now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.errors import BadInput
+
+__all__ = ["Clock", "anchored", "by_autocorrelation", "iterations_s"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+LEAST_ITERATIONS = 5
+TOLERANCE_CALLS, TOLERANCE_SHARE = 2, 0.05  # a count this near to a multiple is taken for one
+EXPLAINED_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The call that marks iterations, how many were seen, and which share of all calls they explain."""
+
+    token: int
+    num_iterations: int
+    explained_share: float
+
+
+def anchored(tokens: Ints) -> Clock | None:
+    """The clock of a log in which every kind of call (operation, size, group, peer) is a number; none if none fits.
+
+    The number of iterations is the largest of which the counts of calls are multiples, for nearly all calls. So leave
+    out what comes for every micro-batch or layer (messages of a pipeline, calls of tensor parallelism): by counts alone
+    a micro-batch cannot be told from an iteration.
+    """
+    kinds, counts = np.unique(tokens, return_counts=True)
+    for num_iterations in sorted(set(counts.tolist()), reverse=True):
+        if num_iterations < LEAST_ITERATIONS:
+            return None
+        share = float(counts[_near_multiples(counts, num_iterations)].sum() / len(tokens))
+        if share >= EXPLAINED_SHARE:
+            once = kinds[np.abs(counts - num_iterations) <= _tolerance(num_iterations)]
+            return Clock(min(once.tolist(), key=lambda token: _unsteadiness(tokens, token)), num_iterations, share)
+    return None
+
+
+def _near_multiples(counts: Ints, num_iterations: int) -> npt.NDArray[np.bool_]:
+    times = np.maximum(1, np.rint(counts / num_iterations))
+    near: npt.NDArray[np.bool_] = np.abs(counts - times * num_iterations) <= times * _tolerance(num_iterations)
+    return near
+
+
+def _tolerance(num_iterations: int) -> float:
+    """Logs begin and end in the middle of an iteration; but two of five would be anything."""
+    return min(max(TOLERANCE_CALLS, TOLERANCE_SHARE * num_iterations), num_iterations / 4)
+
+
+def _unsteadiness(tokens: Ints, token: int) -> float:
+    """How much the number of calls from one of these to the next varies."""
+    gaps = np.diff(np.flatnonzero(tokens == token))
+    return float(np.std(gaps) / np.mean(gaps))
+
+
+def iterations_s(tokens: Ints, times_s: Floats, clock: Clock) -> Floats:
+    """How long iterations took: from one call of the clock to the next."""
+    if len(tokens) != len(times_s):
+        raise BadInput(f"{len(tokens)} calls with {len(times_s)} times; give one time for every call")
+    return np.diff(times_s[tokens == clock.token])
+
+
+# As published ---------------------------------------------------------------------------------------------------------
+
+
+def by_autocorrelation(tokens: Ints, *, most_lags: int = 200, least: float = 0.95) -> int | None:
+    """The number of calls in an iteration: the first lag with this much autocorrelation."""
+    return next((lag for lag, value in _autocorrelations(tokens, most_lags) if value >= least), None)
+
+
+def _autocorrelations(tokens: Ints, most_lags: int) -> Iterator[tuple[int, float]]:
+    centred = tokens - np.mean(tokens) if len(tokens) else np.zeros(0)
+    total = float(centred @ centred)
+    if total > 0:
+        for lag in range(1, min(most_lags, len(tokens) - 1) + 1):
+            yield lag, float(centred[:-lag] @ centred[lag:]) / total
