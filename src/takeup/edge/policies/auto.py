@@ -2,8 +2,8 @@
 
 1. `joint_plus`, and a bound for any size (`bounds.priced`).
 2. Where all groups can be listed: the search through all plans (`exact`).
-3. Prices and columns (`column_generation`): best where the radio is scarce. A plan from the columns.
-4. The easier problem in whole numbers (`bound`): best where the CPU is scarce, and then slow, otherwise before 3.
+3. Prices and columns (`column_generation`), with the best turns at these prices. A plan from the columns.
+4. The easier problem in whole numbers (`bound`): sometimes better where the CPU is scarce, but slow.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ def improvements(instance: Instance) -> Iterator[Answer]:
     known = replace(JointPlus(most_work=PLAN_WORK).allocate(instance), policy="auto", prices=priced.prices)
     answer = _bounded(known, priced.bound_j)
     yield answer
-    last_steps = (_columns, _whole_choices) if priced.prices.core_j > 0 else (_whole_choices, _columns)
-    for step in (_search, *last_steps):
+    for step in (_search, _columns, _whole_choices):
         if answer.gap_share is not None and answer.gap_share > DONE:
             answer = step(instance, answer)
             yield answer

@@ -18,6 +18,7 @@ from takeup.edge.policies.bounds.listed import can_list, list_groups
 from takeup.edge.policies.bounds.listed_pricer import ListedPricer
 from takeup.edge.policies.bounds.master import Columns, Grid, grid_of, whole_mix
 from takeup.edge.policies.bounds.priced import price
+from takeup.edge.policies.bounds.turns import turns_bound
 from takeup.edge.policies.bounds.wide_pricer import BothPricers, WidePricer
 from takeup.edge.policies.joint_plus import JointPlus, improve
 
@@ -25,7 +26,7 @@ __all__ = ["ColumnGeneration", "can_generate", "columns_for", "mixed"]
 
 Floats = npt.NDArray[np.float64]
 
-NUM_SLOTS = 32
+NUM_SLOTS, NUM_FINE_SLOTS = 32, 256  # for fractions of runs, and for whole ones
 ROUNDS = Rounds(60, 2)
 MOST_ENTRIES = 800_000  # of device, slot and listed group
 MOST_BITS = 62  # subcarriers in a mask
@@ -53,10 +54,10 @@ class ColumnGeneration:
         return replace(answer, bound_j=max(answer.worth_j, generated.bound_j))
 
 
-def can_generate(instance: Instance) -> bool:
+def can_generate(instance: Instance, num_slots: int = NUM_SLOTS) -> bool:
     """Whether the devices are few enough, and groups of one subcarrier can be listed for all of them."""
     return 0 < instance.num_devices <= MOST_DEVICES and (
-        can_list(instance, NUM_SLOTS) or (_listed_size(instance) > 0 and not instance.radio.modulations)
+        can_list(instance, num_slots) or (_listed_size(instance, num_slots) > 0 and not instance.radio.modulations)
     )
 
 
@@ -64,18 +65,28 @@ def columns_for(instance: Instance, known: Answer, rounds: Rounds = ROUNDS) -> G
     """Columns and prices, and a bound with a little for rounding."""
     grid = grid_of(instance, NUM_SLOTS)
     generated = generate(instance, grid, _pricer(instance, grid), known.worth_j, rounds)
-    return generated._replace(bound_j=generated.bound_j * (1 + ROUNDING))
+    bound_j = min(generated.bound_j, _bound_of_turns(instance, generated.duals.subcarriers_j, known.worth_j))
+    return generated._replace(bound_j=bound_j * (1 + ROUNDING))
+
+
+def _bound_of_turns(instance: Instance, prices_j: Floats, known_j: float) -> float:
+    """Infinite where it cannot be had."""
+    if instance.num_cores != 1 or not can_generate(instance, NUM_FINE_SLOTS):
+        return np.inf
+    grid = grid_of(instance, NUM_FINE_SLOTS)
+    return turns_bound(instance, grid, _pricer(instance, grid), prices_j, known_j)
 
 
 def _pricer(instance: Instance, grid: Grid) -> Pricer:
-    if can_list(instance, NUM_SLOTS):
+    num_slots = len(grid.room_s)
+    if can_list(instance, num_slots):
         return ListedPricer(instance, list_groups(instance), grid)
-    size = _listed_size(instance)
+    size = _listed_size(instance, num_slots)
     small = ListedPricer(instance, list_groups(instance, size), grid)
     return BothPricers(small, WidePricer(instance, grid, size + 1))
 
 
-def _listed_size(instance: Instance) -> int:
+def _listed_size(instance: Instance, num_slots: int) -> int:
     """Up to how many subcarriers all groups are listed; above, duality has to do."""
     if instance.num_subcarriers > MOST_BITS:
         return 0
@@ -84,7 +95,7 @@ def _listed_size(instance: Instance) -> int:
     while size < count - 1:
         groups = groups * (count - size) // (size + 1)
         listed += groups
-        if listed * instance.num_devices * NUM_SLOTS > MOST_ENTRIES:
+        if listed * instance.num_devices * num_slots > MOST_ENTRIES:
             break
         size += 1
     return size

@@ -1,4 +1,7 @@
-"""Compiled parts of the bounds: `groups` has what uploads cost, `pricing` the best columns, `search` all plans."""
+"""Compiled parts of the bounds.
+
+`groups` has what uploads cost, `pricing` the best columns, `search` all plans, `turns` the best order on one core.
+"""
 
 from __future__ import annotations
 
