@@ -1,0 +1,103 @@
+"""When iterations became slower, and when they recovered: online, from their times alone.
+
+All is done on logarithms, so that a threshold is a ratio. The rule printed in the paper (declare a change when the
+probability that the run length is zero exceeds 0.9) can never fire: with a constant hazard that probability equals the
+hazard. What is asked here is where the present run began, in hindsight.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.errors import BadInput
+from takeup.training.policies.stragglers.fast.detect import Found, Memory, Rule, detect, no_memory
+from takeup.training.policies.stragglers.fast.run_lengths import Runs, no_runs
+
+__all__ = ["Change", "Detector", "Sensitivity"]
+
+Floats = npt.NDArray[np.float64]
+MOST_RUNS = 48
+MOST_CHANGES = 64  # found in one go before the kernel is called again
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What counts as a change; the defaults suit iterations of any length."""
+
+    least_ratio: float = 1.1
+    least_points: int = 4
+    least_share: float = 0.5
+    noise_widths: float = 5.0
+    num_settling: int = 12
+    hazard: float = 1 / 250
+    creep_drift: float = 0.04
+    creep_limit: float = 0.6
+
+    def __post_init__(self) -> None:
+        if not self.least_ratio > 1:
+            raise BadInput(f"least_ratio is {self.least_ratio:g}; give a ratio above 1, such as 1.1")
+        if self.least_points < 1 or self.num_settling < 1:
+            raise BadInput("least_points and num_settling must be at least 1")
+
+    def rule(self) -> Rule:
+        """The same, as the kernel reads it."""
+        return Rule(
+            math.log(self.least_ratio),
+            self.least_points,
+            self.least_share,
+            self.noise_widths,
+            self.num_settling,
+            self.hazard,
+            self.creep_drift,
+            self.creep_limit,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From iteration `began` on, iterations take another time; known since iteration `declared`."""
+
+    began: int
+    declared: int
+    before_s: float
+    after_s: float
+
+    @property
+    def factor(self) -> float:
+        """Above one if iterations became slower."""
+        return self.after_s / self.before_s
+
+    @property
+    def is_onset(self) -> bool:
+        """Whether they became slower."""
+        return self.after_s > self.before_s
+
+
+@dataclass(slots=True)
+class Detector:
+    """Sees times of iterations as they come, and says when they changed."""
+
+    sensitivity: Sensitivity = Sensitivity()
+    _memory: Memory = field(default_factory=no_memory, repr=False)
+    _runs: Runs = field(default_factory=lambda: no_runs(MOST_RUNS), repr=False)
+
+    def see(self, times_s: Floats) -> list[Change]:
+        """Changes that became known with these iterations."""
+        times_s = np.asarray(times_s, np.float64)
+        if not (np.isfinite(times_s) & (times_s > 0)).all():
+            raise BadInput("times of iterations must be finite and above zero; leave out what was not measured")
+        changes: list[Change] = []
+        for part in np.array_split(np.log(times_s), max(1, math.ceil(len(times_s) / MOST_CHANGES))):
+            changes += self._see(part)
+        return changes
+
+    def _see(self, logs: Floats) -> list[Change]:
+        counters, levels = np.zeros((2, MOST_CHANGES), np.int64), np.zeros((2, MOST_CHANGES))
+        found = Found(np.zeros(1, np.int64), *counters, *levels)
+        detect(self.sensitivity.rule(), self._memory, self._runs, logs, found)
+        rows = zip(*(column[: found.size[0]].tolist() for column in found[1:]), strict=True)
+        return [Change(began, declared, math.exp(before), math.exp(after)) for began, declared, before, after in rows]

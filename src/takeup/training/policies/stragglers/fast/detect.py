@@ -1,0 +1,176 @@
+"""The whole detector as one kernel: points in, changes out.
+
+A change is declared when the run lengths agree on where the present run began, the run is a few points long, and its
+median is off the level in force by more than a tenth and by more than noise explains. The level in force stays as it
+was when it was declared: drops that are too small one by one add up. A cumulative sum catches what creeps.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.core.compiled import inner, kernel
+from takeup.training.policies.stragglers.fast.run_lengths import Prior, Runs, see
+
+__all__ = ["Found", "Memory", "Rule", "detect", "no_memory"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+NUM_RECENT = 256
+SMALLEST_NOISE = 0.005  # of the logarithm; nothing real is steadier
+
+
+class Rule(NamedTuple):
+    """What counts as a change."""
+
+    least_ratio_log: float  # the level must be off by this
+    least_points: int  # so many points must have come since
+    least_share: float  # of the probability, within two points of the likeliest beginning
+    noise_widths: float  # off by so many standard errors of a median
+    num_settling: int  # points from which a level is taken
+    hazard: float
+    creep_drift: float  # what a cumulative sum forgives at every point
+    creep_limit: float
+
+
+class Memory(NamedTuple):
+    """What is kept from point to point: recent points, the level in force, the noise, and two cumulative sums."""
+
+    recent: Floats
+    scratch: Floats
+    num_seen: Ints
+    began: Ints
+    level: Floats
+    noise: Floats
+    up: Floats
+    down: Floats
+
+
+class Found(NamedTuple):
+    """Changes in the order of their declaration: where they began, when they were declared, levels before and after."""
+
+    size: Ints
+    began: Ints
+    declared: Ints
+    before: Floats
+    after: Floats
+
+
+def no_memory() -> Memory:
+    """Before the first point."""
+    counters = np.zeros((2, 1), np.int64)
+    levels = np.zeros((4, 1))
+    return Memory(np.zeros(NUM_RECENT), np.zeros(NUM_RECENT), counters[0], counters[1], *levels)
+
+
+@kernel
+def detect(rule: Rule, memory: Memory, runs: Runs, values: Floats, found: Found) -> None:
+    """See all points, logarithms of times; stops early if there is no more room for what is found."""
+    for value in values:
+        if found.size[0] == len(found.began):
+            return
+        now = memory.num_seen[0]
+        memory.recent[now % NUM_RECENT] = value
+        memory.num_seen[0] = now + 1
+        _settle(rule, memory)
+        see(Prior(memory.level[0], 0.1, 2.0, 2.0 * memory.noise[0] ** 2, rule.hazard), runs, value)
+        if now + 1 - memory.began[0] > rule.num_settling:
+            _judge(rule, memory, runs, value, found)
+
+
+@inner
+def _settle(rule: Rule, memory: Memory) -> None:
+    """Take the level from the first points of a segment and then keep it; the noise is kept up to date."""
+    since = memory.num_seen[0] - memory.began[0]
+    if since <= rule.num_settling:
+        memory.level[0] = _median(memory, since)
+    if since <= rule.num_settling or since % 16 == 0:
+        memory.noise[0] = _noise(memory, min(memory.num_seen[0], 64))
+
+
+@inner
+def _median(memory: Memory, number: int) -> float:
+    """Of the last so many points."""
+    for each in range(number):
+        memory.scratch[each] = memory.recent[(memory.num_seen[0] - 1 - each) % NUM_RECENT]
+    return _middle(memory.scratch[:number])
+
+
+@inner
+def _middle(values: Floats) -> float:
+    values.sort()
+    half = len(values) // 2
+    return float(values[half] if len(values) % 2 else 0.5 * (values[half - 1] + values[half]))
+
+
+@inner
+def _noise(memory: Memory, number: int) -> float:
+    """The standard deviation of single points, from the median of their steps: changes of level do not count."""
+    if number < 3:
+        return 0.05
+    for each in range(number - 1):
+        last = memory.num_seen[0] - 1 - each
+        memory.scratch[each] = abs(memory.recent[last % NUM_RECENT] - memory.recent[(last - 1) % NUM_RECENT])
+    return max(SMALLEST_NOISE, 1.048 * _middle(memory.scratch[: number - 1]))
+
+
+@inner
+def _judge(rule: Rule, memory: Memory, runs: Runs, value: float, found: Found) -> None:
+    length = _sure_length(rule, runs)
+    since = memory.num_seen[0] - memory.began[0]
+    if rule.least_points <= length < min(since, NUM_RECENT) and _is_off(rule, memory, length):
+        _declare(memory, length, found)
+        return
+    _creep(rule, memory, value, found)
+
+
+@inner
+def _sure_length(rule: Rule, runs: Runs) -> int:
+    """The likeliest run length, or zero if its neighbourhood does not hold enough of the probability."""
+    best = 0
+    for each in range(runs.size[0]):
+        if runs.log_share[each] > runs.log_share[best]:
+            best = each
+    share = 0.0
+    for each in range(runs.size[0]):
+        if abs(runs.length[each] - runs.length[best]) <= 2:
+            share += math.exp(runs.log_share[each])
+    return runs.length[best] if share >= rule.least_share else 0
+
+
+@inner
+def _is_off(rule: Rule, memory: Memory, length: int) -> bool:
+    off = abs(_median(memory, min(length, 32)) - memory.level[0])
+    error = 1.25 * memory.noise[0] / math.sqrt(min(length, 32))
+    return bool(off > rule.least_ratio_log and off > rule.noise_widths * error)
+
+
+@inner
+def _declare(memory: Memory, length: int, found: Found) -> None:
+    """Note the change, and begin a segment where it began."""
+    place = found.size[0]
+    found.declared[place] = memory.num_seen[0] - 1
+    found.began[place] = memory.num_seen[0] - length
+    found.before[place] = memory.level[0]
+    memory.level[0] = _median(memory, min(length, 32))
+    found.after[place] = memory.level[0]
+    found.size[0] = place + 1
+    memory.began[0] = memory.num_seen[0] - length
+    memory.up[0], memory.down[0] = 0.0, 0.0
+
+
+@inner
+def _creep(rule: Rule, memory: Memory, value: float, found: Found) -> None:
+    """Cumulative sums in both directions; a single point counts at most like three times the noise or the drift."""
+    most = 3.0 * max(memory.noise[0], rule.creep_drift)
+    off = min(max(value - memory.level[0], -most), most)
+    memory.up[0] = max(0.0, memory.up[0] + off - rule.creep_drift)
+    memory.down[0] = max(0.0, memory.down[0] - off - rule.creep_drift)
+    if max(memory.up[0], memory.down[0]) > rule.creep_limit:
+        length = min(16, memory.num_seen[0] - memory.began[0] - 1)
+        if _is_off(rule, memory, length):
+            _declare(memory, length, found)

@@ -1,0 +1,126 @@
+"""How long times have been drawn from one and the same normal law: a distribution over run lengths, point by point.
+
+Bayesian online change-point detection (Adams and MacKay, 2007) with a normal-inverse-gamma prior. Every run length
+carries the law it would have seen; those that have become incredible are dropped, so a point costs little.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.core.compiled import inner, kernel
+
+__all__ = ["Prior", "Runs", "no_runs", "see"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+INCREDIBLE = -18.0  # of the logarithm of the probability, beside the likeliest
+
+
+class Prior(NamedTuple):
+    """What is believed of a new law: its mean, worth `weight` points; shape and rate of its precision; its chance."""
+
+    mean: float
+    weight: float
+    shape: float
+    rate: float
+    hazard: float
+
+
+class Runs(NamedTuple):
+    """Run lengths that are credible: `size[0]` of them, each with its number of points, law and probability."""
+
+    size: Ints
+    length: Ints
+    mean: Floats
+    rate: Floats
+    log_share: Floats
+
+
+def no_runs(most: int) -> Runs:
+    """Before the first point, with room for so many run lengths."""
+    return Runs(np.zeros(1, np.int64), np.zeros(most, np.int64), *np.zeros((3, most)))
+
+
+@inner
+def _log_density(prior: Prior, length: int, mean: float, rate: float, value: float) -> float:
+    """Of the next point, under the law that this run has seen: Student's t."""
+    weight, shape = prior.weight + length, prior.shape + 0.5 * length
+    spread = 2.0 * rate * (weight + 1.0) / weight
+    off = value - mean
+    return _front(shape) - 0.5 * math.log(math.pi * spread) - (shape + 0.5) * math.log1p(off * off / spread)
+
+
+@inner
+def _front(shape: float) -> float:
+    """The logarithm of Gamma(shape + 1/2) / Gamma(shape), to eight digits: a series serves for all but short runs."""
+    if shape < 10.0:
+        return math.lgamma(shape + 0.5) - math.lgamma(shape)
+    return 0.5 * math.log(shape) - 1 / (8 * shape) + 1 / (192 * shape**3) - 1 / (640 * shape**5)
+
+
+@kernel
+def see(prior: Prior, runs: Runs, value: float) -> None:
+    """Take one more point into account."""
+    if runs.size[0] == 0:
+        runs.size[0] = 1
+        runs.length[0], runs.mean[0], runs.rate[0], runs.log_share[0] = 0, prior.mean, prior.rate, 0.0
+    number = runs.size[0]
+    fresh = -np.inf
+    best = -np.inf
+    stay = math.log1p(-prior.hazard)
+    for each in range(number):
+        seen = runs.log_share[each] + _log_density(prior, runs.length[each], runs.mean[each], runs.rate[each], value)
+        fresh = max(fresh, seen) + math.log1p(math.exp(-abs(fresh - seen))) if fresh > -np.inf else seen
+        runs.log_share[each] = seen + stay
+        best = max(best, seen + stay)
+        _learn(prior, runs, each, value)
+    fresh += math.log(prior.hazard)
+    _keep(prior, runs, fresh, max(best, fresh))
+
+
+@inner
+def _learn(prior: Prior, runs: Runs, each: int, value: float) -> None:
+    weight = prior.weight + runs.length[each]
+    off = value - runs.mean[each]
+    runs.rate[each] += weight * off * off / (2.0 * (weight + 1.0))
+    runs.mean[each] += off / (weight + 1.0)
+    runs.length[each] += 1
+
+
+@inner
+def _keep(prior: Prior, runs: Runs, fresh: float, best: float) -> None:
+    """Drop what is incredible, and the longest run if there is no room; then begin a new run."""
+    kept = 0
+    for each in range(runs.size[0]):
+        if runs.log_share[each] > best + INCREDIBLE:
+            runs.length[kept], runs.mean[kept] = runs.length[each], runs.mean[each]
+            runs.rate[kept], runs.log_share[kept] = runs.rate[each], runs.log_share[each]
+            kept += 1
+    if kept == len(runs.length):
+        kept = _drop_least(runs, kept)
+    runs.length[kept], runs.mean[kept], runs.rate[kept] = 0, prior.mean, prior.rate
+    runs.log_share[kept] = fresh
+    runs.size[0] = kept + 1
+    total = 0.0
+    for each in range(runs.size[0]):
+        total += math.exp(runs.log_share[each] - best)
+    for each in range(runs.size[0]):
+        runs.log_share[each] -= best + math.log(total)
+
+
+@inner
+def _drop_least(runs: Runs, number: int) -> int:
+    """Without the least likely run; the order of the others stays."""
+    least = 0
+    for each in range(number):
+        if runs.log_share[each] < runs.log_share[least]:
+            least = each
+    for each in range(least, number - 1):
+        runs.length[each], runs.mean[each] = runs.length[each + 1], runs.mean[each + 1]
+        runs.rate[each], runs.log_share[each] = runs.rate[each + 1], runs.log_share[each + 1]
+    return number - 1
