@@ -1,7 +1,11 @@
 """The Spark plug-in on a real cluster: `python benchmarks/caching_engines_spark.py [--rounds N] [--only NAME ...]`.
 
-Starts a standalone master and two workers on loopback. Every workload runs under stock Spark, without the plug-in, and
-under the policies, in alternating rounds; ratios are of medians. Exit code 1 if a bar is missed.
+A standalone master and two workers on loopback. Stock Spark, without the plug-in, and every policy have an application
+of their own with two executors; all are started and warmed up, then they take turns, in an order that turns around from
+round to round. Ratios are to stock in the same round, and of these the median. CPU and bytes are of the executors'
+whole processes, so collection of garbage, compilation and the plug-in's own threads count. With `--keep FOLDER` rounds
+are added to those that the folder holds, so that a long measurement can be made in parts. Exit code 1 if a bar is
+missed.
 """
 
 from __future__ import annotations
@@ -10,19 +14,20 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
+from statistics import mean
 
 from dated import machine, result_name
-from spark_workloads.application import SETTINGS, Run, run_application
+from spark_workloads.application import SETTINGS
+from spark_workloads.rounds import LEAST, NUM_WARM_UPS, Rounds, measure
 from spark_workloads.suite import STOCK, WORKLOADS, Workload
 
 from takeup.caching.engines.spark import build_jar, jar
-from takeup.caching.engines.spark.cluster import LocalCluster
 from takeup.caching.engines.spark.plugin_jar import spark_jars
 from takeup.core.files import write_atomically
 from takeup.core.render import to_markdown, to_text
@@ -30,90 +35,109 @@ from takeup.core.report import Cell, Check, Column, Report, Table
 
 NEVER_WORSE, LRU_OVERHEAD, VICTIM_US = 1.03, 1.02, 50.0
 ZIP_EFFECTIVE, ZIP_STOCK_EFFECTIVE, BROADCASTS = 0.55, 0.05, 1 / 3
-TEST_SOURCES = Path(__file__).parents[1] / "native" / "spark" / "src" / "test" / "java"
+NATIVE = Path(__file__).parents[1] / "native" / "spark"
+TEST_SOURCES, BENCH_SOURCES = NATIVE / "src" / "test" / "java", NATIVE / "bench" / "java"
+Results = Mapping[str, Rounds]
 COLUMNS = (
     Column("workload"),
     Column("policy"),
+    Column("rounds", "", 0),
+    Column("task CPU"),
+    Column("executor CPU"),
+    Column("from start"),
+    Column("bytes read"),
     Column("hits"),
     Column("effective"),
     Column("made", "", 0),
-    Column("task CPU", "s", 2),
-    Column("ratio"),
-    Column("executor CPU", "s", 1),
-    Column("ratio of it"),
+    Column("at first", "", 0),
     Column("evicted", "", 0),
     Column("broadcast", "", 0),
 )
+STOCK_COLUMNS = (
+    Column("workload"),
+    Column("task CPU", "s", 2),
+    Column("executor CPU", "s", 2),
+    Column("least", "s", 2),
+    Column("most", "s", 2),
+    Column("from start", "s", 1),
+    Column("read", "MB", 1),
+    Column("persisted", "MB", 1),
+    Column("memory to it"),
+)
 
 
-class Median:
-    """The runs of one workload under one policy."""
-
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.runs = runs
-        self.task_cpu_s = median(run.task_cpu_s for run in runs)
-        self.executor_cpu_s = median(run.executor_cpu_s for run in runs)
-
-    def count(self, name: str) -> float | None:
-        """The median of a counter; None where the plug-in did not run."""
-        values = [getattr(run.counts, name) for run in self.runs if run.counts is not None]
-        return float(median(values)) if values else None
-
-
-def measure(workload: Workload, cluster: LocalCluster, num_rounds: int, folder: Path) -> dict[str, Median]:
-    """All policies in every round, the order turned around from round to round."""
-    for policy in workload.policies:
-        if "@" in policy:
-            run_application(cluster, workload, policy, folder)
-    runs: dict[str, list[Run]] = {policy: [] for policy in workload.policies}
-    for number in range(num_rounds):
-        for policy in workload.policies[:: -1 if number % 2 else 1]:
-            runs[policy].append(run_application(cluster, workload, policy, folder))
-            print(f"{workload.name}: {policy}, round {number + 1}", file=sys.stderr)
-    return {policy: Median(list(of_policy)) for policy, of_policy in runs.items()}
-
-
-def rows_of(workload: Workload, results: dict[str, Median]) -> Iterator[tuple[Cell, ...]]:
+def rows_of(workload: Workload, results: Results) -> Iterator[tuple[Cell, ...]]:
+    """What each policy costs, in ratios to stock, and what it counted in one pass."""
     stock = results[STOCK]
-    for policy, result in results.items():
-        yield (
-            workload.name,
-            policy,
-            result.count("hit_share"),
-            result.count("effective_hit_share"),
-            result.count("puts"),
-            result.task_cpu_s,
-            result.task_cpu_s / stock.task_cpu_s,
-            result.executor_cpu_s,
-            result.executor_cpu_s / stock.executor_cpu_s,
-            result.count("evictions"),
-            result.count("broadcasts"),
-        )
+    for policy, rounds in results.items():
+        if policy != STOCK:
+            yield (
+                workload.name,
+                policy,
+                len(rounds.passes),
+                *(rounds.ratio(stock, name) for name in ("task_cpu_s", "executor_cpu_s")),
+                mean(rounds.first_cpu_s) / mean(stock.first_cpu_s),
+                rounds.ratio(stock, "read_bytes"),
+                rounds.share("hit_share"),
+                rounds.share("effective_hit_share"),
+                rounds.per_pass("puts"),
+                mean(rounds.first_made) if rounds.first_made else None,
+                *(rounds.per_pass(name) for name in ("evictions", "broadcasts")),
+            )
 
 
-def checks_of(workload: Workload, results: dict[str, Median]) -> Iterator[Check]:
+def stock_row(workload: Workload, stock: Rounds) -> tuple[Cell, ...]:
+    """One pass of stock Spark; least and most CPU of the executors say how much rounds differ by themselves."""
+    cpu_s = [one.executor_cpu_s for one in stock.passes.values()]
+    return (
+        workload.name,
+        stock.median("task_cpu_s"),
+        stock.median("executor_cpu_s"),
+        min(cpu_s),
+        max(cpu_s),
+        mean(stock.first_cpu_s),
+        stock.median("read_bytes") / 1e6,
+        stock.median("persisted_bytes") / 1e6,
+        stock.median("memory_bytes") / stock.median("persisted_bytes"),
+    )
+
+
+def checks_of(workload: Workload, results: Results) -> Iterator[Check]:
     """Results equal to stock, the bars of the workload, and never worse than stock."""
     stock, name = results[STOCK], workload.name
-    sums = {run.checksum for result in results.values() for run in result.runs}
+    sums = {one.checksum for rounds in results.values() for one in rounds.passes.values()}
     yield Check.at_most(f"{name}: different results", len(sums), 1)
-    for policy in sorted(workload.task_cpu_bars.keys() & results.keys()):
-        ratio = results[policy].task_cpu_s / stock.task_cpu_s
-        yield Check.at_most(f"{name}: task CPU of {policy} to stock", ratio, workload.task_cpu_bars[policy])
-    for policy, result in results.items():
-        if policy != STOCK:
-            bar = LRU_OVERHEAD if policy == "lru" else NEVER_WORSE
-            ratio = result.executor_cpu_s / stock.executor_cpu_s
-            yield Check.at_most(f"{name}: executor CPU of {policy} to stock", ratio, bar)
+    if "lru" in results:
+        yield Check.at_least(f"{name}: evictions in a pass of stock's order", results["lru"].per_pass("evictions"), 1)
+    for policy, rounds in results.items():
+        if policy == STOCK:
+            continue
+        if policy in workload.task_cpu_bars:
+            bar = workload.task_cpu_bars[policy]
+            yield Check.at_most(f"{name}: task CPU of {policy} to stock", rounds.ratio(stock, "task_cpu_s"), bar)
+        bar = LRU_OVERHEAD if policy == "lru" else NEVER_WORSE
+        yield Check.at_most(f"{name}: executor CPU of {policy} to stock", rounds.ratio(stock, "executor_cpu_s"), bar)
+        yield Check.at_most(f"{name}: bytes read by {policy} to stock", rounds.ratio(stock, "read_bytes"), NEVER_WORSE)
     if name == "zip" and {"lru", "lerc+admission@profile"} <= results.keys():
         yield from _zip_checks(results)
 
 
-def _zip_checks(results: dict[str, Median]) -> Iterator[Check]:
+def _zip_checks(results: Results) -> Iterator[Check]:
     lerc, lru = results["lerc+admission@profile"], results["lru"]
-    yield Check.at_least("zip: effective hits of lerc+admission", lerc.count("effective_hit_share"), ZIP_EFFECTIVE)
-    yield Check.at_most("zip: effective hits of stock's order", lru.count("effective_hit_share"), ZIP_STOCK_EFFECTIVE)
-    share = (lerc.count("broadcasts") or 0) / max(1, lerc.count("evictions") or 0)
+    yield Check.at_least("zip: effective hits of lerc+admission", lerc.share("effective_hit_share"), ZIP_EFFECTIVE)
+    yield Check.at_most("zip: effective hits of stock's order", lru.share("effective_hit_share"), ZIP_STOCK_EFFECTIVE)
+    share = (lerc.per_pass("broadcasts") or 0) / (lerc.per_pass("evictions") or 1)
     yield Check.at_most("zip: broadcasts of lerc+admission per eviction", share, BROADCASTS)
+
+
+def start_checks(measured: Sequence[Results]) -> Iterator[Check]:
+    """Start of the executors and first pass, of all workloads together: one alone differs too much by itself."""
+    for policy in ("lru", "dag"):
+        pairs = [(results[policy], results[STOCK]) for results in measured if policy in results]
+        if pairs:
+            ours, stocks = (sum(mean(rounds.first_cpu_s) for rounds in side) for side in zip(*pairs, strict=True))
+            name = f"all: executor CPU of {policy} from start to first answer, to stock"
+            yield Check.at_most(name, ours / stocks, NEVER_WORSE)
 
 
 def victim_choices(folder: Path) -> tuple[Table, Check]:
@@ -127,46 +151,54 @@ def victim_choices(folder: Path) -> tuple[Table, Check]:
     return Table("Choice of victims among 100,000 blocks", columns, rows), check
 
 
-def report_of(options: argparse.Namespace) -> Report:
-    chosen = [
-        replace(workload, policies=tuple(policy for policy in workload.policies if is_chosen(policy, options.policies)))
-        for workload in WORKLOADS
-        if not options.only or workload.name in options.only
-    ]
-    rows: list[tuple[Cell, ...]] = []
-    checks: list[Check] = []
-    with tempfile.TemporaryDirectory() as name, LocalCluster() as cluster:
-        folder = Path(name)
-        victims, check = victim_choices(folder)
-        for workload in chosen:
-            results = measure(workload, cluster, options.rounds, folder)
-            rows += rows_of(workload, results)
-            checks += checks_of(workload, results)
+def report_of(measured: Sequence[tuple[Workload, Results]], victims: Table, victim_check: Check) -> Report:
+    """Everything, with what made it."""
+    rows = [row for workload, results in measured for row in rows_of(workload, results)]
+    stocks = [stock_row(workload, results[STOCK]) for workload, results in measured]
+    checks = [check for workload, results in measured for check in checks_of(workload, results)]
     note = (
-        "ratio: to stock Spark, which runs without the plug-in; lru: Spark's own order with the plug-in loaded for its "
-        "counters; @profile: the application ran before. Executor CPU is of the whole process, start included."
+        "Ratios to stock Spark, which runs without the plug-in; lru: Spark's own order with the plug-in loaded for its "
+        "counters; @profile: the application ran before. From start: the executors' start and the first pass; at "
+        "first: blocks made in the first pass, before anything was learnt from earlier ones. Bytes "
+        f"read: less than {LEAST['read_bytes'] / 1e6:.0f} MB in a pass count as that."
     )
     scenario = {
         "command": "python benchmarks/caching_engines_spark.py",
-        "num_rounds": options.rounds,
         "settings": dict(SETTINGS),
-        "workloads": {workload.name: [*map(str, workload.call), workload.memory_fraction] for workload in chosen},
+        "workloads": {workload.name: [*map(str, workload.call), workload.memory_fraction] for workload, _ in measured},
     }
     return Report(
         title="Caching: the Spark plug-in beside stock Spark",
         domain="caching",
         scenario=scenario,
         seed=0,
-        tables=(Table("Applications on two executors of one core", COLUMNS, tuple(rows), note), victims),
-        checks=(*checks, check),
+        tables=(
+            Table("Applications on two executors of one core, to stock", COLUMNS, tuple(rows), note),
+            Table("One pass of stock Spark", STOCK_COLUMNS, tuple(stocks)),
+            victims,
+        ),
+        checks=(*checks, *start_checks([results for _, results in measured]), victim_check),
         notes=(
-            f"Spark {version('pyspark')}, {options.rounds} alternating rounds, medians; the data of every workload "
-            "come from fixed seeds.",
+            f"Spark {version('pyspark')}; passes before the first round, to warm up: {NUM_WARM_UPS}. The executors "
+            "compile quickly and not to the utmost, so that rounds are alike. The data come from fixed seeds.",
         ),
         version=version("takeup"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=machine(),
     )
+
+
+def measure_all(options: argparse.Namespace, folder: Path) -> Report:
+    """All chosen workloads, one after the other."""
+    bench_jar = build_jar(folder / "bench.jar", sorted(BENCH_SOURCES.rglob("*.java")))
+    measured = []
+    for workload in WORKLOADS:
+        if not options.only or workload.name in options.only:
+            policies = tuple(policy for policy in workload.policies if is_chosen(policy, options.policies))
+            results = measure(replace(workload, policies=policies), options.rounds, bench_jar, folder)
+            if STOCK in results:
+                measured.append((workload, results))
+    return report_of(measured, *victim_choices(folder))
 
 
 def is_chosen(policy: str, names: Sequence[str] | None) -> bool:
@@ -176,13 +208,15 @@ def is_chosen(policy: str, names: Sequence[str] | None) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3, help="how often everything runs")
+    parser.add_argument("--rounds", type=int, default=5, help="how often everything runs; 0 reports what is kept")
     parser.add_argument("--only", nargs="*", choices=[workload.name for workload in WORKLOADS], help="only these")
     parser.add_argument("--policies", nargs="*", metavar="NAME", help="only these, and stock Spark")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the rounds there, and add to those kept")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="also write the report there as dated markdown")
     options = parser.parse_args(argv)
-    report = report_of(options)
+    with nullcontext(options.keep) if options.keep else tempfile.TemporaryDirectory() as folder:
+        report = measure_all(options, Path(folder))
     print(report.to_json() if options.json else to_text(report))
     if options.out:
         write_atomically(options.out / result_name("caching-engines-spark", report), to_markdown(report))

@@ -1,31 +1,34 @@
-"""One application on the cluster, and what it cost there."""
+"""One application on the cluster: a driver program of its own that runs a workload as often as asked."""
 
 from __future__ import annotations
 
-import functools
+import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
-
 from spark_workloads.suite import STOCK, Workload
-from takeup.caching.engines.spark import SparkCounts, build_jar, configure, counters
+from takeup.caching.engines.spark import SparkCounts
 from takeup.caching.engines.spark.cluster import LocalCluster
 
-__all__ = ["Run", "run_application"]
+__all__ = ["SETTINGS", "Application", "Pass"]
 
-SOURCES = Path(__file__).parents[2] / "native" / "spark" / "bench" / "java"
+PROGRAM = Path(__file__).parent / "driver.py"
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.cores.max": "2",
     "spark.executor.cores": "1",
     "spark.executor.memory": "600m",
-    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",  # or compiling lasts for minutes
     "spark.locality.wait": "0",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.sql.shuffle.partitions": "8",
@@ -33,75 +36,99 @@ SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One application under one policy. `counts` is None for stock Spark, which runs without the plug-in."""
+class Pass:
+    """One run of a workload. CPU and bytes read from files and sockets are those of the executors' whole processes.
 
-    policy: str
+    `persisted_bytes`: the most that there was to keep, so far; `memory_bytes`: what the executors have for that and for
+    execution.
+    """
+
     checksum: float
     task_cpu_s: float
     executor_cpu_s: float
-    counts: SparkCounts | None
+    read_bytes: int
+    persisted_bytes: int
+    memory_bytes: int
 
 
-def run_application(cluster: LocalCluster, workload: Workload, policy: str, folder: Path) -> Run:
-    """Start a session, run the workload, read all counters, stop."""
-    name, _, has_profile = policy.partition("@")
-    profile = folder / f"{workload.name}-{name}.profile" if has_profile else None
-    session = _session(cluster, workload, name, profile, folder)
-    try:
-        context: Any = session.sparkContext._jsc.sc()
-        bench: Any = session._jvm.io.takeup.bench  # type: ignore[union-attr]
-        measures = bench.Measures.start(context)
-        checksum = _call(session, bench, context, workload.call)
-        context.listenerBus().waitUntilEmpty()
-        executor_cpu_s = cluster.executor_cpu_s()
-        counts = None if name == STOCK else counters(session)
-        return Run(policy, checksum, measures.taskCpuS(), executor_cpu_s, counts)
-    finally:
-        session.stop()
+class Application:
+    """A session under one policy, from `with` to its end."""
 
+    def __init__(
+        self, cluster: LocalCluster, workload: Workload, policy: str, bench_jar: Path, profile: Path | None
+    ) -> None:
+        self._cluster, self._workload, self._policy = cluster, workload, policy
+        self._bench_jar, self._profile = bench_jar, profile
 
-def _session(
-    cluster: LocalCluster, workload: Workload, policy: str, profile: Path | None, folder: Path
-) -> SparkSession:
-    jars = _bench_jar(folder)
-    builder = SparkSession.Builder().master(cluster.address).appName(workload.name).config("spark.jars", str(jars))
-    builder._options = dict(builder._options)
-    for name, value in {**SETTINGS, "spark.memory.fraction": str(workload.memory_fraction)}.items():
-        builder = builder.config(name, value)
-    if policy != STOCK:
-        builder = configure(builder, policy, profile)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("WARN")
-    return session
+    def __enter__(self) -> Application:
+        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+        with (self._cluster.folder / "drivers.log").open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(PROGRAM)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
+            )
+        self._id: str = self._order(self._first_words())["application"]
+        return self
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.communicate()
 
-@functools.cache
-def _bench_jar(folder: Path) -> Path:
-    return build_jar(folder / "bench.jar", sorted(SOURCES.rglob("*.java")))
+    def run_once(self) -> Pass:
+        """Run the workload; what it persisted is dropped afterwards, unmeasured."""
+        cpu_s, read_bytes = self.cpu_s(), self._read_bytes()
+        answer = self._order({"do": "run", "call": self._workload.call})
+        used: dict[str, Any] = {
+            "executor_cpu_s": self.cpu_s() - cpu_s,
+            "read_bytes": self._read_bytes() - read_bytes,
+        }
+        self._answer()
+        return Pass(**answer, **used)
 
+    def counts(self) -> SparkCounts | None:
+        """What the plug-in has counted so far; None for stock Spark, which runs without it."""
+        return None if self._policy == STOCK else SparkCounts(**self._order({"do": "count"})["counts"])
 
-def _call(session: SparkSession, bench: Any, context: Any, call: tuple[Any, ...]) -> float:
-    name, *arguments = call
-    if name == "sql":
-        return _sql(session, *arguments)
-    owner, _, method = name.partition(".")
-    return float(getattr(getattr(bench, owner), method)(context, *arguments))
+    def cpu_s(self) -> float:
+        """CPU seconds of the executors, from their start."""
+        return self._cluster.executor_cpu_s(self._id)
 
+    def _read_bytes(self) -> int:
+        return self._cluster.executor_read_bytes(self._id)
 
-def _sql(session: SparkSession, num_tables: int, num_rows: int, num_queries: int) -> float:
-    """Cached tables, joined and aggregated two by two; adaptive execution submits every stage as a job of its own."""
-    tables = [
-        session.range(num_rows)
-        .select((f.col("id") * 7919 % 1000).alias("key"), (f.xxhash64("id", f.lit(table)) % 1000).alias("value"))
-        .repartition(8, "key")
-        .cache()
-        for table in range(num_tables)
-    ]
-    total = 0
-    for query in range(num_queries):
-        left, right = tables[query % num_tables], tables[(query * 3 + 1) % num_tables]
-        sums = left.groupBy("key").agg(f.sum("value").alias("left"))
-        joined = sums.join(right.groupBy("key").agg(f.max("value").alias("right")), "key")
-        total += joined.agg(f.sum(f.col("left") + f.col("right"))).collect()[0][0]
-    return float(total)
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _first_words(self) -> dict[str, Any]:
+        settings = {
+            **SETTINGS,
+            "spark.jars": str(self._bench_jar),
+            "spark.memory.fraction": str(self._workload.memory_fraction),
+        }
+        policy = None if self._policy == STOCK else self._policy.partition("@")[0]
+        return {
+            "master": self._cluster.address,
+            "name": f"{self._workload.name} {self._policy}",
+            "settings": settings,
+            "policy": policy,
+            "profile": None if self._profile is None else str(self._profile),
+        }
+
+    def _order(self, words: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(words) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("answer "):
+                answer: dict[str, Any] = json.loads(line.removeprefix("answer "))
+                return answer
+        log = (self._cluster.folder / "drivers.log").read_text("utf-8", "replace")
+        raise RuntimeError(f"the driver of {self._workload.name} under {self._policy} ended; its log:\n{log[-2000:]}")

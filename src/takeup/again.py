@@ -17,6 +17,7 @@ __all__ = ["RUNNERS", "run_again", "run_values"]
 
 RUNNERS = {
     "caching": "takeup.caching.experiment:run_again",
+    "cluster": "takeup.cluster.experiment:run_again",
     "edge": "takeup.edge.experiment:run_again",
     "streaming": "takeup.streaming.experiment:run_again",
     "training": "takeup.training.experiment:run_again",

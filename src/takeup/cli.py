@@ -15,6 +15,7 @@ __all__ = ["COMMANDS", "LazyGroup", "main", "takeup"]
 
 COMMANDS = {
     "caching": ("takeup.caching.commands:caching", "DAG-aware cache eviction for data-parallel jobs (LRC, LERC)."),
+    "cluster": ("takeup.cluster.commands:cluster", "Idle GPUs sold with a promise: replays, Slurm, Kubernetes (GFS)."),
     "edge": ("takeup.edge.commands:edge", "Subcarriers and CPU time for offloading, decided together, with a gap."),
     "streaming": ("takeup.streaming.commands:streaming", "Start-up delay and stalls of video in a shared cell (QoE)."),
     "training": ("takeup.training.commands:training", "Pipeline schedules that absorb slow links (ADAPTRA)."),

@@ -82,6 +82,16 @@ STOPS = (
             "delays_ms": [0, 20, 40],
         },
     ),
+    Stop(
+        "gfs",
+        "Idle GPUs are sold without a promise, and evicted. A forecast says what can be promised, and for how long.",
+        {
+            "domain": "cluster",
+            "verb": "compare",
+            "workload": "small",
+            "policies": ["fifo", "yarn_cs", "lyra", "gfs_published", "gfs"],
+        },
+    ),
 )
 
 

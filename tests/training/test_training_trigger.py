@@ -7,7 +7,8 @@ import math
 import pytest
 
 from takeup.errors import BadInput
-from takeup.training.policies.trigger import Decision, Rule, Situation, decide, link_delay_s
+from takeup.training.model import Link, Profile
+from takeup.training.policies.trigger import Decision, Rule, Situation, decide, link_delay_s, slow_links
 
 RULE = Rule()
 HEALTHY = Situation(version=4, expected_s=1.0)
@@ -75,3 +76,27 @@ def test_delays_are_planned_for_their_upper_quartile() -> None:
     assert link_delay_s(Rule(percent=50), [0.01, 0.02, 0.9]) == pytest.approx(0.02)
     with pytest.raises(BadInput, match="no delay was measured"):
         link_delay_s(RULE, [])
+
+
+def with_delays(*delays_ms: float) -> Profile:
+    """Operations of 10 ms, and these latencies."""
+    links = {number: Link(delay_ms / 1e3) for number, delay_ms in enumerate(delays_ms)}
+    return Profile.uniform(len(delays_ms) + 1, 4, 0.010, links)
+
+
+def test_a_link_is_slow_if_its_delay_is_felt() -> None:
+    assert slow_links(RULE, with_delays(2.4, 2.6, 0.0), frozenset()) == {1}
+
+
+def test_a_slow_link_must_become_twice_as_fast_to_count_as_healthy() -> None:
+    assert slow_links(RULE, with_delays(1.3, 1.3, 1.2), frozenset({0, 2})) == {0}
+
+
+def test_service_counts_as_delay_and_stages_beside_the_link_set_the_measure() -> None:
+    profile = Profile.uniform(3, 4, 0.010, {0: Link(0.0, 0.003), 1: Link(0.002)})
+
+    assert slow_links(RULE, profile, frozenset()) == {0}
+
+
+def test_no_link_is_slow_enough_for_an_infinite_share() -> None:
+    assert slow_links(Rule(slow_share=math.inf), with_delays(1e6), frozenset()) == frozenset()

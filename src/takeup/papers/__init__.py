@@ -24,6 +24,7 @@ PAPERS = {
     "edge": "Joint Subcarrier and CPU Time Allocation for Mobile Edge Computing (GLOBECOM 2016)",
     "qoe": "Flow Level QoE of Video Streaming in Wireless Networks (IEEE TMC 2016)",
     "adaptra": "Attack of the Bubbles: Straggler-Resilient Pipeline Parallelism (ADAPTRA, NSDI 2026)",
+    "gfs": "GFS: A Preemption-aware Scheduling Framework for GPU Clusters (ASPLOS 2026)",
 }
 
 

@@ -23,6 +23,7 @@ PIPELINE_OPTIONS: dict[str, dict[str, Any]] = {
     "--max-sends": {"type": int, "help": "Compute waits while so many sends are under way; never if absent."},
     "--max-live": {"type": int, "help": "Micro-batches that a stage has memory for; no limit if absent."},
     "--slow": {"multiple": True, "help": "A slow link, in ms: LINK:LATENCY or LINK:LATENCY+SERVICE. May be repeated."},
+    "--slow-stage slow_stages": {"multiple": True, "help": "A slow stage, STAGE:FACTOR. May be repeated."},
     "--uneven": {"is_flag": True, "help": "Draw operation times around the given one."},
     "--op-ms": {"default": 10.0, "show_default": True, "help": "How long an operation takes."},
     "--microbatches num_microbatches": {"default": 24, "show_default": True, "help": "Micro-batches of an iteration."},
@@ -102,3 +103,16 @@ def compare(
     """POLICIES, separated by commas, on the same pipeline: iteration time, gap, bubbles, memory."""
     settings["delays_ms"] = delays.split(",") if delays else []
     show(_report("compare", policies, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
+
+
+@training.command()
+@click.option("--iterations", "num_iterations", default=8, show_default=True, help="Iterations of the adaptive one.")
+@pipeline_options
+@output_options
+def lab(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
+    """Train for real, with slow links: stock 1F1B, stock ZB-H1 and the adaptive schedule, predicted and measured.
+
+    Every stage is a process of PyTorch; its operations sleep for most of their time, so two cores suffice. Messages
+    over a slow link leave later. With --max-sends 1, compute waits behind slow sends that no delegate carries.
+    """
+    show(_report("lab", "adaptra", quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from takeup.core.report import Cell, Column, Series, Table
 from takeup.training.model import Kind, Plan, Timeline
 
-__all__ = ["comparison_bars", "comparison_table", "delay_series", "gantt", "sampled_table", "stages_table"]
+__all__ = [
+    "LabRow",
+    "comparison_bars",
+    "comparison_table",
+    "delay_series",
+    "gantt",
+    "lab_bars",
+    "lab_table",
+    "sampled_table",
+    "stages_table",
+]
 
 MS = 1e3
 MOST_SPANS = 2_000  # more cannot be told apart on a screen
@@ -127,3 +138,65 @@ def sampled_table(samples: Sequence[tuple[str, float, float, float, float]]) -> 
         (name, MS * planned_s, MS * mean_s, MS * p50_s, MS * p95_s) for name, planned_s, mean_s, p50_s, p95_s in samples
     )
     return Table("Iterations when operations vary", columns, rows)
+
+
+# The laboratory -------------------------------------------------------------------------------------------------------
+
+
+class LabRow(NamedTuple):
+    """One way to train on one pipeline, predicted and measured."""
+
+    system: str
+    faults: str
+    predicted_s: float
+    measured_s: float
+    gradient_error: float
+    num_changes: int
+    delegated: tuple[int, ...]
+    pause_s: float | None
+
+    @property
+    def error_share(self) -> float:
+        """How far the prediction is off."""
+        return self.predicted_s / self.measured_s - 1
+
+
+def lab_table(rows: Sequence[LabRow], faults: str) -> Table:
+    """One row for each system; the first is what the others are compared with."""
+    columns = (
+        Column("system"),
+        Column("predicted", "ms", 1),
+        Column("measured", "ms", 1),
+        Column("error of the prediction", "%", 1),
+        Column(f"faster than {rows[0].system}", "x", 2),
+        Column("gradients off by"),
+        Column("changes"),
+        Column("delegated links"),
+        Column("longest pause", "ms", 2),
+    )
+    cells = tuple(_lab_cells(row, rows[0].measured_s) for row in rows)
+    return Table(f"Real ranks, {faults}", columns, cells, "medians of iterations once nothing changes any more")
+
+
+def _lab_cells(row: LabRow, first_s: float) -> tuple[Cell, ...]:
+    return (
+        row.system,
+        MS * row.predicted_s,
+        MS * row.measured_s,
+        100 * row.error_share,
+        first_s / row.measured_s,
+        f"{row.gradient_error:.1e}",
+        row.num_changes,
+        ", ".join(map(str, row.delegated)) or "none",
+        None if row.pause_s is None else MS * row.pause_s,
+    )
+
+
+def lab_bars(rows: Sequence[LabRow]) -> Series:
+    """Predicted and measured iteration times, side by side."""
+    bars: tuple[dict[str, Cell], ...] = tuple(
+        {"system": row.system, "time": name, "iteration": MS * time_s}
+        for row in rows
+        for name, time_s in (("predicted", row.predicted_s), ("measured", row.measured_s))
+    )
+    return Series("Predicted and measured", "time", "iteration", bars, "time", "system", y_unit="ms", kind="bar")

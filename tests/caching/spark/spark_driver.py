@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+import urllib.parse
+import urllib.request
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -34,6 +36,13 @@ def say(**answer: Any) -> None:
     print("answer " + json.dumps(answer), flush=True)
 
 
+def read(session: SparkSession, page: str) -> str:
+    """A page of the application's own web server."""
+    address = urllib.parse.urlsplit(session.sparkContext.uiWebUrl or "")
+    with urllib.request.urlopen(f"http://127.0.0.1:{address.port}{page}", timeout=60) as answer:
+        return str(answer.read().decode())
+
+
 def run(order: dict[str, Any]) -> None:
     """One application: `calls` are static methods of the workloads with their arguments."""
     builder = SparkSession.builder.appName("takeup test").master(order["master"])
@@ -55,7 +64,8 @@ def run(order: dict[str, Any]) -> None:
             else:
                 results.append(getattr(workloads, name)(context, *arguments))
         counts = counters(session) if order.get("policy") else None
-        say(results=results, counts={} if counts is None else {n: getattr(counts, n) for n in counts.__slots__})
+        named = {} if counts is None else {n: getattr(counts, n) for n in counts.__slots__}
+        say(results=results, counts=named, page=read(session, order["page"]) if "page" in order else "")
     finally:
         session.stop()
         SparkSession.builder._options.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -90,7 +91,9 @@ def driver(bench_jar: Path) -> Iterator[Driver]:
             start_new_session=True,
         ) as process,
     ):
-        yield Driver(process, cluster)
+        program = Driver(process, cluster)
+        program.run(None, ["storeClasses", 1], master="local[1]")  # what the first session says stays with the process
+        yield program
         os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -172,11 +175,48 @@ def test_counters_are_written_at_the_end(driver: Driver, tmp_path: Path) -> None
     assert (written["policy"], written["puts"], written["hits"]) == ("dag+admission", 4, 4)
 
 
-def test_an_unknown_spark_keeps_its_own_store(driver: Driver, stock: float) -> None:
+def test_counters_are_on_the_page_that_prometheus_reads(driver: Driver) -> None:
+    sink = "spark.metrics.conf.*.sink.prometheusServlet"
+    conf = {
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
+        f"{sink}.class": "org.apache.spark.metrics.sink.PrometheusServlet",
+        f"{sink}.path": "/metrics/prometheus",
+    }
+
+    answer = driver.run("dag", ITERATE, conf=conf, master="local[2]", page="/metrics/prometheus/")
+
+    found = dict(re.findall(r"plugin_io_takeup_spark_TakeupPlugin_(\w+)_Value\{[^}]*\} (\d+)", answer["page"]))
+    counts = answer["counts"]
+    assert int(found["hits"]) == counts["hits"] > 0
+    assert int(found["effective_hits"]) == counts["effective_hits"]
+    assert int(found["executors_evictions"]) == counts["evictions"] > 0
+    assert {"broadcasts", "recomputed_blocks", "executors_inactive_bytes"} <= found.keys()
+    assert "executors_evictions_with_references" in found
+
+
+def test_what_the_executors_of_one_application_have_used_is_known(driver: Driver) -> None:
+    driver.start("dag", ITERATE)
+    deadline_s = time.monotonic() + 60
+    while len(driver.cluster.executors()) < 2 and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+
+    assert driver.cluster.executor_cpu_s("app-") > 0
+    assert driver.cluster.executor_read_bytes("app-") > 0
+    assert driver.cluster.executors("app-of-nobody") == []
+    driver.answer()
+
+
+def test_an_unknown_spark_keeps_its_own_store_and_says_so_in_one_line(driver: Driver, stock: float) -> None:
+    log = driver.cluster.folder / "driver.log"
+    num_bytes_before = log.stat().st_size
+
     answer = driver.run("dag", ITERATE, CLASSES, conf={"spark.takeup.assumeVersion": "9.9.9"}, master="local[2]")
 
     assert answer["results"] == [stock, "[MemoryStore]"]
     assert answer["counts"]["is_active"] is False
+    (line,) = re.findall(r"takeup: .*", log.read_bytes()[num_bytes_before:].decode())
+    assert line == "takeup: eviction stays Spark's own, because Spark 9.9.9 is not 3.5 or 4.x"
 
 
 def test_speculative_copies_of_tasks_count_once(driver: Driver, stock: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -62,6 +63,18 @@ def test_what_the_environment_says_is_kept_too(name: str, arguments: str, monkey
     builder = configure(Builder())
 
     assert builder._options[name].startswith("/a.jar,/b.jar,")
+    assert "/a.jar" not in os.environ["PYSPARK_SUBMIT_ARGS"]  # it would win over the builder
+
+
+def test_what_the_environment_and_the_builder_say_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--jars /a.jar,/b.jar --name x pyspark-shell")
+    builder = Builder()
+    builder.config("spark.jars", "/b.jar,/c.jar")
+
+    configure(builder)
+
+    assert builder._options["spark.jars"] == "/b.jar,/c.jar,/a.jar,/jars/takeup-spark.jar"
+    assert os.environ["PYSPARK_SUBMIT_ARGS"] == "--name x pyspark-shell"
 
 
 def test_configuring_twice_adds_nothing_twice() -> None:

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from cluster.fleet.cluster_states import draw_state
-from takeup.cluster.fleet.exact import GangPlan, best_victims, price_gpu_s
+from takeup.cluster.fleet.exact import GangPlan, best_victims, is_promised, price_gpu_s
 from takeup.cluster.fleet.rules import CHEAPEST, Rules
 from takeup.cluster.model import Evict, Grade, Job, Kind, Run, State, Waiting
 from takeup.cluster.policies import RuledScheduler
@@ -32,7 +32,7 @@ def is_room(state: State, leaving: set[str]) -> bool:
 
 def cost(state: State, names: set[str]) -> tuple[int, float]:
     runs = [run for run in state.runs if run.job.id in names]
-    return sum(run.grade == Grade.GUARANTEED for run in runs), sum(price_gpu_s(run, state.now_s, RULES) for run in runs)
+    return sum(is_promised(run, state.now_s) for run in runs), sum(price_gpu_s(run, state.now_s, RULES) for run in runs)
 
 
 def brute_force(state: State) -> tuple[int, float] | None:

@@ -8,7 +8,7 @@ import pytest
 from takeup.cluster.fleet.evidence import StaticQuota
 from takeup.cluster.fleet.fast.place import calm_down
 from takeup.cluster.fleet.layout import Jobs, empty_fleet
-from takeup.cluster.fleet.rules import CHEAPEST, PACKED, TRY_SMALLER, TWO_POINTERS, Rules
+from takeup.cluster.fleet.rules import CHEAPEST, PACKED, SEPARATED, SINCE_START, TRY_SMALLER, TWO_POINTERS, Rules
 from takeup.cluster.fleet.snapshot import from_state, to_state
 from takeup.cluster.model import Decision, Evict, Eviction, Grade, Job, Kind, Node, Run, Start, State, Waiting
 from takeup.cluster.policies import RuledScheduler
@@ -91,9 +91,52 @@ def test_the_cheapest_victims_are_found_on_any_node_where_the_printed_rule_looks
     assert evicted(decide(printed._replace(victims=CHEAPEST), runs, high("new", 2))) == ["cheap"]
 
 
-def test_a_job_without_a_promise_goes_before_one_with_a_promise_whatever_it_loses() -> None:
+def test_high_priority_jobs_are_kept_together_and_spot_jobs_away_from_them() -> None:
+    runs = [high_run("h", ("n0",), 4), spot_run("s", ("n1",), 6, 10), high_run("i", ("n2",), 2)]
+    even = [high_run("h", ("n0",), 4), spot_run("s", ("n1",), 4, 10)]
+    separated, spot = Rules(score=SEPARATED), Job("t", Kind.SPOT, "org", "a100", 2)
+
+    assert started(decide(separated, runs, high("new", 2))) == {"new": ("n0",)}  # though n1 has the smaller gap
+    assert started(decide(separated, runs, spot)) == {"t": ("n1",)}
+    assert started(decide(separated, even, spot)) == {"t": ("n1",)}
+
+
+def test_a_promise_that_was_kept_protects_no_longer() -> None:
+    job = Job("long", Kind.SPOT, "org", "a100", 8, guarantee_h=1.0)
     runs = [
-        spot_run("promised", ("n0",), 8, 10, Grade.GUARANTEED),
+        Run(job, ("n0",), NOW_S - 3600, Grade.GUARANTEED, NOW_S - 10),
+        spot_run("idle", ("n1",), 8, 3000),
+        high_run("h", ("n2",), 8),
+    ]
+    fresh = [Run(job, ("n0",), NOW_S - 3599, Grade.GUARANTEED, NOW_S - 10), *runs[1:]]
+
+    assert evicted(decide(Rules(victims=CHEAPEST), runs, high("new", 8))) == ["long"]
+    assert evicted(decide(Rules(victims=CHEAPEST), fresh, high("new", 8))) == ["idle"]
+
+
+def test_the_released_code_counts_all_work_since_the_start_as_lost() -> None:
+    old, young = spot_run("old", ("n0",), 8, 10), spot_run("young", ("n1",), 8, 3000)
+    young = Run(young.job, young.nodes, NOW_S - 3000, young.grade, young.saved_s)
+    runs = [old, young, high_run("h", ("n2",), 8)]
+
+    assert evicted(decide(Rules(victims=TWO_POINTERS), runs, high("new", 8))) == ["old"]
+    assert evicted(decide(Rules(victims=SINCE_START), runs, high("new", 8))) == ["young"]
+
+
+def test_the_released_code_counts_one_worker_of_a_gang_against_the_quota() -> None:
+    gang = Job("gang", Kind.SPOT, "org", "a100", 4.0, 3)
+    state = State(NOW_S, NODES, (), (Waiting(gang, NOW_S),))
+    rules = Rules(uses_quota=True)
+
+    for counts, expected in ((True, []), (False, ["gang"])):
+        scheduler = RuledScheduler("mine", rules._replace(counts_workers=counts), StaticQuota(0.25))
+        assert [it.job_id for it in scheduler.decide(state) if isinstance(it, Start)] == expected
+
+
+def test_a_job_without_a_promise_goes_before_one_with_a_promise_whatever_it_loses() -> None:
+    promised = Job("promised", Kind.SPOT, "org", "a100", 8, guarantee_h=4.0)
+    runs = [
+        Run(promised, ("n0",), NOW_S - 9000, Grade.GUARANTEED, NOW_S - 10),
         spot_run("idle", ("n1",), 8, 3000),
         high_run("h", ("n2",), 8),
     ]

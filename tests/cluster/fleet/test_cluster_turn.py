@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.fleet.cluster_states import draw_state
-from cluster.fleet.plain_pass import PlainPass
 from takeup.cluster.fleet.evidence import StaticQuota
+from takeup.cluster.fleet.plain import PlainPass
 from takeup.cluster.model import Evict, Grade, Hold, Kind, Start, State
 from takeup.cluster.policies import POLICIES, RuledScheduler
 

@@ -155,9 +155,11 @@ def test_gpus_freed_for_a_job_are_kept_for_it_while_its_victims_leave() -> None:
     assert only(Evict, list(scheduler.decide(empty))) == []
 
 
-def test_an_evicted_job_does_not_come_back_at_once_without_a_promise() -> None:
+def test_with_a_cool_down_an_evicted_job_does_not_come_back_at_once_without_a_promise() -> None:
     waits = [Waiting(job("s", SPOT, 8), 1000.0, num_evictions=1)]
-    scheduler = find_policy("gfs", StaticQuota(0.0))
+    scheduler = RuledScheduler("mine", POLICIES["gfs"]._replace(cool_down_s=600.0), StaticQuota(0.0))
+
+    assert only(Start, list(find_policy("gfs", StaticQuota(0.0)).decide(State(1599, NODES, (), tuple(waits))))) == ["s"]
 
     assert only(Start, list(scheduler.decide(State(1599, NODES, (), tuple(waits))))) == []
     assert only(Start, list(scheduler.decide(State(1600, NODES, (), tuple(waits))))) == ["s"]

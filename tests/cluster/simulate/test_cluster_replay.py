@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from cluster.simulate.cluster_traces import HIGH, SPOT, drawn, workload
 from takeup.cluster.fleet.evidence import Evidence, StaticQuota
+from takeup.cluster.fleet.outcome import Share
 from takeup.cluster.fleet.rules import CHEAPEST, TRY_SMALLER, Rules
 from takeup.cluster.model import Grade, Kind, Quota
 from takeup.cluster.policies import POLICIES, RuledScheduler, find_policy
@@ -193,6 +196,28 @@ def test_useful_time_leaves_out_what_was_thrown_away() -> None:
     outcome = replay(jobs, RuledScheduler("mine", PREEMPTS), to_s=3 * 3600)
 
     assert outcome.useful_gpu_s.sum() == 8 * (3600 + 1040 + 3640)
+
+
+def test_days_are_shares_of_what_all_nodes_have() -> None:
+    jobs = workload((HIGH, 8, 0, 43_200), (HIGH, 4, 86_400, 86_400), (HIGH, 8, 3 * 86_400, 60))
+    outcome = replay(jobs, find_policy("fifo"), from_s=0.0, to_s=2 * 86_400.0)
+
+    assert outcome.daily().tolist() == [0.5, 0.5]
+    assert outcome.daily("wasted_gpu_s").tolist() == [0, 0]
+
+
+def test_broken_promises_have_an_interval_that_days_make_wide() -> None:
+    jobs = [(SPOT, 1.0, 1000.0 * i, 500.0) for i in range(86 * 6)] + [(HIGH, 8.0, 6 * 86_400.0, 1.0)]
+    outcome = replay(workload(*jobs), find_policy("gfs"))
+    even, uneven = np.zeros_like(outcome.num_broken), np.zeros_like(outcome.num_broken)
+    even[0, ::24, Grade.GUARANTEED] = 8
+    uneven[0, 0, Grade.GUARANTEED] = 8 * len(even[0, ::24])
+    few, many = (replace(outcome, num_broken=table).broken() for table in (even, uneven))
+
+    assert outcome.broken() == Share(0.0, 0.0, 0.0)
+    assert few.mean == pytest.approx(many.mean)
+    assert few.low <= few.mean <= few.high
+    assert many.high - many.mean > 3 * (few.high - few.mean)
 
 
 @pytest.mark.parametrize(("from_s", "to_s"), [(-1.0, 10.0), (10.0, 10.0)])

@@ -12,29 +12,33 @@ import json
 import multiprocessing
 import os
 import runpy
+import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
-from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.pipelining import PipelineStage
 
 from takeup.errors import TakeupError
 from takeup.training.engines.pytorch import AdaptiveSchedule
-from takeup.training.model import Link, Profile
+from takeup.training.engines.pytorch.lab.faults import faulty, wires_of
+from takeup.training.model import Link, Plan, Profile
 from takeup.training.policies import find_policy
+from takeup.training.policies.trigger import Rule
 
 NUM_RANKS, NUM_MICROBATCHES, WIDTH = 4, 8, 6
-SLOW_LINK, DELAY_S, OP_S = {2, 3}, 0.06, 0.004
+SLOW_LINK, DELAY_S, OP_S = 2, 0.06, 0.004
+FAULTS = ExitStack()
+EAGER = Rule(least_gain_share=-1.0)  # takes any plan
 ORDERS = ("one_f_one_b", "gpipe", "zb_h1", "zb_h2", "adaptra", "adaptra_as_published")
 
 
@@ -78,39 +82,11 @@ class SleepingStage(PipelineStage):  # type: ignore[misc, unused-ignore]
         return super().backward_weight_one_chunk(*arguments, **named)
 
 
-class Late:
-    """A send that begins later; messages keep their order."""
-
-    def __init__(self) -> None:
-        self._works: SimpleQueue[Any] = SimpleQueue()
-
-    def wait(self) -> None:
-        self._works.get().wait()
-
-    def send(self, due_s: float, begin: Callable[[], list[Any]]) -> None:
-        time.sleep(max(0.0, due_s - time.monotonic()))
-        for work in begin():
-            self._works.put(work)
-
-
-def slow_down(rank: int) -> None:
-    """From now on messages over the slow link take longer, in both directions, without keeping anybody waiting."""
-    plain, line = schedules._batch_p2p, SimpleQueue[Any]()
-
-    def carry() -> None:
-        while True:
-            late, due_s, begin = line.get()
-            late.send(due_s, begin)
-
-    def batch(ops: list[Any], desc: str | None = None) -> list[Any]:
-        if not ops or ops[0].op is not dist.isend or {rank, ops[0].peer} != SLOW_LINK:
-            return plain(ops, desc)
-        late = Late()
-        line.put((late, time.monotonic() + DELAY_S, partial(plain, ops, desc)))
-        return [late]
-
-    Thread(target=carry, daemon=True).start()
-    setattr(schedules, "_batch_p2p", batch)  # noqa: B010
+def slow_down(rank: int) -> Callable[[], object]:
+    """From now on messages over the slow link take longer, in both directions; what is returned ends it."""
+    truth = Profile.uniform(NUM_RANKS, NUM_MICROBATCHES, OP_S, {SLOW_LINK: Link(DELAY_S)})
+    FAULTS.enter_context(faulty(wires_of(truth, rank)))
+    return FAULTS.close
 
 
 def error_of(rank: int, step: int, module: torch.nn.Module, pipeline: AdaptiveSchedule) -> float:
@@ -196,7 +172,131 @@ def fails(rank: int) -> dict[str, Any]:
     return {"error": error_of(rank, 1, module, pipeline)}
 
 
-SCENARIOS = {each.__name__: each for each in (swaps, unsplit, adapts, disagrees, fails)}
+def delegates(rank: int) -> dict[str, Any]:
+    """Delegates on all links, on none, and on some, one iteration after the other."""
+    slow_down(rank)
+    module = make_modules()[rank]
+    pipeline = make_pipeline(rank, module, every=1000)
+    errors = []
+    for step, links in enumerate(({0, 1, 2}, set(), {0, 2}, {1}, {0, 1, 2})):
+        pipeline._runtime.delegate(links)
+        errors.append(error_of(rank, step, module, pipeline))
+    return {"errors": errors}
+
+
+def recovers(rank: int) -> dict[str, Any]:
+    """A link is slow for some iterations and then is not."""
+    restore = slow_down(rank)
+    module = make_modules()[rank]
+    pipeline = make_pipeline(rank, module, SleepingStage, every=1, rule=Rule(patience=2, slow_share=5.0))
+    errors, delegated = [], []
+    for step in range(12):
+        if step == 4:
+            restore()
+        errors.append(error_of(rank, step, module, pipeline))
+        delegated.append(sorted(pipeline.delegated))
+    return {"errors": errors, "delegated": delegated, "changes": [change.iteration for change in pipeline.changes]}
+
+
+def few(rank: int) -> dict[str, Any]:
+    """Fewer micro-batches than stages."""
+    module = make_modules()[rank]
+    made = PipelineStage(module, rank, NUM_RANKS, torch.device("cpu"))
+    pipeline = AdaptiveSchedule(made, 2, torch.nn.functional.mse_loss, every=1)
+    return {"errors": [error_of(rank, step, module, pipeline) for step in range(3)]}
+
+
+def connection_to(peer: int) -> socket.socket:
+    """The connection of the default group to another rank, found by its ports; call it on all ranks."""
+    found = {}
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            each = socket.socket(fileno=os.dup(int(path.name)))
+            found[each.getsockname()[1], each.getpeername()[1]] = each
+    everyone: list[Any] = [None] * NUM_RANKS
+    dist.all_gather_object(everyone, list(found))
+    (ports,) = [ports for ports in found if ports[::-1] in everyone[peer]]
+    return found[ports]
+
+
+def breaks(rank: int) -> dict[str, Any]:
+    """The connection between ranks 1 and 2 breaks in the middle of an iteration."""
+    connection = connection_to({1: 2, 2: 1}.get(rank, 3 - rank))
+    module = make_modules()[rank]
+    pipeline = make_pipeline(rank, module, every=2)
+    errors = [error_of(rank, 0, module, pipeline)]
+    calls: list[int] = []
+
+    def cut(*_: Any) -> None:
+        calls.append(1)
+        if rank == 1 and len(calls) == 4:
+            connection.shutdown(socket.SHUT_RDWR)
+
+    module.register_forward_pre_hook(cut)
+    errors += [error_of(rank, step, module, pipeline) for step in range(1, 6)]
+    return {"errors": errors, "failed": sorted(pipeline.failed)}
+
+
+class Planning:
+    """Plans as adaptra does, until it is told to do something else instead."""
+
+    name = "planning"
+
+    def __init__(self, instead: Callable[[Profile], Plan] | None = None) -> None:
+        self._instead = instead
+        self._num_plans = 0
+
+    def plan(self, profile: Profile) -> Plan:
+        self._num_plans += 1
+        if self._instead is not None and self._num_plans > 1:  # the first is for what was not measured
+            return self._instead(profile)
+        return find_policy("adaptra").plan(profile)
+
+
+def quarrels(rank: int) -> dict[str, Any]:
+    """One rank plans another order than the others, and later fails to plan."""
+    instead = {1: find_policy("gpipe").plan, 2: lambda profile: 1 / 0}
+    found = {}
+    for odd, plan in instead.items():
+        module = make_modules()[rank]
+        pipeline = make_pipeline(rank, module, every=1, planner=Planning(plan if rank == odd else None), rule=EAGER)  # type: ignore[arg-type]
+        before = pipeline.schedule
+        errors = [error_of(rank, step, module, pipeline) for step in range(3)]
+        found[str(odd)] = {"errors": errors, "version": pipeline.version, "same": pipeline.schedule == before}
+    return found
+
+
+def stop_itself(number: int, *_: Any) -> Any:
+    """What happens to a rank whose host fails."""
+    os.kill(os.getpid(), number)
+
+
+def struck(rank: int, strike: Callable[..., Any], when: str) -> dict[str, Any]:
+    """Rank 2 is struck in the middle of an iteration, or while ranks plan what to switch to."""
+    module = make_modules()[rank]
+    planner = Planning(strike if rank == 2 and when == "planning" else None)
+    pipeline = make_pipeline(rank, module, every=2, planner=planner, timeout_s=2.0)
+    error_of(rank, 0, module, pipeline)
+    if rank == 2 and when == "computing":
+        module.register_forward_pre_hook(strike)
+    try:
+        error_of(rank, 1, module, pipeline)
+    except TakeupError as error:
+        return {"error": str(error)}
+    return {"error": ""}
+
+
+SCENARIOS: dict[str, Callable[[int], dict[str, Any]]] = {
+    **{
+        each.__name__: each
+        for each in (swaps, unsplit, adapts, disagrees, fails, delegates, recovers, few, quarrels, breaks)
+    },
+    **{
+        f"{word}_while_{when}": partial(struck, strike=partial(stop_itself, number), when=when)
+        for word, number in (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP))
+        for when in ("computing", "planning")
+    },
+}
 
 
 def run_rank(rank: int, folder: Path, scenarios: list[str]) -> None:
@@ -204,9 +304,12 @@ def run_rank(rank: int, folder: Path, scenarios: list[str]) -> None:
     torch.set_num_threads(1)
     store = FileStore(str(folder / "store"), NUM_RANKS)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_RANKS, timeout=timedelta(seconds=20))
-    results = {name: SCENARIOS[name](rank) for name in scenarios}
+    results = {}
+    for name in scenarios:
+        results[name] = SCENARIOS[name](rank)
+        FAULTS.close()
     (folder / f"{rank}.json").write_text(json.dumps(results))
-    dist.destroy_process_group()
+    os._exit(0)  # a rank that waited in vain must not wait again for those who are gone
 
 
 def run_program(rank: int, program: Path) -> None:
@@ -216,6 +319,16 @@ def run_program(rank: int, program: Path) -> None:
     setattr(dist, "init_process_group", partial(join, rank=rank, world_size=NUM_RANKS))  # noqa: B010
     with program.with_suffix(f".{rank}.out").open("w") as out, redirect_stdout(out):
         runpy.run_path(str(program))
+
+
+def end_all(ranks: list[Any]) -> None:
+    """Wait for the ranks; once most have ended, the last is either done as well or never will be."""
+    while sum(rank.is_alive() for rank in ranks) > 1:
+        time.sleep(0.02)
+    for rank in ranks:
+        rank.join(3.0)
+        rank.kill()
+        rank.join()
 
 
 def run_job(folder: Path, job: str) -> None:
@@ -228,8 +341,7 @@ def run_job(folder: Path, job: str) -> None:
     folder.mkdir(exist_ok=True)
     for rank in ranks:
         rank.start()
-    for rank in ranks:
-        rank.join()
+    end_all(ranks)
     (folder / "codes.json").write_text(json.dumps([rank.exitcode for rank in ranks]))
 
 

@@ -33,6 +33,8 @@ class FakeStage:
     device: object
     group_size: int = 4
     num_stages: int = 4
+    stage_index: int = 1
+    group_rank: int = 1
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -84,6 +86,27 @@ def test_a_stage_on_an_accelerator_is_refused() -> None:
 def test_several_stages_on_a_rank_are_refused() -> None:
     with pytest.raises(BadInput, match="found 8 stages on 4 ranks"):
         AdaptiveSchedule(FakeStage(torch.device("cpu"), num_stages=8), 8, None)
+
+
+def test_stages_that_are_not_in_the_order_of_ranks_are_refused() -> None:
+    with pytest.raises(BadInput, match="stage 1 is on rank 2 of its group"):
+        AdaptiveSchedule(FakeStage(torch.device("cpu"), group_rank=2), 8, None)
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_timeout_that_is_none_is_refused(timeout_s: float) -> None:
+    with pytest.raises(BadInput, match="timeout_s is"):
+        AdaptiveSchedule(FakeStage(torch.device("cpu")), 8, None, timeout_s=timeout_s)
+
+
+def test_memory_for_no_micro_batch_at_all_is_refused() -> None:
+    with pytest.raises(BadInput, match="too little memory for the activations of one micro-batch"):
+        AdaptiveSchedule(FakeStage(torch.device("cpu")), 8, None, max_live=0)
+
+
+def test_no_micro_batches_are_refused() -> None:
+    with pytest.raises(BadInput, match="num_microbatches is 0"):
+        AdaptiveSchedule(FakeStage(torch.device("cpu")), 0, None)
 
 
 def test_planning_after_no_iteration_is_refused() -> None:

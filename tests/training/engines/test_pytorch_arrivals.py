@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
-from threading import Event
+from datetime import timedelta
+from threading import Event, current_thread
 from threading import enumerate as all_threads
 
 import pytest
 
-from takeup.training.engines.pytorch.arrivals import Arrivals
+from takeup.errors import TakeupError
+from takeup.training.engines.pytorch.arrivals import Arrivals, first_words
 
 PATIENCE_S = 20.0
+WHAT, TIMEOUT = "what stage 1 sends, micro-batch", timedelta(seconds=3)
 
 
 class Message:
@@ -20,7 +23,7 @@ class Message:
         self.came = Event()
         self._error = error
 
-    def wait(self) -> None:
+    def wait(self, timeout: timedelta) -> None:
         assert self.came.wait(PATIENCE_S)
         if self._error is not None:
             raise self._error
@@ -28,7 +31,7 @@ class Message:
 
 def test_a_message_is_noted_when_it_came_although_nobody_waits_for_it() -> None:
     noted = Event()
-    arrivals = Arrivals(lambda microbatch: noted.set() if microbatch == 3 else None)
+    arrivals = Arrivals(lambda microbatch: noted.set() if microbatch == 3 else None, WHAT, TIMEOUT)
     message = Message()
     arrivals[2, 3] = [message]
     early = noted.is_set()
@@ -42,7 +45,7 @@ def test_a_message_is_noted_when_it_came_although_nobody_waits_for_it() -> None:
 
 def test_who_waits_gets_the_message_after_it_was_noted() -> None:
     noted: list[int] = []
-    arrivals = Arrivals(noted.append)
+    arrivals = Arrivals(noted.append, WHAT, TIMEOUT)
     messages = [Message(), Message(), Message()]
     for microbatch, message in enumerate(messages):
         arrivals[0, microbatch] = [message]
@@ -56,7 +59,7 @@ def test_who_waits_gets_the_message_after_it_was_noted() -> None:
 
 def test_a_receive_of_several_tensors_is_noted_after_the_last() -> None:
     noted: list[int] = []
-    arrivals = Arrivals(noted.append)
+    arrivals = Arrivals(noted.append, WHAT, TIMEOUT)
     first, second = Message(), Message()
     arrivals[0, 0] = [first, second]
     first.came.set()
@@ -69,13 +72,13 @@ def test_a_receive_of_several_tensors_is_noted_after_the_last() -> None:
 
 def test_an_error_reaches_who_waits_and_later_messages_still_come() -> None:
     noted: list[int] = []
-    arrivals = Arrivals(noted.append)
+    arrivals = Arrivals(noted.append, WHAT, TIMEOUT)
     broken, whole = Message(RuntimeError("connection closed")), Message()
     arrivals[0, 0], arrivals[0, 1] = [broken], [whole]
     broken.came.set()
     whole.came.set()
 
-    with pytest.raises(RuntimeError, match="connection closed"):
+    with pytest.raises(TakeupError, match=r"what stage 1 sends, micro-batch 0 did not come .* \(connection closed\)"):
         arrivals[0, 0][0].wait()
     arrivals[0, 1][0].wait()
     assert noted == [1]
@@ -83,7 +86,7 @@ def test_an_error_reaches_who_waits_and_later_messages_still_come() -> None:
 
 def test_the_thread_ends_with_the_schedule_it_serves() -> None:
     before = set(all_threads())
-    arrivals = Arrivals(lambda microbatch: None)
+    arrivals = Arrivals(lambda microbatch: None, WHAT, TIMEOUT)
     started = set(all_threads()) - before
 
     del arrivals
@@ -93,3 +96,39 @@ def test_the_thread_ends_with_the_schedule_it_serves() -> None:
 
     assert started
     assert not any(thread.is_alive() for thread in started)
+
+
+def test_a_receive_that_was_begun_elsewhere_is_waited_for_instead() -> None:
+    noted: list[int] = []
+    arrivals = Arrivals(noted.append, WHAT, TIMEOUT)
+    message = Message()
+    arrivals.posted(4, [message])
+    arrivals[1, 4] = []
+    before = list(noted)
+    message.came.set()
+    arrivals.pop((1, 4))[0].wait()
+
+    assert (before, noted) == ([], [4])
+
+
+def test_a_message_for_an_accelerator_lands_where_it_is_waited_for() -> None:
+    landed: list[object] = []
+
+    class Landing(Message):
+        def land(self) -> None:
+            landed.append(current_thread())
+
+    arrivals = Arrivals(lambda microbatch: None, WHAT, TIMEOUT)
+    message = Landing()
+    message.came.set()
+    arrivals[0, 0] = [message]
+
+    arrivals[0, 0][0].wait()
+
+    assert landed == [current_thread()]
+
+
+def test_the_advice_of_gloo_is_left_out() -> None:
+    error = RuntimeError("[pair.cc:553] Connection closed by peer. This is typically caused by crashing.\nmore")
+
+    assert first_words(error) == "[pair.cc:553] Connection closed by peer"

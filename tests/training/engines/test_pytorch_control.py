@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from takeup.training.engines.pytorch.control import Control, profile_of
-from takeup.training.model import Link, Profile, Stage
+from takeup.training.model import Link, Plan, Profile, Stage
 from takeup.training.policies import find_policy
 from takeup.training.policies.trigger import Rule
 from takeup.training.timing import timeline_of
@@ -81,3 +84,70 @@ def test_a_schedule_that_is_given_is_a_version_of_which_nothing_is_expected() ->
     assert switched
     assert made.version == 3
     assert [change.version for change in made.changes] == [1, 3]
+
+
+def refusing(numbers: list[int]) -> Callable[[int], bool]:
+    """Other ranks that say something else, whatever this one says."""
+
+    def same(number: int) -> bool:
+        numbers.append(number)
+        return False
+
+    return same
+
+
+class Broken:
+    """A planner that fails."""
+
+    name = "broken"
+
+    def plan(self, profile: Profile) -> Plan:
+        raise ZeroDivisionError
+
+
+def test_if_ranks_plan_differently_all_stay_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    made = control()
+    before, numbers = made.schedule, list[int]()
+
+    switched = made.consider(10, shared(60), refusing(numbers))
+
+    assert not switched
+    assert (made.schedule, made.version, made.slow, made.changes) == (before, 0, frozenset(), [])
+    assert numbers[0] > 0
+    assert "after iteration 10 ranks planned differently" in caplog.text
+    assert made.consider(20, shared(60))  # nothing is lost
+
+
+def test_the_same_proposal_has_the_same_number_and_another_has_another() -> None:
+    numbers: list[int] = []
+    for latency_ms in (60, 60, 0):
+        control().consider(10, shared(latency_ms), refusing(numbers))
+
+    assert numbers[0] == numbers[1] != numbers[2]
+
+
+def test_a_planner_that_fails_leaves_the_schedule_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    start = find_policy("zb_h1").plan(BLANK).schedule
+    made = Control(start, Broken(), BLANK, Rule())
+
+    switched = made.consider(10, shared(60))
+
+    assert not switched
+    assert (made.schedule, made.version) == (start, 0)
+    assert "planning failed; the schedule stays as it is" in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [-5, 2**62])
+def test_times_that_cannot_be_leave_the_schedule_as_it_is(wrong: int) -> None:
+    made, numbers = control(), shared(60)
+    numbers[3] = wrong
+
+    assert not made.consider(10, numbers)
+    assert made.version == 0
+
+
+def test_links_that_are_slow_are_known_after_the_first_profile() -> None:
+    made = control()
+    made.consider(10, shared(60))
+
+    assert made.slow == {2}

@@ -20,7 +20,9 @@ GUIDE = Path(__file__).parents[3] / "docs/guides/adaptive-pipeline.md"
 FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 EXACT = 1e-12  # in double precision, with gradients around 1e-3
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
-HEALTHY, BROKEN = "swaps,unsplit,adapts,disagrees", "fails"
+CUT = "breaks"
+HEALTHY, BROKEN = "swaps,unsplit,adapts,delegates,recovers,few,quarrels,disagrees", "fails"
+STRUCK = [f"{word}_while_{when}" for word in ("killed", "stopped") for when in ("computing", "planning")]
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install 'takeup[torch]'"),
@@ -51,7 +53,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     folder = tmp_path_factory.mktemp("jobs")
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK[sys.platform], "OMP_NUM_THREADS": "1"}
     (folder / "train.py").write_text(FENCE.findall(GUIDE.read_text("utf-8"))[0])
-    command = [sys.executable, str(PROGRAM), str(folder), HEALTHY, BROKEN, str(folder / "train.py")]
+    command = [sys.executable, str(PROGRAM), str(folder), HEALTHY, BROKEN, CUT, *STRUCK, str(folder / "train.py")]
     ran = subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True, timeout=150, env=environment)
     return Jobs(folder, ran.stderr)
 
@@ -121,6 +123,56 @@ def test_a_rank_that_fails_ends_the_job_with_an_error_on_all_ranks(jobs: Jobs) -
     assert jobs.codes(BROKEN) == [1, 1, 1, 1]
     assert jobs.written(BROKEN) == []
     assert "ZeroDivisionError" in jobs.stderr
+
+
+def test_gradients_are_exact_whichever_links_have_delegates(ranks: list[dict[str, Any]]) -> None:
+    errors = [error for rank in ranks for error in rank["delegates"]["errors"]]
+
+    assert len(errors) == 4 * 5
+    assert max(errors) < EXACT
+
+
+def test_a_slow_link_gets_delegates_and_loses_them_when_it_recovers(ranks: list[dict[str, Any]]) -> None:
+    found = [rank["recovers"] for rank in ranks]
+
+    assert 2 in found[0]["delegated"][3]
+    assert 2 not in found[0]["delegated"][-1]
+    assert all(each["delegated"] == found[0]["delegated"] for each in found)
+    assert max(error for each in found for error in each["errors"]) < EXACT
+
+
+def test_fewer_micro_batches_than_stages_are_trained_on(ranks: list[dict[str, Any]]) -> None:
+    assert max(error for rank in ranks for error in rank["few"]["errors"]) < EXACT
+
+
+@pytest.mark.parametrize("odd", ["1", "2"])
+def test_ranks_that_plan_differently_all_keep_what_they_have(ranks: list[dict[str, Any]], odd: str) -> None:
+    found = [rank["quarrels"][odd] for rank in ranks]
+
+    assert all(each["same"] and each["version"] == 0 for each in found)
+    assert max(error for each in found for error in each["errors"]) < EXACT
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc to find the connection")
+def test_a_link_whose_connection_breaks_is_replaced_and_no_gradient_is_wrong(jobs: Jobs) -> None:
+    assert jobs.codes(CUT) == [0, 0, 0, 0], jobs.stderr
+    found = [rank[CUT] for rank in jobs.written(CUT)]
+
+    assert [rank["failed"] for rank in found] == [[], [1], [1], []]
+    assert max(error for rank in found for error in rank["errors"]) < EXACT
+    assert [len(rank["errors"]) for rank in found] == [6] * 4
+
+
+@pytest.mark.parametrize("job", STRUCK)
+def test_nobody_waits_for_ever_for_a_rank_that_is_gone_or_silent(jobs: Jobs, job: str) -> None:
+    errors = {
+        path.stem: json.loads(path.read_text("utf-8"))[job]["error"] for path in (jobs.folder / job).glob("[0-3].json")
+    }
+
+    assert sorted(errors) == ["0", "1", "3"]
+    assert jobs.codes(job)[2] == -9
+    assert all("start the job again" in error for error in errors.values())
+    assert any(("stage 2 sends" in error) == job.endswith("computing") for error in errors.values())
 
 
 def test_the_program_of_the_guide_trains_on_every_rank(jobs: Jobs) -> None:

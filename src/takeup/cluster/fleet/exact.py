@@ -1,38 +1,49 @@
-"""The best victims for a gang, with proof: a small integer programme, to see how far the fast way is from the best.
+"""The best victims for a gang, with proof: a small integer programme, and how far from the best another choice is.
 
 How it works. x[n] workers go to node n; y[j] is 1 if spot job j leaves. A node must hold its workers in what is idle
-and what its leaving jobs free; together the nodes hold the gang; the price of those who leave is least. The solver
-(HiGHS, in scipy) stops after so many nodes of its search tree, not at a time: the answer is always the same.
+and what its leaving jobs free; together the nodes hold the gang; the price of those who leave is least. Nodes that
+cannot hold a worker even if all spot jobs left, and spot jobs elsewhere, are not in the programme. The solver (HiGHS,
+in scipy) stops after so many nodes of its search tree or at the end of its budget; the bound it has proved by then
+tells how much better another answer could be at most.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, eye_array, hstack
 
 from takeup.cluster.fleet.rules import Rules
+from takeup.cluster.fleet.snapshot import from_state
 from takeup.cluster.model import Grade, Job, Kind, Run, State
 
-__all__ = ["GangPlan", "best_victims", "price_gpu_s"]
+__all__ = ["BUDGET_S", "GangPlan", "best_victims", "is_promised", "price_gpu_s", "prices_gpu_s"]
 
 Floats = npt.NDArray[np.float64]
 
+BUDGET_S = 0.05
 MOST_TREE_NODES = 200
 
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
-    """Who leaves, where the workers go, what it costs, and the least that any plan can cost."""
+    """Who leaves, where the workers go, what it costs, and the least that any plan can cost, in prices of a state."""
 
     victims: tuple[str, ...]
     nodes: tuple[str, ...]
     price_gpu_s: float
     bound_gpu_s: float
+
+
+def is_promised(run: Run, now_s: float) -> bool:
+    """Whether a promise was given that has not been kept yet."""
+    return run.grade == Grade.GUARANTEED and now_s - run.start_s < 3600.0 * run.job.guarantee_h
 
 
 def price_gpu_s(run: Run, now_s: float, rules: Rules) -> float:
@@ -42,49 +53,69 @@ def price_gpu_s(run: Run, now_s: float, rules: Rules) -> float:
     return lost * (1 + rules.repeat_price_share * run.num_evictions)
 
 
-def best_victims(state: State, job: Job, rules: Rules) -> GangPlan | None:
+def prices_gpu_s(runs: Sequence[Run], now_s: float, rules: Rules) -> Floats:
+    """Prices in which a job evicted too often outweighs all others, and a broken promise outweighs even these."""
+    prices = np.array([price_gpu_s(run, now_s, rules) for run in runs], np.float64)
+    for is_dear in (
+        [run.num_evictions >= rules.max_evictions for run in runs],
+        [is_promised(run, now_s) for run in runs],
+    ):
+        prices += np.array(is_dear, np.bool_) * (prices.sum() + 1.0)
+    return prices
+
+
+def evictable(state: State, pool: str, rules: Rules) -> list[Run]:
+    """Spot runs of a pool that may be asked to leave now, by when they started."""
+    safe_from_s = state.now_s - rules.min_runtime_s
+    runs = (run for run in state.runs if run.job.pool == pool and run.job.kind == Kind.SPOT)
+    return sorted((run for run in runs if run.start_s <= safe_from_s), key=lambda run: (run.start_s, run.job.id))
+
+
+def best_victims(state: State, job: Job, rules: Rules, budget_s: float = inf) -> GangPlan | None:
     """The cheapest way to make room for a gang that asks for whole GPUs; None if there is none, or none was found."""
-    nodes = [node for node in state.nodes if node.pool == job.pool and node.healthy]
-    runs = [run for run in state.runs if run.job.pool == job.pool]
-    spot = [run for run in runs if run.job.kind == Kind.SPOT and run.job.gpus_per_worker >= 1]
-    asked, place = int(job.gpus_per_worker), {node.name: number for number, node in enumerate(nodes)}
-    held = np.zeros((len(nodes), len(spot)))
-    idle = np.array([float(node.num_gpus) for node in nodes])
-    for run in runs:
-        for name in (name for name in run.nodes if name in place):
-            idle[place[name]] -= run.job.gpus_per_worker
-    for number, run in enumerate(spot):
-        for name in (name for name in run.nodes if name in place):
-            held[place[name], number] += run.job.gpus_per_worker
-    prices = _prices(spot, state.now_s, rules)
-    answer = _solve(np.floor(idle), held, prices, asked, job.num_workers)
-    if answer.x is None:
+    snapshot = from_state(state, job.pool, rules)
+    spot = [run for run in evictable(state, job.pool, rules) if run.job.gpus_per_worker >= 1]
+    nodes, asked = snapshot.fleet.nodes, int(job.gpus_per_worker)
+    idle = np.where(nodes["healthy"] > 0, np.maximum(nodes["free"] - nodes["reserved"], 0), 0)
+    place = {name: number for number, name in enumerate(snapshot.nodes) if nodes["healthy"][number]}
+    held = _held(spot, place, len(idle))
+    rows = np.flatnonzero(idle + held.sum(axis=1) >= asked)
+    columns = np.flatnonzero(held.tocsr()[rows].sum(axis=0))
+    prices = prices_gpu_s(spot, state.now_s, rules)
+    answer = _solve(idle[rows], held.tocsr()[rows][:, columns], prices[columns], asked, job.num_workers, budget_s)
+    if answer is None or answer.x is None:
         return None
-    workers, leaves = np.rint(answer.x[: len(nodes)]).astype(int), answer.x[len(nodes) :] > 0.5
-    seats = tuple(node.name for node, count in zip(nodes, workers, strict=True) for _ in range(count))
-    victims = tuple(run.job.id for run, is_victim in zip(spot, leaves, strict=True) if is_victim)
-    return GangPlan(victims, seats, float(prices[leaves].sum()), float(answer.mip_dual_bound))
+    counts, leaves = np.rint(answer.x[: len(rows)]).astype(int), columns[answer.x[len(rows) :] > 0.5]
+    seats = tuple(snapshot.nodes[row] for row, count in zip(rows, counts, strict=True) for _ in range(count))
+    bound = float(answer.mip_dual_bound) if answer.mip_dual_bound is not None else 0.0
+    return GangPlan(tuple(spot[number].job.id for number in leaves), seats, float(prices[leaves].sum()), bound)
 
 
-def _prices(spot: list[Run], now_s: float, rules: Rules) -> Floats:
-    """Prices in which one broken promise outweighs all jobs without one."""
-    plain = np.array([price_gpu_s(run, now_s, rules) for run in spot], np.float64)
-    promised = np.array([run.grade == Grade.GUARANTEED for run in spot], np.bool_)
-    return np.asarray(plain + promised * (plain.sum() + 1.0), np.float64)
+def _held(spot: list[Run], place: dict[str, int], num_nodes: int) -> Any:
+    """GPUs of each spot job on each node."""
+    seats = [
+        (place[name], number, run.job.gpus_per_worker)
+        for number, run in enumerate(spot)
+        for name in run.nodes
+        if name in place
+    ]
+    rows, columns, gpus = zip(*seats, strict=True) if seats else ((), (), ())
+    return coo_array((gpus, (rows, columns)), shape=(num_nodes, len(spot)), dtype=np.float64)
 
 
-def _solve(idle: Floats, held: Floats, prices: Floats, asked: int, num_workers: int) -> Any:
+def _solve(idle: Floats, held: Any, prices: Floats, asked: int, num_workers: int, budget_s: float) -> Any:
     num_nodes, num_spot = held.shape
-    room = csr_array(np.hstack([asked * np.eye(num_nodes), -held]))
+    most = np.floor((idle + held.sum(axis=1)) / asked)
+    if most.sum() < num_workers:
+        return None
     everyone = np.concatenate([np.ones(num_nodes), np.zeros(num_spot)])
-    most = np.floor(np.maximum(0.0, idle + held.sum(axis=1)) / asked)
     return milp(
         np.concatenate([np.zeros(num_nodes), prices]),
         constraints=[
-            LinearConstraint(room, -np.inf, np.maximum(idle, 0.0)),
+            LinearConstraint(hstack([asked * eye_array(num_nodes), -held], format="csc"), -np.inf, idle),
             LinearConstraint(everyone[None, :], num_workers, num_workers),
         ],
         integrality=np.ones(num_nodes + num_spot),
         bounds=Bounds(np.zeros(num_nodes + num_spot), np.concatenate([most, np.ones(num_spot)])),
-        options={"node_limit": MOST_TREE_NODES},
+        options={"node_limit": MOST_TREE_NODES, "time_limit": budget_s},
     )

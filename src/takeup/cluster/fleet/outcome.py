@@ -13,11 +13,14 @@ import numpy.typing as npt
 
 from takeup.cluster.model import Grade, Kind
 
-__all__ = ["Metrics", "Outcome", "Spread", "spread"]
+__all__ = ["Metrics", "Outcome", "Share", "Spread", "spread"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+DAY_S = 86_400.0
+NORMAL_95 = 1.96
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,15 @@ class Spread:
     p50: float
     p95: float
     p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of one, and between which shares the true one lies with 95 % confidence."""
+
+    mean: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +132,38 @@ class Outcome:
             num_jobs=int(in_window.sum()),
             num_too_large=int((in_window & ~self.fits).sum()),
         )
+
+    def daily(self, table: str = "allocated_gpu_s") -> Floats:
+        """The GPU-seconds of a table in each whole day of the window, as a share of what all pools have."""
+        num_days = int((self.to_s - self.from_s) // DAY_S)
+        first = int(self.from_s // 3600)
+        hours = getattr(self, table).sum(axis=(0, 2))[first : first + 24 * num_days]
+        return np.asarray(hours.reshape(num_days, 24).sum(axis=1) / (self.capacity_gpus.sum() * DAY_S))
+
+    def broken(self, grade: Grade = Grade.GUARANTEED) -> Share:
+        """How many periods of a grade ended in an eviction, in the window.
+
+        Evictions come together, so days, not periods, are what varies by chance.
+        """
+        hours = slice(int(self.from_s // 3600), max(int(self.from_s // 3600) + 1, int(self.to_s // 3600)))
+        broken, kept = (table[:, hours, grade].sum(axis=0) for table in (self.num_broken, self.num_kept))
+        return _share_of(_by_day(broken), _by_day(broken + kept))
+
+
+def _by_day(hourly: Ints) -> Floats:
+    whole = np.zeros(-(-len(hourly) // 24) * 24)
+    whole[: len(hourly)] = hourly
+    return np.asarray(whole.reshape(-1, 24).sum(axis=1))
+
+
+def _share_of(parts: Floats, wholes: Floats) -> Share:
+    """The ratio of two sums, with the error of a ratio whose terms are independent."""
+    total, num = float(wholes.sum()), len(wholes)
+    if total == 0:
+        return Share(0.0, 0.0, 0.0)
+    mean = float(parts.sum()) / total
+    error = float(np.sqrt(((parts - mean * wholes) ** 2).sum() * num / max(1, num - 1))) / total
+    return Share(mean, max(0.0, mean - NORMAL_95 * error), min(1.0, mean + NORMAL_95 * error))
 
 
 def spread(values: Floats) -> Spread:

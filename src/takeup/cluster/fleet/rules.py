@@ -21,6 +21,9 @@ __all__ = [
     "NEWEST",
     "NOBODY",
     "PACKED",
+    "PACKED_BLIND",
+    "SEPARATED",
+    "SINCE_START",
     "SMALLEST_FIRST",
     "STOP",
     "TIGHTEST",
@@ -31,7 +34,7 @@ __all__ = [
 
 BY_ARRIVAL, BY_SIZE = range(2)  # order of a queue; by size: more GPUs per worker first
 STOP, TRY_SMALLER = range(2)  # what happens behind a job that does not fit
-BEST_FIT, PACKED, FRAGMENT, FRAGMENT_ARTIFACT = range(4)  # which node
+BEST_FIT, PACKED, FRAGMENT, FRAGMENT_ARTIFACT, SEPARATED, PACKED_BLIND = range(6)  # which node
 (
     NOBODY,  # nobody is evicted
     TIGHTEST,  # node with the least room that could be made; whoever started first goes first
@@ -42,7 +45,8 @@ BEST_FIT, PACKED, FRAGMENT, FRAGMENT_ARTIFACT = range(4)  # which node
     FEWEST,  # all nodes; fewest victims, then those that started last
     NEWEST,  # whole pool; who started last goes first, until the gang fits; then put back who is not needed
     CHEAPEST,  # all nodes; least price of the victims, found by looking at every subset
-) = range(9)
+    SINCE_START,  # as TWO_POINTERS, but all work since the start counts as lost
+) = range(10)
 
 
 class Rules(NamedTuple):
@@ -57,6 +61,7 @@ class Rules(NamedTuple):
     victims: int = NOBODY
     straight: bool = False  # high-priority jobs do not look for idle GPUs before they evict
     uses_quota: bool = False
+    counts_workers: bool = True  # a gang takes the GPUs of all its workers out of the quota, or of one only
     opportunistic: bool = False  # spot jobs beyond the quota may use idle GPUs, without a promise
     period_s: float = 3600.0  # a spot run that lasts so long is a success, and again after each further period
     restart_small_s: float = 40.0  # up to eight GPUs

@@ -12,8 +12,11 @@ from takeup.cluster.policies.fgd import FGD, FGD_PUBLISHED
 from takeup.cluster.policies.fifo import FIFO, FIFO_STRICT
 from takeup.cluster.policies.gfs.scheduler import (
     GFS,
+    GFS_ARTIFACT,
     GFS_NOTICE,
     GFS_PUBLISHED,
+    GFS_PUBLISHED_SIMPLE_PLACE,
+    GFS_PUBLISHED_SIMPLE_PREEMPT,
     GFS_SIMPLE_PLACE,
     GFS_SIMPLE_PREEMPT,
 )
@@ -45,11 +48,17 @@ POLICIES: dict[str, Rules] = {
     "gfs_published": GFS_PUBLISHED,
     "gfs_simple_place": GFS_SIMPLE_PLACE,
     "gfs_simple_preempt": GFS_SIMPLE_PREEMPT,
+    "gfs_published_simple_place": GFS_PUBLISHED_SIMPLE_PLACE,
+    "gfs_published_simple_preempt": GFS_PUBLISHED_SIMPLE_PREEMPT,
+    "gfs_artifact": GFS_ARTIFACT,
 }
 
 
-def find_policy(name: str, quota_source: QuotaSource | None = None) -> RuledScheduler:
-    """A fresh scheduler; those that use no quota never ask the source."""
+def find_policy(name: str, quota_source: QuotaSource | None = None, is_exact: bool = True) -> RuledScheduler:
+    """A fresh scheduler; those that use no quota never ask the source.
+
+    `is_exact`: when it decides for a real engine, victims of gangs are the best that a solver finds in time.
+    """
     if name not in POLICIES:
         raise UnknownName("cluster policy", name, POLICIES)
-    return RuledScheduler(name, POLICIES[name], quota_source or NoQuota())
+    return RuledScheduler(name, POLICIES[name], quota_source or NoQuota(), is_exact)

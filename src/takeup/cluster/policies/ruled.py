@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,10 +22,13 @@ from takeup.cluster.fleet.layout import (
     RUNNING_MILLI,
     STARTED,
 )
-from takeup.cluster.fleet.rules import Rules
+from takeup.cluster.fleet.rules import CHEAPEST, Rules
 from takeup.cluster.fleet.snapshot import Snapshot, from_state, pools_of, quota_arrays
 from takeup.cluster.model import Decision, Evict, Grade, Hold, Kind, Quota, SetQuota, Start, State
 from takeup.cluster.policies.memory import Memory
+
+if TYPE_CHECKING:
+    from takeup.cluster.policies.gangs import Improved
 
 __all__ = ["RuledScheduler"]
 
@@ -33,11 +37,15 @@ QUOTA_PERIOD_S = 300.0
 
 @dataclass(slots=True)
 class RuledScheduler:
-    """`rules` by `name`, with a source that says how much may be promised to spot jobs."""
+    """`rules` by `name`, with a source that says how much may be promised to spot jobs.
+
+    `is_exact` lets a solver look for better victims wherever a gang pushes somebody aside; a replay never does.
+    """
 
     name: str
     rules: Rules
     quota_source: QuotaSource = field(default_factory=NoQuota)
+    is_exact: bool = False
     _memories: dict[str, Memory] = field(default_factory=dict, init=False)
     _quotas: dict[str, Quota] = field(default_factory=dict, init=False)
 
@@ -56,10 +64,24 @@ class RuledScheduler:
             quota, is_new = self._quota(state, pool)
             if is_new:
                 yield SetQuota(quota, "what the forecast leaves free, corrected by how well promises were kept")
-        snapshot = from_state(state, pool, self.rules)
-        take_turn(snapshot.fleet, float(state.now_s), *quota_arrays(quota), self.rules)
-        yield from _logged(snapshot)
+        while True:
+            snapshot = from_state(state, pool, self.rules)
+            take_turn(snapshot.fleet, float(state.now_s), *quota_arrays(quota), self.rules)
+            decisions = list(_logged(snapshot))
+            better = self._better(state, decisions)
+            if better is None:
+                break
+            yield from better.decisions
+            state = better.state
+        yield from decisions
         yield from _held(snapshot, quota, self.rules)
+
+    def _better(self, state: State, decisions: Sequence[Decision]) -> Improved | None:
+        if not self.is_exact or self.rules.victims != CHEAPEST:
+            return None
+        from takeup.cluster.policies.gangs import improved  # a solver is slow to load, and replays need none
+
+        return improved(state, decisions, self.rules)
 
     def _quota(self, state: State, pool: str) -> tuple[Quota, bool]:
         """The quota in force, and whether it has just been asked for."""

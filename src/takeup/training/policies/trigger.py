@@ -4,6 +4,9 @@ The predicted iteration time of the current schedule, under the links as measure
 links became worse, a gain of more than 3 % is reason enough. If they became better, the gain must last for 20
 iterations, because a link that is healthy for a moment may be slow again. Every change has a new version, so that all
 ranks can agree on the iteration in which they switch.
+
+A link whose delay is felt gets a way of its own for its messages, so that compute does not wait behind its sends; it
+keeps it until the delay is half as long.
 """
 
 from __future__ import annotations
@@ -14,17 +17,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from takeup.errors import BadInput
+from takeup.training.model import Profile
 
-__all__ = ["Decision", "Rule", "Situation", "decide", "link_delay_s"]
+__all__ = ["Decision", "Rule", "Situation", "decide", "link_delay_s", "slow_links"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a change must promise, for how many iterations if links recover, and for which percentile to plan."""
+    """What a change must promise, for how many iterations if links recover, and for which percentile to plan.
+
+    A link is slow if its delay is more than `slow_share` of the shortest operation beside it.
+    """
 
     least_gain_share: float = 0.03
     patience: int = 20
     percent: float = 75.0
+    slow_share: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +78,17 @@ def link_delay_s(rule: Rule, recent_s: Sequence[float]) -> float:
     if not len(recent_s):
         raise BadInput("no delay was measured; give at least one")
     return float(np.percentile(recent_s, rule.percent))
+
+
+def slow_links(rule: Rule, profile: Profile, before: frozenset[int]) -> frozenset[int]:
+    """The links that are slow; one that was slow `before` has to become twice as fast as others."""
+    return frozenset(
+        number
+        for number, link in enumerate(profile.links)
+        if link.delay_s > rule.slow_share * (0.5 if number in before else 1.0) * _shortest_s(profile, number)
+    )
+
+
+def _shortest_s(profile: Profile, number: int) -> float:
+    """The shortest forward or backward at either end of a link."""
+    return min(min(stage.forward_s, stage.backward_s) for stage in profile.stages[number : number + 2])

@@ -15,7 +15,7 @@ from takeup.caching.contract import PolicySpec
 from takeup.caching.engines.dask.announce import NAME, Announcer
 from takeup.caching.engines.dask.counts import Counters
 from takeup.caching.engines.dask.guide import Options
-from takeup.caching.engines.dask.worker import SpillPlugin
+from takeup.caching.engines.dask.worker import SpillPlugin, counts_of
 from takeup.core.lazy import load
 from takeup.errors import UnknownName
 
@@ -86,5 +86,4 @@ def _stop(dask_scheduler: Scheduler) -> None:
 
 
 def _counts(dask_worker: Worker) -> Counters:
-    plugin = dask_worker.plugins.get(NAME)
-    return plugin.counts() if isinstance(plugin, SpillPlugin) else Counters()
+    return counts_of(dask_worker)

@@ -14,10 +14,11 @@ from takeup.caching.contract import PolicySpec
 from takeup.caching.engines.dask.announce import BATCH_S, FROM_WORKER, NAME, TO_WORKER
 from takeup.caching.engines.dask.counts import Counters
 from takeup.caching.engines.dask.guide import Guide, News, Options
+from takeup.caching.engines.dask.metrics import serve
 from takeup.caching.engines.dask.prefetch import Prefetcher
 from takeup.caching.engines.dask.spill import Hooks, guide_buffer, release_buffer, why_not
 
-__all__ = ["SpillPlugin"]
+__all__ = ["SpillPlugin", "counts_of"]
 
 STILL_RUNNING = frozenset({"executing", "long-running", "cancelled", "resumed"})
 
@@ -112,6 +113,7 @@ class SpillPlugin(WorkerPlugin):
         self.prefetcher = Prefetcher(worker.state.ready, data, guide.counts)
         self._bytes_before = {label: self._disk_bytes(label) for label in ("disk-read", "disk-write")}
         worker.stream_handlers[TO_WORKER] = self.hear
+        serve(worker, counts_of)
         self._send("hello")
 
     def _disk_bytes(self, label: str) -> float:
@@ -143,3 +145,9 @@ class SpillPlugin(WorkerPlugin):
     def _later(self, delay_s: float, action: Callable[[], None]) -> None:
         loop = self.worker.loop
         loop.add_callback(lambda: loop.call_later(delay_s, action))
+
+
+def counts_of(worker: Worker) -> Counters:
+    """What happened on this worker since the plug-in came to it; nothing if it is not there."""
+    plugin = worker.plugins.get(NAME)
+    return plugin.counts() if isinstance(plugin, SpillPlugin) else Counters()

@@ -77,15 +77,20 @@ class LocalCluster:
         assert self._folder is not None, "the cluster is not running"
         return Path(self._folder.name)
 
-    def executors(self) -> list[int]:
-        """Process ids of the executors that run now, oldest first."""
+    def executors(self, application: str = "") -> list[int]:
+        """Process ids of the executors that run now, oldest first: all of them, or those of one application."""
         ours = {process.pid for process in self._processes}
-        found = [pid for pid in _process_ids() if _EXECUTOR in _command_line(pid) and _ancestors(pid) & ours]
-        return sorted(found)
+        marks = (_EXECUTOR, application.encode())
+        found = [pid for pid in _process_ids() if all(mark in _command_line(pid) for mark in marks)]
+        return sorted(pid for pid in found if _ancestors(pid) & ours)
 
-    def executor_cpu_s(self) -> float:
+    def executor_cpu_s(self, application: str = "") -> float:
         """CPU seconds that the executors running now have used."""
-        return sum(map(_cpu_s, self.executors()))
+        return sum(map(_cpu_s, self.executors(application)))
+
+    def executor_read_bytes(self, application: str = "") -> int:
+        """Bytes that the executors running now have read from files and sockets, page cache or not."""
+        return sum(map(_read_bytes, self.executors(application)))
 
     def stop(self) -> None:
         """End the processes of this cluster, executors with their workers, and forget its files."""
@@ -172,6 +177,12 @@ def _ancestors(pid: int) -> set[int]:
         found.add(pid)
         pid = int(fields[1])
     return found
+
+
+def _read_bytes(pid: int) -> int:
+    """`rchar` of `/proc/PID/io`: all that went through read calls."""
+    words = dict(line.split(b": ") for line in _read(pid, "io").splitlines())
+    return int(words.get(b"rchar", 0))
 
 
 def _cpu_s(pid: int) -> float:

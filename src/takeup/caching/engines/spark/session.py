@@ -56,8 +56,8 @@ def configure(
     _show_to_running_jvm(values["spark.jars"])
     options: dict[str, str] = getattr(builder, "_options", {})
     for name, value in values.items():
-        given = (options.get(name) or _given_to_jvm(name)).split(",") if name in LISTS else []
-        before = [part for part in given if part and part != value]
+        given = f"{options.get(name, '')},{_given_to_jvm(name)}".split(",") if name in LISTS else []
+        before = [part for part in dict.fromkeys(given) if part and part != value]
         builder.config(name, ",".join([*before, value]))  # type: ignore[attr-defined]
     return builder
 
@@ -88,11 +88,17 @@ def _require_no_running_context() -> None:
 
 
 def _given_to_jvm(name: str) -> str:
-    """What `spark-submit`, or the variable PYSPARK_SUBMIT_ARGS in its place, says for a setting."""
+    """What `spark-submit`, or the variable PYSPARK_SUBMIT_ARGS in its place, says for a setting.
+
+    It is taken out of the variable: there it would win over the builder's own, with the plug-in added.
+    """
     from pyspark import SparkConf, SparkContext
 
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        return ",".join(take_setting(shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")), name))
+        words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+        if found := take_setting(words, name):
+            os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(words)
+        return ",".join(found)
     SparkContext._ensure_initialized()
     return SparkConf().get(name) or ""
 

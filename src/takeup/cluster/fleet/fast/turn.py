@@ -208,15 +208,27 @@ def allowed_gpus(hours: Floats, quota_gpus: Floats, asked_h: float) -> float:
 
 
 @inner
+def _held_milli(fleet: Fleet, job: int, rules: Rules) -> int:
+    """What counts against the quota if this job gets a promise too."""
+    it = fleet.jobs[job]
+    if rules.counts_workers:
+        return int(fleet.totals[RUNNING_MILLI + GUARANTEED] + it.milli * it.workers)
+    held = it.milli
+    for place in range(fleet.totals[NUM_RUNNING]):
+        other = fleet.jobs[fleet.running[place]]
+        held += other.milli if other.grade == GUARANTEED else 0
+    return int(held)
+
+
+@inner
 def _terms(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> int:
     """On which terms a spot job may run now; -1 if on none."""
     it = fleet.jobs[job]
     if not rules.uses_quota:
         return OPPORTUNISTIC
-    if it.guarantee_h > 0 or not rules.opportunistic:
-        held = fleet.totals[RUNNING_MILLI + GUARANTEED] + it.milli * it.workers
-        if held <= 1000.0 * allowed_gpus(hours, quota_gpus, it.guarantee_h) + TINY:
-            return GUARANTEED
+    most_milli = 1000.0 * allowed_gpus(hours, quota_gpus, it.guarantee_h) + TINY
+    if (it.guarantee_h > 0 or not rules.opportunistic) and _held_milli(fleet, job, rules) <= most_milli:
+        return GUARANTEED
     if rules.opportunistic and now_s - it.evicted_s >= rules.cool_down_s:
         return OPPORTUNISTIC
     return -1

@@ -17,6 +17,7 @@ from takeup.cluster.fleet.rules import (
     FEWEST,
     FRAGMENT_NODE,
     LARGEST_FIRST,
+    SINCE_START,
     SMALLEST_FIRST,
     TIGHTEST,
     TWO_POINTERS,
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 AGREED, CHOSEN = 1, 2
-PROMISE_PRICE = 1e12  # a promise is broken only where nothing else helps
+PROMISE_PRICE = 1e12  # a promise is broken only where nothing else helps; once it was kept, it protects no longer
 CAP_PRICE = 1e9  # likewise for a job that was evicted too often, among those without a promise
 SECONDS_OF_A_MONTH = 744 * 3600.0
 
@@ -72,6 +73,14 @@ def lost_gpu_s(fleet: Fleet, job: int, now_s: float) -> float:
 
 
 @inner
+def _waste_gpu_s(fleet: Fleet, job: int, now_s: float, rules: Rules) -> float:
+    """What the two pointers think is lost."""
+    if rules.victims == SINCE_START:
+        return float(fleet.jobs[job].workers * fleet.jobs[job].milli / 1000.0 * (now_s - fleet.jobs[job].start_s))
+    return lost_gpu_s(fleet, job, now_s)
+
+
+@inner
 def price(fleet: Fleet, job: int, now_s: float, rules: Rules) -> float:
     """What the eviction of a job costs, in GPU-seconds; prices order victims, they never forbid one."""
     it = fleet.jobs[job]
@@ -79,7 +88,8 @@ def price(fleet: Fleet, job: int, now_s: float, rules: Rules) -> float:
     restart_s = rules.restart_small_s if num_gpus <= 8 else rules.restart_large_s
     cost = lost_gpu_s(fleet, job, now_s) + restart_s * num_gpus + rules.victim_price_gpu_s
     cost *= 1.0 + rules.repeat_price_share * it.num_evictions
-    cost += PROMISE_PRICE if it.grade == 1 else 0.0
+    is_promised = it.grade == 1 and now_s - it.start_s < 3600.0 * it.guarantee_h
+    cost += PROMISE_PRICE if is_promised else 0.0
     return float(cost + (CAP_PRICE if it.num_evictions >= rules.max_evictions else 0.0))
 
 
@@ -174,7 +184,7 @@ def _node_prices(fleet: Fleet, count: int, asked: int, room: int, now_s: float, 
         if it.mark == CHOSEN:
             num_victims += 1
             earliest_s = min(earliest_s, it.start_s)
-            lost += lost_gpu_s(fleet, job, now_s)
+            lost += _waste_gpu_s(fleet, job, now_s, rules)
             costs += price(fleet, job, now_s, rules)
             shares += max(1, it.gpus) * 1000.0 / (it.workers * it.milli)
     if rules.victims == CHEAPEST:
@@ -183,7 +193,7 @@ def _node_prices(fleet: Fleet, count: int, asked: int, room: int, now_s: float, 
         return float(num_victims), -earliest_s if num_victims else -np.inf
     if rules.victims == FRAGMENT_NODE:
         return fragmentation(room - asked, False) - fragmentation(room, False), 0.0
-    if rules.victims == TWO_POINTERS:
+    if rules.victims in (TWO_POINTERS, SINCE_START):
         window = fleet.nodes.size * fleet.nodes[0].size * SECONDS_OF_A_MONTH
         return float(room), 1e-4 * num_victims + 5.0 * lost / window
     return float(room), shares if rules.victims != TIGHTEST else 0.0
@@ -196,8 +206,8 @@ def _order_key(fleet: Fleet, job: int, now_s: float, rules: Rules) -> float:
         return -float(it.workers * it.milli)
     if rules.victims == SMALLEST_FIRST:
         return float(it.workers * it.milli)
-    if rules.victims == TWO_POINTERS:
-        return -lost_gpu_s(fleet, job, now_s)
+    if rules.victims in (TWO_POINTERS, SINCE_START):
+        return -_waste_gpu_s(fleet, job, now_s, rules)
     if rules.victims == CHEAPEST:
         return price(fleet, job, now_s, rules)
     return float(it.start_s)
@@ -208,7 +218,7 @@ def _choose_in_order(fleet: Fleet, node: int, count: int, missing: int, now_s: f
     """Mark victims one after another; False if all together free too little."""
     _sort(fleet, count, now_s, rules)
     found = fleet.scratch[0]
-    if rules.victims in (FEWEST, TWO_POINTERS):
+    if rules.victims in (FEWEST, TWO_POINTERS, SINCE_START):
         for place in range(count):
             fleet.jobs[found[place]].mark = CHOSEN
         if freed(fleet, node, CHOSEN) < missing:

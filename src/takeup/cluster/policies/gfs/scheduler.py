@@ -3,9 +3,11 @@
 Duan et al., ASPLOS 2026, the preemptive task scheduler. `GFS_PUBLISHED` is the scheduler as printed: victims on the
 tightest nodes, spot jobs only inside the quota. `GFS` goes further. Spot jobs beyond the quota run on idle GPUs
 without a promise, so that a cautious forecast leaves nothing idle; they are evicted first. Victims are looked
-for on all nodes and in all combinations. An evicted job waits a while before it runs without a promise again, costs
-more each time, and whoever waits for long goes first.
-`GFS_NOTICE` asks victims to save their work before they leave.
+for on all nodes and in all combinations. Whoever was evicted may run again at once where it fits, so that nobody waits
+beside idle GPUs, but costs more each time; whoever waits for long goes first. High-priority jobs are kept together.
+`GFS_NOTICE` asks victims to save their work before they leave. `GFS_ARTIFACT` is the released code, for comparison:
+blind to where evictions happened, work lost since the start and not since the last checkpoint, and one worker of a gang
+counted against the quota (its quota never learns from evictions either). Gangs stay whole here; there they did not.
 """
 
 from __future__ import annotations
@@ -15,13 +17,25 @@ from takeup.cluster.fleet.rules import (
     BY_SIZE,
     CHEAPEST,
     PACKED,
+    PACKED_BLIND,
+    SEPARATED,
+    SINCE_START,
     TIGHTEST,
     TRY_SMALLER,
     TWO_POINTERS,
     Rules,
 )
 
-__all__ = ["GFS", "GFS_NOTICE", "GFS_PUBLISHED", "GFS_SIMPLE_PLACE", "GFS_SIMPLE_PREEMPT"]
+__all__ = [
+    "GFS",
+    "GFS_ARTIFACT",
+    "GFS_NOTICE",
+    "GFS_PUBLISHED",
+    "GFS_PUBLISHED_SIMPLE_PLACE",
+    "GFS_PUBLISHED_SIMPLE_PREEMPT",
+    "GFS_SIMPLE_PLACE",
+    "GFS_SIMPLE_PREEMPT",
+]
 
 GFS_PUBLISHED = Rules(
     high_order=BY_SIZE,
@@ -32,10 +46,13 @@ GFS_PUBLISHED = Rules(
     victims=TWO_POINTERS,
     uses_quota=True,
 )
+GFS_ARTIFACT = GFS_PUBLISHED._replace(score=PACKED_BLIND, victims=SINCE_START, counts_workers=False)
+GFS_PUBLISHED_SIMPLE_PLACE = GFS_PUBLISHED._replace(score=BEST_FIT)
+GFS_PUBLISHED_SIMPLE_PREEMPT = GFS_PUBLISHED._replace(victims=TIGHTEST)
 GFS = GFS_PUBLISHED._replace(
+    score=SEPARATED,
     victims=CHEAPEST,
     opportunistic=True,
-    cool_down_s=600.0,
     max_evictions=3,
     ageing_s=6 * 3600.0,
     victim_price_gpu_s=7200.0,

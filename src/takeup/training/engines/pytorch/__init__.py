@@ -4,8 +4,11 @@
     adapter.py: the runtime of PyTorch            exchange.py: all measurements become one profile of integers
          │ operations      │ messages                  │
     stopwatch.py      arrivals.py     --------->  control.py: plan, and decide whether to switch
-                                                       │ schedule
-                                                  adaptive.py: AdaptiveSchedule, which users call
+                           │                           │ schedule, slow links
+       paths.py, way.py, delegate.py              adaptive.py: AdaptiveSchedule, which users call
+       how messages travel
+
+The folder lab/ trains with real ranks over links that are slow on purpose.
 
 Public names are loaded on first use; they need the package `torch`.
 """

@@ -6,12 +6,14 @@ iterations changes the schedule of a running job, if all ranks do it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from takeup.errors import BadInput, MissingEngine
 from takeup.training.engines.pytorch.arrivals import Arrivals
+from takeup.training.engines.pytorch.paths import Paths
 from takeup.training.engines.pytorch.stopwatch import Stopwatch
 from takeup.training.model import Kind, Schedule
 
@@ -20,11 +22,12 @@ INSTALL = "run pip install 'takeup[torch]'"
 
 try:
     import torch
+    import torch.distributed as dist
     from torch.distributed.pipelining.schedules import _Action, _ComputationType, _PipelineScheduleRuntime
 except ImportError as error:
     raise MissingEngine(f"the engine pytorch needs {NEEDED}; {INSTALL}") from error
 
-__all__ = ["Runtime", "actions_of", "check_version", "receive_first"]
+__all__ = ["Runtime", "actions_of", "check_version", "ranks_of", "receive_first"]
 
 INNER_NAMES = ("_maybe_compute_loss", "_prepare_schedule_with_comms", "_step_microbatches")
 
@@ -56,15 +59,41 @@ def receive_first(actions: list[_Action]) -> None:
     actions.sort(key=lambda action: action.computation_type not in RECEIVES)
 
 
+def ranks_of(stage: Any) -> list[int]:
+    """The ranks of all stages, as the whole job counts them."""
+    return [*dist.get_process_group_ranks(stage.group)]
+
+
+def activation_words(stage: int) -> str:
+    """What stage i waits for, from the stage before it."""
+    return f"what stage {stage - 1} sends to stage {stage}, the activations of micro-batch"
+
+
+def gradient_words(stage: int) -> str:
+    """What stage i waits for, from the stage behind it."""
+    return f"what stage {stage + 1} sends to stage {stage}, the gradients of micro-batch"
+
+
 class Runtime(_PipelineScheduleRuntime):
     """The runtime of PyTorch for one stage on each rank, with a stopwatch, and a schedule that can be changed."""
 
-    def __init__(self, stage: Any, num_microbatches: int, watch: Stopwatch, **options: Any) -> None:
+    def __init__(self, stage: Any, num_microbatches: int, watch: Stopwatch, timeout: timedelta, **options: Any) -> None:
         super().__init__([stage], num_microbatches, **options)  # type: ignore[no-untyped-call]
         self._watch = watch
-        self.fwd_recv_ops = Arrivals(partial(watch.note_arrival, 0))
-        self.bwd_recv_ops = Arrivals(partial(watch.note_arrival, 1))
+        number = stage.stage_index
+        self.fwd_recv_ops = Arrivals(partial(watch.note_arrival, 0), activation_words(number), timeout)
+        self.bwd_recv_ops = Arrivals(partial(watch.note_arrival, 1), gradient_words(number), timeout)
+        self._paths = Paths(stage, ranks_of(stage), (self.fwd_recv_ops, self.bwd_recv_ops), timeout)
         _time_stage(stage, watch)
+
+    def delegate(self, links: Collection[int]) -> None:
+        """From the next iteration on these links have delegates; both of their ranks must do so."""
+        self._paths.use(links)
+
+    @property
+    def failed(self) -> frozenset[int]:
+        """The links of this rank that failed, and whose messages delegates carry."""
+        return self._paths.failed
 
     def use(self, schedule: Schedule) -> None:
         """Follow this schedule from the next iteration on; all ranks must do so before the same iteration."""
@@ -77,6 +106,12 @@ class Runtime(_PipelineScheduleRuntime):
         self._prepare_schedule_with_comms(actions_of(schedule), format="compute_only")
         for actions in self.pipeline_order_with_comms.values():
             receive_first(actions)
+
+    def _step_microbatches(self, *arguments: Any, **named: Any) -> Any:
+        self._paths.begin()
+        result = super()._step_microbatches(*arguments, **named)
+        self._paths.flush()
+        return result
 
     def _maybe_compute_loss(self, stage: Any, *arguments: Any) -> None:
         compute = partial(super()._maybe_compute_loss, stage, *arguments)

@@ -2,18 +2,22 @@
 
 How it works. Every iteration is measured. Every few iterations the ranks agree on one profile, each plans for it, and
 if the plan promises enough, all switch before the next iteration. The gradients are the same under every schedule.
+Links that are slow get delegates. A rank that is silent for too long ends the job: nobody waits for ever.
 """
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from takeup.core.lazy import load
 from takeup.errors import BadInput
 from takeup.training.contract import Planner
-from takeup.training.engines.pytorch.adapter import Runtime
+from takeup.training.engines.pytorch.adapter import Runtime, ranks_of
 from takeup.training.engines.pytorch.control import Change, Control
+from takeup.training.engines.pytorch.delegate import private_group
 from takeup.training.engines.pytorch.exchange import Exchange, Links
 from takeup.training.engines.pytorch.stopwatch import Stopwatch
 from takeup.training.model import Profile, Schedule, Stage
@@ -21,6 +25,7 @@ from takeup.training.model import Profile, Schedule, Stage
 __all__ = ["AdaptiveSchedule"]
 
 TRIGGER = "takeup.training.policies.trigger"
+LONGEST_S = 1e6
 
 
 class AdaptiveSchedule:
@@ -28,10 +33,11 @@ class AdaptiveSchedule:
 
     Every `every` iterations `planner` is asked anew, and `rule` says what a change must promise. At most `max_live`
     micro-batches are held between their forward and their weight gradient. `split=False` is for modules whose backward
-    cannot be split into I and W. Other options go to PyTorch, such as `scale_grads`.
+    cannot be split into I and W. No message is waited for longer than `timeout_s`. Other options go to PyTorch, such
+    as `scale_grads`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  a drop-in, with options of its own by name
         self,
         stage: Any,
         n_microbatches: int,
@@ -41,10 +47,11 @@ class AdaptiveSchedule:
         every: int = 10,
         max_live: int | None = None,
         split: bool = True,
+        timeout_s: float = 600.0,
         rule: Any = None,
         **options: Any,
     ) -> None:
-        _check(stage, every)
+        _check(stage, every, timeout_s)
         rule = rule or load(f"{TRIGGER}:Rule")()
         blank = _blank(stage.num_stages, n_microbatches, max_live, split)
         start = _find("zb_h1" if split else "one_f_one_b").plan(blank).schedule
@@ -52,11 +59,15 @@ class AdaptiveSchedule:
         chosen.plan(blank)  # compiles what is compiled on first use, before others wait for this rank
         self._every = every
         self._watch = Stopwatch(n_microbatches)
-        self._runtime = Runtime(stage, n_microbatches, self._watch, loss_fn=loss_fn, **options)
+        timeout = timedelta(seconds=timeout_s)
+        self._runtime = Runtime(stage, n_microbatches, self._watch, timeout, loss_fn=loss_fn, **options)
         self._runtime.use(start)
         self._control = Control(start, chosen, blank, rule)
-        self._exchange = Exchange(stage.group, Links(partial(load(f"{TRIGGER}:link_delay_s"), rule)))
+        links = Links(partial(load(f"{TRIGGER}:link_delay_s"), rule))
+        self._exchange = Exchange(private_group(ranks_of(stage), timeout), links)
         self.num_steps = 0
+        self.pauses_s: list[float] = []
+        """How long this rank planned and switched, each time that ranks agreed."""
 
     @property
     def schedule(self) -> Schedule:
@@ -78,6 +89,16 @@ class AdaptiveSchedule:
         """When the planner changed the schedule, and why."""
         return tuple(self._control.changes)
 
+    @property
+    def delegated(self) -> frozenset[int]:
+        """The links that have delegates in the next iteration."""
+        return self._control.slow
+
+    @property
+    def failed(self) -> frozenset[int]:
+        """The links of this rank whose connection broke; delegates carry their messages."""
+        return self._runtime.failed
+
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """One iteration, as `step` of PyTorch's schedules; afterwards, if it is time, ranks agree on how to go on."""
         self._watch.clear()
@@ -94,8 +115,11 @@ class AdaptiveSchedule:
 
     def _adapt(self) -> None:
         shared = self._exchange.agree(self.version, self._watch.measured())
-        if self._control.consider(self.num_steps, shared):
+        start = time.perf_counter()
+        if self._control.consider(self.num_steps, shared, self._exchange.same):
             self._runtime.use(self.schedule)
+        self._runtime.delegate(self.delegated)
+        self.pauses_s.append(time.perf_counter() - start)
 
 
 def _find(planner: str | Planner) -> Planner:
@@ -110,7 +134,9 @@ def _blank(num_stages: int, num_microbatches: int, max_live: int | None, split: 
     return Profile((stage,) * num_stages, links, num_microbatches, can_split=split)
 
 
-def _check(stage: Any, every: int) -> None:
+def _check(stage: Any, every: int, timeout_s: float) -> None:
+    if not 0 < timeout_s < LONGEST_S:
+        raise BadInput(f"timeout_s is {timeout_s:g}; give seconds above 0 and below {LONGEST_S:g}")
     if every < 1:
         raise BadInput(f"every is {every}; give the number of iterations from one plan to the next, at least 1")
     if stage.device.type != "cpu":
@@ -122,3 +148,5 @@ def _check(stage: Any, every: int) -> None:
         raise BadInput(
             f"found {stage.num_stages} stages on {stage.group_size} ranks; adaptive schedules need one on each rank"
         )
+    if stage.stage_index != stage.group_rank:
+        raise BadInput(f"stage {stage.stage_index} is on rank {stage.group_rank} of its group; place stages in order")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +16,11 @@ from takeup.training.contract import Planner
 from takeup.training.model import Link, Plan, Profile, Schedule, Stage
 from takeup.training.timing import timeline_of
 
-__all__ = ["Change", "Control", "profile_of"]
+__all__ = ["Change", "Control", "Proposal", "profile_of"]
 
 Ints = npt.NDArray[np.int64]
 NANO = 1e-9
+LOG = logging.getLogger("takeup.training")
 TRIGGER = "takeup.training.policies.trigger"
 
 
@@ -30,6 +34,22 @@ class Change:
     expected_s: float
 
 
+class Proposal(NamedTuple):
+    """What a rank would do next: plan for this profile, with delegates on these links, and another plan or none."""
+
+    profile: Profile
+    slow: frozenset[int]
+    after: Any
+    plan: Plan | None = None
+    reason: str = ""
+
+    @property
+    def number(self) -> int:
+        """Above zero, and the same for the same proposal."""
+        orders = () if self.plan is None else [order.tobytes() for order in self.plan.schedule.codes]
+        return 1 + crc32(b"".join(orders), crc32(bytes(sorted(self.slow)), self.after.version))
+
+
 class Control:
     """The schedule in use, its version, and whether a new one is worth a change.
 
@@ -39,10 +59,12 @@ class Control:
     def __init__(self, start: Schedule, planner: Planner, blank: Profile, rule: Any) -> None:
         self.schedule = start
         self.profile = blank
+        self.slow: frozenset[int] = frozenset()
         self.changes: list[Change] = []
         self._planner = planner
         self._rule = rule
         self._decide = load(f"{TRIGGER}:decide")
+        self._slow_links = load(f"{TRIGGER}:slow_links")
         self._now = load(f"{TRIGGER}:Situation")(0, 0.0)  # nothing is expected of a schedule made without measuring
 
     @property
@@ -55,20 +77,34 @@ class Control:
         self._now = replace(self._now, version=self.version + 1, expected_s=0.0, num_better=0)
         self.schedule = schedule
 
-    def consider(self, iteration: int, shared: Ints) -> bool:
-        """Whether the schedule is another one now, given what all ranks measured."""
-        self.profile = profile_of(shared, self.profile)
-        candidate = self._planner.plan(self.profile)
-        current_s = timeline_of(self.schedule, self.profile).iteration_s
-        decision = self._decide(self._rule, self._now, current_s, candidate.iteration_s)
-        self._now = decision.after
-        if decision.switch:
-            self._switch(iteration, candidate, decision.reason)
-        return bool(decision.switch)
+    def consider(self, iteration: int, shared: Ints, same: Callable[[int], bool] = bool) -> bool:
+        """Whether the schedule is another one now, given what all ranks measured.
 
-    def _switch(self, iteration: int, plan: Plan, reason: str) -> None:
-        self.schedule = plan.schedule
-        self.changes.append(Change(iteration, self.version, reason, plan.iteration_s))
+        `same` tells whether all ranks say the same number; if they plan differently, all stay with what they have.
+        """
+        proposal = self._propose(shared)
+        if not same(proposal.number):
+            LOG.warning("after iteration %d ranks planned differently; all keep the schedule they have", iteration)
+            return False
+        self.profile, self.slow, self._now = proposal.profile, proposal.slow, proposal.after
+        if proposal.plan is not None:
+            self.schedule = proposal.plan.schedule
+            self.changes.append(Change(iteration, self.version, proposal.reason, proposal.plan.iteration_s))
+        return proposal.plan is not None
+
+    def _propose(self, shared: Ints) -> Proposal:
+        """What this rank would do; if planning fails, nothing."""
+        try:
+            profile = profile_of(shared, self.profile)
+            candidate = self._planner.plan(profile)
+            current_s = timeline_of(self.schedule, profile).iteration_s
+            decision = self._decide(self._rule, self._now, current_s, candidate.iteration_s)
+            slow = self._slow_links(self._rule, profile, self.slow)
+        except Exception:
+            LOG.exception("planning failed; the schedule stays as it is")
+            return Proposal(self.profile, self.slow, self._now)
+        plan = candidate if decision.switch else None
+        return Proposal(profile, slow, decision.after, plan, decision.reason)
 
 
 def profile_of(shared: Ints, blank: Profile) -> Profile:

@@ -1,13 +1,15 @@
 """All ranks agree on one profile, as whole nanoseconds, so that each computes the same plan from it.
 
 The first rank gathers what all ranks measured, makes a profile of it and sends that to all. Delays of links come from
-messages that training sends anyway: when the sender handed one over, when the receiver could use it.
+messages that training sends anyway: when the sender handed one over, when the receiver could use it. Before ranks
+switch, each tells the others what it would switch to, and only if it is the same for all, they do.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,7 @@ import torch.distributed as dist
 
 from takeup.core.lazy import load
 from takeup.errors import TakeupError
+from takeup.training.engines.pytorch.arrivals import first_words
 from takeup.training.engines.pytorch.stopwatch import NUM_TIMES
 from takeup.training.model import Link
 
@@ -45,9 +48,9 @@ class Links:
 
 
 class Exchange:
-    """Speaks to the other ranks of a pipeline; all of them must call at the same time."""
+    """Speaks to the other ranks of a pipeline; all of them must call at the same time, each within the timeout."""
 
-    def __init__(self, group: dist.ProcessGroup | None, links: Links) -> None:
+    def __init__(self, group: dist.ProcessGroup, links: Links) -> None:
         self._group = group
         self._links = links
         self._num_ranks = dist.get_world_size(group)
@@ -55,6 +58,17 @@ class Exchange:
 
     def agree(self, version: int, measured: Ints) -> Ints:
         """F, I and W of every stage, then latency and service of every link; fails if ranks follow other versions."""
+        with _spoken("to agree on a profile"):
+            return self._agree(version, measured)
+
+    def same(self, number: int) -> bool:
+        """Whether all ranks say the same number."""
+        both = torch.tensor([number, -number])
+        with _spoken("to switch to another schedule"):
+            dist.all_reduce(both, dist.ReduceOp.MAX, group=self._group)
+        return bool(both[0] == -both[1])
+
+    def _agree(self, version: int, measured: Ints) -> Ints:
         rows = self._gather(measured)
         num_links = self._num_ranks - 1
         shared = np.zeros(1 + NUM_TIMES * self._num_ranks + 2 * num_links, np.int64)
@@ -76,6 +90,18 @@ class Exchange:
         rows = [torch.empty_like(message) for _ in range(self._num_ranks)] if self._rank == 0 else None
         dist.gather(message, rows, group=self._group, group_dst=0)
         return None if rows is None else np.stack([row.numpy() for row in rows])
+
+
+@contextmanager
+def _spoken(why: str) -> Iterator[None]:
+    """Say what failed if another rank does not answer."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise TakeupError(
+            f"ranks met {why}, and one did not answer in time or is gone; the schedule stays as it was; "
+            f"look which rank failed, and start the job again ({first_words(error)})"
+        ) from error
 
 
 def links_of(rows: Ints) -> list[Link]:

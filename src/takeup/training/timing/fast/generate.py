@@ -45,13 +45,19 @@ class Limits(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What a run needs: arrivals by direction, stage and micro-batch, counts by kind and stage, the state of ranks."""
+    """What a run needs: arrivals by direction, stage and micro-batch, counts by kind and stage, the state of ranks.
+
+    `left` is all that a rank has still to compute, `due` what of it comes before its last gradient leaves, and `home`
+    how long that gradient then takes to the end of the iteration, at least.
+    """
 
     arrival: Ints
     done: Ints
     free: Ints
     wake: Ints
     left: Ints
+    due: Ints
+    home: Ints
     reserved: Ints
     codes: Ints
     num_codes: Ints
@@ -72,10 +78,25 @@ def make_room(course: Course) -> Room:
         np.empty(num_ranks, np.int64),
         np.empty(num_ranks, np.int64),
         np.empty(num_ranks, np.int64),
+        _ways_home(course),
+        np.empty(num_ranks, np.int64),
         np.empty((num_ranks, 3 * count * most), np.int64),
         np.empty(num_ranks, np.int64),
         free_wires(course),
     )
+
+
+@inner
+def _ways_home(course: Course) -> Ints:
+    """From the last gradient of every rank to the end of the iteration; zeros if a rank has several stages."""
+    num_ranks, (_, num_stages, count) = course.first.size - 1, course.lasts.shape
+    home = np.zeros(num_ranks, np.int64)
+    if num_ranks == num_stages:
+        home[0] = course.lasts[2, 0, count - 1] + course.tail[0]
+        for stage in range(1, num_stages):
+            hop = course.service[stage - 1, count - 1] + course.latency[stage - 1]
+            home[stage] = hop + course.lasts[1, stage - 1, count - 1] + home[stage - 1]
+    return home
 
 
 @bare
@@ -86,6 +107,10 @@ def _reset(course: Course, room: Room) -> None:
     room.free[:] = 0
     for rank in range(room.left.size):
         room.left[rank] = course.work[rank]
+        room.due[rank] = 0
+    for stage in range(course.rank_of.size):
+        for microbatch in range(course.lasts.shape[2]):
+            room.due[course.rank_of[stage]] += course.lasts[0, stage, microbatch] + course.lasts[1, stage, microbatch]
     room.reserved[:] = 0
     room.num_codes[:] = 0
     room.wires.free[:] = 0
@@ -152,7 +177,7 @@ def generate(course: Course, limits: Limits, limit: int, room: Room) -> int:
             if room.wake[other] < room.wake[rank]:
                 rank = other
         now = room.wake[rank]
-        if now + room.left[rank] >= limit:
+        if now + room.left[rank] >= limit or (room.due[rank] > 0 and now + room.due[rank] + room.home[rank] >= limit):
             return limit
         kind, stage = _choose(course, room, limits, rank, now)
         microbatch = room.done[kind, stage]
@@ -160,6 +185,8 @@ def generate(course: Course, limits: Limits, limit: int, room: Room) -> int:
         lasts = course.lasts[kind, stage, microbatch]
         end = now + lasts
         room.left[rank] -= lasts
+        if kind != 2:
+            room.due[rank] -= lasts
         room.codes[rank, room.num_codes[rank]] = (stage * count + microbatch) * 4 + kind
         room.num_codes[rank] += 1
         whole = max(whole, end + course.tail[stage])

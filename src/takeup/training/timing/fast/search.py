@@ -3,7 +3,7 @@
 First all stages may have as many micro-batches under way as they warm up with, and a few more. Then come single moves:
 one stage warms up more or less, alone or together with all stages before it, so that the slack towards the next stage
 changes and no other; or it may have more or fewer micro-batches under way. What helps is kept and tried again. The
-search ends when no move helps, when the bound is reached, or when it has tried enough.
+search ends when no move helps, when the bound is as good as reached, or when it has tried enough.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ __all__ = ["search", "smallest_caps"]
 Ints = npt.NDArray[np.int64]
 NUM_MOVES = 7
 MOST_EXTRA = 9
+GOOD_ENOUGH = 1000  # a gap of one part in so many is not worth another order
+FEW_OPERATIONS = 30_000  # a search of so many takes a millisecond or two
+WHOLE_ORDERS = 36  # and this many whole orders are made of any pipeline, if it takes them
 
 
 @bare
@@ -50,26 +53,30 @@ def search(course: Course, limits: Limits, bound: int, most: int, codes: Ints) -
     """Improve `limits` in place; the best order into `codes`, its time, and how many orders were made."""
     room = make_room(course)
     best = generate(course, limits, NEVER, room)
+    bound += bound // GOOD_ENOUGH
     codes[:] = room.codes
     trial = Limits(limits.warmup.copy(), limits.flights.copy(), limits.caps)
     evaluations, since_better, turn = 1, 0, 0
     num_stages = limits.warmup.size
+    left = max(FEW_OPERATIONS, WHOLE_ORDERS * 3 * num_stages * course.lasts.shape[2])
     for extra in range(MOST_EXTRA):
-        if best <= bound or evaluations >= most:
+        if best <= bound or evaluations >= most or left <= 0:
             break
         for stage in range(num_stages):
             trial.flights[stage] = min(course.lasts.shape[2], limits.warmup[stage] + extra)
         found = generate(course, trial, best, room)
         evaluations += 1
+        left -= room.num_codes.sum()
         if found < best:
             best = found
             limits.flights[:] = trial.flights
             codes[:] = room.codes
-    while best > bound and evaluations < most and since_better < NUM_MOVES * num_stages:
+    while best > bound and evaluations < most and left > 0 and since_better < NUM_MOVES * num_stages:
         found = NEVER
         if _move(course, limits, num_stages - 1 - turn // NUM_MOVES % num_stages, turn % NUM_MOVES, trial):
             found = generate(course, trial, best, room)
             evaluations += 1
+            left -= room.num_codes.sum()
         if found < best:
             best, since_better = found, 0
             limits.warmup[:] = trial.warmup

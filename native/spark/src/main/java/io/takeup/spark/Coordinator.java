@@ -170,7 +170,7 @@ final class Coordinator {
         open(groups);
         open(future.bind(bindings(graph)));
         remember(job, groups);
-        expect(graph, position - start[0]);
+        expect(graph, groups, start[0]);
     }
 
     synchronized void taskEnded(int stageId, int partition, String executor) {
@@ -263,19 +263,29 @@ final class Coordinator {
     }
 
     /** Without a profile to trust, the next readers are guessed from the jobs so far. */
-    private void expect(JobGraph graph, double jobBytes) {
+    private void expect(JobGraph graph, List<GroupTable.Group> groups, double start) {
+        double jobBytes = position - start;
         Set<Long> madeNow = new HashSet<>();
-        Set<Integer> read = new HashSet<>();
-        for (JobGraph.Task task : graph.tasks) {
-            new Naming().reads(task.blocks, madeNow).forEach(block -> read.add(Keys.rdd(block)));
+        Map<Integer, Expectations.Reading> readings = new HashMap<>();
+        for (GroupTable.Group group : groups) {
+            double where = (group.position - start) / Math.max(1, jobBytes);
+            for (long block : new Naming().reads(group.blocks, madeNow)) {
+                Expectations.Reading begun = readings.get(Keys.rdd(block));
+                Expectations.Reading first = new Expectations.Reading(where, where, group.stage);
+                readings.put(Keys.rdd(block), begun == null ? first : begun.and(where, group.stage));
+            }
         }
-        Set<Integer> made = new HashSet<>();
-        madeNow.forEach(block -> made.add(Keys.rdd(block)));
+        Set<Integer> touched = new HashSet<>(readings.keySet());
+        madeNow.forEach(block -> touched.add(Keys.rdd(block)));
         graph.persisted.forEach((rdd, facts) -> {
-            if (read.contains(rdd) || made.contains(rdd)) {
-                expectations.seen(rdd, facts.numPartitions, read.contains(rdd));
+            if (touched.contains(rdd)) {
+                expectations.seen(rdd, signatures.kind(rdd), facts.numPartitions, readings.get(rdd));
             }
         });
+        announce(jobBytes);
+    }
+
+    private void announce(double jobBytes) {
         for (Object[] message : expectations.announce(position, jobBytes, stage)) {
             if (!policy.isStock() && !future.isTrusted()) {
                 Messages.forEachExpected(message, (block, where, when) -> {

@@ -71,17 +71,26 @@ final class DriverHalf implements DriverPlugin {
         return Map.of(Settings.POLICY, policy.toString());
     }
 
+    /** For Spark's own metrics system: what only the driver knows, and the sums over all executors. */
     @Override
     public void registerMetrics(String application, PluginContext plugin) {
         if (coordinator != null) {
-            Map<String, Gauge<Long>> gauges = Map.of(
+            Map<String, Gauge<Long>> gauges = new TreeMap<>(Map.of(
                     "accesses", () -> coordinator.hits.accesses,
                     "hits", () -> coordinator.hits.hits,
                     "effective_hits", () -> coordinator.hits.effectiveHits,
                     "recomputed_blocks", () -> coordinator.hits.madeAgain,
-                    "broadcasts", () -> coordinator.numBroadcasts);
+                    "broadcasts", () -> coordinator.numBroadcasts));
+            for (int counter = 0; counter < Counters.NAMES.length; counter++) {
+                int which = counter;
+                gauges.put("executors_" + Counters.NAMES[counter], () -> sumOverExecutors(which));
+            }
             gauges.forEach(plugin.metricRegistry()::register);
         }
+    }
+
+    private long sumOverExecutors(int counter) {
+        return executors.values().stream().mapToLong(values -> values[counter]).sum();
     }
 
     private Profile readProfile() {
@@ -205,17 +214,15 @@ final class DriverHalf implements DriverPlugin {
     }
 
     private void addExecutorCounts(ObjectNode root) {
-        long[] sums = new long[Counters.NAMES.length];
         ObjectNode each = new ObjectMapper().createObjectNode();
         new TreeMap<>(executors).forEach((executor, values) -> {
             ObjectNode counts = each.putObject(executor);
-            for (int counter = 0; counter < sums.length; counter++) {
+            for (int counter = 0; counter < values.length; counter++) {
                 counts.put(Counters.NAMES[counter], values[counter]);
-                sums[counter] += values[counter];
             }
         });
-        for (int counter = 0; counter < sums.length; counter++) {
-            root.put(Counters.NAMES[counter], sums[counter]);
+        for (int counter = 0; counter < Counters.NAMES.length; counter++) {
+            root.put(Counters.NAMES[counter], sumOverExecutors(counter));
         }
         root.set("executors", each);
     }

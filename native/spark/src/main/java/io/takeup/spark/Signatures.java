@@ -15,6 +15,7 @@ import org.apache.spark.storage.RDDInfo;
  */
 final class Signatures {
     private final Map<Integer, String> known = new HashMap<>();
+    private final Map<Integer, String> kinds = new HashMap<>();
     private final Map<String, Integer> occurrences = new HashMap<>();
 
     /** Sign the RDDs of a job in the order of their numbers: parents have smaller ones. */
@@ -22,6 +23,7 @@ final class Signatures {
         for (RDDInfo info : new TreeMap<>(rdds).values()) {
             if (!known.containsKey(info.id())) {
                 known.put(info.id(), sign(info));
+                kinds.put(info.id(), kind(info));
             }
         }
     }
@@ -29,6 +31,11 @@ final class Signatures {
     /** Null for an RDD that was in no job. */
     String of(int rdd) {
         return known.get(rdd);
+    }
+
+    /** What RDDs have in common that a loop makes in every round: operator, call site and number of partitions. */
+    String kind(int rdd) {
+        return kinds.getOrDefault(rdd, "rdd " + rdd);
     }
 
     /** The signature of a job that ends with this RDD. */
@@ -41,9 +48,11 @@ final class Signatures {
         for (Object parent : Scala.items(info, "parentIds")) {
             parents.add(known.getOrDefault((Integer) parent, ""));
         }
-        String text = String.join(
-                "|", info.name(), info.callSite(), String.valueOf(info.numPartitions()), String.join(",", parents));
-        return numbered(hash(text));
+        return numbered(hash(kind(info) + "|" + String.join(",", parents)));
+    }
+
+    private static String kind(RDDInfo info) {
+        return String.join("|", info.name(), info.callSite(), String.valueOf(info.numPartitions()));
     }
 
     private String numbered(String name) {

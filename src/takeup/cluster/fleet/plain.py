@@ -1,4 +1,7 @@
-"""The scheduling pass in plain Python: slow, whole GPUs only, and without any array. The kernels must agree with it."""
+"""The scheduling pass in plain Python: slow, whole GPUs only, and without any array.
+
+This is what the kernels must agree with, and what they are measured against.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from itertools import product
 from takeup.cluster.fleet import rules as rule
 from takeup.cluster.fleet.rules import Rules
 from takeup.cluster.model import Grade, Job, Kind, Run, State
+
+__all__ = ["PlainPass"]
 
 Event = tuple[str, str, tuple[str, ...] | str]
 
@@ -59,6 +64,7 @@ class PlainPass:
         return self.log
 
     def key(self, job: Job, order: int) -> tuple[float, ...]:
+        """Where a job stands in a queue of this order."""
         if order == rule.BY_ARRIVAL:
             return (self.number[job.id],)
         return (-job.gpus_per_worker, job.num_workers if job.kind == Kind.SPOT else 0, self.number[job.id])
@@ -70,6 +76,7 @@ class PlainPass:
                 return
 
     def start(self, job: Job) -> bool:
+        """Run a job if it can be done; the log says where."""
         grade = Grade.HIGH if job.kind == Kind.HIGH else self.terms(job)
         if grade is None:
             return False
@@ -84,19 +91,23 @@ class PlainPass:
         return True
 
     def terms(self, job: Job) -> Grade | None:
+        """On which terms a spot job may run; None if on none."""
         if not self.rules.uses_quota:
             return Grade.OPPORTUNISTIC
-        held = sum(run.job.num_gpus for run in self.runs.values() if run.grade == Grade.GUARANTEED)
-        if held + job.num_gpus <= self.quota_gpus and (job.guarantee_h > 0 or not self.rules.opportunistic):
+        promised = [job, *(run.job for run in self.runs.values() if run.grade == Grade.GUARANTEED)]
+        held = sum(it.num_gpus if self.rules.counts_workers else it.gpus_per_worker for it in promised)
+        if held <= self.quota_gpus and (job.guarantee_h > 0 or not self.rules.opportunistic):
             return Grade.GUARANTEED
         cooled = not self.evicted[job.id] or self.now_s - self.since_s[job.id] >= self.rules.cool_down_s
         return Grade.OPPORTUNISTIC if self.rules.opportunistic and cooled else None
 
     def held(self, node: str, kind: Kind | None = None) -> int:
+        """GPUs of a node that jobs hold, of one kind or of all."""
         chosen = (run for run in self.runs.values() if kind is None or run.job.kind == kind)
         return int(sum(run.nodes.count(node) * run.job.gpus_per_worker for run in chosen))
 
     def place(self, job: Job) -> tuple[str, ...] | None:
+        """Nodes with idle GPUs for all workers; None if there are too few."""
         taken: dict[str, int] = dict.fromkeys(self.sizes, 0)
         nodes: list[str] = []
         asked = int(job.gpus_per_worker)
@@ -111,15 +122,20 @@ class PlainPass:
         return tuple(nodes)
 
     def score(self, job: Job, node: str, idle: int, taken: int) -> float:
+        """How a node is judged; the lowest is taken."""
         asked = int(job.gpus_per_worker)
         if self.rules.score == rule.BEST_FIT:
             return idle
-        if self.rules.score == rule.PACKED:
+        if self.rules.score == rule.SEPARATED:
+            room = self.sizes[node] - self.held(node, Kind.HIGH)
+            return 100 * (room - taken) + idle if job.kind == Kind.HIGH else 100 * idle - room
+        if self.rules.score in (rule.PACKED, rule.PACKED_BLIND):
             return 100 * (idle + 1) - self.held(node, job.kind) - taken
         artifact = self.rules.score == rule.FRAGMENT_ARTIFACT
         return fragments(idle - asked, artifact) - fragments(idle, artifact)
 
     def make_room(self, job: Job) -> tuple[str, ...] | None:
+        """Nodes for all workers after evictions; None if that cannot be done."""
         plan = self.newest(job) if self.rules.victims == rule.NEWEST else self.node_by_node(job)
         if plan is None:
             return None
@@ -131,16 +147,19 @@ class PlainPass:
         return tuple(plan.nodes)
 
     def idle(self, node: str, plan: Plan, asked: int) -> int:
+        """GPUs of a node that a plan may still use."""
         staying = [run for name, run in self.runs.items() if name not in plan.victims]
         used = sum(run.nodes.count(node) * run.job.gpus_per_worker for run in staying)
         return int(self.sizes[node] - used - plan.nodes.count(node) * asked)
 
     def evictable(self, plan: Plan) -> list[str]:
+        """Spot jobs that may leave and have not been asked to."""
         spot = [name for name, run in self.runs.items() if run.job.kind == Kind.SPOT and name not in plan.victims]
         old = [name for name in spot if self.now_s - self.runs[name].start_s >= self.rules.min_runtime_s]
         return sorted(old, key=self.number.__getitem__)
 
     def node_by_node(self, job: Job) -> Plan | None:
+        """Worker after worker on the node where it costs least."""
         plan, asked = Plan(), int(job.gpus_per_worker)
         for _ in range(job.num_workers):
             choices = [(*self.choose(node, asked, plan), node) for node in self.sizes]
@@ -155,16 +174,19 @@ class PlainPass:
         return plan
 
     def fits(self, job: Job, plan: Plan) -> bool:
+        """Whether a plan has room for all workers."""
         asked = int(job.gpus_per_worker)
         return sum(max(0, self.idle(node, plan, asked)) // asked for node in self.sizes) >= job.num_workers
 
     def seat_tightly(self, job: Job, plan: Plan) -> None:
+        """All workers on the tightest nodes."""
         asked = int(job.gpus_per_worker)
         for _ in range(job.num_workers):
             idle = {node: self.idle(node, plan, asked) for node in self.sizes}
             plan.nodes.append(min((node for node in idle if idle[node] >= asked), key=idle.__getitem__))
 
     def spare_unneeded(self, job: Job, plan: Plan) -> None:
+        """Let those stay whom later victims made superfluous, the dearest first."""
         kept, plan.nodes = plan.nodes, []
         before = len(plan.victims)
         self.put_back(job, plan, sorted(plan.victims, key=lambda name: (-self.price(name), self.number[name])))
@@ -174,12 +196,14 @@ class PlainPass:
             self.seat_tightly(job, plan)
 
     def put_back(self, job: Job, plan: Plan, names: list[str]) -> None:
+        """Let jobs stay, one after the other, if the rest frees enough."""
         for name in names:
             plan.victims.discard(name)
             if not self.fits(job, plan):
                 plan.victims.add(name)
 
     def choose(self, node: str, asked: int, plan: Plan) -> tuple[tuple[float, float] | None, set[str]]:
+        """Who leaves a node, and its two prices; no prices if it cannot be done."""
         here = [name for name in self.evictable(plan) if node in self.runs[name].nodes]
         idle = self.idle(node, plan, asked)
         room = self.sizes[node] - self.held(node, Kind.HIGH) - plan.nodes.count(node) * asked
@@ -193,22 +217,34 @@ class PlainPass:
         return self.prices(victims, room, asked), victims
 
     def gpus(self, names: set[str], node: str) -> int:
+        """GPUs that jobs hold on a node."""
         return int(sum(self.runs[n].nodes.count(node) * self.runs[n].job.gpus_per_worker for n in names))
 
     def lost(self, name: str) -> float:
+        """GPU-seconds that are gone if a job stops now."""
         return self.runs[name].job.num_gpus * (self.now_s - self.runs[name].saved_s)
 
+    def waste(self, name: str) -> float:
+        """What the two pointers think is lost."""
+        run = self.runs[name]
+        if self.rules.victims == rule.SINCE_START:
+            return run.job.num_gpus * (self.now_s - run.start_s)
+        return self.lost(name)
+
     def price(self, name: str) -> float:
+        """What the eviction of a job costs."""
         run = self.runs[name]
         restart_s = 40 if run.job.num_gpus <= 8 else 60
         cost = self.lost(name) + restart_s * run.job.num_gpus + self.rules.victim_price_gpu_s
         cost *= 1 + self.rules.repeat_price_share * run.num_evictions
-        cost += 1e12 if run.grade == Grade.GUARANTEED else 0
+        is_promised = run.grade == Grade.GUARANTEED and self.now_s - run.start_s < 3600 * run.job.guarantee_h
+        cost += 1e12 if is_promised else 0
         return cost + (1e9 if run.num_evictions >= self.rules.max_evictions else 0)
 
     def cheapest(
         self, node: str, here: list[str], idle: int, asked: int, room: int
     ) -> tuple[tuple[float, float] | None, set[str]]:
+        """The cheapest subset of those who are here."""
         best: tuple[float, set[str]] | None = None
         before = self.rules.fragment_price_gpu_s * fragments(max(idle, 0))
         for bits in product((0, 1), repeat=len(here)):
@@ -222,11 +258,12 @@ class PlainPass:
         return (None, set()) if best is None else ((best[0], float(room)), best[1])
 
     def in_order(self, node: str, here: list[str], missing: int) -> set[str] | None:
+        """Victims one after another, in the order of the rule; None if all free too little."""
         if self.gpus(set(here), node) < missing:
             return None
         run, how = self.runs, self.rules.victims
-        if how == rule.TWO_POINTERS:
-            return self.two_pointers(node, sorted(here, key=lambda name: -self.lost(name)), missing)
+        if how in (rule.TWO_POINTERS, rule.SINCE_START):
+            return self.two_pointers(node, sorted(here, key=lambda name: -self.waste(name)), missing)
         if how == rule.FEWEST:
             chosen = set(here)
             for name in sorted(here, key=lambda name: run[name].start_s):
@@ -255,20 +292,22 @@ class PlainPass:
         return victims
 
     def prices(self, victims: set[str], room: int, asked: int) -> tuple[float, float]:
+        """By what nodes are compared, first and second."""
         how = self.rules.victims
         if how == rule.FEWEST:
             earliest_s = min((self.runs[name].start_s for name in victims), default=float("inf"))
             return len(victims), -earliest_s
         if how == rule.FRAGMENT_NODE:
             return fragments(room - asked) - fragments(room), 0
-        if how == rule.TWO_POINTERS:
+        if how in (rule.TWO_POINTERS, rule.SINCE_START):
             window = len(self.sizes) * next(iter(self.state.nodes)).num_gpus * 744 * 3600
-            lost = sum(self.lost(name) for name in sorted(victims, key=self.number.__getitem__))
+            lost = sum(self.waste(name) for name in sorted(victims, key=self.number.__getitem__))
             return room, 1e-4 * len(victims) + 5 * lost / window
         shares = sum(1 / self.runs[name].job.num_workers for name in victims)
         return room, 0 if how == rule.TIGHTEST else shares
 
     def newest(self, job: Job) -> Plan | None:
+        """Who started last leaves first, until the gang fits; then put back who is not needed."""
         plan = Plan()
         order = sorted(self.evictable(plan), key=lambda name: -self.runs[name].start_s)
         for name in order:

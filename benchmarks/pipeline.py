@@ -1,0 +1,208 @@
+"""Real pipelines with slow links: `python benchmarks/pipeline.py [--part latency,healthy] [--json]`.
+
+Four processes of PyTorch over Gloo train a small transformer whose operations take 20 ms each; messages over slow links
+leave later. Stock 1F1B, stock ZB-H1 and the adaptive schedule, each predicted by the simulator from one healthy run and
+then measured. `--out FOLDER` writes a dated result. Wants a machine with nothing else to do. Exit code 1 if a bar is
+missed.
+"""
+
+from __future__ import annotations
+
+import one_thread  # noqa: F401  before numpy
+
+# isort: split
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import fmean, median
+
+import numpy as np
+from dated import options_of, publish, versions
+
+from takeup.core.progress import progress
+from takeup.core.report import Check, Column, Report, Table
+from takeup.training.engines.pytorch.lab import Trial, run_trials
+from takeup.training.experiment.lab import ADAPTIVE, STOCK_1F1B, STOCK_ZB, measure
+from takeup.training.model import Link, Profile
+from takeup.training.policies import find_policy
+from takeup.training.report import LabRow
+from takeup.training.traces import random_profile
+
+SEED = 1
+NUM_STAGES, NUM_MICROBATCHES, OP_S = 4, 12, 0.020
+SLOW_LINKS, DELAYS = ((2,), (0,), (0, 2)), (1, 2, 3)
+SYSTEMS = (STOCK_1F1B, STOCK_ZB, ADAPTIVE)
+NUM_ITERATIONS, NUM_HEALTHY, NUM_PLANNED = 7, 21, 200
+ERROR_BAR, OVER_1F1B_BAR, OVER_ZB_BAR, HEALTHY_BAR = 5.0, 1.2, 1.15, 2.0
+SWAP_BAR_MS, MEASURING_BAR, GRADIENT_BAR, PLAN_BAR_MS = 5.0, 0.5, 1e-6, 2.0
+Part = tuple[Table, list[Check]]
+
+
+def truth(link: Link, numbers: Sequence[int]) -> Profile:
+    """The pipeline of all runs, with this link in some places."""
+    return Profile.uniform(NUM_STAGES, NUM_MICROBATCHES, OP_S, dict.fromkeys(numbers, link))
+
+
+# Slow links -----------------------------------------------------------------------------------------------------------
+
+
+def latency(tick: Callable[[], object]) -> Part:
+    """Every message over some links is late; any number may be under way."""
+    return slow_part("latency", [truth(Link(n * OP_S), where) for where in SLOW_LINKS for n in DELAYS], tick)
+
+
+def bandwidth(tick: Callable[[], object]) -> Part:
+    """Some links serve one message at a time."""
+    return slow_part("bandwidth", [truth(Link(0.0, n * OP_S), where) for where in SLOW_LINKS for n in DELAYS], tick)
+
+
+def one_queue(tick: Callable[[], object]) -> Part:
+    """Compute waits behind slow sends, as on a device with one hardware queue, unless a delegate sends."""
+    truths = [replace(truth(Link(n * OP_S), (2,)), max_sends=1) for n in DELAYS]
+    return slow_part("one queue", truths, tick)
+
+
+def slow_part(name: str, truths: Sequence[Profile], tick: Callable[[], object]) -> Part:
+    """All systems on all pipelines, and the bars for slow links."""
+    rows = measure(truths, SYSTEMS, NUM_ITERATIONS, tick)
+    triples = [rows[i : i + len(SYSTEMS)] for i in range(0, len(rows), len(SYSTEMS))]
+    errors = [100 * abs(row.error_share) for row in rows]
+    pauses_ms = [1e3 * row.pause_s for row in rows if row.pause_s is not None]
+    checks = [
+        Check.at_most(f"{name}: error of predictions, mean of {len(rows)}", fmean(errors), ERROR_BAR, unit="%"),
+        Check.at_least(f"{name}: faster than stock 1F1B, least", least(triples, 0), OVER_1F1B_BAR, unit="x"),
+        Check.at_least(f"{name}: faster than stock ZB-H1, least", least(triples, 1), OVER_ZB_BAR, unit="x"),
+        Check.at_most(f"{name}: hot swap with planning, median", median(pauses_ms), SWAP_BAR_MS, unit="ms"),
+        Check.at_most(f"{name}: gradients, relative error", max(row.gradient_error for row in rows), GRADIENT_BAR),
+    ]
+    return rows_table(f"Slow links: {name}", triples), checks
+
+
+def least(triples: Sequence[Sequence[LabRow]], number: int) -> float:
+    """By how much the adaptive schedule is faster than another one, where that is least."""
+    return min(rows[number].measured_s / rows[-1].measured_s for rows in triples)
+
+
+def rows_table(title: str, triples: Sequence[Sequence[LabRow]]) -> Table:
+    """One row for every system and fault."""
+    columns = (
+        Column("fault"),
+        Column("system"),
+        Column("predicted", "ms", 0),
+        Column("measured", "ms", 0),
+        Column("error", "%", 1),
+        Column("adaptive is faster by", "x", 2),
+        Column("delegated links"),
+        Column("longest pause", "ms", 2),
+    )
+    cells = tuple(
+        (
+            row.faults,
+            row.system,
+            1e3 * row.predicted_s,
+            1e3 * row.measured_s,
+            100 * row.error_share,
+            row.measured_s / rows[-1].measured_s,
+            ", ".join(map(str, row.delegated)),
+            None if row.pause_s is None else 1e3 * row.pause_s,
+        )
+        for rows in triples
+        for row in rows
+    )
+    note = f"{NUM_STAGES} stages, {NUM_MICROBATCHES} micro-batches, operations of {1e3 * OP_S:g} ms; medians"
+    return Table(title, columns, cells, note)
+
+
+# Healthy links --------------------------------------------------------------------------------------------------------
+
+
+def healthy(tick: Callable[[], object]) -> Part:
+    """What adapting costs where there is nothing to adapt to; the order of ZB-H1 with and without our measuring."""
+    fine = truth(Link(), ())
+    order = find_policy("zb_h1").plan(fine).schedule.to_csv()
+    trials = [
+        Trial("stock 1F1B", "stock_1f1b", fine, num_iterations=NUM_HEALTHY),
+        Trial("stock ZB-H1", "stock", fine, order, NUM_HEALTHY),
+        Trial("ZB-H1, measured", "adaptive", fine, order, NUM_HEALTHY, every=10, planner="one_f_one_b"),
+        Trial("stock ZB-H1 again", "stock", fine, order, NUM_HEALTHY),
+        Trial("adaptive", "adaptive", fine, num_iterations=NUM_HEALTHY, every=10),
+    ]
+    found = {outcome.name: outcome.settled_s for outcome in run_trials(trials, tick)}
+    stock_s = fmean([found["stock ZB-H1"], found["stock ZB-H1 again"]])
+    best_s = min(found["stock 1F1B"], stock_s)
+    checks = [
+        Check.at_most("healthy: adaptive above stock", 100 * (found["adaptive"] / best_s - 1), HEALTHY_BAR, unit="%"),
+        Check.at_most(
+            "healthy: measuring", 100 * (found["ZB-H1, measured"] / stock_s - 1), MEASURING_BAR, unit="% of iteration"
+        ),
+    ]
+    columns = (Column("system"), Column("measured", "ms", 2), Column("to stock ZB-H1", "%", 2))
+    cells = tuple((name, 1e3 * taken_s, 100 * (taken_s / stock_s - 1)) for name, taken_s in found.items())
+    return Table("Healthy links", columns, cells, f"medians of {NUM_HEALTHY - 1} iterations"), checks
+
+
+# Planning -------------------------------------------------------------------------------------------------------------
+
+
+def planner(tick: Callable[[], object]) -> Part:
+    """How long planning takes for 8 stages and 32 micro-batches, over many drawn pipelines."""
+    adaptra, times_ms = find_policy("adaptra"), []
+    profiles = [random_profile(np.random.default_rng([SEED, n]), 8, 32) for n in range(NUM_PLANNED)]
+    adaptra.plan(profiles[0])
+    for profile in profiles:
+        times_ms.append(min(planning_ms(adaptra.plan, profile) for _ in range(3)))
+    tick()
+    columns = (Column("planning 8 x 32"), Column("CPU time", "ms", 2))
+    values = (("median", median(times_ms)), ("p95", float(np.quantile(times_ms, 0.95))), ("slowest", max(times_ms)))
+    checks = [Check.at_most("planning 8 x 32, slowest draw", max(times_ms), PLAN_BAR_MS, unit="ms")]
+    return Table("Planning", columns, values, f"{NUM_PLANNED} drawn pipelines, the best of three each"), checks
+
+
+def planning_ms(plan: Callable[[Profile], object], profile: Profile) -> float:
+    """The CPU time of one plan."""
+    start_s = time.process_time()
+    plan(profile)
+    return 1e3 * (time.process_time() - start_s)
+
+
+# All of it ------------------------------------------------------------------------------------------------------------
+
+PARTS: dict[str, tuple[Callable[[Callable[[], object]], Part], int]] = {
+    "latency": (latency, 28),
+    "bandwidth": (bandwidth, 28),
+    "queue": (one_queue, 10),
+    "healthy": (healthy, 5),
+    "planner": (planner, 1),
+}
+
+
+def benchmark(names: Sequence[str]) -> Report:
+    """The parts as one report."""
+    with progress("benchmark pipeline", sum(PARTS[name][1] for name in names)) as tick:
+        parts = [PARTS[name][0](tick) for name in names]
+    return Report(
+        title=f"Training: real pipelines with slow links ({', '.join(names)})",
+        domain="training",
+        scenario={"command": f"python benchmarks/pipeline.py --part {','.join(names)}"},
+        seed=SEED,
+        tables=tuple(table for table, _ in parts),
+        checks=tuple(check for _, checks in parts for check in checks),
+        notes=(versions(("takeup", "torch", "numpy", "numba")),),
+    )
+
+
+def main() -> int:
+    """Run, print, and say whether all bars hold."""
+    parser = options_of(__doc__)
+    parser.add_argument("--part", default=",".join(PARTS), help=f"of {', '.join(PARTS)}, separated by commas")
+    options = parser.parse_args()
+    names = options.part.split(",")
+    if unknown := sorted(set(names) - set(PARTS)):
+        parser.error(f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}")
+    topic = f"pipeline-{'-'.join(names)}" if len(names) < len(PARTS) else "pipeline"
+    return publish(benchmark(names), topic, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

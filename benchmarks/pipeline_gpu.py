@@ -1,0 +1,280 @@
+"""Whether compute waits behind a slow send, on one accelerator: `PYTHONPATH=src python benchmarks/pipeline_gpu.py`.
+
+Two experiments, each in processes of its own, printed as timelines and checked. Exit code 1 if a check fails.
+
+queues      Blocks of compute, and behind each a slow send, played by a kernel that spins on a stream of its own. With
+            one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1, as Megatron has it) compute waits; with many it goes on.
+transport   Two processes on the same card, over Gloo, with a link that serves one message at a time. Sends in line with
+            compute, or by the delegate: pinned memory, a stream for copies, threads. One hardware queue in both cases.
+
+Without CUDA (or with --device cpu) only `transport` runs, and a block of compute is a pause of the host. Not shown on
+one card: NCCL between cards, GPUDirect, and several stages that compute at the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+
+from takeup.training.engines.pytorch.delegate import Incoming, Outgoing, private_group
+from takeup.training.engines.pytorch.lab.faults import Wire, faulty
+from takeup.training.model import Link
+
+NUM_BLOCKS, BLOCK_MS, SEND_MS = 6, 10.0, 60.0
+NUM_ELEMENTS = 4 * 2**20 if torch.cuda.is_available() else 2**16  # 16 MiB in single precision; less without a card
+TIMEOUT = timedelta(seconds=60)
+MOST_STALL_SHARE = 0.25  # of a send: what compute may lose to one that goes beside it
+Timeline = list[tuple[float, float]]
+cuda: Any = torch.cuda  # whose functions are not annotated
+
+
+# Compute --------------------------------------------------------------------------------------------------------------
+
+
+class Card:
+    """Blocks of compute on an accelerator, timed by its own clock."""
+
+    def __init__(self) -> None:
+        self._matrix = torch.randn(4096, 4096, device="cuda")
+        self._identity = torch.eye(4096, device="cuda")
+        self._num_products = self._calibrated()
+        self._marks: list[tuple[Any, Any]] = []
+        self._begin: Any = None
+
+    def start(self) -> None:
+        """The clock begins here."""
+        cuda.synchronize()
+        self._begin = cuda.Event(enable_timing=True)
+        self._begin.record()
+
+    def block(self, number: int) -> torch.Tensor:
+        """Begin a block of compute; at its end the result is filled with the number."""
+        before, after = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        before.record()
+        self._multiply(self._num_products)
+        result = torch.full((NUM_ELEMENTS,), float(number), device="cuda")
+        after.record()
+        self._marks.append((before, after))
+        return result
+
+    def timeline(self) -> Timeline:
+        """When every block began and ended, in ms."""
+        cuda.synchronize()
+        return [(self._begin.elapsed_time(before), self._begin.elapsed_time(after)) for before, after in self._marks]
+
+    def _multiply(self, count: int) -> None:
+        for _ in range(count):
+            self._matrix = self._matrix @ self._identity
+
+    def _calibrated(self) -> int:
+        """How many products make a block."""
+        self._multiply(20)
+        cuda.synchronize()
+        start_s = time.perf_counter()
+        self._multiply(20)
+        cuda.synchronize()
+        return max(1, round(20 * BLOCK_MS / 1e3 / (time.perf_counter() - start_s)))
+
+
+class Host:
+    """Blocks that are pauses, where there is no accelerator."""
+
+    def __init__(self) -> None:
+        self._marks: Timeline = []
+        self._begin_s = 0.0
+
+    def start(self) -> None:
+        """The clock begins here."""
+        self._begin_s = time.perf_counter()
+
+    def block(self, number: int) -> torch.Tensor:
+        """A block of compute; its result is filled with the number."""
+        begin_ms = 1e3 * (time.perf_counter() - self._begin_s)
+        time.sleep(BLOCK_MS / 1e3)
+        self._marks.append((begin_ms, 1e3 * (time.perf_counter() - self._begin_s)))
+        return torch.full((NUM_ELEMENTS,), float(number))
+
+    def timeline(self) -> Timeline:
+        """When every block began and ended, in ms."""
+        return self._marks
+
+
+def machine_of(device: str) -> Card | Host:
+    """What computes."""
+    return Card() if device == "cuda" else Host()
+
+
+# Queues ---------------------------------------------------------------------------------------------------------------
+
+
+def run_queues() -> Timeline:
+    """Blocks of compute, each followed by a send that spins on another stream."""
+    card, sends = Card(), cuda.Stream()
+    cycles = round(SEND_MS / 1e3 * _cycles_per_s())
+    card.start()
+    for number in range(NUM_BLOCKS):
+        card.block(number)
+        sends.wait_stream(cuda.current_stream())
+        with cuda.stream(sends):
+            cuda._sleep(cycles)
+    return card.timeline()
+
+
+def _cycles_per_s() -> float:
+    """How many cycles of the spinning kernel are a second."""
+    cuda._sleep(10**6)
+    cuda.synchronize()
+    start_s = time.perf_counter()
+    cuda._sleep(10**8)
+    cuda.synchronize()
+    return 1e8 / (time.perf_counter() - start_s)
+
+
+# Transport ------------------------------------------------------------------------------------------------------------
+
+
+def run_rank(rank: int, device: str, way: str, folder: Path) -> dict[str, Any]:
+    """One end of a slow link: the first computes and sends, the second receives and checks."""
+    store = FileStore(str(folder / "store"), 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=TIMEOUT)
+    group = private_group([0, 1], TIMEOUT)
+    wires = {1: Wire(Link(service_s=SEND_MS / 1e3), one_queue=way == "in line")}
+    with faulty(wires if rank == 0 else {}):
+        found = _send(device, way, group) if rank == 0 else _receive(device, group)
+    dist.barrier()
+    return found
+
+
+def _send(device: str, way: str, group: Any) -> dict[str, Any]:
+    machine, outgoing = machine_of(device), Outgoing(group, 1, "the end of sending", TIMEOUT)
+    outgoing.send([machine.block(0)])  # everything is used once before it is timed
+    outgoing.flush()
+    machine = machine_of(device)
+    dist.barrier()
+    machine.start()
+    start_s = time.perf_counter()
+    for number in range(NUM_BLOCKS):
+        result = machine.block(number + 1)
+        if way == "delegate":
+            outgoing.send([result])
+        else:
+            dist.isend(result.cpu(), group=group, group_dst=1).wait()  # type: ignore[union-attr]
+    launched_ms = 1e3 * (time.perf_counter() - start_s)
+    outgoing.flush()
+    return {"timeline": machine.timeline(), "launched": launched_ms, "sent": 1e3 * (time.perf_counter() - start_s)}
+
+
+def _receive(device: str, group: Any) -> dict[str, Any]:
+    """Whether every message held what it should."""
+    incoming = Incoming(group, 0)
+    buffers = [torch.zeros(NUM_ELEMENTS, device=device) for _ in range(NUM_BLOCKS + 1)]
+    works = [incoming.receive([buffer])[0] for buffer in buffers]
+    right = []
+    for number, (work, buffer) in enumerate(zip(works, buffers, strict=True)):
+        work.wait(TIMEOUT)
+        if land := getattr(work, "land", None):
+            land()
+        right.append(bool((buffer == number).all()))
+        if number == 0:
+            dist.barrier()
+    return {"right": right}
+
+
+# All of it ------------------------------------------------------------------------------------------------------------
+
+
+def run_part(arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+    """A part of an experiment, in a process of its own: what it finds is the last line it prints."""
+    command = [sys.executable, __file__, *arguments]
+    return subprocess.Popen(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
+
+
+def found_by(part: subprocess.Popen[str]) -> Any:
+    """What a part found."""
+    said, _ = part.communicate(timeout=300)
+    if part.returncode:
+        raise SystemExit(f"a part ended with code {part.returncode}: {part.args!r}")
+    return json.loads(said.splitlines()[-1])
+
+
+def transport(device: str, way: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Both ends of the slow link."""
+    loopback = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"), "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        given = ["--device", device, "--way", way, "--folder", folder]
+        parts = [run_part(["--rank", str(rank), *given], loopback) for rank in range(2)]
+        first, second = map(found_by, parts)
+    return first, second
+
+
+def stall_ms(timeline: Timeline) -> float:
+    """The longest time from the end of a block to the end of the next, beyond the shortest block."""
+    shortest = min(end - begin for begin, end in timeline)
+    return max(later[1] - before[1] for before, later in pairwise(timeline)) - shortest
+
+
+def show(title: str, timeline: Timeline) -> float:
+    """Print a timeline, and return by how much compute was held up."""
+    stall = stall_ms(timeline)
+    print(f"{title}\n    blocks end at (ms): {', '.join(f'{end:.0f}' for _, end in timeline)}")
+    print(f"    longest hold-up of compute: {stall:.1f} ms\n")
+    return stall
+
+
+def main(device: str) -> int:
+    """Run everything and check it."""
+    name = cuda.get_device_name() if device == "cuda" else "no accelerator"
+    print(f"torch {torch.__version__}, {name}; blocks of {BLOCK_MS:g} ms, sends of {SEND_MS:g} ms\n")
+    checks: list[tuple[str, bool]] = []
+    beside, behind = MOST_STALL_SHARE * SEND_MS, SEND_MS / 2
+    if device == "cuda":
+        for connections in (1, 32):
+            part = run_part(["--queues"], {"CUDA_DEVICE_MAX_CONNECTIONS": str(connections)})
+            stall = show(f"queues: {connections} hardware queue(s), sends on a stream of their own", found_by(part))
+            waits = connections == 1
+            words = f"{connections} hardware queue(s): compute {'waits' if waits else 'does not wait'} behind sends"
+            checks.append((words, stall > behind if waits else stall < beside))
+    for way in ("in line", "delegate"):
+        first, second = transport(device, way)
+        stall = show(f"transport: {way}, one hardware queue; all sent after {first['sent']:.0f} ms", first["timeline"])
+        waits = way == "in line"
+        words = f"{way}: compute {'waits' if waits else 'does not wait'} behind sends"
+        checks.append((words, stall > behind if waits else stall < beside))
+        checks.append((f"{way}: every message holds what was computed", all(second["right"])))
+    for words, holds in checks:
+        print(f"{'holds ' if holds else 'FAILS '} {words}")
+    return 0 if all(holds for _, holds in checks) else 1
+
+
+def parse() -> argparse.Namespace:
+    """Options; those of the parts are for the program itself."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if cuda.is_available() else "cpu")
+    parser.add_argument("--queues", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    options = parse()
+    if options.queues:
+        print(json.dumps(run_queues()))
+    elif options.rank is not None:
+        print(json.dumps(run_rank(options.rank, options.device, options.way, options.folder)))
+    else:
+        sys.exit(main(options.device))

@@ -1,0 +1,141 @@
+"""Rounds of one workload: all policies side by side in warm executors, taking turns; kept in a file to be continued."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from spark_workloads.application import Application, Pass
+from spark_workloads.suite import STOCK, Workload
+from takeup.caching.engines.spark import SparkCounts
+from takeup.caching.engines.spark.cluster import LocalCluster, Worker
+from takeup.core.files import write_atomically
+
+__all__ = ["LEAST", "NUM_WARM_UPS", "Rounds", "measure", "record_profile"]
+
+NUM_WARM_UPS = 1
+LEAST = {"read_bytes": 10e6}  # where a pass reads less, ratios would be of the messages between Spark's processes
+
+
+@dataclass(slots=True)
+class Rounds:
+    """All passes of one workload under one policy, by the number of the round, and what its applications counted.
+
+    `first_cpu_s` is what the executors of each application used from their start to the end of the first pass, in which
+    nothing has been learnt yet; `first_made` is how many blocks were made in it.
+    """
+
+    passes: dict[int, Pass] = field(default_factory=dict)
+    first_cpu_s: list[float] = field(default_factory=list)
+    counts: list[SparkCounts] = field(default_factory=list)
+    num_counted: int = 0
+    first_made: list[int] = field(default_factory=list)
+
+    def median(self, name: str) -> float:
+        """Of one figure of the passes."""
+        return float(median(getattr(one, name) for one in self.passes.values()))
+
+    def ratio(self, stock: Rounds, name: str) -> float:
+        """The median over the rounds of this to stock in the same round."""
+        floor = LEAST.get(name, 0.0)
+        pairs = [(getattr(one, name), getattr(stock.passes[number], name)) for number, one in self.passes.items()]
+        return float(median(max(ours, floor) / max(theirs, floor) for ours, theirs in pairs))
+
+    def share(self, name: str) -> float | None:
+        """A share among the counters; None where the plug-in did not run."""
+        return float(median(getattr(counts, name) for counts in self.counts)) if self.counts else None
+
+    def per_pass(self, name: str) -> float | None:
+        """A counter, as many as in one pass."""
+        return sum(getattr(counts, name) for counts in self.counts) / self.num_counted if self.counts else None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Rounds:
+        return cls(
+            {int(number): Pass(**one) for number, one in values["passes"].items()},
+            values["first_cpu_s"],
+            [SparkCounts(**counts) for counts in values["counts"]],
+            values["num_counted"],
+            values.get("first_made", []),
+        )
+
+
+def load(path: Path) -> dict[str, Rounds]:
+    """What was measured before, by policy; stock Spark ran in every round."""
+    kept = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return {policy: Rounds.from_json(values) for policy, values in kept.items()}
+
+
+def measure(workload: Workload, num_rounds: int, bench_jar: Path, folder: Path) -> dict[str, Rounds]:
+    """Add rounds to what the folder holds. Every round runs all policies, the order turned around each time."""
+    path = folder / f"{workload.name}.json"
+    results = load(path)
+    if num_rounds == 0:
+        return results
+    if any("@" in policy for policy in workload.policies):
+        record_profile(workload, num_rounds, bench_jar, folder)
+    num_policies = len(workload.policies)
+    workers = (Worker(f"{num_policies}g", num_policies),) * 2
+    with LocalCluster(workers) as cluster, ExitStack() as stack:
+        applications = {
+            policy: stack.enter_context(_application(cluster, workload, policy, bench_jar, folder))
+            for policy in workload.policies
+        }
+        _run(workload.name, applications, results, num_rounds)
+    write_atomically(path, json.dumps({policy: rounds.to_json() for policy, rounds in results.items()}))
+    return results
+
+
+def _run(name: str, applications: dict[str, Application], results: dict[str, Rounds], num_rounds: int) -> None:
+    for policy, application in applications.items():
+        _warm_up(application, results.setdefault(policy, Rounds()))
+    first = len(results[STOCK].passes)
+    for number in range(first, first + num_rounds):
+        for policy in list(applications)[:: -1 if number % 2 else 1]:
+            done = applications[policy].run_once()
+            results[policy].passes[number] = done
+            print(f"{name}: {policy}, round {number + 1}: {done}", file=sys.stderr, flush=True)
+    for policy, application in applications.items():
+        _add_counts(results[policy], application.counts(), NUM_WARM_UPS + num_rounds)
+
+
+def record_profile(workload: Workload, num_rounds: int, bench_jar: Path, folder: Path) -> None:
+    """The profile of an application of so many passes, if there is none; the policy does not matter for it."""
+    profile = _profile(workload, folder)
+    if profile.exists():
+        return
+    with LocalCluster() as cluster, Application(cluster, workload, "lru", bench_jar, profile) as application:
+        for _ in range(NUM_WARM_UPS + num_rounds):
+            application.run_once()
+
+
+def _application(cluster: LocalCluster, workload: Workload, policy: str, bench_jar: Path, folder: Path) -> Application:
+    profile = _profile(workload, folder) if "@" in policy else None
+    return Application(cluster, workload, policy, bench_jar, profile)
+
+
+def _profile(workload: Workload, folder: Path) -> Path:
+    return folder / f"{workload.name}.profile"
+
+
+def _warm_up(application: Application, rounds: Rounds) -> None:
+    for number in range(NUM_WARM_UPS):
+        application.run_once()
+        if number == 0:
+            rounds.first_cpu_s.append(application.cpu_s())
+            counts = application.counts()
+            rounds.first_made += [] if counts is None else [counts.puts]
+
+
+def _add_counts(rounds: Rounds, counts: SparkCounts | None, num_passes: int) -> None:
+    if counts is not None:
+        rounds.counts.append(counts)
+        rounds.num_counted += num_passes

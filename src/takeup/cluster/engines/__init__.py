@@ -1,0 +1,20 @@
+"""Real engines by name. Each is imported only when it is asked for, and says what it needs when that is missing."""
+
+from __future__ import annotations
+
+from takeup.core.lazy import find
+
+__all__ = ["ENGINES", "find_engine"]
+
+ENGINES = {
+    "embedded": "takeup.cluster.engines.embedded:EmbeddedEngine",
+    "kubernetes": "takeup.cluster.engines.kubernetes:KubernetesEngine",
+    "slurm": "takeup.cluster.engines.slurm:SlurmEngine",
+}
+
+
+def find_engine(name: str) -> type:
+    """The class of the engine of this name."""
+    engine = find("cluster engine", name, ENGINES)
+    assert isinstance(engine, type)
+    return engine

@@ -1,0 +1,158 @@
+"""Decisions carried out: gangs start whole, victims leave through the front door, and nothing is left half done.
+
+How it works. A start binds all workers of a gang; if the server refuses one, those that were bound leave again. Where
+its victims have not left yet, their GPUs are kept for it instead, and it starts when a later round says so. An eviction
+goes through the eviction subresource, so that disruption budgets hold. What did not work at once (a notice that runs, a
+budget that says no, a gang that the network interrupted) is taken up again by `tend` in the next round.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import floor
+
+from takeup.cluster.engines.kubernetes.client import Refused
+from takeup.cluster.engines.kubernetes.jobs import Gang
+from takeup.cluster.engines.kubernetes.ledger import Bound, Leaving, Ledger
+from takeup.cluster.engines.kubernetes.notices import Notices
+from takeup.cluster.engines.kubernetes.survey import Survey
+from takeup.cluster.engines.kubernetes.writer import TOO_MANY, Writer
+from takeup.cluster.model import Evict, Grade, Kind, Start
+from takeup.errors import BadInput, TakeupError
+
+__all__ = ["Hands"]
+
+PATIENCE_S = 120.0  # so long a disruption budget may say no
+ASK_AGAIN_S = 2.0
+SPARED_S = 600.0  # so long nobody asks again after that
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """Changes a cluster by way of `writer`, and notes in `ledger` what the server does not show yet."""
+
+    writer: Writer
+    notices: Notices
+    ledger: Ledger
+
+    def start(self, seen: Survey, decision: Start, now_s: float) -> None:
+        """Bind a gang that waits, or keep the GPUs for it that are about to become free."""
+        gang = seen.gangs.get(decision.job_id, ())
+        if len(gang) != len(decision.nodes) or any(pod.node or pod.uid in self.ledger.bound for pod in gang):
+            raise BadInput(f"{decision.job_id} does not wait for {len(decision.nodes)} nodes any more; observe again")
+        if seen.has_room(gang, decision.nodes, self.ledger.kept, later=False):
+            self._require_more_than_gpus(seen, gang, decision, now_s)
+            self._bind(seen, gang, decision.nodes, Bound("", now_s, decision.grade, decision.nodes))
+            self.notices.starts(gang, decision, now_s)
+        elif gang[0].kind == Kind.HIGH and seen.has_room(gang, decision.nodes, self.ledger.kept, later=True):
+            if self.ledger.kept.get(decision.job_id) != decision.nodes:
+                self.ledger.kept[decision.job_id] = decision.nodes
+                self.writer.nominate(gang, decision.nodes)
+        else:
+            raise BadInput(f"{decision.job_id} finds no room on {', '.join(decision.nodes)} now; observe again")
+
+    def _require_more_than_gpus(self, seen: Survey, gang: Gang, decision: Start, now_s: float) -> None:
+        """A node refuses pods for which it has too little of something, and then they fail: better that they wait."""
+        lack = seen.lacks(gang, decision.nodes)
+        if lack:
+            self.notices.waits(gang, lack, now_s)
+            raise BadInput(f"{decision.job_id} cannot start: {lack}; ask for less, or move other pods away")
+
+    def evict(self, seen: Survey, decision: Evict, now_s: float) -> None:
+        """Make a spot job leave, at once or after a notice."""
+        run = next((run for run in seen.state.runs if run.job.id == decision.job_id), None)
+        if run is None or decision.job_id in self.ledger.leaving:
+            raise BadInput(f"{decision.job_id} does not run any more; observe again")
+        if run.job.kind != Kind.SPOT:
+            raise BadInput(f"{decision.job_id} is of high priority; only spot jobs are evicted")
+        gang = tuple(pod for pod in seen.gangs[decision.job_id] if pod.node)
+        due_s = now_s + decision.notice_s
+        leaving = Leaving(decision.for_job, now_s, due_s, due_s + PATIENCE_S)
+        if decision.notice_s > 0:
+            _raise_first(self.writer.ask_to_leave(gang, due_s, decision.for_job))
+            self._note_leaving(seen, gang, replace(leaving, has_notice=True))
+        else:
+            self._push_out(seen, gang, leaving, now_s)
+        self.notices.leaves(gang, decision, now_s)
+
+    def tend(self, seen: Survey, now_s: float) -> bool:
+        """Take up what could not be finished before; True if pods were changed."""
+        for job_id, reason in seen.reasons.items():
+            self.notices.waits(seen.gangs[job_id], reason, now_s)
+        due = [job for job, it in self.ledger.leaving.items() if _is_due(seen.gangs.get(job, ()), it, now_s)]
+        for job_id in due:
+            self._ask_again(seen, job_id, now_s)
+        for job_id, places in seen.halves.items():
+            with suppress(TakeupError):  # the next round sees what came of it
+                self._complete(seen, seen.gangs[job_id], places, now_s)
+        return bool(due or seen.halves)
+
+    def _bind(self, seen: Survey, pods: Gang, nodes: tuple[str, ...], terms: Bound) -> None:
+        """Bind all of these pods; if one is refused, those that were bound go again."""
+        errors = self.writer.bind(pods, nodes, terms.gang_nodes, terms.grade)
+        bound = tuple(
+            replace(pod, node=node) for pod, node, error in zip(pods, nodes, errors, strict=True) if error is None
+        )
+        for pod in bound:
+            self.ledger.bound[pod.uid] = replace(terms, node=pod.node)
+            seen.take(pod, pod.node)
+        if any(isinstance(error, Refused) for error in errors):
+            self._roll_back(seen, bound, terms.when_s)
+        _raise_first(errors)
+        self.ledger.kept.pop(pods[0].job_id, None)
+
+    def _roll_back(self, seen: Survey, pods: Gang, now_s: float) -> None:
+        if pods:
+            leaving = Leaving("", now_s, now_s, now_s + PATIENCE_S, counts=False)
+            with suppress(TakeupError):  # whoever asked hears the first reason, not this one
+                self._push_out(seen, pods, leaving, now_s)
+
+    def _push_out(self, seen: Survey, pods: Gang, leaving: Leaving, now_s: float) -> None:
+        """Evict pods of one job; those that a budget protects are asked again in a while."""
+        errors = self.writer.evict(pods, leaving.for_job)
+        is_protected = any(isinstance(error, Refused) and error.status == TOO_MANY for error in errors)
+        if all(errors) and not is_protected:
+            _raise_first(errors)
+        if not any(errors) and leaving.counts:
+            self.ledger.note_eviction(pods, now_s)
+        due_s = now_s + ASK_AGAIN_S if any(errors) else leaving.give_up_s
+        self._note_leaving(seen, pods, replace(leaving, due_s=due_s, has_notice=False))
+
+    def _note_leaving(self, seen: Survey, pods: Gang, leaving: Leaving) -> None:
+        if pods[0].job_id not in self.ledger.leaving:
+            for pod in pods:
+                seen.coming[pod.node] += pod.gpus
+        self.ledger.leaving[pods[0].job_id] = leaving
+
+    def _ask_again(self, seen: Survey, job_id: str, now_s: float) -> None:
+        leaving = self.ledger.leaving[job_id]
+        standing = tuple(pod for pod in seen.gangs.get(job_id, ()) if pod.node)
+        if now_s >= leaving.give_up_s or not standing:
+            del self.ledger.leaving[job_id]
+            self.ledger.spared_until_s[job_id] = now_s + SPARED_S
+            return
+        with suppress(TakeupError):  # it stays in the ledger, and its turn comes again
+            self._push_out(seen, standing, leaving, now_s)
+
+    def _complete(self, seen: Survey, gang: Gang, places: tuple[str, ...], now_s: float) -> None:
+        """Bind the rest of a gang where it belongs; if it cannot be, the others leave too."""
+        bound, unbound = tuple(pod for pod in gang if pod.node), tuple(pod for pod in gang if not pod.node)
+        if len(places) != len(unbound) or any(seen.free[name] < 0 for name in places):
+            return self._roll_back(seen, bound, now_s)
+        grade = Grade.HIGH if gang[0].kind == Kind.HIGH else bound[0].grade or Grade.OPPORTUNISTIC
+        for name in places:
+            seen.free[name] += gang[0].gpus  # what was set aside for these workers
+        return self._bind(seen, unbound, places, Bound("", now_s, grade, bound[0].gang_nodes))
+
+
+def _is_due(gang: Gang, leaving: Leaving, now_s: float) -> bool:
+    """When its time has come, or as soon as it has saved its work; pods tell whole seconds."""
+    has_saved = any(pod.saved_s >= floor(leaving.asked_s) for pod in gang)
+    return now_s >= leaving.due_s or (leaving.has_notice and has_saved)
+
+
+def _raise_first(errors: list[Exception | None]) -> None:
+    for error in errors:
+        if error is not None:
+            raise error

@@ -1,0 +1,159 @@
+"""Everything we ask the API server to change about pods, several at a time on kept-alive connections."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from takeup.cluster.engines.kubernetes.client import Client, Json, Refused, Unreachable
+from takeup.cluster.engines.kubernetes.dialect import EVICTED_FOR, GANG_NODES, GATE, GRADE, LEAVE_BY
+from takeup.cluster.engines.kubernetes.objects import Pod
+from takeup.cluster.model import Grade
+
+__all__ = ["Writer", "stamp"]
+
+Item = TypeVar("Item")
+
+NOT_FOUND, CONFLICT, TOO_MANY = 404, 409, 429
+NUM_CONNECTIONS = 8
+CLOSE_S = 10.0
+
+
+def stamp(when_s: float) -> str:
+    """A moment as the API writes it."""
+    return datetime.fromtimestamp(when_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(slots=True)
+class Writer:
+    """Binds, evicts and annotates pods."""
+
+    client: Client
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(NUM_CONNECTIONS, "kubernetes"))
+    _eviction_version: str = ""
+    _is_closed: bool = False
+
+    def bind(
+        self, pods: Sequence[Pod], nodes: Sequence[str], gang_nodes: Sequence[str], grade: Grade
+    ) -> list[Exception | None]:
+        """Bind each worker to its node; for each the reason why it could not be, or None."""
+        notes = {GRADE: grade.name.lower()} | ({GANG_NODES: ",".join(gang_nodes)} if len(gang_nodes) > 1 else {})
+        return self._each(zip(pods, nodes, strict=True), lambda pair: self._bind(*pair, notes))
+
+    def evict(self, gang: Sequence[Pod], for_job: str) -> list[Exception | None]:
+        """Evict each worker, unless it has become another pod since; for each the reason why not, or None."""
+        return self._each(gang, lambda pod: self._evict(pod, for_job))
+
+    def ask_to_leave(self, gang: Sequence[Pod], by_s: float, for_job: str) -> list[Exception | None]:
+        """Tell each worker by when to save its work."""
+        notes = {"metadata": {"annotations": {LEAVE_BY: stamp(by_s), EVICTED_FOR: for_job}}}
+        return self._each(gang, lambda pod: self._patch(pod, notes))
+
+    def nominate(self, gang: Sequence[Pod], nodes: Sequence[str]) -> list[Exception | None]:
+        """Write down which node is kept for each worker, for others and for ourselves after a restart."""
+        return self._each(
+            zip(gang, nodes, strict=True),
+            lambda pair: self._patch(pair[0], {"status": {"nominatedNodeName": pair[1]}}, "/status"),
+        )
+
+    def explain(self, pod: Pod, reason: str, now_s: float) -> None:
+        """Say in the pod's conditions why it waits."""
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": reason,
+            "lastProbeTime": None,
+            "lastTransitionTime": stamp(now_s),
+        }
+        self._patch(pod, {"status": {"conditions": [condition]}}, "/status", "strategic-")
+
+    def later(self, action: Callable[[], object]) -> None:
+        """Do something that nobody waits for, and that may fail."""
+        self._pool.submit(lambda: self._each([None], lambda _: action()))
+
+    def close(self) -> None:
+        """Wait for what is under way, then hang up."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        all_here = threading.Barrier(NUM_CONNECTIONS)
+        for _ in range(NUM_CONNECTIONS):
+            self._pool.submit(self._hang_up, all_here)
+        self._pool.shutdown()
+
+    def _hang_up(self, all_here: threading.Barrier) -> None:
+        with suppress(threading.BrokenBarrierError):
+            all_here.wait(CLOSE_S)  # so that every thread of the pool takes exactly one of these
+        self.client.close()
+
+    def _each(self, items: Iterable[Item], act: Callable[[Item], object]) -> list[Exception | None]:
+        def tried(item: Item) -> Exception | None:
+            try:
+                act(item)
+            except Exception as error:
+                return error
+            return None
+
+        batch = list(items)
+        return [tried(batch[0])] if len(batch) == 1 else list(self._pool.map(tried, batch))
+
+    def _bind(self, pod: Pod, node: str, notes: dict[str, str]) -> None:
+        if GATE in pod.gates:
+            self._patch(pod, {"spec": {"schedulingGates": [{"name": GATE, "$patch": "delete"}]}}, "", "strategic-")
+        space, name = pod.key.split("/")
+        body: Json = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": name, "namespace": space, "uid": pod.uid, "annotations": notes},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        try:
+            self.client.request("POST", f"{_path(pod)}/binding", body)
+        except Refused as error:
+            if error.status == TOO_MANY:  # the server is busy, and has nothing against this pod
+                raise Unreachable(str(error)) from error
+            if error.status != CONFLICT or not self._is_bound(pod, node):
+                raise
+
+    def _is_bound(self, pod: Pod, node: str) -> bool:
+        """Whether a request of ours arrived although its answer did not."""
+        found = self.client.get(_path(pod))
+        return bool(found["metadata"].get("uid") == pod.uid and found["spec"].get("nodeName") == node)
+
+    def _evict(self, pod: Pod, for_job: str) -> None:
+        space, name = pod.key.split("/")
+        body: Json = {
+            "apiVersion": self._version(),
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": space},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        try:
+            if pod.evicted_for != for_job:
+                self._patch(pod, {"metadata": {"uid": pod.uid, "annotations": {EVICTED_FOR: for_job}}})
+            self.client.request("POST", f"{_path(pod)}/eviction", body)
+        except Refused as error:
+            if error.status != NOT_FOUND:
+                raise
+
+    def _version(self) -> str:
+        """The version of evictions that this server knows, found out once."""
+        if not self._eviction_version:
+            resources: list[dict[str, Any]] = self.client.get("/api/v1").get("resources") or []
+            known = [it for it in resources if it.get("name") == "pods/eviction"] or [{}]
+            self._eviction_version = f"{known[0].get('group', 'policy')}/{known[0].get('version', 'v1')}"
+        return self._eviction_version
+
+    def _patch(self, pod: Pod, change: Json, part: str = "", kind: str = "") -> None:
+        self.client.request("PATCH", _path(pod) + part, change, f"application/{kind}merge-patch+json")
+
+
+def _path(pod: Pod) -> str:
+    space, name = pod.key.split("/")
+    return f"/api/v1/namespaces/{space}/pods/{name}"

@@ -1,0 +1,10 @@
+"""Slurm as an engine: a controller beside a stock Slurm, through its own programs."""
+
+from __future__ import annotations
+
+from takeup.cluster.engines.slurm.commands import Slurm, SlurmDown
+from takeup.cluster.engines.slurm.controller import control
+from takeup.cluster.engines.slurm.engine import SlurmEngine, StaleState
+from takeup.cluster.engines.slurm.picture import Classes
+
+__all__ = ["Classes", "Slurm", "SlurmDown", "SlurmEngine", "StaleState", "control"]

@@ -1,0 +1,146 @@
+"""Slurm's own programs: what they show as JSON, and the few things we ask them to do.
+
+A program that cannot reach Slurm may still end well and print an empty list of jobs, with the reason beside it; that
+is no empty cluster. `SlurmDown` says that nothing is known and nothing was done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from takeup.errors import BadInput, MissingEngine, TakeupError
+
+__all__ = ["Answer", "Call", "Row", "Slurm", "SlurmDown", "caller"]
+
+Row = Mapping[str, Any]
+
+TIMEOUT_S = 15.0
+NO_CONTACT = (
+    "Unable to contact",
+    "Connection refused",
+    "Unexpected message received",
+    "timed out",
+    "Zero Bytes",
+    "configuration",
+    "Communication connection failure",
+    "munge",
+)
+
+
+class SlurmDown(TakeupError):
+    """Slurm did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a program left: its exit code and what it printed."""
+
+    code: int
+    out: str
+    errors: str = ""
+
+
+Call = Callable[[Sequence[str]], Answer]
+
+
+def caller(conf: Path | None = None, timeout_s: float = TIMEOUT_S) -> Call:
+    """Runs programs of the Slurm that is configured in `conf`, or of the one of this machine."""
+    environment = {**os.environ, "LC_ALL": "C", **({} if conf is None else {"SLURM_CONF": str(conf)})}
+
+    def call(arguments: Sequence[str]) -> Answer:
+        try:
+            done = subprocess.run(
+                arguments, check=False, capture_output=True, text=True, env=environment, timeout=timeout_s
+            )
+        except FileNotFoundError as error:
+            raise MissingEngine(
+                f"engine 'slurm' needs the program {arguments[0]!r}\n\n"
+                "hint: apt-get install slurm-client, or run where Slurm's programs are"
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise SlurmDown(f"{arguments[0]} gave no answer in {timeout_s:g} s; waiting until Slurm is back") from error
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+@dataclass(frozen=True, slots=True)
+class Slurm:
+    """Everything we ever ask of Slurm. Jobs are named by their number, tasks of an array by `number_task`."""
+
+    call: Call = field(default_factory=caller)
+
+    def nodes(self) -> list[Row]:
+        """All nodes as Slurm shows them."""
+        return self._table("nodes", "sinfo", "--json")
+
+    def jobs(self) -> list[Row]:
+        """All jobs that Slurm still remembers."""
+        return self._table("jobs", "squeue", "--json")
+
+    def past_jobs(self, begin: str, end: str) -> list[Row]:
+        """Every run of every job between two moments such as 2026-01-31T00:00:00, from the accounting database."""
+        times = (f"--starttime={begin}", f"--endtime={end}")
+        return self._table("jobs", "sacct", "--json", "--allusers", "--duplicates", *times)
+
+    def known_qos(self) -> set[str]:
+        """The names of all qualities of service."""
+        return set(self._do("sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name").split())
+
+    def start(self, job: str, nodes: Sequence[str], *settings: str) -> None:
+        """Let a held job run on these nodes and no others, as soon as they are free."""
+        self._do("scontrol", "update", f"JobId={job}", f"ReqNodeList={','.join(nodes)}", "StartTime=now", *settings)
+        self._do("scontrol", "release", job)
+
+    def evict(self, job: str) -> None:
+        """Stop a job and hold it; one that is over by now stays so."""
+        self._do("scontrol", "requeuehold", "Incomplete", job)
+
+    def hold(self, job: str) -> None:
+        """Do not start a job that waits."""
+        self._do("scontrol", "hold", job)
+
+    def signal(self, job: str, name: str) -> None:
+        """Tell a job's script something."""
+        self._do("scancel", f"--signal={name}", "--batch", job)
+
+    def limit(self, qos: str, resources: str) -> None:
+        """How much all jobs of a quality of service may hold together."""
+        self._do("sacctmgr", "--immediate", "--quiet", "modify", "qos", qos, "set", f"GrpTRES={resources}")
+
+    def _table(self, key: str, *arguments: str) -> list[Row]:
+        program, text = arguments[0], self._do(*arguments)
+        try:
+            answer = json.loads(text)
+            rows, problems = answer[key], answer.get("errors")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SlurmDown(f"{program} printed no list of {key}; is this Slurm 21.08 or newer?") from error
+        if problems or not isinstance(rows, list):
+            raise SlurmDown(f"{program} could not ask Slurm ({_first(problems)}); waiting until it is back")
+        return rows
+
+    def _do(self, *arguments: str) -> str:
+        answer = self.call(arguments)
+        problem = (answer.errors or answer.out).strip()
+        if answer.code == 0:
+            return answer.out
+        if any(sign.lower() in problem.lower() for sign in NO_CONTACT):
+            raise SlurmDown(f"{arguments[0]} cannot reach Slurm ({_line(problem)}); waiting until it is back")
+        raise BadInput(f"{' '.join(arguments[:3])}: {_line(problem)}; Slurm refused it, look at the job again")
+
+
+def _line(text: str) -> str:
+    return text.splitlines()[0] if text else "no reason given"
+
+
+def _first(problems: object) -> str:
+    problem = problems[0] if isinstance(problems, list) and problems else problems
+    if isinstance(problem, Mapping):
+        return str(problem.get("error") or problem.get("description") or "an error without a name")
+    return str(problem)

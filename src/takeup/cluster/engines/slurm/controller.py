@@ -1,0 +1,66 @@
+"""A scheduler at work on Slurm, for as long as it may take, and once a day what the day was like.
+
+Every day the jobs that ran become a workload for whoever wants to replay them: what would another scheduler have made
+of the same day? In a dry run this is all that happens, beside the decisions that are told and not carried out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from takeup.cluster.contract import Scheduler
+from takeup.cluster.engines.slurm.engine import SlurmEngine
+from takeup.cluster.model import Decision, State, Workload
+from takeup.core.clock import Clock
+from takeup.core.control import ControlLoop, Outcome
+
+__all__ = ["control", "every_day"]
+
+DAY_S = 86_400.0
+PERIOD_S = 0.5
+
+logger = logging.getLogger("takeup")
+
+
+def control(
+    engine: SlurmEngine,
+    scheduler: Scheduler,
+    clock: Clock,
+    *,
+    period_s: float = PERIOD_S,
+    on_decision: Callable[[Decision, Outcome], None] | None = None,
+    on_problem: Callable[[str], None] = logger.warning,
+    on_day: Callable[[Workload], None] | None = None,
+) -> ControlLoop[State, Decision]:
+    """A loop, already started, that works while the clock runs; an engine that only looks makes it a dry run."""
+    loop: ControlLoop[State, Decision] = ControlLoop(
+        clock,
+        engine,
+        scheduler,
+        period_s,
+        dry_run=engine.read_only,
+        on_decision=on_decision,
+        on_problem=on_problem,
+    )
+    if on_day is not None:
+        every_day(engine, clock, on_day, on_problem)
+    loop.start()
+    return loop
+
+
+def every_day(
+    engine: SlurmEngine, clock: Clock, on_day: Callable[[Workload], None], on_problem: Callable[[str], None]
+) -> None:
+    """Hand over the workload of the last 24 hours, every 24 hours; a failure is told and stops nothing."""
+
+    def look_back() -> None:
+        clock.after(DAY_S, look_back)
+        try:
+            end = datetime.fromtimestamp(engine.wall()).astimezone()
+            on_day(engine.past(end - timedelta(seconds=DAY_S), end)[0])
+        except Exception as error:
+            on_problem(f"no look back at this day: {type(error).__name__}: {error}")
+
+    clock.after(DAY_S, look_back)

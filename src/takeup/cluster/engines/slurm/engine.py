@@ -1,0 +1,299 @@
+"""A stock Slurm as an engine: jobs are held when they come, and released, placed, requeued and limited as decided.
+
+How it works. Jobs of three qualities of service are ours: high priority, guaranteed spot and opportunistic spot. Slurm
+itself keeps what matters: a held job waits, a released job with required nodes is started, the quality of service of a
+spot job says on which terms it runs, and the limit of the guaranteed one is the quota, so that not even a controller
+gone wrong can promise more. The journal adds what Slurm forgets. Hence a controller may be killed at any moment: the
+next one looks at Slurm and goes on.
+
+Nothing is done on old knowledge: if a round takes too long, or the clock goes backwards, the rest of it is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import datetime
+from math import floor, isfinite
+from pathlib import Path
+
+from takeup.cluster.engines.journal import Journal
+from takeup.cluster.engines.slurm.commands import Slurm, SlurmDown, caller
+from takeup.cluster.engines.slurm.comments import read_remarks
+from takeup.cluster.engines.slurm.history import past_workload
+from takeup.cluster.engines.slurm.ledger import Ledger, Notice
+from takeup.cluster.engines.slurm.patience import Patience, Rests
+from takeup.cluster.engines.slurm.picture import Classes, Picture, draw
+from takeup.cluster.engines.slurm.rows import NEVER, JobRow, NodeRow, Status, read_job, read_node
+from takeup.cluster.model import Decision, Evict, Grade, Hold, SetQuota, Start, State, Workload
+from takeup.errors import BadInput, TakeupError
+
+__all__ = ["SlurmEngine", "StaleState"]
+
+EXPLAINS = "why it runs:"
+SLACK_S = 1.0  # a clock may be put right by so much without anybody noticing
+
+
+class StaleState(TakeupError):
+    """What is known of the cluster is too old to act on."""
+
+
+@dataclass(slots=True)
+class SlurmEngine:
+    """Slurm as configured in `conf`, or the one of this machine; `read_only` changes nothing, whatever is decided.
+
+    Decisions are refused when the state they rest on is older than `max_age_s`. A job that Slurm has not started
+    `start_limit_s` after its release is held again and left out for a while, so that somebody else gets its GPUs.
+    """
+
+    journal: Path | None = None
+    _: KW_ONLY
+    conf: Path | None = None
+    classes: Classes = field(default_factory=Classes)
+    read_only: bool = False
+    max_age_s: float = 10.0
+    start_limit_s: float = 30.0
+    slurm: Slurm | None = None
+    wall: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    ledger: Ledger = field(init=False)
+    patience: Patience = field(init=False)
+    _slurm: Slurm = field(init=False)
+    _picture: Picture | None = field(default=None, init=False)
+    _seen_at_s: float = field(default=0.0, init=False)
+    _now_s: float = field(default=0.0, init=False)
+    _limits: dict[str, str] = field(default_factory=dict, init=False)
+    _first_submit_s: dict[str, float] = field(default_factory=dict, init=False)
+    _rests: Rests = field(default_factory=Rests, init=False)
+    _is_prepared: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._slurm = self.slurm or Slurm(caller(self.conf))
+        journal = None if self.journal is None or self.read_only else Journal(self.journal)
+        self.ledger = Ledger(journal)
+        self.patience = Patience(self.monotonic)
+
+    @property
+    def skipped(self) -> Counter[str]:
+        """What the last state left out, by reason."""
+        return Counter() if self._picture is None else self._picture.skipped
+
+    def observe(self) -> State:
+        """The cluster as it is now; while Slurm is away, `SlurmDown` at once and a new attempt only now and then."""
+        self._picture = None
+        self._pass_time()
+        self.patience.require()
+        try:
+            self._prepare()
+            self._seen_at_s = self.monotonic()
+            nodes, rows = self._nodes(), self._rows()
+            if not self.read_only:
+                rows = self._finish(rows, nodes)
+        except SlurmDown:
+            self.patience.lose()
+            raise
+        self.patience.regain()
+        resting = self._rests.names(self._now_s)
+        self._picture = draw(rows, nodes, self.ledger, self.classes, self._now_s, self._first_submit_s, resting)
+        return self._picture.state
+
+    def apply(self, decision: Decision) -> None:
+        """Carry one decision out; a TakeupError refuses it and leaves everything as it was."""
+        if isinstance(decision, Hold):
+            return  # a job waits until it is released
+        picture = self._fresh_picture()
+        if self.read_only:
+            raise BadInput("this engine was opened to look only; open it without read_only to let it act")
+        if isinstance(decision, Start):
+            self._start(picture, decision)
+        elif isinstance(decision, Evict):
+            self._evict(picture, decision)
+        else:
+            self._set_quota(picture, decision)
+
+    def past(self, begin: datetime, end: datetime) -> tuple[Workload, Counter[str]]:
+        """What ran between two moments, as a workload to replay, and how many rows were left out, by reason."""
+        times = (it.astimezone().strftime("%Y-%m-%dT%H:%M:%S") for it in (begin, end))
+        return past_workload(self._slurm.past_jobs(*times), self._nodes(), self.classes, begin.timestamp())
+
+    def close(self) -> None:
+        """Let another controller have the journal."""
+        if self.ledger.journal is not None:
+            self.ledger.journal.close()
+
+    # Looking ----------------------------------------------------------------------------------------------------------
+
+    def _pass_time(self) -> None:
+        now_s, before_s = self.wall(), self._now_s
+        self._now_s = now_s
+        if now_s < before_s - SLACK_S:
+            raise StaleState("the clock went backwards; this round is skipped, the next one goes by the new time")
+
+    def _prepare(self) -> None:
+        if self._is_prepared:
+            return
+        wanted = {self.classes.high, self.classes.guaranteed, self.classes.opportunistic}
+        if missing := sorted(wanted - self._slurm.known_qos()):
+            commands = "; ".join(f"sacctmgr add qos {name}" for name in missing)
+            raise BadInput(f"Slurm has no QOS {', '.join(missing)}; create what is missing: {commands}")
+        self.ledger.tidy(self._now_s)
+        self._is_prepared = True
+
+    def _nodes(self) -> dict[str, NodeRow]:
+        found = (read_node(row) for row in self._slurm.nodes())
+        return {node.name: node for node in found if node is not None}
+
+    def _rows(self) -> list[JobRow]:
+        rows = [job for row in self._slurm.jobs() for job in read_job(row)]
+        rows = [row for row in rows if row.status != Status.OVER]
+        present = {NEVER, *(row.id.partition("_")[0] for row in rows)}
+        rows = [_with_unmet(row, present) if row.depends_on else row for row in rows]
+        # Slurm counts a requeued job as submitted anew.
+        known = self._first_submit_s
+        self._first_submit_s = {row.id: known.get(row.id, row.submit_s) for row in rows}
+        return rows
+
+    def _finish(self, rows: list[JobRow], nodes: Mapping[str, NodeRow]) -> list[JobRow]:
+        """What earlier rounds left to do: settle what a crash left open, evict after a notice, hold what is stuck."""
+        self.ledger.settle(rows, self._now_s)
+        due = self._due(rows)
+        for row in due:
+            with suppress(BadInput):  # it left by itself
+                self._remove(row, self.ledger.notices[row.id].for_job, "the time of its notice is over")
+        stuck = [row for row in rows if self._is_stuck(row, nodes)]
+        for row in stuck:
+            self._try(self._slurm.hold, row.id)
+            if all(name in nodes and nodes[name].is_fit for name in row.required_nodes):
+                self._rests.put_off(row.id, self._now_s)
+        return self._rows() if due or stuck else rows
+
+    def _due(self, rows: list[JobRow]) -> list[JobRow]:
+        """Jobs under notice whose time is over, or for whom nobody has work to save any more."""
+        rows_under = {row.id: row for row in rows if row.id in self.ledger.notices}
+        busy = {self.ledger.notices[row.id].for_job for row in rows_under.values() if self._still_saves(row)}
+        notices = self.ledger.notices
+        return [
+            row
+            for row in rows_under.values()
+            if self._now_s >= notices[row.id].until_s or notices[row.id].for_job not in busy
+        ]
+
+    def _still_saves(self, row: JobRow) -> bool:
+        remarks = read_remarks(row.comments, self._now_s)
+        told_s = floor(self.ledger.notices[row.id].since_s)  # jobs tell whole seconds
+        return bool(remarks.signal) and remarks.saved_s < told_s
+
+    def _is_stuck(self, row: JobRow, nodes: Mapping[str, NodeRow]) -> bool:
+        """Whether a job that was released will not start soon: Slurm does not want it, or lost one of its nodes."""
+        if row.status != Status.RELEASED or self.classes.grade(row.qos) is None or not row.required_nodes:
+            return False
+        is_homeless = any(name not in nodes or not nodes[name].is_fit for name in row.required_nodes)
+        return is_homeless or NEVER in row.depends_on or self._now_s - row.eligible_s > self.start_limit_s
+
+    # Acting -----------------------------------------------------------------------------------------------------------
+
+    def _fresh_picture(self) -> Picture:
+        if self._picture is None:
+            raise StaleState("nothing is known about the cluster now; observe it first")
+        age_s = self.monotonic() - self._seen_at_s
+        if age_s > self.max_age_s or self.wall() < self._now_s - SLACK_S:
+            raise StaleState(f"the state is older than {self.max_age_s:g} s; the rest of this round is skipped")
+        return self._picture
+
+    def _start(self, picture: Picture, decision: Start) -> None:
+        row = _row(picture, decision.job_id)
+        if row.status != Status.HELD:
+            return  # released before, by this controller or its predecessor
+        ask = row.ask
+        if ask is None or any(name not in {node.name for node in picture.state.nodes} for name in decision.nodes):
+            raise BadInput(f"job {row.id} cannot run on {','.join(decision.nodes)}; observe again")
+        self._require_quota(picture, row, decision)
+        self.ledger.intend_start(decision, self._now_s)
+        nodes = tuple(dict.fromkeys(decision.nodes))
+        settings = [f"QOS={self.classes.qos(decision.grade)}", *_explained(row, decision.reason)]
+        if not ask.is_apart:
+            settings.append(f"NumNodes={len(nodes)}")  # its tasks may share nodes, and these are enough
+        self._slurm.start(row.id, nodes, *settings)
+        if decision.grade == Grade.GUARANTEED:
+            picture.guaranteed_gpus[_pool(picture, decision)] += ask.gpus_per_worker * ask.num_workers
+
+    def _require_quota(self, picture: Picture, row: JobRow, decision: Start) -> None:
+        pool = _pool(picture, decision)
+        quota = self.ledger.quotas.get(pool)
+        if decision.grade != Grade.GUARANTEED or quota is None or row.ask is None:
+            return
+        most = max(quota.gpus_by_hours.values(), default=0.0)
+        held = picture.guaranteed_gpus[pool]
+        if held + row.ask.gpus_per_worker * row.ask.num_workers > most:
+            raise BadInput(f"job {row.id} would exceed the quota of {most:g} GPUs, {held} are in use; let it wait")
+
+    def _evict(self, picture: Picture, decision: Evict) -> None:
+        row = _row(picture, decision.job_id)
+        if self.classes.grade(row.qos) in (None, Grade.HIGH):
+            raise BadInput(f"job {row.id} has the QOS {row.qos!r}; only spot jobs are evicted")
+        if row.status == Status.HELD or row.id in self.ledger.notices:
+            return
+        if decision.notice_s > 0 and row.status == Status.RUNNING:
+            notice = Notice(row.id, decision.for_job, self._now_s, self._now_s + decision.notice_s)
+            self.ledger.give_notice(notice, decision.reason)
+            if signal := picture.remarks[row.id].signal:
+                self._slurm.signal(row.id, signal)
+            return
+        self._remove(row, decision.for_job, decision.reason)
+
+    def _remove(self, row: JobRow, for_job: str, reason: str) -> None:
+        """Requeue a job that runs; one that Slurm has not started yet is merely held again."""
+        if row.status == Status.RELEASED and self._try(self._slurm.hold, row.id):
+            return
+        if self.ledger.is_evicted(row):
+            raise BadInput(f"job {row.id} was evicted a moment ago; nobody is evicted twice, observe again")
+        self.ledger.intend_eviction(row, for_job, self._now_s, reason)
+        try:
+            self._slurm.evict(row.id)
+        except BadInput:
+            self.ledger.forget(row.id, "evict")
+            raise
+
+    def _try(self, action: Callable[[str], None], job_id: str) -> bool:
+        """Whether Slurm agreed; a job may have moved on since we looked."""
+        try:
+            action(job_id)
+        except BadInput:
+            return False
+        return True
+
+    def _set_quota(self, picture: Picture, decision: SetQuota) -> None:
+        pool, offers = decision.quota.pool, decision.quota.gpus_by_hours
+        most = max(offers.values(), default=0.0)
+        pools = {node.pool for node in picture.state.nodes}
+        resource = "gres/gpu" if len(pools) == 1 else f"gres/gpu:{pool}"
+        limit = f"{resource}={floor(most) if isfinite(most) else -1}"
+        self.ledger.note_quota(decision, self._now_s)  # ours first: from here on nobody is let in above it
+        if self._limits.get(pool) != limit:
+            self._slurm.limit(self.classes.guaranteed, limit)
+            self._limits[pool] = limit
+
+
+def _with_unmet(row: JobRow, present: set[str]) -> JobRow:
+    """Slurm does not look at what a held job depends on, so we do: only those count that are not over."""
+    return replace(row, depends_on=tuple(name for name in row.depends_on if name in present))
+
+
+def _row(picture: Picture, job_id: str) -> JobRow:
+    if job_id not in picture.rows:
+        raise BadInput(f"Slurm has no job {job_id} any more; observe again")
+    return picture.rows[job_id]
+
+
+def _pool(picture: Picture, decision: Start) -> str:
+    return next(node.pool for node in picture.state.nodes if node.name == decision.nodes[0])
+
+
+def _explained(row: JobRow, reason: str) -> list[str]:
+    """A comment for whoever looks at the job, unless somebody else has left one there."""
+    if row.comments[0] and not row.comments[0].startswith(EXPLAINS):
+        return []
+    return [f"AdminComment={EXPLAINS} {reason[:200]}"]

@@ -1,0 +1,137 @@
+"""What the controller has done to Slurm's jobs, as its journal tells: evictions, notices and quotas.
+
+An eviction is written down before it is asked for. After a crash nobody knows whether Slurm heard of it; the job's
+count of restarts tells, because Slurm raises it with the eviction itself. To ask once more does no harm: Slurm requeues
+only what runs, and nothing runs again unless we start it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from takeup.cluster.engines.journal import Entry, Journal
+from takeup.cluster.engines.slurm.rows import JobRow, Status
+from takeup.cluster.model import Eviction, Quota, SetQuota, Start
+
+__all__ = ["Ledger", "Notice"]
+
+DAY_S = 86_400.0
+MOST_LINES = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A job was told to save its work, because it will be evicted for another at some moment."""
+
+    job_id: str
+    for_job: str
+    since_s: float
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Intent:
+    """An eviction that was asked for: of which run, when, and from where."""
+
+    num_restarts: int
+    when_s: float
+    nodes: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Everything that must survive a crash; without a journal it lives as long as the process."""
+
+    journal: Journal | None = None
+    quotas: dict[str, Quota] = field(default_factory=dict)
+    notices: dict[str, Notice] = field(default_factory=dict)
+    evictions: list[Eviction] = field(default_factory=list)
+    intents: dict[str, _Intent] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for entry in () if self.journal is None else self.journal.entries:
+            self._fold(entry)
+
+    def intend_eviction(self, row: JobRow, for_job: str, now_s: float, reason: str) -> None:
+        """About to evict the present run of a job."""
+        entry = {"do": "evict", "at_s": now_s, "job": row.id, "restarts": row.num_restarts, "nodes": row.nodes}
+        self._write({**entry, "for": for_job, "reason": reason})
+
+    def is_evicted(self, row: JobRow) -> bool:
+        """Whether this run was evicted since we looked last."""
+        intent = self.intents.get(row.id)
+        return intent is not None and intent.num_restarts == row.num_restarts
+
+    def give_notice(self, notice: Notice, reason: str) -> None:
+        """About to tell a job that it has to go."""
+        entry = {"do": "notice", "at_s": notice.since_s, "job": notice.job_id, "for": notice.for_job}
+        self._write({**entry, "until_s": notice.until_s, "reason": reason})
+
+    def intend_start(self, decision: Start, now_s: float) -> None:
+        """About to start a job."""
+        entry = {"do": "start", "at_s": now_s, "job": decision.job_id, "nodes": decision.nodes}
+        self._write({**entry, "grade": decision.grade.name, "reason": decision.reason})
+
+    def note_quota(self, decision: SetQuota, now_s: float) -> None:
+        """This much may be promised from now on."""
+        offers = [[hours, gpus] for hours, gpus in decision.quota.gpus_by_hours.items()]
+        self._write({"do": "quota", "at_s": now_s, "pool": decision.quota.pool, "gpus": offers})
+
+    def forget(self, job_id: str, what: str) -> None:
+        """An intention came to nothing: Slurm refused it."""
+        self._write({"do": "forget", "what": what, "job": job_id}, is_urgent=False)
+
+    def settle(self, rows: Iterable[JobRow], now_s: float) -> None:
+        """Compare what was intended with the jobs that Slurm knows, and how often each was restarted by now."""
+        known = {row.id: row for row in rows}
+        for job_id, intent in list(self.intents.items()):
+            row = known.get(job_id)
+            if row is not None and row.num_restarts > intent.num_restarts:
+                self._write({"do": "evicted", "job": job_id}, is_urgent=False)
+            elif row is None or row.status == Status.RUNNING:
+                self.forget(job_id, "evict")  # the job ended by itself, or Slurm never heard of it
+        for job_id, notice in list(self.notices.items()):
+            is_here = job_id in known and known[job_id].status == Status.RUNNING
+            is_wanted = notice.for_job in known and known[notice.for_job].status == Status.HELD
+            if not is_here or not is_wanted:
+                self.forget(job_id, "notice")
+        self.evictions = [it for it in self.evictions if it.when_s > now_s - DAY_S]
+
+    def tidy(self, now_s: float) -> None:
+        """Shorten a journal that has grown long to what still matters."""
+        if self.journal is not None and len(self.journal.entries) > MOST_LINES:
+            recent = [
+                it for it in self.journal.entries if it.get("at_s", now_s) > now_s - DAY_S or it.get("do") == "quota"
+            ]
+            self.journal.shorten(recent)
+
+    def _write(self, entry: Entry, *, is_urgent: bool = True) -> None:
+        if self.journal is not None:
+            self.journal.write(entry, is_urgent=is_urgent)
+        self._fold(entry)
+
+    def _fold(self, entry: Entry) -> None:
+        """Take over what an entry says; one that cannot be read changes nothing."""
+        try:
+            self._folded(entry)
+        except (KeyError, TypeError, ValueError):
+            return
+
+    def _folded(self, entry: Entry) -> None:
+        what, job_id = entry["do"], str(entry.get("job", ""))
+        if what == "evict":
+            nodes = tuple(str(name) for name in entry["nodes"])
+            self.intents[job_id] = _Intent(int(entry["restarts"]), float(entry["at_s"]), nodes)
+        elif what == "evicted" and job_id in self.intents:
+            intent = self.intents.pop(job_id)
+            self.evictions.append(Eviction(job_id, intent.when_s, intent.nodes))
+        elif what == "notice":
+            notice = Notice(job_id, str(entry["for"]), float(entry["at_s"]), float(entry["until_s"]))
+            self.notices[job_id] = notice
+        elif what == "quota":
+            offers = {float(hours): float(gpus) for hours, gpus in entry["gpus"] if not math.isnan(gpus)}
+            self.quotas[str(entry["pool"])] = Quota(str(entry["pool"]), offers)
+        elif what == "forget":
+            (self.notices if entry["what"] == "notice" else self.intents).pop(job_id, None)

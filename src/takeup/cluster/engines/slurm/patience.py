@@ -1,0 +1,56 @@
+"""How long to leave alone what did not work: twice as long each time, up to a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+
+from takeup.cluster.engines.slurm.commands import SlurmDown
+
+__all__ = ["Patience", "Rests"]
+
+
+@dataclass(slots=True)
+class Patience:
+    """Between `first_s` and `most_s` seconds of `monotonic` time."""
+
+    monotonic: Callable[[], float]
+    first_s: float = 1.0
+    most_s: float = 60.0
+    num_losses: int = 0
+    _until_s: float = field(default=-inf, init=False)
+
+    def require(self) -> None:
+        """Raise `SlurmDown` while it is too early for another attempt."""
+        if self.monotonic() < self._until_s:
+            raise SlurmDown("Slurm did not answer; it will be asked again in a while")
+
+    def lose(self) -> None:
+        """It did not answer."""
+        wait_s = min(self.most_s, self.first_s * 2.0 ** min(self.num_losses, 30))
+        self.num_losses += 1
+        self._until_s = self.monotonic() + wait_s
+
+    def regain(self) -> None:
+        """It answered."""
+        self.num_losses, self._until_s = 0, -inf
+
+
+@dataclass(slots=True)
+class Rests:
+    """Jobs that Slurm would not start where they were put, and until when nobody tries again."""
+
+    first_s: float = 60.0
+    most_s: float = 3600.0
+    _until_s: dict[str, float] = field(default_factory=dict)
+    _waits_s: dict[str, float] = field(default_factory=dict)
+
+    def put_off(self, name: str, now_s: float) -> None:
+        """Not now."""
+        self._waits_s[name] = min(self.most_s, 2 * self._waits_s.get(name, self.first_s / 2))
+        self._until_s[name] = now_s + self._waits_s[name]
+
+    def names(self, now_s: float) -> set[str]:
+        """Who rests at this moment."""
+        return {name for name, until_s in self._until_s.items() if now_s < until_s}

@@ -1,0 +1,208 @@
+"""Jobs and nodes as Slurm prints them, read into what we need of them.
+
+From 21.08 to 25.05 the fields kept their names; numbers became objects that may be unset, and a state became a list of
+flags. Both forms are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice
+
+from takeup.cluster.engines.slurm.commands import Row
+
+__all__ = ["NEVER", "Ask", "JobRow", "NodeRow", "Status", "expand_hosts", "read_job", "read_node"]
+
+NEVER = "never"  # what a job depends on that cannot happen any more
+MOST_TASKS = 1000  # of one array, waiting at a time
+GPUS = re.compile(r"(?:gres[:/])?gpu(?::(?P<model>[^:,=()\d][^:,=()]*))?(?:[:=](?P<count>\d+))?(?:\(.*\))?")
+DEPENDENCY = re.compile(r"[:?,](\d+)[^,?()]*\((unfulfilled|failed)\)")
+BRACKETS = re.compile(r"([^,\[\]]*)\[([^\]]*)\]")
+UNFIT = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "NOT_RESPONDING", "MAINTENANCE", "POWERED_DOWN"}
+UNFIT |= {"POWERING_DOWN", "POWER_DOWN", "REBOOT", "REBOOT_ISSUED", "UNKNOWN", "ERROR", "INVALID_REG", "RESERVED"}
+
+
+class Status(Enum):
+    """Where a job is: waiting for us, waiting for Slurm after we released it, running, on its way out, or over."""
+
+    HELD = "held"
+    RELEASED = "released"
+    RUNNING = "running"
+    LEAVING = "leaving"
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """How many GPUs, of which model (empty: any), and whether each worker wants a node for itself."""
+
+    model: str
+    gpus_per_worker: int
+    num_workers: int
+    is_apart: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job; `gpus_on` has an entry for each of `nodes` while it runs."""
+
+    id: str
+    status: Status
+    qos: str
+    account: str
+    ask: Ask | None
+    nodes: tuple[str, ...]
+    gpus_on: tuple[int, ...]
+    required_nodes: tuple[str, ...]
+    submit_s: float
+    start_s: float
+    eligible_s: float
+    num_restarts: int
+    comments: tuple[str, str]
+    depends_on: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node with the model and number of its GPUs."""
+
+    name: str
+    model: str
+    num_gpus: int
+    is_fit: bool
+
+
+def read_node(row: Row) -> NodeRow | None:
+    """A node, or None if it has no GPUs or GPUs of several models."""
+    kinds = [_gpus(part) for part in _parts(str(row.get("gres") or ""))]
+    found = [kind for kind in kinds if kind is not None and kind[1] > 0]
+    if len(found) != 1:
+        return None
+    states = _words(row.get("state")) | _words(row.get("state_flags"))
+    return NodeRow(str(row["name"]), found[0][0] or "gpu", found[0][1], not states & UNFIT)
+
+
+def read_job(row: Row) -> Iterator[JobRow]:
+    """A job; an array that waits is one job for each of its tasks."""
+    status = _status(row)
+    nodes = tuple(expand_hosts(str(row.get("nodes") or "")))
+    for name in _names(row):
+        yield JobRow(
+            id=name,
+            status=status,
+            qos=str(row.get("qos") or ""),
+            account=str(row.get("account") or ""),
+            ask=_ask(row),
+            nodes=nodes,
+            gpus_on=_gpus_on(row, nodes),
+            required_nodes=tuple(expand_hosts(str(row.get("required_nodes") or ""))),
+            submit_s=_number(row.get("submit_time")),
+            start_s=_number(row.get("start_time")),
+            eligible_s=_number(row.get("eligible_time")),
+            num_restarts=int(_number(row.get("restart_cnt"))),
+            comments=(str(row.get("admin_comment") or ""), str(row.get("comment") or "")),
+            depends_on=tuple(_dependencies(row)),
+        )
+
+
+def expand_hosts(text: str) -> Iterator[str]:
+    """The names in a list such as `gpu[01-03,7],login`."""
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
+        yield from _expand(part.strip())
+
+
+def _expand(part: str) -> Iterator[str]:
+    match = BRACKETS.search(part)
+    if match is None:
+        yield part
+        return
+    before, after = part[: match.start(2) - 1], part[match.end() :]
+    for number in _numbers(match[2]):
+        yield from _expand(f"{before}{number}{after}")
+
+
+def _numbers(text: str) -> Iterator[str]:
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        last, _, step = (last or first).partition(":")
+        if first.isdigit() and last.isdigit():
+            yield from (str(it).zfill(len(first)) for it in range(int(first), int(last) + 1, int(step or 1)))
+
+
+def _number(value: object) -> float:
+    if isinstance(value, dict):
+        value = value.get("number", 0) if value.get("set", True) and not value.get("infinite") else 0
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _words(value: object) -> set[str]:
+    words = value if isinstance(value, list) else str(value or "").replace("+", " ").split()
+    return {str(word).strip("*~#!%$@^-").upper() for word in words}
+
+
+def _status(row: Row) -> Status:
+    states = _words(row.get("job_state"))
+    if "COMPLETING" in states:
+        return Status.LEAVING
+    if states & {"RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED"}:
+        return Status.RUNNING
+    if states & {"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}:
+        return Status.HELD if _number(row.get("priority")) == 0 else Status.RELEASED
+    return Status.OVER
+
+
+def _names(row: Row) -> Iterator[str]:
+    array, tasks = int(_number(row.get("array_job_id"))), str(row.get("array_task_string") or "")
+    task = row.get("array_task_id")
+    is_task = isinstance(task, int) or (isinstance(task, dict) and task.get("set"))
+    if not array or not (tasks or is_task):
+        yield str(int(_number(row["job_id"])))
+    elif tasks:
+        yield from (f"{array}_{number}" for number in islice(_numbers(tasks.partition("%")[0]), MOST_TASKS))
+    else:
+        yield f"{array}_{int(_number(task))}"
+
+
+def _dependencies(row: Row) -> Iterator[str]:
+    for number, outcome in DEPENDENCY.findall(str(row.get("dependency") or "")):
+        yield number if outcome == "unfulfilled" else NEVER
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in re.split(r",(?![^()]*\))", text) if part]
+
+
+def _gpus(part: str) -> tuple[str, int] | None:
+    match = GPUS.fullmatch(part)
+    return None if match is None else (match["model"] or "", int(match["count"] or 1))
+
+
+def _asked(row: Row, key: str) -> tuple[str, int] | None:
+    found = [it for it in map(_gpus, _parts(str(row.get(key) or ""))) if it is not None and it[1] > 0]
+    return found[0] if len(found) == 1 else None
+
+
+def _ask(row: Row) -> Ask | None:
+    """GPUs per node, per task or per job, whichever was asked for."""
+    num_nodes = max(1, int(_number(row.get("node_count"))))
+    if (per_node := _asked(row, "tres_per_node")) is not None:
+        return Ask(*per_node, num_nodes, is_apart=True)
+    if (per_task := _asked(row, "tres_per_task")) is not None:
+        return Ask(*per_task, max(1, int(_number(row.get("tasks")))), is_apart=False)
+    per_job = _asked(row, "tres_per_job")
+    if per_job is None or per_job[1] % num_nodes:
+        return None
+    return Ask(per_job[0], per_job[1] // num_nodes, num_nodes, is_apart=True)
+
+
+def _gpus_on(row: Row, nodes: tuple[str, ...]) -> tuple[int, ...]:
+    detail = row.get("gres_detail") or []
+    found = [_gpus(str(part)) for part in detail]
+    if len(found) == len(nodes):
+        return tuple(0 if it is None else it[1] for it in found)
+    match = re.search(r"gres/gpu=(\d+)", str(row.get("tres_alloc_str") or ""))
+    total = int(match[1]) if match else 0
+    return tuple(total // len(nodes) for _ in nodes) if nodes else ()

@@ -1,0 +1,179 @@
+"""A scheduler at work on an engine: observe, decide, apply, and at the end what was decided and why.
+
+The embedded engine plays the jobs of a workload in virtual time. The others are real clusters in real time, where a dry
+run looks and tells, and touches nothing. Where an engine remembers what ran, every day ends with a look back: the jobs
+of the day are replayed under this scheduler and under another one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from takeup.cluster.contract import Engine
+from takeup.cluster.engines import find_engine
+from takeup.cluster.experiment.replays import scheduler_of
+from takeup.cluster.experiment.scenario import ClusterScenario, report_on
+from takeup.cluster.experiment.workloads import DAY_S, load
+from takeup.cluster.model import Decision, State, Workload
+from takeup.cluster.report import schedulers_table
+from takeup.cluster.report.diary import Diary, counts_table, decisions_table, sentence, state_table
+from takeup.cluster.simulate import replay
+from takeup.core.clock import Clock, VirtualClock, WallClock
+from takeup.core.control import ControlLoop, Outcome
+from takeup.core.report import Report, Table
+from takeup.errors import BadInput, MissingEngine, TakeupError
+
+__all__ = ["Tell", "run_engine"]
+
+Tell = Callable[[str], None]
+VIRTUAL_PERIOD_S, REAL_PERIOD_S = 300.0, 5.0
+JOURNALLED = {"slurm"}  # others keep in the cluster itself what must survive
+
+
+def run_engine(scenario: ClusterScenario, quiet: bool, tell: Tell | None = None) -> Report:
+    """Let the policy work for as long as was asked for, or until somebody stops it."""
+    work = _Work(scenario, tell if tell is not None and not quiet else lambda text: None)
+    try:
+        work.go()
+    finally:
+        with suppress(AttributeError):
+            work.engine.close()
+    return work.report()
+
+
+@dataclass(slots=True)
+class _Watched:
+    """An engine whose last state is remembered."""
+
+    engine: Engine
+    last: State | None = None
+
+    def observe(self) -> State:
+        """The cluster as it is now."""
+        self.last = self.engine.observe()
+        return self.last
+
+    def apply(self, decision: Decision) -> None:
+        """Carry one decision out."""
+        self.engine.apply(decision)
+
+
+@dataclass(slots=True)
+class _Work:
+    """A loop over an engine, and what it leaves behind."""
+
+    scenario: ClusterScenario
+    tell: Tell
+    clock: Clock = field(init=False)
+    engine: Any = field(init=False)
+    watched: _Watched = field(init=False)
+    loop: ControlLoop[State, Decision] = field(init=False)
+    diary: Diary = field(default_factory=Diary, init=False)
+    problems: list[str] = field(default_factory=list, init=False)
+    days: list[Table] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        scenario, is_virtual = self.scenario, self.scenario.engine == "embedded"
+        self.clock = VirtualClock() if is_virtual else WallClock()
+        self.engine = _engine(scenario, self.clock)
+        self.watched = _Watched(self.engine)
+        scheduler = scheduler_of(scenario, scenario.policies[0])
+        period_s = scenario.period_s or (VIRTUAL_PERIOD_S if is_virtual else REAL_PERIOD_S)
+        hear: dict[str, Any] = {"on_decision": self._hear, "on_problem": self._complain}
+        self.loop = ControlLoop(self.clock, self.watched, scheduler, period_s, dry_run=scenario.dry_run, **hear)
+
+    def go(self) -> None:
+        """Work until the time is over; an interrupt ends it, and the report follows."""
+        self._require_present()
+        if hasattr(self.engine, "past"):
+            self.clock.after(DAY_S, self._look_back)
+        with suppress(KeyboardInterrupt):
+            if hasattr(self.engine, "wait_for_change"):
+                self._follow()
+                return
+            self.loop.start()
+            self.clock.run(self._until_s())
+        self.loop.stop()
+
+    def _follow(self) -> None:
+        """A round after every change, and one every period."""
+        until_s = time.monotonic() + (inf if self.scenario.for_s is None else self.scenario.for_s)
+        while True:
+            self.loop.step()
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                return
+            self.engine.wait_for_change(min(self.loop.period_s, left_s))
+
+    def report(self) -> Report:
+        """What was decided, what the cluster looks like now, and what went wrong."""
+        counters, scenario = self.loop.counters, self.scenario
+        if counters.num_rounds and counters.num_rounds == counters.num_failed_rounds:
+            raise BadInput(f"not one of {counters.num_rounds} rounds went well: {self.problems[0]}")
+        states = () if self.watched.last is None else (state_table(self.watched.last),)
+        tables = (counts_table(self.diary), decisions_table(self.diary), *states, *self.days)
+        skipped = getattr(self.engine, "skipped", {})
+        notes = (
+            f"{counters.num_rounds} rounds, {counters.num_failed_rounds} of them failed",
+            "nothing was changed" if scenario.dry_run else "decisions were carried out",
+            *(f"left out of the last state: {count} x {reason}" for reason, count in skipped.items()),
+            *self.problems,
+        )
+        return report_on(scenario, f"Cluster: {scenario.policies[0]} on {scenario.engine}", *tables, notes=notes)
+
+    def _require_present(self) -> None:
+        """An engine that is not installed will not come back; one that does not answer may."""
+        try:
+            self.engine.observe()
+        except MissingEngine:
+            raise
+        except TakeupError:
+            return  # the loop says what is wrong, and tries again
+
+    def _until_s(self) -> float | None:
+        if self.scenario.for_s is not None:
+            return self.scenario.for_s
+        return DAY_S if self.scenario.engine == "embedded" else None
+
+    def _hear(self, decision: Decision, outcome: Outcome) -> None:
+        if self.diary.note(decision, outcome):
+            self.tell(f"{outcome}: {sentence(decision)}")
+
+    def _complain(self, problem: str) -> None:
+        self.problems.append(problem)
+        self.tell(problem)
+
+    def _look_back(self) -> None:
+        """The jobs of the last day under this policy and the other one; a failure is told and stops nothing."""
+        self.clock.after(DAY_S, self._look_back)
+        end = datetime.now().astimezone()
+        try:
+            workload, _ = self.engine.past(end - timedelta(days=1), end)
+            self.days.append(_day_table(self.scenario, workload, f"The day until {end:%Y-%m-%d %H:%M}"))
+        except TakeupError as error:
+            self._complain(f"no look back at this day: {error}")
+
+
+def _day_table(scenario: ClusterScenario, workload: Workload, title: str) -> Table:
+    names = (scenario.policies[0], scenario.against)
+    table = schedulers_table([replay(workload, scheduler_of(scenario, name)) for name in names])
+    return replace(table, title=f"{title}, replayed")
+
+
+def _engine(scenario: ClusterScenario, clock: Clock) -> Any:
+    kind = find_engine(scenario.engine)
+    if scenario.engine == "embedded":
+        return kind(load(scenario)[0], clock)
+    given: dict[str, Any] = {"conf": Path(scenario.conf) if scenario.conf else None, "read_only": scenario.dry_run}
+    if scenario.engine in JOURNALLED:
+        if scenario.journal is None and not scenario.dry_run:
+            raise BadInput("a controller that was killed must find its place again; name a file with '--journal'")
+        given["journal"] = Path(scenario.journal) if scenario.journal else None
+    return kind(**given)

@@ -1,0 +1,41 @@
+"""Replays of cluster as tables and charts: schedulers side by side, hours of a fleet, money, promises, forecasts."""
+
+from __future__ import annotations
+
+from takeup.cluster.report.charts import (
+    allocation_series,
+    eviction_bars,
+    eviction_series,
+    quota_series,
+    usage_bars,
+    wait_bars,
+)
+from takeup.cluster.report.forecasts import ForecastRun, forecast_series, forecast_table, next_hours_table
+from takeup.cluster.report.money import Benefit, Prices, benefit_of, benefit_series, benefit_table, days_table
+from takeup.cluster.report.outcomes import classes_table, pools_table, schedulers_table
+from takeup.cluster.report.promises import Asked, menu_table, offers_table
+
+__all__ = [
+    "Asked",
+    "Benefit",
+    "ForecastRun",
+    "Prices",
+    "allocation_series",
+    "benefit_of",
+    "benefit_series",
+    "benefit_table",
+    "classes_table",
+    "days_table",
+    "eviction_bars",
+    "eviction_series",
+    "forecast_series",
+    "forecast_table",
+    "menu_table",
+    "next_hours_table",
+    "offers_table",
+    "pools_table",
+    "quota_series",
+    "schedulers_table",
+    "usage_bars",
+    "wait_bars",
+]

@@ -1,0 +1,100 @@
+"""What a scheduler decided on an engine: how much of each kind, and the latest decisions with their reasons."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from takeup.cluster.model import Decision, Evict, Grade, Hold, SetQuota, Start, State
+from takeup.core.control import Outcome
+from takeup.core.report import Cell, Column, Table
+
+__all__ = ["Diary", "counts_table", "decisions_table", "sentence", "state_table"]
+
+MOST_DECISIONS = 30
+WORDS = {Start: "start", Evict: "evict", Hold: "hold", SetQuota: "set quota"}
+GRADES = {Grade.HIGH: "high priority", Grade.GUARANTEED: "spot, guaranteed", Grade.OPPORTUNISTIC: "spot, no promise"}
+
+
+@dataclass(slots=True)
+class Diary:
+    """Counts of decisions by kind and outcome; of those that change something, the latest."""
+
+    counts: Counter[tuple[str, Outcome]] = field(default_factory=Counter)
+    latest: deque[tuple[Decision, Outcome]] = field(default_factory=lambda: deque(maxlen=MOST_DECISIONS))
+    _said: dict[str, str] = field(default_factory=dict)
+
+    def note(self, decision: Decision, outcome: Outcome) -> bool:
+        """Remember a decision and what became of it; whether it is news."""
+        self.counts[WORDS[type(decision)], outcome] += 1
+        is_news = not isinstance(decision, Hold) and not self._is_repeated(decision, outcome)
+        if is_news:
+            self.latest.append((decision, outcome))
+        return is_news
+
+    def _is_repeated(self, decision: Start | Evict | SetQuota, outcome: Outcome) -> bool:
+        """A quota that stays, and what a dry run says again because nobody did it."""
+        is_quota = isinstance(decision, SetQuota)
+        about = (
+            decision.quota.pool if isinstance(decision, SetQuota) else f"{type(decision).__name__} {decision.job_id}"
+        )
+        before, self._said[about] = self._said.get(about), sentence(decision)
+        return before == self._said[about] and (is_quota or outcome == "dry run")
+
+
+def sentence(decision: Decision) -> str:
+    """A decision in a line, with its reason."""
+    match decision:
+        case Start():
+            return f"start {decision.job_id} on {_nodes(decision.nodes)}: {decision.reason}"
+        case Evict():
+            notice = f" in {decision.notice_s:g} s" if decision.notice_s else ""
+            return f"evict {decision.job_id}{notice}: {decision.reason}"
+        case SetQuota():
+            offers = decision.quota.gpus_by_hours.items()
+            menu = ", ".join(f"{gpus:.0f} GPUs for {hours:g} h" for hours, gpus in offers)
+            return f"promise in {decision.quota.pool} at most {menu}: {decision.reason}"
+        case Hold():
+            return f"hold {decision.job_id}: {decision.reason}"
+
+
+def _nodes(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def counts_table(diary: Diary) -> Table:
+    """How many decisions of each kind there were, by what became of them."""
+    columns = (Column("decision"), Column("outcome"), Column("count"))
+    rows = tuple((word, outcome, count) for (word, outcome), count in sorted(diary.counts.items()))
+    return Table("Decisions", columns, rows)
+
+
+def decisions_table(diary: Diary) -> Table:
+    """The latest decisions that change something."""
+    rows: tuple[tuple[Cell, ...], ...] = tuple((outcome, sentence(decision)) for decision, outcome in diary.latest)
+    note = f"the latest {len(rows)}; decisions to let a job wait are only counted" if rows else "nothing was decided"
+    return Table("What was decided", (Column("outcome"), Column("decision and reason")), rows, note)
+
+
+def state_table(state: State) -> Table:
+    """Pool by pool what runs on which terms, what is idle and what waits."""
+    pools = dict.fromkeys(node.pool for node in state.nodes)
+    columns = (
+        Column("pool"),
+        Column("GPUs", "", 0),
+        *(Column(name, "GPUs", 1) for name in GRADES.values()),
+        Column("idle", "GPUs", 1),
+        Column("waiting"),
+    )
+    return Table("The cluster now", columns, tuple(_state_row(state, pool) for pool in pools))
+
+
+def _state_row(state: State, pool: str) -> tuple[Cell, ...]:
+    capacity = float(sum(node.num_gpus for node in state.nodes if node.pool == pool))
+    used = dict.fromkeys(GRADES, 0.0)
+    for run in state.runs:
+        if run.job.pool == pool:
+            used[run.grade] += run.job.num_gpus
+    waiting = sum(each.job.pool == pool for each in state.waiting)
+    return (pool, capacity, *used.values(), max(0.0, capacity - sum(used.values())), waiting)

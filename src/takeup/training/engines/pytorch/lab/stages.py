@@ -1,0 +1,81 @@
+"""A small transformer in stages, whose operations take as long as they are told to.
+
+The mathematics are real and tiny, so that gradients can be compared; the rest of the time an operation sleeps. Four
+ranks then need no more than a core, and their times are still real.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed.pipelining import PipelineStage
+
+from takeup.training.model import Profile, Stage
+
+__all__ = ["PacedStage", "gradients_of", "make_batch", "make_module", "reference_gradients"]
+
+WIDTH, NUM_HEADS, LENGTH = 16, 2, 4
+SEED = 5
+
+
+def make_module(stage: int) -> torch.nn.Module:
+    """The layer of a stage, the same in every process; in double precision, so that errors are ours."""
+    torch.manual_seed(SEED + stage)
+    return torch.nn.TransformerEncoderLayer(
+        WIDTH, NUM_HEADS, 2 * WIDTH, dropout=0.0, batch_first=True, dtype=torch.float64
+    )
+
+
+def make_batch(iteration: int, num_microbatches: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets of an iteration, one row for each micro-batch."""
+    generator = torch.Generator().manual_seed(SEED + 1000 * iteration)
+    shape = (num_microbatches, LENGTH, WIDTH)
+    inputs, targets = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    return inputs, targets
+
+
+def gradients_of(module: torch.nn.Module) -> list[torch.Tensor]:
+    """The gradients that a module has."""
+    return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+
+
+def reference_gradients(stage: int, iteration: int, truth: Profile) -> list[torch.Tensor]:
+    """Gradients of one stage, by a single process without any pipeline."""
+    modules = [make_module(number) for number in range(truth.num_stages)]
+    inputs, targets = make_batch(iteration, truth.num_microbatches)
+    loss = torch.nn.functional.mse_loss(torch.nn.Sequential(*modules)(inputs), targets)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return gradients_of(modules[stage])
+
+
+class PacedStage(PipelineStage):  # type: ignore[misc, unused-ignore]
+    """A stage whose operations take the given times, or what their mathematics need if that is more."""
+
+    def __init__(self, pace: Stage, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._pace = pace
+
+    def forward_one_chunk(self, *arguments: Any, **named: Any) -> Any:
+        """F, in its time."""
+        return _paced(self._pace.forward_s, partial(super().forward_one_chunk, *arguments, **named))
+
+    def backward_one_chunk(self, *arguments: Any, full_backward: bool = True, **named: Any) -> Any:
+        """I in its time, or B in that of I and W."""
+        pace_s = self._pace.backward_s + (self._pace.weight_s if full_backward else 0.0)
+        named["full_backward"] = full_backward
+        return _paced(pace_s, partial(super().backward_one_chunk, *arguments, **named))
+
+    def backward_weight_one_chunk(self, *arguments: Any, **named: Any) -> Any:
+        """W, in its time."""
+        return _paced(self._pace.weight_s, partial(super().backward_weight_one_chunk, *arguments, **named))
+
+
+def _paced(pace_s: float, compute: Callable[[], Any]) -> Any:
+    start_s = time.perf_counter()
+    result = compute()
+    time.sleep(max(0.0, pace_s - (time.perf_counter() - start_s)))
+    return result

@@ -1,0 +1,55 @@
+"""What the laboratory tries, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from takeup.training.model import Profile
+
+__all__ = ["Outcome", "Runtime", "Trial"]
+
+Runtime = Literal["stock_1f1b", "stock", "adaptive"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Some iterations of one pipeline, whose stages and links are as `truth` says.
+
+    `stock_1f1b` is PyTorch's `Schedule1F1B`, `stock` its runtime with the given `order`, `adaptive` our schedule, which
+    begins with ZB-H1 (or with `order`) and looks for a better one after every second iteration. With `max_sends=1` in
+    the truth, a rank that sends over a slow link computes nothing until its message has left, unless a delegate sends.
+    """
+
+    name: str
+    runtime: Runtime
+    truth: Profile
+    order: str = ""
+    num_iterations: int = 5
+    every: int = 2
+    planner: str = "adaptra"
+    timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How long iterations took, over all ranks, and what the adaptive schedule found and did.
+
+    `gradient_error` is the largest difference from a single process, relative to the largest gradient. `pauses_s` says
+    how long the slowest rank planned and switched, each time that ranks agreed.
+    """
+
+    name: str
+    iterations_s: tuple[float, ...]
+    gradient_error: float
+    order: str = ""
+    changed_after: tuple[int, ...] = ()
+    delegated: tuple[int, ...] = ()
+    measured: Profile | None = None
+    pauses_s: tuple[float, ...] = ()
+
+    @property
+    def settled_s(self) -> float:
+        """The median iteration once nothing changes any more; the first one also connects ranks."""
+        return median(self.iterations_s[max((1, *self.changed_after)) :])

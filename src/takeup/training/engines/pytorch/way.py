@@ -1,0 +1,153 @@
+"""One link as one of its ranks sees it: what it sends and receives, the ordinary way or by delegates, whatever happens.
+
+How it works. If the connection of the ordinary way breaks, both ranks notice, since what they wait for fails. Each then
+tells the other, over the delegate, from which message on it has nothing; each sends again what the other lacks; and all
+later messages take the delegates. Tensors are kept until it is certain that they arrived: activations until their
+gradients are back, gradients for one iteration more. Messages are known by iteration and micro-batch, so none is taken
+for another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import torch
+
+from takeup.training.engines.pytorch.arrivals import Waitable, first_words
+from takeup.training.engines.pytorch.delegate import Incoming, Outgoing
+from takeup.training.engines.pytorch.worker import Worker
+
+__all__ = ["Way"]
+
+LOG = logging.getLogger("takeup.training")
+Key = tuple[int, int]  # iteration and micro-batch
+
+
+class Way:
+    """The link `number`, over which this rank sends `direction`: 0 for activations, 1 for gradients."""
+
+    def __init__(self, number: int, direction: int, delegates: tuple[Outgoing, Incoming], timeout: timedelta) -> None:
+        self.number = number
+        self.delegated = False
+        self.failed = False
+        self._kept_for = direction  # iterations
+        self._outgoing, self._incoming = delegates
+        self._timeout = timeout
+        self._iteration = 0
+        self._log: dict[Key, Sequence[torch.Tensor]] = {}
+        self._sent: list[list[Waitable]] = []
+        self._lock, self._worker = Lock(), Worker("takeup-fallback")
+        self._requested = False
+
+    def begin(self) -> None:
+        """An iteration begins, so what was sent before the last one has arrived."""
+        with self._lock:
+            self._iteration += 1
+            oldest = self._iteration - self._kept_for
+            self._log = {key: tensors for key, tensors in self._log.items() if key[0] >= oldest}
+
+    def send(self, microbatch: int, ops: Sequence[Any]) -> None:
+        """Send what these operations of PyTorch would."""
+        tensors = [op.tensor for op in ops]
+        with self._lock:
+            failed, delegated = self.failed, self.delegated
+            if not failed and not delegated:
+                self._log[self._iteration, microbatch] = tensors
+        if failed:
+            self._worker.submit(partial(self._outgoing.send, tensors))  # behind what is sent again
+        elif delegated:
+            self._outgoing.send(tensors)
+        else:
+            self._send_plainly(ops)
+
+    def receive(self, microbatch: int, ops: Sequence[Any]) -> list[Waitable]:
+        """Begin to receive what these operations of PyTorch would."""
+        if self._requested or (self.delegated and not self.failed):
+            return self._incoming.receive([op.tensor for op in ops])
+        return [_Guarded(self, microbatch, ops)]
+
+    def flush(self) -> None:
+        """Return when what was sent has left, as far as that can be known."""
+        sent, self._sent = self._sent, []
+        try:
+            for works in sent:
+                for work in works:
+                    work.wait(self._timeout)
+        except RuntimeError as error:
+            self.fail(error)
+        if not self.failed:
+            self._outgoing.flush()
+
+    def fail(self, error: Exception) -> None:
+        """The ordinary way is broken: from now on delegates carry everything, also what may be lost."""
+        with self._lock:
+            if self.failed:
+                return
+            self.failed, kept = True, dict(self._log)
+        LOG.warning("link %d failed, its messages take the delegates from now on (%s)", self.number, first_words(error))
+        self._worker.submit(partial(self._send_again, kept))
+
+    def after_failure(self, microbatch: int, tensors: Sequence[torch.Tensor]) -> list[Waitable]:
+        """Begin to receive from the delegate; the first time, the other rank is told where to begin."""
+        if not self._requested:
+            self._requested = True
+            self._incoming.ask(torch.tensor([self._iteration, microbatch]))
+        return self._incoming.receive(tensors)
+
+    def _send_plainly(self, ops: Sequence[Any]) -> None:
+        try:
+            self._sent.append([op.op(op.tensor, group=op.group, tag=op.tag, group_dst=op.group_peer) for op in ops])
+        except RuntimeError as error:
+            self.fail(error)
+
+    def _send_again(self, kept: dict[Key, Sequence[torch.Tensor]]) -> None:
+        """Send all that the other rank lacks, once it has said so."""
+        iteration, microbatch = self._outgoing.asked(self._timeout).tolist()
+        for key in sorted(kept):
+            if key >= (iteration, microbatch):
+                self._outgoing.send(kept[key])
+
+
+class _Guarded:
+    """A message by the ordinary way, or by the delegate if that breaks."""
+
+    def __init__(self, way: Way, microbatch: int, ops: Sequence[Any]) -> None:
+        self._way = way
+        self._microbatch = microbatch
+        self._tensors = [op.tensor for op in ops]
+        self._works: list[Waitable] | None = None if way.failed else self._begun(ops)
+
+    def wait(self, timeout: timedelta) -> None:
+        """Return when it has come, either way."""
+        if self._works is not None and self._came(self._works, timeout):
+            return
+        self._works = self._way.after_failure(self._microbatch, self._tensors)
+        for work in self._works:
+            work.wait(timeout)
+
+    def land(self) -> None:
+        """What is computed from now on waits for copies to the accelerator."""
+        for work in self._works or ():
+            if land := getattr(work, "land", None):
+                land()
+
+    def _begun(self, ops: Sequence[Any]) -> list[Waitable] | None:
+        try:
+            return [op.op(op.tensor, group=op.group, tag=op.tag, group_src=op.group_peer) for op in ops]
+        except RuntimeError as error:
+            self._way.fail(error)
+            return None
+
+    def _came(self, works: list[Waitable], timeout: timedelta) -> bool:
+        try:
+            for work in works:
+                work.wait(timeout)
+        except RuntimeError as error:
+            self._way.fail(error)
+            return False
+        return True

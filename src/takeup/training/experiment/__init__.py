@@ -1,0 +1,30 @@
+"""From a scenario to a report: the one place where profiles, planners, simulator, engines and reports are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from takeup.core.report import Report
+from takeup.core.scenario import validate
+from takeup.training.experiment.lab import try_out
+from takeup.training.experiment.scenario import TrainingScenario, plan_of, profile_of
+from takeup.training.experiment.verbs import compare_planners, plan_one, simulate_planners
+
+__all__ = ["TrainingScenario", "plan_of", "profile_of", "run", "run_again"]
+
+
+def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) -> Report:
+    """Run the scenario that a file or a report holds."""
+    return run(validate(TrainingScenario, values, source), quiet=quiet)
+
+
+def run(scenario: TrainingScenario, *, quiet: bool = False) -> Report:
+    """Carry the scenario out."""
+    verbs: dict[str, Callable[[TrainingScenario, bool], Report]] = {
+        "plan": plan_one,
+        "simulate": simulate_planners,
+        "compare": compare_planners,
+        "lab": try_out,
+    }
+    return verbs[scenario.verb](scenario, quiet)

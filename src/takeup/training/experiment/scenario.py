@@ -1,0 +1,136 @@
+"""A question about a pipeline, and the pipeline it is about."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from takeup.core.scenario import Scenario
+from takeup.core.seeds import Streams
+from takeup.errors import BadInput
+from takeup.training.model import Link, Plan, Profile, Stage
+from takeup.training.policies import find_policy
+from takeup.training.traces import load_profile, random_profile
+
+__all__ = ["TrainingScenario", "plan_of", "profile_of", "slow_links_of"]
+
+A_MICROBATCH_BYTES = 2**20  # any number that chunks can divide, where only a count was given
+SLOW = re.compile(r"(\d+):(\d+\.?\d*)(?:\+(\d+\.?\d*))?")
+SLOW_STAGE = re.compile(r"(\d+):(\d+\.?\d*)")
+
+
+class TrainingScenario(Scenario):
+    """One question about a pipeline: one from a file, or one whose operations all take as long."""
+
+    domain: Literal["training"] = "training"
+    verb: Literal["plan", "simulate", "compare", "lab"]
+    policies: tuple[str, ...] = ("adaptra",)
+    profile: str | None = None
+    schedule: str | None = None
+    num_stages: int = Field(4, ge=1, le=4096)
+    num_microbatches: int = Field(24, ge=1, le=65536)
+    op_ms: float = Field(10.0, gt=0)
+    uneven: bool = False
+    slow: tuple[str, ...] = ()
+    slow_stages: tuple[str, ...] = ()
+    max_live: int | None = Field(None, ge=1)
+    max_sends: int | None = Field(None, ge=1)
+    hop_ms: float = Field(0.0, ge=0)
+    host_ms: float = Field(0.0, ge=0)
+    delays_ms: tuple[float, ...] = ()
+    delays_are: Literal["latency", "service"] = "latency"
+    jitter_share: float = Field(0.05, ge=0, le=10)
+    num_runs: int = Field(100, ge=1)
+    num_iterations: int = Field(8, ge=4, le=10_000)
+
+    @field_validator("slow")
+    @classmethod
+    def _slow_links(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for each in given:
+            if SLOW.fullmatch(each) is None:
+                raise ValueError(
+                    f"write LINK:LATENCY or LINK:LATENCY+SERVICE in ms, such as 2:20 or 2:0+30, not {each!r}"
+                )
+        return given
+
+    @field_validator("slow_stages")
+    @classmethod
+    def _slow_stages(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for each in given:
+            if SLOW_STAGE.fullmatch(each) is None:
+                raise ValueError(f"write STAGE:FACTOR, such as 1:1.5 for operations half as long again, not {each!r}")
+        return given
+
+    @model_validator(mode="after")
+    def _enough_policies(self) -> TrainingScenario:
+        if not self.policies:
+            raise ValueError("give at least one policy")
+        if self.verb == "plan" and len(self.policies) > 1:
+            raise ValueError("'plan' takes one policy; 'compare' and 'simulate' take several")
+        return self
+
+
+def profile_of(scenario: TrainingScenario) -> Profile:
+    """The pipeline that the scenario is about."""
+    profile = _base(scenario)
+    if scenario.max_live is not None:
+        memory_bytes = scenario.max_live * A_MICROBATCH_BYTES
+        stages = tuple(
+            replace(stage, activation_bytes=A_MICROBATCH_BYTES, memory_bytes=memory_bytes) for stage in profile.stages
+        )
+        profile = replace(profile, stages=stages)
+    if scenario.max_sends is not None:
+        profile = replace(profile, max_sends=scenario.max_sends)
+    if scenario.hop_ms or scenario.host_ms:
+        profile = replace(profile, hop_s=scenario.hop_ms / 1e3, host_s=scenario.host_ms / 1e3)
+    stages = _slowed(scenario, profile.stages)
+    return replace(profile, stages=stages).with_links(slow_links_of(scenario, len(profile.links)))
+
+
+def _slowed(scenario: TrainingScenario, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """Stages with those that compute slowly."""
+    factors = dict(text.split(":") for text in scenario.slow_stages)
+    beyond = [number for number in factors if int(number) >= len(stages)]
+    if beyond:
+        raise BadInput(f"there is no stage {beyond[0]}; the pipeline has the stages 0 to {len(stages) - 1}")
+    return tuple(_scaled(stage, float(factors.get(str(number), 1.0))) for number, stage in enumerate(stages))
+
+
+def _scaled(stage: Stage, factor: float) -> Stage:
+    return replace(
+        stage,
+        forward_s=factor * stage.forward_s,
+        backward_s=factor * stage.backward_s,
+        weight_s=factor * stage.weight_s,
+    )
+
+
+def _base(scenario: TrainingScenario) -> Profile:
+    if scenario.profile is not None:
+        return load_profile(Path(scenario.profile))
+    if scenario.uneven:
+        random, mean_ms = Streams(scenario.seed).stream("profile"), scenario.op_ms
+        op_ms = (mean_ms * 2 / 3, mean_ms * 4 / 3)
+        return random_profile(random, scenario.num_stages, scenario.num_microbatches, op_ms=op_ms, slow_share=0.0)
+    return Profile.uniform(scenario.num_stages, scenario.num_microbatches, scenario.op_ms / 1e3)
+
+
+def slow_links_of(scenario: TrainingScenario, num_links: int) -> dict[int, Link]:
+    found = {}
+    for text in scenario.slow:
+        match = SLOW.fullmatch(text)
+        assert match is not None
+        number = int(match[1])
+        if number >= num_links:
+            raise BadInput(f"there is no link {number}; the pipeline has the links 0 to {num_links - 1}")
+        found[number] = Link(float(match[2]) / 1e3, float(match[3] or 0) / 1e3)
+    return found
+
+
+def plan_of(scenario: TrainingScenario) -> Plan:
+    """The plan of the first policy."""
+    return find_policy(scenario.policies[0]).plan(profile_of(scenario))

@@ -1,0 +1,143 @@
+"""The reproduction of GFS, on a few days: every recovered number is beside ours, and checks are what tables say.
+
+Whether checks hold is what the reproduction itself is for; here a shorter trace shows that it measures what it says.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from takeup.core.report import Check, Report, Source, Table
+from takeup.papers import PAPERS, numbers
+from takeup.papers.gfs import TITLE, reproduce
+
+EXPECTED = numbers("gfs")
+BASELINES = EXPECTED["setting"]["baselines"]
+QUOTED = {"quoted", "production", "ablations"}
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    short: dict[str, Any] = {name: dict(group) for name, group in EXPECTED.items()}
+    short["setting"] |= {"num_days": 5, "num_history_days": 3}
+    short["forecast"] |= {"num_days": 6, "num_history_days": 3}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("takeup.papers.gfs.numbers", lambda paper: short)
+        return reproduce(quiet=True)
+
+
+def table(report: Report, title: str) -> Table:
+    return next(each for each in report.tables if each.title == title)
+
+
+def column(found: Table, name: str) -> dict[str, float]:
+    place = [each.name for each in found.columns].index(name)
+    return {str(row[0]): float(str(row[place])) for row in found.rows}
+
+
+def check(report: Report, name: str) -> Check:
+    return next(each for each in report.checks if each.name == name)
+
+
+def test_every_group_of_numbers_names_a_source_we_know() -> None:
+    groups = [group for name, group in EXPECTED.items() if name != "setting"]
+
+    assert all(group["source"] in get_args(Source) for group in groups)
+
+
+def test_the_title_is_that_of_the_list_of_papers() -> None:
+    assert PAPERS["gfs"] == TITLE
+
+
+def test_every_recovered_number_stands_beside_one_of_ours(report: Report) -> None:
+    expected = {check.expected for check in report.checks}
+    quoted = EXPECTED["quoted"] | EXPECTED["ablations"]
+    known = [value for name, value in quoted.items() if name != "source"]
+    flat = [each for value in known for each in (value if isinstance(value, list) else [value])]
+
+    assert set(flat) <= expected
+    assert {
+        EXPECTED["abstract"]["spot_eviction_lower_percent"],
+        EXPECTED["abstract"]["spot_jqt_lower_percent"],
+    } <= expected
+    assert {EXPECTED["production"][f"{model}_allocation_percent"] for model in ("a100", "a800")} <= expected
+
+
+def test_what_is_only_quoted_decides_nothing_and_says_why(report: Report) -> None:
+    quoted = [each for each in report.checks if each.source == "unverified"]
+
+    assert len(quoted) == 17
+    assert all(not each.counts and each.why for each in quoted)
+    assert {group for group, values in EXPECTED.items() if values.get("source") == "unverified"} == QUOTED
+
+
+def test_every_bar_counts(report: Report) -> None:
+    bars = [each for each in report.checks if each.counts]
+
+    assert len(bars) == 2 + 1 + 3 + 6 + 3 + 4 + 3 + 1
+    assert report.holds == all(each.holds for each in bars)
+
+
+def test_reductions_are_against_the_mean_of_the_baselines(report: Report) -> None:
+    rates = column(table(report, "Medium load: schedulers"), "evictions per period")
+    by_hand = 100 * (1 - rates["gfs"] / float(np.mean([rates[name] for name in BASELINES])))
+    reductions = table(report, "GFS lower than the mean of the baselines")
+
+    assert column(reductions, "medium load")["spot eviction rate"] == pytest.approx(by_hand)
+    assert check(report, "spot eviction rate, lower than the baselines' mean").ours == pytest.approx(
+        column(reductions, "mean")["spot eviction rate"]
+    )
+
+
+def test_all_schedulers_are_replayed_at_all_loads(report: Report) -> None:
+    for load in EXPECTED["setting"]["loads"]:
+        found = table(report, f"{load.capitalize()} load: schedulers")
+
+        assert [row[0] for row in found.rows] == [*BASELINES, "fifo", "gfs"]
+
+
+def test_more_load_is_more_spot_jobs(report: Report) -> None:
+    jobs = [
+        next(row[2] for row in table(report, f"{load} load: waiting and completion").rows if row[:2] == ("gfs", "spot"))
+        for load in ("Low", "Medium", "High")
+    ]
+
+    assert jobs == sorted(jobs)
+    assert float(str(jobs[2])) > 3 * float(str(jobs[0]))
+
+
+def test_days_below_fifo_are_counted_from_days(report: Report) -> None:
+    found = table(report, "Against FIFO")
+
+    assert set(column(found, "of").values()) == {2.0}
+    for load in ("low", "medium", "high"):
+        below = check(report, f"{load} load, days with less allocation than FIFO")
+        assert below.ours == column(found, "days below")[load]
+        assert (column(found, "least allocation")[load] < -1e-9) == (float(str(below.ours)) > 0)
+
+
+def test_ablations_are_ratios_of_the_tables(report: Report) -> None:
+    printed = column(table(report, "Without parts: gfs_published, medium load"), "spot JQT")
+    lost = column(table(report, "Without parts: gfs, medium load"), "lost")
+
+    assert check(report, "as printed, spot JQT with last week's peak over full").ours == pytest.approx(
+        printed["last week's peak"] / printed["full"]
+    )
+    assert check(report, "as built, lost work with simple preemption over full").ours == pytest.approx(
+        lost["simple preemption"] / lost["full"]
+    )
+
+
+def test_the_printed_benefit_is_about_a_dollar_an_hour(report: Report) -> None:
+    found = table(report, "The printed benefit")
+
+    assert set(column(found, "price").values()) == {pytest.approx(1.216, abs=1e-3)}
+    assert sum(column(found, "gained a month").values()) == pytest.approx(377_990, abs=10)
+
+
+def test_the_report_can_be_written_and_read(report: Report) -> None:
+    assert Report.from_json(report.to_json()).checks == report.checks
+    assert report.series[0].title == "Spot evictions"

@@ -1,0 +1,62 @@
+"""The laboratory for real: three ways to train, with exact gradients, and a slow link that is found by measuring."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from takeup.training.engines.pytorch.lab import Outcome, Trial, run_trials
+from takeup.training.model import Link, Profile
+from takeup.training.policies import find_policy
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install 'takeup[torch]'"),
+    pytest.mark.skipif(sys.platform not in {"linux", "darwin"}, reason="needs processes that fork"),
+    pytest.mark.xdist_group("pytorch"),
+]
+HEALTHY = Profile.uniform(3, 4, 0.004)
+SLOW = Profile.uniform(3, 4, 0.004, {1: Link(0.08)})
+ORDER = find_policy("zb_h1").plan(HEALTHY).schedule.to_csv()
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Outcome]:
+    """All trials, run once."""
+    trials = [
+        Trial("stock 1F1B", "stock_1f1b", SLOW, num_iterations=2),
+        Trial("stock", "stock", SLOW, ORDER, num_iterations=2),
+        Trial("adaptive", "adaptive", SLOW, num_iterations=4),
+        Trial("given", "adaptive", HEALTHY, ORDER, num_iterations=3, planner="one_f_one_b"),
+    ]
+    return {outcome.name: outcome for outcome in run_trials(trials)}
+
+
+def test_gradients_are_those_of_a_single_process(outcomes: dict[str, Outcome]) -> None:
+    assert len(outcomes) == 4
+    assert max(outcome.gradient_error for outcome in outcomes.values()) < 1e-12
+
+
+def test_every_iteration_was_timed(outcomes: dict[str, Outcome]) -> None:
+    assert [len(outcome.iterations_s) for outcome in outcomes.values()] == [2, 2, 4, 3]
+    assert all(taken_s > 0 for outcome in outcomes.values() for taken_s in outcome.iterations_s)
+
+
+def test_messages_over_a_slow_link_are_really_late(outcomes: dict[str, Outcome]) -> None:
+    assert min(outcomes["stock 1F1B"].iterations_s) > 2 * 0.08  # there and back
+
+
+def test_the_slow_link_is_measured_and_delegated(outcomes: dict[str, Outcome]) -> None:
+    found = outcomes["adaptive"]
+
+    assert found.measured is not None
+    assert found.measured.links[1].delay_s > 0.07
+    assert 1 in found.delegated
+    assert len(found.pauses_s) == 2
+
+
+def test_an_order_that_is_given_is_kept_while_there_is_no_better(outcomes: dict[str, Outcome]) -> None:
+    assert outcomes["given"].order == ORDER
+    assert outcomes["given"].changed_after == ()
