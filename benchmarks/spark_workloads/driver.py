@@ -69,7 +69,7 @@ def _sql(session: SparkSession, num_tables: int, num_rows: int, num_queries: int
     for query in range(num_queries):
         left, right = tables[query % num_tables], tables[(query * 3 + 1) % num_tables]
         sums = left.groupBy("key").agg(f.sum(f.col("value") % 1000).alias("left"))
-        joined = sums.join(right.groupBy("key").agg(f.max("value").alias("right")), "key")
+        joined = sums.join(right.groupBy("key").agg(f.max(f.col("value") % 1000).alias("right")), "key")
         total += joined.agg(f.sum(f.col("left") + f.col("right"))).collect()[0][0]
     return float(total)
 

@@ -48,8 +48,8 @@ WORKLOADS = (
     ),
     Workload("pagerank, little memory", ("Graphs.pageRank", 30_000, 8, 6), 0.03),
     Workload("components", ("Graphs.components", 30_000, 8, 6), 0.06),
-    Workload("svd++", ("Graphs.svdPlusPlus", 20_000, 2_000, 8, 3), 0.08),
+    Workload("svd++", ("Graphs.svdPlusPlus", 20_000, 2_000, 8, 3), 0.045),
     Workload("pregel", ("Graphs.pregel", 15_000, 8), 0.06),
-    Workload("scan on disk", ("Workloads.scan", 150, 131_072, 8, 4, "MEMORY_AND_DISK"), 0.22),
-    Workload("sql", ("sql", 6, 600_000, 12), 0.06),
+    Workload("scan on disk", ("Workloads.scan", 150, 131_072, 8, 4, "MEMORY_AND_DISK"), 0.14),
+    Workload("sql", ("sql", 6, 900_000, 12), 0.06),
 )

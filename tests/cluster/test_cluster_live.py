@@ -149,10 +149,10 @@ def test_an_engine_that_comes_back_is_used_again(stub: Callable[..., type[StubEn
     told: list[str] = []
     report = run(scenario(), tell=told.append)
 
-    assert report.notes[0] == "5 rounds, 2 of them failed"
+    assert report.notes[0] == "5 rounds, 3 of them failed"
     assert sum("Slurm did not answer" in line for line in told) == 1
     assert any("Slurm did not answer" in note for note in report.notes)
-    assert ("start", "dry run", 3) in tables(report)["Decisions"]
+    assert ("start", "dry run", 2) in tables(report)["Decisions"]
 
 
 def test_an_engine_that_never_answers_is_an_error_that_says_why(stub: Callable[..., type[StubEngine]]) -> None:

@@ -22,7 +22,7 @@ QUOTED = {"quoted", "production", "ablations"}
 @pytest.fixture(scope="module")
 def report() -> Report:
     short: dict[str, Any] = {name: dict(group) for name, group in EXPECTED.items()}
-    short["setting"] |= {"num_days": 5, "num_history_days": 3}
+    short["setting"] |= {"num_days": 9, "num_history_days": 5}
     short["forecast"] |= {"num_days": 6, "num_history_days": 3}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("takeup.papers.gfs.numbers", lambda paper: short)
@@ -101,18 +101,22 @@ def test_all_schedulers_are_replayed_at_all_loads(report: Report) -> None:
 
 def test_more_load_is_more_spot_jobs(report: Report) -> None:
     jobs = [
-        next(row[2] for row in table(report, f"{load} load: waiting and completion").rows if row[:2] == ("gfs", "spot"))
+        next(
+            float(str(row[2]))
+            for row in table(report, f"{load} load: waiting and completion").rows
+            if row[:2] == ("gfs", "spot")
+        )
         for load in ("Low", "Medium", "High")
     ]
 
     assert jobs == sorted(jobs)
-    assert float(str(jobs[2])) > 3 * float(str(jobs[0]))
+    assert jobs[2] > 3 * jobs[0]
 
 
 def test_days_below_fifo_are_counted_from_days(report: Report) -> None:
     found = table(report, "Against FIFO")
 
-    assert set(column(found, "of").values()) == {2.0}
+    assert set(column(found, "of").values()) == {4.0}
     for load in ("low", "medium", "high"):
         below = check(report, f"{load} load, days with less allocation than FIFO")
         assert below.ours == column(found, "days below")[load]
@@ -126,15 +130,14 @@ def test_ablations_are_ratios_of_the_tables(report: Report) -> None:
     assert check(report, "as printed, spot JQT with last week's peak over full").ours == pytest.approx(
         printed["last week's peak"] / printed["full"]
     )
-    assert check(report, "as built, lost work with simple preemption over full").ours == pytest.approx(
-        lost["simple preemption"] / lost["full"]
-    )
+    by_hand = pytest.approx(lost["simple preemption"] / lost["full"]) if lost["full"] else None
+    assert check(report, "as built, lost work with simple preemption over full").ours == by_hand
 
 
 def test_the_printed_benefit_is_about_a_dollar_an_hour(report: Report) -> None:
     found = table(report, "The printed benefit")
 
-    assert set(column(found, "price").values()) == {pytest.approx(1.216, abs=1e-3)}
+    assert list(column(found, "price").values()) == pytest.approx([1.216, 1.216], abs=1e-3)
     assert sum(column(found, "gained a month").values()) == pytest.approx(377_990, abs=10)
 
 

@@ -153,7 +153,8 @@ class LabRow(NamedTuple):
     gradient_error: float
     num_changes: int
     delegated: tuple[int, ...]
-    pause_s: float | None
+    pause_s: float | None = None
+    swap_s: float | None = None
 
     @property
     def error_share(self) -> float:

@@ -103,6 +103,7 @@ def test_a_gang_of_four_nodes_runs_where_it_was_put_and_its_victims_wait_again(l
     nursery.start("gfs", 0.5)
     spots = fill(lab)
     wait_until(lambda: len(lab.running()) == len(spots), "full cluster")
+    time.sleep(2.0)  # Slurm is slow to end what it is still launching
 
     began_s = time.monotonic()
     gang = lab.submit("hp", "--nodes=4", "--gres=gpu:8")

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
@@ -146,6 +147,16 @@ def adapts(rank: int) -> dict[str, Any]:
         "delays_s": [link.delay_s for link in pipeline.profile.links],
         "forwards_s": [stage.forward_s for stage in pipeline.profile.stages],
     }
+
+
+def confuses(rank: int) -> dict[str, Any]:
+    """One rank measures what cannot be: hand-overs that are not in the order of time."""
+    module = make_modules()[rank]
+    pipeline = make_pipeline(rank, module, every=1, rule=EAGER)
+    if rank == 1:
+        pipeline._watch.measured = lambda: 10**9 - np.arange(3 + 4 * NUM_MICROBATCHES)  # type: ignore[method-assign]
+    errors = [error_of(rank, step, module, pipeline) for step in range(3)]
+    return {"errors": errors, "version": pipeline.version}
 
 
 def disagrees(rank: int) -> dict[str, Any]:
@@ -289,7 +300,7 @@ def struck(rank: int, strike: Callable[..., Any], when: str) -> dict[str, Any]:
 SCENARIOS: dict[str, Callable[[int], dict[str, Any]]] = {
     **{
         each.__name__: each
-        for each in (swaps, unsplit, adapts, disagrees, fails, delegates, recovers, few, quarrels, breaks)
+        for each in (swaps, unsplit, adapts, disagrees, fails, delegates, recovers, few, quarrels, breaks, confuses)
     },
     **{
         f"{word}_while_{when}": partial(struck, strike=partial(stop_itself, number), when=when)

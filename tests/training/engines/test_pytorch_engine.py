@@ -21,7 +21,7 @@ FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 EXACT = 1e-12  # in double precision, with gradients around 1e-3
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 CUT = "breaks"
-HEALTHY, BROKEN = "swaps,unsplit,adapts,delegates,recovers,few,quarrels,disagrees", "fails"
+HEALTHY, BROKEN = "swaps,unsplit,adapts,delegates,recovers,few,quarrels,confuses,disagrees", "fails"
 STRUCK = [f"{word}_while_{when}" for word in ("killed", "stopped") for when in ("computing", "planning")]
 pytestmark = [
     pytest.mark.engine,
@@ -112,11 +112,16 @@ def test_a_backward_that_cannot_be_split_stays_whole_and_within_memory(ranks: li
     assert len({rank["unsplit"]["order"] for rank in ranks}) == 1
 
 
-def test_a_rank_with_another_version_is_refused(ranks: list[dict[str, Any]]) -> None:
+def test_what_cannot_have_been_measured_changes_nothing(ranks: list[dict[str, Any]]) -> None:
+    assert [rank["confuses"]["version"] for rank in ranks] == [0] * 4
+    assert max(error for rank in ranks for error in rank["confuses"]["errors"]) < EXACT
+
+
+def test_a_rank_with_another_version_is_refused_by_all(ranks: list[dict[str, Any]]) -> None:
     refused = [rank["disagrees"]["refused"] for rank in ranks]
 
-    assert [bool(message) for message in refused] == [False, False, True, False]
-    assert "rank 2 follows version 1 of the schedule and the first rank 0" in refused[2]
+    assert len(refused) == 4
+    assert all("rank 2 follows version 1 of the schedule and the first rank another" in each for each in refused)
 
 
 def test_a_rank_that_fails_ends_the_job_with_an_error_on_all_ranks(jobs: Jobs) -> None:

@@ -48,6 +48,10 @@ def run_engine(scenario: ClusterScenario, quiet: bool, tell: Tell | None = None)
     return work.report()
 
 
+class _NotInstalled(BaseException):
+    """Ends a loop that would otherwise go on: an engine that does not answer may come back, this one will not."""
+
+
 @dataclass(slots=True)
 class _Watched:
     """An engine whose last state is remembered."""
@@ -57,7 +61,10 @@ class _Watched:
 
     def observe(self) -> State:
         """The cluster as it is now."""
-        self.last = self.engine.observe()
+        try:
+            self.last = self.engine.observe()
+        except MissingEngine as error:
+            raise _NotInstalled from error
         return self.last
 
     def apply(self, decision: Decision) -> None:
@@ -91,7 +98,12 @@ class _Work:
 
     def go(self) -> None:
         """Work until the time is over; an interrupt ends it, and the report follows."""
-        self._require_present()
+        try:
+            self._go()
+        except _NotInstalled as ended:
+            raise MissingEngine(str(ended.__cause__)) from None
+
+    def _go(self) -> None:
         if hasattr(self.engine, "past"):
             self.clock.after(DAY_S, self._look_back)
         with suppress(KeyboardInterrupt):
@@ -127,15 +139,6 @@ class _Work:
             *self.problems,
         )
         return report_on(scenario, f"Cluster: {scenario.policies[0]} on {scenario.engine}", *tables, notes=notes)
-
-    def _require_present(self) -> None:
-        """An engine that is not installed will not come back; one that does not answer may."""
-        try:
-            self.engine.observe()
-        except MissingEngine:
-            raise
-        except TakeupError:
-            return  # the loop says what is wrong, and tries again
 
     def _until_s(self) -> float | None:
         if self.scenario.for_s is not None:

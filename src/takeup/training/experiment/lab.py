@@ -139,6 +139,7 @@ def _row(system: System, truth: Profile, base: Profile, healthy: Profile, outcom
         len(outcome.changed_after),
         outcome.delegated,
         max(outcome.pauses_s, default=None),
+        max(outcome.swaps_s, default=None),
     )
 
 

@@ -120,6 +120,7 @@ def _base(scenario: TrainingScenario) -> Profile:
 
 
 def slow_links_of(scenario: TrainingScenario, num_links: int) -> dict[int, Link]:
+    """The slow links of a scenario by number; refuses one that the pipeline has not."""
     found = {}
     for text in scenario.slow:
         match = SLOW.fullmatch(text)

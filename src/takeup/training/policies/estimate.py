@@ -65,28 +65,28 @@ def estimate_link(there: Stamps, back: Stamps) -> LinkEstimate:
     low, high = 0.0, max(float(delays_s.max()) for _, delays_s in pairs)
     for _ in range(NUM_ROUNDS):
         tried = np.linspace(low, high, NUM_TRIED)
-        rests = [_rest(pairs, service_s)[0] for service_s in tried]
-        best = int(np.argmin(rests))
+        rests_s, latencies_s = _rests(pairs, tried)
+        best = int(np.argmin(rests_s))
         low, high = tried[max(0, best - 1)], tried[min(NUM_TRIED - 1, best + 1)]
-    service_s = float(tried[best])
-    plain_rest_s, plain_latency_s = _rest(pairs, 0.0)
-    if rests[best] >= min(CLEARLY * plain_rest_s, plain_rest_s - NOISE_SHARE * plain_latency_s):
-        service_s = 0.0
-    rest_s, latency_s = _rest(pairs, service_s)
-    return LinkEstimate(Link(max(0.0, latency_s), service_s), offset_s, rest_s)
+    (plain_rest_s,), (plain_latency_s,) = _rests(pairs, np.zeros(1))
+    if rests_s[best] >= min(CLEARLY * plain_rest_s, plain_rest_s - NOISE_SHARE * plain_latency_s):
+        return LinkEstimate(Link(max(0.0, float(plain_latency_s))), offset_s, float(plain_rest_s))
+    link = Link(max(0.0, float(latencies_s[best])), float(tried[best]))
+    return LinkEstimate(link, offset_s, float(rests_s[best]))
 
 
-def _rest(pairs: list[tuple[Floats, Floats]], service_s: float) -> tuple[float, float]:
-    """The mean deviation that a service time leaves, and the latency that goes with it."""
-    plain_s = np.concatenate([delays_s - service_s - _waits_s(handed_s, service_s) for handed_s, delays_s in pairs])
-    latency_s = float(np.median(plain_s))
-    return float(np.abs(plain_s - latency_s).mean()), latency_s
+def _rests(pairs: list[tuple[Floats, Floats]], services_s: Floats) -> tuple[Floats, Floats]:
+    """For every service time, the mean deviation that it leaves, and the latency that goes with it."""
+    plain_s = np.concatenate([_plain_s(handed_s, delays_s, services_s) for handed_s, delays_s in pairs], axis=1)
+    latencies_s = np.median(plain_s, axis=1)
+    return np.abs(plain_s - latencies_s[:, None]).mean(axis=1), latencies_s
 
 
-def _waits_s(handed_s: Floats, service_s: float) -> Floats:
-    """How long every message waits for those before it: the backlog, which time between hand-overs wears down."""
-    surplus_s = service_s * np.arange(handed_s.size) - handed_s
-    return np.asarray(surplus_s - np.minimum.accumulate(surplus_s))
+def _plain_s(handed_s: Floats, delays_s: Floats, services_s: Floats) -> Floats:
+    """Delays without the service and the wait: the backlog of messages before, which wears down between hand-overs."""
+    surplus_s = services_s[:, None] * np.arange(handed_s.size) - handed_s
+    waits_s = surplus_s - np.minimum.accumulate(surplus_s, axis=1)
+    return np.asarray(delays_s - services_s[:, None] - waits_s)
 
 
 def _delays(name: str, stamps: Stamps) -> Floats:

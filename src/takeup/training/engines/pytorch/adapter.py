@@ -64,12 +64,12 @@ def ranks_of(stage: Any) -> list[int]:
     return [*dist.get_process_group_ranks(stage.group)]
 
 
-def activation_words(stage: int) -> str:
+def _activation_words(stage: int) -> str:
     """What stage i waits for, from the stage before it."""
     return f"what stage {stage - 1} sends to stage {stage}, the activations of micro-batch"
 
 
-def gradient_words(stage: int) -> str:
+def _gradient_words(stage: int) -> str:
     """What stage i waits for, from the stage behind it."""
     return f"what stage {stage + 1} sends to stage {stage}, the gradients of micro-batch"
 
@@ -81,8 +81,8 @@ class Runtime(_PipelineScheduleRuntime):
         super().__init__([stage], num_microbatches, **options)  # type: ignore[no-untyped-call]
         self._watch = watch
         number = stage.stage_index
-        self.fwd_recv_ops = Arrivals(partial(watch.note_arrival, 0), activation_words(number), timeout)
-        self.bwd_recv_ops = Arrivals(partial(watch.note_arrival, 1), gradient_words(number), timeout)
+        self.fwd_recv_ops = Arrivals(partial(watch.note_arrival, 0), _activation_words(number), timeout)
+        self.bwd_recv_ops = Arrivals(partial(watch.note_arrival, 1), _gradient_words(number), timeout)
         self._paths = Paths(stage, ranks_of(stage), (self.fwd_recv_ops, self.bwd_recv_ops), timeout)
         _time_stage(stage, watch)
 

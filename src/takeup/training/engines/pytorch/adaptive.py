@@ -67,7 +67,9 @@ class AdaptiveSchedule:
         self._exchange = Exchange(private_group(ranks_of(stage), timeout), links)
         self.num_steps = 0
         self.pauses_s: list[float] = []
-        """How long this rank planned and switched, each time that ranks agreed."""
+        """How long this rank planned, compared and switched, each time that ranks agreed."""
+        self.swaps_s: list[float] = []
+        """How long it took to make another schedule the one that is followed."""
 
     @property
     def schedule(self) -> Schedule:
@@ -115,11 +117,18 @@ class AdaptiveSchedule:
 
     def _adapt(self) -> None:
         shared = self._exchange.agree(self.version, self._watch.measured())
+        if shared is None:
+            return
         start = time.perf_counter()
         if self._control.consider(self.num_steps, shared, self._exchange.same):
-            self._runtime.use(self.schedule)
+            self._swap()
         self._runtime.delegate(self.delegated)
         self.pauses_s.append(time.perf_counter() - start)
+
+    def _swap(self) -> None:
+        start = time.perf_counter()
+        self._runtime.use(self.schedule)
+        self.swaps_s.append(time.perf_counter() - start)
 
 
 def _find(planner: str | Planner) -> Planner:

@@ -7,6 +7,7 @@ switch, each tells the others what it would switch to, and only if it is the sam
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ __all__ = ["Exchange", "Links", "links_of"]
 Ints = npt.NDArray[np.int64]
 NANO = 1e-9
 NUM_REMEMBERED = 4
+FINE, USELESS = -1, -2  # what the first rank thinks of a profile; else the number of a rank with another version
+LOG = logging.getLogger("takeup.training")
 
 
 class Links:
@@ -56,10 +59,19 @@ class Exchange:
         self._num_ranks = dist.get_world_size(group)
         self._rank = dist.get_rank(group)
 
-    def agree(self, version: int, measured: Ints) -> Ints:
-        """F, I and W of every stage, then latency and service of every link; fails if ranks follow other versions."""
+    def agree(self, version: int, measured: Ints) -> Ints | None:
+        """F, I and W of every stage, then latency and service of every link; None if they could not be estimated.
+
+        If a rank follows another version of the schedule than the first, all ranks raise.
+        """
         with _spoken("to agree on a profile"):
-            return self._agree(version, measured)
+            verdict, of_version, *shared = self._shared(np.array([version, *measured]))
+        if verdict >= 0:
+            raise TakeupError(
+                f"rank {verdict} follows version {of_version} of the schedule and the first rank another; "
+                "change schedules on all ranks before the same iteration"
+            )
+        return np.array(shared) if verdict == FINE else None
 
     def same(self, number: int) -> bool:
         """Whether all ranks say the same number."""
@@ -68,22 +80,27 @@ class Exchange:
             dist.all_reduce(both, dist.ReduceOp.MAX, group=self._group)
         return bool(both[0] == -both[1])
 
-    def _agree(self, version: int, measured: Ints) -> Ints:
-        rows = self._gather(measured)
-        num_links = self._num_ranks - 1
-        shared = np.zeros(1 + NUM_TIMES * self._num_ranks + 2 * num_links, np.int64)
+    def _shared(self, row: Ints) -> list[int]:
+        """What the first rank makes of what all ranks measured: a verdict, a version, and the profile."""
+        rows = self._gather(row)
+        shared = np.zeros(2 + NUM_TIMES * self._num_ranks + 2 * (self._num_ranks - 1), np.int64)
         if rows is not None:
-            links = self._links.after(links_of(rows))
-            delays = [round(delay_s / NANO) for link in links for delay_s in (link.latency_s, link.service_s)]
-            shared[:] = [version, *rows[:, :NUM_TIMES].ravel(), *delays]
-        message = torch.from_numpy(shared)
-        dist.broadcast(message, group=self._group, group_src=0)
-        if shared[0] != version:
-            raise TakeupError(
-                f"rank {self._rank} follows version {version} of the schedule and the first rank {shared[0]}; "
-                "change schedules on all ranks before the same iteration"
-            )
-        return shared[1:]
+            found = self._judged(rows)
+            shared[: len(found)] = found
+        dist.broadcast(torch.from_numpy(shared), group=self._group, group_src=0)
+        return [int(number) for number in shared]
+
+    def _judged(self, rows: Ints) -> list[int]:
+        odd = np.flatnonzero(rows[:, 0] != rows[0, 0])
+        if odd.size:
+            return [int(odd[0]), int(rows[odd[0], 0])]
+        try:
+            links = self._links.after(links_of(rows[:, 1:]))
+        except TakeupError:
+            LOG.exception("what ranks measured is no pipeline; the schedule stays as it is")
+            return [USELESS]
+        delays = [round(delay_s / NANO) for link in links for delay_s in (link.latency_s, link.service_s)]
+        return [FINE, 0, *rows[:, 1 : 1 + NUM_TIMES].ravel(), *delays]
 
     def _gather(self, measured: Ints) -> Ints | None:
         message = torch.from_numpy(measured)

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from takeup.training.engines.pytorch.worker import Worker
 from takeup.training.model import Link, Profile
 
-__all__ = ["Wire", "faulty", "wires_of"]
+__all__ = ["Late", "Wire", "faulty", "wires_of"]
 
 
 class Late:

@@ -87,6 +87,7 @@ def _joined(trial: Trial, seen: list[Seen]) -> Outcome:
         seen[0].delegated,
         seen[0].measured,
         tuple(map(max, zip(*(each.pauses_s for each in seen), strict=True))),
+        tuple(map(max, zip(*(each.swaps_s for each in seen), strict=True))),
     )
 
 

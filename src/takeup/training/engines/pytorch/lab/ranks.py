@@ -44,6 +44,7 @@ class Seen:
     delegated: tuple[int, ...] = ()
     measured: Profile | None = None
     pauses_s: tuple[float, ...] = ()
+    swaps_s: tuple[float, ...] = ()
 
 
 def run_rank(trial: Trial, rank: int, store: Path) -> Seen:
@@ -99,6 +100,7 @@ def _found_by(schedule: Any) -> Seen:
         delegated=tuple(sorted(schedule.delegated)),
         measured=schedule.profile,
         pauses_s=tuple(schedule.pauses_s),
+        swaps_s=tuple(schedule.swaps_s),
     )
 
 

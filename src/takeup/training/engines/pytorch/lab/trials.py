@@ -37,7 +37,7 @@ class Outcome:
     """How long iterations took, over all ranks, and what the adaptive schedule found and did.
 
     `gradient_error` is the largest difference from a single process, relative to the largest gradient. `pauses_s` says
-    how long the slowest rank planned and switched, each time that ranks agreed.
+    how long the slowest rank planned, compared and switched, each time that ranks agreed; `swaps_s` only the switching.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Outcome:
     delegated: tuple[int, ...] = ()
     measured: Profile | None = None
     pauses_s: tuple[float, ...] = ()
+    swaps_s: tuple[float, ...] = ()
 
     @property
     def settled_s(self) -> float:

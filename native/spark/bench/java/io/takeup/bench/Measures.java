@@ -17,7 +17,7 @@ import scala.jdk.javaapi.CollectionConverters;
 /** CPU time of tasks, and how much there was to keep in memory; measured alike with and without the plug-in. */
 public final class Measures extends SparkListener {
     private final AtomicLong taskCpuNs = new AtomicLong();
-    private final Map<RDDBlockId, Long> bytesOfBlock = new HashMap<>(); // as last in memory, there or not
+    private final Map<RDDBlockId, Long> bytesOfBlock = new HashMap<>(); // as last kept, whether it is still or not
     private long persistedBytes;
     private long mostPersistedBytes;
 
@@ -37,9 +37,10 @@ public final class Measures extends SparkListener {
     @Override
     public synchronized void onBlockUpdated(SparkListenerBlockUpdated event) {
         BlockUpdatedInfo info = event.blockUpdatedInfo();
-        if (info.blockId() instanceof RDDBlockId && info.memSize() > 0) {
-            Long before = bytesOfBlock.put((RDDBlockId) info.blockId(), info.memSize());
-            persistedBytes += info.memSize() - (before == null ? 0 : before);
+        long bytes = Math.max(info.memSize(), info.diskSize());
+        if (info.blockId() instanceof RDDBlockId && bytes > 0) {
+            Long before = bytesOfBlock.put((RDDBlockId) info.blockId(), bytes);
+            persistedBytes += bytes - (before == null ? 0 : before);
             mostPersistedBytes = Math.max(mostPersistedBytes, persistedBytes);
         }
     }
