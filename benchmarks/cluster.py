@@ -28,7 +28,7 @@ from takeup.cluster.model import Evict, Grade, Job, Kind, Node, Run, State, Wait
 from takeup.cluster.policies import POLICIES, RuledScheduler
 from takeup.core.report import Check, Column, Report, Table
 
-SEED, SEEDS, ABLATION_SEEDS = 0, (0, 1, 2), tuple(range(8))
+SEED, NUM_SEEDS, NUM_ABLATION_SEEDS = 0, 3, 16
 NOW_S = 1e6
 QUOTA = np.array([inf]), np.array([inf])
 NUM_PLAIN_NODES, NUM_NODES, NUM_DECISIONS, NUM_GANGS, NUM_GAPS = 64, 1000, 400, 40, 60
@@ -179,7 +179,7 @@ def speed_checks(rows: dict[str, tuple[float, str]]) -> list[Check]:
     ]
 
 
-def measure(parts: tuple[str, ...]) -> Report:
+def measure(parts: tuple[str, ...], seeds: tuple[int, ...], ablation_seeds: tuple[int, ...]) -> Report:
     """What was asked for."""
     tables, checks = list[Table](), list[Check]()
     if "speed" in parts:
@@ -192,17 +192,17 @@ def measure(parts: tuple[str, ...]) -> Report:
         checks.append(Check.at_most("whole fleet", fleet["184 days under gfs"][0], REPLAY_BAR_S, unit="cpu s"))
         checks.append(Check.at_most("peak memory", fleet["peak memory"][0], MEMORY_BAR_GB, unit="GB"))
     if "table" in parts:
-        rows = measure_loads(SEEDS)
-        tables += [load_table(load, of, SEEDS) for load, of in rows.items()]
+        rows = measure_loads(seeds)
+        tables += [load_table(load, of, seeds) for load, of in rows.items()]
         checks += checks_of(rows)
     if "ablations" in parts:
         for full in ("gfs", "gfs_published"):
-            tables.append(ablation_table(full, measure_ablations(full, ABLATION_SEEDS), ABLATION_SEEDS))
+            tables.append(ablation_table(full, measure_ablations(full, ablation_seeds), ablation_seeds))
     command = "python benchmarks/cluster.py" + ("" if parts == PARTS else f" --only {','.join(parts)}")
     return Report(
         title="Cluster: speed and quality of scheduling",
         domain="cluster",
-        scenario={"command": command, "seeds": list(SEEDS), "num_nodes": NUM_NODES},
+        scenario={"command": command, "seeds": list(seeds), "num_nodes": NUM_NODES},
         seed=SEED,
         tables=tuple(tables),
         checks=tuple(checks),
@@ -217,9 +217,12 @@ def measure(parts: tuple[str, ...]) -> Report:
 def main() -> int:
     parser = options_of(__doc__)
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--num-seeds", type=int, default=NUM_SEEDS, help="of the tables of schedulers")
+    parser.add_argument("--num-ablation-seeds", type=int, default=NUM_ABLATION_SEEDS)
     options = parser.parse_args()
-    report = measure(tuple(part for part in PARTS if part in options.only.split(",")))
-    return publish(report, "cluster", options)
+    parts = tuple(part for part in PARTS if part in options.only.split(","))
+    report = measure(parts, tuple(range(options.num_seeds)), tuple(range(options.num_ablation_seeds)))
+    return publish(report, "cluster" if parts == PARTS else "-".join(["cluster", *parts]), options)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def promised_share(outcome: Outcome) -> float:
     """Of the GPU-time of spot jobs, how much ran with a promise."""
     hours = slice(int(outcome.from_s // 3600), int(outcome.to_s // 3600))
     by_grade = outcome.allocated_gpu_s[:, hours].sum(axis=(0, 1))
-    return float(by_grade[Grade.GUARANTEED] / by_grade[Grade.GUARANTEED :].sum())
+    return float(by_grade[Grade.GUARANTEED] / max(1.0, by_grade[Grade.GUARANTEED :].sum()))
 
 
 def measure_loads(

@@ -89,22 +89,27 @@ def measure(workload: Workload, num_rounds: int, bench_jar: Path, folder: Path) 
             policy: stack.enter_context(_application(cluster, workload, policy, bench_jar, folder))
             for policy in workload.policies
         }
-        _run(workload.name, applications, results, num_rounds)
-    write_atomically(path, json.dumps({policy: rounds.to_json() for policy, rounds in results.items()}))
+        for policy, application in applications.items():
+            _warm_up(application, results.setdefault(policy, Rounds()))
+        for number in range(num_rounds):
+            _run_round(applications, results)
+            print(f"{workload.name}: round {number + 1} of {num_rounds}", file=sys.stderr, flush=True)
+            save(path, results)
+        for policy, application in applications.items():
+            _add_counts(results[policy], application.counts(), NUM_WARM_UPS + num_rounds)
+    save(path, results)
     return results
 
 
-def _run(name: str, applications: dict[str, Application], results: dict[str, Rounds], num_rounds: int) -> None:
-    for policy, application in applications.items():
-        _warm_up(application, results.setdefault(policy, Rounds()))
-    first = len(results[STOCK].passes)
-    for number in range(first, first + num_rounds):
-        for policy in list(applications)[:: -1 if number % 2 else 1]:
-            done = applications[policy].run_once()
-            results[policy].passes[number] = done
-            print(f"{name}: {policy}, round {number + 1}: {done}", file=sys.stderr, flush=True)
-    for policy, application in applications.items():
-        _add_counts(results[policy], application.counts(), NUM_WARM_UPS + num_rounds)
+def save(path: Path, results: dict[str, Rounds]) -> None:
+    """Keep what was measured so far."""
+    write_atomically(path, json.dumps({policy: rounds.to_json() for policy, rounds in results.items()}))
+
+
+def _run_round(applications: dict[str, Application], results: dict[str, Rounds]) -> None:
+    number = len(results[STOCK].passes)
+    for policy in list(applications)[:: -1 if number % 2 else 1]:
+        results[policy].passes[number] = applications[policy].run_once()
 
 
 def record_profile(workload: Workload, num_rounds: int, bench_jar: Path, folder: Path) -> None:

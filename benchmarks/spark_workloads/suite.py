@@ -28,14 +28,14 @@ class Workload:
 WORKLOADS = (
     Workload(
         "iterative",
-        ("Workloads.iterate", 100, 131_072, 60, 6, "MEMORY_ONLY"),
+        ("Workloads.iterate", 100, 131_072, 20, 6, "MEMORY_ONLY"),
         0.244,
         (STOCK, "lru", "lrc+admission", "dag"),
         {"lrc+admission": 0.65, "dag": 0.60},
     ),
     Workload(
         "zip",
-        ("Workloads.zip", 5, 20, 131_072, 30, "MEMORY_ONLY"),
+        ("Workloads.zip", 5, 20, 131_072, 10, "MEMORY_ONLY"),
         0.22,
         (STOCK, "lru", "lerc@profile", "lerc+admission@profile", "dag@profile"),
     ),

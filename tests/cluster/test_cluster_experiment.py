@@ -272,7 +272,8 @@ def test_a_table_of_hourly_demand_is_forecast(tmp_path: Path) -> None:
     ("text", "values", "words"),
     [
         ("hour\n1\n", {}, "has one column"),
-        ("hour,a\n0,1\n1,-2\n", {}, "-2"),
+        ("hour,a\n0,1\n1,-2\n", {}, "line 3, column 'a': demand is -2"),
+        ("hour,a\n0,1\n1,x\n", {}, "line 3"),
         ("hour,a\n0,1\n1,2\n", {}, "none is left to compare"),
         ("hour,a\n0,1\n1,2\n", {"workload": "small"}, "and not both"),
     ],

@@ -195,6 +195,29 @@ def test_no_wait_for_changes_is_longer_than_what_was_asked_for(stub: Callable[..
     assert all(0 < wait_s <= 3.0 for wait_s in WatchingEngine.waits)
 
 
+def test_counters_and_gauges_are_kept_in_a_file(stub: Callable[..., type[StubEngine]], tmp_path: Path) -> None:
+    stub(trouble=lambda looks: TakeupError("away") if looks == 2 else None)
+    run(scenario(metrics=str(tmp_path / "takeup.prom")))
+    text = (tmp_path / "takeup.prom").read_text()
+
+    assert "takeup_cluster_rounds_total 5\n" in text
+    assert "takeup_cluster_failed_rounds_total 1\n" in text
+    assert 'takeup_cluster_decisions_total{decision="start",outcome="dry run"} 3\n' in text
+    assert 'takeup_cluster_gpus{pool="a"} 8\n' in text
+    assert 'takeup_cluster_waiting_jobs{pool="a"} 1\n' in text
+
+
+def test_metrics_that_cannot_be_written_are_told_once_and_stop_nothing(
+    stub: Callable[..., type[StubEngine]], tmp_path: Path
+) -> None:
+    stub()
+    (tmp_path / "file").write_text("")
+    report = run(scenario(metrics=str(tmp_path / "file" / "takeup.prom")))
+
+    assert report.notes[0] == "5 rounds, 0 of them failed"
+    assert sum("cannot write" in note for note in report.notes) == 1
+
+
 def test_every_day_is_replayed_under_both_policies(stub: Callable[..., type[StubEngine]]) -> None:
     stub(RememberingEngine)
     report = run(scenario(for_s=2.5 * 86_400, period_s=6 * HOUR_S, against="kube"))

@@ -35,6 +35,8 @@ from takeup.cluster.report import (
     wait_bars,
 )
 from takeup.cluster.report.diary import Diary, counts_table, decisions_table, sentence, state_table
+from takeup.cluster.report.metrics import prometheus
+from takeup.core.control import Counters
 from takeup.core.report import Cell, Series, Table
 from takeup.errors import BadInput
 
@@ -326,6 +328,18 @@ def test_news_are_told_once_and_everything_is_counted() -> None:
         ("hold", "dry run", 1), ("set quota", "dry run", 2), ("start", "applied", 1), ("start", "dry run", 2),
     )  # fmt: skip
     assert [row[0] for row in decisions_table(diary).rows] == ["dry run", "dry run", "applied"]
+
+
+def test_prometheus_text_has_quotas_by_hours_and_escaped_labels() -> None:
+    diary = Diary()
+    diary.note(QUOTA, "applied")
+    state = State(0.0, (Node("n", 'a"b', 8),), (), (), {'a"b': Quota('a"b', {1.0: 12.5, 0.5: 20.0})})
+    lines = prometheus(Counters(num_rounds=3), diary, state).splitlines()
+
+    assert 'takeup_cluster_quota_gpus{pool="a\\"b",hours="0.5"} 20' in lines
+    assert 'takeup_cluster_used_gpus{pool="a\\"b",grade="guaranteed"} 0' in lines
+    assert 'takeup_cluster_decisions_total{decision="set quota",outcome="applied"} 1' in lines
+    assert not any("gauge" in line for line in prometheus(Counters(), diary, None).splitlines())
 
 
 def test_the_state_is_shown_by_pool() -> None:

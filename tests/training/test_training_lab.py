@@ -44,7 +44,7 @@ class Machine:
             delegated = tuple(number for number, link in enumerate(trial.truth.links) if link.delay_s > 0)  # type: ignore[assignment]
             truth = replace(truth, max_sends=None)
         if trial.runtime == "stock_1f1b":
-            truth = replace(truth, max_sends=1)
+            truth = replace(truth, max_sends=truth.max_sends or 2)
         taken_s = timeline_of(order, truth).iteration_s
         found = {"order": order.to_csv(), "delegated": delegated, "measured": replace(truth, host_s=0.0)}
         return Outcome(trial.name, (9.0, taken_s, taken_s), 1e-9, **(found if adaptive else {}), pauses_s=(0.001,))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -116,3 +117,18 @@ def lab(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> Non
     over a slow link leave later. With --max-sends 1, compute waits behind slow sends that no delegate carries.
     """
     show(_report("lab", "adaptra", quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
+
+
+@training.command(context_settings={"ignore_unknown_options": True})
+@click.argument("program", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--ranks", "num_ranks", default=4, show_default=True, help="Processes to start on this machine.")
+@click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
+def run(program: Path, arguments: tuple[str, ...], num_ranks: int, dry_run: bool) -> None:
+    """Start PROGRAM, which trains with PyTorch, on several ranks of this machine; ARGUMENTS are its own."""
+    from takeup.training.engines.pytorch.torchrun import command_of, start
+
+    if dry_run:
+        click.echo(shlex.join(command_of(program, num_ranks, arguments)))
+    elif start(program, num_ranks, arguments):
+        raise SystemExit(1)

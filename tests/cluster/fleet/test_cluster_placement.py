@@ -8,7 +8,7 @@ import pytest
 from takeup.cluster.fleet.evidence import StaticQuota
 from takeup.cluster.fleet.fast.place import calm_down
 from takeup.cluster.fleet.layout import Jobs, empty_fleet
-from takeup.cluster.fleet.rules import CHEAPEST, PACKED, SEPARATED, SINCE_START, TRY_SMALLER, TWO_POINTERS, Rules
+from takeup.cluster.fleet.rules import CHEAPEST, PACKED, SINCE_START, TRY_SMALLER, TWO_POINTERS, Rules
 from takeup.cluster.fleet.snapshot import from_state, to_state
 from takeup.cluster.model import Decision, Evict, Eviction, Grade, Job, Kind, Node, Run, Start, State, Waiting
 from takeup.cluster.policies import RuledScheduler
@@ -89,16 +89,6 @@ def test_the_cheapest_victims_are_found_on_any_node_where_the_printed_rule_looks
 
     assert evicted(decide(printed, runs, high("new", 2))) == ["dear"]
     assert evicted(decide(printed._replace(victims=CHEAPEST), runs, high("new", 2))) == ["cheap"]
-
-
-def test_high_priority_jobs_are_kept_together_and_spot_jobs_away_from_them() -> None:
-    runs = [high_run("h", ("n0",), 4), spot_run("s", ("n1",), 6, 10), high_run("i", ("n2",), 2)]
-    even = [high_run("h", ("n0",), 4), spot_run("s", ("n1",), 4, 10)]
-    separated, spot = Rules(score=SEPARATED), Job("t", Kind.SPOT, "org", "a100", 2)
-
-    assert started(decide(separated, runs, high("new", 2))) == {"new": ("n0",)}  # though n1 has the smaller gap
-    assert started(decide(separated, runs, spot)) == {"t": ("n1",)}
-    assert started(decide(separated, even, spot)) == {"t": ("n1",)}
 
 
 def test_a_promise_that_was_kept_protects_no_longer() -> None:

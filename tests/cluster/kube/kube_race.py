@@ -52,7 +52,7 @@ class Race:
         fill_s = self._timed(spot)
         time.sleep(0.5)
         gang_s = self._timed(gang("high", NUM_WORKERS, scheduler=scheduler))
-        self._clear()
+        self.clear()
         return fill_s, gang_s
 
     def _timed(self, pods: list[Json]) -> float:
@@ -62,7 +62,9 @@ class Race:
         self.until(lambda seen: len(names & _bound(seen)) == len(names))
         return time.monotonic() - begin_s
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Remove all pods, and let everybody notice."""
+        self.until(lambda seen: self.pods.is_live)
         for key in self.pods.objects():
             try:
                 self.client.request("DELETE", f"{PODS}/{key.split('/')[1]}", {"gracePeriodSeconds": 0})
@@ -83,6 +85,7 @@ def main(folder: Path, num_rounds: int) -> None:
     if not race.client.get("/api/v1/nodes")["items"]:
         create_nodes(race.client, NUM_NODES)
     race.pods.start()
+    race.clear()
     command = [sys.executable, __file__, "serve", str(folder / "admin.kubeconfig")]
     ours = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert ours.stdout is not None

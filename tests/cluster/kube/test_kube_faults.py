@@ -211,11 +211,12 @@ def test_a_server_that_is_busy_is_no_reason_to_take_a_gang_back(world: World) ->
     assert api_of(world).asked("POST", "/eviction") == 0
 
 
-def test_a_gang_that_cannot_be_completed_leaves(world: World) -> None:
+@pytest.mark.parametrize("missing", ["n1", "gone"])
+def test_a_gang_that_cannot_be_completed_leaves(world: World, missing: str) -> None:
     world.create([*gang("g", 2), pod("other", 8, scheduler="default-scheduler")])
     world.settle()
     world.hold("g", "so that the engine has acted")
-    for name, node, notes in (("other", "n1", {}), ("g-0", "n0", {"takeup/gang-nodes": "n0,n1"})):
+    for name, node, notes in (("other", "n1", {}), ("g-0", "n0", {"takeup/gang-nodes": f"n0,{missing}"})):
         body = {"metadata": {"annotations": notes}, "target": {"name": node}}
         world.admin.request("POST", f"{PODS}/{name}/binding", body)
 

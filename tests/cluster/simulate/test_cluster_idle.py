@@ -64,20 +64,6 @@ def test_at_no_moment_does_somebody_wait_who_would_fit(trace: str, name: str) ->
     assert num_waiting > 0
 
 
-@pytest.mark.parametrize("trace", ["drawn", "philly"])
-def test_keeping_high_priority_jobs_together_leaves_more_nodes_without_one(trace: str) -> None:
-    ours, simple = (
-        sum(
-            int((fleet.nodes["high_gpus"] == 0).sum())
-            for seed in range(3)
-            for fleet in moments(make(seed), name, 20.0, 60)
-        )
-        for make, name in ((TRACES[trace], "gfs"), (TRACES[trace], "gfs_simple_place"))
-    )
-
-    assert ours > simple
-
-
 def test_the_printed_method_keeps_spot_jobs_waiting_beside_idle_gpus() -> None:
     idle = (
         any(would_fit(fleet, number) for number in waiting(fleet))

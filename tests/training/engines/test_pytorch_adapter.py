@@ -104,6 +104,12 @@ def test_memory_for_no_micro_batch_at_all_is_refused() -> None:
         AdaptiveSchedule(FakeStage(torch.device("cpu")), 8, None, max_live=0)
 
 
+@pytest.mark.parametrize("planner", ["zbv", "interleaved_1f1b"])
+def test_planners_that_cut_stages_are_refused(planner: str) -> None:
+    with pytest.raises(BadInput, match=f"the planner '{planner}' cuts stages into chunks"):
+        AdaptiveSchedule(FakeStage(torch.device("cpu")), 8, None, planner=planner)
+
+
 def test_no_micro_batches_are_refused() -> None:
     with pytest.raises(BadInput, match="num_microbatches is 0"):
         AdaptiveSchedule(FakeStage(torch.device("cpu")), 0, None)

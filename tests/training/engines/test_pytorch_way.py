@@ -205,3 +205,15 @@ def test_a_link_fails_only_once(caplog: pytest.LogCaptureFixture) -> None:
     settle(made)
 
     assert caplog.text.count("failed") == 1
+
+
+@pytest.mark.parametrize(("direction", "num_kept"), [(0, 0), (1, 1)])
+def test_between_iterations_only_gradients_are_held(direction: int, num_kept: int) -> None:
+    wire = Wire()
+    made = way(Delegates(), direction)
+    made.send(0, [wire.op(3)])
+    during = len(made._log)
+
+    made.flush()
+
+    assert (during, len(made._log)) == (1, num_kept)

@@ -15,13 +15,14 @@ from takeup.cluster.report import ForecastRun, forecast_series, forecast_table, 
 from takeup.core.progress import progress
 from takeup.core.report import Report
 from takeup.core.trace import Column, column_names, read_table
-from takeup.errors import BadInput
+from takeup.errors import BadInput, BadTrace
 
 __all__ = ["forecast", "rolled"]
 
 Floats = npt.NDArray[np.float64]
 MEDIAN = 0.5
 HOURS_A_DAY = 24
+ROUNDING = 1e-6
 
 
 def forecast(scenario: ClusterScenario, quiet: bool) -> Report:
@@ -75,9 +76,18 @@ def _demand(scenario: ClusterScenario) -> tuple[Floats, tuple[str, ...], Floats,
     pools = tuple(column_names(path)[1:])
     if not pools:
         raise BadInput(f"{path} has one column; expected hours in the first and one column for each pool")
-    table = read_table(path, [Column(pool, "float", minimum=0.0) for pool in pools])
-    demand = np.stack([table[pool] for pool in pools], axis=1).astype(np.float64)
+    table = read_table(path, [Column(pool, "float") for pool in pools])
+    demand = _not_negative(path, pools, np.stack([table[pool] for pool in pools], axis=1).astype(np.float64))
     return demand, pools, demand.max(axis=0), ("capacities are not known; the highest demand stands for them",)
+
+
+def _not_negative(path: Path, pools: tuple[str, ...], demand: Floats) -> Floats:
+    """Sums and differences leave traces of -0 behind; what is really negative is a mistake."""
+    wrong = np.argwhere(demand < -ROUNDING)
+    if len(wrong):
+        row, pool = wrong[0].tolist()
+        raise BadTrace(path, f"demand is {demand[row, pool]:g}; give 0 or more", line=row + 2, column=pools[pool])
+    return np.maximum(demand, 0.0)
 
 
 def _first_origin(scenario: ClusterScenario, num_hours: int) -> int:

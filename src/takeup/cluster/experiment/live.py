@@ -24,9 +24,11 @@ from takeup.cluster.experiment.workloads import DAY_S, load
 from takeup.cluster.model import Decision, State, Workload
 from takeup.cluster.report import schedulers_table
 from takeup.cluster.report.diary import Diary, counts_table, decisions_table, sentence, state_table
+from takeup.cluster.report.metrics import prometheus
 from takeup.cluster.simulate import replay
 from takeup.core.clock import Clock, VirtualClock, WallClock
 from takeup.core.control import ControlLoop, Outcome
+from takeup.core.files import write_atomically
 from takeup.core.report import Report, Table
 from takeup.errors import BadInput, MissingEngine, TakeupError
 
@@ -57,6 +59,7 @@ class _Watched:
     """An engine whose last state is remembered."""
 
     engine: Engine
+    on_look: Callable[[], None]
     last: State | None = None
 
     def observe(self) -> State:
@@ -65,6 +68,8 @@ class _Watched:
             self.last = self.engine.observe()
         except MissingEngine as error:
             raise _NotInstalled from error
+        finally:
+            self.on_look()
         return self.last
 
     def apply(self, decision: Decision) -> None:
@@ -90,7 +95,7 @@ class _Work:
         scenario, is_virtual = self.scenario, self.scenario.engine == "embedded"
         self.clock = VirtualClock() if is_virtual else WallClock()
         self.engine = _engine(scenario, self.clock)
-        self.watched = _Watched(self.engine)
+        self.watched = _Watched(self.engine, self._write_metrics)
         scheduler = scheduler_of(scenario, scenario.policies[0])
         period_s = scenario.period_s or (VIRTUAL_PERIOD_S if is_virtual else REAL_PERIOD_S)
         hear: dict[str, Any] = {"on_decision": self._hear, "on_problem": self._complain}
@@ -152,6 +157,17 @@ class _Work:
     def _complain(self, problem: str) -> None:
         self.problems.append(problem)
         self.tell(problem)
+
+    def _write_metrics(self) -> None:
+        """What was done until now; a disk that is full stops nothing."""
+        if self.scenario.metrics is None:
+            return
+        text = prometheus(self.loop.counters, self.diary, self.watched.last)
+        try:
+            write_atomically(Path(self.scenario.metrics), text)
+        except TakeupError as error:
+            if str(error) not in self.problems:
+                self._complain(str(error))
 
     def _look_back(self) -> None:
         """The jobs of the last day under this policy and the other one; a failure is told and stops nothing."""

@@ -34,7 +34,7 @@ from takeup.core.progress import progress
 from takeup.core.report import Report, Series
 from takeup.core.sweep import sweep
 
-__all__ = ["benefit", "compare", "quota_source", "scheduler_of", "simulate"]
+__all__ = ["Days", "benefit", "compare", "quota_source", "scheduler_of", "simulate"]
 
 WORTH_PROCESSES = 100_000  # jobs times policies; below that, starting processes takes longer than the replays
 
@@ -62,7 +62,7 @@ def simulate(scenario: ClusterScenario, quiet: bool) -> Report:
     with progress("cluster simulate", num_steps, quiet=quiet) as tick:
         for policy in scenario.policies:
             scheduler = scheduler_of(scenario, policy)
-            days = _Days(scheduler.quota_source, tick)
+            days = Days(scheduler.quota_source, tick)
             outcomes.append(replay(workload, _watched(scheduler, days), from_s, to_s))
             days.finish(num_steps // len(scenario.policies))
     charts = [allocation_series(outcomes), eviction_series(outcomes), *map(quota_series, outcomes)]
@@ -125,7 +125,7 @@ def _notes(workload: Workload, notes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @dataclass(slots=True)
-class _Days:
+class Days:
     """A source of quota that says when a pool has lived through another day."""
 
     source: QuotaSource
@@ -150,5 +150,5 @@ class _Days:
         self.num_ticks += max(0, count)
 
 
-def _watched(scheduler: RuledScheduler, days: _Days) -> RuledScheduler:
+def _watched(scheduler: RuledScheduler, days: Days) -> RuledScheduler:
     return RuledScheduler(scheduler.name, scheduler.rules, days)

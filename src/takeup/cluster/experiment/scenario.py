@@ -54,6 +54,7 @@ class ClusterScenario(Scenario):
     engine: str = "embedded"
     conf: str | None = None
     journal: str | None = None
+    metrics: str | None = None
     period_s: float | None = Field(None, gt=0)
     for_s: float | None = Field(None, ge=0)
     dry_run: bool = False

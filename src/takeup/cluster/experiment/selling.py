@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from takeup.cluster.experiment.replays import quota_source
+from takeup.cluster.experiment.replays import Days, quota_source
 from takeup.cluster.experiment.scenario import ClusterScenario, report_on
 from takeup.cluster.experiment.workloads import DAY_S, load, only
-from takeup.cluster.fleet.evidence import Evidence
+from takeup.cluster.fleet.evidence import Evidence, QuotaSource
 from takeup.cluster.model import Kind, Offer, Quota, Workload
-from takeup.cluster.policies import find_policy
+from takeup.cluster.policies import RuledScheduler, find_policy
 from takeup.cluster.policies.gfs.quota import Promise, SpotQuota
 from takeup.cluster.report import Asked, menu_table, offers_table
 from takeup.cluster.simulate import replay
+from takeup.core.progress import progress
 from takeup.core.report import Report
 from takeup.errors import BadInput
 
@@ -29,15 +30,24 @@ def offer(scenario: ClusterScenario, quiet: bool) -> Report:
     pool = _pool(scenario, workload)
     moment_s = _moment_s(scenario, workload)
     source = _Questioner(quota_source(scenario), scenario.num_gpus, scenario.gang_nodes, moment_s)
-    scheduler = find_policy(scenario.policies[0], source)
-    if not scheduler.rules.uses_quota:
-        raise BadInput(f"{scheduler.name!r} makes no promises; ask a policy with a quota, such as 'gfs'")
-    known = only(workload, workload.job_submit_s < moment_s, (pool,))
-    replay(_with_question(known, moment_s), scheduler, 0.0, moment_s + HOUR_S)
+    num_days = int(moment_s // DAY_S) + 1
+    with progress("cluster offer", num_days, quiet=quiet) as tick:
+        days = Days(source, tick)
+        scheduler = _promising(scenario.policies[0], days)
+        known = only(workload, workload.job_submit_s < moment_s, (pool,))
+        replay(_with_question(known, moment_s), scheduler, 0.0, moment_s + HOUR_S)
+        days.finish(num_days)
     assert source.asked is not None
     notes = (f"day {moment_s / DAY_S:.3f} of {workload.name} under {scheduler.name}", *notes)
     tables = (offers_table(source.asked, source.offers), menu_table(source.asked))
     return report_on(scenario, f"Cluster: what {pool} can promise", *tables, notes=notes)
+
+
+def _promising(policy: str, source: QuotaSource) -> RuledScheduler:
+    scheduler = find_policy(policy, source)
+    if not scheduler.rules.uses_quota:
+        raise BadInput(f"{policy!r} makes no promises; ask a policy with a quota, such as 'gfs'")
+    return scheduler
 
 
 def _pool(scenario: ClusterScenario, workload: Workload) -> str:

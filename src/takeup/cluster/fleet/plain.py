@@ -126,9 +126,6 @@ class PlainPass:
         asked = int(job.gpus_per_worker)
         if self.rules.score == rule.BEST_FIT:
             return idle
-        if self.rules.score == rule.SEPARATED:
-            room = self.sizes[node] - self.held(node, Kind.HIGH)
-            return 100 * (room - taken) + idle if job.kind == Kind.HIGH else 100 * idle - room
         if self.rules.score in (rule.PACKED, rule.PACKED_BLIND):
             return 100 * (idle + 1) - self.held(node, job.kind) - taken
         artifact = self.rules.score == rule.FRAGMENT_ARTIFACT

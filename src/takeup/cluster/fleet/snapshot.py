@@ -25,7 +25,7 @@ from takeup.cluster.fleet.layout import (
     Jobs,
     empty_fleet,
 )
-from takeup.cluster.fleet.rules import PACKED, SEPARATED, Rules
+from takeup.cluster.fleet.rules import PACKED, Rules
 from takeup.cluster.model import Eviction, Grade, Job, Node, Quota, Run, State, Waiting
 from takeup.errors import BadInput
 
@@ -77,7 +77,7 @@ def from_state(state: State, pool: str, rules: Rules) -> Snapshot:
     _queue(fleet, list(waits.values()), numbers, rules)
     for name in (name for name in waits if state.nominations.get(name)):
         nominate(fleet, numbers[name], _seats(state.nominations[name], number_of, waits[name].job))
-    if rules.score in (PACKED, SEPARATED) and state.evictions:
+    if rules.score == PACKED and state.evictions:
         _note_calm(fleet, state, number_of)
     return Snapshot(fleet, tuple(jobs), tuple(node.name for node in nodes))
 

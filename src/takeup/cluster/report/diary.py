@@ -9,7 +9,7 @@ from takeup.cluster.model import Decision, Evict, Grade, Hold, SetQuota, Start, 
 from takeup.core.control import Outcome
 from takeup.core.report import Cell, Column, Table
 
-__all__ = ["Diary", "counts_table", "decisions_table", "sentence", "state_table"]
+__all__ = ["Diary", "counts_table", "decisions_table", "sentence", "state_table", "used_gpus"]
 
 MOST_DECISIONS = 30
 WORDS = {Start: "start", Evict: "evict", Hold: "hold", SetQuota: "set quota"}
@@ -90,11 +90,17 @@ def state_table(state: State) -> Table:
     return Table("The cluster now", columns, tuple(_state_row(state, pool) for pool in pools))
 
 
-def _state_row(state: State, pool: str) -> tuple[Cell, ...]:
-    capacity = float(sum(node.num_gpus for node in state.nodes if node.pool == pool))
+def used_gpus(state: State, pool: str) -> dict[Grade, float]:
+    """GPUs of a pool that are in use, by the terms of who uses them."""
     used = dict.fromkeys(GRADES, 0.0)
     for run in state.runs:
         if run.job.pool == pool:
             used[run.grade] += run.job.num_gpus
+    return used
+
+
+def _state_row(state: State, pool: str) -> tuple[Cell, ...]:
+    capacity = float(sum(node.num_gpus for node in state.nodes if node.pool == pool))
+    used = used_gpus(state, pool)
     waiting = sum(each.job.pool == pool for each in state.waiting)
     return (pool, capacity, *used.values(), max(0.0, capacity - sum(used.values())), waiting)

@@ -122,9 +122,9 @@ def _shifted(stage: Stage, fine: Stage, found: Stage) -> Stage:
 
 
 def _max_sends(system: System, truth: Profile, outcome: Outcome) -> int | None:
-    """PyTorch's 1F1B waits for its sends; other runtimes do if the link makes them, and delegates never."""
+    """PyTorch's 1F1B computes behind one send, not two; other runtimes wait if the link makes them; delegates never."""
     if system.runtime == "stock_1f1b":
-        return 1
+        return min(2, truth.max_sends or 2)
     slow = {number for number, link in enumerate(truth.links) if link.delay_s > 0}
     return None if slow <= set(outcome.delegated) else truth.max_sends
 

@@ -45,12 +45,11 @@ class Stale(TakeupError):
 class KubernetesEngine:
     """The cluster of the kubeconfig `conf`, or of `client`; `read_only` changes nothing, whatever is decided.
 
-    It begins to watch with the first look and ends with `close`. A journal is not needed: what must survive us is
-    written to the API server. With `kueue` its spot queue gets our quotas too. A watch takes `watch_s`; after two
-    without a word the state is stale.
+    It begins to watch with the first look and ends with `close`. What must survive us is written to the API server.
+    With `kueue` its spot queue gets our quotas too. A watch takes `watch_s`; after two without a word the state is
+    stale.
     """
 
-    journal: Path | None = None
     _: KW_ONLY
     conf: Path | None = None
     read_only: bool = False

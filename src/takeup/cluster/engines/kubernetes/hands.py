@@ -138,7 +138,7 @@ class Hands:
     def _complete(self, seen: Survey, gang: Gang, places: tuple[str, ...], now_s: float) -> None:
         """Bind the rest of a gang where it belongs; if it cannot be, the others leave too."""
         bound, unbound = tuple(pod for pod in gang if pod.node), tuple(pod for pod in gang if not pod.node)
-        if len(places) != len(unbound) or any(seen.free[name] < 0 for name in places):
+        if len(places) != len(unbound) or any(name not in seen.spare or seen.free[name] < 0 for name in places):
             return self._roll_back(seen, bound, now_s)
         grade = Grade.HIGH if gang[0].kind == Kind.HIGH else bound[0].grade or Grade.OPPORTUNISTIC
         for name in places:

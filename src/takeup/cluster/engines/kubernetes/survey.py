@@ -38,13 +38,13 @@ class Survey:
     reasons: Mapping[str, str]
     skipped: Counter[str]
 
-    def has_room(self, gang: Gang, nodes: Iterable[str], kept: Mapping[str, tuple[str, ...]], *, later: bool) -> bool:
+    def has_room(self, gang: Gang, nodes: Sequence[str], kept: Mapping[str, tuple[str, ...]], *, later: bool) -> bool:
         """Whether each worker fits on its node now, or `later`, beside what is kept for others."""
         others = ((job_id, places) for job_id, places in kept.items() if job_id != gang[0].job_id)
-        reserved = _total((name, self.gangs[job_id][0].gpus) for job_id, places in others for name in places)
-        free = self.free.copy()
-        free.subtract(reserved)
-        return _fits(nodes, gang[0].gpus, free, self.coming if later else {})
+        also = _total((name, -self.gangs[job_id][0].gpus) for job_id, places in others for name in places)
+        if later:
+            also.update({name: self.coming[name] for name in nodes})
+        return _fits(nodes, gang[0].gpus, self.free, also)
 
     def lacks(self, gang: Gang, nodes: Sequence[str]) -> str:
         """What a node has too little of for the workers it should get, besides GPUs; empty if nothing."""

@@ -2,10 +2,8 @@
 
 A node is chosen by its score, the lowest first. `BEST_FIT` leaves the fewest idle GPUs. `PACKED` does too, then prefers
 nodes that hold more of the same kind, then separates the kinds: spot jobs go where evictions are rare, high-priority
-jobs where spot jobs are evicted anyway; `PACKED_BLIND` does not see evictions. `SEPARATED` keeps high-priority jobs on
-as few nodes as possible, whatever spot jobs do there: one of them alone keeps out who needs a whole node, for as long
-as it lasts, while spot jobs can be asked to leave. Spot jobs fill the smallest gap, away from high-priority jobs where
-they can. `FRAGMENT` raises the GPUs that a typical request cannot use the least.
+jobs where spot jobs are evicted anyway; `PACKED_BLIND` does not see evictions. `FRAGMENT` raises the GPUs that a typical
+request cannot use the least.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import numpy.typing as npt
 
 from takeup.cluster.fleet.fast.books import available, fullest_fit, rise, sit
 from takeup.cluster.fleet.layout import FREE_GPUS, SHARE_ROOM_MILLI, Fleet
-from takeup.cluster.fleet.rules import BEST_FIT, FRAGMENT_ARTIFACT, PACKED, PACKED_BLIND, SEPARATED
+from takeup.cluster.fleet.rules import BEST_FIT, FRAGMENT_ARTIFACT, PACKED, PACKED_BLIND
 from takeup.core.compiled import inner, kernel
 
 __all__ = ["calm_down", "find_node", "fragmentation", "num_places", "seat_gang"]
@@ -39,8 +37,6 @@ def _score(fleet: Fleet, node: int, job: int, idle: int, rule: int) -> float:
     it, asked = fleet.nodes[node], max(1, fleet.jobs[job].gpus)
     if rule == BEST_FIT:
         return float(idle)
-    if rule == SEPARATED:
-        return _separated(fleet, node, job, idle)
     if rule in (PACKED, PACKED_BLIND):
         is_high = fleet.jobs[job].kind == 0
         same = it.high_milli if is_high else it.spot_milli
@@ -48,15 +44,6 @@ def _score(fleet: Fleet, node: int, job: int, idle: int, rule: int) -> float:
         return float(100.0 * (idle + 1) - same // 1000 + calm / 20_000.0)
     artifact = rule == FRAGMENT_ARTIFACT
     return fragmentation(idle - asked, artifact) - fragmentation(idle, artifact)
-
-
-@inner
-def _separated(fleet: Fleet, node: int, job: int, idle: int) -> float:
-    it = fleet.nodes[node]
-    room = it.size - it.high_gpus
-    if fleet.jobs[job].kind == 0:
-        return float(100.0 * room + idle + it.calm / 20_000.0)
-    return float(100.0 * idle - room + (10_000.0 - it.calm) / 20_000.0)
 
 
 @inner

@@ -4,7 +4,7 @@ Duan et al., ASPLOS 2026, the preemptive task scheduler. `GFS_PUBLISHED` is the 
 tightest nodes, spot jobs only inside the quota. `GFS` goes further. Spot jobs beyond the quota run on idle GPUs
 without a promise, so that a cautious forecast leaves nothing idle; they are evicted first. Victims are looked
 for on all nodes and in all combinations. Whoever was evicted may run again at once where it fits, so that nobody waits
-beside idle GPUs, but costs more each time; whoever waits for long goes first. High-priority jobs are kept together.
+beside idle GPUs, but costs more each time; whoever waits for long goes first.
 `GFS_NOTICE` asks victims to save their work before they leave. `GFS_ARTIFACT` is the released code, for comparison:
 blind to where evictions happened, work lost since the start and not since the last checkpoint, and one worker of a gang
 counted against the quota (its quota never learns from evictions either). Gangs stay whole here; there they did not.
@@ -18,7 +18,6 @@ from takeup.cluster.fleet.rules import (
     CHEAPEST,
     PACKED,
     PACKED_BLIND,
-    SEPARATED,
     SINCE_START,
     TIGHTEST,
     TRY_SMALLER,
@@ -50,7 +49,6 @@ GFS_ARTIFACT = GFS_PUBLISHED._replace(score=PACKED_BLIND, victims=SINCE_START, c
 GFS_PUBLISHED_SIMPLE_PLACE = GFS_PUBLISHED._replace(score=BEST_FIT)
 GFS_PUBLISHED_SIMPLE_PREEMPT = GFS_PUBLISHED._replace(victims=TIGHTEST)
 GFS = GFS_PUBLISHED._replace(
-    score=SEPARATED,
     victims=CHEAPEST,
     opportunistic=True,
     max_evictions=3,

@@ -19,7 +19,7 @@ from takeup.cluster.fleet.layout import (
     NUM_WAITING_SPOT,
     Fleet,
 )
-from takeup.cluster.fleet.rules import PACKED, SEPARATED, Rules
+from takeup.cluster.fleet.rules import PACKED, Rules
 from takeup.cluster.simulate.fast.agenda import Agenda, next_s, pop, push, push_again
 from takeup.cluster.simulate.fast.story import (
     CHANGED,
@@ -172,7 +172,7 @@ def _decide(
 ) -> None:
     changed, newcomer = story.ticks[CHANGED], story.ticks[NEWCOMER]
     story.ticks[CHANGED], story.ticks[NEWCOMER] = 0, -1
-    if rules.score in (PACKED, SEPARATED):
+    if rules.score == PACKED:
         _refresh_calm(fleet, story, clock)
     if changed:
         take_turn(fleet, clock[NOW], hours, quota, rules)

@@ -20,7 +20,7 @@ from takeup.training.engines.pytorch.control import Change, Control
 from takeup.training.engines.pytorch.delegate import private_group
 from takeup.training.engines.pytorch.exchange import Exchange, Links
 from takeup.training.engines.pytorch.stopwatch import Stopwatch
-from takeup.training.model import Profile, Schedule, Stage
+from takeup.training.model import Plan, Profile, Schedule, Stage
 
 __all__ = ["AdaptiveSchedule"]
 
@@ -56,7 +56,7 @@ class AdaptiveSchedule:
         blank = _blank(stage.num_stages, n_microbatches, max_live, split)
         start = _find("zb_h1" if split else "one_f_one_b").plan(blank).schedule
         chosen = _find(planner)
-        chosen.plan(blank)  # compiles what is compiled on first use, before others wait for this rank
+        _check_plan(chosen.plan(blank), blank)  # and what is compiled on first use is, before others wait for this rank
         self._every = every
         self._watch = Stopwatch(n_microbatches)
         timeout = timedelta(seconds=timeout_s)
@@ -141,6 +141,14 @@ def _blank(num_stages: int, num_microbatches: int, max_live: int | None, split: 
     stage = Stage(1e-3, 1e-3, 1e-3, activation_bytes=1, memory_bytes=max_live)
     links = Profile.uniform(num_stages, num_microbatches, 1e-3).links
     return Profile((stage,) * num_stages, links, num_microbatches, can_split=split)
+
+
+def _check_plan(plan: Plan, blank: Profile) -> None:
+    if plan.schedule.placement != blank.placement:
+        raise BadInput(
+            f"the planner {plan.planner!r} cuts stages into chunks; adaptive schedules need one that has a stage on "
+            "every rank, such as 'adaptra'"
+        )
 
 
 def _check(stage: Any, every: int, timeout_s: float) -> None:

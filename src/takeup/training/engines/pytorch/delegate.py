@@ -17,7 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from takeup.training.engines.pytorch.arrivals import Waitable, wait_for
+from takeup.errors import TakeupError
+from takeup.training.engines.pytorch.arrivals import Waitable, first_words, wait_for
 from takeup.training.engines.pytorch.worker import Worker
 
 __all__ = ["Incoming", "Outgoing", "private_group"]
@@ -25,7 +26,13 @@ __all__ = ["Incoming", "Outgoing", "private_group"]
 
 def private_group(ranks: Sequence[int], timeout: timedelta) -> dist.ProcessGroup:
     """Connections over Gloo among these ranks alone; only they take part in making them."""
-    group = dist.new_group(list(ranks), timeout=timeout, backend="gloo", use_local_synchronization=True)
+    try:
+        group = dist.new_group(list(ranks), timeout=timeout, backend="gloo", use_local_synchronization=True)
+    except RuntimeError as error:
+        raise TakeupError(
+            f"the ranks {list(ranks)} did not connect within {timeout.total_seconds():g} s; let all of them make this "
+            f"schedule, each after as many process groups as the others ({first_words(error)})"
+        ) from error
     assert isinstance(group, dist.ProcessGroup)
     return group
 

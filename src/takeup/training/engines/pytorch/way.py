@@ -48,8 +48,7 @@ class Way:
         """An iteration begins, so what was sent before the last one has arrived."""
         with self._lock:
             self._iteration += 1
-            oldest = self._iteration - self._kept_for
-            self._log = {key: tensors for key, tensors in self._log.items() if key[0] >= oldest}
+            self._forget_before(self._iteration - self._kept_for)
 
     def send(self, microbatch: int, ops: Sequence[Any]) -> None:
         """Send what these operations of PyTorch would."""
@@ -82,6 +81,8 @@ class Way:
             self.fail(error)
         if not self.failed:
             self._outgoing.flush()
+        with self._lock:
+            self._forget_before(self._iteration + 1 - self._kept_for)  # all gradients are back
 
     def fail(self, error: Exception) -> None:
         """The ordinary way is broken: from now on delegates carry everything, also what may be lost."""
@@ -98,6 +99,9 @@ class Way:
             self._requested = True
             self._incoming.ask(torch.tensor([self._iteration, microbatch]))
         return self._incoming.receive(tensors)
+
+    def _forget_before(self, iteration: int) -> None:
+        self._log = {key: tensors for key, tensors in self._log.items() if key[0] >= iteration}
 
     def _send_plainly(self, ops: Sequence[Any]) -> None:
         try:

@@ -1,0 +1,37 @@
+"""Start a training program on several ranks of this machine, as `torchrun` does, with what a machine alone needs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from takeup.errors import BadInput, MissingEngine
+
+__all__ = ["command_of", "start"]
+
+LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+
+
+def command_of(program: Path, num_ranks: int, arguments: Sequence[str]) -> list[str]:
+    """What is started; refuses a program that is not there, and no ranks."""
+    if not program.is_file():
+        raise BadInput(f"there is no program {program}; give the path of a Python file")
+    if num_ranks < 1:
+        raise BadInput(f"the number of ranks is {num_ranks}; give at least 1")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+    return [*launcher, str(program), *arguments]
+
+
+def start(program: Path, num_ranks: int, arguments: Sequence[str]) -> int:
+    """Run the program on its ranks, and return its exit code; what it prints goes where ours goes."""
+    command = command_of(program, num_ranks, arguments)
+    if find_spec("torch") is None:
+        raise MissingEngine("training needs the package 'torch'; run pip install 'takeup[torch]'")
+    alone = {"OMP_NUM_THREADS": "1"}
+    if sys.platform in LOOPBACK:
+        alone["GLOO_SOCKET_IFNAME"] = LOOPBACK[sys.platform]
+    return subprocess.run(command, env={**alone, **os.environ}, check=False).returncode

@@ -1,0 +1,69 @@
+"""Starting a program on ranks: what is started, what is refused, and that every rank really runs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from takeup.errors import BadInput, MissingEngine
+from takeup.training.commands import training
+from takeup.training.engines.pytorch import torchrun
+from takeup.training.engines.pytorch.torchrun import command_of, start
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+Path(sys.argv[1], os.environ["RANK"]).write_text(os.environ["WORLD_SIZE"])
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM, encoding="utf-8")
+    return path
+
+
+def test_a_dry_run_prints_what_would_be_started(program: Path) -> None:
+    result = CliRunner().invoke(training, ["run", "--ranks", "3", "--dry-run", str(program), "--steps", "7"])
+
+    words = shlex.split(result.stdout)
+    assert result.exit_code == 0
+    assert words[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert words[-4:] == ["--nproc-per-node=3", str(program), "--steps", "7"]
+
+
+def test_a_program_that_is_not_there_and_no_ranks_are_refused(program: Path) -> None:
+    with pytest.raises(BadInput, match=r"there is no program nowhere\.py"):
+        command_of(Path("nowhere.py"), 4, [])
+    with pytest.raises(BadInput, match="the number of ranks is 0"):
+        command_of(program, 0, [])
+
+
+def test_without_torch_the_error_says_what_to_install(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torchrun, "find_spec", lambda name: None)
+
+    with pytest.raises(MissingEngine, match="pip install"):
+        start(program, 2, [])
+
+
+@pytest.mark.engine
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install 'takeup[torch]'")
+@pytest.mark.xdist_group("pytorch")
+def test_every_rank_runs(program: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(training, ["run", "--ranks", "2", str(program), str(tmp_path), "0"])
+
+    assert result.exit_code == 0
+    assert [(tmp_path / rank).read_text("utf-8") for rank in "01"] == ["2", "2"]
+
+
+def test_a_program_that_fails_is_told_by_the_exit_code(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torchrun, "start", lambda *arguments: 3)
+
+    assert CliRunner().invoke(training, ["run", str(program)]).exit_code == 1
