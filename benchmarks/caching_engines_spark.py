@@ -151,12 +151,12 @@ def victim_choices(folder: Path) -> tuple[Table, Check]:
     return Table("Choice of victims among 100,000 blocks", columns, rows), check
 
 
-def report_of(measured: Sequence[tuple[Workload, Results]], victims: Table, victim_check: Check) -> Report:
+def report_of(measured: Sequence[tuple[Workload, Results]], victims: Table, victim_check: Check, note: str) -> Report:
     """Everything, with what made it."""
     rows = [row for workload, results in measured for row in rows_of(workload, results)]
     stocks = [stock_row(workload, results[STOCK]) for workload, results in measured]
     checks = [check for workload, results in measured for check in checks_of(workload, results)]
-    note = (
+    explanation = (
         "Ratios to stock Spark, which runs without the plug-in; lru: Spark's own order with the plug-in loaded for its "
         "counters; @profile: the application ran before. From start: the executors' start and the first pass; at "
         "first: blocks made in the first pass, before anything was learnt from earlier ones. Bytes "
@@ -173,7 +173,7 @@ def report_of(measured: Sequence[tuple[Workload, Results]], victims: Table, vict
         scenario=scenario,
         seed=0,
         tables=(
-            Table("Applications on two executors of one core, to stock", COLUMNS, tuple(rows), note),
+            Table("Applications on two executors of one core, to stock", COLUMNS, tuple(rows), explanation),
             Table("One pass of stock Spark", STOCK_COLUMNS, tuple(stocks)),
             victims,
         ),
@@ -181,6 +181,7 @@ def report_of(measured: Sequence[tuple[Workload, Results]], victims: Table, vict
         notes=(
             f"Spark {version('pyspark')}; passes before the first round, to warm up: {NUM_WARM_UPS}. The executors "
             "compile quickly and not to the utmost, so that rounds are alike. The data come from fixed seeds.",
+            *([note] if note else []),
         ),
         version=version("takeup"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -198,7 +199,7 @@ def measure_all(options: argparse.Namespace, folder: Path) -> Report:
             results = measure(replace(workload, policies=policies), options.rounds, bench_jar, folder)
             if STOCK in results:
                 measured.append((workload, results))
-    return report_of(measured, *victim_choices(folder))
+    return report_of(measured, *victim_choices(folder), options.note)
 
 
 def is_chosen(policy: str, names: Sequence[str] | None) -> bool:
@@ -212,6 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", choices=[workload.name for workload in WORKLOADS], help="only these")
     parser.add_argument("--policies", nargs="*", metavar="NAME", help="only these, and stock Spark")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the rounds there, and add to those kept")
+    parser.add_argument("--note", default="", help="what else ran on the machine; goes into the report")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="also write the report there as dated markdown")
     options = parser.parse_args(argv)

@@ -33,7 +33,7 @@ SEED = 1
 NUM_STAGES, NUM_MICROBATCHES, OP_S = 4, 12, 0.020
 SLOW_LINKS, DELAYS = ((2,), (0,), (0, 2)), (1, 2, 3)
 SYSTEMS = (STOCK_1F1B, STOCK_ZB, ADAPTIVE)
-NUM_ITERATIONS, NUM_HEALTHY, NUM_PLANNED = 7, 21, 200
+NUM_ITERATIONS, NUM_HEALTHY, NUM_PLANNED = 7, 11, 200
 ERROR_BAR, OVER_1F1B_BAR, OVER_ZB_BAR, HEALTHY_BAR = 5.0, 1.2, 1.15, 2.0
 SWAP_BAR_MS, MEASURING_BAR, GRADIENT_BAR, PLAN_BAR_MS = 5.0, 0.5, 1e-6, 2.0
 Part = tuple[Table, list[Check]]
@@ -127,9 +127,9 @@ def healthy(tick: Callable[[], object]) -> Part:
     trials = [
         Trial("stock 1F1B", "stock_1f1b", fine, num_iterations=NUM_HEALTHY),
         Trial("stock ZB-H1", "stock", fine, order, NUM_HEALTHY),
-        Trial("ZB-H1, measured", "adaptive", fine, order, NUM_HEALTHY, every=10, planner="one_f_one_b"),
+        Trial("ZB-H1, measured", "adaptive", fine, order, NUM_HEALTHY, every=5, planner="one_f_one_b"),
         Trial("stock ZB-H1 again", "stock", fine, order, NUM_HEALTHY),
-        Trial("adaptive", "adaptive", fine, num_iterations=NUM_HEALTHY, every=10),
+        Trial("adaptive", "adaptive", fine, num_iterations=NUM_HEALTHY, every=5),
     ]
     found = {outcome.name: outcome.settled_s for outcome in run_trials(trials, tick)}
     stock_s = fmean([found["stock ZB-H1"], found["stock ZB-H1 again"]])

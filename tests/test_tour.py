@@ -25,7 +25,7 @@ def result(folder: Path) -> Result:
 
 
 def column(report: Report, policy: str, name: str) -> list[float]:
-    """The numbers of a policy, by size of the cache."""
+    """The numbers of a policy, row by row."""
     table = report.tables[0]
     index = [column.name for column in table.columns].index(name)
     return [float(str(row[index])) for row in table.rows if row[0] == policy]
@@ -84,3 +84,12 @@ def test_stalls_fall_with_the_start_threshold_and_rise_with_arrivals(folder: Pat
     assert len(stalls) == len(table.rows) == len(arrivals) * len(starts)
     assert all(stalls[rate, short] > stalls[rate, long] for rate in arrivals for short, long in pairwise(starts))
     assert all(stalls[few, start] < stalls[many, start] for start in starts for few, many in pairwise(arrivals))
+
+
+@pytest.mark.usefixtures("result")
+def test_gfs_keeps_more_promises_than_the_baseline_and_leaves_less_idle_than_as_printed(folder: Path) -> None:
+    report = Report.load(folder / "gfs" / "report.json")
+
+    assert column(report, "gfs", "promises kept") > column(report, "yarn_cs", "promises kept")
+    assert column(report, "gfs", "evictions per period") < column(report, "yarn_cs", "evictions per period")
+    assert column(report, "gfs", "allocation") >= column(report, "gfs_published", "allocation")

@@ -139,6 +139,19 @@ def test_knowing_the_graph_computes_fewer_blocks_than_recency(driver: Driver) ->
     assert by_graph["hits"] / by_graph["accesses"] > by_recency["hits"] / by_recency["accesses"]
 
 
+def test_blocks_that_are_read_back_from_disk_displace_few_that_are_as_good(driver: Driver) -> None:
+    scan = ["scan", NUM_BLOCKS, NUM_VALUES, 1, 5, "MEMORY_AND_DISK"]
+    half = {"spark.memory.fraction": "0.06"}
+    expected = driver.run(None, scan, conf=half, master="local[1]")["results"]
+
+    answer = driver.run("dag", scan, conf=half, master="local[1]")
+
+    counts = answer["counts"]
+    assert answer["results"] == expected
+    assert counts["recomputed_blocks"] > NUM_BLOCKS, counts  # read back, pass after pass
+    assert counts["evictions"] < counts["recomputed_blocks"], counts
+
+
 def test_a_broken_profile_is_ignored_and_made_anew(driver: Driver, stock: float, tmp_path: Path) -> None:
     profile = tmp_path / "profile.json"
     profile.write_text('{"format": 1, "rdds": [')
@@ -196,15 +209,15 @@ def test_counters_are_on_the_page_that_prometheus_reads(driver: Driver) -> None:
 
 
 def test_what_the_executors_of_one_application_have_used_is_known(driver: Driver) -> None:
-    driver.start("dag", ITERATE)
-    deadline_s = time.monotonic() + 60
-    while len(driver.cluster.executors()) < 2 and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-
-    assert driver.cluster.executor_cpu_s("app-") > 0
-    assert driver.cluster.executor_read_bytes("app-") > 0
-    assert driver.cluster.executors("app-of-nobody") == []
+    driver.start("dag", ITERATE, ["sleep", 3])
+    cluster, deadline_s, used = driver.cluster, time.monotonic() + 120, (0.0, 0)
+    while not all(used) and time.monotonic() < deadline_s:
+        used = (cluster.executor_cpu_s("app-"), cluster.executor_read_bytes("app-"))
+    others = cluster.executors("app-of-nobody")
     driver.answer()
+
+    assert used > (0, 0)
+    assert others == []
 
 
 def test_an_unknown_spark_keeps_its_own_store_and_says_so_in_one_line(driver: Driver, stock: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -34,9 +35,14 @@ def require_lab() -> Path:
 @cache
 def _start() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="takeup-kube-"))
-    atexit.register(lambda: subprocess.run([SCRIPT, "stop", folder], capture_output=True, check=False))
+    atexit.register(_stop, folder)
     subprocess.run([SCRIPT, "start", folder], check=True, capture_output=True, timeout=120)
     return folder
+
+
+def _stop(folder: Path) -> None:
+    subprocess.run([SCRIPT, "stop", folder], capture_output=True, check=False)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def lab_client(user: str) -> Client:

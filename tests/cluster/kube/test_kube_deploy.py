@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +109,15 @@ def test_the_scheduler_can_neither_create_nor_delete_nor_read_secrets() -> None:
     assert "items" in ours.get("/api/v1/pods")
     admin.close()
     ours.close()
+
+
+def test_the_lab_says_how_it_is_used_and_what_it_lacks(tmp_path: Path) -> None:
+    environment = {**os.environ, "TAKEUP_KUBE": str(tmp_path / "empty")}
+    usage = subprocess.run([kube_labs.SCRIPT], capture_output=True, text=True, check=False)
+    command = [str(kube_labs.SCRIPT), "start", str(tmp_path / "lab")]
+    start = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    assert (usage.returncode, start.returncode) == (2, 2)
+    assert all(f"kube-lab {verb}" in usage.stdout for verb in ("build", "start", "scheduler", "race", "stop"))
+    assert "run scripts/kube-lab build" in start.stderr
+    assert not (tmp_path / "lab").exists()

@@ -17,6 +17,8 @@ from takeup.cluster.engines.kubernetes import KubernetesEngine, QuotaStore, Stal
 from takeup.cluster.model import Evict, Grade, Hold, Kind, Quota, SetQuota, Start
 from takeup.errors import BadInput
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.engine)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:

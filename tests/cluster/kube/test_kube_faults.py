@@ -15,6 +15,8 @@ from takeup.cluster.engines.kubernetes.client import Refused, Unreachable
 from takeup.cluster.model import Evict, Grade, Start
 from takeup.errors import BadInput
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 Fault = Callable[[str, str], int | None]
 
 
@@ -350,6 +352,18 @@ def test_a_pod_that_cannot_be_scheduled_is_told_why(world: World) -> None:
     eventually(lambda: api_of(world).asked("PATCH", "odd/status") == 1)
     conditions = world.admin.get(f"{PODS}/odd")["status"]["conditions"]
     assert [it["message"] for it in conditions] == ["it chooses nodes by more than nvidia.com/gpu.product"]
+
+
+def test_the_condition_of_a_gated_pod_stays_as_it_is(world: World) -> None:
+    world.create([pod("gated", gates=["takeup/quota"]), pod("plain")])
+    world.settle()
+    world.hold("gated", "the quota is full")
+    world.hold("plain", "no room")
+
+    eventually(
+        lambda: api_of(world).asked("POST", "/events") == 2 and api_of(world).asked("PATCH", "plain/status") == 1
+    )
+    assert "conditions" not in world.admin.get(f"{PODS}/gated")["status"]
 
 
 def test_a_server_that_takes_no_events_stops_nothing(world: World) -> None:

@@ -16,6 +16,8 @@ from takeup.cluster.engines.kubernetes.client import Client, Json
 from takeup.cluster.policies import find_policy
 from takeup.errors import TakeupError
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 NUM_NODES, NUM_WORKERS = 4, 2
 
 

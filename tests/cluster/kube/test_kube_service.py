@@ -18,6 +18,8 @@ from takeup.cluster.engines.kubernetes.quotas import QuotaStore
 from takeup.cluster.model import Quota, Start
 from takeup.cluster.policies import find_policy
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 
 def mirror_of(client: Client) -> Mirror[Json]:
     """A mirror of all pods, once it has tried to list them."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from takeup.core.progress import progress
 from takeup.core.report import Report
 from takeup.papers import numbers
-from takeup.papers.gfs.ablations import ablations
-from takeup.papers.gfs.demand import demand
+from takeup.papers.gfs.forecasts import demand
 from takeup.papers.gfs.loads import Load, against_baselines, against_fifo, benefit, replayed
+from takeup.papers.gfs.variants import ablations
 
 __all__ = ["TITLE", "reproduce"]
 

@@ -40,7 +40,8 @@ class Notices:
             self._told.clear()
         self._told[gang[0].job_id] = (reason, now_s)
         for pod in gang:
-            self._later(partial(self.writer.explain, pod, reason, now_s))
+            if not pod.gates:  # one behind a gate says so already, and an autoscaler should not hear otherwise
+                self._later(partial(self.writer.explain, pod, reason, now_s))
         self._event(gang[0], "Warning", "FailedScheduling", reason, now_s)
 
     def starts(self, gang: Gang, decision: Start, now_s: float) -> None:

@@ -2,8 +2,8 @@
 
 A node is chosen by its score, the lowest first. `BEST_FIT` leaves the fewest idle GPUs. `PACKED` does too, then prefers
 nodes that hold more of the same kind, then separates the kinds: spot jobs go where evictions are rare, high-priority
-jobs where spot jobs are evicted anyway; `PACKED_BLIND` does not see evictions. `FRAGMENT` raises the GPUs that a typical
-request cannot use the least.
+jobs where spot jobs are evicted anyway; `PACKED_BLIND` does not see evictions. `FRAGMENT` raises the GPUs that a
+typical request cannot use the least.
 """
 
 from __future__ import annotations

@@ -185,16 +185,20 @@ final class BlockRanks {
     /**
      * Who leaves for {@code space} bytes. {@code wanted} bytes must be there to take, or the block had better stay out.
      * Under admission only blocks of strictly lower rank leave for the incoming one, and those nobody is known to read.
+     * A {@code reader} that has the block from disk does not count for it, and then nobody leaves for what nobody else
+     * is known to read; null if there is none.
      */
-    synchronized Choice choose(BlockId incoming, long space, long wanted, MemoryMode mode, Predicate<BlockId> lock) {
+    synchronized Choice choose(
+            BlockId incoming, Long reader, long space, long wanted, MemoryMode mode, Predicate<BlockId> lock) {
         Choice choice = new Choice();
         long block = incoming == null ? -1 : key(incoming);
+        double[] worth = worthWithout(reader, block);
         long availableBytes = 0;
         Iterator<VictimIndex.Entry<BlockId>> order = indexes.get(mode).iterator();
         while (order.hasNext() && availableBytes < Math.max(space, wanted)) {
             VictimIndex.Entry<BlockId> entry = order.next();
-            if (!mayLeave(entry, incoming, block)) {
-                if (admission && entry.isReferenced) {
+            if (!mayLeave(entry, incoming, block, worth, reader == null)) {
+                if (admission && (entry.isReferenced || reader != null)) {
                     break; // the order is by rank: nobody behind may leave either
                 }
                 continue;
@@ -212,14 +216,27 @@ final class BlockRanks {
         return choice;
     }
 
-    private boolean mayLeave(VictimIndex.Entry<BlockId> entry, BlockId incoming, long block) {
+    private double[] worthWithout(Long reader, long block) {
+        GroupTable.Group group = reader == null ? null : table.group(reader);
+        if (group != null) {
+            lineage.close(reader);
+        }
+        double[] worth = {first(block), second(block)};
+        if (group != null) {
+            lineage.open(reader, group.blocks, group.position, group.stage);
+        }
+        return worth;
+    }
+
+    private boolean mayLeave(
+            VictimIndex.Entry<BlockId> entry, BlockId incoming, long block, double[] worth, boolean isNew) {
         if (incoming == null) {
             return true;
         }
         if (!admission) {
             return block < 0 || entry.key < 0 || Keys.rdd(entry.key) != Keys.rdd(block);
         }
-        return block < 0 || !entry.isReferenced || isLower(entry, first(block), second(block));
+        return block < 0 || isNew && !entry.isReferenced || isLower(entry, worth[0], worth[1]);
     }
 
     private static boolean isLower(VictimIndex.Entry<BlockId> entry, double first, double second) {

@@ -220,7 +220,8 @@ public final class TakeupStore extends MemoryStore {
         boolean worked = guard(() -> {
             noteStored();
             long wanted = incoming == null ? 0 : ranks.expectedBytes(incoming) - currentUnrollMemoryForThisTask();
-            choice[0] = ranks.choose(incoming, space, wanted, mode, id -> lock(id) && locked.add(id));
+            Long reader = readerFromDisk(incoming);
+            choice[0] = ranks.choose(incoming, reader, space, wanted, mode, id -> lock(id) && locked.add(id));
         });
         if (!worked) {
             locked.forEach(this::unlock);
@@ -229,6 +230,14 @@ public final class TakeupStore extends MemoryStore {
         counters.add(Counters.CHOICES, 1);
         counters.add(Counters.CHOICE_NS, System.nanoTime() - beganNs);
         return choice[0];
+    }
+
+    /** The task of this thread if it reads the block back from disk: it has it, in memory or not. */
+    private Long readerFromDisk(BlockId incoming) {
+        TaskContext context = TaskContext.get();
+        return incoming != null && context != null && blockManager.diskStore().contains(incoming)
+                ? Keys.task(context.stageId(), context.partitionId())
+                : null;
     }
 
     /** Blocks that have come in since the last call take their place in the order. */

@@ -37,7 +37,7 @@ public final class VictimBenchmark {
             ranks.taskSucceeded(Keys.task(1, random.nextInt(NUM_BLOCKS + round)));
             ranks.read(id(random.nextInt(NUM_BLOCKS)));
             long beganNs = System.nanoTime();
-            BlockRanks.Choice choice = ranks.choose(incoming, 1000, 1000, MemoryMode.ON_HEAP, id -> true);
+            BlockRanks.Choice choice = ranks.choose(incoming, null, 1000, 1000, MemoryMode.ON_HEAP, id -> true);
             timesUs[round % NUM_CHOICES] = (System.nanoTime() - beganNs) / 1e3; // the first half warms up
             choice.victims.forEach(ranks::removed);
             if (choice.isEnough) {
