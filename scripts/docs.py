@@ -39,7 +39,8 @@ KINDS = {"added": "Added", "changed": "Changed", "fixed": "Fixed", "removed": "R
 DOMAINS = [f"takeup.{name}" for name in RUNNERS if name != "papers"]
 GENERATED = "<!-- Written by scripts/docs.py; change the code and run `make docs`. -->"
 BEHIND_ANOTHER_ENTRANCE = (
-    r"(core\.(render|trace)|papers\.(adaptra|edge|qoe)|caching\.engines\.(dask|spark)"
+    r"(core\.(render|trace)|papers\.(adaptra|edge|gfs|qoe)|caching\.engines\.(dask|spark)"
+    r"|cluster\.(engines\.(kubernetes|slurm)|experiment|fleet|policies|report|simulate|traces)"
     r"|training\.(engines\.pytorch|model|policies|simulate|timing|traces)"
     r"|edge\.(engines\.cloudlet|policies|simulate|traces)"
     r"|streaming\.(chains|engines\.dash|experiment|policies|simulate|traces))\."

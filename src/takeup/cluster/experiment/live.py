@@ -35,7 +35,7 @@ from takeup.errors import BadInput, MissingEngine, TakeupError
 __all__ = ["Tell", "run_engine"]
 
 Tell = Callable[[str], None]
-VIRTUAL_PERIOD_S, REAL_PERIOD_S = 300.0, 5.0
+VIRTUAL_PERIOD_S, REAL_PERIOD_S = 300.0, 1.0  # who waits for a GPU should not wait for us
 JOURNALLED = {"slurm"}  # others keep in the cluster itself what must survive
 
 
