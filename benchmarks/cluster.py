@@ -199,6 +199,7 @@ def measure(parts: tuple[str, ...], seeds: tuple[int, ...], ablation_seeds: tupl
         for full in ("gfs", "gfs_published"):
             tables.append(ablation_table(full, measure_ablations(full, ablation_seeds), ablation_seeds))
     command = "python benchmarks/cluster.py" + ("" if parts == PARTS else f" --only {','.join(parts)}")
+    command += "" if len(seeds) == NUM_SEEDS else f" --num-seeds {len(seeds)}"
     return Report(
         title="Cluster: speed and quality of scheduling",
         domain="cluster",
