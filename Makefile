@@ -25,7 +25,9 @@ bench:  ## measure ourselves against the peers
 	@.venv/bin/python benchmarks/caching.py
 	@.venv/bin/python benchmarks/caching_engines.py --engine spark
 	@.venv/bin/python benchmarks/caching_engines.py --engine dask
+	@.venv/bin/python benchmarks/cluster.py
 	@.venv/bin/python benchmarks/edge.py
+	@.venv/bin/python benchmarks/pipeline.py
 	@.venv/bin/python benchmarks/streaming.py
 
 docs:  ## write the generated parts of the documentation anew

@@ -64,7 +64,7 @@ def prices_gpu_s(runs: Sequence[Run], now_s: float, rules: Rules) -> Floats:
     return prices
 
 
-def evictable(state: State, pool: str, rules: Rules) -> list[Run]:
+def _evictable(state: State, pool: str, rules: Rules) -> list[Run]:
     """Spot runs of a pool that may be asked to leave now, by when they started."""
     safe_from_s = state.now_s - rules.min_runtime_s
     runs = (run for run in state.runs if run.job.pool == pool and run.job.kind == Kind.SPOT)
@@ -74,7 +74,7 @@ def evictable(state: State, pool: str, rules: Rules) -> list[Run]:
 def best_victims(state: State, job: Job, rules: Rules, budget_s: float = inf) -> GangPlan | None:
     """The cheapest way to make room for a gang that asks for whole GPUs; None if there is none, or none was found."""
     snapshot = from_state(state, job.pool, rules)
-    spot = [run for run in evictable(state, job.pool, rules) if run.job.gpus_per_worker >= 1]
+    spot = [run for run in _evictable(state, job.pool, rules) if run.job.gpus_per_worker >= 1]
     nodes, asked = snapshot.fleet.nodes, int(job.gpus_per_worker)
     idle = np.where(nodes["healthy"] > 0, np.maximum(nodes["free"] - nodes["reserved"], 0), 0)
     place = {name: number for number, name in enumerate(snapshot.nodes) if nodes["healthy"][number]}

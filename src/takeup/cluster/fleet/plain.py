@@ -17,14 +17,14 @@ __all__ = ["PlainPass"]
 Event = tuple[str, str, tuple[str, ...] | str]
 
 
-def fragments(free: int, artifact: bool = False) -> float:
+def _fragments(free: int, artifact: bool = False) -> float:
     """GPUs that requests for two, four and eight cannot use, weighted by how common they are."""
     mix = {2: 0.10, 4: 0.05, 8: 0.50}
     return sum(share * (free - free // size if artifact else free % size) for size, share in mix.items())
 
 
 @dataclass
-class Plan:
+class _Plan:
     """Who leaves, and the node of each worker so far."""
 
     victims: set[str] = field(default_factory=set)
@@ -129,7 +129,7 @@ class PlainPass:
         if self.rules.score in (rule.PACKED, rule.PACKED_BLIND):
             return 100 * (idle + 1) - self.held(node, job.kind) - taken
         artifact = self.rules.score == rule.FRAGMENT_ARTIFACT
-        return fragments(idle - asked, artifact) - fragments(idle, artifact)
+        return _fragments(idle - asked, artifact) - _fragments(idle, artifact)
 
     def make_room(self, job: Job) -> tuple[str, ...] | None:
         """Nodes for all workers after evictions; None if that cannot be done."""
@@ -143,21 +143,21 @@ class PlainPass:
             self.since_s[name], self.evicted[name] = self.now_s, victim.num_evictions + 1
         return tuple(plan.nodes)
 
-    def idle(self, node: str, plan: Plan, asked: int) -> int:
+    def idle(self, node: str, plan: _Plan, asked: int) -> int:
         """GPUs of a node that a plan may still use."""
         staying = [run for name, run in self.runs.items() if name not in plan.victims]
         used = sum(run.nodes.count(node) * run.job.gpus_per_worker for run in staying)
         return int(self.sizes[node] - used - plan.nodes.count(node) * asked)
 
-    def evictable(self, plan: Plan) -> list[str]:
+    def evictable(self, plan: _Plan) -> list[str]:
         """Spot jobs that may leave and have not been asked to."""
         spot = [name for name, run in self.runs.items() if run.job.kind == Kind.SPOT and name not in plan.victims]
         old = [name for name in spot if self.now_s - self.runs[name].start_s >= self.rules.min_runtime_s]
         return sorted(old, key=self.number.__getitem__)
 
-    def node_by_node(self, job: Job) -> Plan | None:
+    def node_by_node(self, job: Job) -> _Plan | None:
         """Worker after worker on the node where it costs least."""
-        plan, asked = Plan(), int(job.gpus_per_worker)
+        plan, asked = _Plan(), int(job.gpus_per_worker)
         for _ in range(job.num_workers):
             choices = [(*self.choose(node, asked, plan), node) for node in self.sizes]
             possible = [choice for choice in choices if choice[0] is not None]
@@ -170,19 +170,19 @@ class PlainPass:
             self.spare_unneeded(job, plan)
         return plan
 
-    def fits(self, job: Job, plan: Plan) -> bool:
+    def fits(self, job: Job, plan: _Plan) -> bool:
         """Whether a plan has room for all workers."""
         asked = int(job.gpus_per_worker)
         return sum(max(0, self.idle(node, plan, asked)) // asked for node in self.sizes) >= job.num_workers
 
-    def seat_tightly(self, job: Job, plan: Plan) -> None:
+    def seat_tightly(self, job: Job, plan: _Plan) -> None:
         """All workers on the tightest nodes."""
         asked = int(job.gpus_per_worker)
         for _ in range(job.num_workers):
             idle = {node: self.idle(node, plan, asked) for node in self.sizes}
             plan.nodes.append(min((node for node in idle if idle[node] >= asked), key=idle.__getitem__))
 
-    def spare_unneeded(self, job: Job, plan: Plan) -> None:
+    def spare_unneeded(self, job: Job, plan: _Plan) -> None:
         """Let those stay whom later victims made superfluous, the dearest first."""
         kept, plan.nodes = plan.nodes, []
         before = len(plan.victims)
@@ -192,14 +192,14 @@ class PlainPass:
         else:
             self.seat_tightly(job, plan)
 
-    def put_back(self, job: Job, plan: Plan, names: list[str]) -> None:
+    def put_back(self, job: Job, plan: _Plan, names: list[str]) -> None:
         """Let jobs stay, one after the other, if the rest frees enough."""
         for name in names:
             plan.victims.discard(name)
             if not self.fits(job, plan):
                 plan.victims.add(name)
 
-    def choose(self, node: str, asked: int, plan: Plan) -> tuple[tuple[float, float] | None, set[str]]:
+    def choose(self, node: str, asked: int, plan: _Plan) -> tuple[tuple[float, float] | None, set[str]]:
         """Who leaves a node, and its two prices; no prices if it cannot be done."""
         here = [name for name in self.evictable(plan) if node in self.runs[name].nodes]
         idle = self.idle(node, plan, asked)
@@ -243,13 +243,13 @@ class PlainPass:
     ) -> tuple[tuple[float, float] | None, set[str]]:
         """The cheapest subset of those who are here."""
         best: tuple[float, set[str]] | None = None
-        before = self.rules.fragment_price_gpu_s * fragments(max(idle, 0))
+        before = self.rules.fragment_price_gpu_s * _fragments(max(idle, 0))
         for bits in product((0, 1), repeat=len(here)):
             chosen = {name for name, bit in zip(reversed(here), bits, strict=True) if bit}
             left = idle + self.gpus(chosen, node) - asked
             if left >= 0:
                 cost = sum(self.price(name) for name in here if name in chosen)
-                total = cost + self.rules.fragment_price_gpu_s * fragments(left) - before
+                total = cost + self.rules.fragment_price_gpu_s * _fragments(left) - before
                 if best is None or total < best[0]:
                     best = total, chosen
         return (None, set()) if best is None else ((best[0], float(room)), best[1])
@@ -295,7 +295,7 @@ class PlainPass:
             earliest_s = min((self.runs[name].start_s for name in victims), default=float("inf"))
             return len(victims), -earliest_s
         if how == rule.FRAGMENT_NODE:
-            return fragments(room - asked) - fragments(room), 0
+            return _fragments(room - asked) - _fragments(room), 0
         if how in (rule.TWO_POINTERS, rule.SINCE_START):
             window = len(self.sizes) * next(iter(self.state.nodes)).num_gpus * 744 * 3600
             lost = sum(self.waste(name) for name in sorted(victims, key=self.number.__getitem__))
@@ -303,9 +303,9 @@ class PlainPass:
         shares = sum(1 / self.runs[name].job.num_workers for name in victims)
         return room, 0 if how == rule.TIGHTEST else shares
 
-    def newest(self, job: Job) -> Plan | None:
+    def newest(self, job: Job) -> _Plan | None:
         """Who started last leaves first, until the gang fits; then put back who is not needed."""
-        plan = Plan()
+        plan = _Plan()
         order = sorted(self.evictable(plan), key=lambda name: -self.runs[name].start_s)
         for name in order:
             if self.fits(job, plan):
