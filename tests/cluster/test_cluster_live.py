@@ -85,7 +85,9 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[..., type[StubEngine]]:
 
 def scenario(**values: Any) -> ClusterScenario:
     return validate(
-        ClusterScenario, {"verb": "run", "engine": "slurm", "for_s": 20.0, "dry_run": True} | values, "test"
+        ClusterScenario,
+        {"verb": "run", "engine": "slurm", "for_s": 20.0, "period_s": 5.0, "dry_run": True} | values,
+        "test",
     )
 
 
@@ -229,7 +231,9 @@ def test_every_day_is_replayed_under_both_policies(stub: Callable[..., type[Stub
 
 def test_the_embedded_engine_plays_a_workload_in_virtual_time() -> None:
     told: list[str] = []
-    report = run(scenario(engine="embedded", dry_run=False, pools=["H800"], for_s=86_400.0), tell=told.append)
+    report = run(
+        scenario(engine="embedded", dry_run=False, pools=["H800"], for_s=86_400.0, period_s=None), tell=told.append
+    )
     found = tables(report)
 
     assert report.notes[0] == "289 rounds, 0 of them failed"

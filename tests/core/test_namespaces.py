@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,9 @@ def test_a_namespace_is_not_the_one_of_this_process_and_is_gone_when_closed(
     left, right = pair
     inodes = {Path(path).stat().st_ino for path in (left.path, right.path, "/proc/self/ns/net")}
     left.close()
+    until_s = time.monotonic() + 10
+    while Path(left.path).exists() and time.monotonic() < until_s:
+        time.sleep(0.01)  # the kernel takes a thread off its list a moment after it has ended
 
     assert len(inodes) == 3
     assert not Path(left.path).exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from threading import Event
+from threading import Event, Timer
 from typing import Any
 
 import pytest
@@ -128,10 +128,10 @@ def test_a_send_that_fails_is_a_failure_of_the_link(how: str, caplog: pytest.Log
     wire, delegates = Wire(), Delegates(asked=(1, 0))
     made = way(delegates)
     setattr(wire, how, True)
-    delegates.may_ask.set()
 
     made.send(0, [wire.op(5)])
     made.flush()
+    delegates.may_ask.set()
     settle(made)
 
     assert made.failed
@@ -186,13 +186,35 @@ def test_gradients_are_kept_for_one_iteration_more_than_activations(direction: i
     wire, delegates = Wire(), Delegates(asked=(0, 0))
     made = way(delegates, direction)
     made.send(0, [wire.op(3)])
-    delegates.may_ask.set()
 
     made.begin()
     made.fail(BROKEN)
+    delegates.may_ask.set()
     settle(made)
 
     assert delegates.sent == again
+
+
+def test_a_message_that_nobody_takes_is_given_up_when_the_other_rank_says_that_it_lacks_it() -> None:
+    delegates, taken = Delegates(asked=(1, 0)), Event()
+    made = way(delegates)
+    made._sent.append([_Untaken(taken)])
+
+    Timer(0.1, delegates.may_ask.set).start()
+    made.flush()
+
+    assert made.failed
+    taken.set()
+
+
+class _Untaken:
+    """A message whose receiver has turned to the delegate."""
+
+    def __init__(self, taken: Event) -> None:
+        self._taken = taken
+
+    def wait(self, timeout: timedelta) -> None:
+        self._taken.wait(timeout.total_seconds())
 
 
 def test_a_link_fails_only_once(caplog: pytest.LogCaptureFixture) -> None:

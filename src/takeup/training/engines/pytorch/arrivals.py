@@ -40,7 +40,7 @@ def wait_for(works: Sequence[Waitable], timeout: timedelta, what: str) -> None:
         ) from error
 
 
-def first_words(error: Exception) -> str:
+def first_words(error: BaseException) -> str:
     """What an error of Gloo says, without its advice."""
     return str(error).partition("\n")[0].partition(". This is")[0]
 

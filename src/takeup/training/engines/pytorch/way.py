@@ -1,8 +1,8 @@
 """One link as one of its ranks sees it: what it sends and receives, the ordinary way or by delegates, whatever happens.
 
-How it works. If the connection of the ordinary way breaks, both ranks notice, since what they wait for fails. Each then
-tells the other, over the delegate, from which message on it has nothing; each sends again what the other lacks; and all
-later messages take the delegates. Tensors are kept until it is certain that they arrived: activations until their
+How it works. If the connection of the ordinary way breaks, a rank notices when what it waits for fails, or when the
+other one tells it: over the delegate, from which message on it has nothing. Each sends again what the other lacks; and
+all later messages take the delegates. Tensors are kept until it is certain that they arrived: activations until their
 gradients are back, gradients for one iteration more. Messages are known by iteration and micro-batch, so none is taken
 for another.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from datetime import timedelta
 from functools import partial
 from threading import Lock
@@ -26,6 +27,7 @@ __all__ = ["Way"]
 
 LOG = logging.getLogger("takeup.training")
 Key = tuple[int, int]  # iteration and micro-batch
+FOREVER = timedelta(days=365)  # Gloo closes all connections of a group when one wait in it takes too long
 
 
 class Way:
@@ -43,6 +45,10 @@ class Way:
         self._sent: list[list[Waitable]] = []
         self._lock, self._worker = Lock(), Worker("takeup-fallback")
         self._requested = False
+        self._broken: Future[None] = Future()
+        self._flusher = Worker("takeup-flush")
+        self._lacking = Worker("takeup-asked").submit(partial(self._outgoing.asked, FOREVER))
+        self._lacking.add_done_callback(self._told)
 
     def begin(self) -> None:
         """An iteration begins, so what was sent before the last one has arrived."""
@@ -72,24 +78,25 @@ class Way:
 
     def flush(self) -> None:
         """Return when what was sent has left, as far as that can be known."""
-        sent, self._sent = self._sent, []
-        try:
-            for works in sent:
-                for work in works:
-                    work.wait(self._timeout)
-        except RuntimeError as error:
+        sent, self._sent = [work for works in self._sent for work in works], []
+        left: Future[Any] = self._flusher.submit(lambda: [work.wait(FOREVER) for work in sent])
+        wait([left, self._broken], self._timeout.total_seconds(), FIRST_COMPLETED)  # nobody may take it any more
+        if not left.done():
+            self.fail(TimeoutError("a message was not taken"))
+        elif error := left.exception():
             self.fail(error)
         if not self.failed:
             self._outgoing.flush()
         with self._lock:
             self._forget_before(self._iteration + 1 - self._kept_for)  # all gradients are back
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """The ordinary way is broken: from now on delegates carry everything, also what may be lost."""
         with self._lock:
             if self.failed:
                 return
             self.failed, kept = True, dict(self._log)
+        self._broken.set_result(None)
         LOG.warning("link %d failed, its messages take the delegates from now on (%s)", self.number, first_words(error))
         self._worker.submit(partial(self._send_again, kept))
 
@@ -99,6 +106,11 @@ class Way:
             self._requested = True
             self._incoming.ask(torch.tensor([self._iteration, microbatch]))
         return self._incoming.receive(tensors)
+
+    def _told(self, lacking: Future[torch.Tensor]) -> None:
+        """The other rank lacks something, or is gone: then all that is waited for will fail by itself."""
+        if lacking.exception() is None:
+            self.fail(ConnectionError("the other rank lacks messages"))
 
     def _forget_before(self, iteration: int) -> None:
         self._log = {key: tensors for key, tensors in self._log.items() if key[0] >= iteration}
@@ -111,7 +123,7 @@ class Way:
 
     def _send_again(self, kept: dict[Key, Sequence[torch.Tensor]]) -> None:
         """Send all that the other rank lacks, once it has said so."""
-        iteration, microbatch = self._outgoing.asked(self._timeout).tolist()
+        iteration, microbatch = self._lacking.result(self._timeout.total_seconds()).tolist()
         for key in sorted(kept):
             if key >= (iteration, microbatch):
                 self._outgoing.send(kept[key])
