@@ -68,7 +68,7 @@ class Lab:
         self.slurm.limit("spot", "gres/gpu=-1")
 
 
-def wait_until(is_so: Callable[[], object], what: str, limit_s: float = 40.0) -> float:
+def wait_until(is_so: Callable[[], object], what: str, limit_s: float = 120.0) -> float:
     """Wait until something is so; the seconds it took."""
     began_s = time.monotonic()
     while not is_so():
