@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from takeup.cli import takeup
 from takeup.core.report import Report
 from takeup.core.scenario import validate
 from takeup.errors import BadInput, BadScenario, TakeupError, UnknownName
-from takeup.training.commands import training
 from takeup.training.experiment import TrainingScenario, profile_of, run, run_again
 from takeup.training.model import Link, Schedule
 from takeup.training.timing import timeline_of
@@ -25,7 +25,7 @@ def scenario(**values: Any) -> TrainingScenario:
 
 
 def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(training, [*arguments, "--json", "--quiet"])
+    return CliRunner().invoke(takeup, ["training", *arguments, "--json", "--quiet"])
 
 
 # Scenarios

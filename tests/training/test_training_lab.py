@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from takeup.cli import takeup
 from takeup.core.scenario import validate
 from takeup.errors import BadInput, BadScenario
-from takeup.training.commands import training
 from takeup.training.engines.pytorch.lab import Outcome, Trial
 from takeup.training.experiment import TrainingScenario, lab, profile_of, run
 from takeup.training.experiment.lab import ADAPTIVE, STOCK_1F1B, STOCK_ZB, measure
@@ -148,7 +148,9 @@ def test_a_mistake_is_one_sentence(machine: Machine, values: dict[str, Any], kin
 
 
 def test_the_command_prints_the_table(machine: Machine) -> None:
-    result = CliRunner().invoke(training, ["lab", "--microbatches", "8", "--slow", "0:5+10", "--quiet", "--json"])
+    result = CliRunner().invoke(
+        takeup, ["training", "lab", "--microbatches", "8", "--slow", "0:5+10", "--quiet", "--json"]
+    )
 
     assert result.exit_code == 0, result.output
     assert "link 0: 5 ms latency + 10 ms service" in result.output

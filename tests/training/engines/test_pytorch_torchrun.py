@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from takeup.cli import takeup
 from takeup.errors import BadInput, MissingEngine
-from takeup.training.commands import training
 from takeup.training.engines.pytorch import torchrun
 from takeup.training.engines.pytorch.torchrun import command_of, start
 
@@ -31,7 +31,7 @@ def program(tmp_path: Path) -> Path:
 
 
 def test_a_dry_run_prints_what_would_be_started(program: Path) -> None:
-    result = CliRunner().invoke(training, ["run", "--ranks", "3", "--dry-run", str(program), "--steps", "7"])
+    result = CliRunner().invoke(takeup, ["training", "run", "--ranks", "3", "--dry-run", str(program), "--steps", "7"])
 
     words = shlex.split(result.stdout)
     assert result.exit_code == 0
@@ -57,7 +57,7 @@ def test_without_torch_the_error_says_what_to_install(program: Path, monkeypatch
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install 'takeup[torch]'")
 @pytest.mark.xdist_group("pytorch")
 def test_every_rank_runs(program: Path, tmp_path: Path) -> None:
-    result = CliRunner().invoke(training, ["run", "--ranks", "2", str(program), str(tmp_path), "0"])
+    result = CliRunner().invoke(takeup, ["training", "run", "--ranks", "2", str(program), str(tmp_path), "0"])
 
     assert result.exit_code == 0
     assert [(tmp_path / rank).read_text("utf-8") for rank in "01"] == ["2", "2"]
@@ -66,4 +66,4 @@ def test_every_rank_runs(program: Path, tmp_path: Path) -> None:
 def test_a_program_that_fails_is_told_by_the_exit_code(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torchrun, "start", lambda *arguments: 3)
 
-    assert CliRunner().invoke(training, ["run", str(program)]).exit_code == 1
+    assert CliRunner().invoke(takeup, ["training", "run", str(program)]).exit_code == 1
