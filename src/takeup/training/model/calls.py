@@ -1,0 +1,62 @@
+"""What ranks say to each other: the log of one rank's calls of collective operations and of messages.
+
+Clocks of ranks are never compared. Calls of different ranks belong together by their group and by their number within
+it, which every rank counts for itself; only durations are comparable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.errors import BadInput
+
+__all__ = ["CALL", "CallLog", "Operation"]
+
+CALL = np.dtype(
+    [
+        ("operation", np.int16),
+        ("peer", np.int32),  # the other rank of a message, -1 if all of the group take part
+        ("group", np.int64),
+        ("number", np.int64),  # of the calls of this rank in this group and, for messages, to or from this peer
+        ("size_bytes", np.int64),
+        ("began_ns", np.int64),
+        ("ended_ns", np.int64),  # 0 while it is under way, or where the end cannot be observed
+    ]
+)
+
+
+class Operation(IntEnum):
+    """What is asked of the other ranks."""
+
+    ALL_REDUCE = 1
+    BROADCAST = 2
+    ALL_GATHER = 3
+    REDUCE_SCATTER = 4
+    ALL_TO_ALL = 5
+    REDUCE = 6
+    GATHER = 7
+    SCATTER = 8
+    BARRIER = 9
+    SEND = 10
+    RECEIVE = 11
+
+
+@dataclass(frozen=True, slots=True)
+class CallLog:
+    """The calls of one rank, in the order in which they began, and the ranks of every group they belong to."""
+
+    rank: int
+    calls: npt.NDArray[np.void]
+    groups: Mapping[int, tuple[int, ...]]
+
+    def __post_init__(self) -> None:
+        if self.calls.dtype != CALL:
+            raise BadInput(f"the log of rank {self.rank} holds {self.calls.dtype}, expected {CALL}")
+        unknown = set(np.unique(self.calls["group"]).tolist()) - set(self.groups)
+        if unknown:
+            raise BadInput(f"the log of rank {self.rank} names group {min(unknown)}, whose ranks are not given")
