@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import mean
 
 from dated import machine, result_name
-from spark_workloads.application import SETTINGS
+from spark_workloads.application import JAVA, SETTINGS
 from spark_workloads.rounds import LEAST, NUM_WARM_UPS, Rounds, measure
 from spark_workloads.suite import STOCK, WORKLOADS, Workload
 
@@ -45,6 +45,7 @@ COLUMNS = (
     Column("task CPU"),
     Column("executor CPU"),
     Column("from start"),
+    Column("wall"),
     Column("bytes read"),
     Column("hits"),
     Column("effective"),
@@ -77,6 +78,7 @@ def rows_of(workload: Workload, results: Results) -> Iterator[tuple[Cell, ...]]:
                 len(rounds.passes),
                 *(rounds.ratio(stock, name) for name in ("task_cpu_s", "executor_cpu_s")),
                 mean(rounds.first_cpu_s) / mean(stock.first_cpu_s),
+                rounds.ratio(stock, "wall_s"),
                 rounds.ratio(stock, "read_bytes"),
                 rounds.share("hit_share"),
                 rounds.share("effective_hit_share"),
@@ -159,9 +161,10 @@ def report_of(measured: Sequence[tuple[Workload, Results]], victims: Table, vict
     checks = [check for workload, results in measured for check in checks_of(workload, results)]
     explanation = (
         "Ratios to stock Spark, which runs without the plug-in; lru: Spark's own order with the plug-in loaded for its "
-        "counters; @profile: the application ran before. From start: the executors' start and the first pass; at "
-        "first: blocks made in the first pass, before anything was learnt from earlier ones. Bytes "
-        f"read: less than {LEAST['read_bytes'] / 1e6:.0f} MB in a pass count as that."
+        "counters; @profile: the application ran before; @prefetch: blocks come back from disk ahead of their readers. "
+        "From start: the executors' start and the first pass; at first: blocks made in the first pass, before anything "
+        "was learnt from earlier ones. Bytes read: less than "
+        f"{LEAST['read_bytes'] / 1e6:.0f} MB in a pass count as that."
     )
     scenario = {
         "command": "python benchmarks/caching_engines_spark.py",
@@ -180,8 +183,9 @@ def report_of(measured: Sequence[tuple[Workload, Results]], victims: Table, vict
         ),
         checks=(*checks, *start_checks([results for _, results in measured]), victim_check),
         notes=(
-            f"Spark {version('pyspark')}; passes before the first round, to warm up: {NUM_WARM_UPS}. The executors "
-            "compile quickly and not to the utmost, so that rounds are alike. The data come from fixed seeds.",
+            f"Spark {version('pyspark')}; passes before the first round, to warm up: {NUM_WARM_UPS}. The "
+            "executors compile quickly and not to the utmost, so that rounds are alike, if --java says nothing else. "
+            "The data come from fixed seeds.",
             *([note] if note else []),
         ),
         version=version("takeup"),
@@ -214,10 +218,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", choices=[workload.name for workload in WORKLOADS], help="only these")
     parser.add_argument("--policies", nargs="*", metavar="NAME", help="only these, and stock Spark")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the rounds there, and add to those kept")
+    parser.add_argument("--java", default=SETTINGS[JAVA], metavar="OPTIONS", help="for the executors' Java machines")
     parser.add_argument("--note", default="", help="what else ran on the machine; goes into the report")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="also write the report there as dated markdown")
     options = parser.parse_args(argv)
+    SETTINGS[JAVA] = options.java
     with nullcontext(options.keep) if options.keep else tempfile.TemporaryDirectory() as folder:
         report = measure_all(options, Path(folder))
     print(report.to_json() if options.json else to_text(report))

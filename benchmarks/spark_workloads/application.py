@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,9 +16,10 @@ from spark_workloads.suite import STOCK, Workload
 from takeup.caching.engines.spark import SparkCounts
 from takeup.caching.engines.spark.cluster import LocalCluster
 
-__all__ = ["SETTINGS", "Application", "Pass"]
+__all__ = ["JAVA", "SETTINGS", "Application", "Pass"]
 
 PROGRAM = Path(__file__).parent / "driver.py"
+JAVA = "spark.executor.extraJavaOptions"
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -28,7 +30,7 @@ SETTINGS = {
     "spark.cores.max": "2",
     "spark.executor.cores": "1",
     "spark.executor.memory": "600m",
-    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",  # or compiling lasts for minutes
+    JAVA: "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",  # or compiling lasts for minutes
     "spark.locality.wait": "0",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.sql.shuffle.partitions": "8",
@@ -44,6 +46,7 @@ class Pass:
     """
 
     checksum: float
+    wall_s: float
     task_cpu_s: float
     executor_cpu_s: float
     read_bytes: int
@@ -81,9 +84,10 @@ class Application:
 
     def run_once(self) -> Pass:
         """Run the workload; what it persisted is dropped afterwards, unmeasured."""
-        cpu_s, read_bytes = self.cpu_s(), self._read_bytes()
+        cpu_s, read_bytes, began_s = self.cpu_s(), self._read_bytes(), time.monotonic()
         answer = self._order({"do": "run", "call": self._workload.call})
         used: dict[str, Any] = {
+            "wall_s": time.monotonic() - began_s,
             "executor_cpu_s": self.cpu_s() - cpu_s,
             "read_bytes": self._read_bytes() - read_bytes,
         }
@@ -109,12 +113,13 @@ class Application:
             "spark.jars": str(self._bench_jar),
             "spark.memory.fraction": str(self._workload.memory_fraction),
         }
-        policy = None if self._policy == STOCK else self._policy.partition("@")[0]
+        policy, _, option = self._policy.partition("@")
         return {
             "master": self._cluster.address,
             "name": f"{self._workload.name} {self._policy}",
             "settings": settings,
-            "policy": policy,
+            "policy": None if policy == STOCK else policy,
+            "prefetch": option == "prefetch",
             "profile": None if self._profile is None else str(self._profile),
         }
 

@@ -22,7 +22,7 @@ def main(first: str) -> None:
     for name, value in start["settings"].items():
         builder = builder.config(name, value)
     if start["policy"]:
-        builder = configure(builder, start["policy"], start["profile"])
+        builder = configure(builder, start["policy"], start["profile"], prefetch=start["prefetch"])
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     measures = _bench(session).Measures.start(_context(session))

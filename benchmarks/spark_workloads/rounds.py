@@ -80,7 +80,7 @@ def measure(workload: Workload, num_rounds: int, bench_jar: Path, folder: Path) 
     results = load(path)
     if num_rounds == 0:
         return results
-    if any("@" in policy for policy in workload.policies):
+    if any("@profile" in policy for policy in workload.policies):
         record_profile(workload, num_rounds, bench_jar, folder)
     num_policies = len(workload.policies)
     workers = (Worker(f"{num_policies}g", num_policies),) * 2
@@ -123,7 +123,7 @@ def record_profile(workload: Workload, num_rounds: int, bench_jar: Path, folder:
 
 
 def _application(cluster: LocalCluster, workload: Workload, policy: str, bench_jar: Path, folder: Path) -> Application:
-    profile = _profile(workload, folder) if "@" in policy else None
+    profile = _profile(workload, folder) if "@profile" in policy else None
     return Application(cluster, workload, policy, bench_jar, profile)
 
 

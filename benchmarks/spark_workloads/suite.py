@@ -15,7 +15,8 @@ PLAIN = (STOCK, "lru", "dag")
 class Workload:
     """One application. `memory_fraction` is Spark's setting: of 600 MB less 300, the part for blocks and execution.
 
-    `policies` with `@profile` start with the graph of an earlier run. The bars are ratios of task CPU to stock.
+    `policies` with `@profile` start with the graph of an earlier run, those with `@prefetch` read ahead. The bars are
+    ratios of task CPU to stock.
     """
 
     name: str
@@ -51,5 +52,6 @@ WORKLOADS = (
     Workload("svd++", ("Graphs.svdPlusPlus", 20_000, 2_000, 8, 3), 0.045),
     Workload("pregel", ("Graphs.pregel", 15_000, 8), 0.06),
     Workload("scan on disk", ("Workloads.scan", 150, 131_072, 8, 4, "MEMORY_AND_DISK"), 0.14),
+    Workload("back from disk", ("Workloads.comeBack", 60, 131_072, 3, 30), 0.2, (STOCK, "lru", "dag", "dag@prefetch")),
     Workload("sql", ("sql", 6, 900_000, 12), 0.06),
 )

@@ -49,7 +49,9 @@ def run(order: dict[str, Any]) -> None:
     for name, value in {**QUIET, **order.get("conf", {})}.items():
         builder = builder.config(name, value)
     if order.get("policy"):
-        builder = configure(builder, order["policy"], order.get("profile"), order.get("counters_file"))
+        builder = configure(
+            builder, order["policy"], order.get("profile"), order.get("counters_file"), bool(order.get("prefetch"))
+        )
     for name, value in order.get("overrides", {}).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

@@ -152,6 +152,21 @@ def test_blocks_that_are_read_back_from_disk_displace_few_that_are_as_good(drive
     assert counts["evictions"] < counts["recomputed_blocks"], counts
 
 
+def test_blocks_come_back_from_disk_before_their_tasks_begin(driver: Driver) -> None:
+    back = ["comeBack", NUM_BLOCKS, NUM_VALUES, 2, 10]
+    half = {"spark.memory.fraction": "0.12"}
+    expected = driver.run(None, back, conf=half, master="local[1]")["results"]
+
+    plain = driver.run("dag", back, conf=half, master="local[1]")
+    ahead = driver.run("dag", back, conf=half, master="local[1]", prefetch=True)
+
+    assert plain["results"] == ahead["results"] == expected
+    assert plain["counts"]["prefetches"] == 0
+    assert ahead["counts"]["prefetches"] > 0, ahead
+    assert ahead["counts"]["recomputed_blocks"] < plain["counts"]["recomputed_blocks"], (plain, ahead)
+    assert ahead["counts"]["failures"] == 0
+
+
 def test_a_broken_profile_is_ignored_and_made_anew(driver: Driver, stock: float, tmp_path: Path) -> None:
     profile = tmp_path / "profile.json"
     profile.write_text('{"format": 1, "rdds": [')

@@ -42,6 +42,11 @@ def test_the_builder_gets_jar_plug_in_and_policy() -> None:
     }
 
 
+def test_prefetch_is_a_setting_of_its_own() -> None:
+    assert settings("dag", prefetch=True)["spark.takeup.prefetch"] == "true"
+    assert "spark.takeup.prefetch" not in settings("dag")
+
+
 def test_jars_and_plug_ins_of_the_user_are_kept() -> None:
     builder = configure(Builder(spark_jars="/my.jar", spark_plugins="my.Plugin"))
 

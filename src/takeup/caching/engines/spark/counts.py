@@ -19,7 +19,8 @@ class SparkCounts:
 
     `accesses` are block reads of successful tasks, of blocks that had been made before; a hit found the block in some
     executor's memory; an effective hit is one of a task that missed nothing. `recomputed_blocks` were made again or
-    read back from disk. `inactive_bytes` lie in memory without a known reader.
+    read back from disk, `prefetches` read back before anybody asked. `inactive_bytes` lie in memory without a known
+    reader.
     """
 
     policy: str
@@ -33,6 +34,7 @@ class SparkCounts:
     evictions: int = 0
     evictions_with_references: int = 0
     refused: int = 0
+    prefetches: int = 0
     broadcasts: int = 0
     inactive_bytes: int = 0
     choices: int = 0

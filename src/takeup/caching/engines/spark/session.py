@@ -25,18 +25,24 @@ Builder = TypeVar("Builder")
 
 
 def settings(
-    policy: str = "dag", profile: Path | str | None = None, counters_file: Path | str | None = None
+    policy: str = "dag",
+    profile: Path | str | None = None,
+    counters_file: Path | str | None = None,
+    prefetch: bool = False,
 ) -> dict[str, str]:
     """What to add to a Spark configuration.
 
     `profile`: a file in which the application's graph is kept from run to run; made by the first run. `counters_file`:
-    where the counters go at the end, as JSON.
+    where the counters go at the end, as JSON. `prefetch`: read blocks back from disk before their tasks begin, into
+    memory that nobody needs; for jobs whose tasks wait for something else than the CPU.
     """
     values = {
         "spark.jars": str(jar()),
         "spark.plugins": PLUGIN,
         "spark.takeup.policy": _checked(policy),
     }
+    if prefetch:
+        values["spark.takeup.prefetch"] = "true"
     if profile is not None:
         values["spark.takeup.profile"] = str(Path(profile).absolute())
     if counters_file is not None:
@@ -49,10 +55,11 @@ def configure(
     policy: str = "dag",
     profile: Path | str | None = None,
     counters_file: Path | str | None = None,
+    prefetch: bool = False,
 ) -> Builder:
     """The session builder with the plug-in added to it; jars and plug-ins it names already are kept."""
     _require_no_running_context()
-    values = settings(policy, profile, counters_file)
+    values = settings(policy, profile, counters_file, prefetch)
     _show_to_running_jvm(values["spark.jars"])
     options: dict[str, str] = getattr(builder, "_options", {})
     for name, value in values.items():

@@ -60,6 +60,27 @@ public final class Workloads {
         return sum;
     }
 
+    /** An RDD that another pushes to disk; when that one has gone, passes over the first whose tasks mostly wait. */
+    public static double comeBack(SparkContext scala, int numBlocks, int numValues, int numPasses, int waitMs) {
+        JavaSparkContext context = new JavaSparkContext(scala);
+        JavaRDD<double[]> first =
+                Blocks.make(context, numBlocks, numValues, 1, 5).persist(Blocks.level("MEMORY_AND_DISK"));
+        double sum = Blocks.sum(first);
+        for (int pass = 0; pass < numPasses; pass++) {
+            JavaRDD<double[]> other =
+                    Blocks.make(context, numBlocks, numValues, 1, 6 + pass).persist(Blocks.level("MEMORY_AND_DISK"));
+            sum += Blocks.sum(other);
+            other.unpersist(true);
+            sum += Blocks.sum(first.map(values -> afterWaiting(values, waitMs)));
+        }
+        return sum;
+    }
+
+    private static double[] afterWaiting(double[] values, int waitMs) throws InterruptedException {
+        Thread.sleep(waitMs); // for a database, say
+        return values;
+    }
+
     /** The same number of values as `one`, each with every `step`-th of `other`, modulo a million. */
     private static double[] add(double[] one, double[] other, int step) {
         double[] sum = Arrays.copyOf(one, one.length);

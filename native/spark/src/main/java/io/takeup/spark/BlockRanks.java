@@ -37,6 +37,7 @@ final class BlockRanks {
     private final boolean admission;
     private final Map<MemoryMode, VictimIndex<BlockId>> indexes = new HashMap<>();
     private final Map<Long, BlockId> stored = new HashMap<>();
+    private final Map<Long, BlockId> onDisk = new HashMap<>(); // dropped from this memory, to be had from this disk
     private final Set<Long> dirty = new HashSet<>();
     private final Map<Integer, double[]> sizeAndCostOfRdd = new HashMap<>();
     private final Map<Long, Boolean> closedEarly = new LinkedHashMap<>() {
@@ -121,6 +122,7 @@ final class BlockRanks {
     private void forget(long[] blocks) {
         for (long block : blocks) {
             lineage.forget(block);
+            onDisk.remove(block);
         }
     }
 
@@ -158,6 +160,7 @@ final class BlockRanks {
         long block = key(id);
         if (block >= 0) {
             stored.put(block, id);
+            onDisk.remove(block);
             describe(block, sizeBytes, costS);
             lineage.cached(block, false);
         }
@@ -180,6 +183,26 @@ final class BlockRanks {
             lineage.lost(block);
             flush();
         }
+    }
+
+    /** The block was dropped from memory and is on disk. */
+    synchronized void leftOnDisk(BlockId id) {
+        if (key(id) >= 0) {
+            onDisk.put(key(id), id);
+        }
+    }
+
+    /** The block on disk that is read next and fits, which is not given again until it has been dropped again. */
+    synchronized BlockId takeNextFromDisk(long roomBytes) {
+        Long next = null;
+        for (long block : onDisk.keySet()) {
+            if (table.rc(block) > 0
+                    && table.sizeBytes(block) <= roomBytes
+                    && (next == null || table.nextUse(block) < table.nextUse(next))) {
+                next = block;
+            }
+        }
+        return next == null ? null : onDisk.remove(next);
     }
 
     /**

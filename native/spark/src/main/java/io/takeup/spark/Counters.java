@@ -19,9 +19,11 @@ final class Counters {
     static final int MESSAGES = 11;
     static final int INSTALLED = 12;
     static final int PROCESS_CPU_NS = 13;
+    static final int PREFETCHES = 14;
     static final String[] NAMES = {
         "puts", "evictions", "evictions_with_references", "evicted_bytes", "refused", "inactive_bytes", "stored_blocks",
-        "groups", "choices", "choice_ns", "failures", "messages", "installed", "process_cpu_ns"
+        "groups", "choices", "choice_ns", "failures", "messages", "installed", "process_cpu_ns",
+        "prefetches"
     };
 
     private final AtomicLongArray values = new AtomicLongArray(NAMES.length);

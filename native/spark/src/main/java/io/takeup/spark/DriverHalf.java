@@ -68,7 +68,7 @@ final class DriverHalf implements DriverPlugin {
                 },
                 CLOSE_MS,
                 CLOSE_MS);
-        return Map.of(Settings.POLICY, policy.toString());
+        return Map.of(Settings.POLICY, policy.toString(), Settings.PREFETCH, conf.get(Settings.PREFETCH, "false"));
     }
 
     /** For Spark's own metrics system: what only the driver knows, and the sums over all executors. */

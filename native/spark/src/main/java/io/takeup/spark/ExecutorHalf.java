@@ -29,6 +29,7 @@ final class ExecutorHalf implements ExecutorPlugin {
     private PluginContext context;
     private BlockRanks ranks;
     private TakeupStore store;
+    private Prefetcher prefetcher; // null unless asked for
 
     @Override
     public void init(PluginContext context, Map<String, String> settings) {
@@ -38,18 +39,21 @@ final class ExecutorHalf implements ExecutorPlugin {
             return; // the driver has said why
         }
         try {
-            install(SparkEnv.get(), Policy.parse(policy));
+            install(SparkEnv.get(), Policy.parse(policy), Boolean.parseBoolean(settings.get(Settings.PREFETCH)));
         } catch (Throwable error) {
             LOG.warn("takeup: executor {} keeps Spark's own eviction, because {}", context.executorID(), error, error);
         }
     }
 
-    private void install(SparkEnv env, Policy policy) throws Exception {
+    private void install(SparkEnv env, Policy policy, boolean prefetch) throws Exception {
         MemoryManager memory = env.memoryManager();
         long capacityBytes = memory.maxOnHeapStorageMemory() + memory.maxOffHeapStorageMemory();
         ranks = policy.isStock() ? null : new BlockRanks(policy.name, policy.admission, capacityBytes);
         store = new TakeupStore(env, env.blockManager(), ranks, counters, tasks);
         store.install();
+        if (prefetch && ranks != null) {
+            prefetcher = new Prefetcher(memory, env.blockManager(), ranks, counters);
+        }
         Inbox inbox = new Inbox(env.rpcEnv(), this::receive);
         RpcEndpointRef reference = env.rpcEnv().setupEndpoint("takeup-" + context.executorID(), inbox);
         for (Object message : (Object[]) context.ask(new Object[] {Messages.HELLO, context.executorID(), reference})) {
@@ -67,6 +71,7 @@ final class ExecutorHalf implements ExecutorPlugin {
             report();
         } else if (ranks != null && !store.isStock()) {
             guard(() -> ranks.apply(message));
+            prefetch();
         }
         return true;
     }
@@ -100,6 +105,13 @@ final class ExecutorHalf implements ExecutorPlugin {
                     ranks.taskSucceeded(Keys.task(task.stageId(), task.partitionId()));
                 }
             });
+            prefetch();
+        }
+    }
+
+    private void prefetch() {
+        if (prefetcher != null) {
+            prefetcher.consider();
         }
     }
 

@@ -4,6 +4,7 @@ package io.takeup.spark;
 final class Settings {
     static final String POLICY = "spark.takeup.policy";
     static final String PROFILE = "spark.takeup.profile";
+    static final String PREFETCH = "spark.takeup.prefetch";
     static final String COUNTERS = "spark.takeup.counters";
     static final String VERSION = "spark.takeup.assumeVersion";
 

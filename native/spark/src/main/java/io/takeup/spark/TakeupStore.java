@@ -284,7 +284,8 @@ public final class TakeupStore extends MemoryStore {
                 : new Right<>(((SerializedMemoryEntry<T>) entry).buffer());
         StorageLevel level = blockManager.dropFromMemory(id, () -> data, entry.classTag());
         if (level.isValid()) {
-            unlock(id); // it is still on disk
+            guard(() -> ranks.leftOnDisk(id));
+            unlock(id);
         } else {
             blockManager.blockInfoManager().removeBlock(id);
         }

@@ -1,0 +1,239 @@
+"""Sees every collective operation and message of this process, in the dispatcher of PyTorch, and writes them down.
+
+How it works. All of them, also those of the C++ reducer of DDP, are operators `c10d::...` that pass the dispatcher.
+Here each gets a kernel in front of its own: it notes the call, and lets it go on. Whatever goes wrong in noting ends
+the noting with one line in the log; the job goes on as if we were not there.
+
+When a call ended is known by its future, or for messages over Gloo, which have none, by the `wait` that returns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from takeup.training.engines.pytorch.watch.ring import Ring, Word
+
+__all__ = ["FOLDER", "Hook", "install"]
+
+FOLDER = "TAKEUP_WATCH_FOLDER"
+LOG = logging.getLogger("takeup.training")
+ADAPTIVE = "takeup.training.engines.pytorch.adaptive"
+MOST_UNWAITED = 1_024
+SEND, RECEIVE = 10, 11
+CHECKED_EVERY = 64  # calls
+AFTER_AUTOGRAD = torch._C._after_autograd_keyset
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """An operator: which operation it is, and where among its arguments the data, the group and the peer stand."""
+
+    operation: int
+    data: int = 0
+    group: int = 1
+    peer: int | None = None
+
+
+WATCHED = {
+    "allreduce_": Watched(1),
+    "allreduce_coalesced_": Watched(1),
+    "broadcast_": Watched(2),
+    "allgather_": Watched(3, group=2),
+    "_allgather_base_": Watched(3, group=2),
+    "allgather_coalesced_": Watched(3, group=2),
+    "allgather_into_tensor_coalesced_": Watched(3, group=2),
+    "reduce_scatter_": Watched(4, group=2),
+    "_reduce_scatter_base_": Watched(4, data=1, group=2),
+    "reduce_scatter_tensor_coalesced_": Watched(4, data=1, group=2),
+    "alltoall_": Watched(5, data=1, group=2),
+    "alltoall_base_": Watched(5, data=1, group=2),
+    "reduce_": Watched(6),
+    "gather_": Watched(7, data=1, group=2),
+    "scatter_": Watched(8, group=2),
+    "barrier": Watched(9),
+    "send": Watched(SEND, peer=2),
+    "recv_": Watched(RECEIVE, peer=2),
+    "recv_any_source_": Watched(RECEIVE),
+}
+
+
+class Hook:
+    """Notes the calls of this process in its ring, which is made at the first of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ring: Ring | None = None
+        self.is_off = False
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._groups: dict[str, int] = {}
+        self._numbers: dict[tuple[int, int, int], int] = {}
+        self._kinds: dict[tuple[int, int, int], int] = {}
+        self._unwaited: dict[Any, int] = {}
+        self._epoch = 0
+
+    # A call begins ----------------------------------------------------------------------------------------------------
+
+    def begin(self, watched: Watched, arguments: Any) -> int:
+        """Note that a call begins; the number of its row, -1 if nothing is noted."""
+        if self.is_off:
+            return -1
+        try:
+            return self._begin(watched, arguments)
+        except Exception as error:
+            self.give_up(error)
+            return -1
+
+    def _begin(self, watched: Watched, arguments: Any) -> int:
+        group = dist.ProcessGroup.unbox(arguments[watched.group])
+        peer = -1 if watched.peer is None else arguments[watched.peer]
+        operation = watched.operation
+        size_bytes = 0 if operation == 9 else _size_bytes(arguments[watched.data])
+        with self._lock:
+            ring = self.ring or self._open()
+            number_of_group = self._groups.get(group.group_name) or self._add(ring, group)
+            stream = (number_of_group, peer, operation if peer >= 0 else 0)
+            number = self._numbers.get(stream, 0)
+            self._numbers[stream] = number + 1
+            kind = (operation, number_of_group, size_bytes)
+            count = self._kinds[kind] = self._kinds.get(kind, 0) + 1
+            if ring.words[Word.STOP] and peer < 0:
+                self._stop(ring, kind, count)
+            return ring.begin(operation, peer, number_of_group, number, size_bytes, monotonic_ns())
+
+    def _open(self) -> Ring:
+        rank, num_ranks = dist.get_rank(), dist.get_world_size()
+        self.ring = Ring(self._folder / f"{rank}-{os.getpid()}.ring", rank, num_ranks)
+        return self.ring
+
+    def _add(self, ring: Ring, group: dist.ProcessGroup) -> int:
+        """The number of a group: the same on all its ranks, another one for every group."""
+        name = f"{self._epoch} {group.group_name} {dist.get_process_group_ranks(group)}"
+        number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "little") + 1
+        self._groups[group.group_name] = number
+        ring.add_group(number, group.rank(), group.size())
+        ring.words[Word.IS_ADAPTIVE] = ADAPTIVE in sys.modules
+        return number
+
+    def _stop(self, ring: Ring, kind: tuple[int, int, int], count: int) -> None:
+        from takeup.training.engines.pytorch.watch.pause import stop_if_asked
+
+        stop_if_asked(ring, self._folder, kind, count)
+
+    # A call ends ------------------------------------------------------------------------------------------------------
+
+    def under_way(self, row: int, watched: Watched, result: Any) -> None:
+        """Note its end when it comes."""
+        try:
+            work = dist.Work.unbox(result[-1] if isinstance(result, tuple) else result)
+            if watched.operation >= SEND:
+                self._expect_wait(work, row)
+            else:
+                work.get_future().add_done_callback(lambda _: self.end(row))
+        except Exception as error:
+            self.give_up(error)
+
+    def _expect_wait(self, work: Any, row: int) -> None:
+        self._unwaited[work] = row
+        if len(self._unwaited) > MOST_UNWAITED:  # nobody waits for these; we must not keep them for ever
+            self._unwaited.pop(next(iter(self._unwaited)), None)
+
+    def waited(self, work: Any) -> None:
+        """Note that somebody waited for this call, to its end."""
+        row = self._unwaited.pop(work, None)
+        if row is not None:
+            self.end(row)
+
+    def end(self, row: int) -> None:
+        """Note that a call has ended now."""
+        ring = self.ring
+        if ring is not None and not self.is_off:
+            ring.end(row, monotonic_ns())
+
+    # Life -------------------------------------------------------------------------------------------------------------
+
+    def give_up(self, error: Exception) -> None:
+        """Note nothing more; the job goes on."""
+        if not self.is_off:
+            self.is_off = True
+            self._unwaited.clear()
+            LOG.warning("takeup no longer watches this rank, the job goes on: %s: %s", type(error).__name__, error)
+
+    def new_epoch(self) -> None:
+        """Ranks begin anew: groups may have the names of groups before, and are others."""
+        with self._lock:
+            self._epoch += 1
+            self._groups.clear()
+
+    def forget(self) -> None:
+        """In a fork of the rank: it has calls of its own, if any."""
+        self.is_off = True
+
+
+def _size_bytes(data: Any) -> int:
+    """How many bytes tensors have, however they are nested."""
+    if isinstance(data, torch.Tensor):
+        return data.nbytes
+    return sum(map(_size_bytes, data))
+
+
+# Into the dispatcher --------------------------------------------------------------------------------------------------
+
+
+def install(folder: Path) -> Hook:
+    """Watch this process from now on; once is enough."""
+    hook = Hook(folder)
+    for device in _devices():
+        library = torch.library.Library("c10d", "IMPL", f"Autograd{device}")  # noqa: TOR901
+        _LIBRARIES.append(library)  # what it holds ends with it
+        for name, watched in _known():
+            library.impl(name, _kernel(hook, name, watched), with_keyset=True)
+    dist.Work.wait = _waiting(hook, dist.Work.wait)  # type: ignore[method-assign]
+    os.register_at_fork(after_in_child=hook.forget)
+    return hook
+
+
+_LIBRARIES: list[torch.library.Library] = []
+
+
+def _devices() -> list[str]:
+    return ["CPU", "CUDA"] if torch.cuda.is_available() else ["CPU"]
+
+
+def _known() -> Iterator[tuple[str, Watched]]:
+    """The operators that this PyTorch has."""
+    return ((name, watched) for name, watched in WATCHED.items() if hasattr(torch.ops.c10d, name))
+
+
+def _kernel(hook: Hook, name: str, watched: Watched) -> Callable[..., Any]:
+    onward = getattr(torch.ops.c10d, name).default._handle.redispatch_boxed
+
+    def call(keys: Any, *arguments: Any) -> Any:
+        row = hook.begin(watched, arguments)
+        result = onward(keys & AFTER_AUTOGRAD, *arguments)
+        if row >= 0:
+            hook.under_way(row, watched, result)
+        return result
+
+    return call
+
+
+def _waiting(hook: Hook, wait: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(work: Any, *arguments: Any, **named: Any) -> Any:
+        result = wait(work, *arguments, **named)
+        if hook._unwaited:
+            hook.waited(work)
+        return result
+
+    return timed

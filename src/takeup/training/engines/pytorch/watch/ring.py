@@ -1,0 +1,105 @@
+"""The shared memory in which a rank writes down its calls: a file of 64-bit words that only this rank writes.
+
+How it works. Rows of a fixed size go round and round; `HEAD` counts all rows ever written and is raised last, so a
+reader never sees a row before it is whole. Every row begins with its own number, so one that has been overwritten, or
+was never a row, is known for what it is. The words of `CONTROL` go the other way: there a controller asks for something.
+
+    HEADER   64 words: who this is, how many rows, what is asked, what is answered
+    GROUPS   1,024 x 3 words: a group of ranks, the place of this rank in it, its size
+    ROWS     20,000 x 8 words: number, operation, peer (its place in the group), group, number in the group, bytes,
+             began, ended (nanoseconds by the clock of this rank)
+
+A shim in C writes the same file (native/nccl-shim).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from pathlib import Path
+
+__all__ = ["CAPACITY", "FIRST_GROUP", "FIRST_ROW", "MAGIC", "MOST_GROUPS", "ROW_WORDS", "SIZE_BYTES", "Ring", "Word"]
+
+MAGIC = 0x7461_6B65_7570_0001  # "takeup", and the version of this layout
+CAPACITY = 20_000
+MOST_GROUPS = 1_024
+HEADER_WORDS, GROUP_WORDS, ROW_WORDS = 64, 3, 8
+FIRST_GROUP = HEADER_WORDS
+FIRST_ROW = FIRST_GROUP + MOST_GROUPS * GROUP_WORDS
+SIZE_BYTES = 8 * (FIRST_ROW + CAPACITY * ROW_WORDS)
+ENDED = ROW_WORDS - 1
+
+
+class Word:
+    """Where things stand in the header."""
+
+    MAGIC = 0
+    RANK = 1
+    NUM_RANKS = 2
+    PID = 3
+    HEAD = 4
+    NUM_GROUPS = 5
+    IS_ADAPTIVE = 6  # the job has a pipeline that adapts its schedule by itself
+    IS_OVER = 7  # this rank has left its job in good order
+    # Asked by the controller: stop before call number STOP_COUNT of this kind; not after the lease is over.
+    LEASE_UNTIL_NS = 16
+    STOP_OPERATION = 17
+    STOP_GROUP = 18
+    STOP_SIZE = 19
+    STOP_COUNT = 20
+    STOP = 21  # the number of the pause, written last; 0 for none
+    TASK = 22  # the number of the task whose file is ready
+    # Answered by the rank.
+    STOPPED = 32  # the number of the pause in which this rank is
+    MISSED = 33  # the number of the pause whose call had passed before it was asked for
+    TASK_DONE = 34
+    # Shares of the batch (batches.py).
+    PLAN = 40  # the version, written last
+    PLAN_FIRST = 41
+    PLAN_COUNT = 42
+    PLAN_RESTART = 43
+    NUM_MICROBATCHES = 48  # of the whole job; 0 if its batches cannot be shared anew
+    MICROBATCH_NS = 49
+    PLAN_IN_USE = 50
+    CAN_RESTART = 51
+
+
+class Ring:
+    """The writing end. Not for several threads at a time."""
+
+    def __init__(self, path: Path, rank: int, num_ranks: int) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.ftruncate(descriptor, SIZE_BYTES)
+            self._memory = mmap.mmap(descriptor, SIZE_BYTES)
+        finally:
+            os.close(descriptor)
+        self.words = memoryview(self._memory).cast("q")
+        self._pack_row = struct.Struct(f"={ROW_WORDS}q").pack_into
+        self._head = 0
+        self._groups = 0
+        self.words[Word.RANK], self.words[Word.NUM_RANKS], self.words[Word.PID] = rank, num_ranks, os.getpid()
+        self.words[Word.MAGIC] = MAGIC  # last: from here on it may be read
+
+    def add_group(self, group: int, place: int, size: int) -> None:
+        """Say that this rank has this place in a group."""
+        if self._groups < MOST_GROUPS:
+            first = FIRST_GROUP + GROUP_WORDS * self._groups
+            self.words[first], self.words[first + 1], self.words[first + 2] = group, place, size
+            self._groups += 1
+            self.words[Word.NUM_GROUPS] = self._groups
+
+    def begin(self, operation: int, peer: int, group: int, number: int, size_bytes: int, began_ns: int) -> int:
+        """Add a row, and return its number."""
+        head = self._head
+        offset = 8 * (FIRST_ROW + ROW_WORDS * (head % CAPACITY))
+        self._pack_row(self._memory, offset, head, operation, peer, group, number, size_bytes, began_ns, 0)
+        self._head = head + 1
+        self.words[Word.HEAD] = self._head
+        return head
+
+    def end(self, row: int, ended_ns: int) -> None:
+        """Say when the call of a row ended, if the row is still there."""
+        if self._head - row < CAPACITY:
+            self.words[FIRST_ROW + ROW_WORDS * (row % CAPACITY) + ENDED] = ended_ns

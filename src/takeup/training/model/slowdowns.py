@@ -1,0 +1,63 @@
+"""What is said of a job that became slow: since when, by how much, and which rank or link is behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Event", "Suspect"]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A rank that computes slowly, or ranks between which messages are slow.
+
+    It takes `factor` times as long as it should. In `share_late` of the calls everybody waited for this rank, or the
+    messages over this link took too long. A link has two ranks if it is known, otherwise it is one in this group.
+    """
+
+    kind: Literal["compute", "link"]
+    ranks: tuple[int, ...]
+    factor: float
+    share_late: float
+    reason: str
+
+    def __str__(self) -> str:
+        what = "the link between ranks" if len(self.ranks) == 2 else "a link among ranks"
+        where = f"rank {self.ranks[0]} computes" if self.kind == "compute" else f"{what} {_listed(self.ranks)} is"
+        return f"{where} {self.factor:.2f}x slower"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Iterations became slower, or recovered (`is_slow` is false): from `began` on, known since `declared`.
+
+    Both count iterations since the watch began. `factor` compares iteration times after and before; `lost_share` is the
+    share of the healthy throughput that is lost from then on.
+    """
+
+    began: int
+    declared: int
+    is_slow: bool
+    factor: float
+    lost_share: float
+    suspects: tuple[Suspect, ...] = ()
+    before_s: float = 0.0
+    after_s: float = 0.0
+
+    def sentence(self) -> str:
+        """All of it in words."""
+        if not self.is_slow:
+            return f"since iteration {self.began}, iterations have recovered: {self._times()}"
+        cost = f"costing {self.lost_share:.0%} of the throughput ({self._times()})"
+        return f"since iteration {self.began}, {self._who()}, {cost}"
+
+    def _who(self) -> str:
+        return " and ".join(map(str, self.suspects)) or "all ranks are slower, or something they share"
+
+    def _times(self) -> str:
+        return f"{1e3 * self.before_s:.4g} ms before, {1e3 * self.after_s:.4g} ms now"
+
+
+def _listed(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"
