@@ -27,5 +27,5 @@ def test_calls_of_an_unknown_group_are_refused() -> None:
 
 
 def test_rows_of_another_kind_are_refused() -> None:
-    with pytest.raises(BadInput, match="the log of rank 0 holds .*time"):
+    with pytest.raises(BadInput, match="the log of rank 0 holds"):
         CallLog(0, np.zeros(1, [("time", np.float64)]), {})
