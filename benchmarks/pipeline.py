@@ -19,10 +19,10 @@ from statistics import fmean, median
 
 import numpy as np
 from dated import options_of, publish, versions
+from pipeline_healthy import NUM_TRIALS, healthy
 
 from takeup.core.progress import progress
 from takeup.core.report import Check, Column, Report, Table
-from takeup.training.engines.pytorch.lab import Trial, run_trials
 from takeup.training.experiment.lab import ADAPTIVE, STOCK_1F1B, STOCK_ZB, measure
 from takeup.training.model import Link, Profile
 from takeup.training.policies import find_policy
@@ -33,10 +33,10 @@ SEED = 1
 NUM_STAGES, NUM_MICROBATCHES, OP_S = 4, 12, 0.020
 SLOW_LINKS, DELAYS = ((2,), (0,), (0, 2)), (1, 2, 3)
 SYSTEMS = (STOCK_1F1B, STOCK_ZB, ADAPTIVE)
-NUM_ITERATIONS, NUM_HEALTHY, NUM_PLANNED = 7, 11, 200
-ERROR_BAR, OVER_1F1B_BAR, OVER_ZB_BAR, HEALTHY_BAR = 5.0, 1.2, 1.15, 2.0
-SWAP_BAR_MS, MEASURING_BAR, GRADIENT_BAR, PLAN_BAR_MS = 5.0, 0.5, 1e-6, 2.0
-Part = tuple[Table, list[Check]]
+NUM_ITERATIONS, NUM_PLANNED = 7, 200
+ERROR_BAR, OVER_1F1B_BAR, OVER_ZB_BAR = 5.0, 1.2, 1.15
+SWAP_BAR_MS, GRADIENT_BAR, PLAN_BAR_MS = 5.0, 1e-6, 2.0
+Part = tuple[list[Table], list[Check]]
 
 
 def truth(link: Link, numbers: Sequence[int]) -> Profile:
@@ -76,7 +76,7 @@ def slow_part(name: str, truths: Sequence[Profile], tick: Callable[[], object]) 
         Check.at_most(f"{name}: hot swap, slowest rank, median", median(swaps_ms), SWAP_BAR_MS, unit="ms"),
         Check.at_most(f"{name}: gradients, relative error", max(row.gradient_error for row in rows), GRADIENT_BAR),
     ]
-    return rows_table(f"Slow links: {name}", triples), checks
+    return [rows_table(f"Slow links: {name}", triples)], checks
 
 
 def least(triples: Sequence[Sequence[LabRow]], number: int) -> float:
@@ -120,29 +120,9 @@ def rows_table(title: str, triples: Sequence[Sequence[LabRow]]) -> Table:
 # Healthy links --------------------------------------------------------------------------------------------------------
 
 
-def healthy(tick: Callable[[], object]) -> Part:
-    """What adapting costs where there is nothing to adapt to; the order of ZB-H1 with and without our measuring."""
-    fine = truth(Link(), ())
-    order = find_policy("zb_h1").plan(fine).schedule.to_csv()
-    trials = [
-        Trial("stock 1F1B", "stock_1f1b", fine, num_iterations=NUM_HEALTHY),
-        Trial("stock ZB-H1", "stock", fine, order, NUM_HEALTHY),
-        Trial("ZB-H1, measured", "adaptive", fine, order, NUM_HEALTHY, every=5, planner="one_f_one_b"),
-        Trial("stock ZB-H1 again", "stock", fine, order, NUM_HEALTHY),
-        Trial("adaptive", "adaptive", fine, num_iterations=NUM_HEALTHY, every=5),
-    ]
-    found = {outcome.name: outcome.settled_s for outcome in run_trials(trials, tick)}
-    stock_s = fmean([found["stock ZB-H1"], found["stock ZB-H1 again"]])
-    best_s = min(found["stock 1F1B"], stock_s)
-    checks = [
-        Check.at_most("healthy: adaptive above stock", 100 * (found["adaptive"] / best_s - 1), HEALTHY_BAR, unit="%"),
-        Check.at_most(
-            "healthy: measuring", 100 * (found["ZB-H1, measured"] / stock_s - 1), MEASURING_BAR, unit="% of iteration"
-        ),
-    ]
-    columns = (Column("system"), Column("measured", "ms", 2), Column("to stock ZB-H1", "%", 2))
-    cells = tuple((name, 1e3 * taken_s, 100 * (taken_s / stock_s - 1)) for name, taken_s in found.items())
-    return Table("Healthy links", columns, cells, f"medians of {NUM_HEALTHY - 1} iterations"), checks
+def healthy_part(tick: Callable[[], object]) -> Part:
+    """What adapting costs where there is nothing to adapt to."""
+    return healthy(truth(Link(), ()), tick)
 
 
 # Planning -------------------------------------------------------------------------------------------------------------
@@ -159,7 +139,7 @@ def planner(tick: Callable[[], object]) -> Part:
     columns = (Column("planning 8 x 32"), Column("CPU time", "ms", 2))
     values = (("median", median(times_ms)), ("p95", float(np.quantile(times_ms, 0.95))), ("slowest", max(times_ms)))
     checks = [Check.at_most("planning 8 x 32, slowest draw", max(times_ms), PLAN_BAR_MS, unit="ms")]
-    return Table("Planning", columns, values, f"{NUM_PLANNED} drawn pipelines, the best of three each"), checks
+    return [Table("Planning", columns, values, f"{NUM_PLANNED} drawn pipelines, the best of three each")], checks
 
 
 def planning_ms(plan: Callable[[Profile], object], profile: Profile) -> float:
@@ -172,10 +152,10 @@ def planning_ms(plan: Callable[[Profile], object], profile: Profile) -> float:
 # All of it ------------------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, tuple[Callable[[Callable[[], object]], Part], int]] = {
-    "latency": (latency, 28),
-    "bandwidth": (bandwidth, 28),
-    "queue": (one_queue, 10),
-    "healthy": (healthy, 5),
+    "latency": (latency, 30),
+    "bandwidth": (bandwidth, 30),
+    "queue": (one_queue, 12),
+    "healthy": (healthy_part, NUM_TRIALS),
     "planner": (planner, 1),
 }
 
@@ -189,7 +169,7 @@ def benchmark(names: Sequence[str]) -> Report:
         domain="training",
         scenario={"command": f"python benchmarks/pipeline.py --part {','.join(names)}"},
         seed=SEED,
-        tables=tuple(table for table, _ in parts),
+        tables=tuple(table for tables, _ in parts for table in tables),
         checks=tuple(check for _, checks in parts for check in checks),
         notes=(versions(("takeup", "torch", "numpy", "numba")),),
     )

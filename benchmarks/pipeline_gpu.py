@@ -1,14 +1,17 @@
-"""Whether compute waits behind a slow send, on one accelerator: `PYTHONPATH=src python benchmarks/pipeline_gpu.py`.
+"""Pipelines on one accelerator: `PYTHONPATH=src python benchmarks/pipeline_gpu.py [--part queues,transport,schedule]`.
 
-Two experiments, each in processes of its own, printed as timelines and checked. Exit code 1 if a check fails.
+Experiments, each in processes of its own, printed as timelines and checked. Exit code 1 if a check fails.
 
 queues      Blocks of compute, and behind each a slow send, played by a kernel that spins on a stream of its own. With
             one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1, as Megatron has it) compute waits; with many it goes on.
 transport   Two processes on the same card, over Gloo, with a link that serves one message at a time. Sends in line with
             compute, or by the delegate: pinned memory, a stream for copies, threads. One hardware queue in both cases.
 
-Without CUDA (or with --device cpu) only `transport` runs, and a block of compute is a pause of the host. Not shown on
-one card: NCCL between cards, GPUDirect, and several stages that compute at the same time.
+schedule    Stock 1F1B, stock ZB-H1 and the adaptive schedule train a small transformer in four processes on the card
+            while one link is slow: predicted, measured, gradients compared (see pipeline_gpu_schedule.py).
+
+Without CUDA (or with --device cpu) `queues` is left out, and a block of compute is a pause of the host. Not shown on
+one card: NCCL between cards (it refuses two ranks on one device), GPUDirect, and stages that fill a card each.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pipeline_gpu_schedule as schedule_part
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
@@ -234,26 +238,54 @@ def show(title: str, timeline: Timeline) -> float:
     return stall
 
 
-def main(device: str) -> int:
-    """Run everything and check it."""
-    name = cuda.get_device_name() if device == "cuda" else "no accelerator"
-    print(f"torch {torch.__version__}, {name}; blocks of {BLOCK_MS:g} ms, sends of {SEND_MS:g} ms\n")
-    checks: list[tuple[str, bool]] = []
-    beside, behind = MOST_STALL_SHARE * SEND_MS, SEND_MS / 2
-    if device == "cuda":
-        for connections in (1, 32):
-            part = run_part(["--queues"], {"CUDA_DEVICE_MAX_CONNECTIONS": str(connections)})
-            stall = show(f"queues: {connections} hardware queue(s), sends on a stream of their own", found_by(part))
-            waits = connections == 1
-            words = f"{connections} hardware queue(s): compute {'waits' if waits else 'does not wait'} behind sends"
-            checks.append((words, stall > behind if waits else stall < beside))
+Checks = list[tuple[str, bool]]
+
+
+def queues_part(device: str) -> Checks:
+    """With one hardware queue compute waits, with many it does not."""
+    checks = []
+    for connections in (1, 32) if device == "cuda" else ():
+        part = run_part(["--queues"], {"CUDA_DEVICE_MAX_CONNECTIONS": str(connections)})
+        stall = show(f"queues: {connections} hardware queue(s), sends on a stream of their own", found_by(part))
+        checks.append(stalled(f"{connections} hardware queue(s)", stall, waits=connections == 1))
+    return checks
+
+
+def transport_part(device: str) -> Checks:
+    """In line compute waits, with the delegate it does not."""
+    checks = []
     for way in ("in line", "delegate"):
         first, second = transport(device, way)
         stall = show(f"transport: {way}, one hardware queue; all sent after {first['sent']:.0f} ms", first["timeline"])
-        waits = way == "in line"
-        words = f"{way}: compute {'waits' if waits else 'does not wait'} behind sends"
-        checks.append((words, stall > behind if waits else stall < beside))
+        checks.append(stalled(way, stall, waits=way == "in line"))
         checks.append((f"{way}: every message holds what was computed", all(second["right"])))
+    return checks
+
+
+def schedule_of_all(device: str) -> Checks:
+    """The adaptive schedule beside stock ones."""
+    loopback = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"), "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        given = ["--device", device, "--folder", folder]
+        ranks = range(schedule_part.NUM_RANKS)
+        answers = [found_by(part) for part in [run_part(["--stage", str(rank), *given], loopback) for rank in ranks]]
+    return schedule_part.report(device, answers)
+
+
+def stalled(words: str, stall: float, *, waits: bool) -> tuple[str, bool]:
+    """Whether compute waited as it should, or did not."""
+    holds = stall > SEND_MS / 2 if waits else stall < MOST_STALL_SHARE * SEND_MS
+    return f"{words}: compute {'waits' if waits else 'does not wait'} behind sends", holds
+
+
+PARTS = {"queues": queues_part, "transport": transport_part, "schedule": schedule_of_all}
+
+
+def main(device: str, names: list[str]) -> int:
+    """Run everything and check it."""
+    name = cuda.get_device_name() if device == "cuda" else "no accelerator"
+    print(f"torch {torch.__version__}, {name}; blocks of {BLOCK_MS:g} ms, sends of {SEND_MS:g} ms\n", flush=True)
+    checks = [check for part in names for check in PARTS[part](device)]
     for words, holds in checks:
         print(f"{'holds ' if holds else 'FAILS '} {words}")
     return 0 if all(holds for _, holds in checks) else 1
@@ -263,8 +295,10 @@ def parse() -> argparse.Namespace:
     """Options; those of the parts are for the program itself."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if cuda.is_available() else "cpu")
+    parser.add_argument("--part", default=",".join(PARTS), help=f"of {', '.join(PARTS)}, separated by commas")
     parser.add_argument("--queues", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--stage", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--way", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -276,5 +310,8 @@ if __name__ == "__main__":
         print(json.dumps(run_queues()))
     elif options.rank is not None:
         print(json.dumps(run_rank(options.rank, options.device, options.way, options.folder)))
+    elif options.stage is not None:
+        print(json.dumps(schedule_part.run_rank(options.stage, options.device, options.folder)), flush=True)
+        os._exit(0)  # nothing is left to do, and other ranks may be gone
     else:
-        sys.exit(main(options.device))
+        sys.exit(main(options.device, options.part.split(",")))

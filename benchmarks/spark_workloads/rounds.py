@@ -43,8 +43,12 @@ class Rounds:
     def ratio(self, stock: Rounds, name: str) -> float:
         """The median over the rounds of this to stock in the same round."""
         floor = LEAST.get(name, 0.0)
-        pairs = [(getattr(one, name), getattr(stock.passes[number], name)) for number, one in self.passes.items()]
+        pairs = ((getattr(ours, name), getattr(theirs, name)) for ours, theirs in self.pairs(stock))
         return float(median(max(ours, floor) / max(theirs, floor) for ours, theirs in pairs))
+
+    def pairs(self, stock: Rounds) -> list[tuple[Pass, Pass]]:
+        """Every pass of this, with that of stock in the same round."""
+        return [(one, stock.passes[number]) for number, one in self.passes.items()]
 
     def share(self, name: str) -> float | None:
         """A share among the counters; None where the plug-in did not run."""

@@ -50,8 +50,8 @@ WORKLOADS = (
     Workload("pagerank, little memory", ("Graphs.pageRank", 30_000, 8, 6), 0.03),
     Workload("components", ("Graphs.components", 30_000, 8, 6), 0.06),
     Workload("svd++", ("Graphs.svdPlusPlus", 20_000, 2_000, 8, 3), 0.045),
-    Workload("pregel", ("Graphs.pregel", 15_000, 8), 0.06),
+    Workload("pregel", ("Graphs.pregel", 6_000, 8), 0.03),
     Workload("scan on disk", ("Workloads.scan", 150, 131_072, 8, 4, "MEMORY_AND_DISK"), 0.14),
-    Workload("back from disk", ("Workloads.comeBack", 60, 131_072, 3, 30), 0.2, (STOCK, "lru", "dag", "dag@prefetch")),
+    Workload("back from disk", ("Workloads.comeBack", 26, 524_288, 6, 20), 0.2, (STOCK, "lru", "dag", "dag@prefetch")),
     Workload("sql", ("sql", 6, 900_000, 12), 0.06),
 )

@@ -230,6 +230,16 @@ def test_an_offer_can_be_asked_for_before_any_spot_job_came() -> None:
     assert "knows 24 hours" in report.tables[1].note
 
 
+def test_an_empty_pool_offers_something_in_its_first_minute_and_less_for_more_hours() -> None:
+    report = report_of(verb="offer", at_day=0, num_gpus=4, **H800)
+    free = column(report, "90% free", table=1)
+
+    assert max(column(report, "hours")) >= 1.0
+    assert free == sorted(free, reverse=True)
+    assert 0 < free[-1] < free[0] < 64
+    assert "no hour is over yet" in report.tables[1].note
+
+
 def test_an_offer_needs_one_pool_a_policy_with_a_quota_and_a_job_that_fits() -> None:
     for values, words in (
         ({}, "choose one with '--pool'"),

@@ -272,6 +272,10 @@ def test_the_menu_shows_what_is_free_and_what_is_left() -> None:
     assert "48 hours" in table.note
 
 
+def test_before_an_hour_is_over_the_menu_says_what_it_guesses() -> None:
+    assert "no hour is over yet" in menu_table(replace(ASKED, num_hours_known=0)).note
+
+
 # Forecasts ------------------------------------------------------------------------------------------------------------
 
 RUN = ForecastRun(

@@ -13,8 +13,10 @@ def ms(seconds: float) -> float:
 
 
 @st.composite
-def profiles(draw: st.DrawFn, most_stages: int = 4, most_microbatches: int = 6, chunked: bool = True) -> Profile:
-    """Any pipeline that the simulator knows: chunks, queues, uneven sizes, blocking sends."""
+def profiles(
+    draw: st.DrawFn, most_stages: int = 4, most_microbatches: int = 6, chunked: bool = True, shared: bool = False
+) -> Profile:
+    """Any pipeline that the simulator knows: chunks, queues, uneven sizes, blocking sends; `shared` for both ways."""
     num_ranks = draw(st.integers(1, most_stages))
     ranks = tuple(range(num_ranks))
     placements = [ranks, ranks + ranks, ranks + ranks[::-1]] if chunked else [ranks]
@@ -24,7 +26,7 @@ def profiles(draw: st.DrawFn, most_stages: int = 4, most_microbatches: int = 6, 
     delay_s = st.integers(0, 12).map(lambda number: number / 1e3)
     num_channels = draw(st.integers(1, 3))
     stages = tuple(Stage(draw(time_s), draw(time_s), draw(time_s), tail_s=draw(delay_s)) for _ in placement)
-    links = tuple(Link(draw(delay_s), draw(delay_s), num_channels) for _ in placement[1:])
+    links = tuple(Link(draw(delay_s), draw(delay_s), num_channels, shared) for _ in placement[1:])
     sizes = tuple(draw(st.sampled_from([1.0, 2.0])) for _ in range(count)) if draw(st.booleans()) else ()
     max_sends = draw(st.sampled_from([None, 1, 2]))
     return Profile(stages, links, count, placement, sizes, draw(delay_s) / 4, draw(delay_s) / 4, max_sends)

@@ -31,6 +31,7 @@ class PlainPipeline:
     sends: list[list[int]] = field(default_factory=list)
     channels: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     events: list[int] = field(default_factory=list)
+    to_send: list[tuple[int, int, Op, str, int]] = field(default_factory=list)
 
     def run(self, choose: Choose) -> int:
         """Let every rank choose whenever it is free; the iteration time."""
@@ -41,6 +42,8 @@ class PlainPipeline:
         self.events = [0]
         while self.events:
             self.now = heapq.heappop(self.events)
+            while self.to_send and self.to_send[0][0] <= self.now:
+                self.send(*heapq.heappop(self.to_send))
             for rank in ranks:
                 if self.is_free(rank) and (op := choose(self, rank)) is not None:
                     self.start(rank, op)
@@ -67,19 +70,20 @@ class PlainPipeline:
         self.done[op.stage, op.kind.letter] += 1
         heapq.heappush(self.events, end)
         if op.kind == Kind.FORWARD and op.stage + 1 < self.profile.num_stages:
-            self.send(rank, op, "F", op.stage + 1, end)
+            heapq.heappush(self.to_send, (end, rank, op, "F", op.stage + 1))
         elif op.kind == Kind.FORWARD:
             self.arrived["B", op.stage, op.microbatch] = end
         elif op.kind in {Kind.INPUT_GRADIENT, Kind.FULL_BACKWARD} and op.stage > 0:
-            self.send(rank, op, "B", op.stage - 1, end)
+            heapq.heappush(self.to_send, (end, rank, op, "B", op.stage - 1))
 
-    def send(self, rank: int, op: Op, direction: str, target: int, end: int) -> None:
+    def send(self, end: int, rank: int, op: Op, direction: str, target: int) -> None:
         other = self.profile.placement[target]
         arrives = end
         if other != rank:
             link = self.profile.links[min(op.stage, target)]
             size = self.profile.sizes[op.microbatch] if self.profile.sizes else 1.0
-            free = self.channels.setdefault((rank, other), [0] * link.num_channels)
+            ends = (min(rank, other), max(rank, other)) if link.half_duplex else (rank, other)
+            free = self.channels.setdefault(ends, [0] * link.num_channels)
             first = free.index(min(free))
             free[first] = max(free[first], end) + nanoseconds(link.service_s * size)
             arrives = free[first] + nanoseconds(link.latency_s + self.profile.hop_s)

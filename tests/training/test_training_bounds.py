@@ -38,7 +38,7 @@ def test_memory_for_one_micro_batch_makes_every_round_trip_count() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(profiles())
+@given(profiles() | profiles(shared=True))
 def test_no_generated_order_beats_the_bound(profile: Profile) -> None:
     schedule = generated(profile, (1,) * profile.num_stages)
 

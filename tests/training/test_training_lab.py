@@ -44,7 +44,7 @@ class Machine:
             delegated = tuple(number for number, link in enumerate(trial.truth.links) if link.delay_s > 0)  # type: ignore[assignment]
             truth = replace(truth, max_sends=None)
         if trial.runtime == "stock_1f1b":
-            truth = replace(truth, max_sends=truth.max_sends or 2)
+            truth = replace(truth, max_sends=truth.max_sends or 2, host_s=HOST_S / 3)  # it adds less
         taken_s = timeline_of(order, truth).iteration_s
         found = {"order": order.to_csv(), "delegated": delegated, "measured": replace(truth, host_s=0.0)}
         return Outcome(trial.name, (9.0, taken_s, taken_s), 1e-9, **(found if adaptive else {}), pauses_s=(0.001,))  # type: ignore[arg-type]
@@ -101,19 +101,20 @@ def test_a_slow_stage_is_predicted_too(machine: Machine) -> None:
         assert row.predicted_s == pytest.approx(row.measured_s, rel=0.002)
 
 
-def test_the_healthy_run_comes_first_and_has_no_faults(machine: Machine) -> None:
+def test_healthy_runs_of_every_runtime_come_first_and_have_no_faults(machine: Machine) -> None:
     measure([replace(slow(4, 12, {2: 20}), max_sends=1)], [STOCK_1F1B], 8)
 
-    healthy, stock = machine.trials
-    assert (healthy.truth.links, healthy.truth.max_sends) == ((Link(),) * 3, None)
+    *healthy, stock = machine.trials
+    assert [trial.runtime for trial in healthy] == ["adaptive", "stock_1f1b"]
+    assert all((trial.truth.links, trial.truth.max_sends) == ((Link(),) * 3, None) for trial in healthy)
     assert (stock.runtime, stock.truth.links[2]) == ("stock_1f1b", Link(0.02))
 
 
 def test_the_adaptive_schedule_is_told_neither_order_nor_faults_to_plan_for(machine: Machine) -> None:
     measure([slow(4, 12, {2: 20})], [ADAPTIVE], 8)
 
-    assert machine.trials[1].order == ""
-    assert machine.trials[1].planner == "adaptra"
+    assert machine.trials[-1].order == ""
+    assert machine.trials[-1].planner == "adaptra"
 
 
 def test_a_report_has_a_row_for_each_system_and_checks_gradients(machine: Machine) -> None:
@@ -127,10 +128,22 @@ def test_a_report_has_a_row_for_each_system_and_checks_gradients(machine: Machin
     assert report.holds
 
 
+def test_cables_are_used_if_they_are_asked_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab, "has_cables", lambda link: link == "namespaces")
+
+    by_cable = run(scenario(slow=["2:0+20"], link="namespaces"), quiet=True)
+    everywhere = all(trial.cables for trial in machine.trials)
+    run(scenario(slow=["2:0+20"]), quiet=True)
+
+    assert everywhere
+    assert not any(trial.cables for trial in machine.trials)
+    assert "link 2: 20 ms service, cables between namespaces" in by_cable.tables[0].title
+
+
 def test_if_nothing_is_slow_the_last_link_is(machine: Machine) -> None:
     run(scenario(op_ms=20), quiet=True)
 
-    assert machine.trials[1].truth.links == (Link(), Link(), Link(0.04))
+    assert machine.trials[-1].truth.links == (Link(), Link(), Link(0.04))
 
 
 @pytest.mark.parametrize(
@@ -140,6 +153,7 @@ def test_if_nothing_is_slow_the_last_link_is(machine: Machine) -> None:
         ({"slow_stages": ["x"]}, BadScenario, "write STAGE:FACTOR"),
         ({"slow_stages": ["9:2"]}, BadInput, "there is no stage 9"),
         ({"num_iterations": 2}, BadScenario, "num_iterations"),
+        ({"link": "string"}, BadScenario, "user-space"),
     ],
 )
 def test_a_mistake_is_one_sentence(machine: Machine, values: dict[str, Any], kind: type[BadInput], words: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -88,13 +90,16 @@ def test_orders_are_generated_as_plain_python_does(profile: Profile, data: st.Da
 
 
 @QUICK
-@given(profiles(), profiles(), st.integers(0, 2**32 - 1))
-def test_an_order_made_for_another_pipeline_runs_as_in_plain_python(one: Profile, other: Profile, seed: int) -> None:
+@given(profiles(), profiles(), st.booleans(), st.integers(0, 2**32 - 1))
+def test_an_order_made_for_another_pipeline_runs_as_in_plain_python(
+    one: Profile, other: Profile, half_duplex: bool, seed: int
+) -> None:
     count = min(one.num_microbatches, 4)
     same = Profile(other.stages, other.links, count, other.placement, max_sends=other.max_sends)
     schedule = generated(same, (1,) * same.num_stages)
     factors = np.random.default_rng(seed).uniform(0.5, 2.0, (3, same.num_stages, count)).round(2)
-    run_on = Profile(same.stages[::-1], same.links[::-1], count, same.placement, hop_s=0.001, max_sends=one.max_sends)
+    links = tuple(replace(link, half_duplex=half_duplex) for link in same.links[::-1])
+    run_on = Profile(same.stages[::-1], links, count, same.placement, hop_s=0.001, max_sends=one.max_sends)
     plain = PlainPipeline(run_on, factors.tolist())
     whole = plain.run(in_order(schedule))
 
@@ -103,6 +108,32 @@ def test_an_order_made_for_another_pipeline_runs_as_in_plain_python(one: Profile
     assert round(timeline.iteration_s * 1e9) == whole
     for spans, starts_s in zip(plain.spans, timeline.starts_s, strict=True):
         assert np.rint(starts_s * 1e9).tolist() == [start for _, start, _ in spans]
+
+
+def test_on_a_half_duplex_link_both_ways_wait_for_each_other() -> None:
+    orders = [[Op(0, Kind(kind), m) for kind, m in ((0, 0), (0, 1), (3, 0), (3, 1))]]
+    orders.append([Op(1, Kind(kind), m) for kind, m in ((0, 0), (3, 0), (0, 1), (3, 1))])
+    schedule = Schedule.of_ops(orders, (0, 1), 2)
+
+    full, half = (
+        Profile.uniform(2, 2, 0.010, {0: Link(0.0, 0.050, half_duplex=half_duplex)}) for half_duplex in (False, True)
+    )
+
+    # Activations leave at 10 and 20 and arrive at 60 and 110. The first gradient leaves at 90: its way is free, or not.
+    assert iteration_ms(schedule, full) == 140 + 50 + 20
+    assert iteration_ms(schedule, half) == 110 + 50 + 50 + 20
+
+
+def test_zero_bubble_over_one_stream_for_both_ways_is_as_slow_as_the_authors_saw() -> None:
+    """Eight stages, a delay of 10 to 60 ms before every send on the last link, in front of what is received there."""
+    healthy = Profile.uniform(8, 24, 0.770 / 79)
+    schedule = generated(healthy, [15 - 2 * stage for stage in range(8)])
+    logged_ms = {20: 1359, 30: 1825, 40: 2299, 50: 2828, 60: 3257}
+
+    for delay_ms, logged in logged_ms.items():
+        link = Link(service_s=delay_ms / 1e3, half_duplex=True)
+        profile = replace(healthy.with_links({6: link}), max_sends=1)
+        assert iteration_ms(schedule, profile) == pytest.approx(logged, rel=0.06)
 
 
 # What is reported -----------------------------------------------------------------------------------------------------

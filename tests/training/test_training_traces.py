@@ -25,7 +25,7 @@ latency_s = [0.005]
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(profiles())
+@given(profiles() | profiles(shared=True))
 def test_a_profile_comes_back_as_it_was(tmp_path: Path, profile: Profile) -> None:
     save_profile(profile, tmp_path / "profile.toml")
 

@@ -69,7 +69,7 @@ def _report(verb: str, policies: str, *, quiet: bool, **settings: Any) -> Any:
 def cluster() -> None:
     """GPU fleets: sell what high-priority jobs leave idle, with a promise (GFS).
 
-    Policies: fifo fifo_strict yarn_cs chronus lyra fgd kube kueue slurm kai gfs gfs_notice gfs_published
+    Policies: fifo fifo_strict yarn_cs chronus lyra fgd kube kueue slurm kai gfs gfs_notice gfs_promised gfs_published
     gfs_simple_place gfs_simple_preempt gfs_published_simple_place gfs_published_simple_preempt gfs_artifact, and
     yarn_cs, chronus, lyra and fgd as their papers say: yarn_cs_published, chronus_published, lyra_published,
     fgd_published.

@@ -92,6 +92,10 @@ class Job:
             raise BadInput(f"job {self.id} asks for {self.gpus_per_worker:g} GPUs; above one, give a whole number")
         if self.num_workers < 1:
             raise BadInput(f"job {self.id} has {self.num_workers} workers; give at least one")
+        if not self.guarantee_h >= 0:
+            raise BadInput(f"job {self.id} asks for a promise of {self.guarantee_h:g} hours; 0 asks for none")
+        if not self.checkpoint_s > 0:
+            raise BadInput(f"job {self.id} saves its work every {self.checkpoint_s:g} s; give inf if it never does")
 
     @property
     def num_gpus(self) -> float:
@@ -249,6 +253,7 @@ class Workload:
         self._check_lengths("node_", self.num_nodes)
         self._check_lengths("job_", self.num_jobs)
         self._check_values()
+        self._check_numbers()
 
     def _check_lengths(self, prefix: str, count: int) -> None:
         for name in self.__slots__:
@@ -257,11 +262,24 @@ class Workload:
 
     def _check_values(self) -> None:
         for name in ("job_gpus", "job_workers", "job_duration_s", "node_gpus"):
-            wrong = ~(np.isfinite(getattr(self, name)) & (getattr(self, name) > 0))
-            if wrong.any():
-                place = int(np.argmax(wrong))
-                raise BadInput(
-                    f"{name}[{place}] is {getattr(self, name)[place]:g}; expected a finite number above zero"
-                )
+            values = getattr(self, name)
+            self._require(name, np.isfinite(values) & (values > 0), "a finite number above zero")
+        whole = (self.job_gpus <= 1) | (self.job_gpus == np.floor(self.job_gpus))
+        self._require("job_gpus", whole, "a whole number above one")
+        self._require("job_submit_s", np.isfinite(self.job_submit_s), "a finite number")
+        self._require("job_guarantee_h", self.job_guarantee_h >= 0, "a number of hours, 0 for no promise")
+        self._require("job_checkpoint_s", self.job_checkpoint_s > 0, "a number above zero, inf for no checkpoints")
         if (np.diff(self.job_submit_s) < 0).any():
             raise BadInput("job_submit_s goes backwards; sort jobs by the time they were submitted")
+
+    def _check_numbers(self) -> None:
+        """Kinds, pools and organisations are numbers of something that is there."""
+        counts = {"job_kind": len(Kind), "job_pool": len(self.pools), "node_pool": len(self.pools)}
+        for name, count in (counts | {"job_organisation": len(self.organisations)}).items():
+            values = getattr(self, name)
+            self._require(name, (values >= 0) & (values < count), f"a number below {count}, counted from 0")
+
+    def _require(self, name: str, is_right: npt.NDArray[np.bool_], expected: str) -> None:
+        if not is_right.all():
+            place = int(np.argmin(is_right))
+            raise BadInput(f"{name}[{place}] is {getattr(self, name)[place]:g}; expected {expected}")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from takeup.output import output_options, say, show
+from takeup.training.watch_command import watch
 
 __all__ = ["training"]
 
@@ -108,13 +109,20 @@ def compare(
 
 @training.command()
 @click.option("--iterations", "num_iterations", default=8, show_default=True, help="Iterations of the adaptive one.")
+@click.option(
+    "--link",
+    default="user-space",
+    show_default=True,
+    help="How the service of links is kept: user-space, namespaces or auto.",
+)
 @pipeline_options
 @output_options
 def lab(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
     """Train for real, with slow links: stock 1F1B, stock ZB-H1 and the adaptive schedule, predicted and measured.
 
     Every stage is a process of PyTorch; its operations sleep for most of their time, so two cores suffice. Messages
-    over a slow link leave later. With --max-sends 1, compute waits behind slow sends that no delegate carries.
+    over a slow link leave later. With --max-sends 1, compute waits behind slow sends that no delegate carries. With
+    --link namespaces, the service of a link is what a cable between two networks carries; that needs root.
     """
     show(_report("lab", "adaptra", quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
@@ -132,3 +140,6 @@ def run(program: Path, arguments: tuple[str, ...], num_ranks: int, dry_run: bool
         click.echo(shlex.join(command_of(program, num_ranks, arguments)))
     elif start(program, num_ranks, arguments):
         raise SystemExit(1)
+
+
+training.add_command(watch)

@@ -86,11 +86,19 @@ def test_without_feedback_the_coefficient_stays() -> None:
     assert source.coefficient("A") == 1.0
 
 
-def test_nothing_is_promised_before_the_first_hour_is_over() -> None:
-    source = SpotQuota()
+def test_an_empty_pool_has_something_to_offer_from_the_first_minute_on() -> None:
+    offers = SpotQuota().offer("A", evidence(0.0, demand=0.0), 16)
+    quota = SpotQuota().quota("A", evidence(300.0, demand=0.0))
 
-    assert set(source.quota("A", evidence(300.0)).gpus_by_hours.values()) == {0.0}
-    assert source.offer("A", evidence(300.0), 1) == ()
+    assert offers == (Offer("A", 16, 1.0, 0.99), Offer("A", 16, 4.0, 0.9), Offer("A", 16, 8.0, 0.8))
+    assert quota.gpus_by_hours == pytest.approx({h: 64 - 16 * h**0.5 * 1.2815515655 for h in (0.5, 1, 2, 4, 8)})
+
+
+def test_a_full_pool_has_nothing_to_offer_in_its_first_hour() -> None:
+    now = evidence(300.0, demand=64.0, idle_gpus=0.0)
+
+    assert set(SpotQuota().quota("A", now).gpus_by_hours.values()) == {0.0}
+    assert SpotQuota().offer("A", now, 1) == ()
 
 
 def test_level_demand_leaves_the_rest_free() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -46,8 +44,19 @@ def asked(now_h: float, demand: float = 20.0, capacity: float = 100.0) -> Hourly
     return forecast
 
 
-def test_nothing_is_known_before_the_first_hour_is_over() -> None:
-    assert asked(0.5).max_quantiles((1.0, 2.0), 0.9) == [inf, inf]
+def test_before_the_first_hour_is_over_demand_may_rise_by_a_quarter_of_the_pool_in_an_hour() -> None:
+    one_sigma = 0.8413447460685429
+
+    assert asked(0.5, demand=20.0).max_quantiles((1.0, 4.0), one_sigma) == pytest.approx([20 + 25, 20 + 50])
+    assert asked(0.5, demand=90.0).max_quantiles((1.0,), one_sigma) == [100]
+    assert asked(0.0, demand=0.0, capacity=8.0).max_quantiles((4.0,), 0.5) == [0]
+
+
+def test_the_guess_is_forgotten_with_the_first_hour() -> None:
+    forecast = asked(0.5, demand=20.0)
+    forecast.update(evidence(1.0, [20.0], 20.0))
+
+    assert forecast.max_quantiles((1.0,), 0.5) == pytest.approx([21])
 
 
 def test_at_the_full_hour_so_many_hours_are_asked_for_as_promised() -> None:

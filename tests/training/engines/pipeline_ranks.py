@@ -21,6 +21,7 @@ from contextlib import ExitStack, redirect_stdout, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -28,59 +29,31 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from takeup.errors import TakeupError
 from takeup.training.engines.pytorch import AdaptiveSchedule
 from takeup.training.engines.pytorch.lab.faults import faulty, wires_of
-from takeup.training.model import Link, Plan, Profile
+from takeup.training.model import Link, Plan, Profile, Schedule
 from takeup.training.policies import find_policy
 from takeup.training.policies.trigger import Rule
+from training.engines.pipeline_model import (
+    NUM_MICROBATCHES,
+    NUM_RANKS,
+    OP_S,
+    SleepingStage,
+    gradients_of,
+    largest_difference,
+    make_batch,
+    make_modules,
+    reference,
+)
+from training.engines.pretended_card import pretend
 
-NUM_RANKS, NUM_MICROBATCHES, WIDTH = 4, 8, 6
-SLOW_LINK, DELAY_S, OP_S = 2, 0.06, 0.004
+SLOW_LINK, DELAY_S = 2, 0.06
 FAULTS = ExitStack()
 EAGER = Rule(least_gain_share=-1.0)  # takes any plan
 ORDERS = ("one_f_one_b", "gpipe", "zb_h1", "zb_h2", "adaptra", "adaptra_as_published")
-
-
-def make_modules() -> list[torch.nn.Module]:
-    """The same stages in every process."""
-    torch.manual_seed(5)
-    return [
-        torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH)).double()
-        for _ in range(NUM_RANKS)
-    ]
-
-
-def make_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets of an iteration."""
-    generator = torch.Generator().manual_seed(100 + step)
-    shape = (2 * NUM_MICROBATCHES, WIDTH)
-    return tuple(torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))  # type: ignore[return-value]
-
-
-def reference(rank: int, step: int) -> list[torch.Tensor]:
-    """Gradients of the stage of this rank, computed by one process without any pipeline."""
-    modules = make_modules()
-    inputs, targets = make_batch(step)
-    torch.nn.functional.mse_loss(torch.nn.Sequential(*modules)(inputs), targets).backward()  # type: ignore[no-untyped-call]
-    return [parameter.grad for parameter in modules[rank].parameters() if parameter.grad is not None]
-
-
-class SleepingStage(PipelineStage):  # type: ignore[misc, unused-ignore]
-    """Operations that take a while without needing a core."""
-
-    def forward_one_chunk(self, *arguments: Any, **named: Any) -> Any:
-        time.sleep(OP_S)
-        return super().forward_one_chunk(*arguments, **named)
-
-    def backward_one_chunk(self, *arguments: Any, **named: Any) -> Any:
-        time.sleep(OP_S)
-        return super().backward_one_chunk(*arguments, **named)
-
-    def backward_weight_one_chunk(self, *arguments: Any, **named: Any) -> Any:
-        time.sleep(OP_S)
-        return super().backward_weight_one_chunk(*arguments, **named)
 
 
 def slow_down(rank: int) -> Callable[[], object]:
@@ -101,8 +74,7 @@ def error_of(rank: int, step: int, module: torch.nn.Module, pipeline: AdaptiveSc
         pipeline.step(target=targets, losses=losses)
     else:
         pipeline.step()
-    found = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
-    return max(float((a - b).abs().max()) for a, b in zip(found, reference(rank, step), strict=True))
+    return largest_difference(gradients_of(module), reference(rank, step))
 
 
 def make_pipeline(rank: int, module: torch.nn.Module, stage: type = PipelineStage, **options: Any) -> AdaptiveSchedule:
@@ -147,6 +119,37 @@ def adapts(rank: int) -> dict[str, Any]:
         "delays_s": [link.delay_s for link in pipeline.profile.links],
         "forwards_s": [stage.forward_s for stage in pipeline.profile.stages],
     }
+
+
+def pretends(rank: int) -> dict[str, Any]:
+    """As `adapts`, with stages that pretend to be on a card: copies, marks, and delegates on every link."""
+    FAULTS.enter_context(pretend())
+    return adapts(rank)
+
+
+def chunks(rank: int) -> dict[str, Any]:
+    """Two stages on every rank, in the orders of our planners, by PyTorch's own runtime and from a file."""
+    given = Profile.uniform(NUM_RANKS, NUM_MICROBATCHES, 0.01, {1: Link(0.03)})
+    plans = {name: find_policy(name).plan(given) for name in ("interleaved_1f1b", "zbv")}
+    for name in tuple(plans):
+        plans[f"adaptra as {name}"] = find_policy("adaptra").plan(plans[name].profile)
+    return {name: error_in_chunks(rank, plan.schedule) for name, plan in plans.items()}
+
+
+def error_in_chunks(rank: int, schedule: Schedule) -> float:
+    """Run one iteration of stock PyTorch with several stages on a rank; the largest difference of a gradient."""
+    modules = make_modules(schedule.num_stages)
+    mine = [stage for stage, place in enumerate(schedule.placement) if place == rank]
+    stages = [PipelineStage(modules[stage], stage, len(modules), torch.device("cpu")) for stage in mine]
+    runtime = _PipelineScheduleRuntime(stages, NUM_MICROBATCHES, loss_fn=torch.nn.functional.mse_loss)  # type: ignore[no-untyped-call]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "schedule.csv"
+        path.write_text(schedule.to_csv())
+        runtime._load_csv(str(path))
+    inputs, targets = make_batch(0)
+    last: dict[str, Any] = {"target": targets, "losses": []} if len(modules) - 1 in mine else {}
+    runtime.step(*([inputs] if 0 in mine else []), **last)
+    return max(largest_difference(gradients_of(modules[stage]), reference(stage, 0, len(modules))) for stage in mine)
 
 
 def confuses(rank: int) -> dict[str, Any]:
@@ -297,11 +300,9 @@ def struck(rank: int, strike: Callable[..., Any], when: str) -> dict[str, Any]:
     return {"error": ""}
 
 
+HEALTHY = (swaps, unsplit, adapts, pretends, chunks, delegates, recovers, few, quarrels, confuses, disagrees)
 SCENARIOS: dict[str, Callable[[int], dict[str, Any]]] = {
-    **{
-        each.__name__: each
-        for each in (swaps, unsplit, adapts, disagrees, fails, delegates, recovers, few, quarrels, breaks, confuses)
-    },
+    **{each.__name__: each for each in (*HEALTHY, fails, breaks)},
     **{
         f"{word}_while_{when}": partial(struck, strike=partial(stop_itself, number), when=when)
         for word, number in (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP))

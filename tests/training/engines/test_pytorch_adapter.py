@@ -20,7 +20,13 @@ from training.pipelines import slow
 torch = pytest.importorskip("torch")
 schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
 from takeup.training.engines.pytorch import AdaptiveSchedule  # noqa: E402
-from takeup.training.engines.pytorch.adapter import actions_of, check_version, receive_first  # noqa: E402
+from takeup.training.engines.pytorch.adapter import (  # noqa: E402
+    INNER_RECEIVES,
+    actions_of,
+    carrier_of,
+    check_version,
+    receive_first,
+)
 from takeup.training.engines.pytorch.exchange import Links, links_of  # noqa: E402
 
 PROFILE = slow(4, 8, {1: 25})
@@ -35,6 +41,7 @@ class FakeStage:
     num_stages: int = 4
     stage_index: int = 1
     group_rank: int = 1
+    group: object = None
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -50,9 +57,35 @@ def test_receives_come_first_and_all_else_stays_in_order() -> None:
     texts = ["1RECV_F0", "1F0", "1SEND_F0", "1RECV_B0", "1RECV_F1", "1F1", "1B0"]
     actions = [schedules._Action.from_str(text) for text in texts]
 
-    receive_first(actions)
+    found = [*map(str, receive_first(actions))]
 
-    assert [*map(str, actions)] == ["1RECV_F0", "1RECV_B0", "1RECV_F1", "1F0", "1SEND_F0", "1F1", "1B0"]
+    assert found == ["1RECV_F0", "1RECV_B0", "1RECV_F1", "1F0", "1SEND_F0", "1F1", "1B0"]
+
+
+def test_receives_of_one_direction_can_keep_their_turn() -> None:
+    texts = ["1RECV_F0", "1F0", "1SEND_F0", "1RECV_B0", "1RECV_F1", "1F1", "1B0"]
+    actions = [schedules._Action.from_str(text) for text in texts]
+
+    found = [*map(str, receive_first(actions, early=[1]))]
+
+    assert found == ["1RECV_B0", "1RECV_F0", "1F0", "1SEND_F0", "1RECV_F1", "1F1", "1B0"]
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "carrier"),
+    [("cpu", "gloo", "gloo"), ("cuda:1", "nccl", "nccl"), ("cuda:1", "gloo", "delegates")],
+)
+def test_what_carries_messages_follows_from_device_and_backend(device: str, backend: str, carrier: str) -> None:
+    class Named:
+        def name(self) -> str:
+            return backend
+
+    class Group:
+        def _get_backend(self, asked: object) -> Named:
+            assert str(asked) == device
+            return Named()
+
+    assert carrier_of(FakeStage(torch.device(device), group=Group())) == carrier
 
 
 def test_the_engine_is_found_by_its_name() -> None:
@@ -70,17 +103,28 @@ def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.Monkey
         import_module(name)
 
 
+def test_without_torch_the_public_names_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("takeup.training.engines.pytorch.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    with pytest.raises(MissingEngine, match=r"needs the package 'torch'; run pip install 'takeup\[torch\]'"):
+        find_engine("pytorch")
+
+
 def test_a_runtime_without_what_we_need_is_refused_with_its_version() -> None:
     class Other:
         def _step_microbatches(self) -> None: ...
 
     with pytest.raises(MissingEngine, match="has no _maybe_compute_loss, _prepare_schedule_with_comms in its"):
         check_version(Other)
+    with pytest.raises(MissingEngine, match="has no fwd_recv_ops, bwd_recv_ops in its"):
+        check_version(Other(), INNER_RECEIVES)
 
 
-def test_a_stage_on_an_accelerator_is_refused() -> None:
-    with pytest.raises(BadInput, match="the stage is on cuda:1"):
-        AdaptiveSchedule(FakeStage(torch.device("cuda:1")), 8, None)
+def test_a_stage_on_a_device_without_events_is_refused() -> None:
+    with pytest.raises(BadInput, match="the stage is on mps:0, and operations are timed on the CPU and on CUDA only"):
+        AdaptiveSchedule(FakeStage(torch.device("mps:0")), 8, None)
 
 
 def test_several_stages_on_a_rank_are_refused() -> None:

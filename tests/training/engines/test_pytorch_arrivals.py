@@ -6,6 +6,7 @@ import gc
 from datetime import timedelta
 from threading import Event, current_thread
 from threading import enumerate as all_threads
+from typing import Any
 
 import pytest
 
@@ -29,11 +30,22 @@ class Message:
             raise self._error
 
 
+def post(arrivals: Arrivals, key: tuple[int, int], *messages: Message) -> None:
+    """What happens when the runtime of PyTorch asks for a receive that is begun by us."""
+    arrivals.posted(key[1], messages)
+    arrivals[key] = []
+
+
+def noting(noted: list[int], **options: Any) -> Arrivals:
+    """Arrivals that are noted by micro-batch."""
+    return Arrivals(lambda microbatch, mark: noted.append(microbatch), WHAT, TIMEOUT, **options)
+
+
 def test_a_message_is_noted_when_it_came_although_nobody_waits_for_it() -> None:
     noted = Event()
-    arrivals = Arrivals(lambda microbatch: noted.set() if microbatch == 3 else None, WHAT, TIMEOUT)
+    arrivals = Arrivals(lambda microbatch, mark: noted.set() if microbatch == 3 else None, WHAT, TIMEOUT)
     message = Message()
-    arrivals[2, 3] = [message]
+    post(arrivals, (2, 3), message)
     early = noted.is_set()
 
     message.came.set()
@@ -45,10 +57,10 @@ def test_a_message_is_noted_when_it_came_although_nobody_waits_for_it() -> None:
 
 def test_who_waits_gets_the_message_after_it_was_noted() -> None:
     noted: list[int] = []
-    arrivals = Arrivals(noted.append, WHAT, TIMEOUT)
+    arrivals = noting(noted)
     messages = [Message(), Message(), Message()]
     for microbatch, message in enumerate(messages):
-        arrivals[0, microbatch] = [message]
+        post(arrivals, (0, microbatch), message)
         message.came.set()
 
     for work in arrivals.pop((0, 2)):
@@ -59,9 +71,9 @@ def test_who_waits_gets_the_message_after_it_was_noted() -> None:
 
 def test_a_receive_of_several_tensors_is_noted_after_the_last() -> None:
     noted: list[int] = []
-    arrivals = Arrivals(noted.append, WHAT, TIMEOUT)
+    arrivals = noting(noted)
     first, second = Message(), Message()
-    arrivals[0, 0] = [first, second]
+    post(arrivals, (0, 0), first, second)
     first.came.set()
     before = list(noted)
     second.came.set()
@@ -72,9 +84,10 @@ def test_a_receive_of_several_tensors_is_noted_after_the_last() -> None:
 
 def test_an_error_reaches_who_waits_and_later_messages_still_come() -> None:
     noted: list[int] = []
-    arrivals = Arrivals(noted.append, WHAT, TIMEOUT)
+    arrivals = noting(noted)
     broken, whole = Message(RuntimeError("connection closed")), Message()
-    arrivals[0, 0], arrivals[0, 1] = [broken], [whole]
+    post(arrivals, (0, 0), broken)
+    post(arrivals, (0, 1), whole)
     broken.came.set()
     whole.came.set()
 
@@ -86,7 +99,7 @@ def test_an_error_reaches_who_waits_and_later_messages_still_come() -> None:
 
 def test_the_thread_ends_with_the_schedule_it_serves() -> None:
     before = set(all_threads())
-    arrivals = Arrivals(lambda microbatch: None, WHAT, TIMEOUT)
+    arrivals = noting([])
     started = set(all_threads()) - before
 
     del arrivals
@@ -98,19 +111,6 @@ def test_the_thread_ends_with_the_schedule_it_serves() -> None:
     assert not any(thread.is_alive() for thread in started)
 
 
-def test_a_receive_that_was_begun_elsewhere_is_waited_for_instead() -> None:
-    noted: list[int] = []
-    arrivals = Arrivals(noted.append, WHAT, TIMEOUT)
-    message = Message()
-    arrivals.posted(4, [message])
-    arrivals[1, 4] = []
-    before = list(noted)
-    message.came.set()
-    arrivals.pop((1, 4))[0].wait()
-
-    assert (before, noted) == ([], [4])
-
-
 def test_a_message_for_an_accelerator_lands_where_it_is_waited_for() -> None:
     landed: list[object] = []
 
@@ -118,14 +118,81 @@ def test_a_message_for_an_accelerator_lands_where_it_is_waited_for() -> None:
         def land(self) -> None:
             landed.append(current_thread())
 
-    arrivals = Arrivals(lambda microbatch: None, WHAT, TIMEOUT)
+    arrivals = noting([])
     message = Landing()
     message.came.set()
-    arrivals[0, 0] = [message]
+    post(arrivals, (0, 0), message)
 
     arrivals[0, 0][0].wait()
 
     assert landed == [current_thread()]
+
+
+def test_an_iteration_that_is_not_measured_is_waited_for_directly_and_not_noted() -> None:
+    noted: list[int] = []
+    waiting: list[object] = []
+
+    class Direct(Message):
+        def wait(self, timeout: timedelta) -> None:
+            waiting.append(current_thread())
+
+    arrivals = noting(noted, eager=lambda: False)
+    post(arrivals, (0, 0), Direct())
+
+    arrivals.pop((0, 0))[0].wait()
+
+    assert (waiting, noted) == ([current_thread()], [])
+
+
+def test_an_error_is_the_same_sentence_when_it_is_waited_for_directly() -> None:
+    arrivals, broken = noting([], eager=lambda: False), Message(RuntimeError("connection closed"))
+    broken.came.set()
+    post(arrivals, (0, 4), broken)
+
+    with pytest.raises(TakeupError, match=r"what stage 1 sends, micro-batch 4 did not come .* \(connection closed\)"):
+        arrivals[0, 4][0].wait()
+
+
+def test_whether_to_wait_ahead_is_asked_anew_for_every_message() -> None:
+    noted: list[int] = []
+    measured = [True, False, True]
+    arrivals = noting(noted, eager=measured.pop)
+    for microbatch in range(3):
+        message = Message()
+        message.came.set()
+        post(arrivals, (0, microbatch), message)
+
+    for microbatch in range(3):
+        arrivals[0, microbatch][0].wait()
+
+    assert noted == [0, 2]
+
+
+def test_a_message_is_noted_with_the_mark_that_says_when_it_came() -> None:
+    class Marked(Message):
+        mark = "the end of the copy"
+
+    noted: list[tuple[int, Any]] = []
+    arrivals = Arrivals(lambda microbatch, mark: noted.append((microbatch, mark)), WHAT, TIMEOUT)
+    message = Marked()
+    message.came.set()
+    post(arrivals, (0, 5), Message(), message)
+    arrivals[0, 5][0]._works[0].came.set()
+
+    arrivals[0, 5][0].wait()
+
+    assert noted == [(5, "the end of the copy")]
+
+
+def test_receives_that_pytorch_began_are_its_own_and_marked_at_once() -> None:
+    noted: list[tuple[int, Any]] = []
+    arrivals = Arrivals(lambda microbatch, mark: noted.append((microbatch, mark)), WHAT, TIMEOUT, mark_of=len)
+    works = [Message(), Message()]
+
+    arrivals[1, 4] = works
+
+    assert noted == [(4, 2)]
+    assert arrivals.pop((1, 4)) == works
 
 
 def test_the_advice_of_gloo_is_left_out() -> None:

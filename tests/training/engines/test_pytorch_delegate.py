@@ -14,6 +14,7 @@ from takeup.errors import TakeupError
 
 torch = pytest.importorskip("torch")
 from takeup.training.engines.pytorch.delegate import Incoming, Outgoing, private_group  # noqa: E402
+from training.engines.pretended_card import pretend  # noqa: E402
 
 dist: Any = torch.distributed
 TIMEOUT = timedelta(seconds=20)
@@ -30,6 +31,7 @@ class Wire:
 
     def isend(self, tensor: Any, **_: Any) -> Wire:
         assert self.may_begin.wait(20)
+        assert not tensor.requires_grad
         self.begun.append(float(tensor[0]))
         self.threads.append(current_thread())
         return self
@@ -130,3 +132,30 @@ def test_ranks_that_do_not_meet_are_told_why(monkeypatch: pytest.MonkeyPatch) ->
 
     with pytest.raises(TakeupError, match=r"the ranks \[2, 3\] did not connect within 20 s; .* as many process groups"):
         private_group([2, 3], TIMEOUT)
+
+
+def test_what_is_on_a_card_is_copied_behind_what_computes_it_and_without_its_graph(wire: Wire) -> None:
+    wire.may_begin.set()
+    wire.may_leave.set()
+    with pretend() as computes:
+        made = outgoing()
+        made.send([2 * torch.ones(2, requires_grad=True)])
+        made.flush()
+
+        assert wire.begun == [2.0]
+        assert made._streams._stream.waited == [computes]
+
+
+def test_what_arrives_for_a_card_is_copied_when_it_came_and_what_needs_it_waits_for_the_copy(wire: Wire) -> None:
+    buffer = torch.zeros(2, requires_grad=True)  # as PyTorch makes them
+    with pretend() as computes:
+        (work,) = Incoming(None, 0).receive([buffer])  # type: ignore[arg-type]
+        landing: Any = work
+        landing._host.fill_(5.0)
+        wire.may_leave.set()
+        before = buffer.tolist()
+        landing.wait(TIMEOUT)
+        landing.land()
+
+    assert (before, buffer.tolist()) == ([0.0, 0.0], [5.0, 5.0])
+    assert computes.waited == [landing.mark]

@@ -21,7 +21,7 @@ FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 EXACT = 1e-12  # in double precision, with gradients around 1e-3
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 CUT = "breaks"
-HEALTHY, BROKEN = "swaps,unsplit,adapts,delegates,recovers,few,quarrels,confuses,disagrees", "fails"
+HEALTHY, BROKEN = "swaps,unsplit,adapts,pretends,chunks,delegates,recovers,few,quarrels,confuses,disagrees", "fails"
 STRUCK = [f"{word}_while_{when}" for word in ("killed", "stopped") for when in ("computing", "planning")]
 pytestmark = [
     pytest.mark.engine,
@@ -52,6 +52,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     """All jobs, run to their end; one that hangs is a failure."""
     folder = tmp_path_factory.mktemp("jobs")
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK[sys.platform], "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = str(PROGRAM.parents[2])
     (folder / "train.py").write_text(FENCE.findall(GUIDE.read_text("utf-8"))[0])
     command = [sys.executable, str(PROGRAM), str(folder), HEALTHY, BROKEN, CUT, *STRUCK, str(folder / "train.py")]
     ran = subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True, timeout=150, env=environment)
@@ -100,6 +101,23 @@ def test_ranks_switch_together_to_an_order_with_more_warm_up(ranks: list[dict[st
 
 def test_gradients_stay_exact_while_ranks_switch_by_themselves(ranks: list[dict[str, Any]]) -> None:
     assert max(error for rank in ranks for error in rank["adapts"]["errors"]) < EXACT
+
+
+def test_stages_on_a_card_are_measured_by_its_marks_and_adapt_as_others(ranks: list[dict[str, Any]]) -> None:
+    found = [rank["pretends"] for rank in ranks]
+
+    assert max(error for each in found for error in each["errors"]) < EXACT
+    assert found[0]["delays_s"][2] == max(found[0]["delays_s"]) > 0.04
+    assert all(forward_s >= 0.004 for forward_s in found[0]["forwards_s"])
+    assert found[0]["changes"]
+    assert all(each["changes"] == found[0]["changes"] and each["order"] == found[0]["order"] for each in found)
+
+
+def test_schedules_with_several_stages_on_a_rank_run_on_stock_pytorch(ranks: list[dict[str, Any]]) -> None:
+    found = [rank["chunks"] for rank in ranks]
+
+    assert [*found[0]] == ["interleaved_1f1b", "zbv", "adaptra as interleaved_1f1b", "adaptra as zbv"]
+    assert max(error for each in found for error in each.values()) < EXACT
 
 
 def test_a_backward_that_cannot_be_split_stays_whole_and_within_memory(ranks: list[dict[str, Any]]) -> None:

@@ -140,6 +140,11 @@ class Outcome:
         hours = getattr(self, table).sum(axis=(0, 2))[first : first + 24 * num_days]
         return np.asarray(hours.reshape(num_days, 24).sum(axis=1) / (self.capacity_gpus.sum() * DAY_S))
 
+    def delivered_gpu_h(self) -> Floats:
+        """GPU-hours that were allocated from the beginning to the end of each hour, until the window ends."""
+        hours = self.allocated_gpu_s.sum(axis=(0, 2))[: int(self.to_s // 3600)]
+        return np.asarray(np.cumsum(hours) / 3600.0)
+
     def broken(self, grade: Grade = Grade.GUARANTEED) -> Share:
         """How many periods of a grade ended in an eviction, in the window.
 

@@ -126,6 +126,8 @@ class PlainPass:
         asked = int(job.gpus_per_worker)
         if self.rules.score == rule.BEST_FIT:
             return idle
+        if self.rules.score == rule.SHELTERED:
+            return 100 * (idle + 1) - self.held(node, Kind.HIGH) - (taken if job.kind == Kind.HIGH else 0)
         if self.rules.score in (rule.PACKED, rule.PACKED_BLIND):
             return 100 * (idle + 1) - self.held(node, job.kind) - taken
         artifact = self.rules.score == rule.FRAGMENT_ARTIFACT

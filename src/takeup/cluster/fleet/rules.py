@@ -22,6 +22,7 @@ __all__ = [
     "NOBODY",
     "PACKED",
     "PACKED_BLIND",
+    "SHELTERED",
     "SINCE_START",
     "SMALLEST_FIRST",
     "STOP",
@@ -33,7 +34,7 @@ __all__ = [
 
 BY_ARRIVAL, BY_SIZE = range(2)  # order of a queue; by size: more GPUs per worker first
 STOP, TRY_SMALLER = range(2)  # what happens behind a job that does not fit
-BEST_FIT, PACKED, FRAGMENT, FRAGMENT_ARTIFACT, PACKED_BLIND = range(5)  # which node
+BEST_FIT, PACKED, FRAGMENT, FRAGMENT_ARTIFACT, PACKED_BLIND, SHELTERED = range(6)  # which node
 (
     NOBODY,  # nobody is evicted
     TIGHTEST,  # node with the least room that could be made; whoever started first goes first

@@ -83,8 +83,11 @@ def menu_table(asked: Asked) -> Table:
         (hours, *(value for pair in zip(free, left, strict=True) for value in pair))
         for hours, free, left in zip(asked.hours, asked.free_gpus, asked.left_gpus, strict=True)
     )
+    known = f"the forecast knows {asked.num_hours_known} hours"
+    if not asked.num_hours_known:
+        known = "no hour is over yet: until then demand is taken to move by a quarter of the pool in an hour"
     note = (
         f"free: what demand leaves, times a safety coefficient of {asked.coefficient:.2f} learnt from broken promises; "
-        f"left: not promised yet; the forecast knows {asked.num_hours_known} hours"
+        f"left: not promised yet; {known}"
     )
     return Table(f"What can be promised in {asked.pool}", columns, rows, note)

@@ -13,7 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.cluster.fleet.evidence import Evidence, QuotaSource
-from takeup.cluster.fleet.layout import NUM_WAITING_SPOT, RUNNING_MILLI, Fleet, Jobs, empty_fleet
+from takeup.cluster.fleet.layout import (
+    ALL_GPUS,
+    FREE_GPUS,
+    NUM_WAITING_SPOT,
+    RUNNING_MILLI,
+    Fleet,
+    Jobs,
+    empty_fleet,
+)
 from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.fleet.rules import Rules
 from takeup.cluster.fleet.snapshot import quota_arrays
@@ -136,25 +144,25 @@ class _Life:
         return max(now_s, float(self.spot_submit_s[place] // TICK_S * TICK_S))
 
     def _evidence(self) -> Evidence:
-        now_s, nodes = float(self.clock[0]), self.fleet.nodes
+        now_s, nodes, totals = float(self.clock[0]), self.fleet.nodes, self.fleet.totals
         hour = int(now_s // 3600)
-        waiting = self.fleet.spot_queue[: self.fleet.totals[NUM_WAITING_SPOT]]
+        waiting = self.fleet.spot_queue[: totals[NUM_WAITING_SPOT]]
         kept, broken = int(self.story.ticks[PROMISES_KEPT]), int(self.story.ticks[PROMISES_BROKEN])
         kept_before, broken_before = self.asked
         self.asked = kept, broken
         return Evidence(
             now_s=now_s,
-            capacity_gpus=float(nodes["size"].sum()),
-            idle_gpus=float(nodes["free"].sum()),
+            capacity_gpus=float(totals[ALL_GPUS]),
+            idle_gpus=float(totals[FREE_GPUS]),
             spot_gpus=self._spot_gpus(),
-            guaranteed_gpus=float(self.fleet.totals[RUNNING_MILLI + Grade.GUARANTEED]) / 1000.0,
+            guaranteed_gpus=float(totals[RUNNING_MILLI + Grade.GUARANTEED]) / 1000.0,
             organisations=self.organisations,
             demand_now=self.story.demand[hour],
             hourly_demand=self.story.demand[:hour],
             num_kept=kept - kept_before,
             num_broken=broken - broken_before,
             longest_wait_s=now_s - float(self.fleet.jobs["since_s"][waiting].min()) if len(waiting) else 0.0,
-            idle_nodes=int((nodes["free"] == nodes["size"]).sum()),
+            idle_nodes=int(np.count_nonzero(nodes["free"] == nodes["size"])),
         )
 
 

@@ -1,6 +1,6 @@
 """The laboratory as an experiment: what the simulator predicts, and what real ranks then take, side by side.
 
-How it works. One healthy run says how long operations and messages really take on this machine, and what the host adds
+How it works. Healthy runs say how long operations and messages really take on this machine, and what each runtime adds
 to every operation. Everything else is predicted from that and from the faults, before it is measured. Who plans in the
 real run knows nothing of faults or predictions.
 """
@@ -15,18 +15,20 @@ from takeup.core.progress import progress
 from takeup.core.report import Check, Report
 from takeup.errors import BadInput
 from takeup.training.engines.pytorch.lab import Outcome, Trial, run_trials
+from takeup.training.engines.pytorch.lab.network import has_cables
 from takeup.training.engines.pytorch.lab.trials import Runtime
 from takeup.training.experiment.scenario import TrainingScenario, profile_of
 from takeup.training.experiment.verbs import report_of
-from takeup.training.model import Link, Profile, Schedule, Stage
+from takeup.training.model import Link, Profile, Schedule
 from takeup.training.policies import find_policy
 from takeup.training.report import LabRow, lab_bars, lab_table
-from takeup.training.simulate import simulate
+from takeup.training.simulate import calibrated, simulate, with_faults
 
 __all__ = ["ADAPTIVE", "STOCK_1F1B", "STOCK_ZB", "System", "measure", "try_out"]
 
 GRADIENT_BAR = 1e-6
 FEW = 4  # iterations of what does not change
+NUM_HEALTHY, RARELY = 9, 4  # iterations of the run that is measured, and how often that is
 SLOW_OPERATIONS = 2.0  # the delay of the last link, in operations, if nothing else is slow
 
 
@@ -47,11 +49,13 @@ SYSTEMS = (STOCK_1F1B, STOCK_ZB, ADAPTIVE)
 def try_out(scenario: TrainingScenario, quiet: bool) -> Report:
     """Stock schedules and the adaptive one on the pipeline of the scenario, for real."""
     truth = _slow_somewhere(scenario, profile_of(scenario))
-    with progress("training lab", 1 + len(SYSTEMS), quiet=quiet) as tick:
-        rows = measure([truth], SYSTEMS, scenario.num_iterations, tick)
+    cables = has_cables(scenario.link)
+    with progress("training lab", 2 * len(SYSTEMS), quiet=quiet) as tick:
+        rows = measure([truth], SYSTEMS, scenario.num_iterations, tick, cables=cables)
     worst = max(row.gradient_error for row in rows)
     check = Check.at_most("gradients, largest difference from a single process, relative", worst, GRADIENT_BAR)
-    return report_of(scenario, "Training: the laboratory", lab_table(rows, _words(truth)), lab_bars(rows), check)
+    words = _words(truth) + (", cables between namespaces" if cables else "")
+    return report_of(scenario, "Training: the laboratory", lab_table(rows, words), lab_bars(rows), check)
 
 
 def measure(
@@ -59,18 +63,23 @@ def measure(
     systems: Sequence[System],
     num_iterations: int,
     tick: Callable[[], object] = lambda: None,
+    *,
+    cables: bool = False,
 ) -> list[LabRow]:
-    """A row for every system on every pipeline; the first run is a healthy one, for the predictions."""
+    """A row for every system on every pipeline; before them come healthy runs, one of each runtime.
+
+    With `cables` the service of links is the bandwidth of a network, else messages are held back where they are sent.
+    """
     healthy = replace(truths[0], links=(Link(),) * len(truths[0].links), max_sends=None)
-    order = _order_of(STOCK_ZB, healthy)
-    # A planner that never has a better order, asked seldom, so that the typical iteration is one without a pause.
-    trials = [Trial("healthy", "adaptive", healthy, order, num_iterations=9, every=4, planner="one_f_one_b")]
-    trials += [_trial(system, truth, num_iterations) for truth in truths for system in systems]
-    calibration, *outcomes = run_trials(trials, tick)
-    base = _calibrated(healthy, calibration)
+    runtimes = [ADAPTIVE, *(system for system in systems if system.runtime != "adaptive")]
     pairs = [(truth, system) for truth in truths for system in systems]
+    trials = [_healthy_trial(system, healthy) for system in runtimes]
+    trials += [_trial(system, truth, num_iterations) for truth, system in pairs]
+    outcomes = run_trials([replace(trial, cables=cables) for trial in trials], tick)
+    bases = _bases(healthy, runtimes, outcomes[: len(runtimes)])
     return [
-        _row(system, truth, base, healthy, outcome) for (truth, system), outcome in zip(pairs, outcomes, strict=True)
+        _row(system, truth, with_faults(bases[system.name], healthy, truth), outcome)
+        for (truth, system), outcome in zip(pairs, outcomes[len(runtimes) :], strict=True)
     ]
 
 
@@ -81,6 +90,15 @@ def _trial(system: System, truth: Profile, num_iterations: int) -> Trial:
     return Trial(name, system.runtime, truth, _order_of(system, truth), num_iterations=FEW)
 
 
+def _healthy_trial(system: System, healthy: Profile) -> Trial:
+    """A run for the predictions, long enough that its typical iteration is one in which nothing is measured."""
+    if system.runtime != "adaptive":
+        return replace(_trial(system, healthy, 0), num_iterations=NUM_HEALTHY)
+    order = _order_of(STOCK_ZB, healthy)  # with a planner that never has a better one
+    options = {"num_iterations": NUM_HEALTHY, "every": RARELY, "planner": "one_f_one_b"}
+    return Trial("healthy", "adaptive", healthy, order, **options)  # type: ignore[arg-type]
+
+
 def _order_of(system: System, truth: Profile) -> str:
     return find_policy(system.planner).plan(truth).schedule.to_csv()
 
@@ -88,38 +106,24 @@ def _order_of(system: System, truth: Profile) -> str:
 # Predictions ----------------------------------------------------------------------------------------------------------
 
 
-def _calibrated(healthy: Profile, outcome: Outcome) -> Profile:
-    """The healthy pipeline as it was measured, with an overhead for every operation that explains the iteration."""
-    assert outcome.measured is not None
-    found = replace(healthy, stages=outcome.measured.stages, links=outcome.measured.links)
-    schedule, a_bit_s = Schedule.from_csv(outcome.order), 1e-4
-    plain_s = simulate(schedule, found).iteration_s
-    slope = (simulate(schedule, replace(found, host_s=a_bit_s)).iteration_s - plain_s) / a_bit_s
-    return replace(found, host_s=max(0.0, outcome.settled_s - plain_s) / slope)
+def _bases(healthy: Profile, runtimes: Sequence[System], outcomes: Sequence[Outcome]) -> dict[str, Profile]:
+    """The healthy pipeline as it was measured, with what each runtime adds to it."""
+    measured = outcomes[0].measured
+    assert measured is not None
+    found = replace(healthy, stages=measured.stages, links=measured.links)
+    return {
+        system.name: calibrated(
+            replace(found, max_sends=_max_sends(system, healthy, outcome)),
+            _ran(system, healthy, outcome),
+            outcome.settled_s,
+        )
+        for system, outcome in zip(runtimes, outcomes, strict=True)
+    }
 
 
-def _predicted_s(system: System, truth: Profile, base: Profile, healthy: Profile, outcome: Outcome) -> float:
-    """What the simulator says of the order that was run, from the calibration and the faults."""
-    stages = [
-        _shifted(stage, fine, found)
-        for stage, fine, found in zip(truth.stages, healthy.stages, base.stages, strict=True)
-    ]
-    links = [
-        Link(link.latency_s + found.delay_s, link.service_s)
-        for link, found in zip(truth.links, base.links, strict=True)
-    ]
-    order = outcome.order or _order_of(system, truth)
-    expected = replace(base, stages=tuple(stages), links=tuple(links), max_sends=_max_sends(system, truth, outcome))
-    return simulate(Schedule.from_csv(order), expected).iteration_s
-
-
-def _shifted(stage: Stage, fine: Stage, found: Stage) -> Stage:
-    """What a stage takes that should take `stage`, if one that should take `fine` takes `found`."""
-    times_s = [
-        getattr(stage, name) + max(0.0, getattr(found, name) - getattr(fine, name))
-        for name in ("forward_s", "backward_s", "weight_s")
-    ]
-    return Stage(*times_s)
+def _ran(system: System, truth: Profile, outcome: Outcome) -> Schedule:
+    """The order that was run."""
+    return Schedule.from_csv(outcome.order or _order_of(system, truth))
 
 
 def _max_sends(system: System, truth: Profile, outcome: Outcome) -> int | None:
@@ -130,11 +134,12 @@ def _max_sends(system: System, truth: Profile, outcome: Outcome) -> int | None:
     return None if slow <= set(outcome.delegated) else truth.max_sends
 
 
-def _row(system: System, truth: Profile, base: Profile, healthy: Profile, outcome: Outcome) -> LabRow:
+def _row(system: System, truth: Profile, expected: Profile, outcome: Outcome) -> LabRow:
+    expected = replace(expected, max_sends=_max_sends(system, truth, outcome))
     return LabRow(
         system.name,
         _words(truth),
-        _predicted_s(system, truth, base, healthy, outcome),
+        simulate(_ran(system, truth, outcome), expected).iteration_s,
         outcome.settled_s,
         outcome.gradient_error,
         len(outcome.changed_after),

@@ -46,6 +46,7 @@ class TrainingScenario(Scenario):
     jitter_share: float = Field(0.05, ge=0, le=10)
     num_runs: int = Field(100, ge=1)
     num_iterations: int = Field(8, ge=4, le=10_000)
+    link: Literal["auto", "namespaces", "user-space"] = "user-space"
 
     @field_validator("slow")
     @classmethod

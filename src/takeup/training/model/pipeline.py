@@ -1,7 +1,7 @@
 """A pipeline as it was measured: stages with operation times and memory, links between them, and how they are run.
 
 A stage does three things with every micro-batch: F (forward), B (the gradient of its input) and W (the gradient of its
-weights). Stage i hands activations to stage i + 1 and gets gradients back, over link i, which is full duplex.
+weights). Stage i hands activations to stage i + 1 and gets gradients back, over link i.
 """
 
 from __future__ import annotations
@@ -48,11 +48,16 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A message waits for one of the channels, occupies it for `service_s`, and arrives `latency_s` later."""
+    """A message waits for one of the channels, occupies it for `service_s`, and arrives `latency_s` later.
+
+    Each direction has its own channels, unless the link is `half_duplex`: then both wait for the same, as sends and
+    receives do that share one stream of a device.
+    """
 
     latency_s: float = 0.0
     service_s: float = 0.0
     num_channels: int = 1
+    half_duplex: bool = False
 
     def __post_init__(self) -> None:
         _check_time("latency_s", self.latency_s)

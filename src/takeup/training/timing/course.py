@@ -62,13 +62,14 @@ def _lasts(profile: Profile, factors: Floats | None) -> Ints:
 
 
 def _wires(profile: Profile) -> tuple[Ints, Ints, Ints]:
-    """One wire from every rank to every other that it sends to, however many stages use it."""
+    """One wire from every rank to every other that it sends to, however many stages use it; or one for both ways."""
     numbers: dict[tuple[int, int], int] = {}
     channels: dict[int, int] = {}
     forward: list[int] = []
     backward: list[int] = []
     for link, here, after in zip(profile.links, profile.placement, profile.placement[1:], strict=False):
-        for ends, found in (((here, after), forward), ((after, here), backward)):
+        both = (min(here, after), max(here, after)) if link.half_duplex else None
+        for ends, found in ((both or (here, after), forward), (both or (after, here), backward)):
             wire = NO_WIRE if here == after else numbers.setdefault(ends, len(numbers))
             found.append(wire)
             channels.setdefault(wire, link.num_channels)

@@ -13,7 +13,7 @@ from takeup.training.model import Profile, Schedule, Timeline
 from takeup.training.timing.bounds import least_nanoseconds
 from takeup.training.timing.course import SECOND, course_of
 from takeup.training.timing.fast.generate import Limits, make_order
-from takeup.training.timing.fast.replay import STUCK, replay
+from takeup.training.timing.fast.replay import STUCK, replay, replay_in_turn
 from takeup.training.timing.fast.search import search, smallest_caps
 from takeup.training.timing.fast.traffic import NEVER
 
@@ -36,7 +36,8 @@ def timeline_of(schedule: Schedule, profile: Profile, factors: Floats | None = N
     offsets = np.cumsum([0, *(order.size for order in schedule.codes)]).astype(np.int64)
     starts, ends = np.empty_like(codes), np.empty_like(codes)
     peaks = np.zeros(profile.num_ranks, np.int64)
-    whole = replay(course_of(profile, factors), codes, offsets, starts, ends, peaks)
+    run = replay_in_turn if any(link.half_duplex for link in profile.links) else replay
+    whole = run(course_of(profile, factors), codes, offsets, starts, ends, peaks)
     if whole == STUCK:
         raise BadInput("the orders of the ranks wait for each other, so the schedule never ends; plan it anew")
     return Timeline(

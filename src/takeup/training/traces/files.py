@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 
 
 class _ProfileFile(Scenario):
-    """What a file holds. Lists that are not given are zeros, one channel, and no limit of memory."""
+    """What a file holds. Lists that are not given are zeros, one channel for each way, and no limit of memory."""
 
     domain: Literal["training"] = "training"
     verb: Literal["profile"] = "profile"
@@ -32,6 +32,7 @@ class _ProfileFile(Scenario):
     latency_s: Times = ()
     service_s: Times = ()
     num_channels: Counts = ()
+    half_duplex: tuple[bool, ...] = ()
     placement: Counts = ()
     sizes: Times = ()
     hop_s: float = 0.0
@@ -82,7 +83,7 @@ def _links(held: _ProfileFile, num: int) -> tuple[Link, ...]:
     latencies_s = _list("latency_s", held.latency_s, num, 0.0)
     services_s = _list("service_s", held.service_s, num, 0.0)
     channels = _list("num_channels", held.num_channels, num, 1)
-    return tuple(map(Link, latencies_s, services_s, channels))
+    return tuple(map(Link, latencies_s, services_s, channels, _list("half_duplex", held.half_duplex, num, False)))
 
 
 def _list(name: str, values: tuple[Value, ...], num: int, missing: Value) -> tuple[Value, ...]:
@@ -108,6 +109,7 @@ def save_profile(profile: Profile, path: Path) -> None:
         latency_s=tuple(link.latency_s for link in links),
         service_s=tuple(link.service_s for link in links),
         num_channels=tuple(link.num_channels for link in links),
+        half_duplex=tuple(link.half_duplex for link in links),
         placement=profile.placement,
         sizes=profile.sizes,
         hop_s=profile.hop_s,

@@ -34,7 +34,7 @@ def settings(
 
     `profile`: a file in which the application's graph is kept from run to run; made by the first run. `counters_file`:
     where the counters go at the end, as JSON. `prefetch`: read blocks back from disk before their tasks begin, into
-    memory that nobody needs; for jobs whose tasks wait for something else than the CPU.
+    free memory; for jobs whose tasks wait for something else than the CPU.
     """
     values = {
         "spark.jars": str(jar()),

@@ -2,8 +2,9 @@
 
 A node is chosen by its score, the lowest first. `BEST_FIT` leaves the fewest idle GPUs. `PACKED` does too, then prefers
 nodes that hold more of the same kind, then separates the kinds: spot jobs go where evictions are rare, high-priority
-jobs where spot jobs are evicted anyway; `PACKED_BLIND` does not see evictions. `FRAGMENT` raises the GPUs that a
-typical request cannot use the least.
+jobs where spot jobs are evicted anyway; `PACKED_BLIND` does not see evictions. `SHELTERED` fits best too, then prefers
+nodes with more high-priority GPUs: no request for a whole node can come there, so that spot jobs are left alone, and
+other nodes stay whole or can be emptied. `FRAGMENT` raises the GPUs that a typical request cannot use the least.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from takeup.cluster.fleet.fast.books import available, fullest_fit, rise, sit
 from takeup.cluster.fleet.layout import FREE_GPUS, SHARE_ROOM_MILLI, Fleet
-from takeup.cluster.fleet.rules import BEST_FIT, FRAGMENT_ARTIFACT, PACKED, PACKED_BLIND
+from takeup.cluster.fleet.rules import BEST_FIT, FRAGMENT_ARTIFACT, PACKED, PACKED_BLIND, SHELTERED
 from takeup.core.compiled import inner, kernel
 
 __all__ = ["calm_down", "find_node", "fragmentation", "num_places", "seat_gang"]
@@ -37,6 +38,8 @@ def _score(fleet: Fleet, node: int, job: int, idle: int, rule: int) -> float:
     it, asked = fleet.nodes[node], max(1, fleet.jobs[job].gpus)
     if rule == BEST_FIT:
         return float(idle)
+    if rule == SHELTERED:
+        return float(100.0 * (idle + 1) - it.high_milli // 1000)
     if rule in (PACKED, PACKED_BLIND):
         is_high = fleet.jobs[job].kind == 0
         same = it.high_milli if is_high else it.spot_milli

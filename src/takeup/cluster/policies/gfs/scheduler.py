@@ -3,10 +3,12 @@
 Duan et al., ASPLOS 2026, the preemptive task scheduler. `GFS_PUBLISHED` is the scheduler as printed: victims on the
 tightest nodes, spot jobs only inside the quota. `GFS` goes further. Spot jobs beyond the quota run on idle GPUs
 without a promise, so that a cautious forecast leaves nothing idle; they are evicted first. Victims are looked
-for on all nodes and in all combinations. Whoever was evicted may run again at once where it fits, so that nobody waits
-beside idle GPUs, but costs more each time; whoever waits for long goes first.
-`GFS_NOTICE` asks victims to save their work before they leave. `GFS_ARTIFACT` is the released code, for comparison:
-blind to where evictions happened, work lost since the start and not since the last checkpoint, and one worker of a gang
+for on all nodes and in all combinations. Spot jobs hide beside high-priority ones, where no request for a whole node
+comes. Whoever was evicted may run again at once where it fits, so that nobody waits beside idle GPUs, but costs more
+each time; whoever waits for long goes first.
+
+`GFS_NOTICE` asks victims to save their work before they leave. `GFS_PROMISED` runs no spot job beyond the quota, as the
+printed one does. `GFS_ARTIFACT` is the released code, for comparison: blind to where evictions happened, work lost since the start and not since the last checkpoint, and one worker of a gang
 counted against the quota (its quota never learns from evictions either). Gangs stay whole here; there they did not.
 """
 
@@ -18,6 +20,7 @@ from takeup.cluster.fleet.rules import (
     CHEAPEST,
     PACKED,
     PACKED_BLIND,
+    SHELTERED,
     SINCE_START,
     TIGHTEST,
     TRY_SMALLER,
@@ -29,6 +32,7 @@ __all__ = [
     "GFS",
     "GFS_ARTIFACT",
     "GFS_NOTICE",
+    "GFS_PROMISED",
     "GFS_PUBLISHED",
     "GFS_PUBLISHED_SIMPLE_PLACE",
     "GFS_PUBLISHED_SIMPLE_PREEMPT",
@@ -49,6 +53,7 @@ GFS_ARTIFACT = GFS_PUBLISHED._replace(score=PACKED_BLIND, victims=SINCE_START, c
 GFS_PUBLISHED_SIMPLE_PLACE = GFS_PUBLISHED._replace(score=BEST_FIT)
 GFS_PUBLISHED_SIMPLE_PREEMPT = GFS_PUBLISHED._replace(victims=TIGHTEST)
 GFS = GFS_PUBLISHED._replace(
+    score=SHELTERED,
     victims=CHEAPEST,
     opportunistic=True,
     max_evictions=3,
@@ -58,5 +63,6 @@ GFS = GFS_PUBLISHED._replace(
     fragment_price_gpu_s=600.0,
 )
 GFS_NOTICE = GFS._replace(notice_s=60.0)
+GFS_PROMISED = GFS._replace(opportunistic=False)
 GFS_SIMPLE_PLACE = GFS._replace(score=BEST_FIT)
 GFS_SIMPLE_PREEMPT = GFS._replace(victims=TIGHTEST)

@@ -4,7 +4,7 @@
     adapter.py: the runtime of PyTorch            exchange.py: all measurements become one profile of integers
          │ operations      │ messages                  │
     stopwatch.py      arrivals.py     --------->  control.py: plan, and decide whether to switch
-                           │                           │ schedule, slow links
+    device.py              │                           │ schedule, slow links
        paths.py, way.py, delegate.py              adaptive.py: AdaptiveSchedule, which users call
        how messages travel
 
@@ -15,9 +15,10 @@ Public names are loaded on first use; they need the package `torch`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from takeup.core.lazy import lazy_names
+from takeup.errors import MissingEngine
 
 if TYPE_CHECKING:
     from takeup.training.engines.pytorch.adaptive import AdaptiveSchedule
@@ -26,4 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["AdaptiveSchedule", "Change"]
 
 _HOMES = {"adaptive": ("AdaptiveSchedule",), "control": ("Change",)}
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+_get, __dir__ = lazy_names(__name__, _HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return _get(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        raise MissingEngine("the engine pytorch needs the package 'torch'; run pip install 'takeup[torch]'") from error

@@ -6,15 +6,16 @@ iterations changes the schedule of a running job, if all ranks do it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from takeup.errors import BadInput, MissingEngine
 from takeup.training.engines.pytorch.arrivals import Arrivals
-from takeup.training.engines.pytorch.paths import Paths
-from takeup.training.engines.pytorch.stopwatch import Stopwatch
+from takeup.training.engines.pytorch.device import new_mark
+from takeup.training.engines.pytorch.paths import Carrier, Paths
+from takeup.training.engines.pytorch.stopwatch import Watch
 from takeup.training.model import Kind, Schedule
 
 NEEDED = "a PyTorch whose pipeline runtime this engine knows, such as 2.13"
@@ -27,14 +28,15 @@ try:
 except ImportError as error:
     raise MissingEngine(f"the engine pytorch needs {NEEDED}; {INSTALL}") from error
 
-__all__ = ["Runtime", "actions_of", "check_version", "ranks_of", "receive_first"]
+__all__ = ["Runtime", "actions_of", "carrier_of", "check_version", "ranks_of", "receive_first"]
 
 INNER_NAMES = ("_maybe_compute_loss", "_prepare_schedule_with_comms", "_step_microbatches")
+INNER_RECEIVES = ("fwd_recv_ops", "bwd_recv_ops")
 
 
-def check_version(runtime: type = _PipelineScheduleRuntime) -> None:
-    """Refuse a PyTorch that lacks something we stand on."""
-    missing = [name for name in INNER_NAMES if not hasattr(runtime, name)]
+def check_version(runtime: object = _PipelineScheduleRuntime, names: Sequence[str] = INNER_NAMES) -> None:
+    """Refuse a PyTorch whose runtime, the class or one that was made, lacks something we stand on."""
+    missing = [name for name in names if not hasattr(runtime, name)]
     if missing:
         raise MissingEngine(
             f"torch {torch.__version__} has no {', '.join(missing)} in its pipeline runtime; "
@@ -43,25 +45,35 @@ def check_version(runtime: type = _PipelineScheduleRuntime) -> None:
 
 
 check_version()
-RECEIVES = (_ComputationType.RECV_F, _ComputationType.RECV_B)
+# By way of text, which stays the same from version to version.
+KINDS = {kind: _Action.from_str(f"0{kind.letter}0").computation_type for kind in Kind}
+DIRECTIONS = {_ComputationType.RECV_F: 0, _ComputationType.RECV_B: 1}  # of what is received
 
 
 def actions_of(schedule: Schedule) -> dict[int, list[_Action | None]]:
     """The orders of all ranks as PyTorch writes them."""
     return {
-        rank: [_Action(op.stage, _ComputationType(op.kind.letter), op.microbatch) for op in schedule.ops(rank)]
+        rank: [_Action(op.stage, KINDS[op.kind], op.microbatch) for op in schedule.ops(rank)]
         for rank in range(len(schedule.codes))
     }
 
 
-def receive_first(actions: list[_Action]) -> None:
-    """Post all receives when an iteration begins: each has a buffer of its own, and none is noticed late."""
-    actions.sort(key=lambda action: action.computation_type not in RECEIVES)
+def receive_first(actions: Sequence[_Action], early: Collection[int] = (0, 1)) -> list[_Action]:
+    """Post receives of these directions when an iteration begins: each has its own buffer, and none is noticed late."""
+    return sorted(actions, key=lambda action: DIRECTIONS.get(action.computation_type) not in early)
 
 
 def ranks_of(stage: Any) -> list[int]:
     """The ranks of all stages, as the whole job counts them."""
     return [*dist.get_process_group_ranks(stage.group)]
+
+
+def carrier_of(stage: Any) -> Carrier:
+    """What carries ordinary messages between stages on such a device."""
+    if stage.device.type == "cpu":
+        return "gloo"
+    group: Any = stage.group or dist.group.WORLD
+    return "nccl" if group._get_backend(stage.device).name() == "nccl" else "delegates"
 
 
 def _activation_words(stage: int) -> str:
@@ -77,18 +89,27 @@ def _gradient_words(stage: int) -> str:
 class Runtime(_PipelineScheduleRuntime):
     """The runtime of PyTorch for one stage on each rank, with a stopwatch, and a schedule that can be changed."""
 
-    def __init__(self, stage: Any, num_microbatches: int, watch: Stopwatch, timeout: timedelta, **options: Any) -> None:
+    def __init__(self, stage: Any, num_microbatches: int, watch: Watch, timeout: timedelta, **options: Any) -> None:
         super().__init__([stage], num_microbatches, **options)  # type: ignore[no-untyped-call]
+        check_version(self, INNER_RECEIVES)
         self._watch = watch
-        number = stage.stage_index
-        self.fwd_recv_ops = Arrivals(partial(watch.note_arrival, 0), _activation_words(number), timeout)
-        self.bwd_recv_ops = Arrivals(partial(watch.note_arrival, 1), _gradient_words(number), timeout)
-        self._paths = Paths(stage, ranks_of(stage), (self.fwd_recv_ops, self.bwd_recv_ops), timeout)
+        self._lowered: list[_Action] = []
+        carrier, number = carrier_of(stage), stage.stage_index
+        # What is received for an accelerator is copied there by the thread that waits for it, as soon as it has come.
+        eager = (lambda: watch.is_on) if carrier == "gloo" else (lambda: True)
+        marks = [_Marks(watch, stage.device), _Marks(watch, stage.device)]
+        words = (_activation_words(number), _gradient_words(number))
+        self.fwd_recv_ops, self.bwd_recv_ops = (
+            Arrivals(partial(watch.note_arrival, direction), words[direction], timeout, eager, marks[direction])
+            for direction in range(2)
+        )
+        self._paths = Paths(stage, ranks_of(stage), (self.fwd_recv_ops, self.bwd_recv_ops), timeout, carrier)
         _time_stage(stage, watch)
 
     def delegate(self, links: Collection[int]) -> None:
         """From the next iteration on these links have delegates; both of their ranks must do so."""
         self._paths.use(links)
+        self._arrange()
 
     @property
     def failed(self) -> frozenset[int]:
@@ -104,8 +125,13 @@ class Runtime(_PipelineScheduleRuntime):
                 f"micro-batches; this pipeline has one stage on each of {expected[0][-1] + 1} ranks and {expected[1]}"
             )
         self._prepare_schedule_with_comms(actions_of(schedule), format="compute_only")
-        for actions in self.pipeline_order_with_comms.values():
-            receive_first(actions)
+        self._lowered = self.pipeline_order_with_comms[self.rank]
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Put receives where they may be."""
+        early = [direction for direction in range(2) if self._paths.may_receive_early(direction)]
+        self.pipeline_order_with_comms[self.rank] = receive_first(self._lowered, early)
 
     def _step_microbatches(self, *arguments: Any, **named: Any) -> Any:
         self._paths.begin()
@@ -119,7 +145,27 @@ class Runtime(_PipelineScheduleRuntime):
             self._watch.prolong_forward(compute)
 
 
-def _time_stage(stage: Any, watch: Stopwatch) -> None:
+class _Marks:
+    """When receives on streams of the device come: a stream of its own waits for them, and is marked behind each."""
+
+    def __init__(self, watch: Watch, device: torch.device) -> None:
+        self._watch = watch
+        self._device = device
+        self._stream: Any = None
+
+    def __call__(self, works: Sequence[Any]) -> Any:
+        """The mark behind these receives, if this iteration is measured."""
+        if not self._watch.is_on:
+            return None
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._stream):
+            for work in works:
+                work.wait()
+            return new_mark()
+
+
+def _time_stage(stage: Any, watch: Watch) -> None:
     """Let the stage tell the stopwatch of everything it computes."""
     forward, backward, weight = stage.forward_one_chunk, stage.backward_one_chunk, stage.backward_weight_one_chunk
 
@@ -132,7 +178,7 @@ def _time_stage(stage: Any, watch: Stopwatch) -> None:
     stage.backward_weight_one_chunk = _timed(watch, Kind.WEIGHT_GRADIENT, weight)
 
 
-def _timed(watch: Stopwatch, kind: Kind, compute: Callable[..., Any]) -> Callable[..., Any]:
+def _timed(watch: Watch, kind: Kind, compute: Callable[..., Any]) -> Callable[..., Any]:
     def timed(chunk: int, *arguments: Any, **named: Any) -> Any:
         return watch.timed(kind, chunk, partial(compute, chunk, *arguments, **named))
 

@@ -1,7 +1,7 @@
 """A pipeline schedule that is used like those of PyTorch, and changes when links become slow.
 
-How it works. Every iteration is measured. Every few iterations the ranks agree on one profile, each plans for it, and
-if the plan promises enough, all switch before the next iteration. The gradients are the same under every schedule.
+How it works. Every few iterations one is measured, the ranks agree on one profile, each plans for it, and if the plan
+promises enough, all switch before the next iteration. The gradients are the same under every schedule.
 Links that are slow get delegates. A rank that is silent for too long ends the job: nobody waits for ever.
 """
 
@@ -18,8 +18,9 @@ from takeup.training.contract import Planner
 from takeup.training.engines.pytorch.adapter import Runtime, ranks_of
 from takeup.training.engines.pytorch.control import Change, Control
 from takeup.training.engines.pytorch.delegate import private_group
+from takeup.training.engines.pytorch.device import DeviceStopwatch
 from takeup.training.engines.pytorch.exchange import Exchange, Links
-from takeup.training.engines.pytorch.stopwatch import Stopwatch
+from takeup.training.engines.pytorch.stopwatch import Stopwatch, Watch
 from takeup.training.model import Plan, Profile, Schedule, Stage
 
 __all__ = ["AdaptiveSchedule"]
@@ -29,7 +30,7 @@ LONGEST_S = 1e6
 
 
 class AdaptiveSchedule:
-    """One stage of a pipeline, on each rank of a Gloo group; `step` is called as with the schedules of PyTorch.
+    """One stage of a pipeline, on each rank of a Gloo or NCCL group; `step` is called as with the schedules of PyTorch.
 
     Every `every` iterations `planner` is asked anew, and `rule` says what a change must promise. At most `max_live`
     micro-batches are held between their forward and their weight gradient. `split=False` is for modules whose backward
@@ -58,7 +59,7 @@ class AdaptiveSchedule:
         chosen = _find(planner)
         _check_plan(chosen.plan(blank), blank)  # and what is compiled on first use is, before others wait for this rank
         self._every = every
-        self._watch = Stopwatch(n_microbatches)
+        self._watch = _watch_of(stage, n_microbatches)
         timeout = timedelta(seconds=timeout_s)
         self._runtime = Runtime(stage, n_microbatches, self._watch, timeout, loss_fn=loss_fn, **options)
         self._runtime.use(start)
@@ -103,10 +104,10 @@ class AdaptiveSchedule:
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """One iteration, as `step` of PyTorch's schedules; afterwards, if it is time, ranks agree on how to go on."""
-        self._watch.clear()
+        self._watch.begin(measure=self._is_due(self.num_steps + 1 + self._watch.lag))
         output = self._runtime.step(*args, **kwargs)
         self.num_steps += 1
-        if self.num_steps > 1 and self.num_steps % self._every == 0:  # the first one also connects ranks
+        if self._is_due(self.num_steps):
             self._adapt()
         return output
 
@@ -114,6 +115,10 @@ class AdaptiveSchedule:
         """Follow this schedule from the next iteration on; call it on all ranks before the same iteration."""
         self._runtime.use(schedule)
         self._control.adopt(schedule)
+
+    def _is_due(self, step: int) -> bool:
+        """Whether ranks agree after this step; the first one also connects ranks, so it says nothing of them."""
+        return step > 1 + self._watch.lag and step % self._every == 0
 
     def _adapt(self) -> None:
         shared = self._exchange.agree(self.version, self._watch.measured())
@@ -129,6 +134,11 @@ class AdaptiveSchedule:
         start = time.perf_counter()
         self._runtime.use(self.schedule)
         self.swaps_s.append(time.perf_counter() - start)
+
+
+def _watch_of(stage: Any, num_microbatches: int) -> Watch:
+    """The clock of the host, or that of the accelerator, where calls return before their work is done."""
+    return Stopwatch(num_microbatches) if stage.device.type == "cpu" else DeviceStopwatch(num_microbatches)
 
 
 def _find(planner: str | Planner) -> Planner:
@@ -156,10 +166,10 @@ def _check(stage: Any, every: int, timeout_s: float) -> None:
         raise BadInput(f"timeout_s is {timeout_s:g}; give seconds above 0 and below {LONGEST_S:g}")
     if every < 1:
         raise BadInput(f"every is {every}; give the number of iterations from one plan to the next, at least 1")
-    if stage.device.type != "cpu":
+    if stage.device.type not in {"cpu", "cuda"}:
         raise BadInput(
-            f"the stage is on {stage.device}, where operations end later than calls return, so they cannot be measured "
-            "by the clock of the host; use a stage on the CPU, or plan ahead and load the schedule with `plan --csv`"
+            f"the stage is on {stage.device}, and operations are timed on the CPU and on CUDA only; use one of these, "
+            "or plan ahead and load the schedule with `plan --csv`"
         )
     if stage.group_size != stage.num_stages:
         raise BadInput(

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from takeup.errors import TakeupError
 from takeup.training.engines.pytorch.arrivals import Waitable, first_words, wait_for
+from takeup.training.engines.pytorch.device import new_mark
 from takeup.training.engines.pytorch.worker import Worker
 
 __all__ = ["Incoming", "Outgoing", "private_group"]
@@ -81,15 +82,15 @@ class Incoming:
         self._group = group
         self._peer = peer
         self._streams = _Streams()
-        self._asked: tuple[torch.Tensor, Any] | None = None
+        self._asked: list[tuple[torch.Tensor, Any]] = []  # kept while they are sent
 
     def receive(self, tensors: Sequence[torch.Tensor]) -> list[Waitable]:
         """Begin to receive into these tensors."""
         return [self._begin(tensor) for tensor in tensors]
 
     def ask(self, request: torch.Tensor) -> None:
-        """Tell the peer what is missing, two numbers."""
-        self._asked = request, dist.isend(request, group=self._group, group_dst=self._peer)  # kept while it is sent
+        """Tell the peer what is missing, two numbers; also when PyTorch does not know the group any more."""
+        self._asked.append((request, self._group.send([request], self._peer, 0)))
 
     def _begin(self, tensor: torch.Tensor) -> Waitable:
         host = self._streams.room_for(tensor)
@@ -117,11 +118,12 @@ class _Streams:
 
     def to_host(self, tensor: torch.Tensor) -> _Staged:
         """A copy in pinned memory, begun behind what computes the tensor, and not waited for."""
-        if not tensor.is_cuda:
+        host = self.room_for(tensor)
+        if host is tensor:
             return _Staged(tensor)
-        host, stream = self.room_for(tensor), self._of(tensor)
+        stream = self._of(tensor)
         stream.wait_stream(torch.cuda.current_stream(tensor.device))
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), torch.no_grad():  # messages are no part of what is differentiated
             host.copy_(tensor, non_blocking=True)
         tensor.record_stream(stream)
         return _Staged(host, stream.record_event())
@@ -130,9 +132,9 @@ class _Streams:
         """Begin to copy back once the tensor is `free`; the event says when it is done."""
         stream = self._of(tensor)
         stream.wait_event(free)
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), torch.no_grad():
             tensor.copy_(host, non_blocking=True)
-        return stream.record_event()
+            return new_mark()
 
     def room_for(self, tensor: torch.Tensor) -> torch.Tensor:
         """Where the host keeps the tensor: pinned memory, or the tensor itself if it is there already."""
@@ -156,6 +158,11 @@ class _Landing:
         """Return when it is on the host, with the copy begun."""
         self._work.wait(timeout)
         self._copied = self._streams.to_device(self._host, self._tensor, self._free)
+
+    @property
+    def mark(self) -> Any:
+        """The end of the copy on the clock of the device."""
+        return self._copied
 
     def land(self) -> None:
         """What is computed from now on waits for the copy."""

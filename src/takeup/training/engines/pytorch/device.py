@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from takeup.training.engines.pytorch.stopwatch import row_of
 from takeup.training.model import Kind
@@ -33,11 +34,9 @@ class Mark(Protocol):
 
 
 def new_mark() -> Any:
-    """An event behind all that the current stream was given so far; also tells when it happens."""
-    import torch  # noqa: PLC0415  tests use marks of their own
-
+    """An event behind all that the current stream was given so far, which will tell when it happened."""
     mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    mark.record()  # type: ignore[no-untyped-call]
+    mark.record()
     return mark
 
 
@@ -60,6 +59,7 @@ class _Iteration:
 
     def at(self, mark: Mark) -> int:
         """Nanoseconds from the start of the iteration; the mark was made long ago."""
+        self.base.synchronize()
         mark.synchronize()
         return round(self.base.elapsed_time(mark) * NANOSECONDS)
 

@@ -1,175 +1,141 @@
 """Where the time of every rank goes: its own work, waiting for others, and messages on their way.
 
-How it works: of those who take part in a call, the last to come does not wait, so the shortest duration is the transfer
-and what others take longer is waiting. A rank that is not waiting is working: the time before it begins a call is its
-own, the time before a call ends was spent on that call. Calls may overlap. All are durations on one clock.
+How it works: a rank that is not waiting is working. The time before it begins a call is its own; the time before a call
+ends was spent on that call, unless the rank works on meanwhile. It does so if the time from the beginning of the call
+to that of the next varies less than the time from its end to that of the next: what varies less is the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from takeup.training.model.calls import CallLog, Operation
-from takeup.training.policies.stragglers.iterations import anchored
+from takeup.training.policies.stragglers.matched import Anchor, Calls, tokens_of
 
-__all__ = ["Account", "Calls", "account_of", "anchor_of", "tokens_of"]
+__all__ = ["Account", "Timeline", "worked_through"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-Anchor = tuple[int, int, int, int]
-SECOND = 1e9  # nanoseconds
-NOBODY = -1
+Pair = tuple[tuple[int, int], tuple[int, int]]  # operation and bytes of a call and of the next
+FEW = 4  # instances from which a spread is taken
+CLEARLY = 0.85
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Account:
+    """What iterations of a rank consist of; one value for each, in seconds. `numbers` are those of their first call."""
+
+    numbers: Ints
+    iterations_s: Floats
+    owns_s: Floats
+    waits_s: Floats
+    transfers_s: Floats
+
+    @property
+    def iteration_s(self) -> float:
+        """The median."""
+        return float(np.median(self.iterations_s))
+
+    @property
+    def own_s(self) -> float:
+        """The median."""
+        return float(np.median(self.owns_s))
 
 
 @dataclass(frozen=True)
-class Calls:
-    """The calls of all ranks as columns, in the order of the logs.
+class Timeline:
+    """Beginnings and ends of the calls of one rank, in the order of time."""
 
-    Calls with the same `instance` are one and the same of different ranks. Those with the same `kind` move as much
-    between the same ranks: its columns are group, sender, receiver (or nobody), operation, bytes.
-    """
-
-    logs: tuple[CallLog, ...]
-    rows: npt.NDArray[np.void]
-    place: Ints  # of the log in `logs`
-    instance: Ints
-    kind: Ints
-    kinds: Ints
-
-    @classmethod
-    def of(cls, logs: Sequence[CallLog]) -> Calls:
-        """Match the calls of these logs, one of each rank."""
-        rows = np.concatenate([log.calls for log in logs])
-        place = np.repeat(np.arange(len(logs)), [len(log.calls) for log in logs])
-        sender, receiver = _ends(rows, np.array([log.rank for log in logs])[place])
-        _, instance = np.unique(_columns(rows["group"], sender, receiver, rows["number"]), axis=0, return_inverse=True)
-        operation = np.where(sender == NOBODY, rows["operation"], Operation.SEND)
-        columns = _columns(rows["group"], sender, receiver, operation, rows["size_bytes"])
-        kinds, kind = np.unique(columns, axis=0, return_inverse=True)
-        return cls(tuple(logs), rows, place, instance.reshape(-1), kind.reshape(-1), kinds)
+    calls: Calls
+    place: int
 
     @cached_property
-    def has_ended(self) -> Flags:
-        """Whether the end of the call was seen."""
-        ended: Flags = (self.rows["ended_ns"] > 0) & (self.rows["ended_ns"] >= self.rows["began_ns"])
-        return ended
+    def _rows(self) -> Ints:
+        return np.flatnonzero(self.calls.place == self.place)
 
     @cached_property
-    def lasts_s(self) -> Floats:
-        """How long calls took, NaN if not known."""
-        lasts: Floats = np.where(self.has_ended, (self.rows["ended_ns"] - self.rows["began_ns"]) / SECOND, np.nan)
-        return lasts
+    def _order(self) -> tuple[Ints, Ints]:
+        """Row and moment of every event; rows of ends are counted from the negative end, beginning with -1."""
+        ended = self._rows[self.calls.has_ended[self._rows]]
+        rows = np.concatenate([-1 - ended, self._rows])
+        moments = np.concatenate([self.calls.rows["ended_ns"][ended], self.calls.rows["began_ns"][self._rows]])
+        order = np.argsort(moments, kind="stable")  # ends before what begins at the same time
+        return rows[order], moments[order]
 
     @cached_property
-    def transfer_s(self) -> Floats:
-        """By instance: the shortest duration, NaN if one is missing that could have been seen."""
-        shortest = np.full(self.num_instances, np.inf)
-        np.fmin.at(shortest, self.instance, self.lasts_s)
-        num_seen = np.bincount(self.instance, self.has_ended, self.num_instances)
-        wanted, size = self._expected
-        alone = (num_seen < 2) & (size > 1)
-        known: Floats = np.where((num_seen < wanted) | alone, np.nan, shortest)
-        return known
-
-    @property
-    def num_instances(self) -> int:
-        """How many different calls there are."""
-        return int(self.instance.max(initial=-1)) + 1
+    def _is_end(self) -> Flags:
+        return self._order[0] < 0
 
     @cached_property
-    def instance_kind(self) -> Ints:
-        """By instance."""
-        kinds = np.zeros(self.num_instances, np.int64)
-        kinds[self.instance] = self.kind
-        return kinds
+    def _gaps_s(self) -> Floats:
+        """From the event before."""
+        moments = self._order[1]
+        return np.diff(moments, prepend=moments[:1]) / 1e9
 
     @cached_property
-    def members(self) -> tuple[tuple[int, ...], ...]:
-        """By kind: the ranks that take part, in the order of their group."""
-        groups = {group: ranks for log in self.logs for group, ranks in log.groups.items()}
-        return tuple(
-            (sender, receiver) if sender != NOBODY else groups[group]
-            for group, sender, receiver in self.kinds[:, :3].tolist()
-        )
+    def _before_own(self) -> Flags:
+        """Ends after which the next thing is that the rank begins a call."""
+        flags: Flags = self._is_end & ~np.append(self._is_end[1:], True)
+        return flags
 
-    @property
-    def _expected(self) -> tuple[Ints, Ints]:
-        """By instance: how many logs should have it, and how many ranks take part."""
-        present = {log.rank for log in self.logs}
-        seen = np.array([sum(rank in present for rank in ranks) for ranks in self.members], np.int64)
-        size = np.array([len(ranks) for ranks in self.members], np.int64)
-        return seen[self.instance_kind], size[self.instance_kind]
+    @cached_property
+    def _pairs(self) -> list[Pair]:
+        """By event: what is asked for and how much, here and by the next event."""
+        rows, _ = self._order
+        calls = self.calls.rows[np.where(rows < 0, -1 - rows, rows)]
+        sorts = list(zip(calls["operation"].tolist(), calls["size_bytes"].tolist(), strict=True))
+        return list(zip(sorts, [*sorts[1:], *sorts[-1:]], strict=True))
 
+    def spreads(self) -> dict[Pair, tuple[float, float]]:
+        """By sorts of a call and the next: spreads of the time until that begins, with the call and from its end."""
+        places = defaultdict(list)
+        for place in np.flatnonzero(self._before_own).tolist():
+            places[self._pairs[place]].append(place)
+        chosen = {pair: np.array(each) for pair, each in places.items() if len(each) >= FEW}
+        return {
+            pair: (_spread(self._gaps_s[each] + self._gaps_s[each + 1]), _spread(self._gaps_s[each + 1]))
+            for pair, each in chosen.items()
+        }
 
-def _ends(rows: npt.NDArray[np.void], rank: Ints) -> tuple[Ints, Ints]:
-    """Who sends and who receives, where it is a message."""
-    sends, receives = (rows["operation"] == each for each in (Operation.SEND, Operation.RECEIVE))
-    sender = np.where(sends, rank, np.where(receives, rows["peer"], NOBODY))
-    receiver = np.where(receives, rank, np.where(sends, rows["peer"], NOBODY))
-    return sender, receiver
+    def account(self, anchor: Anchor, worked_through: frozenset[Pair]) -> Account | None:
+        """What iterations consist of; none if there is no whole one."""
+        rows = self.calls.rows[self._rows]
+        marks = np.sort(rows[(tokens_of(rows) == anchor).all(axis=1)], order="began_ns")
+        if len(marks) < 2:
+            return None
+        cuts = marks["began_ns"]
+        return Account(marks["number"][:-1], np.diff(cuts) / 1e9, *self._parts_s(cuts, worked_through))
 
-
-def _columns(*columns: npt.NDArray[np.int64]) -> Ints:
-    return np.stack([column.astype(np.int64) for column in columns], axis=1)
-
-
-# Iterations -----------------------------------------------------------------------------------------------------------
-
-
-def tokens_of(rows: npt.NDArray[np.void]) -> Ints:
-    """Operation, bytes, group and peer of every call: calls that are the same in this are of one sort."""
-    return _columns(rows["operation"], rows["size_bytes"], rows["group"], rows["peer"])
-
-
-def anchor_of(rows: npt.NDArray[np.void]) -> Anchor | None:
-    """The call that marks iterations of a rank; a collective one if there are any, as messages come more often."""
-    collective = rows["peer"] == NOBODY
-    columns = tokens_of(rows[collective] if collective.any() else rows)
-    if not len(columns):
-        return None
-    sorts, numbers = np.unique(columns, axis=0, return_inverse=True)
-    clock = anchored(numbers.reshape(-1))
-    return None if clock is None else (*map(int, sorts[clock.token]),)  # type: ignore[return-value]
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """What an iteration of a rank consists of: medians, in seconds."""
-
-    iteration_s: float
-    own_s: float
-    wait_s: float
-    transfer_s: float
-    num_iterations: int
+    def _parts_s(self, cuts: Ints, worked_through: frozenset[Pair]) -> Floats:
+        """Own work, waiting and transfer, by iteration."""
+        events, moments = self._order
+        through = np.array([pair in worked_through for pair in self._pairs])
+        is_own = ~self._is_end | (self._before_own & through)
+        of_end_s = np.nan_to_num(self.calls.transfer_s[self.calls.instance[np.where(events < 0, -1 - events, 0)]])
+        moved_s = np.where(is_own, 0.0, np.minimum(self._gaps_s, of_end_s))
+        own_s = np.where(is_own, self._gaps_s, 0.0)
+        iteration = np.searchsorted(cuts, moments, side="left") - 1
+        inside = (iteration >= 0) & (iteration < len(cuts) - 1)
+        parts_s = (own_s, self._gaps_s - own_s - moved_s, moved_s)
+        return np.array([np.bincount(iteration[inside], part[inside], len(cuts) - 1) for part in parts_s])
 
 
-def account_of(calls: Calls, place: int, anchor: Anchor) -> Account | None:
-    """The account of one log; none if it holds no whole iteration."""
-    chosen = calls.place == place
-    rows = calls.rows[chosen]
-    cuts = np.sort(rows["began_ns"][(tokens_of(rows) == anchor).all(axis=1)])
-    if len(cuts) < 2:
-        return None
-    parts = _parts(rows, calls.has_ended[chosen], calls.transfer_s[calls.instance[chosen]], cuts)
-    return Account(float(np.median(np.diff(cuts))) / SECOND, *np.median(parts, axis=1).tolist(), len(cuts) - 1)
+def _spread(values: Floats) -> float:
+    """The standard deviation, from the middle half."""
+    return float(np.subtract(*np.quantile(values, (0.75, 0.25)))) / 1.35
 
 
-def _parts(rows: npt.NDArray[np.void], has_ended: Flags, transfer_s: Floats, cuts: Ints) -> Floats:
-    """Own work, waiting and transfer, by iteration."""
-    moments = np.concatenate([rows["ended_ns"][has_ended], rows["began_ns"]])
-    is_end = np.repeat([True, False], [int(has_ended.sum()), len(rows)])
-    most_s = np.concatenate([np.nan_to_num(transfer_s[has_ended]), np.zeros(len(rows))])
-    order = np.argsort(moments, kind="stable")
-    gap_s = np.diff(moments[order], prepend=moments[order[0]]) / SECOND
-    own_s = np.where(is_end[order], 0.0, gap_s)
-    moved_s = np.minimum(gap_s - own_s, most_s[order])
-    iteration = np.searchsorted(cuts, moments[order], side="left") - 1
-    inside = (iteration >= 0) & (iteration < len(cuts) - 1)
-    parts_s = (own_s, gap_s - own_s - moved_s, moved_s)
-    return np.array([np.bincount(iteration[inside], part[inside], len(cuts) - 1) for part in parts_s])
+def worked_through(timelines: Iterable[Timeline]) -> frozenset[Pair]:
+    """Sorts of calls, each with that of the next, between which ranks work all the time; judged over all ranks."""
+    sums: dict[Pair, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for timeline in timelines:
+        for pair, (whole, after) in timeline.spreads().items():
+            sums[pair][0] += whole
+            sums[pair][1] += after
+    return frozenset(pair for pair, (whole, after) in sums.items() if whole < CLEARLY * after)

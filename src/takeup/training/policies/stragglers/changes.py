@@ -29,13 +29,16 @@ class Sensitivity:
     """What counts as a change; the defaults suit iterations of any length."""
 
     least_ratio: float = 1.1
-    least_points: int = 4
+    least_points: int = 5
     least_share: float = 0.5
     noise_widths: float = 5.0
     num_settling: int = 12
+    num_level: int = 48
     hazard: float = 1 / 250
     creep_drift: float = 0.04
     creep_limit: float = 0.6
+    few_share: float = 0.2
+    agreement: float = 0.5
 
     def __post_init__(self) -> None:
         if not self.least_ratio > 1:
@@ -51,9 +54,12 @@ class Sensitivity:
             self.least_share,
             self.noise_widths,
             self.num_settling,
+            self.num_level,
             self.hazard,
             self.creep_drift,
             self.creep_limit,
+            self.few_share,
+            self.agreement,
         )
 
 
@@ -94,6 +100,10 @@ class Detector:
         for part in np.array_split(np.log(times_s), max(1, math.ceil(len(times_s) / MOST_CHANGES))):
             changes += self._see(part)
         return changes
+
+    def see_one(self, time_s: float) -> list[Change]:
+        """The same for one iteration."""
+        return self.see(np.array([time_s]))
 
     def _see(self, logs: Floats) -> list[Change]:
         counters, levels = np.zeros((2, MOST_CHANGES), np.int64), np.zeros((2, MOST_CHANGES))

@@ -1,61 +1,119 @@
-"""Numba kernel: run a given order. A rank does its next operation as soon as its input has arrived.
+"""Numba kernels: run a given order. A rank does its next operation as soon as its input has arrived.
 
 No clock is needed: a message's arrival follows from what its sender did before, so ranks are advanced in turn, each as
-far as its inputs are known. When none can advance, the orders wait for each other.
+far as its inputs are known. When none can advance, the orders wait for each other. Only where two senders share a wire
+it matters who was first: there the operation that ends first is done first. All that is not yet done ends later, so the
+wire has all messages in the order in which they are handed over.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
-from takeup.core.compiled import kernel
-from takeup.training.timing.fast.traffic import NEVER, NO_WIRE, Course, free_wires, lane_free_at, passes_on, send
+from takeup.core.compiled import inlined, inner, kernel
+from takeup.training.timing.fast.traffic import NEVER, NO_WIRE, Course, Wires, free_wires, lane_free_at, passes_on, send
 
-__all__ = ["STUCK", "replay"]
+__all__ = ["STUCK", "replay", "replay_in_turn"]
 
 Ints = npt.NDArray[np.int64]
 STUCK = -1
 
 
-@kernel
-def replay(course: Course, codes: Ints, offsets: Ints, starts: Ints, ends: Ints, peaks: Ints) -> int:
-    """Fill in starts, ends and the most live micro-batches by rank; the iteration time, or STUCK."""
+class Lanes(NamedTuple):
+    """How far the ranks are: when messages arrive, when ranks are free, what they hold, and where in their orders."""
+
+    arrival: Ints
+    free: Ints
+    live: Ints
+    at: Ints
+    wires: Wires
+
+
+@inner
+def _make_lanes(course: Course, offsets: Ints) -> Lanes:
     num_ranks, (_, num_stages, count) = course.first.size - 1, course.lasts.shape
     arrival = np.full((2, num_stages, count), NEVER, np.int64)
     arrival[0, 0, :] = 0
     free, live = np.zeros(num_ranks, np.int64), np.zeros(num_ranks, np.int64)
-    at, wires = offsets[:-1].copy(), free_wires(course)
+    return Lanes(arrival, free, live, offsets[:-1].copy(), free_wires(course))
+
+
+@inlined
+def _start_of(course: Course, lanes: Lanes, rank: int, code: int) -> int:
+    """When the next operation of a rank starts; NEVER while its input is not known."""
+    cell, kind = code // 4, code % 4
+    count = course.lasts.shape[2]
+    ready = 0 if kind == 2 else lanes.arrival[0 if kind == 0 else 1, cell // count, cell % count]
+    return NEVER if ready == NEVER else int(max(lanes.free[rank], ready))
+
+
+@inlined
+def _do(course: Course, lanes: Lanes, rank: int, code: int, start: int, peaks: Ints) -> int:
+    """Do an operation; when it ends."""
+    cell, kind = code // 4, code % 4
+    count = course.lasts.shape[2]
+    stage, microbatch = cell // count, cell % count
+    end = start + course.lasts[kind, stage, microbatch]
+    lanes.live[rank] += 1 if kind == 0 else 0
+    peaks[rank] = max(peaks[rank], lanes.live[rank])
+    lanes.live[rank] -= 1 if kind >= 2 else 0
+    target, wire = passes_on(course, stage, kind)
+    arrives = 0
+    if target >= 0:
+        arrives = end
+        if wire != NO_WIRE:
+            arrives = send(course, lanes.wires, wire, min(stage, target), microbatch, end)
+        lanes.arrival[0 if kind == 0 else 1, target, microbatch] = arrives
+    elif kind == 0:
+        lanes.arrival[1, stage, microbatch] = end
+    lanes.free[rank] = lane_free_at(course, lanes.wires, rank, end, arrives)
+    lanes.at[rank] += 1
+    return int(end)
+
+
+@kernel
+def replay(course: Course, codes: Ints, offsets: Ints, starts: Ints, ends: Ints, peaks: Ints) -> int:
+    """Fill in starts, ends and the most live micro-batches by rank; the iteration time, or STUCK."""
+    lanes, num_ranks, count = _make_lanes(course, offsets), course.first.size - 1, course.lasts.shape[2]
     whole, left = 0, codes.size
     while left > 0:
         before = left
         for rank in range(num_ranks):
-            while at[rank] < offsets[rank + 1]:
-                index = at[rank]
-                cell, kind = codes[index] // 4, codes[index] % 4
-                stage, microbatch = cell // count, cell % count
-                ready = 0 if kind == 2 else arrival[0 if kind == 0 else 1, stage, microbatch]
-                if ready == NEVER:
+            while lanes.at[rank] < offsets[rank + 1]:
+                index = lanes.at[rank]
+                start = _start_of(course, lanes, rank, codes[index])
+                if start == NEVER:
                     break
-                start = max(free[rank], ready)
-                end = start + course.lasts[kind, stage, microbatch]
+                end = _do(course, lanes, rank, codes[index], start, peaks)
                 starts[index], ends[index] = start, end
-                live[rank] += 1 if kind == 0 else 0
-                peaks[rank] = max(peaks[rank], live[rank])
-                live[rank] -= 1 if kind >= 2 else 0
-                target, wire = passes_on(course, stage, kind)
-                arrives = 0
-                if target >= 0:
-                    arrives = end
-                    if wire != NO_WIRE:
-                        arrives = send(course, wires, wire, min(stage, target), microbatch, end)
-                    arrival[0 if kind == 0 else 1, target, microbatch] = arrives
-                elif kind == 0:
-                    arrival[1, stage, microbatch] = end
-                free[rank] = lane_free_at(course, wires, rank, end, arrives)
-                whole = max(whole, end + course.tail[stage])
-                at[rank] += 1
+                whole = max(whole, end + course.tail[codes[index] // 4 // count])
                 left -= 1
         if left == before:
             return STUCK
+    return whole
+
+
+@kernel
+def replay_in_turn(course: Course, codes: Ints, offsets: Ints, starts: Ints, ends: Ints, peaks: Ints) -> int:
+    """The same where wires are shared: whatever ends first is done first."""
+    lanes, num_ranks, count = _make_lanes(course, offsets), course.first.size - 1, course.lasts.shape[2]
+    whole = 0
+    for _ in range(codes.size):
+        first, soonest, begins = -1, NEVER, NEVER
+        for rank in range(num_ranks):
+            if lanes.at[rank] < offsets[rank + 1]:
+                code = codes[lanes.at[rank]]
+                start = _start_of(course, lanes, rank, code)
+                if start < NEVER:
+                    end = start + course.lasts[code % 4, code // 4 // count, code // 4 % count]
+                    if end < soonest:
+                        first, soonest, begins = rank, end, start
+        if first < 0:
+            return STUCK
+        index = lanes.at[first]
+        starts[index], ends[index] = begins, _do(course, lanes, first, codes[index], begins, peaks)
+        whole = max(whole, soonest + course.tail[codes[index] // 4 // count])
     return whole

@@ -1,13 +1,15 @@
 """What high-priority work of a pool stays under from now on, for some hours and with some probability.
 
 How it works. A forecaster speaks about whole hours and learns when one is over. In between, demand of the present hour
-that is above the last one shifts what was forecast; demand that is below does not, for it may come back.
+that is above the last one shifts what was forecast; demand that is below does not, for it may come back. Before the
+first hour is over nobody knows how demand moves: then it is a random walk, by a quarter of the pool in an hour.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, inf
+from math import ceil, sqrt
+from statistics import NormalDist
 from typing import Protocol
 
 from takeup.cluster.fleet.evidence import Evidence
@@ -17,6 +19,7 @@ __all__ = ["DemandForecast", "HourlyDemand"]
 
 HOUR_S = 3600.0
 TINY_H = 1e-9
+GUESSED_SHARE = 0.25  # of the pool: how far demand moves in an hour while nothing is known
 
 
 class DemandForecast(Protocol):
@@ -26,7 +29,7 @@ class DemandForecast(Protocol):
         """Take in what is known now."""
 
     def max_quantiles(self, hours: Sequence[float], probability: float) -> list[float]:
-        """GPUs that demand stays under for each number of hours from now; inf while nothing is known."""
+        """GPUs that demand stays under for each number of hours from now."""
 
 
 class HourlyDemand:
@@ -43,6 +46,7 @@ class HourlyDemand:
 
     def update(self, evidence: Evidence) -> None:
         """Learn the hours that are over; note how far the present one is above the last."""
+        self.capacity_gpus = evidence.capacity_gpus
         if len(evidence.hourly_demand) > self.num_hours_seen:
             self._learn(evidence)
         self.hour_passed_share = evidence.now_s / HOUR_S % 1.0
@@ -51,17 +55,22 @@ class HourlyDemand:
     def max_quantiles(self, hours: Sequence[float], probability: float) -> list[float]:
         """Not above capacity."""
         if not self.bounds:
-            return [inf] * len(hours)
+            return [min(self._guess_gpus(each, probability), self.capacity_gpus) for each in hours]
         bounds, passed_h, surplus = self.bounds[probability], self.hour_passed_share - TINY_H, self.surplus_gpus
         last = len(bounds) - 1
         return [min(bounds[min(ceil(passed_h + each) - 1, last)] + surplus, self.capacity_gpus) for each in hours]
+
+    def _guess_gpus(self, hours: float, probability: float) -> float:
+        """How far demand may rise, as long as no hour is over."""
+        change = GUESSED_SHARE * self.capacity_gpus * sqrt(hours) * NormalDist().inv_cdf(probability)
+        return self.surplus_gpus + max(0.0, change)
 
     def _learn(self, evidence: Evidence) -> None:
         totals = evidence.hourly_demand[self.num_hours_seen :].sum(axis=1).tolist()
         for hour, total in enumerate(totals, start=self.num_hours_seen):
             self.model.observe(hour, [total])
         self.num_hours_seen += len(totals)
-        self.last_gpus, self.capacity_gpus = totals[-1], evidence.capacity_gpus
+        self.last_gpus = totals[-1]
         forecast = self.model.forecast(capacity=evidence.capacity_gpus)
         table = forecast.maxima.quantiles[0].T.tolist()
         self.bounds = dict(zip(forecast.levels, table, strict=True))

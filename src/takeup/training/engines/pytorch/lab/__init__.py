@@ -6,6 +6,7 @@ program.py   imports PyTorch once, and forks the ranks of one trial after the ot
 ranks.py     what a rank does
 stages.py    a small transformer, whose operations take as long as the trial says
 faults.py    messages that arrive late; nothing leads from here to whoever plans
+network.py   networks of their own for ranks, with cables of little bandwidth; where this process may make them
 """
 
 from __future__ import annotations

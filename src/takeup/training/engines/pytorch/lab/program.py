@@ -16,7 +16,9 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 from takeup.core.lazy import load
-from takeup.training.engines.pytorch.lab.ranks import Seen, run_rank
+from takeup.training.engines.pytorch.lab.network import Cables
+from takeup.training.engines.pytorch.lab.ranks import Seen, Times, run_rank
+from takeup.training.engines.pytorch.lab.stages import BULK_BYTES
 from takeup.training.engines.pytorch.lab.trials import Outcome, Trial
 
 __all__ = ["main"]
@@ -41,10 +43,13 @@ def main(folder: Path) -> None:
 def _run(trial: Trial, place: Path) -> Outcome | str:
     """The outcome, or why there is none."""
     fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=_be, args=(trial, rank, place)) for rank in range(trial.truth.num_stages)]
+    cables = Cables(trial.truth, BULK_BYTES) if trial.cables else None
+    ranks = [fork.Process(target=_be, args=(trial, rank, place, cables)) for rank in range(trial.truth.num_stages)]
     for rank in ranks:
         rank.start()
     _join(ranks)
+    if cables is not None:
+        cables.close()
     written = [place / str(rank) for rank in range(len(ranks))]
     if not all(path.exists() for path in written):
         errors = [(place / f"{rank}.error") for rank in range(len(ranks))]
@@ -52,9 +57,11 @@ def _run(trial: Trial, place: Path) -> Outcome | str:
     return _joined(trial, [pickle.loads(path.read_bytes()) for path in written])
 
 
-def _be(trial: Trial, rank: int, place: Path) -> None:
+def _be(trial: Trial, rank: int, place: Path, cables: Cables | None) -> None:
     """Be one rank."""
     try:
+        if cables is not None:
+            cables.join(rank)
         (place / str(rank)).write_bytes(pickle.dumps(run_rank(trial, rank, place / "store")))
     except BaseException:
         (place / f"{rank}.error").write_text(traceback.format_exc(), "utf-8")
@@ -75,12 +82,11 @@ def _join(ranks: list[ForkProcess]) -> None:
 
 def _joined(trial: Trial, seen: list[Seen]) -> Outcome:
     """The iterations of all ranks together, and what they agree on."""
-    starts_s, ends_s = (
-        zip(*times_s, strict=True) for times_s in ([each.starts_s for each in seen], [each.ends_s for each in seen])
-    )
+    iterations_s, cpus_s = _together([each.times for each in seen])
+    stock_s, stock_cpus_s = _together([each.stock_times for each in seen])
     return Outcome(
         trial.name,
-        tuple(max(ends) - min(starts) for starts, ends in zip(starts_s, ends_s, strict=True)),
+        iterations_s,
         max(each.gradient_error for each in seen),
         seen[0].order,
         seen[0].changed_after,
@@ -88,7 +94,17 @@ def _joined(trial: Trial, seen: list[Seen]) -> Outcome:
         seen[0].measured,
         tuple(map(max, zip(*(each.pauses_s for each in seen), strict=True))),
         tuple(map(max, zip(*(each.swaps_s for each in seen), strict=True))),
+        cpus_s,
+        stock_s,
+        stock_cpus_s,
     )
+
+
+def _together(ranks: list[tuple[Times, ...]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Every iteration, from the first rank that began to the last that ended, and its CPU time, mean of all ranks."""
+    iterations = list(zip(*ranks, strict=True))
+    lasted_s = tuple(max(each.end_s for each in ranks) - min(each.start_s for each in ranks) for ranks in iterations)
+    return lasted_s, tuple(sum(each.cpu_s for each in ranks) / len(ranks) for ranks in iterations)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,24 +20,34 @@ from takeup.training.engines.pytorch.adapter import actions_of
 from takeup.training.engines.pytorch.adaptive import AdaptiveSchedule
 from takeup.training.engines.pytorch.lab.faults import faulty, wires_of
 from takeup.training.engines.pytorch.lab.stages import (
+    BULK_LENGTH,
+    LENGTH,
     PacedStage,
     gradients_of,
     make_batch,
     make_module,
     reference_gradients,
 )
-from takeup.training.engines.pytorch.lab.trials import Trial
+from takeup.training.engines.pytorch.lab.trials import Runtime, Trial
 from takeup.training.model import Profile, Schedule
 
-__all__ = ["Seen", "run_rank"]
+__all__ = ["Seen", "Times", "run_rank"]
+
+
+class Times(NamedTuple):
+    """An iteration of one rank, by a clock that all ranks share, and the CPU time it took."""
+
+    start_s: float
+    end_s: float
+    cpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one rank saw: its iterations by a clock that all ranks share, and how it ended up."""
+    """What one rank saw: its iterations, those of the stock runtime beside them, and how it ended up."""
 
-    starts_s: tuple[float, ...] = ()
-    ends_s: tuple[float, ...] = ()
+    times: tuple[Times, ...] = ()
+    stock_times: tuple[Times, ...] = ()
     gradient_error: float = 0.0
     order: str = ""
     changed_after: tuple[int, ...] = ()
@@ -54,21 +64,33 @@ def run_rank(trial: Trial, rank: int, store: Path) -> Seen:
     joined = FileStore(str(store), num_ranks)
     dist.init_process_group("gloo", store=joined, rank=rank, world_size=num_ranks, timeout=timeout)
     module = make_module(rank)
-    schedule = _schedule_of(trial, PacedStage(trial.truth.stages[rank], module, rank, num_ranks, torch.device("cpu")))
-    with faulty(wires_of(trial.truth, rank)):
-        seen = _train(trial, rank, module, schedule)
+    schedules = [_schedule_of(trial, runtime, module, rank) for runtime in _runtimes(trial)]
+    with faulty(wires_of(_held_back(trial), rank)):
+        seen = _train(trial, rank, module, schedules)
     dist.destroy_process_group()
     return seen
 
 
-def _schedule_of(trial: Trial, stage: PacedStage) -> Any:
+def _held_back(trial: Trial) -> Profile:
+    """What messages are held back for here: not for what cables do by themselves."""
+    if not trial.cables:
+        return trial.truth
+    return replace(trial.truth, links=tuple(replace(link, service_s=0.0) for link in trial.truth.links))
+
+
+def _runtimes(trial: Trial) -> list[Runtime]:
+    return [trial.runtime, "stock"] if trial.beside_stock else [trial.runtime]
+
+
+def _schedule_of(trial: Trial, runtime: Runtime, module: torch.nn.Module, rank: int) -> Any:
     count, loss = trial.truth.num_microbatches, torch.nn.functional.mse_loss
-    if trial.runtime == "stock_1f1b":
+    stage = PacedStage(trial.truth.stages[rank], module, rank, trial.truth.num_stages, torch.device("cpu"))
+    if runtime == "stock_1f1b":
         return Schedule1F1B(stage, count, loss)
-    if trial.runtime == "stock":
-        runtime = _PipelineScheduleRuntime([stage], count, loss_fn=loss)  # type: ignore[no-untyped-call]
-        runtime._prepare_schedule_with_comms(actions_of(Schedule.from_csv(trial.order)))
-        return runtime
+    if runtime == "stock":
+        stock = _PipelineScheduleRuntime([stage], count, loss_fn=loss)  # type: ignore[no-untyped-call]
+        stock._prepare_schedule_with_comms(actions_of(Schedule.from_csv(trial.order)))
+        return stock
     options: dict[str, Any] = {"planner": trial.planner, "every": trial.every, "timeout_s": trial.timeout_s}
     adaptive = AdaptiveSchedule(stage, count, loss, **options)
     if trial.order:
@@ -76,18 +98,27 @@ def _schedule_of(trial: Trial, stage: PacedStage) -> Any:
     return adaptive
 
 
-def _train(trial: Trial, rank: int, module: torch.nn.Module, schedule: Any) -> Seen:
-    starts_s, ends_s = [], []
+def _train(trial: Trial, rank: int, module: torch.nn.Module, schedules: list[Any]) -> Seen:
+    """Every iteration with every schedule; each of them is the first as often as the others, and not in step."""
+    times: list[list[Times]] = [[] for _ in schedules]
+    length = BULK_LENGTH if trial.cables else LENGTH
     for iteration in range(trial.num_iterations):
-        module.zero_grad()
-        inputs, targets = make_batch(iteration, trial.truth.num_microbatches)
-        step = _step_of(rank, trial.truth.num_stages, schedule, inputs, targets)
-        dist.barrier()
-        starts_s.append(time.monotonic())
-        step()
-        ends_s.append(time.monotonic())
-    error = _error(gradients_of(module), reference_gradients(rank, trial.num_iterations - 1, trial.truth))
-    return replace(_found_by(schedule), starts_s=tuple(starts_s), ends_s=tuple(ends_s), gradient_error=error)
+        inputs, targets = make_batch(iteration, trial.truth.num_microbatches, length)
+        for turn in range(len(schedules)):
+            number = (turn + (iteration + 1) // 2) % len(schedules)
+            module.zero_grad()
+            step = _step_of(rank, trial.truth.num_stages, schedules[number], inputs, targets)
+            dist.barrier()
+            times[number].append(_timed(step))
+    error = _error(gradients_of(module), reference_gradients(rank, trial.num_iterations - 1, trial.truth, length))
+    found = _found_by(schedules[0])
+    return replace(found, times=tuple(times[0]), stock_times=tuple(*times[1:]), gradient_error=error)
+
+
+def _timed(step: Callable[[], object]) -> Times:
+    start_s, cpu_s = time.monotonic(), time.process_time()
+    step()
+    return Times(start_s, time.monotonic(), time.process_time() - cpu_s)
 
 
 def _found_by(schedule: Any) -> Seen:

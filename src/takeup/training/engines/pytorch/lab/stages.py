@@ -16,24 +16,49 @@ from torch.distributed.pipelining import PipelineStage
 
 from takeup.training.model import Profile, Stage
 
-__all__ = ["PacedStage", "gradients_of", "make_batch", "make_module", "reference_gradients"]
+__all__ = [
+    "BULK_BYTES",
+    "BULK_LENGTH",
+    "LENGTH",
+    "PacedStage",
+    "gradients_of",
+    "make_batch",
+    "make_module",
+    "reference_gradients",
+]
 
 WIDTH, NUM_HEADS, LENGTH = 16, 2, 4
+BULK_LENGTH = 512  # where bytes count
+BULK_BYTES = BULK_LENGTH * WIDTH * 8
 SEED = 5
+
+
+class _Layer(torch.nn.Module):
+    """A layer of a transformer for the first tokens; it passes on the others, which only make messages longer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._layer = torch.nn.TransformerEncoderLayer(
+            WIDTH, NUM_HEADS, 2 * WIDTH, dropout=0.0, batch_first=True, dtype=torch.float64
+        )
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """All tokens, the first ones computed."""
+        if tokens.shape[1] == LENGTH:
+            return self._layer(tokens)  # type: ignore[no-any-return]
+        return torch.cat([self._layer(tokens[:, :LENGTH]), tokens[:, LENGTH:]], dim=1)
 
 
 def make_module(stage: int) -> torch.nn.Module:
     """The layer of a stage, the same in every process; in double precision, so that errors are ours."""
     torch.manual_seed(SEED + stage)
-    return torch.nn.TransformerEncoderLayer(
-        WIDTH, NUM_HEADS, 2 * WIDTH, dropout=0.0, batch_first=True, dtype=torch.float64
-    )
+    return _Layer()
 
 
-def make_batch(iteration: int, num_microbatches: int) -> tuple[torch.Tensor, torch.Tensor]:
+def make_batch(iteration: int, num_microbatches: int, length: int = LENGTH) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and targets of an iteration, one row for each micro-batch."""
     generator = torch.Generator().manual_seed(SEED + 1000 * iteration)
-    shape = (num_microbatches, LENGTH, WIDTH)
+    shape = (num_microbatches, length, WIDTH)
     inputs, targets = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
     return inputs, targets
 
@@ -43,10 +68,10 @@ def gradients_of(module: torch.nn.Module) -> list[torch.Tensor]:
     return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
 
 
-def reference_gradients(stage: int, iteration: int, truth: Profile) -> list[torch.Tensor]:
+def reference_gradients(stage: int, iteration: int, truth: Profile, length: int = LENGTH) -> list[torch.Tensor]:
     """Gradients of one stage, by a single process without any pipeline."""
     modules = [make_module(number) for number in range(truth.num_stages)]
-    inputs, targets = make_batch(iteration, truth.num_microbatches)
+    inputs, targets = make_batch(iteration, truth.num_microbatches, length)
     loss = torch.nn.functional.mse_loss(torch.nn.Sequential(*modules)(inputs), targets)
     loss.backward()  # type: ignore[no-untyped-call]
     return gradients_of(modules[stage])

@@ -1,0 +1,27 @@
+"""Watch a job of PyTorch that knows nothing of it: which rank or link is slow, what that costs, and what to do.
+
+    in every rank                                    beside the job
+    attach/sitecustomize.py, finder.py               launch.py: starts the job with the environment that attaches
+         before ranks meet                                │
+    hook.py (cuda.py): sees calls ──> ring.py ──────> rows.py, gather.py: calls of all ranks, as logs
+    pause.py: stops at a cut, tests  <── words ───── confirm.py: asks for a pause, and tests ranks and links
+    batches.py: shares of the batch  <── words ───── remedy.py: gives a slow rank less work
+                                                     session.py: the loop over all this; explain.py: what is said
+    other machines: agent.py sends what their ranks wrote
+
+Public names are loaded on first use; they need the package `torch`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from takeup.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from takeup.training.engines.pytorch.watch.batches import Batches
+
+__all__ = ["Batches"]
+
+_HOMES = {"batches": ("Batches",)}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

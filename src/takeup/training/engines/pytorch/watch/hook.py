@@ -4,7 +4,8 @@ How it works. All of them, also those of the C++ reducer of DDP, are operators `
 Here each gets a kernel in front of its own: it notes the call, and lets it go on. Whatever goes wrong in noting ends
 the noting with one line in the log; the job goes on as if we were not there.
 
-When a call ended is known by its future, or for messages over Gloo, which have none, by the `wait` that returns.
+When a call ended is known by the `wait` that returns, if whoever called it waits at once; else by its future. Messages
+over Gloo have none: for them, too, it is the `wait`. On CUDA (cuda.py) events in the stream tell, and are read later.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
@@ -25,14 +26,14 @@ import torch.distributed as dist
 
 from takeup.training.engines.pytorch.watch.ring import Ring, Word
 
-__all__ = ["FOLDER", "Hook", "install"]
+__all__ = ["FOLDER", "Hook", "current", "install", "uninstall"]
 
 FOLDER = "TAKEUP_WATCH_FOLDER"
 LOG = logging.getLogger("takeup.training")
 ADAPTIVE = "takeup.training.engines.pytorch.adaptive"
 MOST_UNWAITED = 1_024
 SEND, RECEIVE = 10, 11
-CHECKED_EVERY = 64  # calls
+PLAIN_WAIT = dist.Work.wait
 AFTER_AUTOGRAD = torch._C._after_autograd_keyset
 
 
@@ -44,6 +45,12 @@ class Watched:
     data: int = 0
     group: int = 1
     peer: int | None = None
+    is_async: int | None = None
+
+    def is_waited_for(self, arguments: Any) -> bool:
+        """Whether the end will be seen by a `wait` in Python."""
+        at = self.is_async
+        return self.operation >= SEND or (at is not None and len(arguments) > at and arguments[at] is False)
 
 
 WATCHED = {
@@ -75,12 +82,13 @@ class Hook:
     def __init__(self, folder: Path) -> None:
         self.ring: Ring | None = None
         self.is_off = False
+        self.last_began_ns = 0
         self._folder = folder
         self._lock = threading.Lock()
         self._groups: dict[str, int] = {}
         self._numbers: dict[tuple[int, int, int], int] = {}
         self._kinds: dict[tuple[int, int, int], int] = {}
-        self._unwaited: dict[Any, int] = {}
+        self._unwaited: dict[Any, tuple[int, bool]] = {}
         self._epoch = 0
 
     # A call begins ----------------------------------------------------------------------------------------------------
@@ -110,7 +118,8 @@ class Hook:
             count = self._kinds[kind] = self._kinds.get(kind, 0) + 1
             if ring.words[Word.STOP] and peer < 0:
                 self._stop(ring, kind, count)
-            return ring.begin(operation, peer, number_of_group, number, size_bytes, monotonic_ns())
+            self.last_began_ns = began_ns = monotonic_ns()
+            return ring.begin(operation, peer, number_of_group, number, size_bytes, began_ns)
 
     def _open(self) -> Ring:
         rank, num_ranks = dist.get_rank(), dist.get_world_size()
@@ -133,26 +142,31 @@ class Hook:
 
     # A call ends ------------------------------------------------------------------------------------------------------
 
-    def under_way(self, row: int, watched: Watched, result: Any) -> None:
+    def under_way(self, row: int, watched: Watched, arguments: Any, result: Any) -> None:
         """Note its end when it comes."""
         try:
-            work = dist.Work.unbox(result[-1] if isinstance(result, tuple) else result)
-            if watched.operation >= SEND:
-                self._expect_wait(work, row)
+            work = dist.Work.unbox(result[-1] if type(result) is tuple else result)
+            if watched.is_waited_for(arguments):
+                self._expect_wait(work, row, watched.operation == RECEIVE)
             else:
                 work.get_future().add_done_callback(lambda _: self.end(row))
         except Exception as error:
             self.give_up(error)
 
-    def _expect_wait(self, work: Any, row: int) -> None:
-        self._unwaited[work] = row
+    def _expect_wait(self, work: Any, row: int, is_receive: bool) -> None:
+        self._unwaited[work] = row, is_receive
         if len(self._unwaited) > MOST_UNWAITED:  # nobody waits for these; we must not keep them for ever
             self._unwaited.pop(next(iter(self._unwaited)), None)
 
-    def waited(self, work: Any) -> None:
-        """Note that somebody waited for this call, to its end."""
-        row = self._unwaited.pop(work, None)
-        if row is not None:
+    def waited(self, work: Any, asked_ns: int) -> None:
+        """Note that somebody waited for this call, from then until now, to its end.
+
+        What is received counts from then on: what the rank did since it asked for it is not waiting.
+        """
+        row, is_receive = self._unwaited.pop(work, (-1, False))
+        if row >= 0 and is_receive:
+            self.note(row, asked_ns, monotonic_ns())
+        elif row >= 0:
             self.end(row)
 
     def end(self, row: int) -> None:
@@ -160,6 +174,12 @@ class Hook:
         ring = self.ring
         if ring is not None and not self.is_off:
             ring.end(row, monotonic_ns())
+
+    def note(self, row: int, began_ns: int, ended_ns: int) -> None:
+        """Note when a call began and ended, both known only now."""
+        if self.ring is not None and not self.is_off:
+            self.ring.began(row, began_ns)
+            self.ring.end(row, ended_ns)
 
     # Life -------------------------------------------------------------------------------------------------------------
 
@@ -183,9 +203,9 @@ class Hook:
 
 def _size_bytes(data: Any) -> int:
     """How many bytes tensors have, however they are nested."""
-    if isinstance(data, torch.Tensor):
-        return data.nbytes
-    return sum(map(_size_bytes, data))
+    while type(data) is list and len(data) == 1:
+        data = data[0]
+    return sum(map(_size_bytes, data)) if type(data) is list else data.nbytes
 
 
 # Into the dispatcher --------------------------------------------------------------------------------------------------
@@ -194,36 +214,73 @@ def _size_bytes(data: Any) -> int:
 def install(folder: Path) -> Hook:
     """Watch this process from now on; once is enough."""
     hook = Hook(folder)
-    for device in _devices():
-        library = torch.library.Library("c10d", "IMPL", f"Autograd{device}")  # noqa: TOR901
-        _LIBRARIES.append(library)  # what it holds ends with it
-        for name, watched in _known():
-            library.impl(name, _kernel(hook, name, watched), with_keyset=True)
-    dist.Work.wait = _waiting(hook, dist.Work.wait)  # type: ignore[method-assign]
+    _HOOKS.append(hook)
+    _put_before("AutogradCPU", lambda name, watched: _kernel(hook, name, watched))
+    if torch.cuda.is_available():
+        from takeup.training.engines.pytorch.watch.cuda import Ends
+
+        ends = Ends(hook)
+        _put_before("AutogradCUDA", lambda name, watched: _cuda_kernel(hook, ends, name, watched))
+    dist.Work.wait = _waiting(hook, PLAIN_WAIT)  # type: ignore[method-assign]
     os.register_at_fork(after_in_child=hook.forget)
     return hook
 
 
+def uninstall() -> None:
+    """Watch no longer."""
+    _LIBRARIES.clear()
+    _HOOKS.clear()
+    dist.Work.wait = PLAIN_WAIT  # type: ignore[method-assign]
+
+
+def current() -> Hook | None:
+    """The hook of this process, if it is watched."""
+    return _HOOKS[-1] if _HOOKS else None
+
+
+_HOOKS: list[Hook] = []
 _LIBRARIES: list[torch.library.Library] = []
 
 
-def _devices() -> list[str]:
-    return ["CPU", "CUDA"] if torch.cuda.is_available() else ["CPU"]
+def _put_before(key: str, kernel_of: Callable[[str, Watched], Callable[..., Any]]) -> None:
+    library: Any = torch.library.Library("c10d", "IMPL", key)  # type: ignore[no-untyped-call]
+    _LIBRARIES.append(library)  # what it registers ends with it
+    for name, watched in WATCHED.items():
+        if hasattr(torch.ops.c10d, name):
+            library.impl(name, kernel_of(name, replace(watched, is_async=_place(name, "async_op"))), with_keyset=True)
 
 
-def _known() -> Iterator[tuple[str, Watched]]:
-    """The operators that this PyTorch has."""
-    return ((name, watched) for name, watched in WATCHED.items() if hasattr(torch.ops.c10d, name))
+def _operator(name: str) -> Any:
+    return getattr(torch.ops.c10d, name).default
+
+
+def _place(name: str, argument: str) -> int | None:
+    names = [each.name for each in _operator(name)._schema.arguments]
+    return names.index(argument) if argument in names else None
 
 
 def _kernel(hook: Hook, name: str, watched: Watched) -> Callable[..., Any]:
-    onward = getattr(torch.ops.c10d, name).default._handle.redispatch_boxed
+    onward = _operator(name)._handle.redispatch_boxed
 
     def call(keys: Any, *arguments: Any) -> Any:
         row = hook.begin(watched, arguments)
         result = onward(keys & AFTER_AUTOGRAD, *arguments)
         if row >= 0:
-            hook.under_way(row, watched, result)
+            hook.under_way(row, watched, arguments, result)
+        return result
+
+    return call
+
+
+def _cuda_kernel(hook: Hook, ends: Any, name: str, watched: Watched) -> Callable[..., Any]:
+    onward = _operator(name)._handle.redispatch_boxed
+
+    def call(keys: Any, *arguments: Any) -> Any:
+        row = hook.begin(watched, arguments)
+        start = ends.start() if row >= 0 else None
+        result = onward(keys & AFTER_AUTOGRAD, *arguments)
+        if start is not None:
+            ends.under_way(row, start, result, watched.is_waited_for(arguments))
         return result
 
     return call
@@ -231,9 +288,10 @@ def _kernel(hook: Hook, name: str, watched: Watched) -> Callable[..., Any]:
 
 def _waiting(hook: Hook, wait: Callable[..., Any]) -> Callable[..., Any]:
     def timed(work: Any, *arguments: Any, **named: Any) -> Any:
+        asked_ns = monotonic_ns()
         result = wait(work, *arguments, **named)
         if hook._unwaited:
-            hook.waited(work)
+            hook.waited(work, asked_ns)
         return result
 
     return timed

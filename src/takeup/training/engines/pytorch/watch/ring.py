@@ -2,7 +2,7 @@
 
 How it works. Rows of a fixed size go round and round; `HEAD` counts all rows ever written and is raised last, so a
 reader never sees a row before it is whole. Every row begins with its own number, so one that has been overwritten, or
-was never a row, is known for what it is. The words of `CONTROL` go the other way: there a controller asks for something.
+was never a row, is known for what it is. Some words of the header go the other way: there a controller asks.
 
     HEADER   64 words: who this is, how many rows, what is asked, what is answered
     GROUPS   1,024 x 3 words: a group of ranks, the place of this rank in it, its size
@@ -19,7 +19,18 @@ import os
 import struct
 from pathlib import Path
 
-__all__ = ["CAPACITY", "FIRST_GROUP", "FIRST_ROW", "MAGIC", "MOST_GROUPS", "ROW_WORDS", "SIZE_BYTES", "Ring", "Word"]
+__all__ = [
+    "CAPACITY",
+    "FIRST_GROUP",
+    "FIRST_ROW",
+    "HEADER_WORDS",
+    "MAGIC",
+    "MOST_GROUPS",
+    "ROW_WORDS",
+    "SIZE_BYTES",
+    "Ring",
+    "Word",
+]
 
 MAGIC = 0x7461_6B65_7570_0001  # "takeup", and the version of this layout
 CAPACITY = 20_000
@@ -28,7 +39,7 @@ HEADER_WORDS, GROUP_WORDS, ROW_WORDS = 64, 3, 8
 FIRST_GROUP = HEADER_WORDS
 FIRST_ROW = FIRST_GROUP + MOST_GROUPS * GROUP_WORDS
 SIZE_BYTES = 8 * (FIRST_ROW + CAPACITY * ROW_WORDS)
-ENDED = ROW_WORDS - 1
+BEGAN, ENDED = 6, 7
 
 
 class Word:
@@ -50,9 +61,9 @@ class Word:
     STOP_COUNT = 20
     STOP = 21  # the number of the pause, written last; 0 for none
     TASK = 22  # the number of the task whose file is ready
+    STOP_SEEN = 23  # how many calls of this kind the rank has made; set to 0 by who asks
     # Answered by the rank.
-    STOPPED = 32  # the number of the pause in which this rank is
-    MISSED = 33  # the number of the pause whose call had passed before it was asked for
+    STOPPED = 32  # the number of the pause in which this rank is; below zero once it has gone on
     TASK_DONE = 34
     # Shares of the batch (batches.py).
     PLAN = 40  # the version, written last
@@ -99,7 +110,14 @@ class Ring:
         self.words[Word.HEAD] = self._head
         return head
 
+    def began(self, row: int, began_ns: int) -> None:
+        """Say more exactly when the call of a row began."""
+        self._set(row, BEGAN, began_ns)
+
     def end(self, row: int, ended_ns: int) -> None:
-        """Say when the call of a row ended, if the row is still there."""
-        if self._head - row < CAPACITY:
-            self.words[FIRST_ROW + ROW_WORDS * (row % CAPACITY) + ENDED] = ended_ns
+        """Say when the call of a row ended."""
+        self._set(row, ENDED, ended_ns)
+
+    def _set(self, row: int, column: int, value: int) -> None:
+        if self._head - row < CAPACITY:  # else another row stands there
+            self.words[FIRST_ROW + ROW_WORDS * (row % CAPACITY) + column] = value

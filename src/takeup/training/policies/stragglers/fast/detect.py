@@ -31,10 +31,13 @@ class Rule(NamedTuple):
     least_points: int  # so many points must have come since
     least_share: float  # of the probability, within two points of the likeliest beginning
     noise_widths: float  # off by so many standard errors of a median
-    num_settling: int  # points from which a level is taken
+    num_settling: int  # points before anything is judged
+    num_level: int  # points from which a level is taken
     hazard: float
     creep_drift: float  # what a cumulative sum forgives at every point
     creep_limit: float
+    few_share: float  # of the points since; so many may be anywhere
+    agreement: float  # all others are off by this much of what the median is
 
 
 class Memory(NamedTuple):
@@ -84,7 +87,7 @@ def detect(rule: Rule, memory: Memory, runs: Runs, values: Floats, found: Found)
 
 @inner
 def _settle(rule: Rule, memory: Memory) -> None:
-    """Take the level from the first points of a segment and then keep it; the noise is kept up to date."""
+    """Take the level from the first points of a segment; the noise is kept up to date."""
     since = memory.num_seen[0] - memory.began[0]
     if since <= rule.num_settling:
         memory.level[0] = _median(memory, since)
@@ -125,6 +128,8 @@ def _judge(rule: Rule, memory: Memory, runs: Runs, value: float, found: Found) -
     if rule.least_points <= length < min(since, NUM_RECENT) and _is_off(rule, memory, length):
         _declare(memory, length, found)
         return
+    if length >= since - 2 and since <= rule.num_level:  # nothing has changed since, so the level is better known
+        memory.level[0] = _median(memory, since)
     _creep(rule, memory, value, found)
 
 
@@ -144,9 +149,16 @@ def _sure_length(rule: Rule, runs: Runs) -> int:
 
 @inner
 def _is_off(rule: Rule, memory: Memory, length: int) -> bool:
-    off = abs(_median(memory, min(length, 32)) - memory.level[0])
-    error = 1.25 * memory.noise[0] / math.sqrt(min(length, 32))
-    return bool(off > rule.least_ratio_log and off > rule.noise_widths * error)
+    """Whether the median of the latest points is off, and not because of a few of them."""
+    number = min(length, 32)
+    off = _median(memory, number) - memory.level[0]
+    num_before = max(1, min(memory.num_seen[0] - memory.began[0] - number, rule.num_level))
+    error = 1.25 * memory.noise[0] * math.sqrt(1.0 / number + 1.0 / num_before)
+    if abs(off) <= max(rule.least_ratio_log, rule.noise_widths * error):
+        return False
+    few = int(rule.few_share * number)
+    nearest = memory.scratch[few] if off > 0 else memory.scratch[number - 1 - few]  # sorted by the median
+    return bool((nearest - memory.level[0]) / off > rule.agreement)
 
 
 @inner

@@ -33,6 +33,7 @@ final class BlockRanks {
 
     private final GroupTable table;
     private final Lineage lineage;
+    private final Writes writes;
     private final Ranks.Rank rank;
     private final boolean admission;
     private final Map<MemoryMode, VictimIndex<BlockId>> indexes = new HashMap<>();
@@ -50,7 +51,8 @@ final class BlockRanks {
     BlockRanks(String policy, boolean admission, long capacityBytes) {
         this.table = new GroupTable(dirty::add);
         this.lineage = new Lineage(table);
-        this.rank = Ranks.of(policy, table, capacityBytes);
+        this.writes = new Writes(lineage, table, Ranks.horizonBytes(capacityBytes));
+        this.rank = Ranks.of(policy, table, capacityBytes, writes::logWorth);
         this.admission = admission;
         for (MemoryMode mode : MemoryMode.values()) {
             indexes.put(mode, new VictimIndex<>());
@@ -123,6 +125,7 @@ final class BlockRanks {
         for (long block : blocks) {
             lineage.forget(block);
             onDisk.remove(block);
+            writes.forget(block);
         }
     }
 
@@ -130,16 +133,22 @@ final class BlockRanks {
 
     /** A task of this executor has succeeded: its references end now, before the driver hears of it. */
     synchronized void taskSucceeded(long task) {
-        if (table.group(task) == null) {
+        GroupTable.Group group = table.group(task);
+        if (group == null) {
             closedEarly.put(task, true);
+        } else if (writes.advance(group.position)) {
+            stored.keySet().stream().filter(writes::mustBeWritten).forEach(dirty::add);
         }
         lineage.close(task);
         flush();
     }
 
     /** The block is about to come in: it and the groups it completes count as if it were in memory. */
-    synchronized void arriving(BlockId id, boolean keepsDiskCopy) {
+    synchronized void arriving(BlockId id, boolean keepsDiskCopy, boolean isOnDisk) {
         long block = key(id);
+        if (isOnDisk) {
+            writes.written(block);
+        }
         if (block >= 0 && !stored.containsKey(block)) {
             describe(block, 0, 0);
             lineage.cached(block, keepsDiskCopy);
@@ -189,6 +198,7 @@ final class BlockRanks {
     synchronized void leftOnDisk(BlockId id) {
         if (key(id) >= 0) {
             onDisk.put(key(id), id);
+            writes.written(key(id));
         }
     }
 

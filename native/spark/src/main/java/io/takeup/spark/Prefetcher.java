@@ -15,8 +15,7 @@ import scala.collection.Iterator;
 /**
  * Reads blocks back from disk before the tasks that need them begin: one at a time, the one read next first.
  *
- * <p>Spark itself puts what is read from disk into memory. Only room that is free, or taken by blocks nobody is known
- * to read, is used for it.
+ * <p>Spark itself puts what is read from disk into memory. Only free room is used for it: nothing leaves.
  */
 final class Prefetcher {
     private static final Logger LOG = LoggerFactory.getLogger(Prefetcher.class);
@@ -61,8 +60,7 @@ final class Prefetcher {
     }
 
     private BlockId next() {
-        long freeBytes = memory.maxOnHeapStorageMemory() - memory.storageMemoryUsed();
-        return ranks.takeNextFromDisk(Math.max(0, freeBytes) + ranks.inactiveBytes());
+        return ranks.takeNextFromDisk(memory.maxOnHeapStorageMemory() - memory.storageMemoryUsed());
     }
 
     /** Reads to the end: that releases Spark's lock on the block. */

@@ -2,6 +2,7 @@ package io.takeup.spark;
 
 import java.util.Arrays;
 import java.util.Collection;
+import java.util.function.LongToDoubleFunction;
 
 /** The worth of a block under each policy: two numbers, compared in turn; the least worthy block leaves first. */
 final class Ranks {
@@ -20,8 +21,16 @@ final class Ranks {
 
     private Ranks() {}
 
-    /** The rank of this name over the table, or null if there is none: then Spark's own order is the policy. */
-    static Rank of(String policy, GroupTable table, long capacityBytes) {
+    /** After so many bytes touched, savings count for little: the block will hardly stay that long. */
+    static double horizonBytes(long capacityBytes) {
+        return HORIZON_SHARE * Math.max(1, capacityBytes);
+    }
+
+    /**
+     * The rank of this name over the table, or null if there is none: then Spark's own order is the policy. {@code
+     * writing} is the logarithm of what dropping the block costs at once; only {@code dag} weighs costs.
+     */
+    static Rank of(String policy, GroupTable table, long capacityBytes, LongToDoubleFunction writing) {
         switch (policy) {
             case "lrc":
                 return table::rc;
@@ -32,7 +41,7 @@ final class Ranks {
             case "lerc":
                 return new WithCount(table, table::erc);
             case "dag":
-                return new WithCount(table, block -> dagValue(table, block, capacityBytes));
+                return new WithCount(table, block -> dagValue(table, block, horizonBytes(capacityBytes), writing));
             default:
                 return null;
         }
@@ -60,23 +69,33 @@ final class Ranks {
     }
 
     /**
-     * Logarithm of what the next consumers of the block save, discounted by the bytes touched before them, per byte.
+     * Logarithm of what keeping the block saves, per byte: what its next consumers save, discounted by the bytes
+     * touched before them, and the writing.
      * See {@code takeup/caching/policies/dag.py}; inputs of a Spark task are computed one after the other, so savings
      * add up.
      */
-    private static double dagValue(GroupTable table, long block, long capacityBytes) {
+    private static double dagValue(GroupTable table, long block, double horizonBytes, LongToDoubleFunction writing) {
+        double reading = logSavings(table, block, horizonBytes);
+        double dropping = writing.applyAsDouble(block);
+        double larger = Math.max(reading, dropping);
+        if (Double.isInfinite(larger)) {
+            return larger;
+        }
+        double worth = larger + Math.log1p(Math.exp(Math.min(reading, dropping) - larger));
+        return Math.floor((worth - Math.log(table.sizeBytes(block))) * RESOLUTION);
+    }
+
+    private static double logSavings(GroupTable table, long block, double horizonBytes) {
         double costS = table.costS(block);
         if (costS <= 0 || table.rc(block) == 0) {
             return Double.NEGATIVE_INFINITY;
         }
         double[] positions = nearest(table.groups(block));
-        double horizonBytes = HORIZON_SHARE * Math.max(1, capacityBytes);
         double sum = 0;
         for (double position : positions) {
             sum += Math.exp((positions[0] - position) / horizonBytes);
         }
-        double worth = Math.log(costS) - positions[0] / horizonBytes + Math.log(sum);
-        return Math.floor((worth - Math.log(table.sizeBytes(block))) * RESOLUTION);
+        return Math.log(costS) - positions[0] / horizonBytes + Math.log(sum);
     }
 
     private static double[] nearest(Collection<GroupTable.Group> groups) {

@@ -127,7 +127,9 @@ public final class TakeupStore extends MemoryStore {
             counters.add(Counters.PUTS, 1);
         }
         if (!isStock && arriving.putIfAbsent(id, currentTask()) == null) {
-            guard(() -> ranks.arriving(id, keepsDiskCopy(id)));
+            boolean keepsDiskCopy = keepsDiskCopy(id);
+            boolean isOnDisk = keepsDiskCopy && blockManager.diskStore().contains(id);
+            guard(() -> ranks.arriving(id, keepsDiskCopy, isOnDisk));
         }
     }
 

@@ -61,7 +61,7 @@ public final class GroupTableMain {
 
     /** The answer, then for every block rc, erc, whether it is lost, next use, next stage, and its rank under dag. */
     private static String counts(GroupTable table, int answer, int numBlocks) {
-        Ranks.Rank dag = Ranks.of("dag", table, 1000);
+        Ranks.Rank dag = Ranks.of("dag", table, 1000, block -> Double.NEGATIVE_INFINITY);
         ArrayNode all = JSON.createArrayNode().add(answer);
         for (long block = 0; block < numBlocks; block++) {
             all.addArray()

@@ -32,7 +32,7 @@ public final class VictimBenchmark {
         double[] timesUs = new double[NUM_CHOICES];
         for (int round = 0; round < 2 * NUM_CHOICES; round++) {
             BlockId incoming = id(NUM_BLOCKS + round);
-            ranks.arriving(incoming, false);
+            ranks.arriving(incoming, false, false);
             open(ranks, NUM_BLOCKS + round, random);
             ranks.taskSucceeded(Keys.task(1, random.nextInt(NUM_BLOCKS + round)));
             ranks.read(id(random.nextInt(NUM_BLOCKS)));

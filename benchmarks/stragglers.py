@@ -1,0 +1,281 @@
+"""Slow jobs noticed, explained and helped: `python benchmarks/stragglers.py [--part detectors,escalation] [--json]`.
+
+`detectors` compares ours with the published rules and with ADWIN, Page-Hinkley, PELT and BEAST on the same drawn jobs,
+each with its defaults and with what suits the development set best (see peers/change_points.py for what to install).
+`locate` names culprits in simulated logs, `escalation` compares plans for remedies. Parts on real processes are in
+stragglers_real.py. `--recorded FOLDER` adds recorded jobs. Exit code 1 if a bar is missed.
+"""
+
+from __future__ import annotations
+
+import one_thread  # noqa: F401  before numpy
+
+# isort: split
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from dated import options_of, publish, versions
+from peers import change_points as peers
+
+from takeup.core.progress import progress
+from takeup.core.report import Cell, Check, Column, Report, Table
+from takeup.training.experiment.detection import Alarm, DetectScore, draw_streams, score_of
+from takeup.training.policies.stragglers.changes import Detector
+from takeup.training.policies.stragglers.escalate import Law, Remedy, expected_loss_s, plan, ski_rental
+from takeup.training.policies.stragglers.published import OnlineChangePoints, SlidingWindow
+from takeup.training.traces.slowdowns import LARGE_MINUTES, LINK_MINUTES, Quantiles, Stream, load_streams
+
+Floats = npt.NDArray[np.float64]
+Alarms = Callable[..., list[Alarm]]
+Part = tuple[list[Table], list[Check]]
+SEED = 0
+NUM_DEVELOPMENT, NUM_HELD_OUT, NUM_HIT = 30, 120, 60
+ACCURACY_BAR, PRECISION_BAR, RECALL_BAR, DELAY_BAR, RATE_BAR = 0.99, 0.98, 0.98, 5.0, 200_000
+FALSE_BAR, ESCALATION_BAR = 1.0, 0.9
+
+
+# Detectors ------------------------------------------------------------------------------------------------------------
+
+
+class Contender(NamedTuple):
+    """A detector, and what may be chosen for it on the development set."""
+
+    name: str
+    alarms: Alarms
+    choices: Mapping[str, Sequence[float]]
+    is_online: bool = True
+
+
+def ours(times_s: Floats) -> list[Alarm]:
+    """Our detector with its defaults."""
+    return [(change.declared, change.is_onset) for change in Detector().see(times_s)]
+
+
+def online(times_s: Floats, **settings: float) -> list[Alarm]:
+    """The published rule, read in hindsight."""
+    return OnlineChangePoints(**settings).alarms(times_s)  # type: ignore[arg-type]
+
+
+def window(times_s: Floats, **settings: float) -> list[Alarm]:
+    """The sliding window of the paper."""
+    return SlidingWindow(**settings).alarms(times_s)  # type: ignore[arg-type]
+
+
+RATIOS = (0.08, 0.1, 0.12)
+CONTENDERS = (
+    Contender("BOCD+V, read literally", partial(online, is_literal=True), {}),
+    Contender("BOCD, in hindsight", partial(online, verify=False), {"num_after": (3, 5, 8)}),
+    Contender("BOCD+V, in hindsight", online, {"num_after": (3, 5, 8), "spread": (0.03, 0.06), "least_ratio": RATIOS}),
+    Contender("sliding window", window, {"num_now": (5, 8, 11), "num_before": (20, 50), "least_ratio": RATIOS}),
+    Contender("ADWIN", peers.adwin, {"delta": (0.002, 1e-4, 1e-8), "least_ratio": RATIOS}),
+    Contender(
+        "Page-Hinkley",
+        peers.page_hinkley,
+        {"threshold": (0.5, 1.0, 2.0, 5.0), "delta": (0.005, 0.05), "least_ratio": RATIOS},
+    ),
+    Contender("PELT", peers.pelt, {"penalty": (3.0, 10.0, 30.0), "least_ratio": RATIOS}, False),
+    Contender("BEAST", peers.beast, {"least_probability": (0.5, 0.8), "least_ratio": RATIOS}, False),
+)
+
+
+def scored(alarms: Alarms, streams: Sequence[Stream], **settings: float) -> DetectScore:
+    """How good a detector is with these settings."""
+    return score_of(lambda stream: alarms(stream.iterations_s, **settings), streams)
+
+
+def fitted(contender: Contender, streams: Sequence[Stream]) -> dict[str, float]:
+    """The settings with the best F1 on the development set."""
+    settings = [dict(zip(contender.choices, values, strict=True)) for values in product(*contender.choices.values())]
+    return max(settings, key=lambda each: scored(contender.alarms, streams, **each).f1)
+
+
+def detectors(tick: Callable[[], object], recorded: Sequence[Stream]) -> Part:
+    """All detectors on held-out jobs; ours was developed on the development set."""
+    half = NUM_DEVELOPMENT // 2
+    development = [*draw_streams("development", half), *draw_streams("development hit", half, hit=True)]
+    held_out = [*draw_streams("held out", NUM_HELD_OUT), *draw_streams("held out hit", NUM_HIT, hit=True)]
+    rows = {"ours": scored(ours, held_out)}
+    offline, missing = set[str](), list[str]()
+    for contender in CONTENDERS:
+        tick()
+        if contender.name in peers.PEERS and not peers.is_installed(contender.name):
+            missing.append(contender.name)
+            continue
+        rows[f"{contender.name}, defaults"] = scored(contender.alarms, held_out)
+        offline |= set() if contender.is_online else {f"{contender.name}, defaults", f"{contender.name}, fitted"}
+        if contender.choices:
+            settings = fitted(contender, development)
+            rows[f"{contender.name}, fitted"] = scored(contender.alarms, held_out, **settings)
+    tables = [_score_table(f"Detectors on {len(held_out)} held-out jobs", rows, offline, missing)]
+    checks = _detector_checks(rows, points_per_s(held_out))
+    if recorded:
+        own = scored(ours, recorded)
+        tables.append(_score_table(f"Ours on {len(recorded)} recorded jobs", {"ours": own}, set(), []))
+        checks.append(Check.at_most("recorded: false alarms", own.false_alarms, FALSE_BAR, unit="in 10,000 iterations"))
+    return tables, checks
+
+
+def _score_table(title: str, rows: Mapping[str, DetectScore], offline: set[str], missing: Sequence[str]) -> Table:
+    columns = (
+        Column("detector"),
+        Column("accuracy", "%", 1),
+        Column("FPR as published", "%", 1),
+        Column("FNR as published", "%", 1),
+        Column("precision", digits=3),
+        Column("recall", digits=3),
+        Column("F1", digits=3),
+        Column("delay", "iterations", 1),
+        Column("false alarms in 10,000", digits=2),
+    )
+    cells = tuple(_score_cells(name, row, name in offline) for name, row in rows.items())
+    number = next(iter(rows.values()))
+    note = f"{number.num_hit} jobs are slow at times, {number.num_found + number.num_missed} changes; "
+    note += "accuracy, FPR and FNR count jobs, with the denominators of the paper; no delay: has hindsight"
+    note += f"; not installed: {', '.join(missing)}" if missing else ""
+    return Table(title, columns, cells, note)
+
+
+def _score_cells(name: str, row: DetectScore, is_offline: bool) -> tuple[Cell, ...]:
+    shares = (100 * row.accuracy, 100 * row.published_fpr, 100 * row.published_fnr, row.precision, row.recall, row.f1)
+    return (name, *shares, None if is_offline else row.delay, row.false_alarms)
+
+
+def _detector_checks(rows: Mapping[str, DetectScore], rate: float) -> list[Check]:
+    own = rows["ours"]
+    others = {name: row.f1 for name, row in rows.items() if name != "ours"}
+    best = max(others, key=lambda name: others[name])
+    return [
+        Check.at_least("accuracy", own.accuracy, ACCURACY_BAR),
+        Check.at_least("precision", own.precision, PRECISION_BAR),
+        Check.at_least("recall", own.recall, RECALL_BAR),
+        Check.at_most("median delay", own.delay, DELAY_BAR, unit="iterations"),
+        Check.at_most("false alarms", own.false_alarms, FALSE_BAR, unit="in 10,000 iterations"),
+        Check.at_least(f"F1 over that of the best other ({best})", own.f1 / max(others[best], 1e-9), 1.0, unit="times"),
+        Check.at_least("points seen", rate, RATE_BAR, unit="a second of CPU time"),
+    ]
+
+
+def points_per_s(streams: Sequence[Stream]) -> float:
+    """The best of five, on one core."""
+    times_s = np.concatenate([stream.iterations_s for stream in streams])[:300_000]
+    return max(len(times_s) / _cpu_s(lambda: ours(times_s)) for _ in range(5))
+
+
+def _cpu_s(run: Callable[[], object]) -> float:
+    began_s = time.process_time()
+    run()
+    return time.process_time() - began_s
+
+
+# Escalation -----------------------------------------------------------------------------------------------------------
+
+REMEDIES = (Remedy("nothing", 0.0, 0.35), Remedy("swap", 60.0, 0.13), Remedy("restart", 1800.0, 0.0))
+
+
+def law_of(quantiles: Quantiles, num: int = 400) -> Law:
+    """Durations from points of their distribution, straight between logarithms."""
+    shares, minutes = np.array(quantiles).T
+    return Law(tuple(60 * np.exp(np.interp((np.arange(num) + 0.5) / num, shares, np.log(minutes)))))
+
+
+def escalation(tick: Callable[[], object], recorded: Sequence[Stream]) -> Part:
+    """Expected loss of the plan that knows the law, and of one that learns it, beside the published rule."""
+    random = np.random.default_rng(SEED)
+    laws = {
+        "links, as in the paper": law_of(LINK_MINUTES),
+        "at scale, as in the paper": law_of(LARGE_MINUTES),
+        "exponential, 20 min": Law(tuple(random.exponential(1200.0, 400) + 1e-3)),
+        "Pareto, heavy tail": Law(tuple(60 * (random.pareto(1.2, 400) + 0.5))),
+        "short or very long": Law(
+            tuple(np.where(random.random(400) < 0.7, 30.0, 14_400.0) * random.uniform(0.8, 1.2, 400))
+        ),
+    }
+    rows: list[tuple[Cell, ...]] = []
+    ratios = {}
+    for name, law in laws.items():
+        published_s, known_s = expected_loss_s(ski_rental(REMEDIES), law), expected_loss_s(plan(REMEDIES, law), law)
+        seen = Law(tuple(random.choice(law.durations_s, 20)))
+        learnt_s = expected_loss_s(plan(REMEDIES, seen), law)
+        best_s = float(np.mean([min(r.cost_s + r.loss_share * each for r in REMEDIES) for each in law.durations_s]))
+        nothing_s = REMEDIES[0].loss_share * float(np.mean(law.durations_s))
+        rows.append(
+            (name, nothing_s, published_s, known_s, learnt_s, best_s, known_s / published_s, learnt_s / published_s)
+        )
+        ratios[name] = known_s / published_s
+    tick()
+    names = ("nothing", "ski rental", "expected loss", "law from 20 events", "in hindsight")
+    columns = (
+        Column("durations"),
+        *(Column(name, "s", 0) for name in names),
+        Column("to ski rental", "x", 3),
+        Column("from 20, to ski rental", "x", 3),
+    )
+    checks = [
+        Check.at_most(
+            f"loss to that of ski rental, {name}", ratio, ESCALATION_BAR if "paper" in name else 1.0, unit="x"
+        )
+        for name, ratio in ratios.items()
+    ]
+    note = "remedies: nothing loses 0.35, a swap costs 60 s and loses 0.13, a restart costs 1800 s and loses nothing"
+    return [Table("When to apply which remedy", columns, tuple(rows), note)], checks
+
+
+# All of it ------------------------------------------------------------------------------------------------------------
+
+PARTS: dict[str, Callable[[Callable[[], object], Sequence[Stream]], Part]] = {
+    "detectors": detectors,
+    "escalation": escalation,
+}
+REAL = ("iterations", "locate", "recovery", "overhead")  # in stragglers_real
+
+
+def part_of(name: str) -> Callable[[Callable[[], object], Sequence[Stream]], Part]:
+    """A part of ours, or of the module that runs real processes."""
+    if name in PARTS:
+        return PARTS[name]
+    import stragglers_real
+
+    return lambda tick, _: stragglers_real.PARTS[name](tick)
+
+
+def benchmark(names: Sequence[str], recorded: Sequence[Stream]) -> Report:
+    """The parts as one report."""
+    total = sum(len(CONTENDERS) if name == "detectors" else 1 for name in names)
+    with progress("benchmark stragglers", total) as tick:
+        parts = [part_of(name)(tick, recorded) for name in names]
+    installed = [each for each in ("river", "ruptures", "Rbeast") if find_spec(each)]
+    return Report(
+        title=f"Training: slow jobs ({', '.join(names)})",
+        domain="training",
+        scenario={"command": f"python benchmarks/stragglers.py --part {','.join(names)}"},
+        seed=SEED,
+        tables=tuple(table for tables, _ in parts for table in tables),
+        checks=tuple(check for _, checks in parts for check in checks),
+        notes=(versions(("takeup", "numpy", "numba", *installed)),),
+    )
+
+
+def main() -> int:
+    """Run, print, and say whether all bars hold."""
+    parser = options_of(__doc__)
+    known = (*PARTS, *(REAL if find_spec("stragglers_real") else ()))
+    parser.add_argument("--part", default=",".join(PARTS), help=f"of {', '.join(known)}, separated by commas")
+    parser.add_argument("--recorded", type=Path, metavar="FOLDER", help="recorded jobs, *.npz")
+    options = parser.parse_args()
+    names = options.part.split(",")
+    if unknown := sorted(set(names) - set(known)):
+        parser.error(f"there is no part {unknown[0]!r}; choose from {', '.join(known)}")
+    recorded = load_streams(options.recorded) if options.recorded else []
+    return publish(benchmark(names, recorded), f"stragglers-{'-'.join(names)}", options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

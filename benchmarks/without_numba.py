@@ -1,0 +1,22 @@
+"""Where there is no numba, kernels run as plain Python: slower, and with the same results. Import it before takeup."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+__all__ = ["COMPILED"]
+
+COMPILED = find_spec("numba") is not None
+
+
+def _njit(**_: Any) -> Callable[[Any], Any]:
+    return lambda function: function
+
+
+if not COMPILED:
+    sys.modules["numba"] = ModuleType("numba")
+    sys.modules["numba"].njit = _njit  # type: ignore[attr-defined]

@@ -1,0 +1,49 @@
+"""FALCON reproduced: how well slow jobs are noticed and helped, and which of the printed rules do what they say.
+
+The traces of the paper are not public: jobs are drawn with its frequencies, durations and severities. Its mitigations
+ran on many GPUs; here their arithmetic is checked, and what real processes gain is in benchmarks/stragglers.py.
+"""
+
+from __future__ import annotations
+
+from takeup.core.progress import progress
+from takeup.core.report import Report
+from takeup.papers import numbers
+from takeup.papers.falcon.detection import causes, drawn_jobs, iterations, printed_tables
+from takeup.papers.falcon.mitigation import at_scale, consolidation, planner, rebalancing
+
+__all__ = ["TITLE", "reproduce"]
+
+TITLE = "GREYHOUND: Hunting Fail-Slows in Hybrid-Parallel Training at Scale (FALCON, USENIX ATC 2025)"
+NOTES = (
+    "the paper's rule for a change, that the probability of run length zero exceeds 0.9, can never fire with a constant "
+    "hazard; it is also read in hindsight here",
+    "its rates of false positives and negatives have the wrong calls in their denominators, too; both forms are shown",
+    "its program for micro-batches makes the variance of groups small, which is not the least maximum",
+    "durations were read off its Figure 1 by eye; severities follow its cases; the drawn jobs also have noise of ours",
+    "a mitigated iteration also has what cannot be moved, which the arithmetic of shares leaves out",
+)
+
+
+def reproduce(*, quiet: bool = False) -> Report:
+    """All tables and figures, checked."""
+    expected = numbers("falcon")
+    parts_of = (
+        *(causes, printed_tables, drawn_jobs, iterations),
+        *(rebalancing, consolidation, at_scale, planner),
+    )
+    parts = []
+    with progress("reproduce falcon", len(parts_of), quiet=quiet) as tick:
+        for part in parts_of:
+            parts.append(part(expected))
+            tick()
+    return Report(
+        TITLE,
+        "papers",
+        {"domain": "papers", "verb": "reproduce", "paper": "falcon"},
+        expected["setting"]["seed"],
+        tuple(table for part in parts for table in part.tables),
+        tuple(series for part in parts for series in part.series),
+        tuple(check for part in parts for check in part.checks),
+        NOTES,
+    )

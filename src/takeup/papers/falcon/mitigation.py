@@ -1,0 +1,160 @@
+"""Micro-batches for slow groups, stragglers gathered in few stages, recovery at scale, and when to act."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from takeup.core.report import Cell, Check, Column, Table
+from takeup.papers.findings import Findings
+from takeup.training.policies.stragglers.escalate import Law, Remedy, expected_loss_s, plan, ski_rental
+from takeup.training.policies.stragglers.rebalance import Pace, rebalance
+from takeup.training.policies.stragglers.topology import pipeline_s
+from takeup.training.traces.slowdowns import LARGE_MINUTES, LINK_MINUTES, Quantiles
+
+__all__ = ["at_scale", "consolidation", "planner", "rebalancing"]
+
+Numbers: TypeAlias = dict[str, Any]
+MICROBATCHES_EACH = 16
+SEVERITIES = ("weak", "medium", "severe")
+
+
+# Micro-batches --------------------------------------------------------------------------------------------------------
+
+
+def rebalancing(expected: Numbers) -> Findings:
+    """Slowdowns before and after micro-batches are shared out anew, printed and by the least maximum."""
+    part, several, objective = expected["rebalance"], expected["rebalance_several"], expected["objective"]
+    rows: list[tuple[Cell, ...]] = []
+    for num, befores, afters in zip(part["num_groups"], part["before"], part["after"], strict=True):
+        for severity, before, after in zip(SEVERITIES, befores, afters, strict=True):
+            rows.append((f"1 of {num} groups, {severity}", before, after, _after([before, *[1.0] * (num - 1)])))
+    checks = []
+    for num_slow, after in enumerate(several["after"], start=1):
+        found = _after([several["before"]] * num_slow + [1.0] * (4 - num_slow))
+        rows.append((f"{num_slow} of 4 groups", several["before"], after, found))
+        checks.append(Check.near(f"{num_slow} of 4 groups slow, after", found, after, several["tolerance"], unit="x"))
+    times_s, count = objective["microbatch_s"], objective["num_microbatches"]
+    variance_s, best_s = (
+        _least_variance_s(times_s, count),
+        rebalance([Pace(each) for each in times_s], count).iteration_s,
+    )
+    checks += [
+        Check.near(
+            "least variance, slowest group", variance_s, objective["variance_s"], 1e-9, unit="s", source="measured"
+        ),
+        Check.near("least maximum, slowest group", best_s, objective["best_s"], 1e-9, unit="s", source="measured"),
+    ]
+    columns = (Column("slow"), *(Column(name, "x", 2) for name in ("before", "after, paper", "after, least maximum")))
+    note = f"times to those of a healthy job; ours with {MICROBATCHES_EACH} micro-batches for each group"
+    return Findings(
+        tuple(checks), (Table("Micro-batches shared out anew", columns, tuple(rows), note), _solver(expected))
+    )
+
+
+def _after(factors: Sequence[float]) -> float:
+    """The slowdown that is left."""
+    return rebalance([Pace(each) for each in factors], MICROBATCHES_EACH * len(factors)).iteration_s / MICROBATCHES_EACH
+
+
+def _least_variance_s(times_s: Sequence[float], count: int) -> float:
+    """What the published objective picks, by trying all splits."""
+    best = min(_splits(count, len(times_s)), key=lambda split: float(np.var(np.array(split) * times_s)))
+    return float(np.max(np.array(best) * times_s))
+
+
+def _splits(total: int, num_parts: int) -> Iterator[tuple[int, ...]]:
+    if num_parts == 1:
+        yield (total,)
+        return
+    for first in range(1, total - num_parts + 2):
+        yield from ((first, *rest) for rest in _splits(total - first, num_parts - 1))
+
+
+def _solver(expected: Numbers) -> Table:
+    part = expected["solver"]
+    rows = tuple(zip(part["num_groups"], part["seconds"], strict=True))
+    note = "4,096 groups take ours a few milliseconds: see benchmarks/stragglers.py, part solver"
+    return Table("Seconds of the paper's solver", (Column("groups"), Column("paper", "s", 2)), rows, note)
+
+
+# Stages ---------------------------------------------------------------------------------------------------------------
+
+
+def consolidation(expected: Numbers) -> Findings:
+    """What one slow stage costs, and what a second one adds."""
+    part = expected["consolidation"]
+    rows, checks = list[tuple[Cell, ...]](), []
+    for stages_s, known_s in zip(part["stages_s"], part["pipeline_s"], strict=True):
+        ours_s = pipeline_s(stages_s, 4)
+        name = f"stages of {', '.join(f'{each:g}' for each in stages_s)} s"
+        rows.append((name, known_s, ours_s))
+        checks.append(Check.near(f"pipeline, {name}", ours_s, known_s, 1e-9, unit="s"))
+    columns = (Column("four micro-batches"), Column("paper", "s", 1), Column("ours", "s", 1))
+    note = "gathering slow devices in one stage saves what the second slow stage adds, in filling the pipeline only"
+    return Findings(tuple(checks), (Table("Slow stages", columns, tuple(rows), note),))
+
+
+def at_scale(expected: Numbers) -> Findings:
+    """The share of the lost throughput that was recovered, from the printed rates."""
+    part = expected["at_scale"]
+    rows, checks = list[tuple[Cell, ...]](), []
+    for (healthy, slow, helped), known in zip(part["rates"], part["recovered_percent"], strict=True):
+        ours = 100 * (helped - slow) / (healthy - slow)
+        rows.append((healthy, slow, helped, known, ours))
+        checks.append(Check.near(f"recovered of {healthy} it/min", ours, known, part["tolerance"], unit="%"))
+    rates = (Column(name, "it/min", 1) for name in ("healthy", "slow", "mitigated"))
+    columns = (*rates, Column("recovered, paper", "%", 1), Column("from the rates", "%", 1))
+    return Findings(tuple(checks), (Table("Recovered at scale", columns, tuple(rows)),))
+
+
+# When to act ----------------------------------------------------------------------------------------------------------
+
+
+def law_of(quantiles: Quantiles, num: int = 400) -> Law:
+    """Durations from points of their distribution, straight between logarithms."""
+    shares, minutes = np.array(quantiles).T
+    return Law(tuple(60 * np.exp(np.interp((np.arange(num) + 0.5) / num, shares, np.log(minutes)))))
+
+
+def planner(expected: Numbers) -> Findings:
+    """Expected losses under the published rule and under the plan that knows how long events last."""
+    part, bar = expected["planner"], expected["planner_bar"]["to_published"]
+    remedies = (
+        Remedy("nothing", 0.0, part["loss_share"]),
+        Remedy("swap", **part["swap"]),
+        Remedy("restart", **part["restart"]),
+    )
+    rows, checks = list[tuple[Cell, ...]](), []
+    laws = {"links": (LINK_MINUTES, part["to_best_links"]), "at scale": (LARGE_MINUTES, part["to_best_at_scale"])}
+    for name, (quantiles, known) in laws.items():
+        law = law_of(quantiles)
+        losses_s = _losses_s(remedies, law)
+        rows.append((name, *losses_s))
+        nothing_s, published_s, planned_s, best_s = losses_s
+        checks += [
+            Check.near(
+                f"{name}, published rule to hindsight",
+                published_s / best_s,
+                known,
+                part["tolerance"],
+                unit="x",
+                source="measured",
+            ),
+            Check.at_most(f"{name}, our plan to the published rule", planned_s / published_s, bar, unit="x"),
+            Check.at_least(f"{name}, doing nothing to the published rule", nothing_s / published_s, 1.0, unit="x"),
+        ]
+    names = ("nothing", "published rule", "least expected loss", "hindsight")
+    columns = (Column("events"), *(Column(title, "s", 0) for title in names))
+    note = "expected loss of one event; a swap of nodes costs 60 s, a restart 1800 s"
+    return Findings(tuple(checks), (Table("When to act", columns, tuple(rows), note),))
+
+
+def _losses_s(remedies: Sequence[Remedy], law: Law) -> tuple[float, float, float, float]:
+    """Doing nothing, the published rule, the plan, and the best for each event had one known."""
+    best_s = [min(each.cost_s + each.loss_share * duration_s for each in remedies) for duration_s in law.durations_s]
+    nothing_s = remedies[0].loss_share * float(np.mean(law.durations_s))
+    published_s, planned_s = expected_loss_s(ski_rental(remedies), law), expected_loss_s(plan(remedies, law), law)
+    return nothing_s, published_s, planned_s, float(np.mean(best_s))

@@ -1,0 +1,16 @@
+"""Real engines by name. Each is imported only when it is asked for, and says what it needs when that is missing."""
+
+from __future__ import annotations
+
+from takeup.core.lazy import find
+
+__all__ = ["ENGINES", "find_engine"]
+
+ENGINES = {"diffusers": "takeup.serving.engines.diffusers:StepEngine"}
+
+
+def find_engine(name: str) -> type:
+    """The class of the engine of this name."""
+    engine = find("serving engine", name, ENGINES)
+    assert isinstance(engine, type)
+    return engine

@@ -1,0 +1,244 @@
+"""ControlNets in the step loop: all of a call at once, their residuals added where the decoder wants them.
+
+How it works. Nothing in the first half of the U-Net depends on a ControlNet. So when a call begins, every ControlNet
+that one of its rows wants is started, for all those rows together; the U-Net starts too. Before each block on its way
+up, the residuals of that block are taken from the streams, scaled row by row, summed in the order of each request, and
+added to the skips: the same numbers in the same order as in diffusers. A worker that dies is replaced by this process
+in the middle of the step, and stays replaced.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from takeup.errors import BadInput, UnknownName
+from takeup.serving.engines.diffusers.controls.calls import ControlCall, scales_of
+from takeup.serving.engines.diffusers.controls.workers import InlineWorker, Stream, Worker, WorkerDied
+from takeup.serving.engines.diffusers.families import Family
+from takeup.serving.engines.diffusers.families.sizes import size_of
+from takeup.serving.engines.diffusers.runs import Rows, Run
+from takeup.serving.model import ControlUse
+
+__all__ = ["Controls"]
+
+SLOT = "controls"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An image that a worker knows by its key, and which rows of its request it acts on."""
+
+    use: ControlUse
+    key: int
+    image: torch.Tensor
+    rows: slice
+    guess_mode: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A ControlNet on one request in one call: rows in the call, rows in the stream, and the scale of each residual."""
+
+    net: str
+    rows: slice
+    stream_rows: slice
+    scales: Sequence[float | torch.Tensor]
+
+
+class Controls:
+    """The add-on. `nets` are the ControlNets by name; `workers` compute them, in this thread where there is none."""
+
+    def __init__(self, family: Family, nets: Mapping[str, Any], workers: Mapping[str, Worker] | None = None) -> None:
+        if not hasattr(family.network, "up_blocks"):
+            raise BadInput("ControlNets are served for U-Nets only; use a Stable Diffusion 1.5 or XL pipeline")
+        self._family, self._nets = family, nets
+        self._workers: dict[str, Worker] = {name: InlineWorker(net) for name, net in nets.items()} | dict(workers or {})
+        self._keys = itertools.count()
+        self._running: dict[int, Told] = {}
+        self.num_replaced = 0
+
+    def close(self) -> None:
+        """Stop the workers."""
+        for worker in self._workers.values():
+            worker.close()
+
+    # What the loop asks ---------------------------------------------------------------------------------------------
+
+    def joined(self, run: Run) -> None:
+        run.extras[SLOT] = []
+        for use in run.request.controls:
+            told = self._tell(run, use)
+            run.extras[SLOT].append(told)
+            self._running[told.key] = told
+            try:
+                self._workers[use.net].remember(told.key, told.image)
+            except WorkerDied:
+                self._replace(use.net)
+
+    def is_ready(self, run: Run) -> bool:
+        return True
+
+    def plan(self, runs: Sequence[Run]) -> None:
+        """ControlNets change no weights: there is nothing to choose."""
+
+    def bucket(self, run: Run) -> Hashable:
+        return None
+
+    @contextmanager
+    def around(self, rows: Rows) -> Iterator[None]:
+        parts = _parts(rows, 1 + sum(len(block.resnets) for block in self._family.network.up_blocks))
+        if not parts:
+            yield
+            return
+        calls = {net: self._call(net, rows) for net in dict.fromkeys(part.net for part in parts)}
+        streams = {net: _Safe(self, net, call) for net, call in calls.items()}
+        hooks = self._hook(parts, streams)
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def left(self, run: Run) -> None:
+        for told in run.extras.pop(SLOT, ()):
+            self._running.pop(told.key)
+            self._workers[told.use.net].forget(told.key)
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def start(self, net: str, call: ControlCall) -> Stream:
+        """Begin to compute a ControlNet, here if its worker is gone."""
+        try:
+            return self._workers[net].start(call)
+        except WorkerDied:
+            return self.restart(net, call)
+
+    def restart(self, net: str, call: ControlCall) -> Stream:
+        """The worker is gone: compute the call here, and all that follow."""
+        self._replace(net)
+        return self._workers[net].start(call)
+
+    def _replace(self, net: str) -> None:
+        self.num_replaced += 1
+        self._workers[net] = InlineWorker(self._nets[net])
+        for told in self._running.values():
+            if told.use.net == net:
+                self._workers[net].remember(told.key, told.image)
+
+    def _tell(self, run: Run, use: ControlUse) -> Told:
+        if use.net not in self._nets:
+            raise UnknownName("ControlNet", use.net, self._nets)
+        net = self._nets[use.net]
+        guess_mode = run.request.guess_mode or bool(net.config.global_pool_conditions)
+        rows = slice(run.num_rows - 1, run.num_rows) if guess_mode else slice(0, run.num_rows)
+        image = self._image(run, use, net)
+        repeated = torch.cat([image] * (rows.stop - rows.start))
+        return Told(use, next(self._keys), repeated, rows, guess_mode)
+
+    def _image(self, run: Run, use: ControlUse, net: Any) -> torch.Tensor:
+        pipeline = self._family.pipeline
+        make = import_module("diffusers.image_processor").VaeImageProcessor
+        processor = make(vae_scale_factor=pipeline.vae_scale_factor, do_convert_rgb=True, do_normalize=False)
+        height, width = size_of(pipeline, run.request)
+        image: torch.Tensor = processor.preprocess(use.image, height=height, width=width)
+        # The layout too: convolutions round differently for channels that come last, as they do in pictures.
+        return image.to(net.device, net.dtype).contiguous()
+
+    def _call(self, net: str, rows: Rows) -> ControlCall:
+        """The rows of this call that the ControlNet acts on."""
+        chosen = [
+            (told.key, slice(first + told.rows.start, first + told.rows.stop))
+            for run, first in zip(rows.runs, _firsts(rows), strict=True)
+            for told in _acting(run)
+            if told.use.net == net
+        ]
+        tensors = {"sample": rows.sample, "timestep": rows.timestep, **rows.inputs}
+        picked = {name: torch.cat([tensor[span] for _, span in chosen]) for name, tensor in tensors.items()}
+        return ControlCall(picked, tuple(key for key, _ in chosen))
+
+    def _hook(self, parts: Sequence[Part], streams: Mapping[str, _Safe]) -> list[Any]:
+        """Hooks on the blocks on the way up, each of which takes the residuals of that block."""
+        hooks = []
+        first = 1
+        for number, block in enumerate(self._family.network.up_blocks):
+            numbers = range(first, first + len(block.resnets))
+            hook = _adding(parts, streams, numbers, with_middle=number == 0)
+            hooks.append(block.register_forward_pre_hook(hook, with_kwargs=True))
+            first = numbers.stop
+        return hooks
+
+
+class _Safe:
+    """The stream of a call that goes on when its worker dies. It starts when it is made."""
+
+    def __init__(self, controls: Controls, net: str, call: ControlCall) -> None:
+        self._controls, self._net, self._call = controls, net, call
+        self._stream = controls.start(net, call)
+
+    def take(self, number: int) -> torch.Tensor:
+        try:
+            return self._stream.take(number)
+        except WorkerDied:
+            self._stream = self._controls.restart(self._net, self._call)
+            return self._stream.take(number)
+
+
+def _adding(parts: Sequence[Part], streams: Mapping[str, _Safe], numbers: range, with_middle: bool) -> Any:
+    def add(block: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        skips = list(named["res_hidden_states_tuple"])
+        for place, number in enumerate(numbers, start=1):  # skips are used from the last to the first
+            skips[-place] = skips[-place] + _total(parts, streams, number, skips[-place])
+        named["res_hidden_states_tuple"] = tuple(skips)
+        if with_middle:
+            named["hidden_states"] = named["hidden_states"] + _total(parts, streams, 0, named["hidden_states"])
+        return args, named
+
+    return add
+
+
+def _total(parts: Sequence[Part], streams: Mapping[str, _Safe], number: int, like: torch.Tensor) -> torch.Tensor:
+    """The sum of all ControlNets for every row, in the order in which its request names them."""
+    total = torch.zeros_like(like)
+    for part in parts:
+        residual = streams[part.net].take(number)[part.stream_rows].to(like.device)
+        total[part.rows] += residual * _on(part.scales[number], like.device)
+    return total
+
+
+def _on(scale: float | torch.Tensor, device: torch.device) -> float | torch.Tensor:
+    return scale.to(device) if isinstance(scale, torch.Tensor) else scale
+
+
+def _parts(rows: Rows, num_residuals: int) -> list[Part]:
+    parts = []
+    used: dict[str, int] = {}
+    for run, first in zip(rows.runs, _firsts(rows), strict=True):
+        for told in _acting(run):
+            net, num_rows = told.use.net, told.rows.stop - told.rows.start
+            begin = used.get(net, 0)
+            used[net] = begin + num_rows
+            scales = scales_of(_scale(run, told.use), num_residuals, told.guess_mode)
+            in_call = slice(first + told.rows.start, first + told.rows.stop)
+            parts.append(Part(net, in_call, slice(begin, begin + num_rows), scales))
+    return parts
+
+
+def _acting(run: Run) -> list[Told]:
+    """The ControlNets of a request that act in its next step."""
+    return [told for told in run.extras[SLOT] if _scale(run, told.use)]
+
+
+def _scale(run: Run, use: ControlUse) -> float:
+    return use.scale_at(run.step, len(run.timesteps))
+
+
+def _firsts(rows: Rows) -> list[int]:
+    """The first row of every request in the call."""
+    return list(itertools.accumulate(rows.sizes, initial=0))[:-1]

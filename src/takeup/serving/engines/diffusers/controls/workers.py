@@ -1,0 +1,236 @@
+"""Workers that compute ControlNets: when asked for, in a thread of their own, or in a process of their own.
+
+A worker is started with a call and gives a *stream*, from which residuals are taken in decoder order; taking one waits
+for that one only. Several workers run at once. A process that dies is noticed by whoever takes from it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+import torch
+
+from takeup.errors import TakeupError
+from takeup.serving.engines.diffusers.controls.calls import ControlCall, Net
+
+__all__ = ["InlineWorker", "ProcessWorker", "Stream", "ThreadWorker", "Worker", "WorkerDied"]
+
+
+class WorkerDied(TakeupError):
+    """The process of a ControlNet is gone."""
+
+
+class Stream(Protocol):
+    """The residuals of one call."""
+
+    def take(self, number: int) -> torch.Tensor:
+        """The residual of this number in decoder order; waits for it. Valid until the worker's next call."""
+
+
+class Worker(Protocol):
+    """Computes one ControlNet."""
+
+    def remember(self, key: int, image: torch.Tensor) -> None:
+        """An image of the calls to come."""
+
+    def forget(self, key: int) -> None:
+        """That image is not needed any more."""
+
+    def start(self, call: ControlCall) -> Stream:
+        """Begin to compute, and do not wait."""
+
+    def close(self) -> None:
+        """Compute nothing more."""
+
+
+class InlineWorker:
+    """Computes in the thread that takes, when the first residual is taken."""
+
+    def __init__(self, module: Any) -> None:
+        self.net = Net(module)
+
+    def remember(self, key: int, image: torch.Tensor) -> None:
+        self.net.remember(key, image)
+
+    def forget(self, key: int) -> None:
+        self.net.forget(key)
+
+    def start(self, call: ControlCall) -> Stream:
+        return _Later(lambda: self.net.residuals(call))
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+class ThreadWorker:
+    """Computes in a thread of its own, on a device with other streams or while the denoiser waits."""
+
+    def __init__(self, module: Any) -> None:
+        self._net = Net(module)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="controlnet")
+
+    def remember(self, key: int, image: torch.Tensor) -> None:
+        self._thread.submit(self._net.remember, key, image).result()
+
+    def forget(self, key: int) -> None:
+        self._thread.submit(self._net.forget, key)
+
+    def start(self, call: ControlCall) -> Stream:
+        computing: Future[list[torch.Tensor]] = self._thread.submit(self._net.residuals, call)
+        return _Later(computing.result)
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+
+class _Later:
+    """A stream that comes in one piece."""
+
+    def __init__(self, compute: Callable[[], list[torch.Tensor]]) -> None:
+        self._compute = compute
+        self._residuals: list[torch.Tensor] | None = None
+
+    def take(self, number: int) -> torch.Tensor:
+        if self._residuals is None:
+            self._residuals = self._compute()
+        return self._residuals[number]
+
+
+class ProcessWorker:
+    """Computes in a process of its own. Inputs and residuals lie in memory that both sides share.
+
+    Tensors are shared once for every set of shapes; after that only words are sent: "go", and "residual 3 is there".
+    Answers carry the number of their call, for whoever asked may have failed and left some of them unread.
+    """
+
+    def __init__(self, module: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._line, theirs = context.Pipe()
+        self._process = context.Process(target=serve_calls, args=(theirs, module), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._inputs: dict[str, torch.Tensor] = {}
+        self._residuals: list[torch.Tensor] = []
+        self._num_calls = 0
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    def remember(self, key: int, image: torch.Tensor) -> None:
+        self._send(("remember", key, image))
+
+    def forget(self, key: int) -> None:
+        with suppress(WorkerDied):  # it died with all it knew
+            self._send(("forget", key))
+
+    def start(self, call: ControlCall) -> Stream:
+        if not _same_shapes(self._inputs, dict(call.tensors)):
+            self._inputs = {name: _shared(tensor) for name, tensor in call.tensors.items()}
+            self._send(("inputs", self._inputs))
+        else:
+            for name, tensor in call.tensors.items():
+                self._inputs[name].copy_(tensor)
+        self._num_calls += 1
+        self._send(("compute", self._num_calls, call.images))
+        return _Streamed(self._receive, self._num_calls, self._residuals)
+
+    def close(self) -> None:
+        self._line.close()
+        self._process.join()
+
+    def _send(self, message: object) -> None:
+        try:
+            self._line.send(message)
+        except (OSError, ValueError) as problem:
+            raise WorkerDied(f"the process of a ControlNet is gone ({problem}); it is computed here") from problem
+
+    def _receive(self) -> Any:
+        try:
+            return self._line.recv()
+        except (EOFError, OSError) as problem:
+            raise WorkerDied("the process of a ControlNet died while it computed; it is computed here") from problem
+
+
+class _Streamed:
+    """A stream that comes residual by residual."""
+
+    def __init__(self, receive: Callable[[], Any], call: int, residuals: list[torch.Tensor]) -> None:
+        self._receive, self._call, self._residuals = receive, call, residuals
+        self._num_there = 0
+
+    def take(self, number: int) -> torch.Tensor:
+        while self._num_there <= number:
+            self._hear(*self._receive())
+        return self._residuals[number]
+
+    def _hear(self, call: int, answer: Any) -> None:
+        if isinstance(answer, list):  # new shapes: from now on residuals lie here
+            self._residuals[:] = answer
+        elif call != self._call:
+            return
+        elif isinstance(answer, Exception):
+            raise answer
+        else:
+            self._num_there = answer + 1
+
+
+def _shared(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in memory that other processes can see."""
+    copy: torch.Tensor = tensor.detach().contiguous().clone().share_memory_()  # type: ignore[no-untyped-call]
+    return copy
+
+
+def _same_shapes(old: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> bool:
+    def described(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+        return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+
+    return described(old) == described(new)
+
+
+def serve_calls(line: Connection, module: Any) -> None:
+    """The process of one ControlNet: do what the line says until it is closed."""
+    torch.set_num_threads(1)
+    desk = _Desk(line, Net(module))
+    while True:
+        try:
+            desk.hear(line.recv())
+        except (EOFError, OSError):
+            return
+
+
+class _Desk:
+    """What the process holds between messages."""
+
+    def __init__(self, line: Connection, net: Net) -> None:
+        self._line, self._net = line, net
+        self._inputs: dict[str, torch.Tensor] = {}
+        self._shared: list[torch.Tensor] = []
+
+    def hear(self, message: tuple[Any, ...]) -> None:
+        """Carry one message out."""
+        word, *arguments = message
+        if word == "inputs":
+            (self._inputs,) = arguments
+        elif word == "compute":
+            self._compute(*arguments)
+        else:
+            getattr(self._net, word)(*arguments)
+
+    def _compute(self, call: int, images: tuple[int, ...]) -> None:
+        try:
+            residuals = self._net.residuals(ControlCall(self._inputs, images))
+        except Exception as problem:
+            self._line.send((call, TakeupError(f"a ControlNet failed: {problem}")))
+            return
+        if [one.shape for one in residuals] != [one.shape for one in self._shared]:
+            self._shared = [_shared(one) for one in residuals]
+            self._line.send((call, self._shared))
+        for number, (shared, residual) in enumerate(zip(self._shared, residuals, strict=True)):
+            shared.copy_(residual)
+            self._line.send((call, number))

@@ -1,0 +1,68 @@
+"""Families of pipelines behind one small interface: encode a request, predict for a batch of rows, decode an image.
+
+What a timestep for every row needs. The networks of all families take a vector of timesteps. In the U-Nets it may be
+of any number type, for they turn it into floats first. SD3 takes it as it is. Flux wants a thousandth of it, rounded
+to the type of the latents before the division, as its pipeline does; its guidance is an input, a number for every row.
+Positions of tokens in Flux have no batch dimension: all rows of a call must share image size and prompt length.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+from takeup.errors import BadInput
+from takeup.serving.engines.diffusers.families.flux import Flux
+from takeup.serving.engines.diffusers.families.sd3 import StableDiffusion3
+from takeup.serving.engines.diffusers.families.unets import StableDiffusion, StableDiffusionXL
+from takeup.serving.engines.diffusers.runs import Rows, Run
+from takeup.serving.model import Request
+
+__all__ = ["FAMILIES", "Family", "family_of"]
+
+
+class Family(Protocol):
+    """What differs from one kind of pipeline to the next."""
+
+    pipeline: Any
+    encoding: AbstractContextManager[Any]
+    """Held while text encoders are used, for LoRAs may change them for a moment."""
+
+    @property
+    def network(self) -> Any:
+        """The denoiser."""
+
+    def prepare(self, request: Request) -> Run:
+        """Encode the prompts, draw the noise, set up a scheduler of its own."""
+
+    def encode(self, request: Request) -> dict[str, torch.Tensor]:
+        """The inputs that come from the text encoders, a row for every branch."""
+
+    def predict(self, rows: Rows) -> torch.Tensor:
+        """One call of the network."""
+
+    def guide(self, run: Run, prediction: torch.Tensor) -> torch.Tensor:
+        """One prediction out of those of the branches."""
+
+    def decode(self, run: Run) -> torch.Tensor:
+        """The image of finished latents, values from 0 to 1, channels first."""
+
+
+FAMILIES: dict[str, type] = {
+    "StableDiffusionPipeline": StableDiffusion,
+    "StableDiffusionXLPipeline": StableDiffusionXL,
+    "StableDiffusionXLControlNetPipeline": StableDiffusionXL,
+    "StableDiffusion3Pipeline": StableDiffusion3,
+    "FluxPipeline": Flux,
+}
+
+
+def family_of(pipeline: Any) -> Family:
+    """The family of a loaded pipeline."""
+    name = type(pipeline).__name__
+    if name not in FAMILIES:
+        raise BadInput(f"a {name} cannot be served step by step; load the model as one of {', '.join(FAMILIES)}")
+    family: Family = FAMILIES[name](pipeline)
+    return family

@@ -1,0 +1,91 @@
+"""Flux: a transformer that predicts a flow and is told how strong guidance should be; a negative branch is possible."""
+
+from __future__ import annotations
+
+import threading
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+
+from takeup.serving.engines.diffusers.families.guidance import guided
+from takeup.serving.engines.diffusers.families.sizes import size_of
+from takeup.serving.engines.diffusers.runs import Rows, Run
+from takeup.serving.engines.diffusers.schedulers import new_scheduler, set_steps
+from takeup.serving.model import Request
+
+__all__ = ["Flux"]
+
+
+class Flux:
+    """Flux dev and schnell. A negative prompt is one more row, where the pipeline calls the network twice."""
+
+    def __init__(self, pipeline: Any) -> None:
+        self.pipeline = pipeline
+        self.encoding = threading.RLock()
+
+    @property
+    def network(self) -> Any:
+        return self.pipeline.transformer
+
+    @torch.no_grad()
+    def prepare(self, request: Request) -> Run:
+        with self.encoding:
+            inputs = self.encode(request)
+        generator = torch.Generator("cpu").manual_seed(request.seed)
+        height, width = size_of(self.pipeline, request)
+        channels = self.network.config.in_channels // 4
+        latents, image_ids = self.pipeline.prepare_latents(
+            1, channels, height, width, self.network.dtype, self.network.device, generator
+        )
+        text_ids = torch.zeros(inputs["encoder_hidden_states"].shape[1], 3).to(image_ids)
+        scheduler = new_scheduler(self.pipeline, request.scheduler)
+        timesteps = self._timesteps(scheduler, request.num_steps, latents)
+        return Run(request, latents, scheduler, timesteps, inputs, {"img_ids": image_ids, "txt_ids": text_ids})
+
+    @torch.no_grad()
+    def encode(self, request: Request) -> dict[str, torch.Tensor]:
+        branches = [request.prompt]
+        if request.true_guidance > 1 and request.negative_prompt is not None:
+            branches.insert(0, request.negative_prompt)
+        encoded = [self.pipeline.encode_prompt(prompt=text, prompt_2=None) for text in branches]
+        inputs = {
+            "encoder_hidden_states": torch.cat([one[0] for one in encoded]),
+            "pooled_projections": torch.cat([one[1] for one in encoded]),
+        }
+        if self.network.config.guidance_embeds:
+            inputs["guidance"] = torch.full([len(branches)], request.guidance, device=self.network.device)
+        return inputs
+
+    @torch.no_grad()
+    def predict(self, rows: Rows) -> torch.Tensor:
+        prediction: torch.Tensor = self.network(
+            hidden_states=rows.sample,
+            timestep=rows.timestep.to(rows.sample.dtype) / 1000,
+            guidance=rows.inputs.get("guidance"),
+            encoder_hidden_states=rows.inputs["encoder_hidden_states"],
+            pooled_projections=rows.inputs["pooled_projections"],
+            **rows.shared,
+            return_dict=False,
+        )[0]
+        return prediction
+
+    def guide(self, run: Run, prediction: torch.Tensor) -> torch.Tensor:
+        return guided(prediction, run.request.true_guidance)
+
+    @torch.no_grad()
+    def decode(self, run: Run) -> torch.Tensor:
+        vae = self.pipeline.vae
+        height, width = size_of(self.pipeline, run.request)
+        latents = self.pipeline._unpack_latents(run.latents, height, width, self.pipeline.vae_scale_factor)
+        image = vae.decode(latents / vae.config.scaling_factor + vae.config.shift_factor, return_dict=False)[0]
+        decoded: torch.Tensor = self.pipeline.image_processor.postprocess(image, output_type="pt")
+        return decoded
+
+    def _timesteps(self, scheduler: Any, num_steps: int, latents: torch.Tensor) -> list[torch.Tensor]:
+        module = import_module("diffusers.pipelines.flux.pipeline_flux")
+        named = ("base_image_seq_len", 256), ("max_image_seq_len", 4096), ("base_shift", 0.5), ("max_shift", 1.15)
+        shift = module.calculate_shift(latents.shape[1], *(scheduler.config.get(*name) for name in named))
+        sigmas = np.linspace(1.0, 1 / num_steps, num_steps)
+        return set_steps(scheduler, num_steps, latents.device, sigmas=sigmas, mu=shift)

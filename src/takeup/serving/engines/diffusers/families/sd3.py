@@ -1,0 +1,90 @@
+"""Stable Diffusion 3: a transformer that predicts a flow, three text encoders, guided by a negative branch."""
+
+from __future__ import annotations
+
+import threading
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from takeup.serving.engines.diffusers.families.guidance import guided
+from takeup.serving.engines.diffusers.families.sizes import size_of
+from takeup.serving.engines.diffusers.runs import Rows, Run
+from takeup.serving.engines.diffusers.schedulers import new_scheduler, set_steps, step_options
+from takeup.serving.model import Request
+
+__all__ = ["StableDiffusion3"]
+
+
+class StableDiffusion3:
+    """Stable Diffusion 3 and 3.5."""
+
+    def __init__(self, pipeline: Any) -> None:
+        self.pipeline = pipeline
+        self.encoding = threading.RLock()
+
+    @property
+    def network(self) -> Any:
+        return self.pipeline.transformer
+
+    @torch.no_grad()
+    def prepare(self, request: Request) -> Run:
+        with self.encoding:
+            inputs = self.encode(request)
+        generator = torch.Generator("cpu").manual_seed(request.seed)
+        height, width = size_of(self.pipeline, request)
+        latents = self.pipeline.prepare_latents(
+            1, self.network.config.in_channels, height, width, self.network.dtype, self.network.device, generator
+        )
+        scheduler = new_scheduler(self.pipeline, request.scheduler)
+        shift = self._shift(scheduler, latents)
+        timesteps = set_steps(scheduler, request.num_steps, self.network.device, **shift)
+        options = step_options(scheduler, request, generator)
+        return Run(request, latents, scheduler, timesteps, inputs, step_options=options)
+
+    @torch.no_grad()
+    def encode(self, request: Request) -> dict[str, torch.Tensor]:
+        with_branches = request.guidance > 1
+        positive, negative, pooled, negative_pooled = self.pipeline.encode_prompt(
+            prompt=request.prompt,
+            prompt_2=None,
+            prompt_3=None,
+            negative_prompt=request.negative_prompt,
+            do_classifier_free_guidance=with_branches,
+            device=self.network.device,
+        )
+        if not with_branches:
+            return {"encoder_hidden_states": positive, "pooled_projections": pooled}
+        return {
+            "encoder_hidden_states": torch.cat([negative, positive]),
+            "pooled_projections": torch.cat([negative_pooled, pooled]),
+        }
+
+    @torch.no_grad()
+    def predict(self, rows: Rows) -> torch.Tensor:
+        prediction: torch.Tensor = self.network(
+            hidden_states=rows.sample, timestep=rows.timestep, **rows.inputs, return_dict=False
+        )[0]
+        return prediction
+
+    def guide(self, run: Run, prediction: torch.Tensor) -> torch.Tensor:
+        return guided(prediction, run.request.guidance)
+
+    @torch.no_grad()
+    def decode(self, run: Run) -> torch.Tensor:
+        vae = self.pipeline.vae
+        latents = run.latents / vae.config.scaling_factor + vae.config.shift_factor
+        image = vae.decode(latents, return_dict=False)[0]
+        decoded: torch.Tensor = self.pipeline.image_processor.postprocess(image, output_type="pt")
+        return decoded
+
+    def _shift(self, scheduler: Any, latents: torch.Tensor) -> dict[str, float]:
+        """Schedulers that shift with the size of the image are told it."""
+        if not scheduler.config.get("use_dynamic_shifting", None):
+            return {}
+        patch = self.network.config.patch_size
+        num_tokens = (latents.shape[2] // patch) * (latents.shape[3] // patch)
+        module = import_module("diffusers.pipelines.stable_diffusion_3.pipeline_stable_diffusion_3")
+        named = ("base_image_seq_len", 256), ("max_image_seq_len", 4096), ("base_shift", 0.5), ("max_shift", 1.16)
+        return {"mu": module.calculate_shift(num_tokens, *(scheduler.config.get(*name) for name in named))}

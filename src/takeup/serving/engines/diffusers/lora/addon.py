@@ -1,0 +1,182 @@
+"""LoRAs in the step loop: bounded asynchronous loading, merged or beside the weights, text encoders included.
+
+How it works. A request that brings LoRAs joins at once, while they are loaded. It may make at most `late_steps` steps
+without them (0: none, so its image is exact); then it stands still until they are there, and the others go on. When all
+its LoRAs have arrived, its prompt is encoded again if they change a text encoder, off the loop; from the next step
+boundary on it is computed with all of them. A LoRA that cannot be loaded ends its request.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from takeup.core.lazy import load
+from takeup.serving.engines.diffusers.families import Family
+from takeup.serving.engines.diffusers.lora.changes import Lora
+from takeup.serving.engines.diffusers.lora.loaders import Loader
+from takeup.serving.engines.diffusers.lora.sidecar import Sidecar
+from takeup.serving.engines.diffusers.lora.targets import DENOISERS, layers_of
+from takeup.serving.engines.diffusers.lora.weights import Key, LoraSet, Staged, Weights, key_of
+from takeup.serving.engines.diffusers.runs import Rows, Run
+
+__all__ = ["Loras"]
+
+SLOT = "loras"
+FORMS = "takeup.serving.policies.forms"
+Form = Literal["merged", "sidecar", "auto"]
+
+
+@dataclass(slots=True)
+class Wanted:
+    """The LoRAs of one request: on their way, then encoded with, then felt."""
+
+    asked: list[str]
+    loading: list[Future[Lora]]
+    ready: Future[dict[str, torch.Tensor]] | None = None
+    loras: LoraSet = ()
+    arrived_at_step: int | None = None
+    key: Key = ()
+
+    @property
+    def is_felt(self) -> bool:
+        return self.arrived_at_step is not None
+
+
+class Loras:
+    """The add-on. `form` merges LoRAs into the weights, computes them beside, or lets the cheaper one be chosen."""
+
+    def __init__(self, family: Family, loader: Loader, form: Form = "auto", max_staged: int = 4) -> None:
+        self._family, self._loader, self._form = family, loader, form
+        layers = layers_of(family.pipeline)
+        denoiser = {layer: module for layer, module in layers.items() if layer[0] in DENOISERS}
+        text = {layer: module for layer, module in layers.items() if layer[0] not in DENOISERS}
+        self.weights, self._text = Weights(denoiser), Weights(text)
+        self._sidecar = Sidecar(denoiser)
+        self._staged: OrderedDict[Hashable, Staged] = OrderedDict()
+        self._max_staged = max_staged
+        self._encoder = ThreadPoolExecutor(1, thread_name_prefix="encode-again")
+        self._now: Literal["merged", "sidecar"] = "sidecar" if form == "sidecar" else "merged"
+
+    def close(self) -> None:
+        """Give back the weights as they were loaded, and stop loading."""
+        self.weights.use()
+        self._encoder.shutdown(cancel_futures=True)
+        self._loader.close()
+
+    # What the loop asks ---------------------------------------------------------------------------------------------
+
+    def joined(self, run: Run) -> None:
+        wanted = run.extras[SLOT] = Wanted([], [])
+        for use in run.request.loras:
+            wanted.loading.append(self._loader.load(use.name))
+            wanted.asked.append(use.name)
+
+    def is_ready(self, run: Run) -> bool:
+        wanted: Wanted = run.extras[SLOT]
+        if wanted.is_felt or not wanted.loading:
+            return True
+        if self._arrives(run, wanted):
+            wanted.arrived_at_step = run.step
+            return True
+        return run.step < run.request.late_steps
+
+    def plan(self, runs: Sequence[Run]) -> None:
+        """Choose the form of the next step, when everybody who is ready is known."""
+        if self._form == "auto":
+            self._now = load(f"{FORMS}:choose_form")(_wishes(runs), self.weights.key, load(f"{FORMS}:Costs")())
+
+    def bucket(self, run: Run) -> Hashable:
+        return self._key(run) if self._now == "merged" else None
+
+    @contextmanager
+    def around(self, rows: Rows) -> Iterator[None]:
+        if self._now == "merged":
+            self.weights.use(self._stage(rows.runs[0]))
+            yield
+            return
+        self.weights.use()
+        sets = [_felt(run) for run in rows.runs for _ in range(run.num_rows)]
+        with self._sidecar.beside(sets):
+            yield
+
+    def left(self, run: Run) -> None:
+        wanted: Wanted | None = run.extras.pop(SLOT, None)
+        for name in wanted.asked if wanted else ():
+            self._loader.release(name)
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _arrives(self, run: Run, wanted: Wanted) -> bool:
+        """Whether the request can be computed with its LoRAs from now on; what failed is raised."""
+        if wanted.ready is None:
+            if not all(loading.done() for loading in wanted.loading):
+                return False
+            loaded = [loading.result() for loading in wanted.loading]
+            wanted.loras = tuple((lora, use.scale) for lora, use in zip(loaded, run.request.loras, strict=True))
+            wanted.key = key_of(wanted.loras)
+            wanted.ready = self._encoder.submit(self._encode_again, run, wanted.loras)
+        if not wanted.ready.done():
+            return False
+        run.inputs.update(wanted.ready.result())
+        return True
+
+    def _encode_again(self, run: Run, loras: LoraSet) -> dict[str, torch.Tensor]:
+        """The inputs from the text encoders, if they change at all."""
+        if all(lora.components <= set(DENOISERS) for lora, _ in loras):
+            return {}
+        with self._family.encoding, self._text.using(loras):
+            return self._family.encode(run.request)
+
+    def _stage(self, run: Run) -> Staged:
+        key = self._key(run)
+        if key not in self._staged:
+            self._staged[key] = self.weights.stage(_felt(run))
+        self._staged.move_to_end(key)
+        while len(self._staged) > self._max_staged:
+            self._staged.popitem(last=False)
+        return self._staged[key]
+
+    def _key(self, run: Run) -> Key:
+        wanted: Wanted = run.extras[SLOT]
+        return wanted.key if wanted.is_felt else ()
+
+
+def _felt(run: Run) -> LoraSet:
+    wanted: Wanted = run.extras[SLOT]
+    return wanted.loras if wanted.is_felt else ()
+
+
+def _wishes(runs: Sequence[Run]) -> list[object]:
+    """The rows of the next step by the LoRAs they want."""
+    make: Callable[..., object] = load(f"{FORMS}:Wish")
+    by_key: dict[Hashable, list[Run]] = {}
+    for run in runs:
+        wanted: Wanted = run.extras[SLOT]
+        by_key.setdefault(wanted.key if wanted.is_felt else (), []).append(run)
+    return [
+        make(key, sum(run.num_rows for run in members), _extra(members[0]), _is_low_rank(members[0]))
+        for key, members in by_key.items()
+    ]
+
+
+def _is_low_rank(run: Run) -> bool:
+    return all(change.is_low_rank for lora, _ in _felt(run) for change in lora.changes.values())
+
+
+def _extra(run: Run) -> float:
+    """What its LoRAs cost beside the weights, as a share of the layers they change."""
+    share: Callable[[int, int, int], float] = load(f"{FORMS}:extra_share")
+    extras = [
+        share(change.rank, change.shape[1], change.shape[0])
+        for lora, _ in _felt(run)
+        for change in lora.changes.values()
+        if change.is_low_rank
+    ]
+    return sum(extras) / max(1, len(extras))

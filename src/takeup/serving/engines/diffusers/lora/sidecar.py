@@ -1,0 +1,90 @@
+"""LoRAs beside the weights: every row of a call may want others, and some none.
+
+A layer y = W x that a LoRA changes becomes y = W x + factor * up (down x) for the rows that want it. Rows that want the
+same LoRA are computed together, so a call costs as many thin products as there are different LoRAs in it, not rows.
+Changes that are no thin product (DoRA, LoHa, LoKr) are added as the difference of the weights, for those rows only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from takeup.serving.engines.diffusers.lora.changes import Lora, patched
+from takeup.serving.engines.diffusers.lora.targets import Layer, LayerId
+from takeup.serving.engines.diffusers.lora.weights import LoraSet
+
+__all__ = ["Sidecar"]
+
+Groups = list[tuple[LoraSet, torch.Tensor]]
+
+
+class Sidecar:
+    """Stands beside the layers of a denoiser; hooks are there only while a call is made that needs them."""
+
+    def __init__(self, layers: Mapping[LayerId, Layer]) -> None:
+        self._layers = layers
+
+    @contextmanager
+    def beside(self, sets: Sequence[LoraSet]) -> Iterator[None]:
+        """Inside, row i of the network's input is computed with the LoRAs of `sets[i]`."""
+        groups = _groups(sets)
+        changed = {layer for loras, _ in groups for lora, _ in loras for layer in lora.changes if layer in self._layers}
+        hooks = [self._layers[layer].register_forward_hook(_adding(layer, groups)) for layer in changed]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _groups(sets: Sequence[LoraSet]) -> Groups:
+    """The rows of every different set; rows that want nothing are in none."""
+    rows: dict[tuple[tuple[int, float], ...], tuple[LoraSet, list[int]]] = {}
+    for row, loras in enumerate(sets):
+        key = tuple((id(lora), scale) for lora, scale in loras)
+        if key:
+            rows.setdefault(key, (loras, []))[1].append(row)
+    return [(loras, torch.tensor(members)) for loras, members in rows.values()]
+
+
+def _adding(layer: LayerId, groups: Groups) -> Any:
+    def add(module: Layer, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+        for loras, members in groups:
+            if any(layer in lora.changes for lora, _ in loras):
+                rows = members.to(output.device)
+                change = _change(module, layer, loras, inputs[0][rows])
+                output = output.index_add(0, rows, change.to(output.dtype))
+        return output
+
+    return add
+
+
+def _change(module: Layer, layer: LayerId, loras: LoraSet, x: torch.Tensor) -> torch.Tensor:
+    """What these LoRAs add to the output of the layer for the input `x`."""
+    own = [(lora, scale) for lora, scale in loras if layer in lora.changes]
+    if all(lora.changes[layer].is_low_rank for lora, _ in own):
+        parts = [_thin(module, layer, lora, scale, x) for lora, scale in own]
+        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+    weight = module.weight
+    difference = patched(weight, layer, loras) - weight.float()
+    return _apply(module, difference.to(x.dtype), x)
+
+
+def _thin(module: Layer, layer: LayerId, lora: Lora, scale: float, x: torch.Tensor) -> torch.Tensor:
+    parts = {name: part.to(x) for name, part in lora.parts(layer).items()}
+    factor = lora.changes[layer].factor * scale
+    if isinstance(module, torch.nn.Conv2d):
+        down, up = (part if part.ndim == 4 else part[:, :, None, None] for part in (parts["down"], parts["up"]))
+        return torch.conv2d(_apply(module, down, x), up) * factor
+    return (x @ parts["down"].flatten(1).T) @ parts["up"].flatten(1).T * factor
+
+
+def _apply(module: Layer, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The layer without its bias, with other weights."""
+    if isinstance(module, torch.nn.Conv2d):
+        return torch.conv2d(x, weight, None, module.stride, module.padding, module.dilation)
+    return torch.nn.functional.linear(x, weight)

@@ -1,0 +1,85 @@
+"""LoRAs that stay in memory for the next request: a loader in front of a loader.
+
+What is loaded stays until the memory is full; then the policy says what leaves, but never a LoRA that a request still
+uses. The policy is shown the *queue*: the LoRAs of the requests that are not done, in the order in which they came.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from takeup.errors import BadInput
+from takeup.serving.contract import CachePolicy
+from takeup.serving.engines.diffusers.lora.changes import Lora
+from takeup.serving.engines.diffusers.lora.loaders import Loader
+
+__all__ = ["LoraStore"]
+
+
+class LoraStore:
+    """Keeps LoRAs up to `capacity_bytes`. One that is larger, or in use, is kept as long as it is used."""
+
+    def __init__(self, loader: Loader, make_policy: Callable[[], CachePolicy], capacity_bytes: int) -> None:
+        if capacity_bytes <= 0:
+            raise BadInput(f"a store of {capacity_bytes} bytes keeps nothing; give a size above zero")
+        self._loader, self._policy, self._capacity_bytes = loader, make_policy(), capacity_bytes
+        self._lock = threading.RLock()
+        self._kept: dict[str, Future[Lora]] = {}
+        self._users: Counter[str] = Counter()
+        self.num_loads = 0
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What is there, or on its way."""
+        return frozenset(self._kept)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of what is there."""
+        return sum(one.result().size_bytes for one in self._kept.values() if _is_good(one))
+
+    def load(self, name: str) -> Future[Lora]:
+        with self._lock:
+            if name not in self._kept:
+                self._kept[name] = self._loader.load(name)
+                self.num_loads += 1
+            self._users[name] += 1
+            self._policy.used(name)
+            answer = self._kept[name]
+        answer.add_done_callback(lambda done: self._arrived(name, done))
+        return answer
+
+    def release(self, name: str) -> None:
+        with self._lock:
+            self._users[name] -= 1
+            self._shrink()
+
+    def forget(self, name: str) -> None:
+        """The file changed or is gone: who uses it keeps what it has, the next request loads anew."""
+        with self._lock:
+            if self._kept.pop(name, None) is not None:
+                self._policy.left(name)
+
+    def close(self) -> None:
+        self._loader.close()
+
+    def _arrived(self, name: str, answer: Future[Lora]) -> None:
+        with self._lock:
+            if not _is_good(answer) and self._kept.get(name) is answer:
+                self.forget(name)  # so that the next request tries again
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self.size_bytes > self._capacity_bytes:
+            idle = [name for name, one in self._kept.items() if not self._users[name] and one.done()]
+            if not idle:
+                return
+            queue = tuple((name,) for name in self._kept if self._users[name])
+            self.forget(str(self._policy.victim(idle, queue)))
+
+
+def _is_good(answer: Future[Lora]) -> bool:
+    return answer.done() and not answer.cancelled() and answer.exception() is None

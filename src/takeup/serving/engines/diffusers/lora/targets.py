@@ -1,0 +1,148 @@
+"""The layers of a pipeline that a LoRA can change, and every name by which files call them.
+
+Files name a layer by its path in diffusers (`unet.mid_block.attentions.0.proj_in`), by the same with underscores
+(`lora_unet_mid_block_attentions_0_proj_in`), or by that of the original Stable Diffusion code
+(`lora_unet_middle_block_1_proj_in`). Text encoders come with and without `text_model`. Rather than translating names by
+rules that may guess wrong, all names of all layers are listed, so a name is known or it is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+__all__ = ["Layer", "LayerId", "Targets", "layers_of"]
+
+LayerId = tuple[str, str]
+"""The component, such as `unet`, and the path of the layer in it."""
+
+Layer = torch.nn.Linear | torch.nn.Conv2d
+
+DENOISERS = ("unet", "transformer")
+TEXT_ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
+PREFIXES = {
+    "unet": ("lora_unet_", "lycoris_", "lora_transformer_"),
+    "transformer": ("lora_transformer_", "lora_unet_", "lycoris_"),
+    "text_encoder": ("lora_te_", "lora_te1_"),
+    "text_encoder_2": ("lora_te2_",),
+    "text_encoder_3": ("lora_te3_",),
+}
+RESNET = {
+    "conv1": "in_layers_2",
+    "conv2": "out_layers_3",
+    "time_emb_proj": "emb_layers_1",
+    "conv_shortcut": "skip_connection",
+}
+OUTSIDE_BLOCKS = {
+    "conv_in": "input_blocks_0_0",
+    "conv_out": "out_2",
+    "time_embedding.linear_1": "time_embed_0",
+    "time_embedding.linear_2": "time_embed_2",
+    "add_embedding.linear_1": "label_emb_0_0",
+    "add_embedding.linear_2": "label_emb_0_2",
+}
+OLD_TEXT_NAMES = {"q_proj": "to_q", "k_proj": "to_k", "v_proj": "to_v", "out_proj": "to_out"}
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Shapes of the layers of a pipeline, and their names. Small, so it can be sent to another process."""
+
+    base: str
+    shapes: Mapping[LayerId, tuple[int, ...]]
+    names: Mapping[str, LayerId] = field(repr=False)
+
+    @classmethod
+    def of(cls, pipeline: Any) -> Targets:
+        """All linear and convolutional layers of the denoiser and of the text encoders."""
+        shapes = {layer: tuple(module.weight.shape) for layer, module in layers_of(pipeline).items()}
+        names: dict[str, LayerId] = {}
+        for layer in shapes:
+            for name in _names(layer, shapes):
+                names.setdefault(name, layer)
+        return cls(type(pipeline).__name__, shapes, names)
+
+
+def layers_of(pipeline: Any) -> dict[LayerId, Layer]:
+    """The layers themselves."""
+    components = {name: getattr(pipeline, name, None) for name in (*DENOISERS, *TEXT_ENCODERS)}
+    return {
+        (component, name): module
+        for component, network in components.items()
+        if network is not None
+        for name, module in network.named_modules()
+        if isinstance(module, Layer)
+    }
+
+
+def _names(layer: LayerId, shapes: Mapping[LayerId, tuple[int, ...]]) -> Iterator[str]:
+    component, path = layer
+    for spelling in _spellings(component, path):
+        yield f"{component}.{spelling}"
+        if component in DENOISERS:
+            yield spelling
+        for prefix in PREFIXES[component]:
+            yield prefix + spelling.replace(".", "_")
+    if component == "unet":
+        original = _original_name(path, shapes)
+        yield from (prefix + original for prefix in PREFIXES["unet"] if original)
+
+
+def _spellings(component: str, path: str) -> Iterator[str]:
+    """The path, for text encoders with and without `text_model`, and with the first names of their projections."""
+    if component in DENOISERS:
+        yield path
+        return
+    bare = path.removeprefix("text_model.")
+    for spelling in (path, bare, f"text_model.{bare}"):
+        yield spelling
+        head, _, last = spelling.rpartition(".")
+        if last in OLD_TEXT_NAMES:
+            yield f"{head}.{OLD_TEXT_NAMES[last]}"
+
+
+def _original_name(path: str, shapes: Mapping[LayerId, tuple[int, ...]]) -> str:
+    """What the layer is called in the code that Stable Diffusion was published with; empty if it has no name there.
+
+    There all blocks of a side are counted through, each resnet opening a new one, and an attention joins its resnet.
+    """
+    if path in OUTSIDE_BLOCKS:
+        return OUTSIDE_BLOCKS[path]
+    match = re.fullmatch(r"(down_blocks|up_blocks)\.(\d+)\.(\w+?)\.(\d+)\.(.+)", path)
+    if match is None:
+        return _original_middle(path)
+    side, block, kind, number, rest = match[1], int(match[2]), match[3], int(match[4]), match[5]
+    resnets = 1 + max(int(one[2]) for one in _resnets(side, 0, shapes))
+    per_block = resnets + (side == "down_blocks")  # a downsampler counts as a block of its own
+    first = block * per_block
+    if kind == "downsamplers":
+        return f"input_blocks_{first + per_block}_0_op"
+    if kind == "upsamplers":
+        has_attention = any(name.startswith(f"{side}.{block}.attentions.") for _, name in shapes)
+        return f"output_blocks_{first + resnets - 1}_{1 + has_attention}_conv"
+    whole = f"input_blocks_{1 + first + number}" if side == "down_blocks" else f"output_blocks_{first + number}"
+    return _inside(whole, kind, rest)
+
+
+def _original_middle(path: str) -> str:
+    match = re.fullmatch(r"mid_block\.(resnets|attentions)\.(\d+)\.(.+)", path)
+    if match is None:
+        return ""
+    number = 1 if match[1] == "attentions" else 2 * int(match[2])
+    rest = RESNET.get(match[3], match[3]) if match[1] == "resnets" else match[3]
+    return f"middle_block_{number}_{rest.replace('.', '_')}"
+
+
+def _inside(block: str, kind: str, rest: str) -> str:
+    if kind == "resnets":
+        return f"{block}_0_{RESNET.get(rest, rest)}"
+    return f"{block}_1_{rest.replace('.', '_')}"
+
+
+def _resnets(side: str, block: int, shapes: Mapping[LayerId, tuple[int, ...]]) -> Iterator[re.Match[str]]:
+    pattern = re.compile(rf"({side})\.{block}\.resnets\.(\d+)\.conv1")
+    return (found for _, name in shapes if (found := pattern.fullmatch(name)))

@@ -1,0 +1,100 @@
+"""Weights that take LoRAs in and give them back without a trace.
+
+How it works. Of every layer that a LoRA changes, a pristine copy is kept from before the first change. Patched weights
+are always computed from that copy, in single precision, and rounded once; what was patched is never subtracted, so
+nothing drifts, however often sets change. `stage` computes a set into a buffer of its own, beside the running network;
+`use` copies it over the weights. It writes into the storage of the parameters and never replaces them, since a CUDA
+graph remembers where weights are: after `use` a captured graph computes with the new ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from takeup.serving.engines.diffusers.lora.changes import Lora, patched
+from takeup.serving.engines.diffusers.lora.targets import Layer, LayerId
+
+__all__ = ["Key", "LoraSet", "Staged", "Weights", "key_of"]
+
+LoraSet = tuple[tuple[Lora, float], ...]
+"""LoRAs in the order in which they are applied, each with its scale."""
+
+Key = tuple[tuple[str, int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The weights of one set, ready to be copied over those of the network."""
+
+    loras: LoraSet
+    weights: Mapping[LayerId, torch.Tensor] = field(repr=False)
+
+
+PLAIN = Staged((), {})
+
+
+def key_of(loras: LoraSet) -> Key:
+    """Equal for equal sets. A LoRA that was loaded anew under an old name is another one."""
+    return tuple((lora.name, id(lora), scale) for lora, scale in loras)
+
+
+class Weights:
+    """The layers of some components of a pipeline. `stage` from any thread, the rest from the one that computes."""
+
+    def __init__(self, layers: Mapping[LayerId, Layer]) -> None:
+        self._layers = layers
+        self._pristine: dict[LayerId, torch.Tensor] = {}
+        self._lock = threading.Lock()
+        self._current = PLAIN
+
+    @property
+    def key(self) -> Key:
+        """What is patched in now."""
+        return key_of(self._current.loras)
+
+    def stage(self, loras: LoraSet) -> Staged:
+        """Compute the patched weights of every layer that one of `loras` changes; the network does not notice."""
+        changed = {layer for lora, _ in loras for layer in lora.changes if layer in self._layers}
+        weights = {}
+        for layer in sorted(changed):
+            clean = self._clean(layer)
+            weights[layer] = patched(clean, layer, loras).to(clean.dtype)
+        return Staged(loras, weights)
+
+    def use(self, staged: Staged = PLAIN) -> None:
+        """Patch this set in, and out what was there before. Without an argument: the weights as they were loaded."""
+        if staged is self._current:
+            return
+        for layer in self._current.weights.keys() - staged.weights.keys():
+            self._write(layer, self._pristine[layer])
+        for layer, weight in staged.weights.items():
+            self._write(layer, weight)
+        self._current = staged
+
+    @contextmanager
+    def using(self, loras: LoraSet) -> Iterator[None]:
+        """Patched inside, as before outside, also when something goes wrong."""
+        before = self._current
+        self.use(self.stage(loras))
+        try:
+            yield
+        finally:
+            self.use(before)
+
+    def _clean(self, layer: LayerId) -> torch.Tensor:
+        with self._lock:
+            if layer not in self._pristine:  # then nobody has patched it yet
+                self._pristine[layer] = self._parameter(layer).detach().clone()
+            return self._pristine[layer]
+
+    @torch.no_grad()
+    def _write(self, layer: LayerId, weight: torch.Tensor) -> None:
+        self._parameter(layer).copy_(weight)
+
+    def _parameter(self, layer: LayerId) -> torch.Tensor:
+        return self._layers[layer].weight

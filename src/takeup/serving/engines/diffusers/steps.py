@@ -1,0 +1,187 @@
+"""The step engine: requests join and leave at every step boundary, and compatible ones share one network call.
+
+How it works. The loop knows steps, not images. At each boundary it
+
+    1. takes in what was submitted, and lets go of what was cancelled or is late;
+    2. asks the add-ons who is ready (a request that waits for a LoRA stands still, the others do not);
+    3. asks the grouping who shares a call: same shapes, same weights, never mind how far each one is;
+    4. calls the network once for each group, then lets every request make its own scheduler step.
+
+A failure ends the request it belongs to: if a shared call fails, its requests are called one by one. Text encoding
+and image decoding are `prepare` and `decode` of the family: they run in the threads of the callers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+
+from takeup.core.lazy import load
+from takeup.serving.engines.diffusers.addons import AddOn
+from takeup.serving.engines.diffusers.families import Family, family_of
+from takeup.serving.engines.diffusers.runs import Rows, Run, gather
+from takeup.serving.engines.diffusers.tickets import OnStep, Ticket
+from takeup.serving.model import Request
+
+__all__ = ["StepEngine"]
+
+POLICY = "takeup.serving.policies.batching"
+NAP_S = 0.001
+
+
+class StepEngine:
+    """Serves one pipeline. `submit` from any thread; `advance` or `run` from one.
+
+    `deterministic` calls the network for one request at a time: then no image depends on who else was there, bit for
+    bit. Otherwise `max_rows` rows may share a call, and images differ by rounding.
+    """
+
+    def __init__(
+        self,
+        pipeline: Any,
+        *,
+        max_rows: int = 16,
+        deterministic: bool = False,
+        add_ons: Sequence[AddOn] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.family: Family = family_of(pipeline)
+        self.add_ons = tuple(add_ons)
+        self.num_calls = 0
+        self._candidate = load(f"{POLICY}:Candidate")
+        self._group = load(f"{POLICY}:one_by_one") if deterministic else load(f"{POLICY}:Grouping")(max_rows)
+        self._clock = clock
+        self._numbers = itertools.count()
+        self._inbox: deque[Ticket] = deque()
+        self._running: dict[int, Ticket] = {}
+        self._arrived = threading.Event()
+
+    def submit(self, request: Request, on_step: OnStep | None = None) -> Ticket:
+        """Prepare the request in this thread and hand it to the loop; it joins at the next step boundary."""
+        return self.enter(self.family.prepare(request), on_step)
+
+    def enter(self, run: Run, on_step: OnStep | None = None) -> Ticket:
+        """Hand a prepared request to the loop."""
+        ticket = Ticket(next(self._numbers), run, on_step)
+        self._inbox.append(ticket)
+        self._arrived.set()
+        return ticket
+
+    @property
+    def num_running(self) -> int:
+        """Requests that are not over, those that wait included."""
+        return len(self._running) + len(self._inbox)
+
+    def advance(self) -> int:
+        """One step of every request that is ready; the number of network calls it took."""
+        self._arrived.clear()
+        self._admit()
+        now_s = self._clock()
+        for ticket in list(self._running.values()):
+            if ticket.leaves(now_s):
+                self._release(ticket)
+        ready = [ticket for ticket in list(self._running.values()) if self._is_ready(ticket)]
+        for add_on in self.add_ons:
+            add_on.plan([ticket.run for ticket in ready])
+        calls = self._group([self._as_candidate(ticket) for ticket in ready])
+        for call in calls:
+            self._call(tuple(self._running[number] for number in call))
+        return len(calls)
+
+    def run(self, until: Callable[[], bool] | None = None) -> None:
+        """Advance until nothing is left to do, or until `until` says so; then idle time is waited out."""
+        while self.num_running if until is None else not until():
+            if not self.advance():
+                self._arrived.wait(NAP_S)
+
+    def image(self, ticket: Ticket) -> torch.Tensor:
+        """The decoded image of a finished request, in the caller's thread."""
+        return self.family.decode(ticket.result())
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        while self._inbox:
+            ticket = self._inbox.popleft()
+            self._running[ticket.number] = ticket
+            ticket.state = "running"
+            self._guarded(ticket, partial(self._tell, ticket.run))
+
+    def _tell(self, run: Run) -> None:
+        for add_on in self.add_ons:
+            add_on.joined(run)
+
+    def _is_ready(self, ticket: Ticket) -> bool:
+        ready: bool | None = self._guarded(ticket, lambda: all(add_on.is_ready(ticket.run) for add_on in self.add_ons))
+        return bool(ready)
+
+    def _as_candidate(self, ticket: Ticket) -> Any:
+        run = ticket.run
+        deadline_s = math.inf if run.request.deadline_s is None else run.request.deadline_s
+        return self._candidate(ticket.number, self._bucket(run), run.num_rows, deadline_s)
+
+    def _bucket(self, run: Run) -> Hashable:
+        return (run.bucket(), *(add_on.bucket(run) for add_on in self.add_ons))
+
+    def _call(self, tickets: tuple[Ticket, ...]) -> None:
+        try:
+            rows = gather(tuple(ticket.run for ticket in tickets))
+            predictions = torch.split(self._predict(rows), rows.sizes)
+        except Exception as problem:  # whatever it is, the loop serves others too
+            self._sort_out(tickets, problem)
+            return
+        for ticket, prediction in zip(tickets, predictions, strict=True):
+            self._guarded(ticket, partial(self._finish_step, ticket, prediction))
+
+    def _sort_out(self, tickets: tuple[Ticket, ...], problem: Exception) -> None:
+        """Something is wrong with one of them: alone, each shows whether it is the one."""
+        if len(tickets) == 1:
+            self._fail(tickets[0], problem)
+            return
+        for ticket in tickets:
+            self._call((ticket,))
+
+    def _predict(self, rows: Rows) -> torch.Tensor:
+        with ExitStack() as stack:
+            for add_on in self.add_ons:
+                stack.enter_context(add_on.around(rows))
+            self.num_calls += 1
+            return self.family.predict(rows)
+
+    @torch.no_grad()
+    def _finish_step(self, ticket: Ticket, prediction: torch.Tensor) -> None:
+        run = ticket.run
+        guided = self.family.guide(run, prediction)
+        run.latents = run.scheduler.step(guided, run.timestep, run.latents, **run.step_options, return_dict=False)[0]
+        run.step += 1
+        if ticket.on_step is not None:
+            ticket.on_step(run.step, len(run.timesteps))
+        if run.is_done:
+            ticket.end("done")
+            self._release(ticket)
+
+    def _guarded(self, ticket: Ticket, act: Callable[[], Any]) -> Any:
+        """Let the request alone feel what goes wrong with it."""
+        try:
+            return act()
+        except Exception as problem:
+            self._fail(ticket, problem)
+            return None
+
+    def _fail(self, ticket: Ticket, problem: BaseException) -> None:
+        ticket.end("failed", problem)
+        self._release(ticket)
+
+    def _release(self, ticket: Ticket) -> None:
+        del self._running[ticket.number]
+        for add_on in self.add_ons:
+            add_on.left(ticket.run)

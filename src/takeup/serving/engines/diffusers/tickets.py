@@ -1,0 +1,61 @@
+"""What a caller holds while its request is on its way: progress, a way to withdraw, and the latents in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.model import Cancelled, Expired, State
+
+__all__ = ["OnStep", "Ticket"]
+
+OnStep = Callable[[int, int], None]
+"""Hears how many steps are done, and of how many."""
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One request in the engine. May be asked and cancelled from any thread."""
+
+    number: int
+    run: Run
+    on_step: OnStep | None = None
+    state: State = "waiting"
+    finished: Future[Run] = field(default_factory=Future)
+    _withdrawn: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.finished.done()
+
+    def cancel(self) -> None:
+        """Leave at the next step boundary; without effect once it is over."""
+        self._withdrawn = True
+
+    def result(self, timeout_s: float | None = None) -> Run:
+        """The finished run; raises what ended it otherwise."""
+        return self.finished.result(timeout_s)
+
+    def leaves(self, now_s: float) -> bool:
+        """End the request if it was withdrawn or its deadline is over."""
+        deadline_s = self.run.request.deadline_s
+        if self._withdrawn:
+            self.end("cancelled", Cancelled(f"the request was cancelled after {self._progress()}"))
+        elif deadline_s is not None and now_s > deadline_s:
+            self.end(
+                "expired", Expired(f"the deadline passed after {self._progress()}; allow more time or fewer steps")
+            )
+        return self.is_over
+
+    def end(self, state: State, error: BaseException | None = None) -> None:
+        """The last thing that happens to a ticket."""
+        self.state = state
+        if error is None:
+            self.finished.set_result(self.run)
+        else:
+            self.finished.set_exception(error)
+
+    def _progress(self) -> str:
+        return f"{self.run.step} of {len(self.run.timesteps)} steps"

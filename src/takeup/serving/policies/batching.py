@@ -1,0 +1,59 @@
+"""Which requests share a network call in the next step.
+
+Requests are *compatible* when their inputs have the same shapes and nothing in the weights tells them apart; whoever
+runs them says so by an equal `bucket`. How far each of them is plays no part: every row has a timestep of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from takeup.errors import BadInput
+
+__all__ = ["Candidate", "Grouping", "one_by_one"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A request that could make a step now. `num_rows`: one for every branch of its guidance."""
+
+    number: int
+    bucket: Hashable
+    num_rows: int
+    deadline_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """One call for each bucket, in pieces of at most `max_rows`; the nearest deadline first, then the oldest."""
+
+    max_rows: int = 16
+
+    def __post_init__(self) -> None:
+        if self.max_rows < 2:
+            raise BadInput(f"max_rows is {self.max_rows}; a request with guidance has two rows, so give at least 2")
+
+    def __call__(self, candidates: Sequence[Candidate]) -> list[tuple[int, ...]]:
+        """The numbers of the requests of each call."""
+        buckets: dict[Hashable, list[Candidate]] = {}
+        for candidate in sorted(candidates, key=lambda one: (one.deadline_s, one.number)):
+            buckets.setdefault(candidate.bucket, []).append(candidate)
+        return [call for members in buckets.values() for call in self._pieces(members)]
+
+    def _pieces(self, members: Sequence[Candidate]) -> list[tuple[int, ...]]:
+        pieces: list[list[int]] = []
+        free_rows = 0
+        for member in members:
+            if member.num_rows > free_rows or not pieces:
+                pieces.append([])
+                free_rows = self.max_rows
+            pieces[-1].append(member.number)
+            free_rows -= member.num_rows
+        return [tuple(piece) for piece in pieces]
+
+
+def one_by_one(candidates: Sequence[Candidate]) -> list[tuple[int, ...]]:
+    """A call for each request: slower, and every image is bit for bit what it would be if nobody else were there."""
+    return [(candidate.number,) for candidate in sorted(candidates, key=lambda one: one.number)]

@@ -1,0 +1,46 @@
+"""How many steps an image may be denoised without its LoRAs while they are loaded: the bound K.
+
+"Katz: Efficient Workflow Serving for Diffusion Models with Many Adapters", USENIX ATC 2025, section 6. The first steps
+plan what is where, the later ones decide the style: with and without a LoRA the latents stay alike for a while and then
+part. K is the last step until which they are alike. It is measured for a base model and a LoRA on runs of full
+length; a run that starts later, or is short, has fewer steps to give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from takeup.errors import BadInput
+
+__all__ = ["FEW_STEPS", "bound_for", "measured_bound"]
+
+FEW_STEPS = 8
+"""Models distilled to so few steps (LCM, Turbo, schnell) decide the style in the first one."""
+
+
+def measured_bound(similarities: Sequence[float], least: float = 0.99) -> int:
+    """K from the cosine similarity of the latents with and without the LoRA after each step.
+
+    It is the number of steps after which all similarities so far are at least `least`.
+    """
+    if not 0 < least <= 1:
+        raise BadInput(f"the least similarity is {least:g}; give a number above 0, at most 1")
+    for step, similarity in enumerate(similarities):
+        if not similarity >= least:  # also when it is no number
+            return step
+    return len(similarities)
+
+
+def bound_for(bound: int, profiled_steps: int, num_steps: int, strength: float = 1.0) -> int:
+    """K for a run of `num_steps`, from the `bound` of one of `profiled_steps`.
+
+    `strength` below 1 (an image is changed, not made) skips the first steps, and they are taken off the bound. Never
+    more than the steps that are left but one, for a LoRA that comes after the last step is not felt at all.
+    """
+    if not 0 <= strength <= 1:
+        raise BadInput(f"the strength is {strength:g}; give a share from 0 to 1")
+    if num_steps <= FEW_STEPS:
+        return 0
+    scaled = bound * num_steps // max(1, profiled_steps)
+    skipped = num_steps - int(num_steps * strength)
+    return max(0, min(scaled - skipped, num_steps - skipped - 1))

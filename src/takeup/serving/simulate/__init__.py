@@ -1,0 +1,1 @@
+"""Serving in virtual time."""

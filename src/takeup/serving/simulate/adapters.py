@@ -1,0 +1,79 @@
+"""Replays a trace of adapters on a cache for each instance, and counts what had to be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from itertools import islice
+
+from takeup.errors import BadInput
+from takeup.serving.contract import CachePolicy
+from takeup.serving.model import Access, Replay
+
+__all__ = ["replay_adapters"]
+
+Sets = Sequence[tuple[int, ...]]
+Choose = Callable[[Sets, Collection[Hashable]], int]
+
+
+def replay_adapters(
+    name: str,
+    make: Callable[[], CachePolicy],
+    accesses: Sequence[Access],
+    *,
+    capacity: int,
+    look_ahead: int = 0,
+    choose: Choose | None = None,
+    patience: int = 0,
+) -> Replay:
+    """Serve all requests on caches of `capacity` adapters, where `look_ahead` requests behind the first are known.
+
+    They are served in order, or as `choose` says, but nobody is overtaken by more than `patience` others.
+    """
+    if capacity < 1:
+        raise BadInput(f"a cache of {capacity} adapters holds nothing; give at least 1")
+    by_instance: dict[int, list[tuple[int, ...]]] = {}
+    for access in accesses:
+        by_instance.setdefault(access.instance, []).append(access.adapters)
+    loads: list[int] = []
+    for sets in by_instance.values():
+        instance = _Instance(make(), capacity)
+        loads += instance.serve_all(sets, look_ahead, choose, patience)
+    num_uses = sum(len(access.adapters) for access in accesses)
+    return Replay(name, len(accesses), num_uses, sum(loads), loads.count(0))
+
+
+class _Instance:
+    """One instance with its cache."""
+
+    def __init__(self, policy: CachePolicy, capacity: int) -> None:
+        self._policy, self._capacity = policy, capacity
+        self._cached: set[Hashable] = set()
+
+    def serve_all(self, sets: Sets, look_ahead: int, choose: Choose | None, patience: int) -> Iterator[int]:
+        """The loads of every request, in the order in which they are served."""
+        coming = iter(sets)
+        waiting = list(islice(coming, look_ahead + 1))
+        overtaken = 0  # how often the first one was
+        while waiting:
+            place = choose(waiting, self._cached) if choose and overtaken < patience else 0
+            overtaken = overtaken + 1 if place else 0
+            adapters = waiting.pop(place)
+            waiting += islice(coming, 1)
+            yield self._serve(adapters, waiting[:look_ahead])
+
+    def _serve(self, adapters: tuple[int, ...], queue: Sets) -> int:
+        """How many adapters of one request had to be loaded. They are used one after the other."""
+        num_loads = 0
+        for place, adapter in enumerate(adapters):
+            if adapter not in self._cached:
+                num_loads += 1
+                self._make_room((adapters[place + 1 :], *queue))
+                self._cached.add(adapter)
+            self._policy.used(adapter)
+        return num_loads
+
+    def _make_room(self, queue: Sets) -> None:
+        if len(self._cached) == self._capacity:
+            victim = self._policy.victim(self._cached, queue)
+            self._cached.remove(victim)
+            self._policy.left(victim)

@@ -1,0 +1,225 @@
+"""Ranks on other machines: an agent beside them sends what they wrote, and a listener takes it as if it were here.
+
+How it works. Over one connection, in both directions, go frames: a length, a line of JSON, and for calls their rows as
+bytes. Whoever connects must know the token. Nothing that comes in is executed or unpickled; what is too long or makes
+no sense ends the connection, and the job of that machine goes on unwatched. Clocks are not compared: an agent decides
+by its own which calls have waited long enough for their end.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.errors import BadInput
+from takeup.training.engines.pytorch.watch.gather import Gather
+from takeup.training.engines.pytorch.watch.ring import HEADER_WORDS, MOST_GROUPS, Word
+from takeup.training.engines.pytorch.watch.rows import LAST_OPERATION, MOST_BYTES, Place
+from takeup.training.model.calls import CALL
+
+__all__ = ["Agent", "Far", "Listener", "address_of"]
+
+MOST_FRAME = 4 << 20
+MOST_RANK = 1 << 20
+TIMEOUT_S = 10.0
+LENGTH = struct.Struct(">I")
+LOOPBACK = "127.0.0.1"
+ASKED = frozenset({Word.PLAN, Word.PLAN_FIRST, Word.PLAN_COUNT, Word.PLAN_RESTART})  # what may be asked from afar
+Calls = npt.NDArray[np.void]
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """HOST:PORT, or a port of this machine."""
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65_535:
+        raise BadInput(f"{text!r} is no address; give HOST:PORT, such as 10.0.0.1:7070")
+    return host or LOOPBACK, int(port)
+
+
+# Frames ---------------------------------------------------------------------------------------------------------------
+
+
+def send(connection: socket.socket, values: dict[str, Any], rows: bytes = b"") -> None:
+    """Send one frame."""
+    body = json.dumps(values).encode() + b"\n" + rows
+    connection.sendall(LENGTH.pack(len(body)) + body)
+
+
+def frames(connection: socket.socket) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Frames as they come, until the other end closes or sends nonsense."""
+    with connection.makefile("rb") as stream:
+        while len(head := stream.read(LENGTH.size)) == LENGTH.size:
+            (length,) = LENGTH.unpack(head)
+            if length > MOST_FRAME:
+                return
+            line, _, rows = stream.read(length).partition(b"\n")
+            try:
+                values = json.loads(line)
+            except ValueError:
+                return
+            if not isinstance(values, dict):
+                return
+            yield values, rows
+
+
+# Beside the ranks -----------------------------------------------------------------------------------------------------
+
+
+class Agent:
+    """Sends what ranks of this machine wrote; `look` does one round."""
+
+    def __init__(self, gather: Gather, address: tuple[str, int], token: str) -> None:
+        self._gather = gather
+        try:
+            self._connection = socket.create_connection(address, TIMEOUT_S)
+        except OSError as error:
+            raise BadInput(
+                f"no listener at {address[0]}:{address[1]} ({error.strerror or error}); start one with --listen"
+            ) from error
+        send(self._connection, {"token": token})
+        self._connection.settimeout(None)
+        self.is_connected = True
+        threading.Thread(target=self._obey, name="takeup-watch-agent", daemon=True).start()
+
+    def look(self) -> None:
+        """Send what is new; if nobody listens any more, stop sending."""
+        self._gather.look()
+        if not self.is_connected:
+            return
+        try:
+            for rank, calls in self._gather.read_rows().items():
+                self._send(rank, calls)
+        except OSError:
+            self.is_connected = False
+
+    def _send(self, rank: int, calls: Calls) -> None:
+        reader = self._gather.readers[rank]
+        places = [[group, place.place, place.size] for group, place in reader.places.items()]
+        header = [reader.word(place) for place in range(HEADER_WORDS)]
+        send(self._connection, {"rank": rank, "places": places, "header": header}, calls.tobytes())
+
+    def _obey(self) -> None:
+        """Write down what the controller asks."""
+        with suppress(OSError):
+            for values, _ in frames(self._connection):
+                reader = self._gather.readers.get(values.get("rank", -1))
+                place, value = values.get("word"), values.get("value")
+                if reader is not None and place in ASKED and isinstance(value, int):
+                    reader.ask(place, value)
+        self.is_connected = False
+
+    def close(self) -> None:
+        """Say no more."""
+        self._connection.close()
+
+
+# Beside the controller ------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Far:
+    """A rank of another machine, read as one of this."""
+
+    rank: int
+    connection: socket.socket
+    header: list[int]
+    places: dict[int, Place]
+    num_bad: int = 0
+    num_lost: int = 0
+    path: None = None
+    _rows: list[Calls] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def word(self, place: int) -> int:
+        """A word of the header, as it was last sent."""
+        return self.header[place]
+
+    def ask(self, place: int, value: int) -> None:
+        """Ask the agent to write a word of the header."""
+        with suppress(OSError):
+            send(self.connection, {"rank": self.rank, "word": place, "value": value})
+
+    def add(self, calls: Calls) -> None:
+        """Take in calls, but not those that make no sense."""
+        sane = _is_sane(calls)
+        with self._lock:
+            self.num_bad += int(np.count_nonzero(~sane))
+            self._rows.append(calls[sane])
+
+    def read(self, *, give_up_before_ns: int = 0) -> Calls:
+        """Calls since last time; which have waited long enough was decided where they were made."""
+        with self._lock:
+            rows, self._rows = self._rows, []
+        return np.concatenate([np.zeros(0, CALL), *rows])
+
+
+def _is_sane(calls: Calls) -> npt.NDArray[np.bool_]:
+    operation, size, began, ended = (calls[name] for name in ("operation", "size_bytes", "began_ns", "ended_ns"))
+    possible = (operation >= 1) & (operation <= LAST_OPERATION) & (size >= 0) & (size < MOST_BYTES)
+    sane: npt.NDArray[np.bool_] = possible & (began > 0) & ((ended == 0) | (ended >= began)) & (calls["number"] >= 0)
+    return sane
+
+
+class Listener:
+    """Takes in what agents send; `ranks` are those heard of."""
+
+    def __init__(self, address: tuple[str, int], token: str) -> None:
+        if not token and address[0] != LOOPBACK:
+            raise BadInput("others can reach this address; set TAKEUP_WATCH_TOKEN to a secret on all machines")
+        self._token = token
+        self.ranks: dict[int, Far] = {}
+        try:
+            self._server = socket.create_server(address)
+        except OSError as error:
+            raise BadInput(
+                f"cannot listen at {address[0]}:{address[1]}: {error.strerror}; give another port"
+            ) from error
+        threading.Thread(target=self._accept, name="takeup-watch-listener", daemon=True).start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        host, port = self._server.getsockname()[:2]
+        return host, port
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._server.accept()
+                threading.Thread(target=self._hear, args=(connection,), name="takeup-watch-far", daemon=True).start()
+
+    def _hear(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError, ValueError, KeyError, TypeError):
+            connection.settimeout(TIMEOUT_S)
+            coming = frames(connection)
+            hello, _ = next(coming, ({}, b""))
+            if not hmac.compare_digest(str(hello.get("token", "")).encode(), self._token.encode()):
+                return
+            connection.settimeout(None)
+            for values, rows in coming:
+                self._take(connection, values, rows)
+
+    def _take(self, connection: socket.socket, values: dict[str, Any], rows: bytes) -> None:
+        rank, header = int(values["rank"]), [int(word) for word in values["header"]]
+        places = {int(group): Place(int(place), int(size)) for group, place, size in values["places"][:MOST_GROUPS]}
+        if not 0 <= rank < MOST_RANK or len(header) != HEADER_WORDS:
+            raise ValueError
+        far = self.ranks.get(rank)
+        if far is None or far.header[Word.PID] != header[Word.PID]:
+            far = self.ranks[rank] = Far(rank, connection, header, places)
+        far.header, far.places = header, places
+        far.add(np.frombuffer(rows, CALL))
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._server.close()

@@ -1,0 +1,151 @@
+"""Shares of a batch that can change while a job trains, so that a slow rank gets less to do; gradients stay exact.
+
+    share = Batches(model, num_microbatches=16)           # of the whole job, not of each rank
+    for inputs, targets in loader:                        # the batch of the whole job, the same on all ranks
+        for piece, wanted in share.of((inputs, targets)):
+            (loss_of(model(piece), wanted) * share.weight).backward()
+        optimizer.step()
+
+How it works. A batch is cut into micro-batches of one size, and every rank computes a run of them. Each counts the
+same, so what DDP averages over ranks is scaled by ranks / micro-batches: the sum over all of them, divided by their
+number, however they are shared out. DDP reduces with the last micro-batch of a rank only. Ranks change their shares
+together: in every iteration they agree on the newest plan that all have seen. Nobody watching, nothing is exchanged.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from takeup.errors import BadInput
+from takeup.training.engines.pytorch.watch.hook import FOLDER, Hook, current
+from takeup.training.engines.pytorch.watch.ring import Word
+
+__all__ = ["RESTART_CODE", "Batches"]
+
+RESTART_CODE = 75  # as in sysexits.h: try again later
+SMOOTHING = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    first: int
+    count: int
+    restart: bool = False
+
+
+class Batches:
+    """The part of every batch that this rank computes.
+
+    `save`, if given, writes a checkpoint; only then may a watcher ask the job to restart on other machines.
+    """
+
+    def __init__(
+        self, model: Any, num_microbatches: int, *, group: Any = None, save: Callable[[], object] | None = None
+    ) -> None:
+        num_ranks, place = dist.get_world_size(group), dist.get_rank(group)
+        if num_microbatches < 1 or num_microbatches % num_ranks:
+            raise BadInput(
+                f"{num_microbatches} micro-batches for {num_ranks} ranks do not divide; give a multiple of {num_ranks}"
+            )
+        each = num_microbatches // num_ranks
+        self.num_microbatches = num_microbatches
+        self.weight = num_ranks / num_microbatches
+        """By which the mean loss of a micro-batch is multiplied, for gradients that DDP averages over ranks."""
+        self._model, self._group, self._save = model, group, save
+        self._plans = {0: _Plan(place * each, each)}
+        self._version = 0
+        self._is_watched = bool(os.environ.get(FOLDER))
+        self._microbatch_ns = 0.0
+
+    @property
+    def first(self) -> int:
+        """The first micro-batch of this rank in the present iteration."""
+        return self._plans[self._version].first
+
+    @property
+    def count(self) -> int:
+        """How many micro-batches this rank has in the present iteration."""
+        return self._plans[self._version].count
+
+    def of(self, batch: Any) -> Iterator[Any]:
+        """The micro-batches of this rank: pieces of a tensor, or of every tensor of a tuple or list."""
+        pieces = _cut(batch, self.num_microbatches)
+        if self._is_watched:
+            self._agree()
+        times_ns = []
+        for number in range(self.first, self.first + self.count):
+            is_last = number == self.first + self.count - 1
+            start_ns = time.monotonic_ns()
+            with nullcontext() if is_last else self._unreduced():
+                yield pieces[number]
+            times_ns.append(self._computed_until_ns(start_ns, is_last) - start_ns)
+        self._tell(median(times_ns))
+
+    def _unreduced(self) -> Any:
+        return self._model.no_sync() if hasattr(self._model, "no_sync") else nullcontext()
+
+    def _computed_until_ns(self, start_ns: int, is_last: bool) -> int:
+        """When the micro-batch was computed; the last one then waits for other ranks, from its last call on."""
+        hook = current()
+        if is_last and hook is not None and hook.last_began_ns > start_ns:
+            return hook.last_began_ns
+        return time.monotonic_ns()
+
+    # What a controller asks, and what it is told ----------------------------------------------------------------------
+
+    def _agree(self) -> None:
+        """Take the newest plan that all ranks have seen."""
+        hook = current()
+        newest = self._newest(hook)
+        seen = torch.tensor([newest])
+        dist.all_reduce(seen, dist.ReduceOp.MIN, group=self._group)
+        self._version = int(seen.item())
+        if hook is not None and hook.ring is not None:
+            hook.ring.words[Word.PLAN_IN_USE] = self._version
+        if self._plans[self._version].restart:
+            self._restart()
+
+    def _newest(self, hook: Hook | None) -> int:
+        if hook is None or hook.ring is None:
+            return max(self._plans)
+        words = hook.ring.words
+        version = words[Word.PLAN]
+        plan = _Plan(words[Word.PLAN_FIRST], words[Word.PLAN_COUNT], bool(words[Word.PLAN_RESTART]))
+        is_sound = plan.first >= 0 and plan.count >= 1 and plan.first + plan.count <= self.num_microbatches
+        if version > max(self._plans) and version == words[Word.PLAN] and is_sound:
+            self._plans[version] = plan
+        return max(self._plans)
+
+    def _tell(self, microbatch_ns: float) -> None:
+        before = self._microbatch_ns or microbatch_ns
+        self._microbatch_ns = before + SMOOTHING * (microbatch_ns - before)
+        hook = current()
+        if hook is not None and hook.ring is not None:
+            words = hook.ring.words
+            words[Word.MICROBATCH_NS] = round(self._microbatch_ns)
+            words[Word.NUM_MICROBATCHES] = self.num_microbatches
+            words[Word.CAN_RESTART] = self._save is not None
+
+    def _restart(self) -> None:
+        assert self._save is not None
+        self._save()
+        dist.barrier(group=self._group)
+        raise SystemExit(RESTART_CODE)
+
+
+def _cut(batch: Any, count: int) -> list[Any]:
+    """The batch in so many pieces of one size."""
+    if isinstance(batch, torch.Tensor):
+        if len(batch) % count:
+            raise BadInput(f"a batch of {len(batch)} rows does not divide into {count} micro-batches of one size")
+        return list(torch.split(batch, len(batch) // count))
+    return list(zip(*(_cut(part, count) for part in batch), strict=True))

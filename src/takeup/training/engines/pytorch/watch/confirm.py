@@ -1,0 +1,203 @@
+"""Pause a job at a moment that is the same for all ranks, test every rank and link, and let it go on.
+
+How it works. Ranks are asked to say how often they have made the call that marks iterations. Then they are asked to
+stop before the call that comes two later than the furthest of them has made. If one had passed it by then, all go on,
+and a later call is chosen. The lease that lets ranks stand is short and renewed while we live; so if we are killed, or
+one of them dies, the others do not wait for us.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from takeup.core.files import write_atomically
+from takeup.training.engines.pytorch.watch.ring import Word
+from takeup.training.engines.pytorch.watch.rows import Reader
+
+__all__ = ["Confirmed", "Pauses", "judge"]
+
+LEASE_NS = 2_000_000_000
+LOOK_EVERY_S = 0.005
+NUM_AHEAD = (2, 4, 8)  # calls, in one try after the other
+SETTLE_S = 0.1
+NEVER = 1 << 60
+SLOW_RANK, SLOW_LINK = 1.3, 1.6  # times the median; single machines are noisy
+MATRIX, NUM_PRODUCTS = 256, 40
+MESSAGE_BYTES, NUM_REPEATS = 1 << 20, 5
+Anchor = tuple[int, int, int]
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """What tests in a pause have shown: times as long as the median, of those that are slow.
+
+    `problem` says why there was no test. `seconds` is how long ranks stood still.
+    """
+
+    slow_ranks: Mapping[int, float]
+    slow_links: Mapping[Pair, float]
+    seconds: float = 0.0
+    problem: str = ""
+
+    def sentence(self) -> str:
+        """All of it in words."""
+        if self.problem:
+            return f"no pause: {self.problem}"
+        found = [f"rank {rank} computes {factor:.2f}x slower" for rank, factor in self.slow_ranks.items()]
+        found += [f"the link {one}-{other} is {factor:.2f}x slower" for (one, other), factor in self.slow_links.items()]
+        what = " and ".join(found) or "it has vanished, all ranks and links are alike"
+        return f"tested in a pause of {self.seconds:.2f} s: {what}"
+
+
+class Pauses:
+    """Pauses of the ranks whose rings are in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._number = 0
+        self._task = 0
+
+    def confirm(
+        self, readers: Mapping[int, Reader], anchors: Mapping[int, Anchor], passes: Sequence[Sequence[Pair]]
+    ) -> Confirmed:
+        """Pause, test all ranks, then links in these passes, and go on."""
+        if not anchors or set(anchors) != set(readers):
+            return Confirmed({}, {}, problem="the iterations of some ranks are not known yet")
+        if any(reader.path is None for reader in readers.values()):
+            return Confirmed({}, {}, problem="ranks of other machines cannot be paused")
+        start_s = time.monotonic()
+        try:
+            with self._stopped(readers, anchors):
+                computed = self._test(readers, {"kind": "compute", "size": MATRIX, "repeats": NUM_PRODUCTS})
+                links = {"kind": "links", "passes": passes, "size_bytes": MESSAGE_BYTES, "repeats": NUM_REPEATS}
+                carried = self._test(readers, links) if len(readers) > 1 else {}
+        except _Failed as failed:
+            return Confirmed({}, {}, time.monotonic() - start_s, str(failed))
+        return judge(computed, carried, time.monotonic() - start_s)
+
+    # Stopping ---------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _stopped(self, readers: Mapping[int, Reader], anchors: Mapping[int, Anchor]) -> Iterator[None]:
+        try:
+            for num_ahead in NUM_AHEAD:
+                if self._stop(readers, anchors, num_ahead):
+                    yield
+                    return
+                self._go_on(readers)
+            raise _Failed("ranks passed the chosen moment each time")
+        finally:
+            self._go_on(readers)
+
+    def _stop(self, readers: Mapping[int, Reader], anchors: Mapping[int, Anchor], num_ahead: int) -> bool:
+        """Whether all ranks stand now, at the same moment of the job."""
+        self._number += 1
+        for rank, reader in readers.items():
+            for word, value in zip((Word.STOP_OPERATION, Word.STOP_GROUP, Word.STOP_SIZE), anchors[rank], strict=True):
+                reader.ask(word, value)
+            reader.ask(Word.STOP_SEEN, 0)
+            reader.ask(Word.STOP_COUNT, NEVER)
+        self._renew(readers)
+        for reader in readers.values():
+            reader.ask(Word.STOP, self._number)
+        self._wait(readers, lambda reader: reader.word(Word.STOP_SEEN) > 0, 10.0, "made no call")
+        moment = max(reader.word(Word.STOP_SEEN) for reader in readers.values()) + num_ahead
+        for reader in readers.values():
+            reader.ask(Word.STOP_COUNT, moment)
+        self._wait(readers, lambda reader: reader.word(Word.STOP_SEEN) >= moment, 20.0, "did not stop")
+        time.sleep(SETTLE_S)  # who has come to the call stands by now, unless it was asked too late
+        return all(reader.word(Word.STOPPED) == self._number for reader in readers.values())
+
+    def _go_on(self, readers: Mapping[int, Reader]) -> None:
+        for reader in readers.values():
+            reader.ask(Word.STOP, 0)
+
+    def _renew(self, readers: Mapping[int, Reader]) -> None:
+        until_ns = time.monotonic_ns() + LEASE_NS
+        for reader in readers.values():
+            reader.ask(Word.LEASE_UNTIL_NS, until_ns)
+
+    def _wait(
+        self, readers: Mapping[int, Reader], done: Callable[[Reader], bool], limit_s: float, problem: str
+    ) -> None:
+        until_s = time.monotonic() + limit_s
+        while not all(map(done, readers.values())):
+            for rank, reader in readers.items():
+                if not _is_alive(reader.word(Word.PID)):
+                    raise _Failed(f"rank {rank} has ended")
+                if time.monotonic() > until_s and not done(reader):
+                    raise _Failed(f"rank {rank} {problem}")
+            self._renew(readers)
+            time.sleep(LOOK_EVERY_S)
+
+    # Testing ----------------------------------------------------------------------------------------------------------
+
+    def _test(self, readers: Mapping[int, Reader], asked: dict[str, Any]) -> dict[int, dict[str, Any]]:
+        """What every rank found."""
+        self._task += 1
+        path = self._folder / f"task-{self._task}.json"
+        write_atomically(path, json.dumps({**asked, "task": self._task}))
+        for reader in readers.values():
+            reader.ask(Word.TASK, self._task)
+        self._wait(readers, lambda reader: reader.word(Word.TASK_DONE) == self._task, 15.0, "did not end its test")
+        found = {rank: self._result(rank) for rank in readers}
+        path.unlink()
+        return found
+
+    def _result(self, rank: int) -> dict[str, Any]:
+        path = self._folder / f"result-{self._task}-{rank}.json"
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        path.unlink()
+        if "error" in found:
+            raise _Failed(f"the test on rank {rank} failed: {found['error']}")
+        return found
+
+
+class _Failed(Exception):
+    """Why a pause came to nothing."""
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    with suppress(OSError, IndexError):  # one that has ended but was not yet asked for its exit code
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return True
+
+
+def judge(
+    computed: Mapping[int, Mapping[str, Any]], carried: Mapping[int, Mapping[str, Any]], seconds: float
+) -> Confirmed:
+    """Slow ranks, and links that are slow although both their ends are not."""
+    times_s = {rank: float(found["wall_s"]) for rank, found in computed.items()}
+    slow_ranks = _outliers(times_s, SLOW_RANK)
+    links_s: dict[Pair, float] = {}
+    for rank, found in carried.items():
+        for peer, time_s in found["links_s"].items():
+            pair = min(rank, int(peer)), max(rank, int(peer))
+            links_s[pair] = max(time_s, links_s.get(pair, 0.0))
+    links = {pair: time_s for pair, time_s in links_s.items() if not set(pair) & set(slow_ranks)}
+    return Confirmed(slow_ranks, _outliers(links, SLOW_LINK), seconds)
+
+
+def _outliers(times_s: Mapping[Any, float], factor: float) -> dict[Any, float]:
+    """Those that take so many times as long as the others do."""
+    found = {}
+    for key, time_s in times_s.items():
+        others = [other_s for other, other_s in times_s.items() if other != key]
+        if others and time_s > factor * median(others):
+            found[key] = time_s / median(others)
+    return found

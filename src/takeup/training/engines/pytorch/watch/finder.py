@@ -1,0 +1,80 @@
+"""Attach when PyTorch's distributed package is imported, before any rank has met another."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+__all__ = ["wait_for_torch"]
+
+MODULE = "torch.distributed.distributed_c10d"
+
+
+def wait_for_torch() -> None:
+    """Wrap `init_process_group` as soon as it exists."""
+    sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(MetaPathFinder):
+    """Finds one module as everybody else would, and adds something to its loader."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(Loader):
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        # Before the package takes over the names of its module, so that there is only this one.
+        module.init_process_group = _watching(module.init_process_group)  # type: ignore[attr-defined]
+
+
+def _watching(init_process_group: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(init_process_group)
+    def init(*arguments: Any, **named: Any) -> Any:
+        attach()
+        return init_process_group(*arguments, **named)
+
+    return init
+
+
+_HOOKS: list[Any] = []
+
+
+def attach() -> None:
+    """Watch this process, if asked to and possible."""
+    folder = os.environ.get("TAKEUP_WATCH_FOLDER")
+    if not folder or os.environ.get("TAKEUP_WATCH_SHIM"):  # the shim notes the same calls
+        return
+    if _HOOKS:
+        _HOOKS[0].new_epoch()
+        return
+    try:
+        from takeup.training.engines.pytorch.watch.hook import install
+
+        _HOOKS.append(install(Path(folder)))
+    except Exception as error:
+        print(f"takeup cannot watch this rank, which goes on: {type(error).__name__}: {error}", file=sys.stderr)

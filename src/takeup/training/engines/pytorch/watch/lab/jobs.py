@@ -1,0 +1,89 @@
+"""What the laboratory runs, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.training.model.calls import CallLog
+
+__all__ = ["Job", "Kind", "Recorded", "Slow"]
+
+Kind = Literal["ddp", "batches", "fsdp", "pipeline", "grid"]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """From iteration `first` to before `last`: a rank that computes `factor` times as long, or a link with a delay.
+
+    A link of a pipeline is two ranks, whose messages leave `delay_s` later. For a group whose ranks reduce together it
+    is all of them: their reductions take `delay_s` longer.
+    """
+
+    ranks: tuple[int, ...]
+    first: int
+    last: int
+    factor: float = 1.0
+    delay_s: float = 0.0
+
+    @property
+    def kind(self) -> Literal["compute", "link"]:
+        """What is slow."""
+        return "link" if self.delay_s else "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A training loop on several ranks.
+
+    `ddp`, `batches` and `fsdp` have one group of all ranks, and `batches` lets a controller change shares of the batch.
+    `pipeline` is a stage for each rank; `grid` is pipelines of two stages side by side, whose like stages reduce
+    together. An iteration computes for `compute_s`, most of it asleep.
+    `is_sporadic` adds what real jobs do now and then: a broadcast to log, a barrier, an evaluation.
+    """
+
+    kind: Kind
+    num_ranks: int = 4
+    num_iterations: int = 60
+    compute_s: float = 0.02
+    slow: tuple[Slow, ...] = ()
+    is_sporadic: bool = False
+    is_watched: bool = True
+    seed: int = 1
+    timeout_s: float = 120.0
+
+    def to_json(self) -> str:
+        """As text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        """From text."""
+        values: dict[str, Any] = json.loads(text)
+        slow = tuple(Slow(**{**each, "ranks": tuple(each["ranks"])}) for each in values.pop("slow"))
+        return cls(**values, slow=slow)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What came of a job: the calls that were noted, when the loops of ranks began iterations, and their results.
+
+    A result is a digest of all weights; `weights` are the first of them.
+    """
+
+    logs: list[CallLog]
+    starts_s: list[Floats]
+    results: list[str]
+    weights: list[list[float]]
+    cpu_s: list[float]
+    num_bad: int = 0
+
+    @property
+    def iterations_s(self) -> Floats:
+        """How long the iterations of the first rank took, by its own clock."""
+        return np.diff(self.starts_s[0])

@@ -1,0 +1,214 @@
+"""What a rank of a job does: small real models, real reductions and messages, and most of the time asleep."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+
+from takeup.training.engines.pytorch.watch.batches import Batches
+from takeup.training.engines.pytorch.watch.lab.jobs import Job
+from takeup.training.engines.pytorch.watch.lab.slowness import SlowLinks
+
+__all__ = ["run_rank"]
+
+WIDTH, ROWS, NUM_MICROBATCHES, MICROBATCHES_OF_RANK = 64, 8, 4, 6
+MOST_WEIGHTS = 200
+LOG_EVERY, BARRIER_EVERY, EVALUATE_EVERY = 10, 17, 25
+Step = Callable[[int], None]
+
+
+def run_rank(job: Job, rank: int, store: Path) -> dict[str, Any]:
+    """Join the others, train, and say when iterations began and what came out."""
+    torch.set_num_threads(1)
+    timeout = timedelta(seconds=job.timeout_s)
+    dist.init_process_group(
+        "gloo", store=FileStore(str(store), job.num_ranks), rank=rank, world_size=job.num_ranks, timeout=timeout
+    )
+    torch.manual_seed(job.seed)
+    step, parameters = LOOPS[job.kind](job, rank)
+    links = SlowLinks(job, rank)
+    starts_s, cpu_s = [], time.process_time()
+    for iteration in range(job.num_iterations):
+        starts_s.append(time.monotonic())
+        links.iteration = iteration
+        step(iteration)
+        if job.is_sporadic:
+            _now_and_then(iteration)
+    starts_s.append(time.monotonic())
+    cpu_s = time.process_time() - cpu_s
+    dist.barrier()
+    weights = torch.cat([parameter.detach().flatten() for parameter in parameters()])
+    digest = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
+    dist.destroy_process_group()
+    return {"starts_s": starts_s, "result": digest, "weights": weights[:MOST_WEIGHTS].tolist(), "cpu_s": cpu_s}
+
+
+def _now_and_then(iteration: int) -> None:
+    """What disturbs whoever counts calls."""
+    if iteration % LOG_EVERY == LOG_EVERY - 1:
+        dist.broadcast(torch.zeros(3), 0)
+    if iteration % BARRIER_EVERY == BARRIER_EVERY - 1:
+        dist.barrier()
+    if iteration % EVALUATE_EVERY == EVALUATE_EVERY - 1:
+        for _ in range(3):
+            dist.all_reduce(torch.zeros(7))
+
+
+def _compute_s(job: Job, rank: int, iteration: int) -> float:
+    """How long this rank computes in this iteration."""
+    factors = [slow.factor for slow in job.slow if slow.first <= iteration < slow.last and rank in slow.ranks]
+    return job.compute_s * max(factors, default=1.0)
+
+
+# DDP and FSDP ---------------------------------------------------------------------------------------------------------
+
+
+def _model() -> torch.nn.Sequential:
+    layers = (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())
+    return torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, 1))
+
+
+class Pause(torch.autograd.Function):
+    """A layer that takes time, in the forward and in the backward pass."""
+
+    @staticmethod
+    def forward(context: Any, inputs: torch.Tensor, time_s: float) -> torch.Tensor:
+        """Sleep a third of the time."""
+        context.time_s = time_s
+        time.sleep(time_s / 3)
+        return inputs.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Sleep the rest of it."""
+        time.sleep(2 * context.time_s / 3)
+        return gradient, None
+
+
+def _data_parallel(job: Job, rank: int, model: Any) -> tuple[Step, Callable[[], Iterator[Any]]]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    generator = torch.Generator().manual_seed(job.seed + rank)
+
+    def step(iteration: int) -> None:
+        inputs = torch.randn(ROWS, WIDTH, generator=generator, requires_grad=True)
+        optimizer.zero_grad()
+        loss = model(Pause.apply(inputs, 0.0)).square().mean()  # type: ignore[no-untyped-call]
+        loss = Pause.apply(loss, _compute_s(job, rank, iteration))  # type: ignore[no-untyped-call]
+        loss.backward()
+        optimizer.step()
+
+    return step, model.parameters
+
+
+def _ddp(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
+    model = torch.nn.parallel.DistributedDataParallel(_model(), bucket_cap_mb=0.02)
+    return _data_parallel(job, rank, model)
+
+
+def _batches(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
+    """DDP over a batch of the whole job, whose micro-batches are shared out by `Batches`."""
+    model = torch.nn.parallel.DistributedDataParallel(_model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    number = MICROBATCHES_OF_RANK * job.num_ranks
+    share = Batches(model, number)
+
+    def step(iteration: int) -> None:
+        generator = torch.Generator().manual_seed(job.seed + iteration)
+        optimizer.zero_grad()
+        for inputs in share.of(torch.randn(number * ROWS, WIDTH, generator=generator)):
+            time.sleep(_compute_s(job, rank, iteration) / MICROBATCHES_OF_RANK)
+            torch.autograd.backward(model(inputs).square().mean() * share.weight)
+        optimizer.step()
+
+    return step, model.parameters
+
+
+def _fsdp(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (job.num_ranks,))
+    model = _model()
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    step, _ = _data_parallel(job, rank, model)
+    return step, lambda: (each.to_local() for each in model.parameters())  # type: ignore[attr-defined]
+
+
+# Pipelines ------------------------------------------------------------------------------------------------------------
+
+
+def _pipeline(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
+    return _stages(job, rank, list(range(job.num_ranks)), None)
+
+
+def _grid(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
+    """Two stages; rank 2 n + s is stage s of pipeline n."""
+    stages = [dist.new_group([2 * n + s for n in range(job.num_ranks // 2)]) for s in range(2)]
+    pipelines = [dist.new_group([2 * n, 2 * n + 1]) for n in range(job.num_ranks // 2)]
+    first = rank - rank % 2
+    step, parameters = _stages(job, rank, [first, first + 1], pipelines[rank // 2])
+
+    def with_reduction(iteration: int) -> None:
+        step(iteration)
+        for parameter in parameters():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad, group=stages[rank % 2])
+
+    return with_reduction, parameters
+
+
+def _stages(job: Job, rank: int, ranks: list[int], group: Any) -> tuple[Step, Callable[[], Iterator[Any]]]:
+    """One forward and one backward per micro-batch, over plain messages."""
+    place = ranks.index(rank)
+    before, after = ([*ranks, -1][place - 1] if place else -1), ([*ranks, -1][place + 1])
+    layer = torch.nn.Linear(WIDTH, WIDTH)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+
+    def step(iteration: int) -> None:
+        optimizer.zero_grad()
+        pace_s = _compute_s(job, rank, iteration) / NUM_MICROBATCHES
+        held: list[tuple[torch.Tensor, torch.Tensor]] = []
+        sends: list[Any] = []
+        for _ in range(NUM_MICROBATCHES):
+            inputs = torch.ones(ROWS, WIDTH, requires_grad=True)
+            if before >= 0:
+                with torch.no_grad():
+                    dist.recv(inputs, before, group=group)
+            time.sleep(pace_s / 3)
+            outputs = layer(inputs)
+            held.append((inputs, outputs))
+            if after >= 0:
+                sends.append(dist.isend(outputs.detach(), after, group=group))
+        for inputs, outputs in held:
+            gradient = torch.ones(ROWS, WIDTH)
+            if after >= 0:
+                dist.recv(gradient, after, group=group)
+            time.sleep(2 * pace_s / 3)
+            torch.autograd.backward(outputs, gradient)
+            if before >= 0 and inputs.grad is not None:
+                sends.append(dist.isend(inputs.grad, before, group=group))
+        for work in sends:
+            work.wait()
+        optimizer.step()
+
+    return step, layer.parameters
+
+
+LOOPS: dict[str, Callable[[Job, int], tuple[Step, Callable[[], Iterator[Any]]]]] = {
+    "ddp": _ddp,
+    "batches": _batches,
+    "fsdp": _fsdp,
+    "pipeline": _pipeline,
+    "grid": _grid,
+}

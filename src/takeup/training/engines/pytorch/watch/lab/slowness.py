@@ -1,0 +1,66 @@
+"""Links that are slow on purpose, below any hook: in the kernels that carry messages and reductions.
+
+A message over a slow link, or a reduction of a slow group, takes so much longer for those who wait for it. Nothing
+leads from here to whoever watches.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from takeup.training.engines.pytorch.watch.lab.jobs import Job
+
+__all__ = ["SlowLinks"]
+
+C10D: Any = torch._C._distributed_c10d  # which has no types for this
+
+
+class SlowLinks:
+    """The slow links of a job, as one rank feels them; `iteration` says what time it is."""
+
+    def __init__(self, job: Job, rank: int) -> None:
+        self.iteration = 0
+        self._slow = [slow for slow in job.slow if slow.delay_s]
+        self._rank = rank
+        self._members: dict[str, list[int]] = {}
+        if self._slow:
+            library: Any = torch.library.Library("c10d", "IMPL", "CPU")  # type: ignore[no-untyped-call]
+            library.impl("allreduce_", self._reduce, allow_override=True)
+            library.impl("recv_", self._receive, allow_override=True)
+            self._library = library  # what it registers ends with it
+
+    def _delay_s(self, ranks: list[int]) -> float:
+        now = (slow for slow in self._slow if slow.first <= self.iteration < slow.last)
+        return max((slow.delay_s for slow in now if set(slow.ranks) == set(ranks)), default=0.0)
+
+    def _ranks(self, group: Any) -> list[int]:
+        return self._members.setdefault(group.group_name, dist.get_process_group_ranks(group))
+
+    def _reduce(self, tensors: list[torch.Tensor], boxed: Any, *_: Any) -> Any:
+        group = dist.ProcessGroup.unbox(boxed)
+        work = _backend(group).allreduce(tensors, dist.AllreduceOptions())  # a sum: these loops have nothing else
+        delay_s = self._delay_s(self._ranks(group))
+        if delay_s:
+            work.wait()
+            time.sleep(delay_s)
+        return tensors, work.boxed()
+
+    def _receive(self, tensors: list[torch.Tensor], boxed: Any, peer: int, tag: int) -> Any:
+        group = dist.ProcessGroup.unbox(boxed)
+        work = _backend(group).recv(tensors, peer, tag)
+        delay_s = self._delay_s([self._rank, self._ranks(group)[peer]])
+        if not delay_s:
+            return work.boxed()
+        work.wait()
+        time.sleep(delay_s)
+        done: torch.futures.Future[Any] = torch.futures.Future()
+        done.set_result(tensors)
+        return C10D._create_work_from_future(done).boxed()
+
+
+def _backend(group: Any) -> Any:
+    return group._get_backend(torch.device("cpu"))

@@ -1,0 +1,118 @@
+"""In the rank: stand still before the call that the controller named, run its tests, and go on.
+
+How it works. All ranks count the calls of a kind alike, so "before the n-th reduction of this size" is the same moment
+of the job for all of them, and none stands in the middle of a call that others wait for. The controller keeps a lease
+alive while it wants ranks to stand; when it is not renewed, every rank goes on by itself. The tests have connections of
+their own and draw no random numbers: the job computes what it would have computed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from takeup.core.files import write_atomically
+from takeup.training.engines.pytorch.watch.ring import Ring, Word
+
+__all__ = ["Kind", "stop_if_asked"]
+
+Kind = tuple[int, int, int]
+LOOK_EVERY_S = 0.002
+CONNECT = timedelta(seconds=5)
+CUDA: Any = torch.cuda  # which has no types
+
+
+def stop_if_asked(ring: Ring, folder: Path, kind: Kind, count: int) -> None:
+    """Stand still if this is the call before which all ranks were asked to."""
+    words = ring.words
+    pause = words[Word.STOP]
+    asked = (words[Word.STOP_OPERATION], words[Word.STOP_GROUP], words[Word.STOP_SIZE])
+    if asked != kind or not _has_lease(ring):
+        return
+    words[Word.STOP_SEEN] = count
+    if count != words[Word.STOP_COUNT] or abs(words[Word.STOPPED]) == pause:
+        return
+    words[Word.STOPPED] = pause
+    _stand(ring, folder, pause)
+    words[Word.STOPPED] = -pause
+
+
+def _has_lease(ring: Ring) -> bool:
+    return time.monotonic_ns() < ring.words[Word.LEASE_UNTIL_NS]
+
+
+def _stand(ring: Ring, folder: Path, pause: int) -> None:
+    words = ring.words
+    while words[Word.STOP] == pause and _has_lease(ring):
+        task = words[Word.TASK]
+        if task != words[Word.TASK_DONE]:
+            _do(folder, task, words[Word.RANK])
+            words[Word.TASK_DONE] = task
+        time.sleep(LOOK_EVERY_S)
+
+
+def _do(folder: Path, task: int, rank: int) -> None:
+    """Do what the file of the task says, and write down what came of it."""
+    try:
+        asked = json.loads((folder / f"task-{task}.json").read_text("utf-8"))
+        with torch.no_grad():
+            found = TASKS[asked["kind"]](asked)
+    except Exception as error:
+        found = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+    write_atomically(folder / f"result-{task}-{rank}.json", json.dumps(found))
+
+
+# Tests ----------------------------------------------------------------------------------------------------------------
+
+
+def _compute(asked: dict[str, Any]) -> dict[str, Any]:
+    """How long products of matrices take on the device of this rank, on average; and how much of it a core worked."""
+    device = f"cuda:{torch.cuda.current_device()}" if CUDA.is_initialized() else "cpu"
+    matrix = torch.full((asked["size"], asked["size"]), 0.5, device=device)
+    _multiply(matrix, 1)
+    wall_s, cpu_s = time.perf_counter(), time.thread_time()
+    _multiply(matrix, asked["repeats"])
+    passed_s = time.perf_counter() - wall_s, time.thread_time() - cpu_s
+    return {"wall_s": passed_s[0] / asked["repeats"], "cpu_s": passed_s[1] / asked["repeats"]}
+
+
+def _multiply(matrix: torch.Tensor, number: int) -> None:
+    for _ in range(number):
+        torch.mm(matrix, matrix)
+    if matrix.is_cuda:
+        torch.cuda.synchronize()
+
+
+def _links(asked: dict[str, Any]) -> dict[str, Any]:
+    """How long a message takes over every link of this rank, there and back, half of it; by the other rank."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    store = PrefixStore(f"takeup-watch-{asked['task']}", dist.distributed_c10d._get_default_store())
+    group = dist.ProcessGroupGloo(store, rank, num_ranks, CONNECT)
+    message = torch.zeros(asked["size_bytes"] // 4)
+    found = {}
+    for together in asked["passes"]:
+        for one, other in together:
+            if rank in (one, other):
+                peer = other if rank == one else one
+                found[str(peer)] = min(
+                    _there_and_back(group, message, peer, rank == one) for _ in range(asked["repeats"])
+                )
+    return {"links_s": found}
+
+
+def _there_and_back(group: Any, message: torch.Tensor, peer: int, is_first: bool) -> float:
+    start_s = time.perf_counter()
+    for sends in (is_first, not is_first):
+        work = group.send([message], peer, 0) if sends else group.recv([message], peer, 0)
+        work.wait(CONNECT)
+    return (time.perf_counter() - start_s) / 2
+
+
+TASKS = {"compute": _compute, "links": _links}

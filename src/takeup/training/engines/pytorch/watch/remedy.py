@@ -1,0 +1,76 @@
+"""Give a slow rank less of every batch, where the script lets us, and as much as the others once it has recovered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import median
+
+from takeup.training.engines.pytorch.watch.ring import Word
+from takeup.training.engines.pytorch.watch.rows import Reader
+
+__all__ = ["Divide", "Shares"]
+
+Divide = Callable[[Sequence[float], int], Sequence[int]]
+ALIKE = 1.12  # the slowest rank takes at most so many times as long as the median: nobody is slow
+
+
+@dataclass(slots=True)
+class Shares:
+    """The shares of the ranks in a batch; `divide` says what they should be, from the time of a micro-batch on each."""
+
+    divide: Divide
+    counts: tuple[int, ...] = ()
+    _version: int = 0
+
+    def num_microbatches(self, readers: Mapping[int, Reader]) -> int:
+        """How many micro-batches a batch has; 0 if its shares cannot be changed."""
+        numbers = {reader.word(Word.NUM_MICROBATCHES) for reader in readers.values()}
+        return numbers.pop() if len(numbers) == 1 else 0
+
+    def can_change(self, readers: Mapping[int, Reader]) -> bool:
+        """Whether all ranks share batches, and follow the last change."""
+        in_use = {reader.word(Word.PLAN_IN_USE) for reader in readers.values()}
+        return self.num_microbatches(readers) > 0 and in_use == {self._version}
+
+    def paces_s(self, readers: Mapping[int, Reader]) -> list[float]:
+        """How long a micro-batch takes on every rank, lately."""
+        return [1e-9 * readers[rank].word(Word.MICROBATCH_NS) for rank in sorted(readers)]
+
+    def are_alike(self, readers: Mapping[int, Reader]) -> bool:
+        """Whether no rank is slow."""
+        paces_s = self.paces_s(readers)
+        return max(paces_s) <= ALIKE * median(paces_s)
+
+    def rebalance(self, readers: Mapping[int, Reader]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Change the shares to what suits the ranks now: before and after; none if they suit them already."""
+        total = self.num_microbatches(readers)
+        before = self.counts or (total // len(readers),) * len(readers)
+        paces_s = self.paces_s(readers)
+        if min(paces_s) <= 0:
+            return None
+        is_even = self.are_alike(readers)
+        after = (total // len(readers),) * len(readers) if is_even else tuple(self.divide(paces_s, total))
+        if after == before:
+            return None
+        self._publish(readers, after)
+        return before, after
+
+    def restart(self, readers: Mapping[int, Reader]) -> bool:
+        """Ask all ranks to save and to end, so that whoever started them starts them anew; whether they can."""
+        if not self.can_change(readers) or not all(reader.word(Word.CAN_RESTART) for reader in readers.values()):
+            return False
+        total = self.num_microbatches(readers)
+        self._publish(readers, self.counts or (total // len(readers),) * len(readers), restart=True)
+        return True
+
+    def _publish(self, readers: Mapping[int, Reader], counts: tuple[int, ...], *, restart: bool = False) -> None:
+        self._version += 1
+        firsts = accumulate(counts, initial=0)
+        for rank, count, first in zip(sorted(readers), counts, firsts, strict=False):
+            readers[rank].ask(Word.PLAN_FIRST, first)
+            readers[rank].ask(Word.PLAN_COUNT, count)
+            readers[rank].ask(Word.PLAN_RESTART, int(restart))
+            readers[rank].ask(Word.PLAN, self._version)
+        self.counts = counts

@@ -1,0 +1,135 @@
+"""The reading end of a ring: rows that are whole, each once, in order."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.errors import BadTrace
+from takeup.training.engines.pytorch.watch.ring import (
+    CAPACITY,
+    FIRST_GROUP,
+    FIRST_ROW,
+    MAGIC,
+    MOST_GROUPS,
+    ROW_WORDS,
+    SIZE_BYTES,
+    Word,
+)
+from takeup.training.model.calls import CALL, Operation
+
+__all__ = ["LAST_OPERATION", "MOST_BYTES", "Place", "Reader", "is_call"]
+
+Words = npt.NDArray[np.int64]
+COLUMNS = {name: number for number, name in enumerate(CALL.fields or (), start=1)}  # after the number of the row
+LAST_OPERATION = int(max(Operation))
+MOST_BYTES = 1 << 50
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a rank in a group, and how many places there are."""
+
+    place: int
+    size: int
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads the ring of one rank; `num_bad` rows made no sense, `num_lost` were overwritten before they were read."""
+
+    path: Path
+    num_bad: int = 0
+    num_lost: int = 0
+    _words: Words = field(init=False, repr=False)
+    _next: int = 0
+
+    def __post_init__(self) -> None:
+        self._words = _open(self.path)
+
+    def word(self, place: int) -> int:
+        """A word of the header."""
+        return int(self._words[place])
+
+    def ask(self, place: int, value: int) -> None:
+        """Write a word of the header."""
+        self._words[place] = value
+
+    @property
+    def rank(self) -> int:
+        """Whose ring this is."""
+        return self.word(Word.RANK)
+
+    @property
+    def places(self) -> dict[int, Place]:
+        """The groups in which this rank is."""
+        count = min(max(0, self.word(Word.NUM_GROUPS)), MOST_GROUPS)
+        table = self._words[FIRST_GROUP : FIRST_GROUP + 3 * count].reshape(count, 3).tolist()
+        return {group: Place(place, size) for group, place, size in table if 0 <= place < size}
+
+    def read(self, *, give_up_before_ns: int = 0) -> npt.NDArray[np.void]:
+        """Calls since last time, up to the first that has not ended; one that began so long ago is given as it is."""
+        head = self._head()
+        if head is None:
+            return np.zeros(0, CALL)
+        first = max(self._next, head - CAPACITY)
+        self.num_lost += first - self._next
+        numbers = np.arange(first, head)
+        rows = self._rows()[numbers % CAPACITY]  # a copy, which nobody overwrites
+        passed = max(0, (self._head() or head) - CAPACITY + 1 - first)  # while we copied
+        whole = is_call(rows, numbers)
+        waiting = whole & (rows[:, COLUMNS["ended_ns"]] == 0) & (rows[:, COLUMNS["began_ns"]] >= give_up_before_ns)
+        stop = int(np.argmax(waiting)) if waiting.any() else len(rows)
+        self._next = first + stop
+        passed = min(passed, stop)
+        self.num_lost += passed
+        self.num_bad += int(np.count_nonzero(~whole[passed:stop]))
+        return _calls(rows[passed:stop][whole[passed:stop]])
+
+    def _rows(self) -> Words:
+        return self._words[FIRST_ROW:].reshape(CAPACITY, ROW_WORDS)
+
+    def _head(self) -> int | None:
+        """How many rows were written; none if that makes no sense."""
+        head = self.word(Word.HEAD)
+        return head if self._next <= head < 1 << 48 else None
+
+
+def _open(path: Path) -> Words:
+    with path.open("r+b") as file:
+        if os.fstat(file.fileno()).st_size != SIZE_BYTES:
+            raise BadTrace(path, f"is not a ring of calls; expected {SIZE_BYTES} bytes")
+        words = np.frombuffer(mmap.mmap(file.fileno(), SIZE_BYTES), np.int64)
+    if words[Word.MAGIC] != MAGIC:
+        raise BadTrace(path, "is not a ring of calls, or of another version")
+    return words
+
+
+def is_call(rows: Words, numbers: Words) -> npt.NDArray[np.bool_]:
+    """Which rows are what they should be: the row of this number, of a call that can have happened."""
+    number, operation, peer, _, place, size, began, ended = rows.T
+    sane: npt.NDArray[np.bool_] = (
+        (number == numbers)
+        & (operation >= 1)
+        & (operation <= LAST_OPERATION)
+        & (peer >= -1)
+        & (peer < 1 << 31)
+        & (place >= 0)
+        & (size >= 0)
+        & (size < MOST_BYTES)
+        & (began > 0)
+        & ((ended == 0) | (ended >= began))
+    )
+    return sane
+
+
+def _calls(rows: Words) -> npt.NDArray[np.void]:
+    calls = np.zeros(len(rows), CALL)
+    for name in COLUMNS:
+        calls[name] = rows[:, COLUMNS[name]]
+    return calls[np.argsort(calls["began_ns"], kind="stable")]  # what is received counts from when it is waited for

@@ -1,0 +1,125 @@
+"""How well detectors find slowdowns in streams whose truth is known, by the published measures and the usual ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.core.seeds import Streams
+from takeup.training.traces.slowdowns import SITES, Site, Stream, draw_stream
+
+__all__ = ["Alarm", "DetectScore", "draw_streams", "score_of"]
+
+Floats = npt.NDArray[np.float64]
+WARM_UP = 40  # iterations in which nothing counts, for nobody
+SOONEST, LATEST = -5, 25  # iterations from a change within which an alarm is right
+
+Alarm = tuple[int, bool]  # the iteration in which it is given, and whether it says slower
+Alarms = Callable[[Stream], Sequence[Alarm]]
+
+
+def draw_streams(
+    part: str, num_jobs: int, *, seed: int = 0, num_iterations: int = 3000, hit: bool | None = None
+) -> list[Stream]:
+    """Jobs of all sites with the frequencies of the study; sets with different names (`part`) share no draw."""
+    weights = np.cumsum([site.num_jobs for site in SITES])
+    return [_job(Streams(seed).child(part).stream(str(n)), weights, num_iterations, hit) for n in range(num_jobs)]
+
+
+def _job(random: np.random.Generator, weights: npt.NDArray[np.int64], num_iterations: int, hit: bool | None) -> Stream:
+    site: Site = SITES[int(np.searchsorted(weights, random.uniform(0, weights[-1]), side="right"))]
+    return draw_stream(random, site, num_iterations, is_hit=hit)
+
+
+@dataclass(frozen=True, slots=True)
+class DetectScore:
+    """Counts over jobs (the published measure) and over changes (the usual one), and delays in iterations."""
+
+    num_hit: int
+    num_healthy: int
+    num_missed_jobs: int
+    num_blamed_jobs: int
+    num_found: int
+    num_missed: int
+    num_false: int
+    num_iterations: int
+    delays: tuple[int, ...]
+
+    @property
+    def accuracy(self) -> float:
+        """The share of jobs that are called slow or healthy rightly."""
+        return 1 - (self.num_missed_jobs + self.num_blamed_jobs) / max(1, self.num_hit + self.num_healthy)
+
+    @property
+    def published_fpr(self) -> float:
+        """False positives beside healthy jobs and themselves: the denominators of the published tables."""
+        return self.num_blamed_jobs / max(1, self.num_healthy + self.num_blamed_jobs)
+
+    @property
+    def published_fnr(self) -> float:
+        """False negatives beside slow jobs and themselves."""
+        return self.num_missed_jobs / max(1, self.num_hit + self.num_missed_jobs)
+
+    @property
+    def precision(self) -> float:
+        """The share of alarms that are right."""
+        return self.num_found / max(1, self.num_found + self.num_false)
+
+    @property
+    def recall(self) -> float:
+        """The share of changes that are found."""
+        return self.num_found / max(1, self.num_found + self.num_missed)
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of both."""
+        return 2 * self.num_found / max(1, 2 * self.num_found + self.num_false + self.num_missed)
+
+    @property
+    def delay(self) -> float | None:
+        """The median, in iterations; none if nothing was found."""
+        return float(median(self.delays)) if self.delays else None
+
+    @property
+    def false_alarms(self) -> float:
+        """In ten thousand iterations."""
+        return 1e4 * self.num_false / max(1, self.num_iterations)
+
+
+def score_of(alarms: Alarms, streams: Sequence[Stream]) -> DetectScore:
+    """Run a detector over all streams and count."""
+    hit = healthy = missed_jobs = blamed_jobs = found = missed = false = 0
+    delays: list[int] = []
+    for stream in streams:
+        given = _since_slow([alarm for alarm in alarms(stream) if alarm[0] >= WARM_UP])
+        pairs, wrong = _matched(stream.truth, given)
+        onsets = [truth for truth, _ in pairs if truth[1]]
+        is_hit = any(slower for _, slower in stream.truth)
+        hit, healthy = hit + is_hit, healthy + (not is_hit)
+        missed_jobs += is_hit and not onsets
+        blamed_jobs += not is_hit and any(slower for _, slower in wrong)
+        found, missed, false = found + len(pairs), missed + len(stream.truth) - len(pairs), false + len(wrong)
+        delays += [alarm[0] - truth[0] for truth, alarm in pairs]
+    num_iterations = sum(len(stream.iterations_s) for stream in streams)
+    return DetectScore(hit, healthy, missed_jobs, blamed_jobs, found, missed, false, num_iterations, tuple(delays))
+
+
+def _since_slow(given: Sequence[Alarm]) -> list[Alarm]:
+    """Without what is said to recover before anything was slow: the end of a long warm-up."""
+    first = next((place for place, (_, slower) in enumerate(given) if slower), len(given))
+    return list(given[first:])
+
+
+def _matched(truth: Sequence[Alarm], given: Sequence[Alarm]) -> tuple[list[tuple[Alarm, Alarm]], list[Alarm]]:
+    """Pairs of change and alarm, and alarms that have no change."""
+    left, pairs = list(given), list[tuple[Alarm, Alarm]]()
+    for change in truth:
+        fits = [a for a in left if a[1] == change[1] and SOONEST <= a[0] - change[0] <= LATEST]
+        if fits:
+            left.remove(fits[0])
+            pairs.append((change, fits[0]))
+    return pairs, left

@@ -1,0 +1,199 @@
+"""Watch a job of PyTorch: the one place where its calls, who judges them and who is told are joined."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from takeup.training.engines.pytorch.watch import launch
+from takeup.training.engines.pytorch.watch.agent import Agent, Listener, address_of
+from takeup.training.engines.pytorch.watch.explain import (
+    as_values,
+    live_line,
+    metrics_of,
+    report_unhealthy,
+    serve_metrics,
+    write_finding,
+)
+from takeup.training.engines.pytorch.watch.gather import Gather
+from takeup.training.engines.pytorch.watch.session import Finding, Session, Settings
+from takeup.training.policies.stragglers.passes import passes_of, ring_links
+from takeup.training.policies.stragglers.rebalance import Pace, rebalance
+from takeup.training.policies.stragglers.watcher import Watcher
+
+__all__ = ["Watch", "divide", "new_session", "ring_passes", "watch"]
+
+LOOK_EVERY_S = 0.2
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What the user asked for."""
+
+    as_json: bool = False
+    out: Path | None = None
+    quiet: bool = False
+    metrics_port: int | None = None
+    on_unhealthy: str | None = None
+    shim: Path | None = None
+    listen: str | None = None
+    report_to: str | None = None
+    token: str = ""
+    settings: Settings = field(default_factory=Settings)
+
+
+def watch(command: Sequence[str], asked: Watch, say: Say, tell: Say) -> int:
+    """Run the job, watch it, and return its exit code. `say` is for people, `tell` for programs."""
+    with tempfile.TemporaryDirectory(prefix="takeup-watch-") as name:
+        if asked.report_to is not None:
+            return _send(command, asked, Path(name))
+        with _listening(asked, say) as far:
+            session = new_session(Path(name), asked.settings, far)
+            job = _start(command, asked, Path(name))
+            with _passing_on_signals(job), _metrics(asked, session, say), _live(asked, session) as refresh:
+                try:
+                    for _ in _rounds(job):
+                        for finding in session.look():
+                            _tell(asked, session, finding, say, tell)
+                        refresh()
+                except Exception as error:  # whatever goes wrong with us, the job is not ours to end
+                    say(f"takeup no longer watches, the job goes on: {type(error).__name__}: {error}")
+                    job.wait()
+        if not asked.quiet:
+            say(_summary(session))
+        return job.returncode
+
+
+def _start(command: Sequence[str], asked: Watch, folder: Path) -> subprocess.Popen[bytes]:
+    return launch.start(command, folder, sys.stderr if asked.as_json else None, asked.shim)
+
+
+def _rounds(job: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Again and again while the job runs, and once when it is over."""
+    while job.poll() is None:
+        yield
+        time.sleep(LOOK_EVERY_S)
+    yield
+
+
+def _send(command: Sequence[str], asked: Watch, folder: Path) -> int:
+    """Run the part of a job that is on this machine; another machine watches."""
+    assert asked.report_to is not None
+    agent = Agent(Gather(folder), address_of(asked.report_to), asked.token)
+    job = _start(command, asked, folder)
+    with _passing_on_signals(job):
+        for _ in _rounds(job):
+            agent.look()
+    agent.close()
+    return job.returncode
+
+
+@contextmanager
+def _listening(asked: Watch, say: Say) -> Iterator[Mapping[int, Any]]:
+    """The ranks of other machines, if we listen to them."""
+    if asked.listen is None:
+        yield {}
+        return
+    listener = Listener(address_of(asked.listen), asked.token)
+    say(f"takeup: listening at {listener.address[0]}:{listener.address[1]}")
+    try:
+        yield listener.ranks
+    finally:
+        listener.close()
+
+
+def new_session(folder: Path, settings: Settings | None = None, far: Mapping[int, Any] | None = None) -> Session:
+    """A session with our watcher, for the rings in this folder and the ranks of other machines."""
+    return Session(folder, Watcher, divide, ring_passes, settings or Settings(), {} if far is None else far)
+
+
+def divide(paces_s: Sequence[float], num_microbatches: int) -> tuple[int, ...]:
+    """How many micro-batches each rank should get."""
+    return rebalance([Pace(pace_s) for pace_s in paces_s], num_microbatches).counts
+
+
+def ring_passes(num_ranks: int) -> list[list[tuple[int, int]]]:
+    """The links of the ring of all ranks, in passes in which no rank comes twice."""
+    return passes_of(ring_links(range(num_ranks)))
+
+
+def _tell(asked: Watch, session: Session, finding: Finding, say: Say, tell: Say) -> None:
+    if asked.as_json:
+        tell(json.dumps(as_values(finding)))
+    else:
+        say(f"takeup: {finding.sentence()}")
+    if asked.out is not None:
+        write_finding(asked.out, finding, session)
+    if asked.on_unhealthy and finding.event.is_slow:
+        try:
+            report_unhealthy(asked.on_unhealthy, finding)
+        except OSError as error:
+            say(f"takeup: {asked.on_unhealthy!r} could not be run: {error.strerror}")
+
+
+def _summary(session: Session) -> str:
+    number, num_bad = session.watcher.num_iterations, session.gather.num_bad
+    skipped = f", {num_bad} rows made no sense and were skipped" if num_bad else ""
+    if not session.gather.readers:
+        return "takeup: no rank made a collective call that could be seen"
+    return f"takeup: watched {number} iterations, {len(session.findings)} events, {session.lost_s:.1f} s lost{skipped}"
+
+
+@contextmanager
+def _passing_on_signals(job: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End the job when we are asked to end; an interrupt from the keyboard reaches it anyway."""
+
+    def forward(number: int, _: Any) -> None:
+        if job.poll() is None:
+            job.send_signal(number)
+
+    before = {number: _set(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            _set(number, handler)
+
+
+def _set(number: signal.Signals, handler: Any) -> Any:
+    """Handlers belong to the main thread; elsewhere there are none to set."""
+    try:
+        return signal.signal(number, handler)
+    except ValueError:
+        return None
+
+
+@contextmanager
+def _metrics(asked: Watch, session: Session, say: Say) -> Iterator[None]:
+    if asked.metrics_port is None:
+        yield
+        return
+    server = serve_metrics(asked.metrics_port, lambda: metrics_of(session))
+    say(f"takeup: metrics at http://127.0.0.1:{server.server_address[1]}/metrics")
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def _live(asked: Watch, session: Session) -> Iterator[Callable[[], object]]:
+    """One line that changes, on a terminal only."""
+    if asked.quiet or asked.as_json or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("waiting for ranks") as status:
+        yield lambda: status.update(live_line(session))

@@ -1,0 +1,44 @@
+"""Run lengths over a whole stream at once: what the published rules look at, for every point."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.core.compiled import kernel
+from takeup.training.policies.stragglers.fast.run_lengths import Prior, Runs, see
+
+__all__ = ["follow", "slide"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@kernel
+def follow(prior: Prior, runs: Runs, values: Floats, length: int, fresh: Floats, near: Floats) -> None:
+    """By point: the probability of run length zero, and of `length` or one more or less."""
+    for now in range(len(values)):
+        see(prior, runs, values[now])
+        fresh[now] = 0.0
+        near[now] = 0.0
+        for each in range(runs.size[0]):
+            share = math.exp(runs.log_share[each])
+            if runs.length[each] == 0:
+                fresh[now] += share
+            if abs(runs.length[each] - length) <= 1:
+                near[now] += share
+
+
+@kernel
+def slide(values: Floats, num_now: int, num_before: int, least_ratio: float, slower: Ints) -> None:
+    """By point: 1 if the window says slower there, -1 if faster; after that it begins anew."""
+    began = 0
+    for end in range(num_now + 1, len(values) + 1):
+        start = end - num_now
+        if start - began >= num_now:
+            now, before = np.median(values[start:end]), np.median(values[max(began, start - num_before) : start])
+            if abs(now - before) > least_ratio * max(now, before):
+                slower[end - 1] = 1 if now > before else -1
+                began = start

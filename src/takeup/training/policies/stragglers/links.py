@@ -1,0 +1,200 @@
+"""Which link is slow: transfers that take longer than before, or than others that move as much.
+
+How long a message is on its way cannot be read off either end: the receiver also waits for a late sender, and the
+sender may not wait at all. From the sending on one clock to the receipt on another, though, takes the transfer plus the
+difference of the clocks, and never less; so the least of these times, now and before, tell how much longer it takes.
+
+A group that reduces among several ranks hides which of its links it is, and clocks of ranks cannot be compared. But in
+a ring, what passes a slow link late arrives late with the next rank first: the ends of its calls shift most, those of
+the rank before the link least. So the change of the differences between clocks names the link.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.training.model.calls import Operation
+from takeup.training.model.slowdowns import Suspect
+from takeup.training.policies.stragglers.matched import Calls, Kind
+from takeup.training.policies.stragglers.windows import LEAST_RATIO, LEAST_SHARE, Found, Window
+
+__all__ = ["slow_links"]
+
+Floats = npt.NDArray[np.float64]
+Ranks = tuple[int, ...]
+FEW_PLACES = 3  # so many links are needed to say what is usual among them
+CLEAR_SHIFT = 0.15  # of the longer transfer; in an even ring, ends shift by half of it
+MESSAGES = (Operation.SEND, Operation.RECEIVE)
+
+
+@dataclass(slots=True)
+class _Link:
+    """What moves between the same ranks in an iteration, now and usually."""
+
+    now_s: float = 0.0
+    usual_s: float = 0.0
+    num_slow: int = 0
+    num_known: int = 0
+
+
+def slow_links(now: Window, past: Window) -> Iterator[Found]:
+    """Groups and pairs of ranks whose transfers take longer; of a group, the two ranks of the link if it is known."""
+    for members, link in _links(now, past).items():
+        factor, excess_s = link.now_s / max(link.usual_s, 1e-9), link.now_s - link.usual_s
+        if factor >= LEAST_RATIO and excess_s >= LEAST_SHARE * now.iteration_s:
+            ranks = _within_ring(members, now, past) if len(members) > 2 else members
+            reason = f"{1e3 * link.now_s:.4g} ms of transfer in an iteration instead of {1e3 * link.usual_s:.4g} ms"
+            share = link.num_slow / max(1, link.num_known)
+            yield Found(excess_s, Suspect("link", tuple(sorted(ranks)), factor, share, reason))
+
+
+def _links(now: Window, past: Window) -> dict[Ranks, _Link]:
+    """By the ranks that take part."""
+    assert now.calls is not None
+    links = dict[Ranks, _Link]()
+    moves = _moves_s(now.calls)
+    usual = _usual_s(now.calls, moves) if past.calls is None else _before_s(past.calls)
+    for number, moved_s in moves.items():
+        before = usual.get(now.calls.key(number))
+        if before is not None:
+            link = links.setdefault(tuple(sorted(now.calls.members[number])), _Link())
+            _add(link, moved_s, before, len(moved_s) / now.num_iterations)
+    return links
+
+
+class _Usual(NamedTuple):
+    """What calls of a kind are compared with: a typical value, which of clocks that differ may be anything, and a time.
+
+    Of messages, the least is typical; of other calls the median, which is also the time they take.
+    """
+
+    typical_s: float
+    takes_s: float
+    is_message: bool
+
+
+def _add(link: _Link, moved_s: Floats, usual: _Usual, per_iteration: float) -> None:
+    """Count in what one kind of call moves over this link."""
+    more_s = _typical_s(moved_s, usual.is_message) - usual.typical_s
+    link.now_s += per_iteration * (usual.takes_s + more_s)
+    link.usual_s += per_iteration * usual.takes_s
+    link.num_known += len(moved_s)
+    link.num_slow += int((moved_s > usual.typical_s + max(0.5 * more_s, 0.1 * usual.takes_s)).sum())
+
+
+def _typical_s(moved_s: Floats, is_message: bool) -> float:
+    return float(np.quantile(moved_s, 0.2 if is_message else 0.5))
+
+
+def _moves_s(calls: Calls) -> dict[int, Floats]:
+    """By number of the kind: the transfers that are known, or, of messages, times from one clock to another."""
+    moves = {}
+    for number, members in enumerate(calls.members):
+        times_s = _lags_s(calls, number) if _is_message(calls, number) else _transfers_s(calls, number)
+        if len(times_s) and len(members) > 1:
+            moves[number] = times_s
+    return moves
+
+
+def _is_message(calls: Calls, number: int) -> bool:
+    return bool(calls.kinds[number, 3] == Operation.SEND)
+
+
+def _transfers_s(calls: Calls, number: int) -> Floats:
+    transfer_s = calls.transfer_s[calls.instance_kind == number]
+    known: Floats = transfer_s[~np.isnan(transfer_s)]
+    return known
+
+
+def _lags_s(calls: Calls, number: int) -> Floats:
+    """From the sending of a message to the end of its receipt, where both are known; beside the first of them."""
+    sent, got = (np.flatnonzero((calls.kind == number) & (calls.rows["operation"] == each)) for each in MESSAGES)
+    got = got[calls.has_ended[got]]
+    _, ours, theirs = np.intersect1d(calls.instance[sent], calls.instance[got], return_indices=True)
+    lags: Floats = (calls.rows["ended_ns"][got[theirs]] - calls.rows["began_ns"][sent[ours]]) / 1e9
+    return lags
+
+
+def _before_s(calls: Calls) -> dict[Kind, _Usual]:
+    """By kind: what it took before."""
+    found = {}
+    for number, moved_s in _moves_s(calls).items():
+        is_message = _is_message(calls, number)
+        typical_s = _typical_s(moved_s, is_message)
+        takes_s = _received_s(calls, number) if is_message else typical_s
+        found[calls.key(number)] = _Usual(typical_s, takes_s, is_message)
+    return found
+
+
+def _received_s(calls: Calls, number: int) -> float:
+    """About how long a message takes: what receivers spend on it at least."""
+    chosen = (calls.kind == number) & (calls.rows["operation"] == Operation.RECEIVE) & calls.has_ended
+    return float(np.quantile(calls.lasts_s[chosen], 0.2))
+
+
+def _usual_s(calls: Calls, moves: Mapping[int, Floats]) -> dict[Kind, _Usual]:
+    """By kind: what is usual among those that move as much; of messages nothing can be said, for clocks differ."""
+    medians = {number: float(np.median(each)) for number, each in moves.items() if not _is_message(calls, number)}
+    clusters = defaultdict(list)
+    for number in medians:
+        clusters[*calls.kinds[number, 3:].tolist(), len(calls.members[number])].append(number)
+    return {
+        calls.key(number): _Usual(usual_s, usual_s, False)
+        for cluster in clusters.values()
+        if len(cluster) >= FEW_PLACES and (usual_s := float(np.median([medians[each] for each in cluster])))
+        for number in cluster
+    }
+
+
+# Within a ring --------------------------------------------------------------------------------------------------------
+
+
+class _Ends(NamedTuple):
+    """By rank in the order of the ring: when calls end, beside the mean of all; and the transfer. Both are medians."""
+
+    order: Ranks
+    ends_s: Floats
+    transfer_s: float
+
+
+def _within_ring(members: Ranks, now: Window, past: Window) -> Ranks:
+    """The two ranks of the slow link if the ends of the group's calls tell, otherwise all."""
+    ends, past_ends = (_ends(window.calls, members) for window in (now, past))
+    if ends is None or past_ends is None:
+        return members
+    shifts_s = ends.ends_s - past_ends.ends_s
+    if np.ptp(shifts_s) < CLEAR_SHIFT * (ends.transfer_s - past_ends.transfer_s):
+        return members
+    first, last = int(np.argmin(shifts_s)), int(np.argmax(shifts_s))
+    are_neighbours = abs(first - last) in {1, len(members) - 1}
+    return (ends.order[first], ends.order[last]) if are_neighbours else members
+
+
+def _ends(calls: Calls | None, members: Ranks) -> _Ends | None:
+    """Of the calls of this group that move most, as a slow link delays them most; none if no call was seen by all."""
+    number = None if calls is None else _largest(calls, members)
+    if calls is None or number is None:
+        return None
+    order = calls.members[number]
+    seen = np.flatnonzero((calls.kind == number) & calls.has_ended)
+    seen = seen[np.bincount(calls.instance[seen])[calls.instance[seen]] == len(order)]
+    if not len(seen):
+        return None
+    column = np.array([order.index(log.rank) if log.rank in order else -1 for log in calls.logs])[calls.place[seen]]
+    by_instance = seen[np.lexsort((column, calls.instance[seen]))]
+    ended_ns = calls.rows["ended_ns"][by_instance].reshape(-1, len(order))
+    ends_s = (ended_ns - ended_ns[:, :1]) / 1e9
+    transfer_s = float(np.nanmedian(calls.transfer_s[calls.instance[by_instance]]))
+    return _Ends(order, np.median(ends_s - ends_s.mean(axis=1, keepdims=True), axis=0), transfer_s)
+
+
+def _largest(calls: Calls, members: Ranks) -> int | None:
+    """The kind of call of this group that moves most."""
+    numbers = [number for number, ranks in enumerate(calls.members) if tuple(sorted(ranks)) == members]
+    return max(numbers, key=lambda number: int(calls.kinds[number, 4]), default=None)

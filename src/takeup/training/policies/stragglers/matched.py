@@ -1,0 +1,160 @@
+"""Calls of all ranks, matched: who takes part in the same, how long it takes, and how much of that is waiting.
+
+Of those who take part in a call, the last to come does not wait, so the shortest duration is the transfer and what
+others take longer is waiting. Calls belong together by their group and number; clocks are never compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.training.model.calls import CallLog, Operation
+from takeup.training.policies.stragglers.iterations import anchored
+
+__all__ = ["Anchor", "Calls", "Kind", "agreed_anchors", "anchor_of", "tokens_of"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Anchor = tuple[int, int, int, int]
+Kind = tuple[int, ...]
+NOBODY = -1
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The calls of all ranks as columns, in the order of the logs.
+
+    Calls with the same `instance` are one and the same of different ranks. Those with the same `kind` move as much
+    between the same ranks: its columns are group, sender, receiver (or nobody), operation, bytes.
+    """
+
+    logs: tuple[CallLog, ...]
+    rows: npt.NDArray[np.void]
+    place: Ints  # of the log in `logs`
+    instance: Ints
+    kind: Ints
+    kinds: Ints
+
+    @classmethod
+    def of(cls, logs: Sequence[CallLog]) -> Calls:
+        """Match the calls of these logs, one of each rank."""
+        rows = np.concatenate([log.calls for log in logs])
+        place = np.repeat(np.arange(len(logs)), [len(log.calls) for log in logs])
+        sender, receiver = _ends(rows, np.array([log.rank for log in logs])[place])
+        _, instance = np.unique(_columns(rows["group"], sender, receiver, rows["number"]), axis=0, return_inverse=True)
+        operation = np.where(sender == NOBODY, rows["operation"], Operation.SEND)
+        columns = _columns(rows["group"], sender, receiver, operation, rows["size_bytes"])
+        kinds, kind = np.unique(columns, axis=0, return_inverse=True)
+        return cls(tuple(logs), rows, place, instance.reshape(-1), kind.reshape(-1), kinds)
+
+    @cached_property
+    def has_ended(self) -> Flags:
+        """Whether the end of the call was seen."""
+        ended: Flags = (self.rows["ended_ns"] > 0) & (self.rows["ended_ns"] >= self.rows["began_ns"])
+        return ended
+
+    @cached_property
+    def lasts_s(self) -> Floats:
+        """How long calls took, NaN if not known."""
+        lasts: Floats = np.where(self.has_ended, (self.rows["ended_ns"] - self.rows["began_ns"]) / 1e9, np.nan)
+        return lasts
+
+    @cached_property
+    def transfer_s(self) -> Floats:
+        """By instance: the shortest duration, NaN if one is missing that could have been seen."""
+        shortest = np.full(self.num_instances, np.inf)
+        np.fmin.at(shortest, self.instance, self.lasts_s)
+        num_seen = np.bincount(self.instance, self.has_ended, self.num_instances)
+        wanted, size = self._expected
+        alone = (num_seen < 2) & (size > 1)
+        known: Floats = np.where((num_seen < wanted) | alone, np.nan, shortest)
+        return known
+
+    @property
+    def num_instances(self) -> int:
+        """How many different calls there are."""
+        return int(self.instance.max(initial=-1)) + 1
+
+    @cached_property
+    def instance_kind(self) -> Ints:
+        """By instance."""
+        kinds = np.zeros(self.num_instances, np.int64)
+        kinds[self.instance] = self.kind
+        return kinds
+
+    @cached_property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """By kind: the ranks that take part, in the order of their group."""
+        groups = {group: ranks for log in self.logs for group, ranks in log.groups.items()}
+        return tuple(
+            (sender, receiver) if sender != NOBODY else groups[group]
+            for group, sender, receiver in self.kinds[:, :3].tolist()
+        )
+
+    def key(self, number: int) -> Kind:
+        """What a kind is called in other windows, too."""
+        return tuple(self.kinds[number].tolist())
+
+    @property
+    def _expected(self) -> tuple[Ints, Ints]:
+        """By instance: how many logs should have it, and how many ranks take part."""
+        present = {log.rank for log in self.logs}
+        seen = np.array([sum(rank in present for rank in ranks) for ranks in self.members], np.int64)
+        size = np.array([len(ranks) for ranks in self.members], np.int64)
+        return seen[self.instance_kind], size[self.instance_kind]
+
+
+def _ends(rows: npt.NDArray[np.void], rank: Ints) -> tuple[Ints, Ints]:
+    """Who sends and who receives, where it is a message."""
+    sends, receives = (rows["operation"] == each for each in (Operation.SEND, Operation.RECEIVE))
+    sender = np.where(sends, rank, np.where(receives, rows["peer"], NOBODY))
+    receiver = np.where(receives, rank, np.where(sends, rows["peer"], NOBODY))
+    return sender, receiver
+
+
+def _columns(*columns: npt.NDArray[np.int64]) -> Ints:
+    return np.stack([column.astype(np.int64) for column in columns], axis=1)
+
+
+# Iterations -----------------------------------------------------------------------------------------------------------
+
+
+def tokens_of(rows: npt.NDArray[np.void]) -> Ints:
+    """Operation, bytes, group and peer of every call: calls that are the same in this are of one sort."""
+    return _columns(rows["operation"], rows["size_bytes"], rows["group"], rows["peer"])
+
+
+def anchor_of(rows: npt.NDArray[np.void]) -> Anchor | None:
+    """The call that marks iterations of a rank; a collective one if there are any, as messages come more often."""
+    collective = rows["peer"] == NOBODY
+    columns = tokens_of(rows[collective] if collective.any() else rows)
+    if not len(columns):
+        return None
+    sorts, numbers = np.unique(columns, axis=0, return_inverse=True)
+    clock = anchored(numbers.reshape(-1))
+    return None if clock is None else (*map(int, sorts[clock.token]),)  # type: ignore[return-value]
+
+
+def agreed_anchors(rows: Mapping[int, npt.NDArray[np.void]]) -> dict[int, Anchor]:
+    """By rank, the call that marks its iterations; the same for as many ranks as have it."""
+    found = {rank: anchor_of(calls) for rank, calls in rows.items()}
+    votes = [anchor for anchor, _ in Counter(anchor for anchor in found.values() if anchor is not None).most_common()]
+    return {
+        rank: next(each for each in [*votes, anchor] if _is_as_common(rows[rank], each, anchor))
+        for rank, anchor in found.items()
+        if anchor is not None
+    }
+
+
+def _is_as_common(rows: npt.NDArray[np.void], one: Anchor, other: Anchor) -> bool:
+    """Whether one comes about as often as the other."""
+    tokens = tokens_of(rows)
+    first, second = (int((tokens == each).all(axis=1).sum()) for each in (one, other))
+    return abs(first - second) <= max(2, 0.05 * second)

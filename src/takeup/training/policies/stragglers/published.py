@@ -1,0 +1,74 @@
+"""Detectors as published, for comparison: Bayesian online change points with verification, and a sliding window.
+
+Read literally, the paper declares a change when the probability that the run length is zero exceeds 0.9; with a
+constant hazard that probability is the hazard, so it never does. Read in hindsight, a change is declared when the
+probability that the run began a few points ago exceeds 0.9. A change is verified if the means of the points before and
+after it differ by a tenth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.training.policies.stragglers.fast.published import follow, slide
+from takeup.training.policies.stragglers.fast.run_lengths import Prior, no_runs
+
+__all__ = ["OnlineChangePoints", "SlidingWindow", "verified"]
+
+Floats = npt.NDArray[np.float64]
+Alarm = tuple[int, bool]  # the point at which it is given, and whether it says slower
+MOST_RUNS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineChangePoints:
+    """Bayesian online change points on logarithms; `is_literal` takes the rule as it is printed."""
+
+    is_literal: bool = False
+    verify: bool = True
+    least_probability: float = 0.9
+    num_after: int = 3
+    hazard: float = 1 / 250
+    spread: float = 0.03
+    least_ratio: float = 0.1
+
+    def alarms(self, times_s: Floats) -> list[Alarm]:
+        """All of a stream."""
+        logs = np.log(times_s)
+        fresh, near = np.zeros((2, len(logs)))
+        prior = Prior(float(np.median(logs[:20])), 0.1, 2.0, 2 * self.spread**2, self.hazard)
+        follow(prior, no_runs(MOST_RUNS), logs, self.num_after, fresh, near)
+        declared = np.flatnonzero((fresh if self.is_literal else near) >= self.least_probability)
+        found, began = list[Alarm](), 0
+        for point in declared.tolist():
+            start = point - self.num_after + 1
+            if start - began > self.num_after:
+                ratio = verified(times_s, began, start, point + 1)
+                began = start
+                if not self.verify or abs(ratio) > self.least_ratio:
+                    found.append((point, ratio > 0))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindow:
+    """The median of the last few points against that of those before them: more than a tenth is a change."""
+
+    num_now: int = 5
+    num_before: int = 20
+    least_ratio: float = 0.1
+
+    def alarms(self, times_s: Floats) -> list[Alarm]:
+        """All of a stream; after an alarm the window begins anew."""
+        slower = np.zeros(len(times_s), np.int64)
+        slide(times_s, self.num_now, self.num_before, self.least_ratio, slower)
+        return [(int(point), bool(slower[point] > 0)) for point in np.flatnonzero(slower)]
+
+
+def verified(times_s: Floats, began: int, start: int, end: int) -> float:
+    """The mean of the points from `start` beside that of the points before, as a share of the larger; signed."""
+    before, after = times_s[began:start].mean(), times_s[start:end].mean()
+    return float((after - before) / max(after, before))

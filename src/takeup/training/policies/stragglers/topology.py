@@ -1,0 +1,184 @@
+"""Where nodes should stand: reductions kept off slow links, and slow nodes where they hurt least; foretold, not hoped.
+
+Nodes stand in a grid of replicas and stages. The nodes of a replica are a pipeline and send activations, those of a
+stage reduce gradients in a ring, which moves far more. First the rings are ordered anew, which costs nothing. If a slow
+link remains, nodes exchange places: of all exchanges of two nodes, and then of three, the one is taken that saves most
+by simulation, as long as any saves. The paper exchanges two nodes by a rule and does not order rings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.errors import BadInput
+from takeup.training.model import Link, Profile, Stage
+from takeup.training.policies.one_f_one_b import OneFOneB
+from takeup.training.policies.stragglers.rings import best_ring, slowest_s
+from takeup.training.timing import timeline_of
+
+__all__ = ["Adjustment", "Grid", "adjust", "consolidated", "pipeline_s"]
+
+Floats = npt.NDArray[np.float64]
+Places = tuple[tuple[int, ...], ...]
+FEW_NODES = 12  # up to which exchanges of three are tried, too
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Nodes, and what an iteration asks of them.
+
+    `places[replica][stage]` is a node; it takes `factors[node]` times as long as a healthy one, and a byte takes
+    `byte_s[a, b]` seconds from one node to another. A forward of a micro-batch takes `forward_s`, its backward twice as
+    long.
+    """
+
+    places: Places
+    factors: tuple[float, ...]
+    byte_s: Floats
+    num_microbatches: int
+    forward_s: float
+    activation_bytes: int
+    gradient_bytes: int
+    _known_s: dict[tuple[float, ...], float] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        nodes = [node for row in self.places for node in row]
+        if not nodes or len({len(row) for row in self.places}) != 1 or sorted(nodes) != list(range(len(nodes))):
+            raise BadInput(f"places are {self.places}; give a grid in which every node, from 0 on, comes once")
+        if len(self.factors) != len(nodes) or self.byte_s.shape != (len(nodes), len(nodes)):
+            raise BadInput(f"factors and byte_s must be for {len(nodes)} nodes")
+
+    @cached_property
+    def rings(self) -> Places:
+        """The order in which each stage reduces: the best."""
+        return tuple(best_ring(ring, self.byte_s) for ring in zip(*self.places, strict=True))
+
+    @cached_property
+    def iteration_s(self) -> float:
+        """The slowest pipeline, then the slowest ring in its best order."""
+        return self.pipelines_s + self.reduce_s(self.rings)
+
+    @property
+    def pipelines_s(self) -> float:
+        """The slowest pipeline, by simulation of 1F1B."""
+        return max(self._pipeline_s(row) for row in self.places)
+
+    def reduce_s(self, rings: Places) -> float:
+        """The slowest ring, in this order: every byte passes every link but one, twice."""
+        number = len(self.places)
+        moved_bytes = 2 * (number - 1) / number * self.gradient_bytes
+        return moved_bytes * max(slowest_s(ring, self.byte_s) for ring in rings)
+
+    def _pipeline_s(self, row: tuple[int, ...]) -> float:
+        key = (
+            *(self.factors[node] for node in row),
+            *(float(self.byte_s[pair]) for pair in pairwise(row)),
+        )
+        if key not in self._known_s:
+            self._known_s[key] = self._simulated_s(key[: len(row)], key[len(row) :])
+        return self._known_s[key]
+
+    def _simulated_s(self, factors: Sequence[float], byte_s: Sequence[float]) -> float:
+        stages = tuple(Stage(self.forward_s * each, self.forward_s * each, self.forward_s * each) for each in factors)
+        links = tuple(Link(0.0, self.activation_bytes * each) for each in byte_s)
+        profile = Profile(stages, links, self.num_microbatches, can_split=False)
+        return timeline_of(OneFOneB().plan(profile).schedule, profile).iteration_s
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """Where nodes go, in which order stages reduce, and what is foretold; `kept` is what to go back to on relief."""
+
+    places: Places
+    rings: Places
+    kept: Places
+    before_s: float
+    after_s: float
+    num_moved: int
+    reason: str
+
+    @property
+    def saving_s(self) -> float:
+        """Of every iteration."""
+        return self.before_s - self.after_s
+
+
+def adjust(grid: Grid, *, num_iterations: float, pause_s: float) -> Adjustment:
+    """What pays off within so many iterations, if moving nodes costs a pause; ordering rings anew costs nothing."""
+    before_s = grid.pipelines_s + grid.reduce_s(tuple(zip(*grid.places, strict=True)))
+    free_s = grid.iteration_s
+    moved = _descended(grid)
+    gain_s = num_iterations * (free_s - moved.iteration_s)
+    if moved.places != grid.places and gain_s > pause_s:
+        num_moved = _num_moved(grid, moved)
+        reason = f"moving {num_moved} nodes saves {gain_s:.4g} s in {num_iterations:.4g} iterations for {pause_s:.4g} s"
+        return Adjustment(moved.places, moved.rings, grid.places, before_s, moved.iteration_s, num_moved, reason)
+    reason = "other orders of the rings save without a pause" if free_s < before_s else "nothing would pay off"
+    return Adjustment(grid.places, grid.rings, grid.places, before_s, free_s, 0, reason)
+
+
+def _descended(grid: Grid) -> Grid:
+    """Exchange nodes as long as that saves; of equally good exchanges, the first."""
+    while True:
+        best = min(_exchanged(grid), key=lambda each: each.iteration_s, default=grid)
+        if best.iteration_s >= grid.iteration_s * (1 - 1e-9):
+            return grid
+        grid = best
+
+
+def _exchanged(grid: Grid) -> Iterator[Grid]:
+    nodes = range(len(grid.factors))
+    for one, other in combinations(nodes, 2):
+        yield _renamed(grid, {one: other, other: one})
+    if len(grid.factors) <= FEW_NODES:
+        for one, two, three in combinations(nodes, 3):
+            yield _renamed(grid, {one: two, two: three, three: one})
+            yield _renamed(grid, {one: three, three: two, two: one})
+
+
+def _renamed(grid: Grid, names: dict[int, int]) -> Grid:
+    return replace(grid, places=tuple(tuple(names.get(node, node) for node in row) for row in grid.places))
+
+
+def _num_moved(one: Grid, other: Grid) -> int:
+    return sum(
+        a != b for mine, theirs in zip(one.places, other.places, strict=True) for a, b in zip(mine, theirs, strict=True)
+    )
+
+
+# Consolidation --------------------------------------------------------------------------------------------------------
+
+
+def pipeline_s(stages_s: Sequence[float], num_microbatches: int) -> float:
+    """What a pipeline takes whose stages take so long for a micro-batch: filling it, then its slowest stage."""
+    return sum(stages_s) + (num_microbatches - 1) * max(stages_s)
+
+
+def consolidated(stages: Places, factors: Sequence[float]) -> Places:
+    """The same stages with slow devices gathered in as few of them as possible, inner ones first.
+
+    Each stage takes as long as its slowest device. The slowest stage stays as slow, so only filling the pipeline gets
+    faster: the sum over stages is the least there is.
+    """
+    size, healthy = len(stages[0]), min(factors)
+    devices = sorted((device for stage in stages for device in stage), key=lambda device: -factors[device])
+    portions = [devices[start : start + size] for start in range(0, len(devices), size)]  # equal ones stay in order
+    left, found = set(range(len(stages))), dict[int, tuple[int, ...]]()
+    for portion in portions:
+        is_slow = factors[portion[0]] > healthy
+        place = max(left, key=lambda stage: _welcome(stages, stage, portion, is_slow))
+        left.remove(place)
+        found[place] = tuple(portion)
+    return tuple(found[place] for place in range(len(stages)))
+
+
+def _welcome(stages: Places, stage: int, portion: Sequence[int], is_slow: bool) -> tuple[bool, int, int]:
+    """Slow ones to inner stages, as the outer ones have more to do; then where most of them are already."""
+    is_inner = 0 < stage < len(stages) - 1
+    return is_slow and is_inner, len(set(stages[stage]) & set(portion)), -stage

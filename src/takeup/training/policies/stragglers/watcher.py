@@ -1,0 +1,181 @@
+"""Watch a job by its calls: when iterations became slower, by whose fault, what it costs, and when they recovered.
+
+Calls of all ranks come in as they are made, in portions of any size. A call that comes once in every iteration marks
+iterations; their times, without what is special about some of them, go to the detector of changes. When it declares
+one, calls since then are compared with calls before. There is no clock in here: time is what the logs say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from takeup.training.model.calls import CallLog, Operation
+from takeup.training.model.slowdowns import Event, Suspect
+from takeup.training.policies.stragglers.changes import Change, Detector, Sensitivity
+from takeup.training.policies.stragglers.covariates import Covariates
+from takeup.training.policies.stragglers.heard import Heard
+from takeup.training.policies.stragglers.locate import locate
+from takeup.training.policies.stragglers.matched import agreed_anchors, tokens_of
+from takeup.training.policies.stragglers.windows import own_seconds
+
+__all__ = ["Event", "Suspect", "Watcher"]
+
+MOST_BEHIND = 32  # iterations; a rank that is further behind is not waited for
+NUM_TO_FIND = 10  # iterations before the calls that mark them are believed
+MANY_CALLS = 500  # after which a rank that has said nothing is not waited for
+NUM_KEPT = 96  # iterations whose calls are remembered
+NUM_BEFORE = 32  # iterations that stand for before
+MESSAGES = (Operation.SEND, Operation.RECEIVE)
+
+
+class Watcher:
+    """Sees the calls of all ranks and tells events."""
+
+    def __init__(self, sensitivity: Sensitivity | None = None, *, num_warm_up: int = 5, num_to_locate: int = 6) -> None:
+        self._sensitivity = sensitivity or Sensitivity()
+        self._num_warm_up, self._num_to_locate = num_warm_up, num_to_locate
+        self._ranks: dict[int, Heard] = {}
+        self._work: deque[float] = deque()
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self.num_iterations = 0
+        self._look_at = 16  # calls
+        self.iterations_s: deque[float] = deque(maxlen=NUM_KEPT)
+        self._warm_up_until = self._num_warm_up
+        self._covariates = Covariates()
+        self._healthy_s: float | None = None
+        self._is_slow = False
+        self._new_level()
+
+    def _new_level(self) -> None:
+        self._detector = Detector(self._sensitivity)
+        self._points: deque[int] = deque(maxlen=4 * NUM_KEPT)  # iterations of the latest points
+        self._num_points = 0
+        self._pending: list[Change] = []
+
+    @property
+    def anchors(self) -> Mapping[int, tuple[int, int, int]]:
+        """By rank: operation, group and bytes of the call that marks its iterations; those that are known."""
+        found = {rank: heard.anchor for rank, heard in self._ranks.items() if heard.anchor is not None}
+        return {rank: (operation, group, size) for rank, (operation, size, group, _) in found.items()}
+
+    def rebase(self) -> None:
+        """What follows is the new normal, as after an action; the anchors stay."""
+        self._new_level()
+        self._warm_up_until = self.num_iterations + self._num_warm_up
+
+    def see(self, logs: Sequence[CallLog], work: Sequence[float] = ()) -> list[Event]:
+        """Events that became known with these calls, each of which is given once.
+
+        `work` are amounts of work (tokens, for instance) of iterations in order, where the caller knows them.
+        """
+        self._work.extend(work)
+        for log in logs:
+            self._ranks.setdefault(log.rank, Heard()).hear(log)
+        if any(heard.is_lost for heard in self._ranks.values()):
+            for heard in self._ranks.values():
+                heard.start_over()
+            self._start_over()
+        if not self.anchors:
+            self._find_anchors()
+        events = [event for number in self._new_iterations() for event in self._next(number)]
+        for heard in self._ranks.values():
+            heard.forget(self.num_iterations - NUM_KEPT)
+        return events
+
+    def own_s(self, num_iterations: int = 16) -> dict[int, float]:
+        """By rank: how long its own work takes in an iteration, the median of the latest so many."""
+        return own_seconds(self._logs(self.num_iterations - num_iterations, self.num_iterations))
+
+    def logs(self, num_iterations: int = NUM_KEPT) -> list[CallLog]:
+        """The calls of the latest iterations, as far as they are remembered."""
+        return self._logs(self.num_iterations - num_iterations, self.num_iterations)
+
+    # Iterations -------------------------------------------------------------------------------------------------------
+
+    def _find_anchors(self) -> None:
+        """Agree on the calls that mark iterations, once every rank has made enough of them."""
+        speaking = {rank: heard for rank, heard in self._ranks.items() if len(heard.rows)}
+        num_calls = min((len(heard.rows) for heard in speaking.values()), default=0)
+        if num_calls < (self._look_at if len(speaking) == len(self._ranks) else MANY_CALLS):
+            return
+        self._look_at = num_calls + num_calls // 4
+        anchors = agreed_anchors({rank: heard.rows for rank, heard in speaking.items()})
+        if len(anchors) == len(speaking) and all(speaking[n].count(a) > NUM_TO_FIND for n, a in anchors.items()):
+            for anchor in set(anchors.values()):
+                ranks = [speaking[rank] for rank, each in anchors.items() if each == anchor]
+                since = max(heard.first_number(anchor) for heard in ranks)
+                for heard in ranks:
+                    heard.follow(anchor, since)
+
+    def _new_iterations(self) -> range:
+        """Numbers of iterations that all ranks have ended; who is far behind, or silent, is not waited for."""
+        ended = [heard.num_iterations for heard in self._ranks.values() if heard.anchor is not None]
+        end = min((each for each in ended if each >= max(ended) - MOST_BEHIND), default=0)
+        return range(self.num_iterations, end)
+
+    def _next(self, number: int) -> list[Event]:
+        """Take in one more iteration."""
+        reached = [heard for heard in self._ranks.values() if heard.num_iterations > number >= heard.num_dropped]
+        taken_s = median(heard.iteration_s(number) for heard in reached)
+        self.num_iterations = number + 1
+        self.iterations_s.append(taken_s)
+        sort, size = self._context(reached[0], number)
+        point_s = self._covariates.as_usual_s(taken_s, sort, self._amounts() or (size,))
+        if point_s is None or point_s <= 0 or number < self._warm_up_until:
+            return self._due(number)
+        self._points.append(number)
+        self._num_points += 1
+        self._pending += self._detector.see_one(point_s)
+        return self._due(number)
+
+    def _amounts(self) -> tuple[float, ...]:
+        """The work of this iteration and of the next, as far as known: the mark may be anywhere in an iteration."""
+        here = self._work.popleft() if self._work else None
+        return () if here is None else (here, self._work[0] if self._work else here)
+
+    def _context(self, heard: Heard, number: int) -> tuple[frozenset[tuple[tuple[int, ...], int]], float]:
+        """How often an iteration calls what, whatever the sizes; and the bytes of its messages."""
+        rows = heard.calls(number, number + 1)[:-1]
+        sorts = Counter(map(tuple, tokens_of(rows)[:, [0, 2, 3]].tolist()))
+        messages = (rows["operation"] == MESSAGES[0]) | (rows["operation"] == MESSAGES[1])
+        return frozenset(sorts.items()), float(rows["size_bytes"][messages].sum())
+
+    # Events -----------------------------------------------------------------------------------------------------------
+
+    def _due(self, number: int) -> list[Event]:
+        """Events of changes since which there are calls enough to say whose fault they are."""
+        ready = [change for change in self._pending if self._can_locate(change, number)]
+        self._pending = [change for change in self._pending if change not in ready]
+        return [event for change in ready if (event := self._event(change)) is not None]
+
+    def _can_locate(self, change: Change, number: int) -> bool:
+        return not change.is_onset or number + 1 - self._iteration(change.began) >= self._num_to_locate
+
+    def _iteration(self, point: int) -> int:
+        """The number of the iteration that was this point."""
+        place = point - (self._num_points - len(self._points))
+        return self._points[max(0, place)]
+
+    def _event(self, change: Change) -> Event | None:
+        began, declared = self._iteration(change.began), self._iteration(change.declared)
+        healthy_s = self._healthy_s if self._is_slow and self._healthy_s is not None else change.before_s
+        was_slow, still_slow = self._is_slow, change.after_s > self._sensitivity.least_ratio * healthy_s
+        self._is_slow = still_slow
+        self._healthy_s = healthy_s if still_slow else change.after_s
+        if not change.is_onset and not was_slow:
+            return None  # warm-up took longer than was thought
+        suspects = self._suspects(began) if change.is_onset else []
+        lost_share = max(0.0, 1 - healthy_s / change.after_s)
+        levels = (change.before_s, change.after_s)
+        return Event(began, declared, change.is_onset, change.factor, lost_share, tuple(suspects), *levels)
+
+    def _suspects(self, began: int) -> list[Suspect]:
+        return locate(self._logs(began, self.num_iterations), self._logs(began - NUM_BEFORE, began))
+
+    def _logs(self, first: int, end: int) -> list[CallLog]:
+        known = {rank: heard for rank, heard in sorted(self._ranks.items()) if heard.anchor is not None}
+        return [heard.log(rank, max(0, first), end) for rank, heard in known.items()]

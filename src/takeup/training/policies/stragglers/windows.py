@@ -1,0 +1,74 @@
+"""Calls of all ranks over some time, with the account of every rank, and what is found when two such are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from takeup.training.model.calls import CallLog
+from takeup.training.model.slowdowns import Suspect
+from takeup.training.policies.stragglers.accounts import Account, Timeline, worked_through
+from takeup.training.policies.stragglers.matched import Anchor, Calls, agreed_anchors
+
+__all__ = ["LEAST_RATIO", "LEAST_SHARE", "Found", "Window", "own_seconds", "windows_of"]
+
+LEAST_SHARE = 0.05  # of an iteration; what explains less is not worth a name
+LEAST_RATIO = 1.05
+
+
+class Found(NamedTuple):
+    """A suspect, and how much of every iteration it costs."""
+
+    excess_s: float
+    suspect: Suspect
+
+
+@dataclass(frozen=True)
+class Window:
+    """Calls of some time, and the accounts of ranks that have one."""
+
+    calls: Calls | None
+    accounts: Mapping[int, Account]
+
+    @property
+    def iteration_s(self) -> float:
+        """The median over ranks."""
+        return float(np.median([account.iteration_s for account in self.accounts.values()]))
+
+    @property
+    def num_iterations(self) -> int:
+        """Of the rank that has most."""
+        return max(len(account.iterations_s) for account in self.accounts.values())
+
+
+def windows_of(logs: Sequence[CallLog], before: Sequence[CallLog]) -> tuple[Window, Window]:
+    """The windows of these logs, read in the same way; those in which nothing marks iterations are left out."""
+    anchors = _anchors(logs, before)
+    usable = [[log for log in each if log.rank in anchors and len(log.calls)] for each in (logs, before)]
+    calls = [Calls.of(each) if each else None for each in usable]
+    timelines = [[] if each is None else [Timeline(each, place) for place in range(len(each.logs))] for each in calls]
+    through = worked_through(chain.from_iterable(timelines))
+    accounts = [{_rank(line): line.account(anchors[_rank(line)], through) for line in lines} for lines in timelines]
+    known = [{rank: account for rank, account in each.items() if account is not None} for each in accounts]
+    return Window(calls[0], known[0]), Window(calls[1], known[1])
+
+
+def own_seconds(logs: Sequence[CallLog]) -> dict[int, float]:
+    """By rank: the median time of its own work in an iteration."""
+    now, _ = windows_of(logs, ())
+    return {rank: account.own_s for rank, account in now.accounts.items()}
+
+
+def _rank(timeline: Timeline) -> int:
+    return timeline.calls.logs[timeline.place].rank
+
+
+def _anchors(logs: Sequence[CallLog], before: Sequence[CallLog]) -> dict[int, Anchor]:
+    """By rank, the call that marks its iterations in both windows together."""
+    earlier = {log.rank: log.calls for log in before}
+    rows = {log.rank: np.concatenate([earlier.get(log.rank, log.calls[:0]), log.calls]) for log in logs}
+    return agreed_anchors(rows)

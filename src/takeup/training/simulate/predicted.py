@@ -1,0 +1,45 @@
+"""What a pipeline with faults should take, from what a healthy one took on the same machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from takeup.training.model import Link, Profile, Schedule, Stage
+from takeup.training.timing import timeline_of
+
+__all__ = ["calibrated", "with_faults"]
+
+A_BIT_S = 1e-4
+
+
+def calibrated(found: Profile, schedule: Schedule, iteration_s: float) -> Profile:
+    """The pipeline as it was measured, with the overhead for every operation that explains its iteration.
+
+    What the host adds is not in the measured operations: it is what a runtime does between them.
+    """
+    found = replace(found, host_s=0.0)
+    plain_s = timeline_of(schedule, found).iteration_s
+    slope = (timeline_of(schedule, replace(found, host_s=A_BIT_S)).iteration_s - plain_s) / A_BIT_S
+    return replace(found, host_s=max(0.0, iteration_s - plain_s) / slope)
+
+
+def with_faults(base: Profile, healthy: Profile, truth: Profile) -> Profile:
+    """The calibrated pipeline `base`, which was to be `healthy`, if it is to be `truth`."""
+    stages = [
+        _shifted(stage, fine, found)
+        for stage, fine, found in zip(truth.stages, healthy.stages, base.stages, strict=True)
+    ]
+    links = [
+        Link(link.latency_s + found.delay_s, link.service_s)
+        for link, found in zip(truth.links, base.links, strict=True)
+    ]
+    return replace(base, stages=tuple(stages), links=tuple(links))
+
+
+def _shifted(stage: Stage, fine: Stage, found: Stage) -> Stage:
+    """What a stage takes that should take `stage`, if one that should take `fine` takes `found`."""
+    times_s = [
+        getattr(stage, name) + max(0.0, getattr(found, name) - getattr(fine, name))
+        for name in ("forward_s", "backward_s", "weight_s")
+    ]
+    return Stage(*times_s)

@@ -1,0 +1,223 @@
+"""Iteration times of jobs that become slow, with the truth: drawn after what was measured in a large cluster.
+
+How often jobs are hit, by what, and for how long follows the study of Wu et al. (GREYHOUND, USENIX ATC 2025: Table 1,
+and Figure 1, whose curves were read by eye); severities follow its cases. Times also hold what must not be taken for a
+slowdown: warm-up, collections of garbage, evaluation, saving, lengths of sequences, and noise that lingers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numpy.random import Generator
+
+from takeup.errors import BadInput
+
+__all__ = ["SITES", "Site", "Stream", "draw_stream", "load_streams", "truth_of"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Shape = Literal["step", "ladder", "burst"]
+LEAST_RATIO = 1.1  # less is jitter, as in the study
+SHORTEST = 12  # iterations between two changes; what is over sooner calls for nothing
+Quantiles = tuple[tuple[float, float], ...]  # share of events, minutes
+
+COMPUTE_MINUTES: Quantiles = ((0.0, 6.0), (1.0, 12.0))
+LINK_MINUTES: Quantiles = (
+    *((0.0, 0.2), (0.13, 0.4), (0.22, 2.0), (0.33, 5.0), (0.42, 10.0), (0.52, 20.0)),
+    *((0.65, 30.0), (0.80, 60.0), (0.88, 100.0), (1.0, 300.0)),
+)
+LARGE_MINUTES: Quantiles = (
+    *((0.0, 11.0), (0.25, 15.0), (0.45, 25.0), (0.62, 30.0)),
+    *((0.8, 50.0), (0.93, 110.0), (1.0, 590.0)),
+)
+
+
+class Site(NamedTuple):
+    """Where jobs run: how many of them are hit by what, how slow iterations are, how long and how bad it gets."""
+
+    name: str
+    num_jobs: int
+    num_compute: int
+    num_links: int
+    num_both: int
+    iteration_s: tuple[float, float]
+    minutes: Quantiles
+    factors: tuple[float, float]  # median and largest of links'
+
+
+SITES = (
+    Site("one node", 392, 6, 0, 0, (0.4, 0.6), COMPUTE_MINUTES, (1.3, 2.0)),
+    Site("four nodes", 107, 1, 42, 0, (1.0, 2.5), LINK_MINUTES, (1.4, 4.0)),
+    Site("at scale", 27, 0, 13, 3, (1.6, 3.5), LARGE_MINUTES, (1.7, 10.0)),
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """Iteration times, and the level of each that is true; `sorts` marks those that evaluate (1) or save (2)."""
+
+    name: str
+    iterations_s: Floats
+    levels: Floats
+    sorts: Ints
+    work: Floats
+
+    @property
+    def truth(self) -> list[tuple[int, bool]]:
+        """Iterations from which on it is slower (true) or faster."""
+        return truth_of(self.levels)
+
+
+def truth_of(levels: Floats) -> list[tuple[int, bool]]:
+    """Where the level has moved by a tenth since the last such place."""
+    changes: list[tuple[int, bool]] = []
+    reference = levels[0]
+    for place in (np.flatnonzero(np.diff(levels)) + 1).tolist():
+        ratio = levels[place] / reference
+        if max(ratio, 1 / ratio) >= LEAST_RATIO - 1e-9:
+            changes.append((place, bool(ratio > 1)))
+            reference = levels[place]
+    return changes
+
+
+def draw_stream(random: Generator, site: Site, num_iterations: int = 3000, *, is_hit: bool | None = None) -> Stream:
+    """One job of a site; whether it is hit is drawn with the frequency of the study unless it is given."""
+    num_hit = site.num_compute + site.num_links + site.num_both
+    hit = bool(random.random() < num_hit / site.num_jobs) if is_hit is None else is_hit
+    iteration_s = random.uniform(*site.iteration_s)
+    levels = _levels(random, site, num_iterations, iteration_s) if hit else np.ones(num_iterations)
+    sorts, extra = _special(random, num_iterations)
+    work = np.exp(random.choice([0.0, 0.0, 0.1]) * random.standard_normal(num_iterations))
+    usual = 0.5 + 0.5 * work + extra
+    times_s = iteration_s * usual * levels * _noise(random, num_iterations) * _warm_up(random, num_iterations)
+    return Stream(f"{site.name}, {'hit' if hit else 'healthy'}", times_s, levels, sorts, work)
+
+
+# Slowdowns ------------------------------------------------------------------------------------------------------------
+
+
+def _levels(random: Generator, site: Site, num_iterations: int, iteration_s: float) -> Floats:
+    """One to three slowdowns of any shape, apart from each other, one after the other or on top."""
+    levels = np.ones(num_iterations)
+    first = 100
+    for _ in range(int(random.integers(1, 4))):
+        start = first + int(random.integers(30, max(31, num_iterations // 3)))
+        if start + 2 * SHORTEST >= num_iterations:
+            break
+        part = _slowdown(random, site, num_iterations - start - SHORTEST, iteration_s)
+        levels[start : start + len(part)] *= part
+        first = start + len(part)
+    if (levels == 1).all():
+        middle = num_iterations // 2
+        levels[middle:] = _factor(random, site)
+    return levels
+
+
+def _slowdown(random: Generator, site: Site, room: int, iteration_s: float) -> Floats:
+    """The levels of one slowdown, from its beginning to its end."""
+    shares, minutes = np.array(site.minutes).T
+    lasts_s = 60 * np.exp(np.interp(random.random(), shares, np.log(minutes)))
+    num = int(np.clip(lasts_s / iteration_s, SHORTEST, room))
+    shape: Shape = random.choice(["step", "step", "ladder", "burst"])
+    if shape == "ladder" and num >= 3 * SHORTEST:
+        return _ladder(random, site, num)
+    if shape == "burst" and num >= 6 * SHORTEST:
+        return _burst(random, site, num)
+    return np.full(num, _factor(random, site))
+
+
+def _factor(random: Generator, site: Site) -> float:
+    """How many times as long iterations take; those of compute are mild."""
+    middle, most = site.factors
+    return float(np.clip(1 + (middle - 1) * random.lognormal(0.0, 0.6), 1.15, most))
+
+
+def _ladder(random: Generator, site: Site, num: int) -> Floats:
+    """Worse in two or three rungs."""
+    rungs = np.cumprod([_factor(random, site) ** 0.7 for _ in range(int(random.integers(2, 4)))])
+    return np.repeat(np.maximum(rungs, 1.12), np.diff(np.linspace(0, num, len(rungs) + 1).astype(int)))
+
+
+def _burst(random: Generator, site: Site, num: int) -> Floats:
+    """On and off."""
+    factor, parts, left = _factor(random, site), list[int](), num
+    while left > 3 * SHORTEST:
+        parts.append(SHORTEST + int(random.integers(0, left // 3)))
+        left -= parts[-1]
+    parts.append(left)
+    return np.repeat(np.where(np.arange(len(parts)) % 2 == 0, factor, 1.0), parts)
+
+
+# What is not a slowdown -----------------------------------------------------------------------------------------------
+
+
+def _noise(random: Generator, num: int) -> Floats:
+    """Scatter, noise that lingers, and collections of garbage."""
+    scatter = random.uniform(0.005, 0.03) * random.standard_normal(num)
+    stay, width = random.uniform(0.7, 0.95), random.uniform(0.003, 0.012)
+    steps = width * np.sqrt(1 - stay**2) * random.standard_normal(num)
+    lingering = _filtered(steps, stay)
+    spikes = np.where(random.random(num) < 1 / random.integers(80, 400), random.uniform(0.2, 1.2, num), 0.0)
+    return np.exp(scatter + lingering + spikes)
+
+
+def _filtered(steps: Floats, stay: float) -> Floats:
+    values = np.empty_like(steps)
+    value = 0.0
+    for place, step in enumerate(steps.tolist()):
+        value = stay * value + step
+        values[place] = value
+    return values
+
+
+def _special(random: Generator, num: int) -> tuple[Ints, Floats]:
+    """Which iterations evaluate or save, and what that takes, in iterations."""
+    sorts, extra = np.zeros(num, np.int64), np.zeros(num)
+    for sort, every in ((1, random.integers(150, 500)), (2, random.integers(300, 1000))):
+        places = np.arange(every, num, every)
+        sorts[places] = sort
+        extra[places] = random.uniform(0.5, 6.0) * np.exp(0.1 * random.standard_normal(len(places)))
+    return sorts, extra
+
+
+def _warm_up(random: Generator, num: int) -> Floats:
+    """The first iterations compile and fill caches."""
+    lasts = random.uniform(1.0, 5.0)
+    factors: Floats = 1 + random.uniform(0.5, 4.0) * np.exp(-np.arange(num) / lasts)
+    return factors
+
+
+# Recorded -------------------------------------------------------------------------------------------------------------
+
+
+def load_streams(folder: Path) -> list[Stream]:
+    """Recorded jobs: every `*.npz` with `iterations_s` and `truth`, rows of the first slow iteration and the end."""
+    return [_load(path) for path in sorted(folder.glob("*.npz"))]
+
+
+def _load(path: Path) -> Stream:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            times_s, slow = arrays["iterations_s"].astype(np.float64), arrays["truth"].reshape(-1, 2)
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise BadInput(f"{path} is no recorded job: {error}; expected arrays 'iterations_s' and 'truth'") from error
+    levels = _recorded_levels(times_s, slow)
+    return Stream(path.stem, times_s, levels, np.zeros(len(times_s), np.int64), np.ones(len(times_s)))
+
+
+def _recorded_levels(times_s: Floats, slow: npt.NDArray[np.int64]) -> Floats:
+    """Medians within and outside of what is known to be slow."""
+    levels = np.ones(len(times_s))
+    is_slow: Sequence[slice] = [slice(int(first), int(end)) for first, end in slow]
+    for part in is_slow:
+        levels[part] = 2.0
+    healthy = np.median(times_s[levels == 1]) if (levels == 1).any() else 1.0
+    for part in is_slow:
+        levels[part] = max(LEAST_RATIO, float(np.median(times_s[part]) / healthy))
+    return levels

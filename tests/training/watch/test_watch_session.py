@@ -1,0 +1,215 @@
+"""One round after the other beside a job: what is done about events, and undone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from takeup.training.engines.pytorch.watch.ring import Ring, Word
+from takeup.training.engines.pytorch.watch.session import Session, Settings
+from takeup.training.experiment.watch import divide, new_session, ring_passes
+from takeup.training.model.slowdowns import Event
+from training.watch.watched_rings import RELIEF, SLOW_LINK, SLOW_RANK, Scripted, add, new_ring, sharing
+
+
+def watched(folder: Path, *rounds: list[Event], settings: Settings | None = None) -> tuple[Session, Scripted]:
+    """A session whose judge says these events, round by round."""
+    judge = Scripted(list(rounds))
+    return Session(folder, lambda: judge, divide, ring_passes, settings or Settings()), judge
+
+
+def four(folder: Path) -> list[Ring]:
+    return [new_ring(folder, rank, 4) for rank in range(4)]
+
+
+def shares(rings: list[Ring]) -> list[tuple[int, int]]:
+    return [(ring.words[Word.PLAN_FIRST], ring.words[Word.PLAN_COUNT]) for ring in rings]
+
+
+def test_nothing_is_judged_before_all_ranks_are_there(tmp_path: Path) -> None:
+    rings = [new_ring(tmp_path, rank, 2) for rank in range(1)]
+    add(rings[0], 0)
+    session, judge = watched(tmp_path)
+
+    session.look()
+    assert judge.seen == []
+
+    add(new_ring(tmp_path, 1, 2), 0)
+    session.look()
+    assert [log.rank for log in judge.seen] == [0, 1]
+
+
+def test_a_slow_rank_gets_fewer_micro_batches(tmp_path: Path) -> None:
+    rings = four(tmp_path)
+    sharing(rings, 16, [5.0, 10.0, 5.0, 5.0])
+    session, judge = watched(tmp_path, [SLOW_RANK])
+
+    (finding,) = session.look()
+
+    assert finding.action == "micro-batches of ranks 4 4 4 4 -> 5 2 5 4"
+    assert shares(rings) == [(0, 5), (5, 2), (7, 5), (12, 4)]
+    assert [ring.words[Word.PLAN] for ring in rings] == [1, 1, 1, 1]
+    assert judge.num_rebased == 1
+
+
+def test_the_sentence_has_rank_kind_factor_cost_and_action(tmp_path: Path) -> None:
+    sharing(four(tmp_path), 16, [5.0, 10.0, 5.0, 5.0])
+    session, _ = watched(tmp_path, [SLOW_RANK])
+
+    (finding,) = session.look()
+
+    assert finding.sentence() == (
+        "since iteration 60, rank 1 computes 1.50x slower, costing 29% of the throughput (20 ms before, 28 ms now); "
+        "action: micro-batches of ranks 4 4 4 4 -> 5 2 5 4"
+    )
+
+
+def test_even_shares_come_back_when_the_rank_has_recovered_and_all_follow(tmp_path: Path) -> None:
+    rings = four(tmp_path)
+    sharing(rings, 16, [5.0, 10.0, 5.0, 5.0])
+    session, judge = watched(tmp_path, [SLOW_RANK])
+    session.look()
+
+    for ring in rings:
+        ring.words[Word.MICROBATCH_NS] = 5_000_000
+    assert session.look() == []  # ranks do not follow the last change yet
+
+    sharing(rings, 16, [5.0, 5.0, 5.2, 5.0])
+    (finding,) = session.look()
+
+    assert finding.action == "micro-batches of ranks 5 2 5 4 -> 4 4 4 4"
+    assert not finding.event.is_slow
+    assert shares(rings) == [(0, 4), (4, 4), (8, 4), (12, 4)]
+    assert judge.num_rebased == 2
+    assert session.slow == ()
+
+
+def test_shares_stay_while_the_rank_is_slow(tmp_path: Path) -> None:
+    rings = four(tmp_path)
+    sharing(rings, 16, [5.0, 10.0, 5.0, 5.0])
+    session, _ = watched(tmp_path, [SLOW_RANK])
+    session.look()
+
+    sharing(rings, 16, [5.0, 9.0, 5.0, 5.0])
+
+    assert session.look() == []
+    assert [ring.words[Word.PLAN] for ring in rings] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("event", "is_adaptive", "action"),
+    [
+        (SLOW_RANK, False, "none; with Batches in the script a slow rank would get less work"),
+        (SLOW_LINK, False, "none; look at this link, or restart without its machines"),
+        (SLOW_LINK, True, "the pipeline adapts its schedule to the link by itself"),
+        (RELIEF, False, "none is needed"),
+    ],
+)
+def test_what_cannot_be_done_is_advised(tmp_path: Path, event: Event, is_adaptive: bool, action: str) -> None:
+    for ring in four(tmp_path):
+        ring.words[Word.IS_ADAPTIVE] = is_adaptive
+    session, _ = watched(tmp_path, [event])
+
+    (finding,) = session.look()
+
+    assert finding.action == action
+
+
+def test_with_no_action_nothing_is_asked_of_ranks(tmp_path: Path) -> None:
+    rings = four(tmp_path)
+    sharing(rings, 16, [5.0, 10.0, 5.0, 5.0])
+    session, _ = watched(tmp_path, [SLOW_RANK], settings=Settings(rebalance=False))
+
+    session.look()
+
+    assert [ring.words[Word.PLAN] for ring in rings] == [0, 0, 0, 0]
+
+
+def test_two_slow_ranks_are_both_given_less(tmp_path: Path) -> None:
+    rings = four(tmp_path)
+    sharing(rings, 16, [5.0, 10.0, 5.0, 10.0])
+    session, _ = watched(tmp_path, [SLOW_RANK])
+
+    session.look()
+    counts = [count for _, count in shares(rings)]
+
+    assert sum(counts) == 16
+    assert max(counts[1], counts[3]) < 4 < min(counts[0], counts[2])
+
+
+def test_the_loss_is_what_iterations_take_beyond_the_healthy_time(tmp_path: Path) -> None:
+    four(tmp_path)
+    session, _ = watched(tmp_path, [SLOW_RANK], [], [RELIEF], [])
+
+    lost_s = []
+    for _ in range(4):
+        session.look()
+        lost_s.append(round(session.lost_s, 6))
+
+    assert lost_s == [0.08, 0.16, 0.16, 0.16]
+
+
+@pytest.mark.parametrize(("can_restart", "asked"), [(True, [1, 1, 1, 1]), (False, [0, 0, 0, 0])])
+def test_a_job_that_can_save_restarts_once_the_loss_is_too_much(
+    tmp_path: Path, can_restart: bool, asked: list[int]
+) -> None:
+    rings = four(tmp_path)
+    sharing(rings, 16, [5.0, 5.0, 5.0, 5.0], can_restart=can_restart)
+    session, _ = watched(tmp_path, [SLOW_LINK], [], settings=Settings(restart_after_s=0.1))
+
+    session.look()
+    assert [ring.words[Word.PLAN_RESTART] for ring in rings] == [0, 0, 0, 0]
+    later = session.look()
+
+    assert [ring.words[Word.PLAN_RESTART] for ring in rings] == asked
+    assert len(later) == int(can_restart)
+
+
+def test_a_pause_that_is_impossible_is_said_and_the_event_is_acted_on(tmp_path: Path) -> None:
+    four(tmp_path)  # of no process that lives
+    session, _ = watched(tmp_path, [SLOW_RANK], settings=Settings(confirm=True))
+
+    (finding,) = session.look()
+
+    assert finding.confirmed is not None
+    assert finding.confirmed.problem
+    assert "no pause: " in finding.sentence()
+
+
+def test_ranks_that_begin_anew_get_a_new_judge(tmp_path: Path) -> None:
+    judges: list[Scripted] = []
+
+    def judge() -> Scripted:
+        judges.append(Scripted([]))
+        return judges[-1]
+
+    four(tmp_path)
+    session = Session(tmp_path, judge, divide, ring_passes)
+    session.look()
+    for rank in range(2):
+        new_ring(tmp_path, rank, 2, pid=2)
+    session.look()
+
+    assert len(judges) == 2
+    assert session.gather.num_ranks == 2
+
+
+def test_our_own_watcher_takes_what_rings_hold(tmp_path: Path) -> None:
+    rings = four(tmp_path)
+    for number in range(200):
+        for rank, ring in enumerate(rings):
+            add(ring, number, skew_ns=number * 1_000_000 + rank * 10**12)
+    session = new_session(tmp_path)
+
+    assert session.look() == []
+    assert session.watcher.num_iterations > 150
+    assert set(session.watcher.anchors) == {0, 1, 2, 3}
+
+
+def test_every_link_of_the_ring_is_tested_once_and_no_rank_twice_at_a_time() -> None:
+    passes = ring_passes(6)
+
+    assert sorted(pair for each in passes for pair in each) == [(0, 1), (0, 5), (1, 2), (2, 3), (3, 4), (4, 5)]
+    assert all(len({rank for pair in each for rank in pair}) == 2 * len(each) for each in passes)
+    assert len(passes) == 2
