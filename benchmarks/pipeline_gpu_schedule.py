@@ -299,7 +299,7 @@ def report(device: str, answers: list[dict[str, Any]]) -> list[tuple[str, bool]]
     found = {name: System([Found(**answer[name]) for answer in answers]) for name in answers[0]}
     rows = {name: (_predicted_s(name, found), found[name].settled_s) for name in (*STOCK, "adaptive")}
     print(
-        f"schedule: {NUM_RANKS} stages on the card, {NUM_MICROBATCHES} micro-batches, operations of {1e3 * OP_S:g} ms"
+        f"schedule: {NUM_RANKS} processes on one {'card' if device == 'cuda' else 'host'}, {NUM_MICROBATCHES} micro-batches, operations of {1e3 * OP_S:g} ms"
     )
     print(f"    link {SLOW} is late by {1e3 * DELAY_S:g} ms; messages of {_message_bytes() / 2**20:.1f} MiB over Gloo")
     _print_rows(rows)

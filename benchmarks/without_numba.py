@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -18,5 +19,7 @@ def _njit(**_: Any) -> Callable[[Any], Any]:
 
 
 if not COMPILED:
-    sys.modules["numba"] = ModuleType("numba")
-    sys.modules["numba"].njit = _njit  # type: ignore[attr-defined]
+    stand_in = ModuleType("numba")
+    stand_in.njit = _njit  # type: ignore[attr-defined]
+    stand_in.__spec__ = ModuleSpec("numba", None)  # others may ask where it comes from
+    sys.modules["numba"] = stand_in

@@ -11,10 +11,12 @@ import pytest
 from cluster.cluster_outcomes import outcome, two_pools
 from takeup.cluster.fleet.outcome import Metrics, Outcome, Spread
 from takeup.cluster.model import Grade
+from takeup.cluster.policies import POLICIES
 from takeup.core.report import Check
 from takeup.papers import numbers
-from takeup.papers.gfs import loads, variants
+from takeup.papers.gfs import fifo, forms, loads, money, variants
 from takeup.papers.gfs.loads import Load
+from takeup.papers.gfs.variants import Figures
 
 EXPECTED: dict[str, Any] = numbers("gfs")
 BASELINES = EXPECTED["setting"]["baselines"]
@@ -43,10 +45,6 @@ class KnownLoad:
         return self.known.get(policy, metrics())
 
 
-def by_name(checks: Any) -> dict[str, Check]:
-    return {check.name: check for check in checks}
-
-
 # Loads ----------------------------------------------------------------------------------------------------------------
 
 
@@ -71,49 +69,70 @@ def test_high_priority_jobs_may_take_one_percent_longer_than_under_the_best_base
 
 
 def shifted(given: Outcome, day: int, gpu_s: float) -> Outcome:
-    """The same with more GPU time on one day."""
+    """The same with more GPU time in the first hour of a day."""
     changed = given.allocated_gpu_s.copy()
     changed[0, 24 * day, Grade.HIGH] += gpu_s
     return replace(given, allocated_gpu_s=changed)
 
 
-def test_a_day_below_fifo_is_found_and_measured() -> None:
-    fifo, gpu_day_s = outcome("fifo"), 16 * 86_400.0
-    ours = shifted(shifted(fifo, 1, -0.05 * gpu_day_s), 2, 0.01 * gpu_day_s)
-    load = Load("low", two_pools(), {"gfs": ours, "fifo": fifo})
-    findings = loads.against_fifo(EXPECTED, [load])
-    (row,) = findings.tables[0].rows
-
-    assert by_name(findings.checks)["low load, days with less allocation than FIFO"].ours == 1
-    assert row[:3] == ("low", 1, 3)
-    assert row[3] == pytest.approx(-5.0)
-    assert row[4] == pytest.approx(-4 / 3)
+def draw(ours: Outcome, seed: int = 1) -> Load:
+    return Load("low", seed, two_pools(), {"gfs": ours, "fifo": outcome("fifo")})
 
 
-def test_the_same_replay_is_below_on_no_day() -> None:
-    load = Load("high", two_pools(), {"gfs": outcome("fifo"), "fifo": outcome("fifo")})
-    checks = by_name(loads.against_fifo(EXPECTED, [load]).checks)
+def by_name(checks: Any) -> dict[str, Check]:
+    return {check.name: check for check in checks}
 
-    assert checks["high load, days with less allocation than FIFO"].holds
-    assert checks["high load, eviction of guaranteed spot jobs"].ours == 0
+
+GAIN = "low load, allocation less FIFO's, mean of seeds"
+BEHIND = "low load, delivered GPU time behind FIFO's, worst hour of any seed"
+BROKEN = "low load, eviction of guaranteed spot jobs, 95 % bound, worst seed"
+POOL_DAY_S = 16 * 86_400.0
+
+
+def test_a_lower_day_after_a_higher_one_is_shown_and_is_no_loss() -> None:
+    ahead = shifted(shifted(outcome("fifo"), 1, 0.05 * POOL_DAY_S), 2, -0.05 * POOL_DAY_S)
+    findings = fifo.against_fifo(EXPECTED, [draw(ahead)])
+    summary, days = findings.tables
+
+    assert by_name(findings.checks)[BEHIND].ours == pytest.approx(0)
+    assert summary.rows[0][6:8] == (1, 3)
+    assert summary.rows[0][8] == pytest.approx(-5.0)
+    assert days.rows == (("low", 3, pytest.approx(-5.0), pytest.approx(1.2), pytest.approx(0)),)
+
+
+def test_a_lower_day_before_a_higher_one_is_a_loss_of_so_many_hours_of_the_pool() -> None:
+    behind = shifted(shifted(outcome("fifo"), 1, -0.05 * POOL_DAY_S), 2, 0.06 * POOL_DAY_S)
+    checks = by_name(fifo.against_fifo(EXPECTED, [draw(outcome("fifo")), draw(behind, seed=2)]).checks)
+
+    assert checks[BEHIND].ours == pytest.approx(0.05 * 24)
+    assert not checks[BEHIND].holds
+    assert checks[GAIN].ours == pytest.approx(100 * 0.01 / 3 / 2)
+    assert checks[GAIN].holds
+
+
+def test_the_same_replay_is_never_behind() -> None:
+    findings = fifo.against_fifo(EXPECTED, [draw(outcome("fifo"))])
+
+    assert all(check.holds for check in findings.checks)
+    assert [check.ours for check in findings.checks] == pytest.approx([0, 0, 0])
+    assert findings.tables[1].rows == ()
 
 
 def test_broken_promises_are_those_of_guaranteed_jobs() -> None:
     kept, broken = outcome().num_kept * 0, outcome().num_broken * 0
-    kept[0, 1, Grade.GUARANTEED], broken[0, 2, Grade.GUARANTEED] = 6, 2
+    for day in range(3):
+        kept[0, 24 * day, Grade.GUARANTEED], broken[0, 24 * day, Grade.GUARANTEED] = 6, 2
     broken[0, 3, Grade.OPPORTUNISTIC] = 50
-    load = Load(
-        "low", two_pools(), {"gfs": replace(outcome(), num_kept=kept, num_broken=broken), "fifo": outcome("fifo")}
-    )
-    check = by_name(loads.against_fifo(EXPECTED, [load]).checks)["low load, eviction of guaranteed spot jobs"]
+    ours = replace(outcome(), num_kept=kept, num_broken=broken)
+    check = by_name(fifo.against_fifo(EXPECTED, [draw(ours)]).checks)[BROKEN]
 
     assert check.ours == pytest.approx(25)
     assert not check.holds
 
 
 def test_the_benefit_is_priced_by_what_the_paper_prints() -> None:
-    load = Load("medium", two_pools(), {name: outcome(name) for name in ("gfs", "fifo", "yarn_cs")})
-    findings = loads.benefit(EXPECTED, load)
+    load = Load("medium", 1, two_pools(), {name: outcome(name) for name in ("gfs", "fifo", "yarn_cs")})
+    findings = money.benefit(EXPECTED, load)
     price = findings.tables[0].rows[0][2]
 
     assert price == pytest.approx(459_715 / (3456 * 0.1403 * 720 + 176 * 0.2279 * 720))
@@ -124,50 +143,90 @@ def test_the_benefit_is_priced_by_what_the_paper_prints() -> None:
     assert findings.tables[1].rows[0][1] == price
 
 
+# Both forms -----------------------------------------------------------------------------------------------------------
+
+
+def test_guaranteed_spot_jobs_are_compared_with_all_spot_jobs_of_a_baseline() -> None:
+    ours, theirs = forms._compared("gfs")["guaranteed spot eviction rate"]
+
+    assert ours(metrics(eviction=0.5)) == pytest.approx(0.05)
+    assert theirs(metrics(eviction=0.5)) == 0.5
+    assert "guaranteed spot eviction rate" not in forms._compared("gfs_promised")
+
+
+def test_high_priority_jobs_alone_wait_for_nobody_on_an_empty_pool() -> None:
+    load = Load("low", 1, two_pools(), {})
+    short = {"setting": {"num_history_days": 0, "num_days": 3}}
+
+    assert forms._alone(short, load) == 0
+
+
+def test_the_published_form_of_every_baseline_is_a_policy() -> None:
+    assert set(forms.published(EXPECTED)) < set(POLICIES)
+
+
 # Ablations ------------------------------------------------------------------------------------------------------------
 
 
-def parts(**changed: Metrics) -> dict[str, Metrics]:
-    names = [*variants.SOURCES, *variants.PARTS]
-    return dict.fromkeys(names, metrics()) | {name.replace("_", " "): value for name, value in changed.items()}
+def figures(**changed: float) -> Figures:
+    plain = dict.fromkeys(Figures.__slots__, 10.0)
+    return Figures(**(plain | changed))
 
 
-def test_waiting_is_what_forecast_and_feedback_are_for_and_lost_work_what_placement_is_for() -> None:
-    found = parts(fixed_coefficient=metrics(wait_s=300), simple_placement=metrics(lost_gpu_s=5, wait_s=900))
-    checks = by_name(variants._without(EXPECTED, "as built", found))
+def parts(policy: str, **changed: list[Figures]) -> dict[str, list[Figures]]:
+    full = [figures(), figures()]
+    return dict.fromkeys(("full", *variants.JUDGED[policy]), full) | {
+        name.replace("_", " "): value for name, value in changed.items()
+    }
+
+
+def test_every_part_is_judged_by_what_it_is_for() -> None:
+    found = parts("gfs_published", fixed_coefficient=[figures(spot_jqt_s=12.0), figures(spot_jqt_s=16.0)])
+    found["simple placement"] = [figures(lost_gpu_h=9.0, spot_jqt_s=99.0), figures()]
+    checks = {check.name: check for check in variants._without("as printed", "gfs_published", found)}
 
     assert len(checks) == 4
-    assert checks["as built, spot JQT with fixed coefficient over full"].ours == pytest.approx(3)
-    assert checks["as built, lost work with simple placement over full"].ours == pytest.approx(0.5)
-    assert not checks["as built, lost work with simple placement over full"].holds
-    assert checks["as built, lost work with simple preemption over full"].holds
+    assert checks["as printed, spot JQT more with fixed coefficient"].ours == pytest.approx(4)
+    assert "standard error 2" in checks["as printed, spot JQT more with fixed coefficient"].why
+    assert checks["as printed, lost work more with simple placement"].ours == pytest.approx(-0.5)
+    assert not checks["as printed, lost work more with simple placement"].holds
 
 
-def test_a_ratio_to_nothing_is_no_number_and_does_not_hold() -> None:
-    found = parts(full=metrics(wait_s=0.0, lost_gpu_s=0.0))
-    checks = variants._without(EXPECTED, "as built", found)
+def test_pairs_are_draws_with_and_without_a_part() -> None:
+    apart = variants._paired([figures(lost_gpu_h=11.0), figures(lost_gpu_h=13.0)], [figures(), figures()], "lost_gpu_h")
 
-    assert [check.ours for check in checks] == [None] * 4
-    assert not any(check.holds for check in checks)
+    assert apart == pytest.approx((2.0, 1.0))
+    assert variants._paired([figures(lost_gpu_h=11.0)], [figures()], "lost_gpu_h") == (1.0, 0.0)
 
 
 def test_the_forecast_must_be_worth_more_than_the_feedback() -> None:
-    found = parts(fixed_coefficient=metrics(wait_s=300)) | {"last week's peak": metrics(wait_s=200)}
+    found = parts("gfs_published", fixed_coefficient=[figures(spot_jqt_s=300.0)])
 
-    assert not variants._order(EXPECTED, found).holds
-    assert variants._order(EXPECTED, parts()).holds
+    assert not variants._order(found).holds
+    assert variants._order(parts("gfs_published")).holds
 
 
-def test_a_table_of_variants_has_a_row_for_each() -> None:
-    table = variants._table("gfs", parts(full=metrics(lost_gpu_s=7200.0)))
+def test_figures_are_those_of_the_window() -> None:
+    found = variants._figures(outcome())
 
-    assert [row[0] for row in table.rows] == [*variants.SOURCES, *variants.PARTS]
-    assert table.rows[0][4] == pytest.approx(2.0)
+    assert found.lost_gpu_h == pytest.approx(outcome().metrics().lost_gpu_s / 3600)
+    assert 0 <= found.unpromised_percent <= 100
+    assert found.allocation_percent == pytest.approx(100 * outcome().metrics().allocation_rate)
+
+
+def test_a_table_of_variants_has_a_row_for_each_and_errors_beside_differences() -> None:
+    mediums = [Load("medium", seed, two_pools(), {}) for seed in (1, 2)]
+    table = variants._table("gfs", parts("gfs", full=[figures(), figures(lost_gpu_h=12.0)]), mediums)
+
+    assert [row[0] for row in table.rows] == ["full", *variants.JUDGED["gfs"]]
+    assert len(table.columns) == 1 + 3 * len(Figures.__slots__)
+    assert "seeds 1, 2" in table.note
     assert all(np.isfinite(float(str(value))) for row in table.rows for value in row[1:])
 
 
 def test_quoted_numbers_are_compared_and_never_judged() -> None:
-    checks = variants._quoted(EXPECTED, parts(full=metrics(wait_s=575.4, eviction=0.0121)))
+    found = parts("gfs_published", full=[figures(spot_jqt_s=575.4, eviction_percent=1.21)])
+    checks = variants._quoted(EXPECTED, found)
 
     assert [check.expected for check in checks] == [575.4, 1.21, 10502.4, 8.08, 2174.3]
     assert [check.holds for check in checks] == [True, True, False, False, False]

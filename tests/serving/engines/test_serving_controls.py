@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 import torch
 from PIL import Image
 
+from serving.lora_files import LAYERS, factors, peft_style, save
 from serving.stock import ENGINE_MARKS, gap, stock_latents
 from takeup.errors import BadInput, TakeupError, UnknownName
 from takeup.serving.engines.diffusers.controls.addon import Controls
@@ -28,9 +30,12 @@ from takeup.serving.engines.diffusers.controls.workers import (
     WorkerDied,
 )
 from takeup.serving.engines.diffusers.families import family_of
+from takeup.serving.engines.diffusers.lora.addon import Form, Loras
+from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
+from takeup.serving.engines.diffusers.lora.targets import Targets
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tiny import build, tiny
-from takeup.serving.model import ControlUse, Request
+from takeup.serving.model import ControlUse, LoraUse, Request
 
 pytestmark = ENGINE_MARKS
 
@@ -197,6 +202,26 @@ def test_what_is_no_image_ends_its_own_request_only(pipeline: Any, nets: dict[st
 def test_pipelines_without_a_u_net_are_refused(nets: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="for U-Nets only"):
         Controls(family_of(tiny("takeup/tiny-flux")), nets)
+
+
+@pytest.mark.parametrize("form", ["merged", "sidecar"])
+def test_loras_and_controlnets_go_together(form: Form, tmp_path: Path) -> None:
+    pipeline, stock_pipeline = build(NAME), build(NAME)
+    file = save(peft_style(factors(pipeline, [("unet", path) for path in LAYERS])), tmp_path / "film.safetensors")
+    family = family_of(pipeline)
+    loras = Loras(family, ThreadLoader({"film": file}, Targets.of(pipeline)), form)
+    controls = Controls(family, dict(zip(("depth", "edges"), pipeline.controlnet.nets, strict=True)))
+    both = replace(CASES["two"], loras=(LoraUse("film", 0.6),))
+    ours = images(StepEngine(pipeline, add_ons=[loras, controls]), [both, CASES["one"], request(seed=6)])
+    loras.close()
+    theirs = [stock(stock_pipeline, CASES["one"]), stock(stock_pipeline, request(seed=6))]
+    stock_pipeline.load_lora_weights(file, adapter_name="film")
+    stock_pipeline.set_adapters(["film"], [0.6])
+    stock_pipeline.fuse_lora(components=["unet"])
+    stock_pipeline.unload_lora_weights()
+
+    assert gap(ours[0], stock(stock_pipeline, both)) < EXACT
+    assert max(map(gap, ours[1:], theirs)) < EXACT
 
 
 # Processes ----------------------------------------------------------------------------------------------------------

@@ -240,6 +240,29 @@ def test_text_encoders_are_plain_again_for_the_next_request(engine_of: Any, file
     assert gap(after, stock_latents(tiny(SDXL), request(8))) < EXACT
 
 
+TRANSFORMERS = {
+    "takeup/tiny-sd3": ("transformer_blocks.0.attn.to_q", "transformer_blocks.1.ff.net.0.proj", "norm_out.linear"),
+    "takeup/tiny-flux": ("transformer_blocks.0.attn.to_k", "single_transformer_blocks.0.proj_mlp", "x_embedder"),
+}
+
+
+@pytest.mark.parametrize("form", ["merged", "sidecar"])
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_transformers_take_loras_too(name: str, form: Form, tmp_path: Path) -> None:
+    pipeline, stock_pipeline = build(name), build(name)
+    changes = factors(pipeline, [("transformer", path) for path in TRANSFORMERS[name]])
+    files = {"film": save(peft_style(changes), tmp_path / "film.safetensors")}
+    add_on = Loras(family_of(pipeline), ThreadLoader(files, Targets.of(pipeline)), form)
+    plain, film = images(StepEngine(pipeline, add_ons=[add_on]), [request(1), request(1, ("film", 0.5))])
+    add_on.close()
+    stock_pipeline.load_lora_weights(files["film"], adapter_name="film")
+    stock_pipeline.set_adapters(["film"], [0.5])
+    stock_pipeline.fuse_lora(components=["transformer"])
+
+    assert gap(film, stock_latents(stock_pipeline, request(1))) < EXACT
+    assert gap(plain, stock_latents(tiny(name), request(1))) < EXACT < gap(plain, film)
+
+
 # Late LoRAs ---------------------------------------------------------------------------------------------------------
 
 

@@ -191,6 +191,17 @@ def test_in_a_call_that_fails_only_the_guilty_one_ends(sdxl: Any) -> None:
     assert gap(good.result().latents, stock_latents(sdxl, request(seed=1))) < EXACT
 
 
+def test_the_decoder_of_sdxl_is_not_used_in_half_precision() -> None:
+    pipeline = build("takeup/tiny-sdxl")
+    pipeline.vae.to(torch.float16)
+    pipeline.vae.register_to_config(force_upcast=True)
+    engine = StepEngine(pipeline)
+    ticket = engine.submit(request(1))
+    engine.run()
+
+    assert engine.image(ticket).dtype == torch.float32
+
+
 def test_requests_may_be_submitted_from_other_threads(sdxl: Any) -> None:
     engine, tickets = StepEngine(sdxl), []
     threads = [threading.Thread(target=lambda s=s: tickets.append(engine.submit(request(2, seed=s)))) for s in range(4)]

@@ -1,4 +1,4 @@
-"""Three spot loads: GFS against the mean of four baselines, day by day against FIFO, and in money."""
+"""Three spot loads under all schedulers: GFS against the mean of the four baselines of the paper."""
 
 from __future__ import annotations
 
@@ -9,37 +9,28 @@ from typing import Any
 import numpy as np
 
 from takeup.cluster.fleet.outcome import Metrics, Outcome
-from takeup.cluster.model import Grade, Workload
+from takeup.cluster.model import Workload
 from takeup.cluster.policies import find_policy
 from takeup.cluster.policies.gfs.quota import SpotQuota
-from takeup.cluster.report import (
-    Prices,
-    benefit_of,
-    benefit_table,
-    classes_table,
-    eviction_bars,
-    schedulers_table,
-    usage_bars,
-    wait_bars,
-)
+from takeup.cluster.report import classes_table, eviction_bars, schedulers_table, usage_bars, wait_bars
 from takeup.cluster.simulate import replay
 from takeup.cluster.traces import generate
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.core.seeds import Streams
 from takeup.papers.findings import Findings
 
-__all__ = ["Load", "Numbers", "against_baselines", "against_fifo", "benefit", "replayed", "window_s"]
+__all__ = ["QUANTITIES", "Load", "Numbers", "against_baselines", "replayed", "window_s"]
 
 Numbers = Mapping[str, Any]
 DAY_S = 86_400.0
-TINY = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A spot load: the jobs, and what every scheduler made of them."""
+    """A spot load: the jobs that a seed drew, and what every scheduler made of them."""
 
     name: str
+    seed: int
     workload: Workload
     outcomes: Mapping[str, Outcome]
 
@@ -54,15 +45,15 @@ def window_s(expected: Numbers) -> tuple[float, float]:
     return setting["num_history_days"] * DAY_S, setting["num_days"] * DAY_S
 
 
-def replayed(expected: Numbers, name: str, policies: Sequence[str], tick: Callable[[], None]) -> Load:
+def replayed(expected: Numbers, name: str, seed: int, policies: Sequence[str], tick: Callable[[], None]) -> Load:
     """The load of this name under all policies."""
     setting = expected["setting"]
-    workload = generate(setting["loads"][name], Streams(setting["seed"]), num_days=setting["num_days"])
+    workload = generate(setting["loads"][name], Streams(seed), num_days=setting["num_days"])
     outcomes = {}
     for policy in policies:
         outcomes[policy] = replay(workload, find_policy(policy, SpotQuota()), *window_s(expected))
         tick()
-    return Load(name, workload, outcomes)
+    return Load(name, seed, workload, outcomes)
 
 
 # Against the baselines ------------------------------------------------------------------------------------------------
@@ -177,72 +168,3 @@ def _quoted(expected: Numbers, loads: Sequence[Load], lower: Mapping[str, Sequen
 def _allocation_gain(expected: Numbers, load: Load) -> float:
     mean = np.mean([load.metrics(name).allocation_rate for name in expected["setting"]["baselines"]])
     return 100 * (load.metrics("gfs").allocation_rate / float(mean) - 1)
-
-
-# Against FIFO ---------------------------------------------------------------------------------------------------------
-
-
-def against_fifo(expected: Numbers, loads: Sequence[Load]) -> Findings:
-    """Allocation and useful GPU time day by day, and how often guaranteed spot jobs were evicted."""
-    most = round(100 * (1 - expected["setting"]["probability"]), 9)
-    checks, rows = [], []
-    for load in loads:
-        allocated, useful = (_daily_gaps(load, name) for name in ("allocation_rate", "useful_rate"))
-        kept = load.metrics("gfs").guarantee_kept[Grade.GUARANTEED]
-        below = int((allocated < -TINY).sum())
-        rows.append((
-            load.name, below, len(allocated), float(allocated.min()), float(allocated.mean()),
-            float(useful.min()), float(useful.mean()), 100 * (1 - kept),
-        ))  # fmt: skip
-        days = expected["fifo_bar"]["days_below"]
-        checks.append(Check.at_most(f"{load.name} load, days with less allocation than FIFO", float(below), days))
-        checks.append(
-            Check.at_most(f"{load.name} load, eviction of guaranteed spot jobs", 100 * (1 - kept), most, unit="%")
-        )
-    gaps = ("least allocation", "mean allocation", "least useful", "mean useful")
-    columns = (
-        Column("load"), Column("days below"), Column("of"), *(Column(name, "pp", 3) for name in gaps),
-        Column("guaranteed evicted", "%", 2),
-    )  # fmt: skip
-    note = "gfs less fifo, by day; fifo has no quota and evicts nobody, so its backlog moves work to later days"
-    return Findings(tuple(checks), (Table("Against FIFO", columns, tuple(rows), note),))
-
-
-def _daily_gaps(load: Load, rate: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """GFS less FIFO for every day of the window, in percentage points."""
-    first, last = (int(edge // DAY_S) for edge in (load.outcomes["gfs"].from_s, load.outcomes["gfs"].to_s))
-    gaps = []
-    for day in range(first, last):
-        ours, theirs = (
-            getattr(load.outcomes[name].metrics(from_s=day * DAY_S, to_s=(day + 1) * DAY_S), rate)
-            for name in ("gfs", "fifo")
-        )
-        gaps.append(100 * (ours - theirs))
-    return np.array(gaps)
-
-
-# Money ----------------------------------------------------------------------------------------------------------------
-
-
-def benefit(expected: Numbers, medium: Load) -> Findings:
-    """What a GPU-hour costs if the printed benefit is right, and what GFS brings here at that price."""
-    part = expected["production"]
-    gained = {
-        "A100": part["a100_gpus"] * part["a100_allocation_percent"] / 100 * part["hours_a_month"],
-        "A800": part["a800_gpus"] * part["a800_allocation_percent"] / 100 * part["hours_a_month"],
-    }
-    price = part["month_usd"] / sum(gained.values())
-    prices = Prices(dict.fromkeys(medium.workload.pools, price))
-    tables, checks = [], []
-    for other in ("yarn_cs", "fifo"):
-        found = benefit_of(medium.outcomes["gfs"], medium.outcomes[other], prices)
-        table = benefit_table(found, expected["setting"]["seed"])
-        tables.append(replace(table, title=f"Benefit of gfs over {other}, medium load"))
-        interval = found.interval_usd(expected["setting"]["seed"])
-        if other == "yarn_cs" and interval is not None:
-            name = "medium load, a month of gfs over yarn_cs, low end of the interval"
-            checks.append(Check.at_least(name, interval.low, expected["benefit"]["least_usd"], unit="USD"))
-    columns = (Column("pool"), Column("gained a month", "GPU-h", 0), Column("price", "USD/GPU-h", 2))
-    rows: tuple[tuple[Cell, ...], ...] = tuple((pool, hours, price) for pool, hours in gained.items())
-    note = f"GPUs of the public list of nodes times the printed gain; {part['month_usd']} USD a month divided by them"
-    return Findings(tuple(checks), (Table("The printed benefit", columns, rows, note), *tables))

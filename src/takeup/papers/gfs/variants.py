@@ -1,15 +1,21 @@
-"""GFS without its parts at medium load: as printed, and as built here.
+"""GFS without its parts at medium load, over several draws: as printed, and as built here.
 
 The numbers of the paper are those of the printed system, in which spot jobs run inside the quota or not at all. There a
 forecast that is too careful makes jobs wait for days. Here spot jobs beyond the quota run without a promise, so that
-parts matter less for waiting, and more for who is evicted.
+parts matter less for waiting, and more for how much can be promised and for what evictions cost. Each part is judged by
+what it is for. Every draw is replayed with and without it, and differences are those of the pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
 
-from takeup.cluster.fleet.outcome import Metrics
+import numpy as np
+
+from takeup.cluster.fleet.outcome import Outcome
+from takeup.cluster.model import Grade
 from takeup.cluster.policies import find_policy
 from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.cluster.policies.gfs.quota.allocator import forecast_by
@@ -26,63 +32,127 @@ SOURCES: dict[str, Callable[[], SpotQuota]] = {
     "fixed coefficient": lambda: SpotQuota(has_feedback=False),
 }
 PARTS = {"simple placement": "simple_place", "simple preemption": "simple_preempt"}
+HOUR_S = 3600.0
 
 
-def ablations(expected: Numbers, medium: Load) -> Findings:
-    """What the printed system and ours lose without each part."""
-    printed, ours = (_variants(expected, medium, policy) for policy in ("gfs_published", "gfs"))
-    checks = (
-        *_without(expected, "as printed", printed),
-        _order(expected, printed),
-        *_without(expected, "as built", ours),
-        *_quoted(expected, printed),
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One replay in what parts are judged by; more is worse in each, but for allocation."""
+
+    spot_jqt_s: float
+    eviction_percent: float
+    lost_gpu_h: float
+    unpromised_percent: float
+    broken_percent: float
+    allocation_percent: float
+
+
+LABELS = {
+    "spot_jqt_s": ("spot JQT", "s", 1),
+    "eviction_percent": ("spot evictions", "%", 2),
+    "lost_gpu_h": ("lost work", "GPU-h", 1),
+    "unpromised_percent": ("spot time without a promise", "%", 2),
+    "broken_percent": ("promises broken", "%", 2),
+    "allocation_percent": ("allocation", "%", 2),
+}
+# What each part is for.
+JUDGED = {
+    "gfs_published": {
+        "last week's peak": "spot_jqt_s",
+        "fixed coefficient": "spot_jqt_s",
+        "simple placement": "lost_gpu_h",
+        "simple preemption": "lost_gpu_h",
+    },
+    "gfs": {
+        "last week's peak": "unpromised_percent",
+        "fixed coefficient": "unpromised_percent",
+        "simple placement": "lost_gpu_h",
+        "simple preemption": "lost_gpu_h",
+    },
+}
+Draws = Mapping[str, Sequence[Figures]]
+
+
+def ablations(expected: Numbers, mediums: Sequence[Load], tick: Callable[[], None]) -> Findings:
+    """What the printed system and ours lose without each part, over the draws of these loads."""
+    found = {policy: _variants(expected, policy, mediums, tick) for policy in JUDGED}
+    checks = [*_without("as printed", "gfs_published", found["gfs_published"]), _order(found["gfs_published"])]
+    checks += [*_without("as built", "gfs", found["gfs"]), *_quoted(expected, found["gfs_published"])]
+    return Findings(tuple(checks), tuple(_table(policy, draws, mediums) for policy, draws in found.items()))
+
+
+def _variants(expected: Numbers, policy: str, mediums: Sequence[Load], tick: Callable[[], None]) -> Draws:
+    found = {}
+    for name in ("full", *JUDGED[policy]):
+        played = f"{policy}_{PARTS[name]}" if name in PARTS else policy
+        make = SOURCES.get(name, SpotQuota)
+        found[name] = [_figures(_replay(expected, load, played, make())) for load in mediums]
+        tick()
+    return found
+
+
+def _replay(expected: Numbers, load: Load, policy: str, source: SpotQuota) -> Outcome:
+    return replay(load.workload, find_policy(policy, source), *window_s(expected))
+
+
+def _figures(outcome: Outcome) -> Figures:
+    metrics = outcome.metrics()
+    hours = slice(int(outcome.from_s // HOUR_S), int(outcome.to_s // HOUR_S))
+    by_grade = outcome.allocated_gpu_s[:, hours].sum(axis=(0, 1))
+    spot_gpu_s = float(by_grade[Grade.GUARANTEED :].sum())
+    return Figures(
+        spot_jqt_s=metrics.spot_jqt_s.mean,
+        eviction_percent=100 * metrics.eviction_rate,
+        lost_gpu_h=metrics.lost_gpu_s / HOUR_S,
+        unpromised_percent=100 * float(by_grade[Grade.OPPORTUNISTIC]) / spot_gpu_s if spot_gpu_s else 0.0,
+        broken_percent=100 * (1 - metrics.guarantee_kept[Grade.GUARANTEED]),
+        allocation_percent=100 * metrics.allocation_rate,
     )
-    return Findings(checks, (_table("gfs_published", printed), _table("gfs", ours)))
 
 
-def _variants(expected: Numbers, medium: Load, policy: str) -> dict[str, Metrics]:
-    found = {name: _metrics(expected, medium, policy, make()) for name, make in SOURCES.items()}
-    return found | {name: _metrics(expected, medium, f"{policy}_{part}", SpotQuota()) for name, part in PARTS.items()}
+def _mean(draws: Sequence[Figures], field: str) -> float:
+    return float(np.mean([getattr(each, field) for each in draws]))
 
 
-def _metrics(expected: Numbers, medium: Load, policy: str, source: SpotQuota) -> Metrics:
-    return replay(medium.workload, find_policy(policy, source), *window_s(expected)).metrics()
-
-
-def _without(expected: Numbers, which: str, found: dict[str, Metrics]) -> list[Check]:
-    """Without forecast or feedback spot jobs wait longer; without the choice of nodes or victims more work is lost."""
-    least, full = expected["ablation_bar"]["least_ratio"], found["full"]
+def _without(which: str, policy: str, found: Draws) -> list[Check]:
+    """Every part is worth something: without it, what it is for gets worse on average over the draws."""
     checks = []
-    for name, metrics in found.items():
-        if name in PARTS:
-            ratio = _ratio(metrics.lost_gpu_s, full.lost_gpu_s)
-            checks.append(Check.at_least(f"{which}, lost work with {name} over full", ratio, least))
-        elif name != "full":
-            ratio = _ratio(metrics.spot_jqt_s.mean, full.spot_jqt_s.mean)
-            checks.append(Check.at_least(f"{which}, spot JQT with {name} over full", ratio, least))
+    for name, field in JUDGED[policy].items():
+        label, unit, _ = LABELS[field]
+        more, error = _paired(found[name], found["full"], field)
+        why = f"paired over {len(found['full'])} draws, standard error {error:.3g}"
+        checks.append(Check.at_least(f"{which}, {label} more with {name}", more, 0.0, unit=unit, why=why))
     return checks
 
 
-def _order(expected: Numbers, printed: dict[str, Metrics]) -> Check:
+def _paired(draws: Sequence[Figures], full: Sequence[Figures], field: str) -> tuple[float, float]:
+    """How much more than with all parts, on average, and the standard error of that."""
+    apart = [getattr(one, field) - getattr(other, field) for one, other in zip(draws, full, strict=True)]
+    error = float(np.std(apart, ddof=1)) / sqrt(len(apart)) if len(apart) > 1 else 0.0
+    return float(np.mean(apart)), error
+
+
+def _order(printed: Draws) -> Check:
     """The forecast is worth more than the feedback."""
-    peak, fixed = (printed[name].spot_jqt_s.mean for name in ("last week's peak", "fixed coefficient"))
-    least = expected["ablation_bar"]["least_ratio"]
-    return Check.at_least("as printed, last week's peak over a fixed coefficient", _ratio(peak, fixed), least)
+    peak, fixed = (_mean(printed[name], "spot_jqt_s") for name in ("last week's peak", "fixed coefficient"))
+    name = "as printed, spot JQT more with last week's peak than with a fixed coefficient"
+    return Check.at_least(name, peak - fixed, 0.0, unit="s")
 
 
-def _ratio(without: float, full: float) -> float | None:
-    return without / full if full else None
-
-
-def _quoted(expected: Numbers, printed: dict[str, Metrics]) -> list[Check]:
+def _quoted(expected: Numbers, printed: Draws) -> list[Check]:
     part = expected["ablations"]
     full, peak, fixed = (printed[name] for name in SOURCES)
     rows = (
-        ("full, spot JQT", full.spot_jqt_s.mean, part["full_jqt_s"], "s"),
-        ("full, spot eviction", 100 * full.eviction_rate, part["full_eviction_percent"], "%"),
-        ("last week's peak, spot JQT", peak.spot_jqt_s.mean, part["last_week_peak_jqt_s"], "s"),
-        ("last week's peak, spot eviction", 100 * peak.eviction_rate, part["last_week_peak_eviction_percent"], "%"),
-        ("fixed coefficient, spot JQT", fixed.spot_jqt_s.mean, part["fixed_coefficient_jqt_s"], "s"),
+        ("full, spot JQT", _mean(full, "spot_jqt_s"), part["full_jqt_s"], "s"),
+        ("full, spot eviction", _mean(full, "eviction_percent"), part["full_eviction_percent"], "%"),
+        ("last week's peak, spot JQT", _mean(peak, "spot_jqt_s"), part["last_week_peak_jqt_s"], "s"),
+        (
+            "last week's peak, spot eviction",
+            _mean(peak, "eviction_percent"),
+            part["last_week_peak_eviction_percent"],
+            "%",
+        ),
+        ("fixed coefficient, spot JQT", _mean(fixed, "spot_jqt_s"), part["fixed_coefficient_jqt_s"], "s"),
     )
     why = "another trace, other loads; shown, not judged"
     return [
@@ -91,19 +161,16 @@ def _quoted(expected: Numbers, printed: dict[str, Metrics]) -> list[Check]:
     ]
 
 
-def _table(policy: str, metrics: dict[str, Metrics]) -> Table:
-    columns = (
-        Column("variant"), Column("spot JQT", "s", 1), Column("evictions per period", "%", 2),
-        Column("evictions per start", "%", 2), Column("lost", "GPU-h", 1), Column("allocation", "%", 2),
-        Column("useful GPU time", "%", 2),
-    )  # fmt: skip
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (
-            name, each.spot_jqt_s.mean, 100 * each.eviction_rate, 100 * each.evictions_per_start,
-            each.lost_gpu_s / 3600, 100 * each.allocation_rate, 100 * each.useful_rate,
-        )
-        for name, each in metrics.items()
-    )  # fmt: skip
-    return Table(
-        f"Without parts: {policy}, medium load", columns, rows, "one draw; several are in benchmarks/cluster.py"
-    )
+def _table(policy: str, found: Draws, mediums: Sequence[Load]) -> Table:
+    columns = [Column("variant")]
+    for label, unit, digits in LABELS.values():
+        columns += [Column(label, unit, digits), Column(f"{label}, more", unit, digits), Column("error", unit, digits)]
+    rows: list[tuple[Cell, ...]] = []
+    for name, draws in found.items():
+        cells: list[Cell] = [name]
+        for field in LABELS:
+            cells += [_mean(draws, field), *_paired(draws, found["full"], field)]
+        rows.append(tuple(cells))
+    seeds = ", ".join(str(load.seed) for load in mediums)
+    note = f"means over seeds {seeds}; more: than the full system on the same draw, with the standard error of that"
+    return Table(f"Without parts: {policy}, medium load", tuple(columns), tuple(rows), note)

@@ -8,8 +8,9 @@ comes. Whoever was evicted may run again at once where it fits, so that nobody w
 each time; whoever waits for long goes first.
 
 `GFS_NOTICE` asks victims to save their work before they leave. `GFS_PROMISED` runs no spot job beyond the quota, as the
-printed one does. `GFS_ARTIFACT` is the released code, for comparison: blind to where evictions happened, work lost since the start and not since the last checkpoint, and one worker of a gang
-counted against the quota (its quota never learns from evictions either). Gangs stay whole here; there they did not.
+printed one does. `GFS_ARTIFACT` is the released code, for comparison: blind to where evictions happened, work lost
+since the start and not since the last checkpoint, and one worker of a gang counted against the quota (its quota never
+learns from evictions either). Gangs stay whole here; there they did not.
 """
 
 from __future__ import annotations

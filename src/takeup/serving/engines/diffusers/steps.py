@@ -178,10 +178,11 @@ class StepEngine:
             return None
 
     def _fail(self, ticket: Ticket, problem: BaseException) -> None:
-        ticket.end("failed", problem)
+        if not ticket.is_over:
+            ticket.end("failed", problem)
         self._release(ticket)
 
     def _release(self, ticket: Ticket) -> None:
-        del self._running[ticket.number]
-        for add_on in self.add_ons:
-            add_on.left(ticket.run)
+        if self._running.pop(ticket.number, None) is not None:
+            for add_on in self.add_ons:
+                add_on.left(ticket.run)

@@ -32,6 +32,7 @@ class Sensitivity:
     least_points: int = 5
     least_share: float = 0.5
     noise_widths: float = 5.0
+    return_bonus: float = 1.5
     num_settling: int = 12
     num_level: int = 48
     hazard: float = 1 / 250
@@ -53,6 +54,7 @@ class Sensitivity:
             self.least_points,
             self.least_share,
             self.noise_widths,
+            self.return_bonus,
             self.num_settling,
             self.num_level,
             self.hazard,

@@ -68,7 +68,7 @@ class StableDiffusion:
     @torch.no_grad()
     def decode(self, run: Run) -> torch.Tensor:
         vae = self.pipeline.vae
-        image = vae.decode(run.latents / vae.config.scaling_factor, return_dict=False)[0]
+        image = vae.decode((run.latents / vae.config.scaling_factor).to(vae.dtype), return_dict=False)[0]
         decoded: torch.Tensor = self.pipeline.image_processor.postprocess(image, output_type="pt")
         return decoded
 
@@ -93,7 +93,16 @@ class StableDiffusion:
 
 
 class StableDiffusionXL(StableDiffusion):
-    """Stable Diffusion XL: two text encoders, and the sizes of the image as inputs."""
+    """Stable Diffusion XL: two text encoders, and the sizes of the image as inputs.
+
+    Its decoder overflows in half precision. Pipelines turn it into single precision for every image and back; here
+    images are decoded in several threads, so it stays in single precision.
+    """
+
+    def __init__(self, pipeline: Any) -> None:
+        super().__init__(pipeline)
+        if pipeline.vae.dtype == torch.float16 and pipeline.vae.config.force_upcast:
+            pipeline.vae.to(torch.float32)
 
     @torch.no_grad()
     def encode(self, request: Request) -> dict[str, torch.Tensor]:

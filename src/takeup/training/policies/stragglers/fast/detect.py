@@ -21,6 +21,8 @@ __all__ = ["Found", "Memory", "Rule", "detect", "no_memory"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 NUM_RECENT = 256
+NUM_LATEST = 6
+RETURNED = 0.25  # so near to the former level, beside the step, is back there
 SMALLEST_NOISE = 0.005  # of the logarithm; nothing real is steadier
 
 
@@ -31,6 +33,7 @@ class Rule(NamedTuple):
     least_points: int  # so many points must have come since
     least_share: float  # of the probability, within two points of the likeliest beginning
     noise_widths: float  # off by so many standard errors of a median
+    return_bonus: float  # so many fewer if it is back where it was before
     num_settling: int  # points before anything is judged
     num_level: int  # points from which a level is taken
     hazard: float
@@ -41,7 +44,7 @@ class Rule(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What is kept from point to point: recent points, the level in force, the noise, and two cumulative sums."""
+    """What is kept from point to point: recent points, the level in force, the noise, two cumulative sums."""
 
     recent: Floats
     scratch: Floats
@@ -51,6 +54,7 @@ class Memory(NamedTuple):
     noise: Floats
     up: Floats
     down: Floats
+    former: Floats  # the level before
 
 
 class Found(NamedTuple):
@@ -66,7 +70,7 @@ class Found(NamedTuple):
 def no_memory() -> Memory:
     """Before the first point."""
     counters = np.zeros((2, 1), np.int64)
-    levels = np.zeros((4, 1))
+    levels = np.zeros((5, 1))
     return Memory(np.zeros(NUM_RECENT), np.zeros(NUM_RECENT), counters[0], counters[1], *levels)
 
 
@@ -128,8 +132,8 @@ def _judge(rule: Rule, memory: Memory, runs: Runs, value: float, found: Found) -
     if rule.least_points <= length < min(since, NUM_RECENT) and _is_off(rule, memory, length):
         _declare(memory, length, found)
         return
-    if length >= since - 2 and since <= rule.num_level:  # nothing has changed since, so the level is better known
-        memory.level[0] = _median(memory, since)
+    if since <= rule.num_level and abs(_median(memory, NUM_LATEST) - memory.level[0]) < 0.5 * rule.least_ratio_log:
+        memory.level[0] = _median(memory, since)  # nothing seems to have changed, so more points tell it better
     _creep(rule, memory, value, found)
 
 
@@ -154,7 +158,9 @@ def _is_off(rule: Rule, memory: Memory, length: int) -> bool:
     off = _median(memory, number) - memory.level[0]
     num_before = max(1, min(memory.num_seen[0] - memory.began[0] - number, rule.num_level))
     error = 1.25 * memory.noise[0] * math.sqrt(1.0 / number + 1.0 / num_before)
-    if abs(off) <= max(rule.least_ratio_log, rule.noise_widths * error):
+    back = abs(memory.level[0] + off - memory.former[0]) < RETURNED * abs(off)
+    widths = rule.noise_widths - (rule.return_bonus if back else 0.0)
+    if abs(off) <= max(rule.least_ratio_log, widths * error):
         return False
     few = int(rule.few_share * number)
     nearest = memory.scratch[few] if off > 0 else memory.scratch[number - 1 - few]  # sorted by the median
@@ -168,6 +174,7 @@ def _declare(memory: Memory, length: int, found: Found) -> None:
     found.declared[place] = memory.num_seen[0] - 1
     found.began[place] = memory.num_seen[0] - length
     found.before[place] = memory.level[0]
+    memory.former[0] = memory.level[0]
     memory.level[0] = _median(memory, min(length, 32))
     found.after[place] = memory.level[0]
     found.size[0] = place + 1

@@ -1,0 +1,57 @@
+package io.takeup.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.util.List;
+import org.apache.spark.memory.MemoryMode;
+import org.apache.spark.storage.BlockId;
+import org.apache.spark.storage.RDDBlockId;
+
+/**
+ * Who leaves, on standard input: events under {@code dag} as JSON lists, one per line. Blocks are numbers, each of its
+ * own RDD and of 1,000 bytes. {@code ["choose", block]} prints the blocks that leave for it, or "stays out".
+ */
+public final class ChoiceMain {
+    private static final long SIZE_BYTES = 1000;
+
+    private ChoiceMain() {}
+
+    public static void main(String[] arguments) throws Exception {
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
+        BlockRanks ranks = new BlockRanks("dag", true, 10 * SIZE_BYTES);
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            apply(ranks, new ObjectMapper().readTree(line));
+        }
+    }
+
+    private static void apply(BlockRanks ranks, JsonNode event) {
+        int number = event.get(1).asInt();
+        BlockId id = new RDDBlockId(number, 0);
+        switch (event.get(0).asText()) {
+            case "arrives": // level keeps it on disk, is on disk already
+                ranks.arriving(id, event.get(2).asBoolean(), event.get(3).asBoolean());
+                break;
+            case "stored": // seconds to bring it back
+                ranks.stored(id, SIZE_BYTES, MemoryMode.ON_HEAP, event.get(2).asDouble());
+                break;
+            case "leftOnDisk":
+                ranks.leftOnDisk(id);
+                break;
+            case "reader": // task, position
+                long[] blocks = {BlockRanks.key(id)};
+                long task = Keys.task(1, event.get(2).asInt());
+                ranks.apply(Messages.open(
+                        List.of(new GroupTable.Group(task, blocks, event.get(3).asDouble(), 1))));
+                break;
+            case "prefetch": // bytes of room
+                System.out.println(ranks.takeNextFromDisk(event.get(2).asLong()));
+                break;
+            default:
+                BlockRanks.Choice choice =
+                        ranks.choose(id, null, SIZE_BYTES, SIZE_BYTES, MemoryMode.ON_HEAP, victim -> true);
+                System.out.println(choice.isEnough ? choice.victims : "stays out");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+"""Who leaves Spark's memory when some blocks are on disk already and others would have to be written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from takeup.caching.engines.spark.plugin_jar import build_jar, jar, spark_jars
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(shutil.which("javac") is None, reason="needs java and javac of a JDK 17"),
+]
+PROGRAM = Path(__file__).parents[3] / "native" / "spark" / "src" / "test" / "java" / "io/takeup/spark/ChoiceMain.java"
+MEMORY_ONLY, TO_BE_WRITTEN, ON_DISK = (False, False), (True, False), (True, True)
+Event = tuple[Any, ...]
+
+
+@pytest.fixture(scope="module")
+def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    pytest.importorskip("pyspark", reason="needs pyspark: pip install 'takeup[spark]'")
+    target = build_jar(tmp_path_factory.mktemp("choice") / "tests.jar", [PROGRAM])
+    return f"{target}:{jar()}:{spark_jars()}/*"
+
+
+def answers(class_path: str, *events: Event) -> list[str]:
+    command = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", class_path, "io.takeup.spark.ChoiceMain"]
+    text = "".join(json.dumps(event) + "\n" for event in events)
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def in_memory(block: int, state: tuple[bool, bool], cost_s: float = 1e-5) -> list[Event]:
+    return [("arrives", block, *state), ("stored", block, cost_s)]
+
+
+def read_at(block: int, position: float) -> Event:
+    return ("reader", block, block, position)
+
+
+def test_what_is_on_disk_leaves_before_what_nobody_reads_but_must_be_written(class_path: str) -> None:
+    told = answers(
+        class_path,
+        *in_memory(1, TO_BE_WRITTEN),
+        *in_memory(2, ON_DISK),
+        read_at(2, 5000),
+        ("arrives", 3, *TO_BE_WRITTEN),
+        ("choose", 3),
+    )
+
+    assert told == ["[rdd_2_0]"]
+
+
+def test_a_new_block_stays_out_if_others_would_have_to_be_written_for_it(class_path: str) -> None:
+    told = answers(
+        class_path,
+        *in_memory(1, TO_BE_WRITTEN),
+        read_at(1, 500),
+        ("arrives", 2, *ON_DISK),
+        ("choose", 2),
+    )
+
+    assert told == ["stays out"]
+
+
+def test_blocks_that_no_disk_keeps_leave_by_what_readers_save(class_path: str) -> None:
+    told = answers(
+        class_path,
+        *in_memory(1, MEMORY_ONLY),
+        read_at(1, 500),
+        *in_memory(2, MEMORY_ONLY),
+        read_at(2, 5000),
+        ("arrives", 3, *MEMORY_ONLY),
+        read_at(3, 600),
+        ("choose", 3),
+    )
+
+    assert told == ["[rdd_2_0]"]
+
+
+def test_a_write_does_not_outweigh_a_long_computation(class_path: str) -> None:
+    told = answers(
+        class_path,
+        *in_memory(1, TO_BE_WRITTEN),
+        *in_memory(2, MEMORY_ONLY, cost_s=10.0),
+        read_at(2, 500),
+        ("arrives", 3, *MEMORY_ONLY),
+        ("choose", 3),
+    )
+
+    assert told == ["[rdd_1_0]"]
+
+
+def test_the_block_that_is_read_next_and_fits_comes_back_first_and_once(class_path: str) -> None:
+    told = answers(
+        class_path,
+        *in_memory(1, TO_BE_WRITTEN),
+        *in_memory(2, TO_BE_WRITTEN),
+        *in_memory(3, TO_BE_WRITTEN),
+        ("leftOnDisk", 1),
+        ("leftOnDisk", 2),
+        ("leftOnDisk", 3),
+        read_at(1, 900),
+        read_at(2, 400),
+        ("prefetch", 0, 999),
+        ("prefetch", 0, 1000),
+        ("prefetch", 0, 1000),
+        ("prefetch", 0, 1000),
+    )
+
+    assert told == ["null", "rdd_2_0", "rdd_1_0", "null"]
