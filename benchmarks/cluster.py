@@ -200,6 +200,7 @@ def measure(parts: tuple[str, ...], seeds: tuple[int, ...], ablation_seeds: tupl
             tables.append(ablation_table(full, measure_ablations(full, ablation_seeds), ablation_seeds))
     command = "python benchmarks/cluster.py" + ("" if parts == PARTS else f" --only {','.join(parts)}")
     command += "" if len(seeds) == NUM_SEEDS else f" --num-seeds {len(seeds)}"
+    command += "" if len(ablation_seeds) == NUM_ABLATION_SEEDS else f" --num-ablation-seeds {len(ablation_seeds)}"
     return Report(
         title="Cluster: speed and quality of scheduling",
         domain="cluster",

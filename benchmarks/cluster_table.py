@@ -25,7 +25,7 @@ NUM_DAYS, SPOT_DAYS, DAY_S = 62, 31, 86_400.0
 EVALUATED = ("yarn_cs", "chronus", "lyra", "fgd")
 PUBLISHED = tuple(f"{name}_published" for name in EVALUATED)
 STOCK = ("kube", "kueue", "slurm", "kai")
-OURS = ("gfs", "gfs_notice", "gfs_published", "gfs_artifact")
+OURS = ("gfs", "gfs_notice", "gfs_promised", "gfs_published", "gfs_artifact")
 BROKEN_BAR = 0.1
 REDUCTION_BARS = {"eviction": 0.33, "spot_jqt_s": 0.44, "high_jqt_s": 0.60}
 
@@ -38,7 +38,9 @@ class Row:
     useful: float
     days_below: int
     worst_day: float
+    least_lead_h: float
     eviction: float
+    guaranteed_eviction: float
     broken_high: float
     spot_jqt_s: float
     high_jqt_s: float
@@ -66,7 +68,9 @@ def row_of(outcome: Outcome, fifo: Outcome) -> Row:
         useful=metrics.useful_rate,
         days_below=int((apart < -1e-9).sum()),
         worst_day=float(apart.min()),
+        least_lead_h=float((outcome.delivered_gpu_h() - fifo.delivered_gpu_h()).min() / outcome.capacity_gpus.sum()),
         eviction=metrics.eviction_rate,
+        guaranteed_eviction=outcome.broken(Grade.GUARANTEED).mean,
         broken_high=outcome.broken(Grade.GUARANTEED).high,
         spot_jqt_s=metrics.spot_jqt_s.mean,
         high_jqt_s=metrics.high_jqt_s.mean,
@@ -110,14 +114,16 @@ def load_table(load: str, rows: dict[str, list[Row]], seeds: Sequence[int]) -> T
     columns = (
         Column("scheduler"), Column("allocation", "", 4), Column("useful", "", 4),
         Column("days below FIFO", f"of {SPOT_DAYS * len(seeds)}", 0), Column("worst day", "pp", 2),
-        Column("eviction rate", "", 4), Column("promises broken, 95 % bound", "", 4),
+        Column("delivered, least lead", "h of the pool", 2), Column("eviction rate", "", 4),
+        Column("promises broken", "", 4), Column("95 % bound", "", 4),
         Column("spot JQT", "s", 0), Column("HP JQT", "s", 0), Column("HP p99 JCT", "s", 0), Column("lost", "GPU h", 0),
     )  # fmt: skip
     cells = tuple(
         (
             name, mean_of(of, "allocation"), mean_of(of, "useful"), sum(row.days_below for row in of),
-            100 * min(row.worst_day for row in of), mean_of(of, "eviction"), max(row.broken_high for row in of),
-            mean_of(of, "spot_jqt_s"), mean_of(of, "high_jqt_s"), mean_of(of, "high_p99_jct_s"),
+            100 * min(row.worst_day for row in of), min(row.least_lead_h for row in of), mean_of(of, "eviction"),
+            mean_of(of, "guaranteed_eviction"), max(row.broken_high for row in of), mean_of(of, "spot_jqt_s"),
+            mean_of(of, "high_jqt_s"), mean_of(of, "high_p99_jct_s"),
             mean_of(of, "lost_gpu_h"),
         )
         for name, of in rows.items()
@@ -127,13 +133,22 @@ def load_table(load: str, rows: dict[str, list[Row]], seeds: Sequence[int]) -> T
 
 def checks_of(rows: dict[str, dict[str, list[Row]]]) -> list[Check]:
     """GFS beside the mean of the four baselines, as evaluated and as published, over all loads; and its promises."""
-    checks = [
-        Check.at_least(f"{field} lower than the baselines {form}", _reduction(rows, names, field), bar)
-        for form, names in (("as evaluated", EVALUATED), ("as published", PUBLISHED))
+    evaluated = [
+        Check.at_least(f"{field} lower than the baselines as evaluated", _reduction(rows, EVALUATED, field), bar)
         for field, bar in REDUCTION_BARS.items()
     ]
+    why = "the bar is about the baselines that the paper evaluated; shown, not judged"
+    published = [
+        Check.at_least(f"{field} lower than the baselines as published", lower, bar, source="unverified", why=why)
+        for field, bar in REDUCTION_BARS.items()
+        for lower in [_reduction(rows, PUBLISHED, field)]
+    ]
     worst = max(row.broken_high for load in rows.values() for row in load["gfs"])
-    return [*checks, Check.at_most("guaranteed grade: broken, upper bound, worst seed", worst, BROKEN_BAR)]
+    return [
+        *evaluated,
+        *published,
+        Check.at_most("guaranteed grade: broken, upper bound, worst seed", worst, BROKEN_BAR),
+    ]
 
 
 def _reduction(rows: dict[str, dict[str, list[Row]]], names: Sequence[str], field: str) -> float:
@@ -177,6 +192,7 @@ def ablation_table(full: str, rows: dict[str, list[Row]], seeds: Sequence[int]) 
     fields = {
         "spot_jqt_s": ("spot JQT", "s", 0),
         "eviction": ("eviction rate", "", 4),
+        "guaranteed_eviction": ("promises broken", "", 4),
         "lost_gpu_h": ("lost", "GPU h", 0),
         "promised_share": ("time with a promise", "", 3),
     }

@@ -163,6 +163,8 @@ class Rank:
     """A rank of the pipeline, whose module all systems train."""
 
     def __init__(self, rank: int, device: torch.device) -> None:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         self._rank = rank
         self._device = device
         self._module = make_module(rank, device)
@@ -298,9 +300,8 @@ def report(device: str, answers: list[dict[str, Any]]) -> list[tuple[str, bool]]
     """Print what came of it, and return what had to hold."""
     found = {name: System([Found(**answer[name]) for answer in answers]) for name in answers[0]}
     rows = {name: (_predicted_s(name, found), found[name].settled_s) for name in (*STOCK, "adaptive")}
-    print(
-        f"schedule: {NUM_RANKS} processes on one {'card' if device == 'cuda' else 'host'}, {NUM_MICROBATCHES} micro-batches, operations of {1e3 * OP_S:g} ms"
-    )
+    place = "card" if device == "cuda" else "host"
+    print(f"schedule: {NUM_RANKS} processes on one {place}, {NUM_MICROBATCHES} micro-batches, {1e3 * OP_S:g} ms each")
     print(f"    link {SLOW} is late by {1e3 * DELAY_S:g} ms; messages of {_message_bytes() / 2**20:.1f} MiB over Gloo")
     _print_rows(rows)
     _print_profile("measured, healthy", found["healthy"].profile)

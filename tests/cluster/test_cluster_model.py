@@ -43,7 +43,7 @@ def test_a_value_of_a_job_that_makes_no_sense_is_named_with_its_place(column: st
     values[1] = value
 
     with pytest.raises(BadInput, match=rf"{column}\[1\] is .*{words}"):
-        replace(GOOD, **{column: values})  # type: ignore[arg-type]
+        replace(GOOD, **{column: values})
 
 
 @pytest.mark.parametrize(("column", "value"), [("node_gpus", 0), ("node_gpus", -8), ("node_pool", 3)])

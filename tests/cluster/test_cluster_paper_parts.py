@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.cluster_outcomes import outcome, two_pools
+from cluster.cluster_outcomes import outcome, two_pools, workload
 from takeup.cluster.fleet.outcome import Metrics, Outcome, Spread
 from takeup.cluster.model import Grade
 from takeup.cluster.policies import POLICIES
@@ -83,39 +83,70 @@ def by_name(checks: Any) -> dict[str, Check]:
     return {check.name: check for check in checks}
 
 
-GAIN = "low load, allocation less FIFO's, mean of seeds"
-BEHIND = "low load, delivered GPU time behind FIFO's, worst hour of any seed"
+WHAT = "delivered GPU time over FIFO's, worst hour of any seed"
 BROKEN = "low load, eviction of guaranteed spot jobs, 95 % bound, worst seed"
 POOL_DAY_S = 16 * 86_400.0
+SHORT = EXPECTED | {"setting": EXPECTED["setting"] | {"num_history_days": 0, "num_days": 3}}
+
+
+def judged(draws: list[Load], narrow: list[Load]) -> dict[str, Check]:
+    return by_name(fifo.against_fifo(SHORT, draws, narrow).checks)
 
 
 def test_a_lower_day_after_a_higher_one_is_shown_and_is_no_loss() -> None:
-    ahead = shifted(shifted(outcome("fifo"), 1, 0.05 * POOL_DAY_S), 2, -0.05 * POOL_DAY_S)
-    findings = fifo.against_fifo(EXPECTED, [draw(ahead)])
-    summary, days = findings.tables
+    ahead = draw(shifted(shifted(outcome("fifo"), 1, 0.05 * POOL_DAY_S), 2, -0.05 * POOL_DAY_S))
+    findings = fifo.against_fifo(SHORT, [ahead], [ahead])
+    summary, days, _ = findings.tables
 
-    assert by_name(findings.checks)[BEHIND].ours == pytest.approx(0)
-    assert summary.rows[0][6:8] == (1, 3)
-    assert summary.rows[0][8] == pytest.approx(-5.0)
-    assert days.rows == (("low", 3, pytest.approx(-5.0), pytest.approx(1.2), pytest.approx(0)),)
+    assert by_name(findings.checks)[f"low load, {WHAT}"].ours == pytest.approx(100)
+    assert summary.rows[0][7:9] == (1, 3)
+    assert summary.rows[0][9] == pytest.approx(-5.0)
+    ((name, day, *numbers_of_day),) = days.rows
+    assert (name, day) == ("low", 3)
+    assert numbers_of_day == pytest.approx([-5.0, 1.2, 0.0], abs=1e-9)
 
 
-def test_a_lower_day_before_a_higher_one_is_a_loss_of_so_many_hours_of_the_pool() -> None:
-    behind = shifted(shifted(outcome("fifo"), 1, -0.05 * POOL_DAY_S), 2, 0.06 * POOL_DAY_S)
-    checks = by_name(fifo.against_fifo(EXPECTED, [draw(outcome("fifo")), draw(behind, seed=2)]).checks)
+def test_a_lower_day_before_a_higher_one_is_a_loss() -> None:
+    same = draw(outcome("fifo"))
+    behind = draw(shifted(shifted(outcome("fifo"), 1, -0.05 * POOL_DAY_S), 2, 0.06 * POOL_DAY_S), seed=2)
+    delivered = outcome("fifo").delivered_gpu_h()
+    least = 100 * min((delivered[24:48] - 0.05 * 16 * 24) / delivered[24:48])
+    checks = judged([same, behind], [same])
 
-    assert checks[BEHIND].ours == pytest.approx(0.05 * 24)
-    assert not checks[BEHIND].holds
-    assert checks[GAIN].ours == pytest.approx(100 * 0.01 / 3 / 2)
-    assert checks[GAIN].holds
+    assert checks[f"low load, {WHAT}"].ours == pytest.approx(least)
+    assert not checks[f"low load, {WHAT}"].holds
+    assert checks[f"low load without wide spot gangs, {WHAT}"].holds
 
 
 def test_the_same_replay_is_never_behind() -> None:
-    findings = fifo.against_fifo(EXPECTED, [draw(outcome("fifo"))])
+    findings = fifo.against_fifo(SHORT, [draw(outcome("fifo"))], [draw(outcome("fifo"))])
 
     assert all(check.holds for check in findings.checks)
-    assert [check.ours for check in findings.checks] == pytest.approx([0, 0, 0])
+    assert [check.ours for check in findings.checks] == pytest.approx([100, 100, 0])
     assert findings.tables[1].rows == ()
+    assert [row[2] for row in findings.tables[0].rows] == ["all", "narrow"]
+
+
+def test_only_spot_gangs_wider_than_a_share_of_the_pool_are_left_out() -> None:
+    jobs = [(1, 0, 2.0, 2, 0.0, 1.0), (0, 0, 2.0, 2, 1.0, 1.0), (1, 0, 1.0, 1, 2.0, 1.0), (1, 0, 8.0, 1, 3.0, 1.0)]
+    load = Load("low", 1, workload(jobs, {"a": 2}), {})
+    short = {"setting": {"num_history_days": 0, "num_days": 1}, "fifo_bar": {"wide_share": 0.2}}
+    ticks: list[int] = []
+    narrow = fifo.without_wide_gangs(short, load, lambda: ticks.append(1))
+
+    assert narrow.workload.job_submit_s.tolist() == [3600, 7200]
+    assert set(narrow.outcomes) == {"gfs", "fifo"}
+    assert ticks == [1]
+
+
+def test_who_evicts_at_once_is_shown_beside_who_does_not() -> None:
+    table = fifo._at_once(SHORT, draw(outcome()))
+    rows = {str(row[0]): row[1:] for row in table.rows}
+
+    assert list(rows)[:2] == ["fifo", "gfs"]
+    assert rows["gfs"][1] == rows["kube without quota"][1] == rows["slurm without quota"][1] == 1
+    assert rows["fifo"][1] == rows["high priority first, nobody evicted"][1] == 0
+    assert float(str(rows["fifo"][2])) > float(str(rows["gfs"][2])) == 0
 
 
 def test_broken_promises_are_those_of_guaranteed_jobs() -> None:
@@ -123,8 +154,8 @@ def test_broken_promises_are_those_of_guaranteed_jobs() -> None:
     for day in range(3):
         kept[0, 24 * day, Grade.GUARANTEED], broken[0, 24 * day, Grade.GUARANTEED] = 6, 2
     broken[0, 3, Grade.OPPORTUNISTIC] = 50
-    ours = replace(outcome(), num_kept=kept, num_broken=broken)
-    check = by_name(fifo.against_fifo(EXPECTED, [draw(ours)]).checks)[BROKEN]
+    ours = draw(replace(outcome(), num_kept=kept, num_broken=broken))
+    check = judged([ours], [ours])[BROKEN]
 
     assert check.ours == pytest.approx(25)
     assert not check.holds

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import tarfile
 from collections import OrderedDict
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,11 @@ from hypothesis import strategies as st
 from takeup.errors import BadInput, BadTrace, UnknownName
 from takeup.serving.model import Access, Replay
 from takeup.serving.policies.adapters import ADAPTER_POLICIES, fewest_loads, in_order
-from takeup.serving.simulate.adapters import replay_adapters
+from takeup.serving.policies.routing import Affinity, least_busy
+from takeup.serving.simulate.adapters import replay_adapters, replay_routed
 from takeup.serving.traces.gentd26 import read_gentd26
 from takeup.serving.traces.popularity import MEASURED
-from takeup.serving.traces.stacks import generate_accesses
+from takeup.serving.traces.stacks import generate_accesses, interleaved
 
 SIZES = range(1, 11)
 traces = st.lists(
@@ -177,6 +180,69 @@ def test_nobody_is_overtaken_too_often() -> None:
 
     assert patient.num_loads == 2
     assert patient.num_loads < hasty.num_loads < replay("lru", sets, 1).num_loads
+
+
+# Routing ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_goes_where_its_adapters_are() -> None:
+    route = Affinity(slack=2.0)
+
+    assert route((1, 2), [{1}, {1, 2}, set()], [5, 5, 5]) == 1
+    assert route((9,), [{1}, {1, 2}, set()], [5, 6, 4]) == 2
+
+
+def test_an_instance_that_is_too_busy_gets_nothing() -> None:
+    assert Affinity(slack=1.25)((1,), [{1}, set()], [9, 3]) == 1
+
+
+@given(traces, st.integers(1, 4), st.floats(1, 2))
+def test_load_is_bounded_and_nothing_is_lost(accesses: list[Access], num_instances: int, slack: float) -> None:
+    served = []
+
+    def route(adapters: Collection[Hashable], caches: Sequence[Collection[Hashable]], so_far: Sequence[int]) -> int:
+        served.append(Affinity(slack)(adapters, caches, so_far))
+        return served[-1]
+
+    result = replay_routed(
+        "lru", ADAPTER_POLICIES["lru"], accesses, capacity=2, num_instances=num_instances, route=route
+    )
+
+    assert result.num_requests == len(served)
+    assert all(served.count(one) <= slack * len(served) / num_instances + 1 for one in range(num_instances))
+    assert result.num_loads >= len({one for access in accesses for one in access.adapters})
+
+
+def test_on_one_instance_routing_changes_nothing() -> None:
+    accesses = [replace(one, instance=0) for one in generate_accesses("b-lora", 1, seed=5)]
+    routed = replay_routed("lru", ADAPTER_POLICIES["lru"], accesses, capacity=5, num_instances=1, route=least_busy)
+
+    assert routed == replay("lru", accesses, 5)
+
+
+def test_affinity_saves_a_fifth_of_all_loads_at_the_same_size_of_caches() -> None:
+    accesses = interleaved(generate_accesses("b-lora", 8, seed=0))
+    make = ADAPTER_POLICIES["lru"]
+    routed = replay_routed("lru", make, accesses, capacity=5, num_instances=8, route=Affinity(1.1))
+
+    assert routed.num_loads < 0.8 * replay("lru", accesses, 5).num_loads
+
+
+@pytest.mark.parametrize("wrong", [{"capacity": 0, "num_instances": 1}, {"capacity": 1, "num_instances": 0}])
+def test_no_instances_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(BadInput, match="at least 1 of both"):
+        replay_routed("lru", ADAPTER_POLICIES["lru"], [], route=least_busy, **wrong)
+
+
+def test_a_bound_below_the_mean_is_refused() -> None:
+    with pytest.raises(BadInput, match="at least 1"):
+        Affinity(slack=0.9)
+
+
+def test_instances_take_turns_in_an_interleaved_trace() -> None:
+    accesses = [Access(0, (1,)), Access(0, (2,)), Access(0, (3,)), Access(1, (4,))]
+
+    assert [one.adapters for one in interleaved(accesses)] == [(1,), (4,), (2,), (3,)]
 
 
 # Drawn traces -------------------------------------------------------------------------------------------------------

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from takeup.serving.model import Access, Cancelled, ControlUse, Expired, LoraUse, Replay, Request
     from takeup.serving.policies.adapters import ADAPTER_POLICIES
     from takeup.serving.policies.lateness import bound_for, measured_bound
-    from takeup.serving.simulate.adapters import replay_adapters
+    from takeup.serving.policies.routing import Affinity
+    from takeup.serving.simulate.adapters import replay_adapters, replay_routed
     from takeup.serving.traces.gentd26 import read_gentd26
     from takeup.serving.traces.stacks import generate_accesses
 
 __all__ = [
     "ADAPTER_POLICIES",
     "Access",
+    "Affinity",
     "CachePolicy",
     "Cancelled",
     "ControlUse",
@@ -40,6 +42,7 @@ __all__ = [
     "measured_bound",
     "read_gentd26",
     "replay_adapters",
+    "replay_routed",
     "tiny",
 ]
 
@@ -47,8 +50,9 @@ _HOMES = {
     "model": ("Access", "Cancelled", "ControlUse", "Expired", "LoraUse", "Replay", "Request"),
     "contract": ("CachePolicy",),
     "policies.adapters": ("ADAPTER_POLICIES",),
+    "policies.routing": ("Affinity",),
     "policies.lateness": ("bound_for", "measured_bound"),
-    "simulate.adapters": ("replay_adapters",),
+    "simulate.adapters": ("replay_adapters", "replay_routed"),
     "traces.gentd26": ("read_gentd26",),
     "traces.stacks": ("generate_accesses",),
     "engines.diffusers.steps": ("StepEngine",),

@@ -8,7 +8,16 @@ import pytest
 from takeup.cluster.fleet.evidence import StaticQuota
 from takeup.cluster.fleet.fast.place import calm_down
 from takeup.cluster.fleet.layout import Jobs, empty_fleet
-from takeup.cluster.fleet.rules import CHEAPEST, PACKED, SINCE_START, TRY_SMALLER, TWO_POINTERS, Rules
+from takeup.cluster.fleet.rules import (
+    BEST_FIT,
+    CHEAPEST,
+    PACKED,
+    SHELTERED,
+    SINCE_START,
+    TRY_SMALLER,
+    TWO_POINTERS,
+    Rules,
+)
 from takeup.cluster.fleet.snapshot import from_state, to_state
 from takeup.cluster.model import Decision, Evict, Eviction, Grade, Job, Kind, Node, Run, Start, State, Waiting
 from takeup.cluster.policies import RuledScheduler
@@ -57,6 +66,31 @@ def test_a_spot_job_keeps_away_from_nodes_that_evict() -> None:
 
     assert started(decide(Rules(score=PACKED), [], job, evictions=evictions)) == {"s": ("n2",)}
     assert started(decide(Rules(score=PACKED), [], high("h", 2), evictions=evictions)) == {"h": ("n0",)}
+
+
+def test_a_spot_job_hides_where_no_request_for_a_whole_node_comes() -> None:
+    runs = [spot_run("s", ("n0",), 4, 10), high_run("h", ("n1",), 4), high_run("i", ("n2",), 2)]
+    job = Job("new", Kind.SPOT, "org", "a100", 2)
+
+    assert started(decide(Rules(score=BEST_FIT), runs, job)) == {"new": ("n0",)}
+    assert started(decide(Rules(score=PACKED), runs, job)) == {"new": ("n0",)}
+    assert started(decide(Rules(score=SHELTERED), runs, job)) == {"new": ("n1",)}
+
+
+def test_a_hidden_spot_job_survives_a_request_for_a_whole_node() -> None:
+    runs = [spot_run("s", ("n0",), 4, 10), high_run("h", ("n1",), 4), high_run("i", ("n2",), 8)]
+    rules = Rules(score=SHELTERED, victims=CHEAPEST)
+    places = started(decide(rules, runs, Job("new", Kind.SPOT, "org", "a100", 4)))
+    hidden = spot_run("new", places["new"], 4, 10)
+
+    assert places == {"new": ("n1",)}
+    assert evicted(decide(rules, [*runs, hidden], high("whole", 8))) == ["s"]
+
+
+def test_best_fit_comes_before_shelter() -> None:
+    runs = [spot_run("s", ("n0",), 6, 10), high_run("h", ("n1",), 4), high_run("i", ("n2",), 5)]
+
+    assert started(decide(Rules(score=SHELTERED), runs, high("new", 2))) == {"new": ("n0",)}
 
 
 def test_calm_falls_with_evictions_as_printed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from importlib.util import find_spec
@@ -15,18 +16,14 @@ from takeup.errors import BadInput, MissingEngine
 from takeup.training.engines.pytorch import torchrun
 from takeup.training.engines.pytorch.torchrun import command_of, start
 
-PROGRAM = """
-import os, sys
-from pathlib import Path
-Path(sys.argv[1], os.environ["RANK"]).write_text(os.environ["WORLD_SIZE"])
-sys.exit(int(sys.argv[2]))
-"""
+GUIDE = Path(__file__).parents[3] / "docs/guides/adaptive-pipeline.md"
+FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     path = tmp_path / "train.py"
-    path.write_text(PROGRAM, encoding="utf-8")
+    path.touch()
     return path
 
 
@@ -56,11 +53,16 @@ def test_without_torch_the_error_says_what_to_install(program: Path, monkeypatch
 @pytest.mark.engine
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install 'takeup[torch]'")
 @pytest.mark.xdist_group("pytorch")
-def test_every_rank_runs(program: Path, tmp_path: Path) -> None:
-    result = CliRunner().invoke(takeup, ["training", "run", "--ranks", "2", str(program), str(tmp_path), "0"])
+def test_the_program_of_the_guide_runs_on_every_rank_and_ends_well(
+    program: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program.write_text(FENCE.findall(GUIDE.read_text("utf-8"))[0], encoding="utf-8")
 
-    assert result.exit_code == 0
-    assert [(tmp_path / rank).read_text("utf-8") for rank in "01"] == ["2", "2"]
+    result = CliRunner().invoke(takeup, ["training", "run", "--ranks", "2", str(program)])
+    said = capfd.readouterr()
+
+    assert result.exit_code == 0, said.err  # also what is left to do when a process ends
+    assert "after 30 steps" in said.out
 
 
 def test_a_program_that_fails_is_told_by_the_exit_code(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:

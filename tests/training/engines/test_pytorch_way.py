@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from takeup.training.engines.pytorch.way import Way  # noqa: E402
+from takeup.training.engines.pytorch import way as way_module  # noqa: E402
+from takeup.training.engines.pytorch.way import GOODBYE, Way, leave  # noqa: E402
 
 TIMEOUT = timedelta(seconds=20)
 BROKEN = RuntimeError("Connection closed by peer. This is typically caused by a remote worker crashing.")
@@ -79,6 +80,12 @@ class Delegates:
 
     def ask(self, request: Any) -> None:
         self.asks.append(request.tolist())
+
+
+@pytest.fixture(autouse=True)
+def _ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the neighbours of these tests when the process ends."""
+    monkeypatch.setattr(way_module, "_WAYS", set())
 
 
 def way(delegates: Delegates, direction: int = 0) -> Way:
@@ -239,3 +246,55 @@ def test_between_iterations_only_gradients_are_held(direction: int, num_kept: in
     made.flush()
 
     assert (during, len(made._log)) == (1, num_kept)
+
+
+def test_a_rank_that_ends_says_goodbye_once_and_waits_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    delegates = Delegates(asked=GOODBYE)
+    made = way(delegates)
+    monkeypatch.setattr(way_module, "ANSWER_S", 20.0)
+
+    Timer(0.1, delegates.may_ask.set).start()
+    leave()
+    leave()
+
+    assert made._lacking.done()
+    assert delegates.asks == [[-1, -1]]
+    assert not made.failed
+
+
+def test_a_goodbye_is_answered_and_is_no_failure() -> None:
+    delegates = Delegates(asked=GOODBYE)
+    made = way(delegates)
+    wire = Wire()
+    made.send(0, [wire.op(3)])
+
+    delegates.may_ask.set()
+    made._lacking.result(20)
+    made.say_goodbye()
+
+    assert delegates.asks == [[-1, -1]]
+    assert not made.failed
+
+
+def test_nothing_is_sent_again_to_a_rank_that_has_gone() -> None:
+    wire, delegates = Wire(), Delegates(asked=GOODBYE)
+    made = way(delegates)
+    made.send(0, [wire.op(3)])
+
+    made.fail(BROKEN)
+    delegates.may_ask.set()
+    settle(made)
+
+    assert delegates.sent == []
+
+
+def test_a_neighbour_that_is_gone_does_not_keep_a_rank_from_ending() -> None:
+    delegates = Delegates()
+    made = way(delegates)
+
+    def gone(request: Any) -> None:
+        raise BROKEN
+
+    delegates.ask = gone  # type: ignore[method-assign]
+
+    assert made.say_goodbye() is made._lacking

@@ -48,6 +48,19 @@ def test_calls_repeated_within_an_iteration_are_multiples_not_iterations() -> No
     assert clock.token != 2
 
 
+def test_calls_that_come_now_and_then_may_be_many() -> None:
+    short_step = [1, 2]
+    tokens = np.concatenate([log_of(short_step, 85, log_every=10, save_every=28), [5, 6, 7]])
+    clock = clock_of(tokens)
+
+    assert clock.num_iterations == 85
+    assert clock.token in short_step
+
+
+def test_layers_are_not_taken_for_iterations() -> None:
+    assert clock_of(log_of([1] * 6 + [2, 3], 40)).num_iterations == 40
+
+
 def test_times_are_from_one_call_of_the_clock_to_the_next() -> None:
     tokens = log_of(STEP, 20, log_every=5)
     durations_s = np.random.default_rng(0).uniform(0.1, 0.2, 20)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.random import Generator
 
-from takeup.training.model.calls import CALL, CallLog
+from takeup.training.model.calls import CALL, CallLog, Operation
 from takeup.training.policies.stragglers.locate import Suspect, locate
 from training.stragglers.plain_job import Faults, Job, cut, data_parallel, logs_of, tensor_and_data, two_by_two
 
@@ -127,6 +127,23 @@ def test_who_is_late_because_of_another_is_not_named() -> None:
     before, after = windows(two_by_two(), Faults(ranks={0: 2.0}), 5)
 
     assert named(locate(after, before)) == {("compute", (0,))}
+
+
+def test_who_only_cannot_get_rid_of_messages_over_a_slow_link_is_not_named() -> None:
+    before, after = windows(two_by_two(), Faults(links={(0, 1): 10.0}), 5)
+    for log in (*before, *after):
+        log.calls["ended_ns"][log.calls["operation"] == Operation.SEND] = 0  # so blocking looks like work
+
+    assert named(locate(after, before)) == {("link", (0, 1))}
+
+
+def test_a_late_sender_is_not_taken_for_a_slow_link() -> None:
+    before, after = windows(two_by_two(), Faults(ranks={2: 1.8}), 6)
+    for log in (*before, *after):
+        sends = log.calls["operation"] == Operation.SEND
+        log.calls["ended_ns"][sends] = log.calls["began_ns"][sends] + 10**10  # nobody waits for them until late
+
+    assert named(locate(after, before)) == {("compute", (2,))}
 
 
 def test_if_all_become_slower_alike_nobody_is_named() -> None:

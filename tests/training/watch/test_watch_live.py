@@ -34,7 +34,7 @@ NUM_ITERATIONS, NUM_RANKS = 150, 3
 LONE = Path(__file__).parent / "lone_controller.py"
 JOB = Job("ddp", NUM_RANKS, NUM_ITERATIONS, compute_s=0.02)
 SHARED = Job("batches", NUM_RANKS, 80, compute_s=0.02)
-COUNTS = ((9, 2, 7), (1, 16, 1), (6, 6, 6))
+COUNTS = ((15, 4, 11), (1, 28, 1), (10, 10, 10))
 
 
 class Beside:

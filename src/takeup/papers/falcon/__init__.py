@@ -16,8 +16,8 @@ __all__ = ["TITLE", "reproduce"]
 
 TITLE = "GREYHOUND: Hunting Fail-Slows in Hybrid-Parallel Training at Scale (FALCON, USENIX ATC 2025)"
 NOTES = (
-    "the paper's rule for a change, that the probability of run length zero exceeds 0.9, can never fire with a constant "
-    "hazard; it is also read in hindsight here",
+    "the paper's rule for a change, that the probability of run length zero exceeds 0.9, can never fire with a "
+    "constant hazard; it is also read in hindsight here",
     "its rates of false positives and negatives have the wrong calls in their denominators, too; both forms are shown",
     "its program for micro-batches makes the variance of groups small, which is not the least maximum",
     "durations were read off its Figure 1 by eye; severities follow its cases; the drawn jobs also have noise of ours",

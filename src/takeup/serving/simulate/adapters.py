@@ -1,4 +1,7 @@
-"""Replays a trace of adapters on a cache for each instance, and counts what had to be loaded."""
+"""Replays a trace of adapters on a cache for each instance, and counts what had to be loaded.
+
+`replay_adapters` leaves requests on their instances and may change their order; `replay_routed` sends them elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from takeup.errors import BadInput
 from takeup.serving.contract import CachePolicy
 from takeup.serving.model import Access, Replay
 
-__all__ = ["replay_adapters"]
+__all__ = ["Choose", "Route", "replay_adapters", "replay_routed"]
 
 Sets = Sequence[tuple[int, ...]]
+Route = Callable[[Collection[Hashable], Sequence[Collection[Hashable]], Sequence[int]], int]
 Choose = Callable[[Sets, Collection[Hashable]], int]
 
 
@@ -42,12 +46,36 @@ def replay_adapters(
     return Replay(name, len(accesses), num_uses, sum(loads), loads.count(0))
 
 
+def replay_routed(
+    name: str,
+    make: Callable[[], CachePolicy],
+    accesses: Sequence[Access],
+    *,
+    capacity: int,
+    num_instances: int,
+    route: Route,
+) -> Replay:
+    """Serve all requests in order, each on the instance that `route` says, whichever one the trace has for it."""
+    if capacity < 1 or num_instances < 1:
+        raise BadInput(f"found {num_instances} instances with {capacity} adapters each; give at least 1 of both")
+    instances = [_Instance(make(), capacity) for _ in range(num_instances)]
+    caches = [instance.cached for instance in instances]
+    num_served = [0] * num_instances
+    loads = []
+    for access in accesses:
+        number = route(access.adapters, caches, num_served)
+        num_served[number] += 1
+        loads.append(instances[number].serve(access.adapters, ()))
+    num_uses = sum(len(access.adapters) for access in accesses)
+    return Replay(name, len(accesses), num_uses, sum(loads), loads.count(0))
+
+
 class _Instance:
     """One instance with its cache."""
 
     def __init__(self, policy: CachePolicy, capacity: int) -> None:
         self._policy, self._capacity = policy, capacity
-        self._cached: set[Hashable] = set()
+        self.cached: set[Hashable] = set()
 
     def serve_all(self, sets: Sets, look_ahead: int, choose: Choose | None, patience: int) -> Iterator[int]:
         """The loads of every request, in the order in which they are served."""
@@ -55,25 +83,25 @@ class _Instance:
         waiting = list(islice(coming, look_ahead + 1))
         overtaken = 0  # how often the first one was
         while waiting:
-            place = choose(waiting, self._cached) if choose and overtaken < patience else 0
+            place = choose(waiting, self.cached) if choose and overtaken < patience else 0
             overtaken = overtaken + 1 if place else 0
             adapters = waiting.pop(place)
             waiting += islice(coming, 1)
-            yield self._serve(adapters, waiting[:look_ahead])
+            yield self.serve(adapters, waiting[:look_ahead])
 
-    def _serve(self, adapters: tuple[int, ...], queue: Sets) -> int:
+    def serve(self, adapters: tuple[int, ...], queue: Sets) -> int:
         """How many adapters of one request had to be loaded. They are used one after the other."""
         num_loads = 0
         for place, adapter in enumerate(adapters):
-            if adapter not in self._cached:
+            if adapter not in self.cached:
                 num_loads += 1
                 self._make_room((adapters[place + 1 :], *queue))
-                self._cached.add(adapter)
+                self.cached.add(adapter)
             self._policy.used(adapter)
         return num_loads
 
     def _make_room(self, queue: Sets) -> None:
-        if len(self._cached) == self._capacity:
-            victim = self._policy.victim(self._cached, queue)
-            self._cached.remove(victim)
+        if len(self.cached) == self._capacity:
+            victim = self._policy.victim(self.cached, queue)
+            self.cached.remove(victim)
             self._policy.left(victim)

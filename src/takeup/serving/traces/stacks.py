@@ -16,8 +16,8 @@ share (half of all uses go to 149 LoRAs of service A and to 12 of B; here 47 % a
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from takeup.errors import UnknownName
 from takeup.serving.model import Access
 from takeup.serving.traces.popularity import MEASURED, Adapters
 
-__all__ = ["generate_accesses"]
+__all__ = ["generate_accesses", "interleaved"]
 
 Floats = npt.NDArray[np.float64]
 DEPTH = 10  # of the stack, as far as it was measured
@@ -46,6 +46,15 @@ def generate_accesses(name: str, num_instances: int, seed: int) -> list[Access]:
         random = streams.stream(f"instance {instance}")
         accesses += (Access(instance, one) for one in _sets(adapters, popularity, random, length))
     return accesses
+
+
+def interleaved(accesses: Sequence[Access]) -> list[Access]:
+    """The same requests in an order in which all instances are busy at once: one of each in turn."""
+    queues: dict[int, list[Access]] = {}
+    for access in accesses:
+        queues.setdefault(access.instance, []).append(access)
+    turns = zip_longest(*queues.values())
+    return [access for turn in turns for access in turn if access is not None]
 
 
 def _lengths(adapters: Adapters, random: np.random.Generator, num_instances: int) -> list[int]:

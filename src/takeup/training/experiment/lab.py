@@ -29,6 +29,7 @@ __all__ = ["ADAPTIVE", "STOCK_1F1B", "STOCK_ZB", "System", "measure", "try_out"]
 GRADIENT_BAR = 1e-6
 FEW = 4  # iterations of what does not change
 NUM_HEALTHY, RARELY = 9, 4  # iterations of the run that is measured, and how often that is
+NUM_STOCK = 6  # of those that are not
 SLOW_OPERATIONS = 2.0  # the delay of the last link, in operations, if nothing else is slow
 
 
@@ -93,7 +94,7 @@ def _trial(system: System, truth: Profile, num_iterations: int) -> Trial:
 def _healthy_trial(system: System, healthy: Profile) -> Trial:
     """A run for the predictions, long enough that its typical iteration is one in which nothing is measured."""
     if system.runtime != "adaptive":
-        return replace(_trial(system, healthy, 0), num_iterations=NUM_HEALTHY)
+        return replace(_trial(system, healthy, 0), num_iterations=NUM_STOCK)
     order = _order_of(STOCK_ZB, healthy)  # with a planner that never has a better one
     options = {"num_iterations": NUM_HEALTHY, "every": RARELY, "planner": "one_f_one_b"}
     return Trial("healthy", "adaptive", healthy, order, **options)  # type: ignore[arg-type]

@@ -47,6 +47,12 @@ class Account:
         """The median."""
         return float(np.median(self.owns_s))
 
+    def medians(self) -> tuple[float, float, float, float]:
+        """Of the whole iteration, own work, waiting and transfers."""
+        parts = (self.iterations_s, self.owns_s, self.waits_s, self.transfers_s)
+        whole_s, own_s, wait_s, transfer_s = (float(np.median(each)) for each in parts)
+        return whole_s, own_s, wait_s, transfer_s
+
 
 @dataclass(frozen=True)
 class Timeline:

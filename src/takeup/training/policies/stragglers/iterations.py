@@ -23,7 +23,8 @@ Ints = npt.NDArray[np.int64]
 
 LEAST_ITERATIONS = 5
 TOLERANCE_CALLS, TOLERANCE_SHARE = 2, 0.05  # a count this near to a multiple is taken for one
-EXPLAINED_SHARE = 0.9
+LEAST_SHARE = 0.6  # of the calls must be explained
+WORSE = 0.2  # so much less than the best may be explained: what comes now and then has a period, too, but a longer one
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +39,19 @@ class Clock:
 def anchored(tokens: Ints) -> Clock | None:
     """The clock of a log in which every kind of call (operation, size, group, peer) is a number; none if none fits.
 
-    The number of iterations is the largest of which the counts of calls are multiples, for nearly all calls. So leave
+    The number of iterations is the largest of which the counts of calls are multiples, for most calls. So leave
     out what comes for every micro-batch or layer (messages of a pipeline, calls of tensor parallelism): by counts alone
     a micro-batch cannot be told from an iteration.
     """
     kinds, counts = np.unique(tokens, return_counts=True)
-    for num_iterations in sorted(set(counts.tolist()), reverse=True):
-        if num_iterations < LEAST_ITERATIONS:
-            return None
-        share = float(counts[_near_multiples(counts, num_iterations)].sum() / len(tokens))
-        if share >= EXPLAINED_SHARE:
-            once = kinds[np.abs(counts - num_iterations) <= _tolerance(num_iterations)]
-            return Clock(min(once.tolist(), key=lambda token: _unsteadiness(tokens, token)), num_iterations, share)
-    return None
+    numbers = [number for number in sorted(set(counts.tolist()), reverse=True) if number >= LEAST_ITERATIONS]
+    shares = {number: float(counts[_near_multiples(counts, number)].sum() / len(tokens)) for number in numbers}
+    least = max(LEAST_SHARE, max(shares.values(), default=0.0) - WORSE)
+    number = next((number for number in numbers if shares[number] >= least), None)
+    if number is None:
+        return None
+    once = kinds[np.abs(counts - number) <= _tolerance(number)].tolist()
+    return Clock(min(once, key=lambda token: _unsteadiness(tokens, token)), number, shares[number])
 
 
 def _near_multiples(counts: Ints, num_iterations: int) -> npt.NDArray[np.bool_]:

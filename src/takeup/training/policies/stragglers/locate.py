@@ -25,6 +25,7 @@ __all__ = ["Suspect", "locate"]
 
 Floats = npt.NDArray[np.float64]
 BESIDE_LARGEST = 0.5  # a second suspect explains at least so much of what the first does
+HELD_UP = 1.25  # times the loss at the link
 SENDS = 100  # tells sending from receiving in a role
 
 
@@ -41,7 +42,15 @@ def locate(logs: Sequence[CallLog], before: Sequence[CallLog] = ()) -> list[Susp
     largest_s = max((each.excess_s for each in found), default=0.0)
     least_s = max(BESIDE_LARGEST * largest_s, LEAST_SHARE * now.iteration_s)
     kept = [each for each in found if each.excess_s >= least_s and each.suspect.factor >= LEAST_RATIO]
-    return [each.suspect for each in sorted(kept, key=lambda each: -each.excess_s)]
+    links = [each for each in kept if each.suspect.kind == "link"]
+    free = [each for each in kept if not any(_is_held_up(each, link) for link in links)]
+    return [each.suspect for each in sorted(free, key=lambda each: -each.excess_s)]
+
+
+def _is_held_up(one: Found, link: Found) -> bool:
+    """Whether a rank only seems to work for longer, because it cannot get rid of what it sends over a slow link."""
+    is_at_link = one.suspect.kind == "compute" and one.suspect.ranks[0] in link.suspect.ranks
+    return is_at_link and one.excess_s < HELD_UP * link.excess_s
 
 
 def _slow_ranks(now: Window, past: Window) -> Iterator[Found]:

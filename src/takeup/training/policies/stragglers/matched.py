@@ -132,12 +132,14 @@ def tokens_of(rows: npt.NDArray[np.void]) -> Ints:
 
 
 def anchor_of(rows: npt.NDArray[np.void]) -> Anchor | None:
-    """The call that marks iterations of a rank; a collective one if there are any, as messages come more often."""
-    collective = rows["peer"] == NOBODY
-    columns = tokens_of(rows[collective] if collective.any() else rows)
-    if not len(columns):
+    """The call that marks iterations of a rank; a collective one if any does, as messages come more often."""
+    return _anchor(rows[rows["peer"] == NOBODY]) or _anchor(rows[rows["peer"] != NOBODY])
+
+
+def _anchor(rows: npt.NDArray[np.void]) -> Anchor | None:
+    if not len(rows):
         return None
-    sorts, numbers = np.unique(columns, axis=0, return_inverse=True)
+    sorts, numbers = np.unique(tokens_of(rows), axis=0, return_inverse=True)
     clock = anchored(numbers.reshape(-1))
     return None if clock is None else (*map(int, sorts[clock.token]),)  # type: ignore[return-value]
 

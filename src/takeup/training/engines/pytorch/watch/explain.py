@@ -15,9 +15,9 @@ from statistics import median
 from typing import Any
 
 from takeup.core.files import write_atomically
-from takeup.core.lazy import load
 from takeup.errors import BadInput
 from takeup.training.engines.pytorch.watch.session import Finding, Session
+from takeup.training.model.call_trace import chrome_trace
 
 __all__ = ["as_values", "live_line", "metrics_of", "report_unhealthy", "serve_metrics", "write_finding"]
 
@@ -40,7 +40,6 @@ def write_finding(folder: Path, finding: Finding, session: Session) -> list[Path
     """What is known of a finding, and the calls around it as a trace that Perfetto opens; each file whole or not."""
     told, trace = (folder / f"event-{finding.number:03}{end}" for end in (".json", ".trace.json"))
     write_atomically(told, json.dumps(as_values(finding), indent=2) + "\n")
-    chrome_trace = load("takeup.training.model.call_trace:chrome_trace")
     write_atomically(trace, json.dumps(chrome_trace(session.watcher.logs(), finding.event)))
     return [told, trace]
 

@@ -139,8 +139,8 @@ class Session:
         if confirmed is not None and not confirmed.problem and not (confirmed.slow_ranks or confirmed.slow_links):
             return "none, it is over"
         kinds = {suspect.kind for suspect in event.suspects}
-        if "compute" in kinds and self.settings.rebalance:
-            return self._rebalance()
+        if "compute" in kinds:
+            return self._rebalance() if self.settings.rebalance else "none, as you asked"
         if "link" in kinds and any(reader.word(Word.IS_ADAPTIVE) for reader in self._gather.readers.values()):
             return "the pipeline adapts its schedule to the link by itself"
         return "none; " + ("look at this link, or restart without its machines" if kinds else "look at what they share")

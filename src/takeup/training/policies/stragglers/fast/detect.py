@@ -22,6 +22,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 NUM_RECENT = 256
 NUM_LATEST = 6
+NUM_FOR_NOISE = 160
 RETURNED = 0.25  # so near to the former level, beside the step, is back there
 SMALLEST_NOISE = 0.005  # of the logarithm; nothing real is steadier
 
@@ -70,8 +71,9 @@ class Found(NamedTuple):
 def no_memory() -> Memory:
     """Before the first point."""
     counters = np.zeros((2, 1), np.int64)
-    levels = np.zeros((5, 1))
-    return Memory(np.zeros(NUM_RECENT), np.zeros(NUM_RECENT), counters[0], counters[1], *levels)
+    level, noise, up, down = np.zeros((4, 1))
+    recent, scratch = np.zeros((2, NUM_RECENT))
+    return Memory(recent, scratch, counters[0], counters[1], level, noise, up, down, np.full(1, np.nan))
 
 
 @kernel
@@ -96,7 +98,7 @@ def _settle(rule: Rule, memory: Memory) -> None:
     if since <= rule.num_settling:
         memory.level[0] = _median(memory, since)
     if since <= rule.num_settling or since % 16 == 0:
-        memory.noise[0] = _noise(memory, min(memory.num_seen[0], 64))
+        memory.noise[0] = _noise(memory, min(memory.num_seen[0], NUM_FOR_NOISE))
 
 
 @inner

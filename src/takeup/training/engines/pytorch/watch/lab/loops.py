@@ -19,9 +19,9 @@ from takeup.training.engines.pytorch.watch.lab.slowness import SlowLinks
 
 __all__ = ["run_rank"]
 
-WIDTH, ROWS, NUM_MICROBATCHES, MICROBATCHES_OF_RANK = 64, 8, 4, 6
+WIDTH, ROWS, NUM_MICROBATCHES, MICROBATCHES_OF_RANK = 64, 8, 4, 10
 MOST_WEIGHTS = 200
-LOG_EVERY, BARRIER_EVERY, EVALUATE_EVERY = 10, 17, 25
+LOG_EVERY, BARRIER_EVERY, EVALUATE_EVERY = 10, 40, 50
 Step = Callable[[int], None]
 
 
@@ -103,6 +103,7 @@ def _data_parallel(job: Job, rank: int, model: Any) -> tuple[Step, Callable[[], 
         loss = model(Pause.apply(inputs, 0.0)).square().mean()  # type: ignore[no-untyped-call]
         loss = Pause.apply(loss, _compute_s(job, rank, iteration))  # type: ignore[no-untyped-call]
         loss.backward()
+        dist.all_reduce(loss.detach().clone())
         optimizer.step()
 
     return step, model.parameters
@@ -200,6 +201,7 @@ def _stages(job: Job, rank: int, ranks: list[int], group: Any) -> tuple[Step, Ca
                 sends.append(dist.isend(inputs.grad, before, group=group))
         for work in sends:
             work.wait()
+        dist.all_reduce(torch.stack([each.grad.norm() for each in layer.parameters() if each.grad is not None]))
         optimizer.step()
 
     return step, layer.parameters

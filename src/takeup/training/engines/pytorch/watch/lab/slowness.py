@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from takeup.training.engines.pytorch.watch.lab.jobs import Job
+from takeup.training.engines.pytorch.worker import Worker
 
 __all__ = ["SlowLinks"]
 
@@ -32,6 +33,7 @@ class SlowLinks:
             library.impl("allreduce_", self._reduce, allow_override=True)
             library.impl("recv_", self._receive, allow_override=True)
             self._library = library  # what it registers ends with it
+            self._worker = Worker("takeup-slow-link")
 
     def _delay_s(self, ranks: list[int]) -> float:
         now = (slow for slow in self._slow if slow.first <= self.iteration < slow.last)
@@ -55,10 +57,14 @@ class SlowLinks:
         delay_s = self._delay_s([self._rank, self._ranks(group)[peer]])
         if not delay_s:
             return work.boxed()
-        work.wait()
-        time.sleep(delay_s)
         done: torch.futures.Future[Any] = torch.futures.Future()
-        done.set_result(tensors)
+
+        def arrive() -> None:
+            work.wait()
+            time.sleep(delay_s)
+            done.set_result(tensors)
+
+        self._worker.submit(arrive)  # one after the other, as over a wire
         return C10D._create_work_from_future(done).boxed()
 
 

@@ -1,0 +1,159 @@
+"""Loads of adapters per request, as shares of LRU's: `python benchmarks/serving_adapters.py [--gentd26 FILE] [--json]`.
+
+Caches of 5 and 10 LoRAs on every instance, for requests drawn from what was measured on two services, and for GenTD26
+if its file is given (one queue, requests without a LoRA left out). Policies that look at the queue see the next 16 or
+32 requests; *any order* serves the one that loads least, and lets nobody be overtaken by more than so many. *Optimum*
+is Belady's, which sees everything: no policy loads less in the order of the trace. The bar is on `lerc`, in order.
+
+*Affinity* sends requests where their adapters are, to nobody above `slack` times the mean. It is another remedy than
+the one the bar is for, so it has none; all values of `slack` that were tried are shown. Counts, not times: the same on
+every machine. Exit code 1 if a bar is missed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dated import options_of, publish
+
+from takeup.core.report import Check, Column, Report, Table
+from takeup.serving.model import Access
+from takeup.serving.policies.adapters import ADAPTER_POLICIES, fewest_loads
+from takeup.serving.policies.routing import Affinity, least_busy
+from takeup.serving.simulate.adapters import Route, replay_adapters, replay_routed
+from takeup.serving.traces.gentd26 import read_gentd26
+from takeup.serving.traces.popularity import MEASURED
+from takeup.serving.traces.stacks import generate_accesses, interleaved
+
+SEED, NUM_INSTANCES, NUM_ROUTED, NUM_GENTD26 = 0, 6, 24, 8
+SIZES, QUEUES, SLACKS = (5, 10), (16, 32), (1.0, 1.1, 1.25, 1.5)
+BAR, TRACE_BAR = 0.8, 5.0
+Row = tuple[str | float, ...]
+
+
+def optimum(accesses: Sequence[Access], capacity: int) -> int:
+    """The fewest loads in this order: what is used again last leaves."""
+    uses: dict[int, list[int]] = {}
+    for access in accesses:
+        uses.setdefault(access.instance, []).extend(access.adapters)
+    return sum(_optimum(one, capacity) for one in uses.values())
+
+
+def _optimum(uses: Sequence[int], capacity: int) -> int:
+    again, seen = [len(uses)] * len(uses), dict[int, int]()
+    for place in range(len(uses) - 1, -1, -1):
+        again[place] = seen.get(uses[place], len(uses))
+        seen[uses[place]] = place
+    cache: dict[int, int] = {}
+    num_loads = 0
+    for place, adapter in enumerate(uses):
+        if adapter not in cache:
+            num_loads += 1
+            if len(cache) == capacity:
+                del cache[max(cache, key=cache.__getitem__)]
+        cache[adapter] = again[place]
+    return num_loads
+
+
+def eviction_row(name: str, accesses: Sequence[Access], capacity: int) -> Row:
+    """All policies on the instances of the trace, as shares of the loads of LRU."""
+    lru = replay_adapters("lru", ADAPTER_POLICIES["lru"], accesses, capacity=capacity)
+
+    def share(policy: str, look_ahead: int = 0, patience: int = 0) -> float:
+        replayed = replay_adapters(
+            policy,
+            ADAPTER_POLICIES[policy],
+            accesses,
+            capacity=capacity,
+            look_ahead=look_ahead,
+            choose=fewest_loads if patience else None,
+            patience=patience,
+        )
+        return replayed.num_loads / lru.num_loads
+
+    in_order = (share(policy, queue) for policy in ("lerc", "next") for queue in QUEUES)
+    any_order = (share("lerc", queue, patience=queue) for queue in QUEUES)
+    best = optimum(accesses, capacity) / lru.num_loads
+    return (f"{name}, {capacity}", lru.loads_per_request, share("lfu"), share("gdsf"), *in_order, *any_order, best)
+
+
+def routing_row(name: str, accesses: Sequence[Access], capacity: int, num_instances: int) -> Row:
+    """Loads per request under LRU: on the instances of the trace, on the least busy one, and by affinity."""
+    make = ADAPTER_POLICIES["lru"]
+    where: list[Route] = [least_busy, *(Affinity(slack) for slack in SLACKS)]
+    routed = [
+        replay_routed("lru", make, accesses, capacity=capacity, num_instances=num_instances, route=route)
+        for route in where
+    ]
+    kept = replay_adapters("lru", make, accesses, capacity=capacity)
+    return (f"{name}, {capacity}", num_instances, *(one.loads_per_request for one in (kept, *routed)))
+
+
+def trace_error(name: str) -> float:
+    """The largest difference of the loads of LRU to the measured ones, for caches of 1 to 10, in percent."""
+    accesses, make = generate_accesses(name, NUM_ROUTED, SEED), ADAPTER_POLICIES["lru"]
+    loads = [replay_adapters("lru", make, accesses, capacity=size).loads_per_request for size in range(1, 11)]
+    return max(100 * abs(ours / theirs - 1) for ours, theirs in zip(loads, MEASURED[name].lru_loads, strict=True))
+
+
+def report(gentd26: Path | None) -> Report:
+    """Everything, with its bars."""
+    traces = {name: generate_accesses(name, NUM_INSTANCES, SEED) for name in ("a-lora", "b-lora")}
+    if gentd26 is not None:
+        traces["gentd26"] = [access for access in read_gentd26(gentd26) if access.adapters]
+    evictions = [eviction_row(name, accesses, size) for name, accesses in traces.items() for size in SIZES]
+    routed = [row for name, accesses in traces.items() for row in routing_rows(name, accesses)]
+    errors = {name: trace_error(name) for name in ("a-lora", "b-lora")}
+    checks = [Check.at_most(f"{name}: drawn, LRU off by", error, TRACE_BAR, unit="%") for name, error in errors.items()]
+    checks += [lerc_check(row, place, queue) for row in evictions for place, queue in enumerate(QUEUES)]
+    return Report(
+        title="Caches of adapters",
+        domain="serving",
+        scenario={"instances": NUM_INSTANCES, "routed_instances": NUM_ROUTED, "slacks": list(SLACKS)},
+        seed=SEED,
+        tables=(eviction_table(evictions), routing_table(routed)),
+        checks=tuple(checks),
+    )
+
+
+def lerc_check(row: Row, place: int, queue: int) -> Check:
+    """The bar on `lerc` in the order of the trace; why it is missed, where nobody could reach it."""
+    ours, best = float(row[4 + place]), float(row[-1])
+    why = f"the optimum is {best:.3f}" if best > BAR else ""
+    return Check.at_most(f"{row[0]}: lerc, queue {queue}, of LRU's loads", ours, BAR, why=why)
+
+
+def routing_rows(name: str, accesses: Sequence[Access]) -> list[Row]:
+    """Both sizes, on the instances of the service or, where the trace has one queue, on a few."""
+    if name == "gentd26":
+        return [routing_row(name, accesses, size, NUM_GENTD26) for size in SIZES]
+    many = interleaved(generate_accesses(name, NUM_ROUTED, SEED))
+    return [routing_row(name, many, size, NUM_ROUTED) for size in SIZES]
+
+
+def eviction_table(rows: Sequence[Row]) -> Table:
+    names = ["lfu", "gdsf"] + [f"{policy}, queue {queue}" for policy in ("lerc", "next") for queue in QUEUES]
+    names += [f"lerc, queue {queue}, any order" for queue in QUEUES] + ["optimum in order"]
+    columns = (Column("trace, size"), Column("lru", "loads/request"), *(Column(name, "x") for name in names))
+    return Table("What leaves: loads as a share of LRU's", columns, tuple(rows), note=f"{NUM_INSTANCES} instances")
+
+
+def routing_table(rows: Sequence[Row]) -> Table:
+    note = "as in the trace: gentd26 has one queue there, so one cache instead of eight"
+    names = ["as in the trace", "least busy", *(f"affinity {slack:g}" for slack in SLACKS)]
+    columns = Column("trace, size"), Column("instances", digits=0), *(Column(name, "loads/request") for name in names)
+    return Table("Where requests go: loads per request under LRU", columns, tuple(rows), note=note)
+
+
+def main() -> int:
+    """Replay everything and report."""
+    parser = options_of(__doc__)
+    parser.add_argument("--gentd26", type=Path, metavar="FILE", help="data_trace_processed, as CSV or in its archive")
+    options = parser.parse_args()
+    return publish(report(options.gentd26), "serving-adapters", options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""The public names of serving are there, and importing the package loads nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from takeup import serving
+
+
+def test_importing_the_package_is_cheap() -> None:
+    heavy = "{'torch', 'numpy', 'diffusers'} & sys.modules.keys()"
+    command = f"import sys, takeup.serving, takeup.serving.engines; print({heavy} or 'nothing')"
+    printed = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout
+
+    assert printed.strip() == "nothing"
+
+
+@pytest.mark.parametrize("name", ["Access", "Affinity", "CachePolicy", "Request", "bound_for", "replay_adapters"])
+def test_public_names_are_found(name: str) -> None:
+    assert getattr(serving, name).__name__ == name
+
+
+def test_all_public_names_have_a_home() -> None:
+    assert sorted(serving.__all__) == dir(serving)
