@@ -1,9 +1,9 @@
 """Real pipelines with slow links: `python benchmarks/pipeline.py [--part latency,healthy] [--json]`.
 
 Four processes of PyTorch over Gloo train a small transformer whose operations take 20 ms each; messages over slow links
-leave later. Stock 1F1B, stock ZB-H1 and the adaptive schedule, each predicted by the simulator from one healthy run and
-then measured. `--out FOLDER` writes a dated result. Wants a machine with nothing else to do. Exit code 1 if a bar is
-missed.
+leave later. Stock 1F1B, stock ZB-H1 and the adaptive schedule, each predicted by the simulator from healthy runs and then
+measured. `--out FOLDER` writes a dated result; `--part cables` gives ranks networks of their own and needs root.
+Wants a machine with nothing else to do. Exit code 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -63,9 +63,15 @@ def one_queue(tick: Callable[[], object]) -> Part:
     return slow_part("one queue", truths, tick)
 
 
-def slow_part(name: str, truths: Sequence[Profile], tick: Callable[[], object]) -> Part:
+def cables(tick: Callable[[], object]) -> Part:
+    """As bandwidth, but a slow link is a cable between two network namespaces that carries little; needs root."""
+    truths = [truth(Link(0.0, n * OP_S), (2,)) for n in DELAYS]
+    return slow_part("cables", truths, tick, by_cable=True)
+
+
+def slow_part(name: str, truths: Sequence[Profile], tick: Callable[[], object], *, by_cable: bool = False) -> Part:
     """All systems on all pipelines, and the bars for slow links."""
-    rows = measure(truths, SYSTEMS, NUM_ITERATIONS, tick)
+    rows = measure(truths, SYSTEMS, NUM_ITERATIONS, tick, cables=by_cable)
     triples = [rows[i : i + len(SYSTEMS)] for i in range(0, len(rows), len(SYSTEMS))]
     errors = [100 * abs(row.error_share) for row in rows]
     swaps_ms = [1e3 * row.swap_s for row in rows if row.swap_s is not None]
@@ -155,6 +161,7 @@ PARTS: dict[str, tuple[Callable[[Callable[[], object]], Part], int]] = {
     "latency": (latency, 30),
     "bandwidth": (bandwidth, 30),
     "queue": (one_queue, 12),
+    "cables": (cables, 12),
     "healthy": (healthy_part, NUM_TRIALS),
     "planner": (planner, 1),
 }
@@ -178,12 +185,13 @@ def benchmark(names: Sequence[str]) -> Report:
 def main() -> int:
     """Run, print, and say whether all bars hold."""
     parser = options_of(__doc__)
-    parser.add_argument("--part", default=",".join(PARTS), help=f"of {', '.join(PARTS)}, separated by commas")
+    usual = ",".join(name for name in PARTS if name != "cables")
+    parser.add_argument("--part", default=usual, help=f"of {', '.join(PARTS)}, separated by commas")
     options = parser.parse_args()
     names = options.part.split(",")
     if unknown := sorted(set(names) - set(PARTS)):
         parser.error(f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}")
-    topic = f"pipeline-{'-'.join(names)}" if len(names) < len(PARTS) else "pipeline"
+    topic = "pipeline" if options.part == usual else f"pipeline-{'-'.join(names)}"
     return publish(benchmark(names), topic, options)
 
 

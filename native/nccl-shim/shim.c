@@ -29,6 +29,7 @@ enum { FIRST_GROUP = HEADER_WORDS, FIRST_ROW = FIRST_GROUP + MOST_GROUPS * GROUP
 enum { W_MAGIC, W_RANK, W_NUM_RANKS, W_PID, W_HEAD, W_NUM_GROUPS };
 enum { R_NUMBER, R_OPERATION, R_PEER, R_GROUP, R_COUNT, R_SIZE, R_BEGAN, R_ENDED };
 enum { ALL_REDUCE = 1, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, REDUCE, GATHER, SCATTER, BARRIER, SEND, RECEIVE };
+enum { UNSEEN = -1 }; /* an end that nobody needs to wait for */
 #define SIZE_BYTES (8L * (FIRST_ROW + (long)CAPACITY * ROW_WORDS))
 
 /* NCCL, as its header has it --------------------------------------------------------------------------------------- */
@@ -203,8 +204,9 @@ static Timed *note(int operation, int peer, ncclComm_t handle, size_t count, ncc
     if (type >= 0 && type < (int)(sizeof BYTES_OF_TYPE / sizeof *BYTES_OF_TYPE)) size *= BYTES_OF_TYPE[type];
     int64_t *row = row_at(head);
     row[R_NUMBER] = head, row[R_OPERATION] = operation, row[R_PEER] = peer, row[R_GROUP] = comm->group;
-    row[R_COUNT] = number, row[R_SIZE] = size, row[R_BEGAN] = now_ns(), row[R_ENDED] = 0;
+    row[R_COUNT] = number, row[R_SIZE] = size, row[R_BEGAN] = now_ns();
     if (every > 0 && number % every == 0) started = begin_timing(head, stream);
+    row[R_ENDED] = started ? 0 : UNSEEN;
     __atomic_store_n(&words[W_HEAD], ++head, __ATOMIC_RELEASE);
   }
   pthread_mutex_unlock(&lock);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -25,11 +26,13 @@ from takeup.serving.engines.diffusers.lora.addon import SLOT, Form, Loras
 from takeup.serving.engines.diffusers.lora.changes import Lora
 from takeup.serving.engines.diffusers.lora.files import read_lora
 from takeup.serving.engines.diffusers.lora.loaders import Loader, ProcessLoader, ThreadLoader
+from takeup.serving.engines.diffusers.lora.similarity import measure_similarities
 from takeup.serving.engines.diffusers.lora.targets import Targets, layers_of
 from takeup.serving.engines.diffusers.lora.weights import Weights
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tiny import build, tiny
 from takeup.serving.model import LoraUse, Request
+from takeup.serving.policies.lateness import measured_bound
 
 pytestmark = ENGINE_MARKS
 
@@ -340,6 +343,21 @@ def test_a_lora_that_cannot_be_loaded_ends_its_own_request_only(engine_of: Any) 
         bad.result()
 
 
+def test_merged_weights_are_computed_off_the_loop(engine_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of("merged")
+    threads = []
+    stage = engine.add_ons[0].weights.stage
+
+    def noted(loras: Any) -> Any:
+        threads.append((len(loras), threading.current_thread().name.split("_")[0]))
+        return stage(loras)
+
+    monkeypatch.setattr(engine.add_ons[0].weights, "stage", noted)
+    images(engine, [request(1, ("paper", 1.0)), request(2, ("film", 1.0), ("paper", 1.0))])
+
+    assert sorted(threads) == [(1, "make-ready"), (2, "make-ready")]
+
+
 def test_an_unknown_lora_is_answered_with_the_nearest(engine_of: Any) -> None:
     engine = engine_of()
     bad = engine.submit(request(1, ("papers", 1.0)))
@@ -360,6 +378,37 @@ def test_a_cancelled_request_leaves_nothing_patched(engine_of: Any, pipeline: An
 
     assert gap(after, stock_latents(tiny(SDXL), request(3))) < EXACT
     assert torch.equal(pipeline.unet.get_submodule(LAYERS[0]).weight, before)
+
+
+# How late -----------------------------------------------------------------------------------------------------------
+
+
+def test_similarities_are_those_of_stock_latents_with_and_without_the_lora(
+    pipeline: Any, files: dict[str, Path], loras: dict[str, Lora]
+) -> None:
+    one = request(4, num_steps=4)
+    before = pipeline.unet.get_submodule(LAYERS[0]).weight.clone()
+    similarities = measure_similarities(family_of(pipeline), ((loras["words"], 1.0),), [one])
+    theirs = [stock(files, replace(one, loras=use)) for use in ((), (LoraUse("words"),))]
+    last = torch.nn.functional.cosine_similarity(theirs[0].flatten(), theirs[1].flatten(), dim=0)
+
+    assert len(similarities) == 4
+    assert similarities[-1] == pytest.approx(float(last), abs=1e-4)
+    assert similarities[-1] < similarities[0] < 1
+    assert torch.equal(pipeline.unet.get_submodule(LAYERS[0]).weight, before)
+
+
+def test_a_lora_that_changes_nothing_may_come_at_the_end(pipeline: Any, loras: dict[str, Lora]) -> None:
+    similarities = measure_similarities(family_of(pipeline), ((loras["paper"], 0.0),), [request(1), request(2)])
+
+    assert similarities == pytest.approx([1.0] * 3)
+    assert measured_bound(similarities) == 3
+
+
+@pytest.mark.parametrize("wrong", [[], [request(1), request(2, num_steps=4)]])
+def test_runs_of_different_lengths_cannot_be_compared(pipeline: Any, wrong: list[Request]) -> None:
+    with pytest.raises(BadInput, match="the same number of steps"):
+        measure_similarities(family_of(pipeline), (), wrong)
 
 
 # The loader process -------------------------------------------------------------------------------------------------

@@ -84,6 +84,15 @@ def test_nccl_is_found_also_where_its_names_are_not_global(built: Path, tmp_path
     assert reader_of(tmp_path).word(ring.Word.HEAD) == 9
 
 
+def test_calls_that_are_not_timed_are_read_at_once(built: Path, tmp_path: Path) -> None:
+    run_job(built, tmp_path, "many", "50", every=0)
+
+    calls = reader_of(tmp_path).read()
+
+    assert len(calls) == 50
+    assert not calls["ended_ns"].any()
+
+
 def test_all_ranks_give_a_group_the_same_number_and_a_part_of_it_another(built: Path, tmp_path: Path) -> None:
     for rank in range(4):
         run_job(built, tmp_path, "calls", rank=rank)

@@ -64,7 +64,7 @@ def _checks(expected: Numbers, name: str, draws: Sequence[Load], narrow: Sequenc
     whole, narrowed = (100 * min(_least_share(load) for load in some) for some in (draws, narrow))
     broken = max(100 * load.outcomes["gfs"].broken(Grade.GUARANTEED).high for load in draws)
     what = "delivered GPU time over FIFO's, worst hour of any seed"
-    why = "only with spot gangs of a tenth of the pool and more for days, which FIFO lets run to their end"
+    why = "behind where spot gangs of a tenth of the pool and more last for days: FIFO lets them run to their end"
     return [
         Check.at_least(f"{name} load, {what}", whole, bar["least_percent"], unit="%", why=why),
         Check.at_least(f"{name} load without wide spot gangs, {what}", narrowed, bar["least_narrow_percent"], unit="%"),

@@ -17,7 +17,17 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
 from itertools import chain
 
-__all__ = ["ADAPTER_POLICIES", "AdapterPolicy", "fewest_loads", "in_order"]
+__all__ = [
+    "ADAPTER_POLICIES",
+    "AdapterPolicy",
+    "GreedyDual",
+    "LeastEffectiveReferenceCount",
+    "LeastFrequentlyUsed",
+    "LeastRecentlyUsed",
+    "NextInQueue",
+    "fewest_loads",
+    "in_order",
+]
 
 Rank = tuple[float, ...]
 Queue = Sequence[tuple[Hashable, ...]]

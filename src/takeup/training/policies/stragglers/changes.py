@@ -30,6 +30,7 @@ class Sensitivity:
 
     least_ratio: float = 1.1
     least_points: int = 5
+    points_by_noise: float = 150.0
     least_share: float = 0.5
     noise_widths: float = 5.0
     return_bonus: float = 1.5
@@ -52,6 +53,7 @@ class Sensitivity:
         return Rule(
             math.log(self.least_ratio),
             self.least_points,
+            self.points_by_noise,
             self.least_share,
             self.noise_widths,
             self.return_bonus,

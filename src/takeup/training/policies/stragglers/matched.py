@@ -25,6 +25,7 @@ Flags = npt.NDArray[np.bool_]
 Anchor = tuple[int, int, int, int]
 Kind = tuple[int, ...]
 NOBODY = -1
+MANY_ROWS = 5000  # after which a message stands for an iteration, though it may come more often
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,10 @@ def tokens_of(rows: npt.NDArray[np.void]) -> Ints:
 
 
 def anchor_of(rows: npt.NDArray[np.void]) -> Anchor | None:
-    """The call that marks iterations of a rank; a collective one if any does, as messages come more often."""
-    return _anchor(rows[rows["peer"] == NOBODY]) or _anchor(rows[rows["peer"] != NOBODY])
+    """The call that marks iterations of a rank: a collective one, or a message if after long there is none."""
+    is_message = rows["peer"] != NOBODY
+    found = _anchor(rows[~is_message])
+    return _anchor(rows[is_message]) if found is None and len(rows) >= MANY_ROWS else found
 
 
 def _anchor(rows: npt.NDArray[np.void]) -> Anchor | None:

@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 STUCK = -1
 
 
-class Lanes(NamedTuple):
+class _Lanes(NamedTuple):
     """How far the ranks are: when messages arrive, when ranks are free, what they hold, and where in their orders."""
 
     arrival: Ints
@@ -33,16 +33,16 @@ class Lanes(NamedTuple):
 
 
 @inner
-def _make_lanes(course: Course, offsets: Ints) -> Lanes:
+def _make_lanes(course: Course, offsets: Ints) -> _Lanes:
     num_ranks, (_, num_stages, count) = course.first.size - 1, course.lasts.shape
     arrival = np.full((2, num_stages, count), NEVER, np.int64)
     arrival[0, 0, :] = 0
     free, live = np.zeros(num_ranks, np.int64), np.zeros(num_ranks, np.int64)
-    return Lanes(arrival, free, live, offsets[:-1].copy(), free_wires(course))
+    return _Lanes(arrival, free, live, offsets[:-1].copy(), free_wires(course))
 
 
 @inlined
-def _start_of(course: Course, lanes: Lanes, rank: int, code: int) -> int:
+def _start_of(course: Course, lanes: _Lanes, rank: int, code: int) -> int:
     """When the next operation of a rank starts; NEVER while its input is not known."""
     cell, kind = code // 4, code % 4
     count = course.lasts.shape[2]
@@ -51,7 +51,7 @@ def _start_of(course: Course, lanes: Lanes, rank: int, code: int) -> int:
 
 
 @inlined
-def _do(course: Course, lanes: Lanes, rank: int, code: int, start: int, peaks: Ints) -> int:
+def _do(course: Course, lanes: _Lanes, rank: int, code: int, start: int, peaks: Ints) -> int:
     """Do an operation; when it ends."""
     cell, kind = code // 4, code % 4
     count = course.lasts.shape[2]

@@ -26,7 +26,7 @@ from takeup.serving.engines.diffusers.families.sizes import size_of
 from takeup.serving.engines.diffusers.runs import Rows, Run
 from takeup.serving.model import ControlUse
 
-__all__ = ["Controls"]
+__all__ = ["Controls", "Part", "Told"]
 
 SLOT = "controls"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["ControlCall", "Net"]
+__all__ = ["ControlCall", "Net", "scales_of"]
 
 
 @dataclass(frozen=True, slots=True)

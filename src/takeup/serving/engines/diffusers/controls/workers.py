@@ -18,7 +18,7 @@ import torch
 from takeup.errors import TakeupError
 from takeup.serving.engines.diffusers.controls.calls import ControlCall, Net
 
-__all__ = ["InlineWorker", "ProcessWorker", "Stream", "ThreadWorker", "Worker", "WorkerDied"]
+__all__ = ["InlineWorker", "ProcessWorker", "Stream", "ThreadWorker", "Worker", "WorkerDied", "serve_calls"]
 
 
 class WorkerDied(TakeupError):

@@ -2,8 +2,9 @@
 
 How it works. A request that brings LoRAs joins at once, while they are loaded. It may make at most `late_steps` steps
 without them (0: none, so its image is exact); then it stands still until they are there, and the others go on. When all
-its LoRAs have arrived, its prompt is encoded again if they change a text encoder, off the loop; from the next step
-boundary on it is computed with all of them. A LoRA that cannot be loaded ends its request.
+its LoRAs have arrived, the patched weights are computed, and its prompt is encoded again if they change a text encoder,
+both off the loop; from the next step boundary on it is computed with all of them. A LoRA that cannot be loaded ends its
+request.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from takeup.serving.engines.diffusers.lora.targets import DENOISERS, layers_of
 from takeup.serving.engines.diffusers.lora.weights import Key, LoraSet, Staged, Weights, key_of
 from takeup.serving.engines.diffusers.runs import Rows, Run
 
-__all__ = ["Loras"]
+__all__ = ["Form", "Loras", "Wanted"]
 
 SLOT = "loras"
 FORMS = "takeup.serving.policies.forms"
@@ -40,6 +41,7 @@ class Wanted:
     asked: list[str]
     loading: list[Future[Lora]]
     ready: Future[dict[str, torch.Tensor]] | None = None
+    staged: Staged | None = None
     loras: LoraSet = ()
     arrived_at_step: int | None = None
     key: Key = ()
@@ -61,13 +63,13 @@ class Loras:
         self._sidecar = Sidecar(denoiser)
         self._staged: OrderedDict[Hashable, Staged] = OrderedDict()
         self._max_staged = max_staged
-        self._encoder = ThreadPoolExecutor(1, thread_name_prefix="encode-again")
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="make-ready")
         self._now: Literal["merged", "sidecar"] = "sidecar" if form == "sidecar" else "merged"
 
     def close(self) -> None:
         """Give back the weights as they were loaded, and stop loading."""
         self.weights.use()
-        self._encoder.shutdown(cancel_futures=True)
+        self._beside.shutdown(cancel_futures=True)
         self._loader.close()
 
     # What the loop asks ---------------------------------------------------------------------------------------------
@@ -121,23 +123,25 @@ class Loras:
             loaded = [loading.result() for loading in wanted.loading]
             wanted.loras = tuple((lora, use.scale) for lora, use in zip(loaded, run.request.loras, strict=True))
             wanted.key = key_of(wanted.loras)
-            wanted.ready = self._encoder.submit(self._encode_again, run, wanted.loras)
+            wanted.ready = self._beside.submit(self._make_ready, run, wanted)
         if not wanted.ready.done():
             return False
         run.inputs.update(wanted.ready.result())
         return True
 
-    def _encode_again(self, run: Run, loras: LoraSet) -> dict[str, torch.Tensor]:
-        """The inputs from the text encoders, if they change at all."""
-        if all(lora.components <= set(DENOISERS) for lora, _ in loras):
+    def _make_ready(self, run: Run, wanted: Wanted) -> dict[str, torch.Tensor]:
+        """Off the loop: the patched weights, and the inputs from the text encoders if these change."""
+        if self._form == "merged" and wanted.key not in self._staged:
+            wanted.staged = self.weights.stage(wanted.loras)
+        if all(lora.components <= set(DENOISERS) for lora, _ in wanted.loras):
             return {}
-        with self._family.encoding, self._text.using(loras):
+        with self._family.encoding, self._text.using(wanted.loras):
             return self._family.encode(run.request)
 
     def _stage(self, run: Run) -> Staged:
         key = self._key(run)
         if key not in self._staged:
-            self._staged[key] = self.weights.stage(_felt(run))
+            self._staged[key] = run.extras[SLOT].staged or self.weights.stage(_felt(run))
         self._staged.move_to_end(key)
         while len(self._staged) > self._max_staged:
             self._staged.popitem(last=False)

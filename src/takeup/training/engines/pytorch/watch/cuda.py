@@ -1,9 +1,9 @@
-"""When calls on a CUDA device began and ended, by events in its streams that are read later; nothing is synchronised.
+"""How long calls on a CUDA device lasted, by events in its streams that are read later; nothing is synchronised.
 
 How it works. An event before the call tells when the device reached it, one after it when it was done. A call that
 nobody waits for at once runs on a stream of its own, so the second event is put on a side stream that waits for it. A
-thread looks now and then which events have passed. Times of the device become times of the host by adding differences
-to the one moment at which both were read, event by event, so that rounding does not grow.
+thread looks now and then which events have passed, and puts them back for the next calls. A call counts from when the
+host made it, and lasts as long as the device needed for it from when it was reached: that is, waited and transferred.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ import torch.distributed as dist
 
 __all__ = ["Ends"]
 
-LOOK_EVERY_S = 0.02
+LOOK_EVERY_S = 0.05
 MOST_PENDING = 4_096
 CUDA: Any = torch.cuda  # whose classes have no types
+Pair = tuple[Any, Any]
 
 
 class Ends:
-    """Puts events around calls, and notes them in the rows of `hook` once they have passed."""
+    """Puts events around calls, and notes in the rows of `hook` how long they lasted."""
 
     def __init__(self, hook: Any) -> None:
         self._hook = hook
-        self._pending: deque[tuple[int, Any, Any]] = deque(maxlen=MOST_PENDING)
+        self._pending: deque[tuple[int, Pair]] = deque()
+        self._free: list[Pair] = []
         self._sides: dict[int, Any] = {}
-        self._last: dict[int, tuple[Any, int]] = {}
         self._thread: threading.Thread | None = None
 
-    def start(self) -> Any:
-        """An event before the call; none if nothing can be noted."""
+    def start(self) -> Pair | None:
+        """Events for the call that begins now, the first of them in place; none if nothing can be noted."""
+        if len(self._pending) >= MOST_PENDING:
+            return None
         try:
-            return self._event(torch.cuda.current_stream())
+            pair = self._free.pop() if self._free else (_event(), _event())
+            pair[0].record()
         except Exception as error:
             self._hook.give_up(error)
             return None
+        return pair
 
-    def under_way(self, row: int, start: Any, result: Any, is_waited_for: bool) -> None:
-        """Put an event after the call."""
+    def under_way(self, row: int, pair: Pair, result: Any, is_waited_for: bool) -> None:
+        """Put the second event after the call."""
         try:
-            end = self._event(torch.cuda.current_stream() if is_waited_for else self._after(result))
-            self._pending.append((row, start, end))
+            pair[1].record(None if is_waited_for else self._after(result))
+            self._pending.append((row, pair))
             self._thread = self._thread or self._begin_to_look()
         except Exception as error:
             self._hook.give_up(error)
-
-    def _event(self, stream: Any) -> Any:
-        event = CUDA.Event(enable_timing=True)
-        event.record(stream)
-        return event
 
     def _after(self, result: Any) -> Any:
         """A stream in which the call is over."""
@@ -73,30 +73,18 @@ class Ends:
     def _look(self) -> None:
         try:
             while not self._hook.is_off:
-                while self._pending and self._pending[0][2].query():
-                    self._note(*self._pending.popleft())
+                self.collect()
                 time.sleep(LOOK_EVERY_S)
         except Exception as error:
             self._hook.give_up(error)
 
-    def _note(self, row: int, start: Any, end: Any) -> None:
-        began_ns = self._host_ns(start)
-        self._hook.note(row, began_ns, began_ns + round(1e6 * start.elapsed_time(end)))
-
-    def _host_ns(self, event: Any) -> int:
-        """When the device reached this event, by the clock of the host."""
-        if event.device not in self._last:
-            self._last[event.device] = _now_on(event.device)
-        before, before_ns = self._last[event.device]
-        now_ns: int = before_ns + round(1e6 * before.elapsed_time(event))
-        self._last[event.device] = event, now_ns
-        return now_ns
+    def collect(self) -> None:
+        """Note the calls that are over, from the first on."""
+        while self._pending and self._pending[0][1][1].query():
+            row, pair = self._pending.popleft()
+            self._hook.lasted(row, round(1e6 * pair[0].elapsed_time(pair[1])))
+            self._free.append(pair)
 
 
-def _now_on(device: Any) -> tuple[Any, int]:
-    """An event, and when it passed; the only time that the host waits, once, for an idle stream."""
-    stream = CUDA.Stream(device)
-    event = CUDA.Event(enable_timing=True)
-    event.record(stream)
-    event.synchronize()
-    return event, time.monotonic_ns()
+def _event() -> Any:
+    return CUDA.Event(enable_timing=True)

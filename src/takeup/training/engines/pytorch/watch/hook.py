@@ -5,7 +5,7 @@ Here each gets a kernel in front of its own: it notes the call, and lets it go o
 the noting with one line in the log; the job goes on as if we were not there.
 
 When a call ended is known by the `wait` that returns, if whoever called it waits at once; else by its future. Messages
-over Gloo have none: for them, too, it is the `wait`. On CUDA (cuda.py) events in the stream tell, and are read later.
+over Gloo have none: for them, too, it is the `wait`. On CUDA (cuda.py) events in the stream tell how long it lasted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from takeup.training.engines.pytorch.watch.ring import Ring, Word
+from takeup.training.engines.pytorch.watch.ring import UNSEEN, Ring, Word
 
 __all__ = ["FOLDER", "Hook", "current", "install", "uninstall"]
 
@@ -181,6 +181,16 @@ class Hook:
             self.ring.began(row, began_ns)
             self.ring.end(row, ended_ns)
 
+    def lasted(self, row: int, duration_ns: int) -> None:
+        """Note how long a call lasted, known only now."""
+        if self.ring is not None and not self.is_off:
+            self.ring.lasted(row, duration_ns)
+
+    def unseen(self, row: int) -> None:
+        """Note that the end of a call will not be known."""
+        if self.ring is not None:
+            self.ring.end(row, UNSEEN)
+
     # Life -------------------------------------------------------------------------------------------------------------
 
     def give_up(self, error: Exception) -> None:
@@ -281,6 +291,8 @@ def _cuda_kernel(hook: Hook, ends: Any, name: str, watched: Watched) -> Callable
         result = onward(keys & AFTER_AUTOGRAD, *arguments)
         if start is not None:
             ends.under_way(row, start, result, watched.is_waited_for(arguments))
+        elif row >= 0:
+            hook.unseen(row)
         return result
 
     return call

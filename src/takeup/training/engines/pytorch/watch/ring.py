@@ -7,7 +7,7 @@ was never a row, is known for what it is. Some words of the header go the other 
     HEADER   64 words: who this is, how many rows, what is asked, what is answered
     GROUPS   1,024 x 3 words: a group of ranks, the place of this rank in it, its size
     ROWS     20,000 x 8 words: number, operation, peer (its place in the group), group, number in the group, bytes,
-             began, ended (nanoseconds by the clock of this rank)
+             began, ended (nanoseconds by the clock of this rank; 0 while under way, -1 if the end will not be seen)
 
 A shim in C writes the same file (native/nccl-shim).
 """
@@ -28,6 +28,7 @@ __all__ = [
     "MOST_GROUPS",
     "ROW_WORDS",
     "SIZE_BYTES",
+    "UNSEEN",
     "Ring",
     "Word",
 ]
@@ -40,6 +41,7 @@ FIRST_GROUP = HEADER_WORDS
 FIRST_ROW = FIRST_GROUP + MOST_GROUPS * GROUP_WORDS
 SIZE_BYTES = 8 * (FIRST_ROW + CAPACITY * ROW_WORDS)
 BEGAN, ENDED = 6, 7
+UNSEEN = -1  # an end that nobody needs to wait for
 
 
 class Word:
@@ -117,6 +119,10 @@ class Ring:
     def end(self, row: int, ended_ns: int) -> None:
         """Say when the call of a row ended."""
         self._set(row, ENDED, ended_ns)
+
+    def lasted(self, row: int, duration_ns: int) -> None:
+        """Say how long the call of a row lasted."""
+        self._set(row, ENDED, self.words[FIRST_ROW + ROW_WORDS * (row % CAPACITY) + BEGAN] + duration_ns)
 
     def _set(self, row: int, column: int, value: int) -> None:
         if self._head - row < CAPACITY:  # else another row stands there

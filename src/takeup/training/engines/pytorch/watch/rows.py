@@ -19,6 +19,7 @@ from takeup.training.engines.pytorch.watch.ring import (
     MOST_GROUPS,
     ROW_WORDS,
     SIZE_BYTES,
+    UNSEEN,
     Word,
 )
 from takeup.training.model.calls import CALL, Operation
@@ -123,7 +124,7 @@ def is_call(rows: Words, numbers: Words) -> npt.NDArray[np.bool_]:
         & (size >= 0)
         & (size < MOST_BYTES)
         & (began > 0)
-        & ((ended == 0) | (ended >= began))
+        & ((ended == 0) | (ended == UNSEEN) | (ended >= began))
     )
     return sane
 
@@ -132,4 +133,5 @@ def _calls(rows: Words) -> npt.NDArray[np.void]:
     calls = np.zeros(len(rows), CALL)
     for name in COLUMNS:
         calls[name] = rows[:, COLUMNS[name]]
+    calls["ended_ns"] = np.maximum(calls["ended_ns"], 0)
     return calls[np.argsort(calls["began_ns"], kind="stable")]  # what is received counts from when it is waited for

@@ -32,6 +32,7 @@ class Rule(NamedTuple):
 
     least_ratio_log: float  # the level must be off by this
     least_points: int  # so many points must have come since
+    points_by_noise: float  # or so many for every unit of noise
     least_share: float  # of the probability, within two points of the likeliest beginning
     noise_widths: float  # off by so many standard errors of a median
     return_bonus: float  # so many fewer if it is back where it was before
@@ -131,7 +132,8 @@ def _noise(memory: Memory, number: int) -> float:
 def _judge(rule: Rule, memory: Memory, runs: Runs, value: float, found: Found) -> None:
     length = _sure_length(rule, runs)
     since = memory.num_seen[0] - memory.began[0]
-    if rule.least_points <= length < min(since, NUM_RECENT) and _is_off(rule, memory, length):
+    needed = max(rule.least_points, int(rule.points_by_noise * memory.noise[0]))
+    if needed <= length < min(since, NUM_RECENT) and _is_off(rule, memory, length):
         _declare(memory, length, found)
         return
     if since <= rule.num_level and abs(_median(memory, NUM_LATEST) - memory.level[0]) < 0.5 * rule.least_ratio_log:

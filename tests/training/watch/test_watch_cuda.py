@@ -1,0 +1,116 @@
+"""Events around calls on a device, with a device that is played: what is noted, and that events are used again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the package torch")
+
+from takeup.training.engines.pytorch.watch import cuda  # noqa: E402  it imports torch
+
+
+class Device:
+    """Time passes with every event, and events are done when they are told to be."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.is_done = False
+        self.num_events = 0
+
+    def event(self) -> Any:
+        device, self.num_events = self, self.num_events + 1
+
+        class Event:
+            at_ms = 0.0
+
+            def record(self, stream: Any = None) -> None:
+                device.now_ms += 2.0
+                self.at_ms = device.now_ms
+
+            def query(self) -> bool:
+                return device.is_done
+
+            def elapsed_time(self, other: Event) -> float:
+                return other.at_ms - self.at_ms
+
+        return Event()
+
+
+class Hook:
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.is_off = True  # so that no thread looks
+        self.noted: list[tuple[int, int]] = []
+        self.errors: list[Exception] = []
+
+    def lasted(self, row: int, duration_ns: int) -> None:
+        self.noted.append((row, duration_ns))
+
+    def give_up(self, error: Exception) -> None:
+        self.errors.append(error)
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> tuple[Device, Hook, cuda.Ends]:
+    device, hook = Device(), Hook()
+    monkeypatch.setattr(cuda, "_event", device.event)
+    return device, hook, cuda.Ends(hook)
+
+
+def call(ends: cuda.Ends, row: int) -> None:
+    pair = ends.start()
+    assert pair is not None
+    ends.under_way(row, pair, None, True)
+
+
+def test_a_call_is_noted_once_the_device_is_done_with_it(played: tuple[Device, Hook, cuda.Ends]) -> None:
+    device, hook, ends = played
+    call(ends, 5)
+    ends.collect()
+    assert hook.noted == []
+
+    device.is_done = True
+    ends.collect()
+    ends.collect()
+
+    assert hook.noted == [(5, 2_000_000)]
+
+
+def test_events_are_used_again(played: tuple[Device, Hook, cuda.Ends]) -> None:
+    device, hook, ends = played
+    device.is_done = True
+    for row in range(10):
+        call(ends, row)
+        ends.collect()
+
+    assert device.num_events == 2
+    assert [row for row, _ in hook.noted] == list(range(10))
+
+
+def test_a_device_far_behind_is_not_asked_to_remember_everything(
+    played: tuple[Device, Hook, cuda.Ends], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, _, ends = played
+    monkeypatch.setattr(cuda, "MOST_PENDING", 3)
+    for row in range(3):
+        call(ends, row)
+
+    assert ends.start() is None
+    device.is_done = True
+    ends.collect()
+    assert ends.start() is not None
+
+
+def test_an_event_that_fails_ends_the_noting(monkeypatch: pytest.MonkeyPatch) -> None:
+    hook = Hook()
+
+    def broken() -> Any:
+        raise RuntimeError("no device")
+
+    monkeypatch.setattr(cuda, "_event", broken)
+
+    assert cuda.Ends(hook).start() is None
+    assert [str(error) for error in hook.errors] == ["no device"]
