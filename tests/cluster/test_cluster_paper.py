@@ -23,7 +23,7 @@ QUOTED = {"quoted", "production", "ablations"}
 @pytest.fixture(scope="module")
 def report() -> Report:
     short: dict[str, Any] = {name: dict(group) for name, group in EXPECTED.items()}
-    short["setting"] |= {"num_days": 6, "num_history_days": 3, "seeds": [1, 2]}
+    short["setting"] |= {"num_days": 4, "num_history_days": 1, "seeds": [1, 2]}
     short["forecast"] |= {"num_days": 6, "num_history_days": 3}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("takeup.papers.gfs.numbers", lambda paper: short)
@@ -70,7 +70,7 @@ def test_every_recovered_number_stands_beside_one_of_ours(report: Report) -> Non
 def test_what_is_only_quoted_decides_nothing_and_says_why(report: Report) -> None:
     quoted = [each for each in report.checks if each.source == "unverified"]
 
-    assert len(quoted) == 17
+    assert len(quoted) == 17 + 3
     assert all(not each.counts and each.why for each in quoted)
     assert {group for group, values in EXPECTED.items() if values.get("source") == "unverified"} == QUOTED
 
@@ -126,6 +126,15 @@ def test_beside_fifo_every_load_and_seed_has_a_row_with_all_and_with_narrow_gang
     assert [row[:2] for row in found.rows] == [(load, seed) for seed in (1, 2) for load in loads] * 2
     assert [row[2] for row in found.rows] == ["all"] * 6 + ["narrow"] * 6
     assert set(by_place(found, "of")) == {3.0}
+
+
+def test_lower_days_of_all_seeds_are_counted_and_decide_nothing(report: Report) -> None:
+    found = table(report, "Against FIFO")
+    for load in ("low", "medium", "high"):
+        days = check(report, f"{load} load, days with less allocation than FIFO, all seeds")
+
+        assert days.ours == sum(float(str(row[7])) for row in found.rows if row[0] == load and row[2] == "all")
+        assert not days.counts
 
 
 def test_a_delivered_share_below_one_is_a_lead_below_nothing(report: Report) -> None:

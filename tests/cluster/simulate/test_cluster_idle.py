@@ -117,6 +117,19 @@ def test_a_wide_gang_that_is_evicted_waits_for_a_part_of_the_pool_while_fifo_let
 
 
 @pytest.mark.parametrize("trace", sorted(TRACES))
+@pytest.mark.parametrize("load_share", [0.7, 0.9, 1.1])
+def test_beside_fifo_little_is_missing_at_any_hour(trace: str, load_share: float) -> None:
+    """In hours of the whole pool, on traces that have nothing to do with the one `gfs` was made on."""
+    leads_h = []
+    for seed in range(4):
+        jobs = TRACES[trace](seed, load_share=load_share)
+        ours, fifo = (replay(jobs, find_policy(name, StaticQuota(0.2))).delivered_gpu_h() for name in ("gfs", "fifo"))
+        leads_h.append((ours - fifo) / float(jobs.node_gpus.sum()))
+
+    assert min(lead_h.min() for lead_h in leads_h) > -0.4
+
+
+@pytest.mark.parametrize("trace", sorted(TRACES))
 def test_beside_fifo_high_priority_jobs_wait_far_less_for_little_allocation(trace: str) -> None:
     ours_s, fifo_s, ours_work, fifo_work = 0.0, 0.0, 0.0, 0.0
     for seed in range(3):

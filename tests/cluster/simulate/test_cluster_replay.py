@@ -113,6 +113,13 @@ def test_beyond_the_quota_idle_gpus_are_used_without_a_promise() -> None:
     assert outcome.allocated_gpu_s.sum(axis=(0, 1))[Grade.OPPORTUNISTIC] == 8 * 7300
 
 
+def test_where_only_promises_are_sold_idle_gpus_beyond_the_quota_stay_idle() -> None:
+    outcome = replay(workload((SPOT, 8, 10, 100)), find_policy("gfs_promised", StaticQuota(0.5)), to_s=3600)
+
+    assert outcome.first_start_s[0] == 3600  # after the window there is no quota
+    assert outcome.allocated_gpu_s[:, :1].sum() == 0
+
+
 def test_a_quota_sees_the_most_demand_of_every_hour_running_or_waiting() -> None:
     seen: dict[float, tuple[list[float], float]] = {}
 

@@ -114,6 +114,43 @@ def test_single_slow_iterations_are_no_change() -> None:
     assert changes_in(times_s) == []
 
 
+def test_two_slow_iterations_among_five_are_no_change() -> None:
+    times_s = stream((300, 1.0), noise=0.02)
+    for start in range(60, 280, 40):
+        times_s[[start, start + 2]] *= 2.5
+
+    assert changes_in(times_s) == []
+
+
+def test_one_fast_iteration_does_not_hide_a_change() -> None:
+    times_s = stream((60, 1.0), (40, 1.4))
+    times_s[62] = 1.0
+
+    assert changes_in(times_s)[0].declared - 60 <= 7
+
+
+def test_bursts_are_followed_up_and_down() -> None:
+    found = changes_in(stream((60, 1.0), (14, 1.25), (14, 1.0), (14, 1.25), (14, 1.0), (40, 1.25)))
+
+    assert [change.is_onset for change in found] == [True, False, True, False, True]
+
+
+def test_noisy_streams_need_more_points() -> None:
+    calm, noisy = (changes_in(stream((100, 1.0), (60, 1.6), noise=noise, seed=3))[0] for noise in (0.01, 0.06))
+
+    assert calm.declared - 100 < noisy.declared - 100 <= 12
+
+
+def test_lingering_noise_is_no_change() -> None:
+    random, value = np.random.default_rng(4), 0.0
+    logs = []
+    for _ in range(5000):
+        value = 0.95 * value + 0.004 * random.standard_normal()
+        logs.append(value + 0.01 * random.standard_normal())
+
+    assert changes_in(np.exp(np.array(logs))) == []
+
+
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.1])
 def test_noise_alone_gives_no_alarm_in_ten_thousand_iterations(noise: float) -> None:
     assert changes_in(stream((10_000, 0.3), noise=noise, seed=7)) == []

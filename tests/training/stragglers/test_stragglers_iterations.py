@@ -61,6 +61,13 @@ def test_layers_are_not_taken_for_iterations() -> None:
     assert clock_of(log_of([1] * 6 + [2, 3], 40)).num_iterations == 40
 
 
+def test_a_call_that_comes_twice_in_every_iteration_is_not_taken_for_one() -> None:
+    clock = clock_of(log_of([1, 2, 1, 3, 4, 1, 1, 5], 68, log_every=10, save_every=12))
+
+    assert clock.num_iterations == 68
+    assert clock.token in {2, 3, 4, 5}
+
+
 def test_times_are_from_one_call_of_the_clock_to_the_next() -> None:
     tokens = log_of(STEP, 20, log_every=5)
     durations_s = np.random.default_rng(0).uniform(0.1, 0.2, 20)

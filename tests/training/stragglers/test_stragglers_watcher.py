@@ -86,6 +86,17 @@ def test_a_second_slowdown_on_top_of_the_first_counts_the_loss_from_the_beginnin
     assert second.lost_share == pytest.approx(1 - first.before_s / second.after_s)
 
 
+def test_who_is_slow_is_known_even_if_it_took_long_to_notice() -> None:
+    events = [
+        event
+        for seed in range(4)
+        for event in events_of(logs_of(data_parallel(4), 110, Faults(60, ranks={2: 1.35}), seed, noise=0.2))[:1]
+    ]
+
+    assert len(events) >= 3
+    assert all([each.ranks for each in event.suspects] == [(2,)] for event in events)
+
+
 def test_in_which_portions_calls_come_does_not_matter() -> None:
     logs = logs_of(data_parallel(4), NUM, Faults(60, 90, ranks={2: 1.6}), 0)
     found = []

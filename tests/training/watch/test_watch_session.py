@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from takeup.training.engines.pytorch.watch.confirm import Confirmed, Pauses
 from takeup.training.engines.pytorch.watch.ring import Ring, Word
 from takeup.training.engines.pytorch.watch.session import Session, Settings
 from takeup.training.experiment.watch import divide, new_session, ring_passes
@@ -175,6 +176,21 @@ def test_a_pause_that_is_impossible_is_said_and_the_event_is_acted_on(tmp_path: 
     assert finding.confirmed is not None
     assert finding.confirmed.problem
     assert "no pause: " in finding.sentence()
+
+
+def test_a_slowdown_that_has_vanished_before_the_pause_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rings = four(tmp_path)
+    sharing(rings, 16, [5.0, 10.0, 5.0, 5.0])
+    monkeypatch.setattr(Pauses, "confirm", lambda *arguments: Confirmed({}, {}, 0.4))
+    session, _ = watched(tmp_path, [SLOW_RANK], settings=Settings(confirm=True))
+
+    (finding,) = session.look()
+
+    assert finding.action == "none, it is over"
+    assert "tested in a pause of 0.40 s: it has vanished" in finding.sentence()
+    assert [ring.words[Word.PLAN] for ring in rings] == [0, 0, 0, 0]
 
 
 def test_ranks_that_begin_anew_get_a_new_judge(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from takeup.training.policies.stragglers.fast.run_lengths import Runs, no_runs
 __all__ = ["Change", "Detector", "Sensitivity"]
 
 Floats = npt.NDArray[np.float64]
-MOST_RUNS = 48
+MOST_RUNS = 32
 MOST_CHANGES = 64  # found in one go before the kernel is called again
 
 

@@ -24,7 +24,8 @@ Ints = npt.NDArray[np.int64]
 LEAST_ITERATIONS = 5
 TOLERANCE_CALLS, TOLERANCE_SHARE = 2, 0.05  # a count this near to a multiple is taken for one
 LEAST_SHARE = 0.6  # of the calls must be explained
-WORSE = 0.2  # so much less than the best may be explained: what comes now and then has a period, too, but a longer one
+WORSE, WORSE_IF_STEADY = 0.1, 0.2  # so much less than the best: what comes now and then has a period, too, a longer one
+STEADY = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,14 @@ def anchored(tokens: Ints) -> Clock | None:
     kinds, counts = np.unique(tokens, return_counts=True)
     numbers = [number for number in sorted(set(counts.tolist()), reverse=True) if number >= LEAST_ITERATIONS]
     shares = {number: float(counts[_near_multiples(counts, number)].sum() / len(tokens)) for number in numbers}
-    least = max(LEAST_SHARE, max(shares.values(), default=0.0) - WORSE)
-    number = next((number for number in numbers if shares[number] >= least), None)
-    if number is None:
-        return None
-    once = kinds[np.abs(counts - number) <= _tolerance(number)].tolist()
-    return Clock(min(once, key=lambda token: _unsteadiness(tokens, token)), number, shares[number])
+    best = max(shares.values(), default=0.0)
+    for number in numbers:
+        once = kinds[np.abs(counts - number) <= _tolerance(number)].tolist()
+        token = max(once, key=lambda token: _steadiness(tokens, token))
+        worse = WORSE_IF_STEADY if _steadiness(tokens, token) >= STEADY else WORSE
+        if shares[number] >= max(LEAST_SHARE, best - worse):
+            return Clock(token, number, shares[number])
+    return None
 
 
 def _near_multiples(counts: Ints, num_iterations: int) -> npt.NDArray[np.bool_]:
@@ -65,10 +68,10 @@ def _tolerance(num_iterations: int) -> float:
     return min(max(TOLERANCE_CALLS, TOLERANCE_SHARE * num_iterations), num_iterations / 4)
 
 
-def _unsteadiness(tokens: Ints, token: int) -> float:
-    """How much the number of calls from one of these to the next varies."""
+def _steadiness(tokens: Ints, token: int) -> float:
+    """In which share of cases the commonest number of calls comes from one of these to the next."""
     gaps = np.diff(np.flatnonzero(tokens == token))
-    return float(np.std(gaps) / np.mean(gaps))
+    return float(np.bincount(gaps).max() / len(gaps)) if len(gaps) else 0.0
 
 
 def iterations_s(tokens: Ints, times_s: Floats, clock: Clock) -> Floats:

@@ -46,6 +46,7 @@ class Grid:
     activation_bytes: int
     gradient_bytes: int
     _known_s: dict[tuple[float, ...], float] = field(default_factory=dict, repr=False, compare=False)
+    _known_rings: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         nodes = [node for row in self.places for node in row]
@@ -57,7 +58,19 @@ class Grid:
     @cached_property
     def rings(self) -> Places:
         """The order in which each stage reduces: the best."""
-        return tuple(best_ring(ring, self.byte_s) for ring in zip(*self.places, strict=True))
+        return tuple(self._ring(ring) for ring in zip(*self.places, strict=True))
+
+    def _ring(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
+        if nodes not in self._known_rings:
+            self._known_rings[nodes] = best_ring(nodes, self.byte_s)
+        return self._known_rings[nodes]
+
+    @property
+    def critical(self) -> set[int]:
+        """Nodes without which nothing gets faster: those of the slowest pipeline and of the slowest ring."""
+        pipeline = max(self.places, key=self._pipeline_s)
+        ring = max(self.rings, key=lambda each: slowest_s(each, self.byte_s))
+        return {*pipeline, *ring}
 
     @cached_property
     def iteration_s(self) -> float:
@@ -133,9 +146,10 @@ def _descended(grid: Grid) -> Grid:
 
 
 def _exchanged(grid: Grid) -> Iterator[Grid]:
-    nodes = range(len(grid.factors))
+    nodes, critical = range(len(grid.factors)), grid.critical
     for one, other in combinations(nodes, 2):
-        yield _renamed(grid, {one: other, other: one})
+        if one in critical or other in critical:
+            yield _renamed(grid, {one: other, other: one})
     if len(grid.factors) <= FEW_NODES:
         for one, two, three in combinations(nodes, 3):
             yield _renamed(grid, {one: two, two: three, three: one})

@@ -27,6 +27,7 @@ NUM_TO_FIND = 10  # iterations before the calls that mark them are believed
 MANY_CALLS = 500  # after which a rank that has said nothing is not waited for
 NUM_KEPT = 96  # iterations whose calls are remembered
 NUM_BEFORE = 32  # iterations that stand for before
+NUM_SINCE = 10  # and for since, at most
 MESSAGES = (Operation.SEND, Operation.RECEIVE)
 
 
@@ -174,7 +175,8 @@ class Watcher:
         return Event(began, declared, change.is_onset, change.factor, lost_share, tuple(suspects), *levels)
 
     def _suspects(self, began: int) -> list[Suspect]:
-        return locate(self._logs(began, self.num_iterations), self._logs(began - NUM_BEFORE, began))
+        since = max(began, self.num_iterations - NUM_SINCE)  # where it began is not sure if it took long to notice
+        return locate(self._logs(since, self.num_iterations), self._logs(began - NUM_BEFORE, began))
 
     def _logs(self, first: int, end: int) -> list[CallLog]:
         known = {rank: heard for rank, heard in sorted(self._ranks.items()) if heard.anchor is not None}

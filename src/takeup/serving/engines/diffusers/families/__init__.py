@@ -52,6 +52,7 @@ class Family(Protocol):
 
 FAMILIES: dict[str, type] = {
     "StableDiffusionPipeline": StableDiffusion,
+    "StableDiffusionControlNetPipeline": StableDiffusion,
     "StableDiffusionXLPipeline": StableDiffusionXL,
     "StableDiffusionXLControlNetPipeline": StableDiffusionXL,
     "StableDiffusion3Pipeline": StableDiffusion3,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import pickle
 import sys
 import time
@@ -24,6 +25,7 @@ from takeup.training.engines.pytorch.lab.trials import Outcome, Trial
 __all__ = ["main"]
 
 GRACE_S = 5.0  # for the others, when one rank has failed
+PARENT = os.getppid()
 
 
 def main(folder: Path) -> None:
@@ -69,15 +71,17 @@ def _be(trial: Trial, rank: int, place: Path, cables: Cables | None) -> None:
 
 
 def _join(ranks: list[ForkProcess]) -> None:
-    """Wait for all; once one has failed, not for long."""
+    """Wait for all; once one has failed, not for long, and not at all if nobody waits for us."""
     until_s = float("inf")
-    while any(rank.is_alive() for rank in ranks) and time.monotonic() < until_s:
+    while any(rank.is_alive() for rank in ranks) and time.monotonic() < until_s and os.getppid() == PARENT:
         time.sleep(0.02)
         if until_s == float("inf") and any(rank.exitcode for rank in ranks):
             until_s = time.monotonic() + GRACE_S
     for rank in ranks:
         rank.kill()
         rank.join()
+    if os.getppid() != PARENT:
+        raise SystemExit("whoever started the laboratory is gone")
 
 
 def _joined(trial: Trial, seen: list[Seen]) -> Outcome:

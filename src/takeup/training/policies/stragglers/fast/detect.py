@@ -23,6 +23,7 @@ Ints = npt.NDArray[np.int64]
 NUM_RECENT = 256
 NUM_LATEST = 6
 NUM_FOR_NOISE = 160
+MOST_NEEDED = 10
 RETURNED = 0.25  # so near to the former level, beside the step, is back there
 SMALLEST_NOISE = 0.005  # of the logarithm; nothing real is steadier
 
@@ -132,7 +133,7 @@ def _noise(memory: Memory, number: int) -> float:
 def _judge(rule: Rule, memory: Memory, runs: Runs, value: float, found: Found) -> None:
     length = _sure_length(rule, runs)
     since = memory.num_seen[0] - memory.began[0]
-    needed = max(rule.least_points, int(rule.points_by_noise * memory.noise[0]))
+    needed = max(rule.least_points, min(int(rule.points_by_noise * memory.noise[0]), MOST_NEEDED))
     if needed <= length < min(since, NUM_RECENT) and _is_off(rule, memory, length):
         _declare(memory, length, found)
         return

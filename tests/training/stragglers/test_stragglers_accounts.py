@@ -1,0 +1,105 @@
+"""Where the time of ranks goes: by hand, and with calls during which a rank works on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from takeup.training.policies.stragglers.accounts import Account, Timeline, worked_through
+from takeup.training.policies.stragglers.matched import Calls
+from takeup.training.policies.stragglers.windows import own_seconds, windows_of
+from training.stragglers.calls_by_hand import GROUP, Call, blocking, log_of
+from training.stragglers.plain_job import Faults, data_parallel, logs_of
+
+PAIR = {GROUP: (0, 1)}
+ANCHOR = (1, 1000, GROUP, -1)
+
+
+def accounts_of(*ranks: list[Call]) -> list[Account]:
+    calls = Calls.of([log_of(rank, each, PAIR, 1e6 * rank) for rank, each in enumerate(ranks)])
+    found = [Timeline(calls, place).account(ANCHOR, frozenset()) for place in range(len(ranks))]
+    return [account for account in found if account is not None]
+
+
+def test_own_work_waiting_and_transfer_add_up_to_the_iteration() -> None:
+    fast, slow = accounts_of(blocking([40], 60, 5, 10), blocking([60], 40, 5, 10))
+
+    assert fast.medians() == pytest.approx((0.065, 0.040, 0.020, 0.005))
+    assert slow.medians() == pytest.approx((0.065, 0.060, 0.0, 0.005))
+
+
+def test_the_slow_rank_has_the_shortest_calls() -> None:
+    fast, slow = accounts_of(blocking([40], 60, 5, 10), blocking([60], 40, 5, 10))
+
+    assert slow.waits_s.max() < fast.waits_s.min()
+    assert slow.own_s > fast.own_s
+
+
+def test_every_iteration_has_its_own_account() -> None:
+    fast, _ = accounts_of(blocking([40, 50], 60, 5, 10), blocking([60], 60, 5, 10))
+
+    assert len(fast.owns_s) == 9
+    assert sorted({round(1e3 * each) for each in fast.owns_s}) == [40, 50]
+    assert fast.numbers.tolist() == list(range(9))
+
+
+def test_no_whole_iteration_is_no_account() -> None:
+    assert accounts_of([Call(0, 5, 0)], [Call(0, 5, 0)]) == []
+
+
+def test_an_unknown_end_counts_as_work() -> None:
+    calls = [Call(20.0 * n + 10, 0, n) for n in range(6)]
+    (account, _) = accounts_of(calls, calls)
+
+    assert account.medians() == pytest.approx((0.020, 0.020, 0.0, 0.0))
+
+
+def test_what_is_worked_through_is_told_from_what_is_waited_for() -> None:
+    overlapping, waiting = (logs_of(data_parallel(4, overlap=each), 30, Faults(), 0) for each in (True, False))
+    found, none = (
+        worked_through([Timeline(calls, place) for place in range(4)])
+        for calls in (Calls.of(overlapping), Calls.of(waiting))
+    )
+    buckets = {((1, 3_000_000), (1, 2_000_000)), ((1, 2_000_000), (1, 2_000_000))}
+
+    assert buckets <= found
+    assert not buckets & none
+
+
+def test_own_work_is_the_same_whether_calls_overlap_or_not() -> None:
+    for overlap in (True, False):
+        own_s = own_seconds(logs_of(data_parallel(4, overlap=overlap), 40, Faults(ranks={1: 1.5}), 0, noise=0.01))
+
+        assert own_s[0] == pytest.approx(0.095, rel=0.03)
+        assert own_s[1] == pytest.approx(0.1425, rel=0.03)
+
+
+# Windows --------------------------------------------------------------------------------------------------------------
+
+
+def test_windows_are_cut_by_the_same_call() -> None:
+    logs = logs_of(data_parallel(3), 40, Faults(), 0)
+    before = [type(log)(log.rank, log.calls[:100], log.groups) for log in logs]
+    after = [type(log)(log.rank, log.calls[100:], log.groups) for log in logs]
+    now, past = windows_of(after, before)
+
+    assert set(now.accounts) == set(past.accounts) == {0, 1, 2}
+    assert now.iteration_s == pytest.approx(past.iteration_s, rel=0.1)
+    assert now.num_iterations + past.num_iterations >= 37
+
+
+def test_an_empty_window_has_no_accounts() -> None:
+    now, past = windows_of([], [])
+
+    assert (now.calls, past.calls) == (None, None)
+    assert (len(now.accounts), len(past.accounts)) == (0, 0)
+    assert own_seconds([]) == {}
+
+
+def test_numbers_need_not_begin_at_zero() -> None:
+    logs = logs_of(data_parallel(3), 40, Faults(ranks={2: 1.4}), 0)
+    for log in logs:
+        log.calls["number"] += 10**12
+    own_s = own_seconds(logs)
+
+    assert np.argmax([own_s[rank] for rank in range(3)]) == 2
