@@ -18,7 +18,7 @@ OWN_LEVELS: dict[str, dict[str, float]] = {
     "cluster": {"fleet": 1},
     "edge": {"energy": 1, "played": 1, "served": 1, "validate": 2, "solver": 3.5, "gym": 3.5},
     "streaming": {"chains": 1},
-    "training": {"timing": 1, "watch_command": 4.5},
+    "training": {"timing": 1},
 }  # ARCHITECTURE.md says why
 OUTSIDE = {"cli", "output", "again", "tour", "doctor", "papers", "core", "errors", "__init__", "__main__"}
 SHARED = {"core", "errors"}

@@ -56,6 +56,7 @@ NEEDS = (
     Need("edge engine cloudlet", ("numpy",), "pip install takeup"),
     Need("edge link namespaces", (), "install iproute2 and be root, or use the user-space link", ("ip", "tc"), True),
     Need("edge environment for learners", ("gymnasium",), "pip install 'takeup[gym]'"),
+    Need("serving engine diffusers", ("torch", "diffusers", "transformers", "peft"), "pip install 'takeup[diffusion]'"),
     Need("streaming engine dash", ("numpy",), "pip install takeup"),  # its link is paced in this process
     Need(
         "streaming link namespaces", (), "install iproute2 and be root, or use the user-space link", ("ip", "tc"), True

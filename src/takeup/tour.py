@@ -92,6 +92,11 @@ STOPS = (
             "policies": ["fifo", "yarn_cs", "lyra", "gfs_published", "gfs"],
         },
     ),
+    Stop(
+        "falcon",
+        "All ranks of a slow job look equally slow. The one that comes last and waits least is the one.",
+        {"domain": "papers", "verb": "reproduce", "paper": "falcon"},
+    ),
 )
 
 

@@ -25,6 +25,7 @@ PAPERS = {
     "qoe": "Flow Level QoE of Video Streaming in Wireless Networks (IEEE TMC 2016)",
     "adaptra": "Attack of the Bubbles: Straggler-Resilient Pipeline Parallelism (ADAPTRA, NSDI 2026)",
     "gfs": "GFS: A Preemption-aware Scheduling Framework for GPU Clusters (ASPLOS 2026)",
+    "falcon": "GREYHOUND: Hunting Fail-Slows in Hybrid-Parallel Training at Scale (FALCON, USENIX ATC 2025)",
 }
 
 

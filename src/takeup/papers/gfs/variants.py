@@ -24,7 +24,7 @@ from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
 from takeup.papers.gfs.loads import Load, Numbers, window_s
 
-__all__ = ["ablations"]
+__all__ = ["Figures", "ablations"]
 
 SOURCES: dict[str, Callable[[], SpotQuota]] = {
     "full": SpotQuota,

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["wait_for_torch"]
+__all__ = ["attach", "wait_for_torch"]
 
 MODULE = "torch.distributed.distributed_c10d"
 

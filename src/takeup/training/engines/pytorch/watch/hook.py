@@ -4,12 +4,13 @@ How it works. All of them, also those of the C++ reducer of DDP, are operators `
 Here each gets a kernel in front of its own: it notes the call, and lets it go on. Whatever goes wrong in noting ends
 the noting with one line in the log; the job goes on as if we were not there.
 
-When a call ended is known by the `wait` that returns, if whoever called it waits at once; else by its future. Messages
-over Gloo have none: for them, too, it is the `wait`. On CUDA (cuda.py) events in the stream tell how long it lasted.
+When a call ended is known by the `wait` that returns, if whoever called it waits at once, and for messages; else by a
+thread that waits as well (waits.py). On CUDA (cuda.py) events in the stream tell how long it lasted.
 """
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import logging
 import os
@@ -25,6 +26,7 @@ import torch
 import torch.distributed as dist
 
 from takeup.training.engines.pytorch.watch.ring import UNSEEN, Ring, Word
+from takeup.training.engines.pytorch.watch.waits import PLAIN_WAIT, Waits
 
 __all__ = ["FOLDER", "Hook", "current", "install", "uninstall"]
 
@@ -33,12 +35,11 @@ LOG = logging.getLogger("takeup.training")
 ADAPTIVE = "takeup.training.engines.pytorch.adaptive"
 MOST_UNWAITED = 1_024
 SEND, RECEIVE = 10, 11
-PLAIN_WAIT = dist.Work.wait
 AFTER_AUTOGRAD = torch._C._after_autograd_keyset
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class _Watched:
     """An operator: which operation it is, and where among its arguments the data, the group and the peer stand."""
 
     operation: int
@@ -54,25 +55,25 @@ class Watched:
 
 
 WATCHED = {
-    "allreduce_": Watched(1),
-    "allreduce_coalesced_": Watched(1),
-    "broadcast_": Watched(2),
-    "allgather_": Watched(3, group=2),
-    "_allgather_base_": Watched(3, group=2),
-    "allgather_coalesced_": Watched(3, group=2),
-    "allgather_into_tensor_coalesced_": Watched(3, group=2),
-    "reduce_scatter_": Watched(4, group=2),
-    "_reduce_scatter_base_": Watched(4, data=1, group=2),
-    "reduce_scatter_tensor_coalesced_": Watched(4, data=1, group=2),
-    "alltoall_": Watched(5, data=1, group=2),
-    "alltoall_base_": Watched(5, data=1, group=2),
-    "reduce_": Watched(6),
-    "gather_": Watched(7, data=1, group=2),
-    "scatter_": Watched(8, group=2),
-    "barrier": Watched(9),
-    "send": Watched(SEND, peer=2),
-    "recv_": Watched(RECEIVE, peer=2),
-    "recv_any_source_": Watched(RECEIVE),
+    "allreduce_": _Watched(1),
+    "allreduce_coalesced_": _Watched(1),
+    "broadcast_": _Watched(2),
+    "allgather_": _Watched(3, group=2),
+    "_allgather_base_": _Watched(3, group=2),
+    "allgather_coalesced_": _Watched(3, group=2),
+    "allgather_into_tensor_coalesced_": _Watched(3, group=2),
+    "reduce_scatter_": _Watched(4, group=2),
+    "_reduce_scatter_base_": _Watched(4, data=1, group=2),
+    "reduce_scatter_tensor_coalesced_": _Watched(4, data=1, group=2),
+    "alltoall_": _Watched(5, data=1, group=2),
+    "alltoall_base_": _Watched(5, data=1, group=2),
+    "reduce_": _Watched(6),
+    "gather_": _Watched(7, data=1, group=2),
+    "scatter_": _Watched(8, group=2),
+    "barrier": _Watched(9),
+    "send": _Watched(SEND, peer=2),
+    "recv_": _Watched(RECEIVE, peer=2),
+    "recv_any_source_": _Watched(RECEIVE),
 }
 
 
@@ -83,6 +84,7 @@ class Hook:
         self.ring: Ring | None = None
         self.is_off = False
         self.last_began_ns = 0
+        self.waits = Waits(self.end)
         self._folder = folder
         self._lock = threading.Lock()
         self._groups: dict[str, int] = {}
@@ -93,7 +95,7 @@ class Hook:
 
     # A call begins ----------------------------------------------------------------------------------------------------
 
-    def begin(self, watched: Watched, arguments: Any) -> int:
+    def begin(self, watched: _Watched, arguments: Any) -> int:
         """Note that a call begins; the number of its row, -1 if nothing is noted."""
         if self.is_off:
             return -1
@@ -103,7 +105,7 @@ class Hook:
             self.give_up(error)
             return -1
 
-    def _begin(self, watched: Watched, arguments: Any) -> int:
+    def _begin(self, watched: _Watched, arguments: Any) -> int:
         group = dist.ProcessGroup.unbox(arguments[watched.group])
         peer = -1 if watched.peer is None else arguments[watched.peer]
         operation = watched.operation
@@ -142,14 +144,14 @@ class Hook:
 
     # A call ends ------------------------------------------------------------------------------------------------------
 
-    def under_way(self, row: int, watched: Watched, arguments: Any, result: Any) -> None:
+    def under_way(self, row: int, watched: _Watched, arguments: Any, result: Any) -> None:
         """Note its end when it comes."""
         try:
             work = dist.Work.unbox(result[-1] if type(result) is tuple else result)
             if watched.is_waited_for(arguments):
                 self._expect_wait(work, row, watched.operation == RECEIVE)
             else:
-                work.get_future().add_done_callback(lambda _: self.end(row))
+                self.waits.add(dist.ProcessGroup.unbox(arguments[watched.group]).group_name, row, work)
         except Exception as error:
             self.give_up(error)
 
@@ -202,6 +204,7 @@ class Hook:
 
     def new_epoch(self) -> None:
         """Ranks begin anew: groups may have the names of groups before, and are others."""
+        self.waits.close()
         with self._lock:
             self._epoch += 1
             self._groups.clear()
@@ -233,11 +236,14 @@ def install(folder: Path) -> Hook:
         _put_before("AutogradCUDA", lambda name, watched: _cuda_kernel(hook, ends, name, watched))
     dist.Work.wait = _waiting(hook, PLAIN_WAIT)  # type: ignore[method-assign]
     os.register_at_fork(after_in_child=hook.forget)
+    atexit.register(hook.waits.close)
     return hook
 
 
 def uninstall() -> None:
     """Watch no longer."""
+    for hook in _HOOKS:
+        hook.waits.close()
     _LIBRARIES.clear()
     _HOOKS.clear()
     dist.Work.wait = PLAIN_WAIT  # type: ignore[method-assign]
@@ -252,7 +258,7 @@ _HOOKS: list[Hook] = []
 _LIBRARIES: list[torch.library.Library] = []
 
 
-def _put_before(key: str, kernel_of: Callable[[str, Watched], Callable[..., Any]]) -> None:
+def _put_before(key: str, kernel_of: Callable[[str, _Watched], Callable[..., Any]]) -> None:
     library: Any = torch.library.Library("c10d", "IMPL", key)  # type: ignore[no-untyped-call]
     _LIBRARIES.append(library)  # what it registers ends with it
     for name, watched in WATCHED.items():
@@ -269,7 +275,7 @@ def _place(name: str, argument: str) -> int | None:
     return names.index(argument) if argument in names else None
 
 
-def _kernel(hook: Hook, name: str, watched: Watched) -> Callable[..., Any]:
+def _kernel(hook: Hook, name: str, watched: _Watched) -> Callable[..., Any]:
     onward = _operator(name)._handle.redispatch_boxed
 
     def call(keys: Any, *arguments: Any) -> Any:
@@ -282,7 +288,7 @@ def _kernel(hook: Hook, name: str, watched: Watched) -> Callable[..., Any]:
     return call
 
 
-def _cuda_kernel(hook: Hook, ends: Any, name: str, watched: Watched) -> Callable[..., Any]:
+def _cuda_kernel(hook: Hook, ends: Any, name: str, watched: _Watched) -> Callable[..., Any]:
     onward = _operator(name)._handle.redispatch_boxed
 
     def call(keys: Any, *arguments: Any) -> Any:

@@ -17,7 +17,7 @@ from takeup.training.engines.pytorch.watch.batches import Batches
 from takeup.training.engines.pytorch.watch.lab.jobs import Job
 from takeup.training.engines.pytorch.watch.lab.slowness import SlowLinks
 
-__all__ = ["run_rank"]
+__all__ = ["Pause", "run_rank"]
 
 WIDTH, ROWS, NUM_MICROBATCHES, MICROBATCHES_OF_RANK = 64, 8, 4, 10
 MOST_WEIGHTS = 200

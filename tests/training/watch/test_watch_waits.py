@@ -1,0 +1,98 @@
+"""Calls that nobody waits for: their ends are noted in order, and destroying their group never hangs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
+
+import pytest
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install 'takeup[torch]'"),
+    pytest.mark.xdist_group("pytorch"),
+]
+BUSY_AT_THE_END = """
+import tempfile
+from pathlib import Path
+import torch, torch.distributed as dist
+from takeup.training.engines.pytorch.watch.hook import install
+from takeup.training.engines.pytorch.watch.waits import Waits
+
+torch.set_num_threads(1)
+folder = Path(tempfile.mkdtemp())
+store = dist.FileStore(str(folder / "store"), 1)
+for attempt in range(30):
+    if attempt == 0:
+        hook, ended = install(folder), []
+        hook.waits = Waits(ended.append)
+    dist.init_process_group("gloo", store=dist.PrefixStore(str(attempt), store), rank=0, world_size=1)
+    works = [dist.all_reduce(torch.ones(10), async_op=True) for _ in range(20)]
+    sum(range(20_000))  # holds the interpreter while Gloo's threads finish
+    dist.destroy_process_group()
+    hook.new_epoch()
+print(len(ended))
+"""
+
+
+class FakeWork:
+    """A call that ends when told, or fails."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+        self.fails = False
+
+    def wait(self) -> None:
+        self.may_end.wait(10)
+        if self.fails:
+            raise RuntimeError("the other rank is gone")
+
+
+def test_ends_of_a_group_are_told_in_order_also_of_calls_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    from takeup.training.engines.pytorch.watch import waits
+
+    monkeypatch.setattr(waits, "PLAIN_WAIT", FakeWork.wait)
+    ended: list[int] = []
+    waiting = waits.Waits(ended.append)
+    works = [FakeWork() for _ in range(3)]
+    works[1].fails = True
+
+    for row, work in enumerate(works):
+        waiting.add("a", row, work)
+    for work in reversed(works):
+        work.may_end.set()
+    waiting.close()
+
+    assert ended == [0, 1, 2]
+
+
+def test_a_slow_group_does_not_hold_up_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    from takeup.training.engines.pytorch.watch import waits
+
+    monkeypatch.setattr(waits, "PLAIN_WAIT", FakeWork.wait)
+    told = threading.Event()
+    waiting = waits.Waits(lambda row: told.set() if row == 1 else None)
+    slow, fast = FakeWork(), FakeWork()
+
+    waiting.add("slow", 0, slow)
+    waiting.add("fast", 1, fast)
+    fast.may_end.set()
+
+    assert told.wait(10)
+    slow.may_end.set()
+    waiting.close()
+
+
+def test_groups_can_be_destroyed_while_their_calls_end() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", BUSY_AT_THE_END],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == 30 * 20
