@@ -11,6 +11,7 @@ thread that waits as well (waits.py). On CUDA (cuda.py) events in the stream tel
 from __future__ import annotations
 
 import atexit
+import ctypes
 import hashlib
 import logging
 import os
@@ -133,6 +134,7 @@ class Hook:
         name = f"{self._epoch} {group.group_name} {dist.get_process_group_ranks(group)}"
         number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "little") + 1
         self._groups[group.group_name] = number
+        _keep_for_ever(group)
         ring.add_group(number, group.rank(), group.size())
         ring.words[Word.IS_ADAPTIVE] = ADAPTIVE in sys.modules
         return number
@@ -212,6 +214,15 @@ class Hook:
     def forget(self) -> None:
         """In a fork of the rank: it has calls of its own, if any."""
         self.is_off = True
+
+
+def _keep_for_ever(group: dist.ProcessGroup) -> None:
+    """Whoever destroys a group holds the interpreter until the group's threads have ended.
+
+    Tensors that have passed through Python need the interpreter when they are freed, and the last ones are freed by
+    these threads: both would wait for ever. A group that is kept closes with the process.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def _size_bytes(data: Any) -> int:
