@@ -29,7 +29,7 @@ import torch.distributed as dist
 from takeup.training.engines.pytorch.watch.ring import UNSEEN, Ring, Word
 from takeup.training.engines.pytorch.watch.waits import PLAIN_WAIT, Waits
 
-__all__ = ["FOLDER", "Hook", "current", "install", "uninstall"]
+__all__ = ["FOLDER", "Hook", "current", "install", "keep_for_ever", "uninstall"]
 
 FOLDER = "TAKEUP_WATCH_FOLDER"
 LOG = logging.getLogger("takeup.training")
@@ -134,7 +134,7 @@ class Hook:
         name = f"{self._epoch} {group.group_name} {dist.get_process_group_ranks(group)}"
         number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "little") + 1
         self._groups[group.group_name] = number
-        _keep_for_ever(group)
+        keep_for_ever(group)
         ring.add_group(number, group.rank(), group.size())
         ring.words[Word.IS_ADAPTIVE] = ADAPTIVE in sys.modules
         return number
@@ -216,7 +216,7 @@ class Hook:
         self.is_off = True
 
 
-def _keep_for_ever(group: dist.ProcessGroup) -> None:
+def keep_for_ever(group: dist.ProcessGroup) -> None:
     """Whoever destroys a group holds the interpreter until the group's threads have ended.
 
     Tensors that have passed through Python need the interpreter when they are freed, and the last ones are freed by

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from takeup.training.engines.pytorch.watch.batches import Batches
+from takeup.training.engines.pytorch.watch.hook import keep_for_ever
 from takeup.training.engines.pytorch.watch.lab.jobs import Job
 from takeup.training.engines.pytorch.watch.lab.slowness import SlowLinks
 
@@ -47,6 +48,8 @@ def run_rank(job: Job, rank: int, store: Path) -> dict[str, Any]:
     dist.barrier()
     weights = torch.cat([parameter.detach().flatten() for parameter in parameters()])
     digest = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
+    for group in dist.distributed_c10d._world.pg_map:
+        keep_for_ever(group)  # also where nobody watches
     dist.destroy_process_group()
     return {"starts_s": starts_s, "result": digest, "weights": weights[:MOST_WEIGHTS].tolist(), "cpu_s": cpu_s}
 
