@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from takeup.core.report import Check, Report, Source, Table
-from takeup.papers import PAPERS, numbers
-from takeup.papers.gfs import TITLE, reproduce
+from takeup.papers import numbers
+from takeup.papers.gfs import reproduce
 
 EXPECTED = numbers("gfs")
 BASELINES = EXPECTED["setting"]["baselines"]
@@ -49,10 +49,6 @@ def test_every_group_of_numbers_names_a_source_we_know() -> None:
     assert all(group["source"] in get_args(Source) for group in groups)
 
 
-def test_the_title_is_that_of_the_list_of_papers() -> None:
-    assert PAPERS["gfs"] == TITLE
-
-
 def test_every_recovered_number_stands_beside_one_of_ours(report: Report) -> None:
     expected = {check.expected for check in report.checks}
     quoted = EXPECTED["quoted"] | EXPECTED["ablations"]
@@ -70,7 +66,7 @@ def test_every_recovered_number_stands_beside_one_of_ours(report: Report) -> Non
 def test_what_is_only_quoted_decides_nothing_and_says_why(report: Report) -> None:
     quoted = [each for each in report.checks if each.source == "unverified"]
 
-    assert len(quoted) == 17 + 3
+    assert len(quoted) == 17 + 6
     assert all(not each.counts and each.why for each in quoted)
     assert {group for group, values in EXPECTED.items() if values.get("source") == "unverified"} == QUOTED
 
@@ -78,7 +74,7 @@ def test_what_is_only_quoted_decides_nothing_and_says_why(report: Report) -> Non
 def test_every_bar_counts(report: Report) -> None:
     bars = [each for each in report.checks if each.counts]
 
-    assert len(bars) == 2 + 1 + 3 + 3 * 3 + 4 + 1 + 4 + 3 + 1
+    assert len(bars) == 2 + 1 + 3 + 3 * 2 + 4 + 1 + 4 + 3 + 1
     assert report.holds == all(each.holds for each in bars)
 
 
@@ -128,13 +124,13 @@ def test_beside_fifo_every_load_and_seed_has_a_row_with_all_and_with_narrow_gang
     assert set(by_place(found, "of")) == {3.0}
 
 
-def test_lower_days_of_all_seeds_are_counted_and_decide_nothing(report: Report) -> None:
+def test_lower_days_of_all_seeds_are_counted_and_judged(report: Report) -> None:
     found = table(report, "Against FIFO")
     for load in ("low", "medium", "high"):
         days = check(report, f"{load} load, days with less allocation than FIFO, all seeds")
 
         assert days.ours == sum(float(str(row[7])) for row in found.rows if row[0] == load and row[2] == "all")
-        assert not days.counts
+        assert days.counts
 
 
 def test_a_delivered_share_below_one_is_a_lead_below_nothing(report: Report) -> None:

@@ -1,12 +1,14 @@
-"""What one part of a reproduction hands back."""
+"""What one part of a reproduction hands back, and the report of all parts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from takeup.core.report import Check, Series, Table
+from takeup.core.report import Check, Report, Series, Table
+from takeup.papers import PAPERS
 
-__all__ = ["Findings"]
+__all__ = ["Findings", "report_of"]
 
 
 class Findings(NamedTuple):
@@ -15,3 +17,17 @@ class Findings(NamedTuple):
     checks: tuple[Check, ...]
     tables: tuple[Table, ...] = ()
     series: tuple[Series, ...] = ()
+
+
+def report_of(paper: str, seed: int, parts: Sequence[Findings], notes: tuple[str, ...]) -> Report:
+    """All parts of a paper, one after the other."""
+    return Report(
+        PAPERS[paper],
+        "papers",
+        {"domain": "papers", "verb": "reproduce", "paper": paper},
+        seed,
+        tuple(table for part in parts for table in part.tables),
+        tuple(series for part in parts for series in part.series),
+        tuple(check for part in parts for check in part.checks),
+        notes,
+    )

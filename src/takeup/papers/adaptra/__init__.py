@@ -12,10 +12,10 @@ from takeup.papers import numbers
 from takeup.papers.adaptra.experiments import model_14b
 from takeup.papers.adaptra.plans import first_plans, memory, queues, random_pipelines
 from takeup.papers.adaptra.simulations import figures, theorem
+from takeup.papers.findings import report_of
 
-__all__ = ["TITLE", "reproduce"]
+__all__ = ["reproduce"]
 
-TITLE = "Attack of the Bubbles: Straggler-Resilient Pipeline Parallelism (ADAPTRA, NSDI 2026)"
 NOTES = (
     "the paper's Algorithm 4 makes successors ready at the start of an operation, and weight gradients together with "
     "gradients of another stage; both are read as what the dependencies of its model demand",
@@ -35,13 +35,4 @@ def reproduce(*, quiet: bool = False) -> Report:
         for part in parts_of:
             parts.append(part(expected))
             tick()
-    return Report(
-        TITLE,
-        "papers",
-        {"domain": "papers", "verb": "reproduce", "paper": "adaptra"},
-        expected["setting"]["seed"],
-        tuple(table for part in parts for table in part.tables),
-        tuple(series for part in parts for series in part.series),
-        tuple(check for part in parts for check in part.checks),
-        NOTES,
-    )
+    return report_of("adaptra", expected["setting"]["seed"], parts, NOTES)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from takeup.core.progress import progress
 from takeup.core.report import Report
-from takeup.papers import PAPERS, numbers
+from takeup.papers import numbers
 from takeup.papers.edge.curves import cpu_sweep, figure_2, radio_sweep
 from takeup.papers.edge.radio_tight import radio_tight
+from takeup.papers.findings import report_of
 
 __all__ = ["reproduce"]
 
@@ -39,13 +40,4 @@ def reproduce(*, quiet: bool = False) -> Report:
             radio_sweep(expected, tick),
             radio_tight(expected, tick),
         )
-    return Report(
-        PAPERS["edge"],
-        "papers",
-        {"domain": "papers", "verb": "reproduce", "paper": "edge"},
-        expected["setting"]["seed"],
-        tuple(table for part in parts for table in part.tables),
-        tuple(series for part in parts for series in part.series),
-        tuple(check for part in parts for check in part.checks),
-        NOTES,
-    )
+    return report_of("edge", expected["setting"]["seed"], parts, NOTES)

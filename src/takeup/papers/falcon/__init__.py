@@ -11,10 +11,10 @@ from takeup.core.report import Report
 from takeup.papers import numbers
 from takeup.papers.falcon.detection import causes, drawn_jobs, iterations, printed_tables
 from takeup.papers.falcon.mitigation import at_scale, consolidation, planner, rebalancing
+from takeup.papers.findings import report_of
 
-__all__ = ["TITLE", "reproduce"]
+__all__ = ["reproduce"]
 
-TITLE = "GREYHOUND: Hunting Fail-Slows in Hybrid-Parallel Training at Scale (FALCON, USENIX ATC 2025)"
 NOTES = (
     "the paper's rule for a change, that the probability of run length zero exceeds 0.9, can never fire with a "
     "constant hazard; it is also read in hindsight here",
@@ -37,13 +37,4 @@ def reproduce(*, quiet: bool = False) -> Report:
         for part in parts_of:
             parts.append(part(expected))
             tick()
-    return Report(
-        TITLE,
-        "papers",
-        {"domain": "papers", "verb": "reproduce", "paper": "falcon"},
-        expected["setting"]["seed"],
-        tuple(table for part in parts for table in part.tables),
-        tuple(series for part in parts for series in part.series),
-        tuple(check for part in parts for check in part.checks),
-        NOTES,
-    )
+    return report_of("falcon", expected["setting"]["seed"], parts, NOTES)

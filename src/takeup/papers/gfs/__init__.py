@@ -11,7 +11,7 @@ from collections.abc import Callable
 from takeup.core.progress import progress
 from takeup.core.report import Report
 from takeup.papers import numbers
-from takeup.papers.findings import Findings
+from takeup.papers.findings import Findings, report_of
 from takeup.papers.gfs.fifo import against_fifo, without_wide_gangs
 from takeup.papers.gfs.forecasts import demand
 from takeup.papers.gfs.forms import both_forms, published
@@ -19,9 +19,8 @@ from takeup.papers.gfs.loads import Load, Numbers, against_baselines, replayed
 from takeup.papers.gfs.money import benefit
 from takeup.papers.gfs.variants import JUDGED, ablations
 
-__all__ = ["TITLE", "reproduce"]
+__all__ = ["reproduce"]
 
-TITLE = "GFS: A Preemption-aware Scheduling Framework for GPU Clusters (ASPLOS 2026)"
 NOTES = (
     "the last 24 days of the drawn trace, of which 14 are the window; the paper has five months before a month, and "
     "the full length is in benchmarks/cluster.py",
@@ -51,16 +50,7 @@ def reproduce(*, quiet: bool = False) -> Report:
         parts.append(against_fifo(expected, draws, [without_wide_gangs(expected, load, tick) for load in draws]))
         parts.append(ablations(expected, [load for load in draws if load.name == "medium"], tick))
         parts += [demand(expected), benefit(expected, loads[1])]
-    return Report(
-        TITLE,
-        "papers",
-        {"domain": "papers", "verb": "reproduce", "paper": "gfs"},
-        expected["setting"]["seed"],
-        tuple(table for part in parts for table in part.tables),
-        tuple(series for part in parts for series in part.series),
-        tuple(check for part in parts for check in part.checks),
-        NOTES,
-    )
+    return report_of("gfs", expected["setting"]["seed"], parts, NOTES)
 
 
 def _policies(expected: Numbers, seed: int) -> tuple[str, ...]:

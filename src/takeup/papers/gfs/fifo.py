@@ -1,8 +1,8 @@
 """Against plain FIFO: who has delivered more GPU time by every hour, and how often promises were broken.
 
-Days are no measure of that. Who works ahead has less left for a later day; where nobody is evicted, both do the same
-work in the end, so that more on one day *must* be less on another. What counts is how much was delivered up to each
-hour. Days are shown all the same, with the lead that GFS had when a lower one began.
+No day should be below FIFO, and some are. Who works ahead has less left for a later day; where nobody is evicted, both
+do the same work in the end, so that more on one day *must* be less on another. So it is also shown how much was
+delivered up to each hour, and the lead that GFS had when a lower day began.
 
 GFS can fall behind in one way: a spot gang as wide as a part of the pool, and days long. FIFO lets it run to its end
 and lets high-priority jobs wait for that. Under any scheduler that evicts for them at once such a gang is stopped again
@@ -64,22 +64,30 @@ def _checks(expected: Numbers, name: str, draws: Sequence[Load], narrow: Sequenc
     whole, narrowed = (100 * min(_least_share(load) for load in some) for some in (draws, narrow))
     broken = max(100 * load.outcomes["gfs"].broken(Grade.GUARANTEED).high for load in draws)
     what = "delivered GPU time over FIFO's, worst hour of any seed"
-    why = "behind where spot gangs of a tenth of the pool and more last for days: FIFO lets them run to their end"
+    late = "the bar was chosen with our numbers in view: shown, not judged"
+    why = f"behind where spot gangs of a tenth of the pool and more last for days; {late}"
     return [
-        Check.at_least(f"{name} load, {what}", whole, bar["least_percent"], unit="%", why=why),
-        Check.at_least(f"{name} load without wide spot gangs, {what}", narrowed, bar["least_narrow_percent"], unit="%"),
+        Check.at_least(f"{name} load, {what}", whole, bar["least_percent"], unit="%", source="unverified", why=why),
+        Check.at_least(
+            f"{name} load without wide spot gangs, {what}",
+            narrowed,
+            bar["least_narrow_percent"],
+            unit="%",
+            source="unverified",
+            why=late,
+        ),
         Check.at_most(f"{name} load, eviction of guaranteed spot jobs, 95 % bound, worst seed", broken, most, unit="%"),
-        _days_check(name, draws),
+        _days_check(name, draws, bar["days_below"]),
     ]
 
 
-def _days_check(name: str, draws: Sequence[Load]) -> Check:
-    """The raw count of lower days, which nobody can keep at 0 who is ahead before; it decides nothing."""
+def _days_check(name: str, draws: Sequence[Load], most: float) -> Check:
+    """The count of lower days, which nobody can keep at 0 who is ahead before."""
     num_below = sum(int((_daily_pp(load) < -TINY).sum()) for load in draws)
     num_days = sum(len(_daily_pp(load)) for load in draws)
-    why = f"of {num_days} days; who works ahead has less left for a later day, so this is shown and not judged"
+    why = f"of {num_days} days; who works ahead has less left for a later day"
     name = f"{name} load, days with less allocation than FIFO, all seeds"
-    return Check.at_most(name, float(num_below), 0.0, source="unverified", why=why)
+    return Check.at_most(name, float(num_below), most, why=why)
 
 
 def _least_share(load: Load) -> float:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from takeup.core.progress import progress
 from takeup.core.report import Report
-from takeup.papers import PAPERS, numbers
+from takeup.papers import numbers
+from takeup.papers.findings import report_of
 from takeup.papers.qoe.dynamics import best_thresholds, flow_dynamics
 from takeup.papers.qoe.lengths import fixed_lengths, startup_law
 from takeup.papers.qoe.reference import reference_cells, simulated_cells, solvers_agree
@@ -45,13 +46,4 @@ def reproduce(*, quiet: bool = False) -> Report:
             critical_rate(expected, tick),
             best_thresholds(expected),
         )
-    return Report(
-        PAPERS["qoe"],
-        "papers",
-        {"domain": "papers", "verb": "reproduce", "paper": "qoe"},
-        setting["seed"],
-        tuple(table for part in parts for table in part.tables),
-        tuple(series for part in parts for series in part.series),
-        tuple(check for part in parts for check in part.checks),
-        NOTES,
-    )
+    return report_of("qoe", setting["seed"], parts, NOTES)
