@@ -3,8 +3,8 @@
 `detectors` compares ours with the published rules and with ADWIN, Page-Hinkley, PELT and BEAST on the same drawn jobs,
 each with its defaults and with what suits the development set best (see peers/change_points.py for what to install).
 `escalation` compares plans for remedies, `solver` times the sharing of micro-batches, `topology` moves reductions off
-slow links. Parts on real processes (iterations, locate, recovery, overhead) are in stragglers_real.py. `--recorded
-FOLDER` adds recorded jobs (stragglers_record.py). Exit code 1 if a bar is missed.
+slow links. Parts on real processes are in stragglers_real.py (iterations, overhead), stragglers_named.py (locate) and
+stragglers_helped.py (recovery, schedule). `--recorded FOLDER` adds recorded jobs (stragglers_record.py). Exit code 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import one_thread  # noqa: F401  before numpy
 # isort: split
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -300,29 +302,34 @@ PARTS: dict[str, Callable[[Callable[[], object], Sequence[Stream]], Part]] = {
     "solver": solver,
     "topology": topology,
 }
-REAL = ("iterations", "locate", "recovery", "overhead")  # in stragglers_real
+REAL = {  # where the parts on real processes are
+    "iterations": "stragglers_real",
+    "overhead": "stragglers_real",
+    "locate": "stragglers_named",
+    "recovery": "stragglers_helped",
+    "schedule": "stragglers_helped",
+}
 
 
-def part_of(name: str) -> Callable[[Callable[[], object], Sequence[Stream]], Part]:
-    """A part of ours, or of the module that runs real processes."""
+def part_of(name: str, options: Namespace) -> Callable[[Callable[[], object], Sequence[Stream]], Part]:
+    """A part of ours, or of a module that runs real processes."""
     if name in PARTS:
         return PARTS[name]
-    import stragglers_real
+    real = getattr(import_module(REAL[name]), name)
+    return lambda tick, _: real(tick, options)
 
-    return lambda tick, _: stragglers_real.PARTS[name](tick)
 
-
-def benchmark(names: Sequence[str], recorded: Sequence[Stream]) -> Report:
+def benchmark(names: Sequence[str], recorded: Sequence[Stream], options: Namespace) -> Report:
     """The parts as one report."""
     total = sum(len(CONTENDERS) if name == "detectors" else 1 for name in names)
     with progress("benchmark stragglers", total) as tick:
-        parts = [part_of(name)(tick, recorded) for name in names]
+        parts = [part_of(name, options)(tick, recorded) for name in names]
     installed = [each for each in ("river", "ruptures", "Rbeast") if find_spec(each)]
     return Report(
         title=f"Training: slow jobs ({', '.join(names)})",
         domain="training",
         scenario={"command": f"python benchmarks/stragglers.py --part {','.join(names)}"},
-        seed=SEED,
+        seed=options.seed,
         tables=tuple(table for tables, _ in parts for table in tables),
         checks=tuple(check for _, checks in parts for check in checks),
         notes=(versions(("takeup", "numpy", "numba", *installed)),),
@@ -332,15 +339,17 @@ def benchmark(names: Sequence[str], recorded: Sequence[Stream]) -> Report:
 def main() -> int:
     """Run, print, and say whether all bars hold."""
     parser = options_of(__doc__)
-    known = (*PARTS, *(REAL if find_spec("stragglers_real") else ()))
+    known = (*PARTS, *REAL)
     parser.add_argument("--part", default=",".join(PARTS), help=f"of {', '.join(known)}, separated by commas")
+    parser.add_argument("--seed", type=int, default=SEED, help="of what locate draws")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="judge the cases of earlier runs of locate, too")
     parser.add_argument("--recorded", type=Path, metavar="FOLDER", help="recorded jobs, *.npz")
     options = parser.parse_args()
     names = options.part.split(",")
     if unknown := sorted(set(names) - set(known)):
         parser.error(f"there is no part {unknown[0]!r}; choose from {', '.join(known)}")
     recorded = load_streams(options.recorded) if options.recorded else []
-    return publish(benchmark(names, recorded), f"stragglers-{'-'.join(names)}", options)
+    return publish(benchmark(names, recorded, options), f"stragglers-{'-'.join(names)}", options)
 
 
 if __name__ == "__main__":

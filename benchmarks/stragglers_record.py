@@ -1,7 +1,8 @@
-"""Record real jobs for `stragglers.py --recorded`: `python benchmarks/stragglers_record.py FOLDER [--healthy 2000]`.
+"""Record real jobs for `stragglers.py --recorded`: `python benchmarks/stragglers_record.py FOLDER [--healthy 4000]`.
 
 Four Gloo ranks of PyTorch on this machine, with all its noise; some jobs become slow on purpose, some never. Writes one
-small file for each with the times of its iterations as the calls tell them, and which of them were made slow.
+small file for each with the times of its iterations as the calls tell them, which of them were made slow, and what was
+said of them live. `--only healthy-ddp,slow-grid` records only these.
 """
 
 from __future__ import annotations
@@ -12,54 +13,86 @@ from pathlib import Path
 
 import numpy as np
 
-from takeup.training.engines.pytorch.watch.lab import Job, Recorded, Slow, run_jobs
-from takeup.training.policies.stragglers.watcher import Watcher
+from takeup.training.engines.pytorch.watch.lab import Job, Slow, run_jobs
+from takeup.training.engines.pytorch.watch.session import Session, Settings
+from takeup.training.experiment.watch import new_session
 
 COMPUTE_S = 0.012
 NUM_SLOW_JOB, FIRST, END = 400, 150, 280
+TIMEOUT_S = 900.0
 
 
 def jobs_of(num_healthy: int) -> dict[str, Job]:
     """Healthy jobs and slow ones, of every kind that has a clock of its own."""
     slow = (Slow((2,), FIRST, END, factor=1.6),)
+    healthy = {
+        f"healthy-{kind}": Job(kind, 4, num_healthy, COMPUTE_S, is_sporadic=True, timeout_s=TIMEOUT_S)
+        for kind in ("ddp", "fsdp", "pipeline")
+    }
     return {
-        "healthy-ddp": Job("ddp", 4, num_healthy, COMPUTE_S, is_sporadic=True, timeout_s=500.0),
-        "healthy-pipeline": Job("pipeline", 4, num_healthy // 2, COMPUTE_S, is_sporadic=True, timeout_s=500.0),
+        **healthy,
         "slow-ddp": Job("ddp", 4, NUM_SLOW_JOB, COMPUTE_S, slow, is_sporadic=True),
         "slow-grid": Job("grid", 4, NUM_SLOW_JOB, COMPUTE_S, slow, is_sporadic=True),
     }
 
 
-def write(path: Path, job: Job, recorded: Recorded) -> int:
+class Live:
+    """Watches a job while it runs, and keeps the times of all its iterations."""
+
+    def __init__(self, place: Path) -> None:
+        self.session: Session = new_session(place, Settings(rebalance=False))
+        self.times_s: list[float] = []
+
+    def look(self) -> None:
+        """Take in what is new."""
+        self.session.look()
+        watcher = self.session.watcher
+        new = watcher.num_iterations - len(self.times_s)
+        self.times_s += list(watcher.iterations_s)[-new:] if new else []
+
+
+def write(path: Path, job: Job, live: Live) -> str:
     """Times from the calls of all ranks, in the numbering of the loop, which is ahead by what was heard too early."""
-    times_s = np.array(seen(recorded))
-    missing = job.num_iterations - 1 - len(times_s)
+    missing = job.num_iterations - 1 - len(live.times_s)
     truth = [(max(0, slow.first - missing), slow.last - missing) for slow in job.slow]
-    np.savez_compressed(path, iterations_s=times_s, truth=np.array(truth, np.int64).reshape(-1, 2))
-    return len(times_s)
+    slow = [finding.event for finding in live.session.findings if finding.event.is_slow]
+    np.savez_compressed(
+        path,
+        iterations_s=np.array(live.times_s),
+        truth=np.array(truth, np.int64).reshape(-1, 2),
+        declared=np.array([event.declared for event in slow], np.int64),
+        num_suspects=np.array([len(event.suspects) for event in slow], np.int64),
+    )
+    said = "; ".join(event.sentence() for event in slow) or "nothing"
+    return f"{len(live.times_s)} iterations; said live: {said}"
 
 
-def seen(recorded: Recorded) -> list[float]:
-    """Times of all iterations that a watcher sees, in portions as they would come."""
-    watcher, times_s, known = Watcher(), list[float](), 0
-    most = max(len(log.calls) for log in recorded.logs)
-    for start in range(0, most, 100):
-        watcher.see([type(log)(log.rank, log.calls[start : start + 100], log.groups) for log in recorded.logs])
-        times_s += list(watcher.iterations_s)[len(watcher.iterations_s) - (watcher.num_iterations - known) :]
-        known = watcher.num_iterations
-    return times_s
+def record(jobs: dict[str, Job], folder: Path) -> None:
+    """Run the jobs and write what came of each."""
+    lives: dict[str, Live] = {}
+
+    def beside(place: Path, _: bool) -> None:
+        if place.exists():
+            lives.setdefault(place.name, Live(place)).look()
+
+    run_jobs(list(jobs.values()), beside)
+    for number, (name, job) in enumerate(jobs.items()):
+        print(f"{name}: {write(folder / f'{name}.npz', job, lives[str(number)])}")
 
 
 def main() -> int:
     """Run the jobs and write what came of them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--healthy", type=int, default=2000, metavar="N", help="iterations of a healthy job")
+    parser.add_argument("--healthy", type=int, default=4000, metavar="N", help="iterations of a healthy job")
+    parser.add_argument("--only", default="", metavar="NAMES", help="of the jobs, separated by commas")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     jobs = jobs_of(options.healthy)
-    for (name, job), recorded in zip(jobs.items(), run_jobs(list(jobs.values())), strict=True):
-        print(f"{name}: {write(options.folder / f'{name}.npz', job, recorded)} iterations")
+    names = options.only.split(",") if options.only else list(jobs)
+    if unknown := sorted(set(names) - set(jobs)):
+        parser.error(f"there is no job {unknown[0]!r}; choose from {', '.join(jobs)}")
+    record({name: jobs[name] for name in names}, options.folder)
     return 0
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from spark_workloads.suite import STOCK, Workload
+from spark_workloads.suite import Workload, is_stock
 from takeup.caching.engines.spark import SparkCounts
 from takeup.caching.engines.spark.cluster import LocalCluster
 
@@ -96,7 +96,7 @@ class Application:
 
     def counts(self) -> SparkCounts | None:
         """What the plug-in has counted so far; None for stock Spark, which runs without it."""
-        return None if self._policy == STOCK else SparkCounts(**self._order({"do": "count"})["counts"])
+        return None if is_stock(self._policy) else SparkCounts(**self._order({"do": "count"})["counts"])
 
     def cpu_s(self) -> float:
         """CPU seconds of the executors, from their start."""
@@ -118,7 +118,7 @@ class Application:
             "master": self._cluster.address,
             "name": f"{self._workload.name} {self._policy}",
             "settings": settings,
-            "policy": None if policy == STOCK else policy,
+            "policy": None if is_stock(policy) else policy,
             "prefetch": option == "prefetch",
             "profile": None if self._profile is None else str(self._profile),
         }

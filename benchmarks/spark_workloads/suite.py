@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["STOCK", "WORKLOADS", "Workload"]
+__all__ = ["AGAIN", "STOCK", "WORKLOADS", "Workload", "is_stock"]
 
 STOCK = "stock"
+AGAIN = "stock@again"  # a second application of stock Spark: how much two that are the same differ
 PLAIN = (STOCK, "lru", "dag")
 
 
@@ -24,6 +25,11 @@ class Workload:
     memory_fraction: float
     policies: tuple[str, ...] = PLAIN
     task_cpu_bars: dict[str, float] = field(default_factory=dict)
+
+
+def is_stock(policy: str) -> bool:
+    """Whether Spark runs without the plug-in."""
+    return policy.partition("@")[0] == STOCK
 
 
 WORKLOADS = (

@@ -19,6 +19,7 @@ RUNNERS = {
     "caching": "takeup.caching.experiment:run_again",
     "cluster": "takeup.cluster.experiment:run_again",
     "edge": "takeup.edge.experiment:run_again",
+    "serving": "takeup.serving.experiment:run_again",
     "streaming": "takeup.streaming.experiment:run_again",
     "training": "takeup.training.experiment:run_again",
     "papers": "takeup.papers:run_again",

@@ -17,6 +17,11 @@ COMMANDS = {
     "caching": ("takeup.caching.commands:caching", "DAG-aware cache eviction for data-parallel jobs (LRC, LERC)."),
     "cluster": ("takeup.cluster.commands:cluster", "Idle GPUs sold with a promise: replays, Slurm, Kubernetes (GFS)."),
     "edge": ("takeup.edge.commands:edge", "Subcarriers and CPU time for offloading, decided together, with a gap."),
+    "serving": (
+        "takeup.serving.commands:serving",
+        "Diffusion models with add-ons of every request's own: queues, designs.",
+    ),
+    "serve": ("takeup.serving.commands.serve:serve", "A diffusion model over HTTP, for OpenAI's clients."),
     "streaming": ("takeup.streaming.commands:streaming", "Start-up delay and stalls of video in a shared cell (QoE)."),
     "training": ("takeup.training.commands:training", "Pipeline schedules that absorb slow links (ADAPTRA)."),
     "tour": ("takeup.tour:tour", "Every system on its default workload against its baselines."),

@@ -57,6 +57,12 @@ NEEDS = (
     Need("edge link namespaces", (), "install iproute2 and be root, or use the user-space link", ("ip", "tc"), True),
     Need("edge environment for learners", ("gymnasium",), "pip install 'takeup[gym]'"),
     Need("serving engine diffusers", ("torch", "diffusers", "transformers", "peft"), "pip install 'takeup[diffusion]'"),
+    Need(
+        "serving over HTTP (takeup serve)",
+        ("fastapi", "uvicorn", "python-multipart", "prometheus-client", "pillow", "torch", "diffusers"),
+        "pip install 'takeup[web,diffusion]'",
+    ),
+    Need("serving workers on Ray", ("ray",), "pip install 'takeup[ray]'"),
     Need("streaming engine dash", ("numpy",), "pip install takeup"),  # its link is paced in this process
     Need(
         "streaming link namespaces", (), "install iproute2 and be root, or use the user-space link", ("ip", "tc"), True

@@ -1,11 +1,26 @@
-"""The seam of serving: who orders the adapters of a cache. Open this first."""
+"""The seams of serving: who orders the adapters of a cache, and the rules of a queue. Open this first.
+
+All of them are pure. A rule of a queue is a function: which requests share a call, where a request goes, whether it is
+let in, who is served next.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import Protocol, TypeAlias
 
-__all__ = ["CachePolicy"]
+from takeup.serving.traffic import Candidate
+
+__all__ = ["Admit", "CachePolicy", "Choose", "Group", "Route"]
+
+Group: TypeAlias = Callable[[Sequence[Candidate]], list[tuple[int, ...]]]
+"""The numbers of the requests of each call."""
+Route: TypeAlias = Callable[[Collection[Hashable], Sequence[Collection[Hashable]], Sequence[int]], int]
+"""The instance for these adapters, given what each has in its cache and how busy it is."""
+Admit: TypeAlias = Callable[[int, float, float], bool]
+"""Given how many wait, the seconds until it would end, and those until its deadline."""
+Choose: TypeAlias = Callable[[Sequence[tuple[Hashable, ...]], Collection[Hashable]], int]
+"""The place in the queue of the request to serve next, given what is in the cache."""
 
 
 class CachePolicy(Protocol):

@@ -5,8 +5,9 @@ the groups to come. A *reference* of an adapter is a waiting request that wants 
 adapters of that request are in the cache too (Yu et al., "LERC: Coordinated Cache Management for Data-Parallel
 Systems", GLOBECOM 2017). Among adapters that nobody waits for, the past decides.
 
-The queue can do more than be looked at: `fewest_loads` serves the request whose adapters are there already, and lets
-nobody be overtaken too often.
+The queue can do more than be looked at. An order of `ORDERS` says who is served next: `fewest_loads` takes the request
+whose adapters are there already; `shared_loads` takes, among those that must load as much, the one with which most
+others wait for the same. Whoever serves bounds how often somebody is overtaken.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from itertools import chain
 
 __all__ = [
     "ADAPTER_POLICIES",
+    "ORDERS",
     "AdapterPolicy",
     "GreedyDual",
     "LeastEffectiveReferenceCount",
@@ -27,6 +29,7 @@ __all__ = [
     "NextInQueue",
     "fewest_loads",
     "in_order",
+    "shared_loads",
 ]
 
 Rank = tuple[float, ...]
@@ -144,3 +147,21 @@ def in_order(waiting: Queue, cached: Collection[Hashable]) -> int:
 def fewest_loads(waiting: Queue, cached: Collection[Hashable]) -> int:
     """The one that has to load least, the first of these."""
     return min(range(len(waiting)), key=lambda place: (sum(one not in cached for one in waiting[place]), place))
+
+
+def shared_loads(waiting: Queue, cached: Collection[Hashable]) -> int:
+    """The one that has to load least; among these the one whose adapters most others wait for too, then the first."""
+    num_equal = Counter(frozenset(adapters) for adapters in waiting)
+
+    def rank(place: int) -> tuple[int, int, int]:
+        num_loads = sum(one not in cached for one in waiting[place])
+        return num_loads, -num_equal[frozenset(waiting[place])] if num_loads else 0, place
+
+    return min(range(len(waiting)), key=rank)
+
+
+ORDERS: dict[str, Callable[[Queue, Collection[Hashable]], int]] = {
+    "in_order": in_order,
+    "fewest_loads": fewest_loads,
+    "shared_loads": shared_loads,
+}

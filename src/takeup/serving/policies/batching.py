@@ -6,23 +6,13 @@ runs them says so by an equal `bucket`. How far each of them is plays no part: e
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from takeup.errors import BadInput
+from takeup.serving.traffic import Candidate
 
 __all__ = ["Candidate", "Grouping", "one_by_one"]
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A request that could make a step now. `num_rows`: one for every branch of its guidance."""
-
-    number: int
-    bucket: Hashable
-    num_rows: int
-    deadline_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

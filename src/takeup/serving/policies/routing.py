@@ -1,18 +1,19 @@
 """Which instance serves a request: one that has its adapters already, as long as it is not much busier than the others.
 
 Ten adapters fit on an instance, but a thousand on a hundred of them: where a request goes matters more for loads than
-what is evicted there. Load is bounded as in consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam,
-SODA 2018): an instance that has served more than `slack` times the mean gets nothing until the others have caught up.
+what is evicted there. `Affinity` bounds what an instance has served in all, as in consistent hashing with bounded loads
+(Mirrokni, Thorup, Zadimoghaddam, SODA 2018): above `slack` times the mean it gets nothing until the others have caught
+up. `NearbyAffinity` looks at who is there now, and bounds how many more a request may stand behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from takeup.errors import BadInput
 
-__all__ = ["Affinity", "least_busy"]
+__all__ = ["ROUTES", "Affinity", "NearbyAffinity", "least_busy"]
 
 Caches = Sequence[Collection[Hashable]]
 
@@ -31,9 +32,36 @@ class Affinity:
         """The number of the instance."""
         most = self.slack * (sum(num_served) + 1) / len(caches)
         free = [number for number, served in enumerate(num_served) if served < most]
-        return max(free, key=lambda one: (sum(adapter in caches[one] for adapter in adapters), -num_served[one]))
+        return _best(adapters, caches, num_served, free)
 
 
-def least_busy(adapters: Collection[Hashable], caches: Caches, num_served: Sequence[int]) -> int:
-    """The instance that has served least, whatever it has in its cache."""
-    return min(range(len(caches)), key=num_served.__getitem__)
+@dataclass(frozen=True, slots=True)
+class NearbyAffinity:
+    """The instance with most of the adapters, of those with at most `num_more` more requests than the least busy."""
+
+    num_more: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_more < 0:
+            raise BadInput(f"num_more is {self.num_more}; give how many more may be there, from 0 up")
+
+    def __call__(self, adapters: Collection[Hashable], caches: Caches, num_inside: Sequence[int]) -> int:
+        """The number of the instance."""
+        most = min(num_inside) + self.num_more
+        free = [number for number, inside in enumerate(num_inside) if inside <= most]
+        return _best(adapters, caches, num_inside, free)
+
+
+def least_busy(adapters: Collection[Hashable], caches: Caches, num_busy: Sequence[int]) -> int:
+    """The least busy instance, whatever it has in its cache."""
+    return min(range(len(caches)), key=num_busy.__getitem__)
+
+
+def _best(adapters: Collection[Hashable], caches: Caches, num_busy: Sequence[int], free: Sequence[int]) -> int:
+    return max(free, key=lambda one: (sum(adapter in caches[one] for adapter in adapters), -num_busy[one]))
+
+
+ROUTES: dict[str, Callable[[Collection[Hashable], Caches, Sequence[int]], int]] = {
+    "least_busy": least_busy,
+    "affinity": NearbyAffinity(),
+}

@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice
 
 from takeup.errors import BadInput
-from takeup.serving.contract import CachePolicy
+from takeup.serving.contract import CachePolicy, Choose, Route
 from takeup.serving.model import Access, Replay
+from takeup.serving.simulate.line import Line
 
-__all__ = ["Choose", "Route", "replay_adapters", "replay_routed"]
+__all__ = ["replay_adapters", "replay_routed"]
 
-Sets = Sequence[tuple[int, ...]]
-Route = Callable[[Collection[Hashable], Sequence[Collection[Hashable]], Sequence[int]], int]
-Choose = Callable[[Sets, Collection[Hashable]], int]
+Sets = Sequence[tuple[Hashable, ...]]
 
 
 def replay_adapters(
@@ -80,16 +79,16 @@ class _Instance:
     def serve_all(self, sets: Sets, look_ahead: int, choose: Choose | None, patience: int) -> Iterator[int]:
         """The loads of every request, in the order in which they are served."""
         coming = iter(sets)
-        waiting = list(islice(coming, look_ahead + 1))
-        overtaken = 0  # how often the first one was
-        while waiting:
-            place = choose(waiting, self.cached) if choose and overtaken < patience else 0
-            overtaken = overtaken + 1 if place else 0
-            adapters = waiting.pop(place)
-            waiting += islice(coming, 1)
-            yield self.serve(adapters, waiting[:look_ahead])
+        line = Line[tuple[Hashable, ...]](choose, patience)
+        for adapters in islice(coming, look_ahead + 1):
+            line.add(adapters, adapters)
+        while line:
+            adapters = line.pop(self.cached)
+            for newcomer in islice(coming, 1):
+                line.add(newcomer, newcomer)
+            yield self.serve(adapters, line.adapters[:look_ahead])
 
-    def serve(self, adapters: tuple[int, ...], queue: Sets) -> int:
+    def serve(self, adapters: tuple[Hashable, ...], queue: Sets) -> int:
         """How many adapters of one request had to be loaded. They are used one after the other."""
         num_loads = 0
         for place, adapter in enumerate(adapters):

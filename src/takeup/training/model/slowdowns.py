@@ -7,6 +7,8 @@ from typing import Literal
 
 __all__ = ["Event", "Suspect"]
 
+MOST_TOLD = 100  # a factor above this is one by what took next to no time
+
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
@@ -25,7 +27,8 @@ class Suspect:
     def __str__(self) -> str:
         what = "the link between ranks" if len(self.ranks) == 2 else "a link among ranks"
         where = f"rank {self.ranks[0]} computes" if self.kind == "compute" else f"{what} {_listed(self.ranks)} is"
-        return f"{where} {self.factor:.2f}x slower"
+        times = f"{self.factor:.2f}x" if self.factor < MOST_TOLD else f"more than {MOST_TOLD}x"
+        return f"{where} {times} slower"
 
 
 @dataclass(frozen=True, slots=True)

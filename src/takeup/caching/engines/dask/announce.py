@@ -1,8 +1,9 @@
 """The scheduler's half: tells each worker who will read the values it holds, in the order in which they will run.
 
 How it works. A task that is submitted and not computed is a *consumer* of its dependencies. A worker hears of a
-consumer when it holds one of these or is about to: on submission (values in memory already), when a task starts there
-(for its own result, and for the inputs it will fetch), and when it asks (values that came by other ways). It hears
+consumer when it holds one of these or is about to: on submission (values in memory or being made: a graph's first tasks
+start before its last are known), when a task starts there (for its own result, and for the inputs it will fetch), and
+when it asks (values that came by other ways). It hears
 again when the consumer is computed, fails or is no longer wanted. So messages grow with the edges of the graph, not
 with the number of workers. They leave every ten milliseconds, the first at once.
 
@@ -20,7 +21,7 @@ from typing import Any
 
 from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
-from distributed.scheduler import TaskState
+from distributed.scheduler import TaskState, WorkerState
 
 from takeup.caching.engines.dask.guide import News
 
@@ -106,7 +107,7 @@ class Announcer(SchedulerPlugin):
     def _follow(self, ts: TaskState, finish: str) -> None:
         if finish == "waiting":
             for dependency in ts.dependencies:
-                for holder in dependency.who_has or ():
+                for holder in _homes(dependency):
                     self._announce(holder.address, ts, dependency)
         elif finish == "processing" and ts.processing_on is not None:
             self._announce_start(ts.processing_on.address, ts)
@@ -215,3 +216,8 @@ class Announcer(SchedulerPlugin):
             and handlers.get(FROM_WORKER) == self.hear
         ):
             del handlers[FROM_WORKER]
+
+
+def _homes(ts: TaskState) -> list[WorkerState]:
+    """The workers that hold the value, and the one that makes it now."""
+    return [*(ts.who_has or ()), *([ts.processing_on] if ts.processing_on is not None else [])]

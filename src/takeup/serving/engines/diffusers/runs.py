@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from takeup.serving.model import Request
 
-__all__ = ["Rows", "Run", "gather"]
+__all__ = ["Aids", "Gatherer", "Residuals", "Rows", "Run", "gather"]
+
+MOST_KEPT = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +61,25 @@ class Run:
         return latents
 
 
+class Residuals(Protocol):
+    """What ControlNets add to a U-Net in one call, numbered in decoder order."""
+
+    def total(self, number: int, like: torch.Tensor) -> torch.Tensor:
+        """The residual of this number for all rows, in the shape of `like`; waits for it."""
+
+    def write(self, into: Sequence[torch.Tensor]) -> None:
+        """All residuals, each into the tensor of its number."""
+
+
+@dataclass(slots=True)
+class Aids:
+    """What add-ons say about one call. `weights` is equal for equal weights; hooks mean: call layer by layer."""
+
+    residuals: Residuals | None = None
+    weights: Hashable = ()
+    has_hooks: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """The inputs of one network call: the rows of its requests one below the other, each with its own timestep."""
@@ -67,19 +89,43 @@ class Rows:
     timestep: torch.Tensor
     inputs: dict[str, torch.Tensor]
     shared: dict[str, torch.Tensor]
+    aids: Aids = field(default_factory=Aids)
 
     @property
     def sizes(self) -> list[int]:
         return [run.num_rows for run in self.runs]
 
 
+class Gatherer:
+    """Gathers rows. As long as the same requests come with the same inputs, these are the same object every time."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[int, ...], tuple[list[torch.Tensor], dict[str, torch.Tensor]]] = OrderedDict()
+
+    def __call__(self, runs: tuple[Run, ...]) -> Rows:
+        """The rows of these requests. Timesteps become floats, as the networks make them before they use them."""
+        timesteps = [run.timestep.to(torch.float32).reshape(1).expand(run.num_rows) for run in runs]
+        return Rows(
+            runs=runs,
+            sample=torch.cat([run.scaled_latents() for run in runs]),
+            timestep=torch.cat(timesteps),
+            inputs=self._inputs(runs),
+            shared=runs[0].shared,
+        )
+
+    def _inputs(self, runs: tuple[Run, ...]) -> dict[str, torch.Tensor]:
+        key = tuple(id(run) for run in runs)
+        sources = [tensor for run in runs for _, tensor in sorted(run.inputs.items())]
+        old, inputs = self._kept.get(key, ([], {}))
+        if len(old) != len(sources) or any(one is not other for one, other in zip(old, sources, strict=True)):
+            inputs = {name: torch.cat([run.inputs[name] for run in runs]) for name in runs[0].inputs}
+        self._kept[key] = sources, inputs
+        self._kept.move_to_end(key)
+        while len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)
+        return inputs
+
+
 def gather(runs: tuple[Run, ...]) -> Rows:
-    """The rows of these requests. Timesteps become floats, as the networks make them before they use them."""
-    timesteps = [run.timestep.to(torch.float32).reshape(1).expand(run.num_rows) for run in runs]
-    return Rows(
-        runs=runs,
-        sample=torch.cat([run.scaled_latents() for run in runs]),
-        timestep=torch.cat(timesteps),
-        inputs={name: torch.cat([run.inputs[name] for run in runs]) for name in runs[0].inputs},
-        shared=runs[0].shared,
-    )
+    """The rows of these requests, gathered anew."""
+    return Gatherer()(runs)

@@ -26,11 +26,14 @@ from typing import Any
 import torch
 
 from takeup.core.lazy import load
+from takeup.serving.contract import Group
 from takeup.serving.engines.diffusers.addons import AddOn
+from takeup.serving.engines.diffusers.device.compute import Compute, Eager
 from takeup.serving.engines.diffusers.families import Family, family_of
-from takeup.serving.engines.diffusers.runs import Rows, Run, gather
+from takeup.serving.engines.diffusers.runs import Gatherer, Rows, Run
 from takeup.serving.engines.diffusers.tickets import OnStep, Ticket
 from takeup.serving.model import Request
+from takeup.serving.traffic import Candidate
 
 __all__ = ["StepEngine"]
 
@@ -42,7 +45,8 @@ class StepEngine:
     """Serves one pipeline. `submit` from any thread; `advance` or `run` from one.
 
     `deterministic` calls the network for one request at a time: then no image depends on who else was there, bit for
-    bit. Otherwise `max_rows` rows may share a call, and images differ by rounding.
+    bit. Otherwise `max_rows` rows may share a call, and images differ by rounding. `group` decides who shares a call
+    instead, if it is given; `compute` says how the network is called.
     """
 
     def __init__(
@@ -53,12 +57,16 @@ class StepEngine:
         deterministic: bool = False,
         add_ons: Sequence[AddOn] = (),
         clock: Callable[[], float] = time.monotonic,
+        group: Group | None = None,
+        compute: Compute | None = None,
     ) -> None:
         self.family: Family = family_of(pipeline)
         self.add_ons = tuple(add_ons)
+        self.compute: Compute = compute or Eager()
+        self.compute.prepare(self.family)
         self.num_calls = 0
-        self._candidate = load(f"{POLICY}:Candidate")
-        self._group = load(f"{POLICY}:one_by_one") if deterministic else load(f"{POLICY}:Grouping")(max_rows)
+        self._group = group or _usual_grouping(max_rows, deterministic)
+        self._gather = Gatherer()
         self._clock = clock
         self._numbers = itertools.count()
         self._inbox: deque[Ticket] = deque()
@@ -95,6 +103,8 @@ class StepEngine:
         calls = self._group([self._as_candidate(ticket) for ticket in ready])
         for call in calls:
             self._call(tuple(self._running[number] for number in call))
+        if calls:
+            self.compute.pace()
         return len(calls)
 
     def run(self, until: Callable[[], bool] | None = None) -> None:
@@ -124,17 +134,17 @@ class StepEngine:
         ready: bool | None = self._guarded(ticket, lambda: all(add_on.is_ready(ticket.run) for add_on in self.add_ons))
         return bool(ready)
 
-    def _as_candidate(self, ticket: Ticket) -> Any:
+    def _as_candidate(self, ticket: Ticket) -> Candidate:
         run = ticket.run
         deadline_s = math.inf if run.request.deadline_s is None else run.request.deadline_s
-        return self._candidate(ticket.number, self._bucket(run), run.num_rows, deadline_s)
+        return Candidate(ticket.number, self._bucket(run), run.num_rows, deadline_s)
 
     def _bucket(self, run: Run) -> Hashable:
         return (run.bucket(), *(add_on.bucket(run) for add_on in self.add_ons))
 
     def _call(self, tickets: tuple[Ticket, ...]) -> None:
         try:
-            rows = gather(tuple(ticket.run for ticket in tickets))
+            rows = self._gather(tuple(ticket.run for ticket in tickets))
             predictions = torch.split(self._predict(rows), rows.sizes)
         except Exception as problem:  # whatever it is, the loop serves others too
             self._sort_out(tickets, problem)
@@ -155,7 +165,7 @@ class StepEngine:
             for add_on in self.add_ons:
                 stack.enter_context(add_on.around(rows))
             self.num_calls += 1
-            return self.family.predict(rows)
+            return self.compute.predict(self.family, rows)
 
     @torch.no_grad()
     def _finish_step(self, ticket: Ticket, prediction: torch.Tensor) -> None:
@@ -186,3 +196,8 @@ class StepEngine:
         if self._running.pop(ticket.number, None) is not None:
             for add_on in self.add_ons:
                 add_on.left(ticket.run)
+
+
+def _usual_grouping(max_rows: int, deterministic: bool) -> Group:
+    group: Group = load(f"{POLICY}:one_by_one") if deterministic else load(f"{POLICY}:Grouping")(max_rows)
+    return group

@@ -3,6 +3,7 @@
 How it works. Every few iterations one is measured, the ranks agree on one profile, each plans for it, and if the plan
 promises enough, all switch before the next iteration. The gradients are the same under every schedule.
 Links that are slow get delegates. A rank that is silent for too long ends the job: nobody waits for ever.
+Whoever watches the job may ask for this at once; then the next few iterations are measured.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from takeup.training.engines.pytorch.delegate import private_group
 from takeup.training.engines.pytorch.device import DeviceStopwatch
 from takeup.training.engines.pytorch.exchange import Exchange, Links
 from takeup.training.engines.pytorch.stopwatch import Stopwatch, Watch
+from takeup.training.engines.pytorch.watch.requests import Requests
 from takeup.training.model import Plan, Profile, Schedule, Stage
 
 __all__ = ["AdaptiveSchedule"]
 
 TRIGGER = "takeup.training.policies.trigger"
 LONGEST_S = 1e6
+NUM_ASKED = 3  # iterations that are measured when somebody asks: a link is planned for by most of the latest
 
 
 class AdaptiveSchedule:
@@ -66,6 +69,8 @@ class AdaptiveSchedule:
         self._control = Control(start, chosen, blank, rule)
         links = Links(partial(load(f"{TRIGGER}:link_delay_s"), rule))
         self._exchange = Exchange(private_group(ranks_of(stage), timeout), links)
+        self._requests = Requests(self._exchange.least)
+        self._asked = range(0)  # iterations after which ranks agree because somebody asked
         self.num_steps = 0
         self.pauses_s: list[float] = []
         """How long this rank planned, compared and switched, each time that ranks agreed."""
@@ -104,11 +109,16 @@ class AdaptiveSchedule:
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """One iteration, as `step` of PyTorch's schedules; afterwards, if it is time, ranks agree on how to go on."""
+        if self._requests.is_new():
+            first = self.num_steps + 1 + self._watch.lag
+            self._asked = range(first, first + NUM_ASKED)
         self._watch.begin(measure=self._is_due(self.num_steps + 1 + self._watch.lag))
         output = self._runtime.step(*args, **kwargs)
         self.num_steps += 1
         if self._is_due(self.num_steps):
             self._adapt()
+        if self.num_steps == self._asked.stop - 1:
+            self._requests.tell(self.version)
         return output
 
     def use(self, schedule: Schedule) -> None:
@@ -118,7 +128,7 @@ class AdaptiveSchedule:
 
     def _is_due(self, step: int) -> bool:
         """Whether ranks agree after this step; the first one also connects ranks, so it says nothing of them."""
-        return step > 1 + self._watch.lag and step % self._every == 0
+        return step > 1 + self._watch.lag and (step % self._every == 0 or step in self._asked)
 
     def _adapt(self) -> None:
         shared = self._exchange.agree(self.version, self._watch.measured())

@@ -80,6 +80,13 @@ class Exchange:
             dist.all_reduce(both, dist.ReduceOp.MAX, group=self._group)
         return bool(both[0] == -both[1])
 
+    def least(self, number: int) -> int:
+        """The least of the numbers that ranks give."""
+        given = torch.tensor([number])
+        with _spoken("to hear what they are asked"):
+            dist.all_reduce(given, dist.ReduceOp.MIN, group=self._group)
+        return int(given.item())
+
     def _shared(self, row: Ints) -> list[int]:
         """What the first rank makes of what all ranks measured: a verdict, a version, and the profile."""
         rows = self._gather(row)

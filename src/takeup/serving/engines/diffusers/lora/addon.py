@@ -101,9 +101,11 @@ class Loras:
     def around(self, rows: Rows) -> Iterator[None]:
         if self._now == "merged":
             self.weights.use(self._stage(rows.runs[0]))
+            rows.aids.weights = self.weights.key
             yield
             return
         self.weights.use()
+        rows.aids.has_hooks = True
         sets = [_felt(run) for run in rows.runs for _ in range(run.num_rows)]
         with self._sidecar.beside(sets):
             yield

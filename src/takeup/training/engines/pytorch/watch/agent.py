@@ -34,7 +34,8 @@ MOST_RANK = 1 << 20
 TIMEOUT_S = 10.0
 LENGTH = struct.Struct(">I")
 LOOPBACK = "127.0.0.1"
-ASKED = frozenset({Word.PLAN, Word.PLAN_FIRST, Word.PLAN_COUNT, Word.PLAN_RESTART})  # what may be asked from afar
+# What may be asked from afar.
+ASKED = frozenset({Word.PLAN, Word.PLAN_FIRST, Word.PLAN_COUNT, Word.PLAN_RESTART, Word.ADAPT})
 Calls = npt.NDArray[np.void]
 
 

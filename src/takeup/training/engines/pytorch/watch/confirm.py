@@ -30,7 +30,7 @@ NUM_AHEAD = (2, 4, 8)  # calls, in one try after the other
 SETTLE_S = 0.1
 NEVER = 1 << 60
 SLOW_RANK, SLOW_LINK = 1.3, 1.6  # times the median; single machines are noisy
-MATRIX, NUM_PRODUCTS = 256, 40
+MATRIX, COMPUTE_S = 256, 0.15
 MESSAGE_BYTES, NUM_REPEATS = 1 << 20, 5
 Anchor = tuple[int, int, int]
 Pair = tuple[int, int]
@@ -65,6 +65,7 @@ class Pauses:
         self._folder = folder
         self._number = 0
         self._task = 0
+        self._standing: Mapping[int, Reader] = {}
 
     def confirm(
         self, readers: Mapping[int, Reader], anchors: Mapping[int, Anchor], passes: Sequence[Sequence[Pair]]
@@ -77,7 +78,9 @@ class Pauses:
         start_s = time.monotonic()
         try:
             with self._stopped(readers, anchors):
-                computed = self._test(readers, {"kind": "compute", "size": MATRIX, "repeats": NUM_PRODUCTS})
+                computed: dict[int, dict[str, Any]] = {}
+                for some in _waves(readers):
+                    computed |= self._test(some, {"kind": "compute", "size": MATRIX, "seconds": COMPUTE_S})
                 links = {"kind": "links", "passes": passes, "size_bytes": MESSAGE_BYTES, "repeats": NUM_REPEATS}
                 carried = self._test(readers, links) if len(readers) > 1 else {}
         except _Failed as failed:
@@ -88,6 +91,7 @@ class Pauses:
 
     @contextmanager
     def _stopped(self, readers: Mapping[int, Reader], anchors: Mapping[int, Anchor]) -> Iterator[None]:
+        self._standing = readers
         try:
             for num_ahead in NUM_AHEAD:
                 if self._stop(readers, anchors, num_ahead):
@@ -106,7 +110,7 @@ class Pauses:
                 reader.ask(word, value)
             reader.ask(Word.STOP_SEEN, 0)
             reader.ask(Word.STOP_COUNT, NEVER)
-        self._renew(readers)
+        self._renew()
         for reader in readers.values():
             reader.ask(Word.STOP, self._number)
         self._wait(readers, lambda reader: reader.word(Word.STOP_SEEN) > 0, 10.0, "made no call")
@@ -121,9 +125,9 @@ class Pauses:
         for reader in readers.values():
             reader.ask(Word.STOP, 0)
 
-    def _renew(self, readers: Mapping[int, Reader]) -> None:
+    def _renew(self) -> None:
         until_ns = time.monotonic_ns() + LEASE_NS
-        for reader in readers.values():
+        for reader in self._standing.values():
             reader.ask(Word.LEASE_UNTIL_NS, until_ns)
 
     def _wait(
@@ -131,12 +135,12 @@ class Pauses:
     ) -> None:
         until_s = time.monotonic() + limit_s
         while not all(map(done, readers.values())):
-            for rank, reader in readers.items():
+            for rank, reader in self._standing.items():
                 if not _is_alive(reader.word(Word.PID)):
                     raise _Failed(f"rank {rank} has ended")
-                if time.monotonic() > until_s and not done(reader):
+                if rank in readers and time.monotonic() > until_s and not done(reader):
                     raise _Failed(f"rank {rank} {problem}")
-            self._renew(readers)
+            self._renew()
             time.sleep(LOOK_EVERY_S)
 
     # Testing ----------------------------------------------------------------------------------------------------------
@@ -160,6 +164,13 @@ class Pauses:
         if "error" in found:
             raise _Failed(f"the test on rank {rank} failed: {found['error']}")
         return found
+
+
+def _waves(readers: Mapping[int, Reader]) -> Iterator[dict[int, Reader]]:
+    """Ranks that compute at the same time: fewer than there are cores, or they would slow each other down."""
+    ranks, number = sorted(readers), max(1, (os.cpu_count() or 1) - 1)
+    for first in range(0, len(ranks), number):
+        yield {rank: readers[rank] for rank in ranks[first : first + number]}
 
 
 class _Failed(Exception):

@@ -25,6 +25,7 @@ __all__ = ["Kind", "stop_if_asked"]
 
 Kind = tuple[int, int, int]
 LOOK_EVERY_S = 0.002
+TOGETHER = 8  # products before anybody looks at the clock
 CONNECT = timedelta(seconds=5)
 CUDA: Any = torch.cuda  # which has no types
 
@@ -76,15 +77,17 @@ def _compute(asked: dict[str, Any]) -> dict[str, Any]:
     """How long products of matrices take on the device of this rank, on average; and how much of it a core worked."""
     device = f"cuda:{torch.cuda.current_device()}" if CUDA.is_initialized() else "cpu"
     matrix = torch.full((asked["size"], asked["size"]), 0.5, device=device)
-    _multiply(matrix, 1)
-    wall_s, cpu_s = time.perf_counter(), time.thread_time()
-    _multiply(matrix, asked["repeats"])
+    _multiply(matrix)
+    wall_s, cpu_s, number = time.perf_counter(), time.thread_time(), 0
+    while time.perf_counter() - wall_s < asked["seconds"]:
+        _multiply(matrix)
+        number += TOGETHER
     passed_s = time.perf_counter() - wall_s, time.thread_time() - cpu_s
-    return {"wall_s": passed_s[0] / asked["repeats"], "cpu_s": passed_s[1] / asked["repeats"]}
+    return {"wall_s": passed_s[0] / number, "cpu_s": passed_s[1] / number}
 
 
-def _multiply(matrix: torch.Tensor, number: int) -> None:
-    for _ in range(number):
+def _multiply(matrix: torch.Tensor) -> None:
+    for _ in range(TOGETHER):
         torch.mm(matrix, matrix)
     if matrix.is_cuda:
         torch.cuda.synchronize()

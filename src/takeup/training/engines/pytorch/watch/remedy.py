@@ -1,4 +1,8 @@
-"""Give a slow rank less of every batch, where the script lets us, and as much as the others once it has recovered."""
+"""What can be done about a slow job: other shares of every batch, another schedule of a pipeline, a restart.
+
+A slow rank gets less of every batch, where the script lets us, and as much as the others once it has recovered. A
+pipeline that can adapt is told of a slow link, measures it, and plans.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,11 @@ from statistics import median
 from takeup.training.engines.pytorch.watch.ring import Word
 from takeup.training.engines.pytorch.watch.rows import Reader
 
-__all__ = ["Divide", "Shares"]
+__all__ = ["Divide", "Schedules", "Shares"]
 
 Divide = Callable[[Sequence[float], int], Sequence[int]]
 ALIKE = 1.12  # the slowest rank takes at most so many times as long as the median: nobody is slow
+WORTH = 1.05  # times as long as need be: other shares are worth it
 
 
 @dataclass(slots=True)
@@ -42,6 +47,16 @@ class Shares:
         """Whether no rank is slow."""
         paces_s = self.paces_s(readers)
         return max(paces_s) <= ALIKE * median(paces_s)
+
+    def are_uneven(self) -> bool:
+        """Whether ranks do not have the same shares."""
+        return len(set(self.counts)) > 1
+
+    def could_be_better(self, readers: Mapping[int, Reader]) -> bool:
+        """Whether shares were chosen when less was known of the ranks, and others would be clearly better now."""
+        paces_s = self.paces_s(readers)
+        best = self.divide(paces_s, self.num_microbatches(readers))
+        return _slowest_s(self.counts, paces_s) > WORTH * _slowest_s(best, paces_s)
 
     def rebalance(self, readers: Mapping[int, Reader]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Change the shares to what suits the ranks now: before and after; none if they suit them already."""
@@ -74,3 +89,42 @@ class Shares:
             readers[rank].ask(Word.PLAN_RESTART, int(restart))
             readers[rank].ask(Word.PLAN, self._version)
         self.counts = counts
+
+
+def _slowest_s(counts: Sequence[int], paces_s: Sequence[float]) -> float:
+    """How long the slowest rank takes with these shares."""
+    return max(count * pace_s for count, pace_s in zip(counts, paces_s, strict=True))
+
+
+@dataclass(slots=True)
+class Schedules:
+    """Requests to a pipeline to adapt its schedule."""
+
+    _number: int = 0
+    _before: int = 0
+    _is_pending: bool = False
+
+    def can_adapt(self, readers: Mapping[int, Reader]) -> bool:
+        """Whether the job has a pipeline that adapts."""
+        return any(reader.word(Word.IS_ADAPTIVE) for reader in readers.values())
+
+    def ask(self, readers: Mapping[int, Reader]) -> None:
+        """Ask all ranks to measure now and to plan anew; they agree among themselves on the iteration."""
+        self._number += 1
+        self._before = self._num_changes(readers)
+        self._is_pending = True
+        for reader in readers.values():
+            reader.ask(Word.ADAPT, self._number)
+
+    def outcome(self, readers: Mapping[int, Reader]) -> bool | None:
+        """Once: whether the schedule was changed, as soon as all ranks have followed; else none."""
+        if not self._is_pending or any(reader.word(Word.ADAPTED) != self._number for reader in self._asked(readers)):
+            return None
+        self._is_pending = False
+        return self._num_changes(readers) > self._before
+
+    def _asked(self, readers: Mapping[int, Reader]) -> list[Reader]:
+        return [reader for reader in readers.values() if reader.word(Word.IS_ADAPTIVE)]
+
+    def _num_changes(self, readers: Mapping[int, Reader]) -> int:
+        return max(reader.word(Word.SCHEDULE) for reader in readers.values())

@@ -64,9 +64,12 @@ class Word:
     STOP = 21  # the number of the pause, written last; 0 for none
     TASK = 22  # the number of the task whose file is ready
     STOP_SEEN = 23  # how many calls of this kind the rank has made; set to 0 by who asks
+    ADAPT = 24  # the number of the request to measure the pipeline and to plan its schedule anew
     # Answered by the rank.
     STOPPED = 32  # the number of the pause in which this rank is; below zero once it has gone on
     TASK_DONE = 34
+    ADAPTED = 35  # the number of the last such request that all ranks followed
+    SCHEDULE = 36  # how often the pipeline has changed its schedule
     # Shares of the batch (batches.py).
     PLAN = 40  # the version, written last
     PLAN_FIRST = 41

@@ -10,14 +10,14 @@ from typing import Any, Protocol
 
 from takeup.training.engines.pytorch.watch.confirm import Confirmed, Pauses
 from takeup.training.engines.pytorch.watch.gather import Gather
-from takeup.training.engines.pytorch.watch.remedy import Divide, Shares
-from takeup.training.engines.pytorch.watch.ring import Word
+from takeup.training.engines.pytorch.watch.remedy import Divide, Schedules, Shares
 from takeup.training.model.calls import CallLog
 from takeup.training.model.slowdowns import Event, Suspect
 
 __all__ = ["Finding", "Judge", "Session", "Settings"]
 
 Pair = tuple[int, int]
+NUM_TO_SETTLE = 8  # iterations after a change of shares, before the times of ranks tell of it
 
 
 class Judge(Protocol):
@@ -80,9 +80,11 @@ class Session:
     _gather: Gather = field(init=False)
     _watcher: Judge = field(init=False)
     _shares: Shares = field(init=False)
+    _schedules: Schedules = field(init=False)
     _pauses: Pauses = field(init=False)
     _slow: Event | None = None
     _seen: int = 0
+    _settled_from: int = 0
 
     def __post_init__(self) -> None:
         self._gather = Gather(self.folder, self.far)
@@ -92,8 +94,9 @@ class Session:
     def _begin_anew(self) -> None:
         self._watcher = self.judge()
         self._shares = Shares(self.divide)
+        self._schedules = Schedules()
         self._slow = None
-        self._seen = 0
+        self._seen = self._settled_from = 0
         self.slow = ()
 
     @property
@@ -114,7 +117,7 @@ class Session:
             return []
         logs = self._gather.read()
         found = [self._found(event) for event in self._watcher.see(logs)]
-        found += self._count_loss() + self._revert()
+        found += self._count_loss() + self._share_anew() + self._adapted()
         self.findings += found
         return found
 
@@ -141,8 +144,8 @@ class Session:
         kinds = {suspect.kind for suspect in event.suspects}
         if "compute" in kinds:
             return self._rebalance() if self.settings.rebalance else "none, as you asked"
-        if "link" in kinds and any(reader.word(Word.IS_ADAPTIVE) for reader in self._gather.readers.values()):
-            return "the pipeline adapts its schedule to the link by itself"
+        if "link" in kinds and self._schedules.can_adapt(self._gather.readers):
+            return self._adapt() if self.settings.rebalance else "none, as you asked"
         return "none; " + ("look at this link, or restart without its machines" if kinds else "look at what they share")
 
     def _rebalance(self) -> str:
@@ -154,7 +157,13 @@ class Session:
         if changed is None:
             return "none; no other share of the micro-batches would be better"
         self._watcher.rebase()
+        self._settled_from = self._watcher.num_iterations + NUM_TO_SETTLE
         return f"micro-batches of ranks {_listed(changed[0])} -> {_listed(changed[1])}"
+
+    def _adapt(self) -> str:
+        """Another schedule for a slow link."""
+        self._schedules.ask(self._gather.readers)
+        return "the pipeline measures the link and plans its schedule anew"
 
     # Between events ---------------------------------------------------------------------------------------------------
 
@@ -171,21 +180,31 @@ class Session:
         event, self._slow = self._slow, None
         return [self._finding(event, f"saved and restarted after a loss of {self.lost_s:.0f} s")]
 
-    def _revert(self) -> list[Finding]:
-        """Even shares again, once all ranks are alike: by their times, as iterations no longer show it."""
-        readers = self._gather.readers
-        if not self._shares.counts or len(set(self._shares.counts)) == 1 or not self._shares.can_change(readers):
+    def _share_anew(self) -> list[Finding]:
+        """Even shares again once all ranks are alike, by their times, as iterations no longer show it; or better ones.
+
+        The first shares were chosen when a rank had just become slow, and little was known of it.
+        """
+        readers, now = self._gather.readers, self._watcher.num_iterations
+        if not self._shares.are_uneven() or not self._shares.can_change(readers) or now < self._settled_from:
             return []
-        if not self._shares.are_alike(readers):
+        is_over = self._shares.are_alike(readers)
+        if not is_over and not self._shares.could_be_better(readers):
             return []
-        changed = self._shares.rebalance(readers)
-        if changed is None:
+        action = self._rebalance()
+        event = Event(now, now, False, 1.0, 0.0) if is_over or self._slow is None else self._slow
+        self._slow, self.slow = (None, ()) if is_over else (self._slow, self.slow)
+        return [self._finding(event, action)]
+
+    def _adapted(self) -> list[Finding]:
+        """What a pipeline has made of a request."""
+        changed = self._schedules.outcome(self._gather.readers)
+        if changed is None or self._slow is None:
             return []
-        self._watcher.rebase()
-        now = self._watcher.num_iterations
-        event = Event(now, now, False, 1.0, 0.0)
-        self._slow, self.slow = None, ()
-        return [self._finding(event, f"micro-batches of ranks {_listed(changed[0])} -> {_listed(changed[1])}")]
+        if changed:
+            self._watcher.rebase()
+        action = "the pipeline has changed its schedule" if changed else "none; no other schedule would be faster"
+        return [self._finding(self._slow, action)]
 
 
 def _listed(counts: Sequence[int]) -> str:

@@ -4,6 +4,7 @@ jobs.py      what to run, and what came of it
 launch.py    starts the program below, and never waits for ever
 program.py   imports PyTorch once, and forks the ranks of one job after the other
 loops.py     what a rank does: DDP, FSDP2, a pipeline
+slowness.py  links that are slow below the hook; outside.py: ranks that are stopped, and cables that are thin
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from takeup.training.model.calls import CallLog
 
 __all__ = ["Job", "Kind", "Recorded", "Slow"]
 
-Kind = Literal["ddp", "batches", "fsdp", "pipeline", "grid"]
+Kind = Literal["ddp", "batches", "fsdp", "pipeline", "grid", "adaptive"]
 Floats = npt.NDArray[np.float64]
 
 
@@ -23,6 +23,9 @@ class Slow:
 
     A link of a pipeline is two ranks, whose messages leave `delay_s` later. For a group whose ranks reduce together it
     is all of them: their reductions take `delay_s` longer.
+
+    Or they are slow from outside: with `is_stopped`, ranks do not compute for longer but are stopped again and again;
+    with `rate_bps`, the cables among these ranks carry so many bits in a second.
     """
 
     ranks: tuple[int, ...]
@@ -30,11 +33,13 @@ class Slow:
     last: int
     factor: float = 1.0
     delay_s: float = 0.0
+    is_stopped: bool = False
+    rate_bps: float = 0.0
 
     @property
     def kind(self) -> Literal["compute", "link"]:
         """What is slow."""
-        return "link" if self.delay_s else "compute"
+        return "link" if self.delay_s or self.rate_bps else "compute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +48,10 @@ class Job:
 
     `ddp`, `batches` and `fsdp` have one group of all ranks, and `batches` lets a controller change shares of the batch.
     `pipeline` is a stage for each rank; `grid` is pipelines of two stages side by side, whose like stages reduce
-    together. An iteration computes for `compute_s`, most of it asleep.
-    `is_sporadic` adds what real jobs do now and then: a broadcast to log, a barrier, an evaluation.
+    together; `adaptive` is a pipeline that plans its schedule anew when it is asked to. An iteration computes for
+    `compute_s`, most of it asleep.
+    `is_sporadic` adds what real jobs do now and then: a broadcast to log, a barrier, an evaluation. Messages of a
+    pipeline have `num_rows` rows.
     """
 
     kind: Kind
@@ -56,6 +63,7 @@ class Job:
     is_watched: bool = True
     seed: int = 1
     timeout_s: float = 120.0
+    num_rows: int = 8
 
     def to_json(self) -> str:
         """As text."""

@@ -17,17 +17,22 @@ from takeup.training.engines.pytorch.watch.batches import Batches
 from takeup.training.engines.pytorch.watch.hook import keep_for_ever
 from takeup.training.engines.pytorch.watch.lab.jobs import Job
 from takeup.training.engines.pytorch.watch.lab.slowness import SlowLinks
+from takeup.training.model import Stage
 
-__all__ = ["Pause", "run_rank"]
+__all__ = ["Pause", "compute", "run_rank"]
 
 WIDTH, ROWS, NUM_MICROBATCHES, MICROBATCHES_OF_RANK = 64, 8, 4, 10
 MOST_WEIGHTS = 200
 LOG_EVERY, BARRIER_EVERY, EVALUATE_EVERY = 10, 40, 50
+PIECE_S = 0.004
+ADAPTIVE_MICROBATCHES, NEVER = 12, 1_000_000
 Step = Callable[[int], None]
 
 
-def run_rank(job: Job, rank: int, store: Path) -> dict[str, Any]:
-    """Join the others, train, and say when iterations began and what came out."""
+def run_rank(
+    job: Job, rank: int, store: Path, tell: Callable[[int], object] = lambda iteration: None
+) -> dict[str, Any]:
+    """Join the others, train, and say when iterations began and what came out; `tell` is told of each."""
     torch.set_num_threads(1)
     timeout = timedelta(seconds=job.timeout_s)
     dist.init_process_group(
@@ -40,6 +45,7 @@ def run_rank(job: Job, rank: int, store: Path) -> dict[str, Any]:
     for iteration in range(job.num_iterations):
         starts_s.append(time.monotonic())
         links.iteration = iteration
+        tell(iteration)
         step(iteration)
         if job.is_sporadic:
             _now_and_then(iteration)
@@ -67,8 +73,15 @@ def _now_and_then(iteration: int) -> None:
 
 def _compute_s(job: Job, rank: int, iteration: int) -> float:
     """How long this rank computes in this iteration."""
-    factors = [slow.factor for slow in job.slow if slow.first <= iteration < slow.last and rank in slow.ranks]
-    return job.compute_s * max(factors, default=1.0)
+    now = [slow for slow in job.slow if slow.first <= iteration < slow.last and rank in slow.ranks]
+    return job.compute_s * max((slow.factor for slow in now if not slow.is_stopped), default=1.0)
+
+
+def compute(job: Job, time_s: float) -> None:
+    """Sleep; in short pieces where a rank is stopped now and then, or it would lose nothing by that."""
+    number = max(1, round(time_s / PIECE_S)) if any(slow.is_stopped for slow in job.slow) else 1
+    for _ in range(number):
+        time.sleep(time_s / number)
 
 
 # DDP and FSDP ---------------------------------------------------------------------------------------------------------
@@ -83,17 +96,17 @@ class Pause(torch.autograd.Function):
     """A layer that takes time, in the forward and in the backward pass."""
 
     @staticmethod
-    def forward(context: Any, inputs: torch.Tensor, time_s: float) -> torch.Tensor:
+    def forward(context: Any, inputs: torch.Tensor, job: Job, time_s: float) -> torch.Tensor:
         """Sleep a third of the time."""
-        context.time_s = time_s
-        time.sleep(time_s / 3)
+        context.job, context.time_s = job, time_s
+        compute(job, time_s / 3)
         return inputs.clone()
 
     @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """Sleep the rest of it."""
-        time.sleep(2 * context.time_s / 3)
-        return gradient, None
+        compute(context.job, 2 * context.time_s / 3)
+        return gradient, None, None
 
 
 def _data_parallel(job: Job, rank: int, model: Any) -> tuple[Step, Callable[[], Iterator[Any]]]:
@@ -103,8 +116,8 @@ def _data_parallel(job: Job, rank: int, model: Any) -> tuple[Step, Callable[[], 
     def step(iteration: int) -> None:
         inputs = torch.randn(ROWS, WIDTH, generator=generator, requires_grad=True)
         optimizer.zero_grad()
-        loss = model(Pause.apply(inputs, 0.0)).square().mean()  # type: ignore[no-untyped-call]
-        loss = Pause.apply(loss, _compute_s(job, rank, iteration))  # type: ignore[no-untyped-call]
+        loss = model(Pause.apply(inputs, job, 0.0)).square().mean()  # type: ignore[no-untyped-call]
+        loss = Pause.apply(loss, job, _compute_s(job, rank, iteration))  # type: ignore[no-untyped-call]
         loss.backward()
         dist.all_reduce(loss.detach().clone())
         optimizer.step()
@@ -128,7 +141,7 @@ def _batches(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
         generator = torch.Generator().manual_seed(job.seed + iteration)
         optimizer.zero_grad()
         for inputs in share.of(torch.randn(number * ROWS, WIDTH, generator=generator)):
-            time.sleep(_compute_s(job, rank, iteration) / MICROBATCHES_OF_RANK)
+            compute(job, _compute_s(job, rank, iteration) / MICROBATCHES_OF_RANK)
             torch.autograd.backward(model(inputs).square().mean() * share.weight)
         optimizer.step()
 
@@ -185,20 +198,20 @@ def _stages(job: Job, rank: int, ranks: list[int], group: Any) -> tuple[Step, Ca
         held: list[tuple[torch.Tensor, torch.Tensor]] = []
         sends: list[Any] = []
         for _ in range(NUM_MICROBATCHES):
-            inputs = torch.ones(ROWS, WIDTH, requires_grad=True)
+            inputs = torch.ones(job.num_rows, WIDTH, requires_grad=True)
             if before >= 0:
                 with torch.no_grad():
                     dist.recv(inputs, before, group=group)
-            time.sleep(pace_s / 3)
+            compute(job, pace_s / 3)
             outputs = layer(inputs)
             held.append((inputs, outputs))
             if after >= 0:
                 sends.append(dist.isend(outputs.detach(), after, group=group))
         for inputs, outputs in held:
-            gradient = torch.ones(ROWS, WIDTH)
+            gradient = torch.ones(job.num_rows, WIDTH)
             if after >= 0:
                 dist.recv(gradient, after, group=group)
-            time.sleep(2 * pace_s / 3)
+            compute(job, 2 * pace_s / 3)
             torch.autograd.backward(outputs, gradient)
             if before >= 0 and inputs.grad is not None:
                 sends.append(dist.isend(inputs.grad, before, group=group))
@@ -210,10 +223,31 @@ def _stages(job: Job, rank: int, ranks: list[int], group: Any) -> tuple[Step, Ca
     return step, layer.parameters
 
 
+def _adaptive(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
+    """A small transformer in stages, with a schedule that stays as it is until somebody asks for another."""
+    from takeup.training.engines.pytorch.adaptive import AdaptiveSchedule
+    from takeup.training.engines.pytorch.lab.stages import PacedStage, make_batch, make_module
+
+    operation_s = job.compute_s / (3 * ADAPTIVE_MICROBATCHES)
+    module, last = make_module(rank), job.num_ranks - 1
+    stage = PacedStage(Stage(*(operation_s,) * 3), module, rank, job.num_ranks, torch.device("cpu"))
+    schedule = AdaptiveSchedule(stage, ADAPTIVE_MICROBATCHES, torch.nn.functional.mse_loss, every=NEVER)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+
+    def step(iteration: int) -> None:
+        inputs, targets = make_batch(iteration, ADAPTIVE_MICROBATCHES, job.num_rows)
+        optimizer.zero_grad()
+        schedule.step(*([inputs] if rank == 0 else []), **({"target": targets, "losses": []} if rank == last else {}))
+        optimizer.step()
+
+    return step, module.parameters
+
+
 LOOPS: dict[str, Callable[[Job, int], tuple[Step, Callable[[], Iterator[Any]]]]] = {
     "ddp": _ddp,
     "batches": _batches,
     "fsdp": _fsdp,
     "pipeline": _pipeline,
     "grid": _grid,
+    "adaptive": _adaptive,
 }

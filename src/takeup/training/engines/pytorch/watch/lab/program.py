@@ -11,22 +11,27 @@ import multiprocessing
 import os
 import sys
 import time
+from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from takeup.training.engines.pytorch.watch.hook import FOLDER, install
 from takeup.training.engines.pytorch.watch.lab.jobs import Job
 from takeup.training.engines.pytorch.watch.lab.loops import run_rank
+from takeup.training.engines.pytorch.watch.lab.outside import Outside
 
 __all__ = ["main"]
 
+LOOK_EVERY_S = 0.02
+NEEDED = {"fsdp": "torch.distributed.fsdp", "adaptive": "takeup.training.engines.pytorch.adaptive"}
 GRACE_S = 5.0  # for the others, when one rank has failed
 
 
 def main(folder: Path) -> None:
     """Run all jobs; every rank writes down what it saw."""
     texts = (folder / "jobs").read_text("utf-8").splitlines()
-    for module in ("torch._dynamo", *("torch.distributed.fsdp" for text in texts if '"fsdp"' in text)):
+    for module in ("torch._dynamo", *(NEEDED[kind] for kind in NEEDED if any(f'"{kind}"' in text for text in texts))):
         import_module(module)  # once for all ranks
     gc.freeze()  # else every rank once looks through all that was imported, in the middle of an iteration
     for number, text in enumerate(texts):
@@ -37,26 +42,30 @@ def main(folder: Path) -> None:
 
 
 def _run(job: Job, place: Path) -> None:
-    fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=_be, args=(job, rank, place)) for rank in range(job.num_ranks)]
+    fork, outside = multiprocessing.get_context("fork"), Outside(job)
+    iteration = fork.Value("q", 0, lock=False)
+    ranks = [fork.Process(target=_be, args=(job, rank, place, outside, iteration)) for rank in range(job.num_ranks)]
     for rank in ranks:
         rank.start()
     until_s = time.monotonic() + job.timeout_s
     while any(rank.is_alive() for rank in ranks) and time.monotonic() < until_s:
-        time.sleep(0.02)
+        time.sleep(LOOK_EVERY_S)
+        outside.at(iteration.value, [rank.pid or 0 for rank in ranks])
         if any(rank.exitcode for rank in ranks):
             until_s = min(until_s, time.monotonic() + GRACE_S)
+    outside.close()
     for rank in ranks:
         rank.kill()
         rank.join()
 
 
-def _be(job: Job, rank: int, place: Path) -> None:
-    """Be one rank."""
+def _be(job: Job, rank: int, place: Path, outside: Outside, iteration: Any) -> None:
+    """Be one rank; the first one says how far they are."""
+    outside.join(rank)
     if job.is_watched:
         os.environ[FOLDER] = str(place)
         install(place)
-    seen = run_rank(job, rank, place / "store")
+    seen = run_rank(job, rank, place / "store", partial(setattr, iteration, "value") if rank == 0 else lambda _: None)
     (place / f"{rank}.json").write_text(json.dumps(seen), "utf-8")
 
 

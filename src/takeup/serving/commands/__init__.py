@@ -1,0 +1,40 @@
+"""The verbs of serving on the command line; the code of one is imported when it is named."""
+
+from __future__ import annotations
+
+import click
+
+from takeup.core.lazy import load
+
+__all__ = ["VERBS", "serving"]
+
+VERBS = {
+    "simulate": ("takeup.serving.commands.simulate:simulate", "One design serves a queue in virtual time."),
+    "compare": ("takeup.serving.commands.compare:compare", "Several designs on the same requests, at several rates."),
+}
+
+
+class _Verbs(click.Group):
+    """Lists all verbs without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command = load(VERBS[cmd_name][0])
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+
+
+@click.group(cls=_Verbs)
+def serving() -> None:
+    """Images from diffusion models, where every request brings LoRAs and ControlNets of its own.
+
+    Designs: diffusers static nirvana katz takeup. `takeup serve` starts a real server.
+    """

@@ -1,0 +1,165 @@
+"""`takeup serve`: a model behind an HTTP API that OpenAI's clients understand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from takeup.core.units import parse_amount
+from takeup.errors import BadInput, MissingEngine
+from takeup.output import say
+
+if TYPE_CHECKING:
+    from takeup.serving.server.jobs import Backend
+
+__all__ = ["serve"]
+
+NEEDED = {
+    "diffusion": ("torch", "diffusers", "transformers", "peft"),
+    "web": ("fastapi", "uvicorn", "multipart", "prometheus_client", "PIL"),
+}
+
+
+@click.command()
+@click.argument("model")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; others than this need keys."
+)
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option("--device", default="auto", show_default=True, help="Where to compute: cpu, cuda, cuda:1 ...")
+@click.option("--keys", type=click.Path(path_type=Path), help="File with a line `tenant:key` for each key.")
+@click.option("--adapters", type=click.Path(path_type=Path), help="Folder of LoRAs that every tenant may use.")
+@click.option(
+    "--uploads", type=click.Path(path_type=Path), help="Folder that keeps uploaded LoRAs; else they go at the end."
+)
+@click.option(
+    "--controlnet", "controlnets", multiple=True, help="A ControlNet as NAME=FOLDER or NAME=OWNER/ID; repeat."
+)
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Processes that have the model.")
+@click.option("--ray", "on_ray", is_flag=True, help="Let Ray Serve run the workers, here or on a cluster.")
+@click.option(
+    "--max-running", default=16, show_default=True, type=click.IntRange(1), help="Images made at a time, per worker."
+)
+@click.option(
+    "--max-waiting", default=256, show_default=True, type=click.IntRange(0), help="Images that wait; more get 429."
+)
+@click.option(
+    "--max-rows", default=16, show_default=True, type=click.IntRange(2), help="Rows that share a network call."
+)
+@click.option("--cache", default="2GiB", show_default=True, help="Memory for LoRAs that stay for the next request.")
+@click.option(
+    "--cache-policy", default="lru", show_default=True, help="Which LoRA leaves first; see the serving README."
+)
+@click.option("--deterministic", is_flag=True, help="No shared calls: images do not depend on who else is there.")
+@click.option("--json", "as_json", is_flag=True, help="Write the log as JSON lines.")
+def serve(**options: Any) -> None:
+    """Serve MODEL over HTTP, as OpenAI's clients expect it: images, edits, adapters, progress, metrics.
+
+    MODEL is a folder that diffusers wrote, a hub id such as owner/name, or one of takeup/tiny-sd15, takeup/tiny-sdxl,
+    takeup/tiny-sdxl-controlnet, takeup/tiny-sd3, takeup/tiny-flux, which have random weights and need no download.
+
+    Keys come from --keys, or from the environment: TAKEUP_API_KEY, or TAKEUP_API_KEYS as tenant:key,tenant:key. Without
+    any, the server listens on this machine only. The address is printed on stdout as soon as the server answers.
+    """
+    _check_installed(options["on_ray"])
+    with ExitStack() as cleanup:
+        _serve(options, cleanup)
+    say("stopped")
+
+
+def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
+    from takeup.serving.server.app import make_app
+    from takeup.serving.server.guard import is_loopback
+    from takeup.serving.server.logs import log_config
+    from takeup.serving.server.run import listen_on
+    from takeup.serving.server.run import serve as serve_app
+    from takeup.serving.server.settings import Limits, Settings
+    from takeup.serving.server.tenants import keys_of
+
+    keys = keys_of(options["keys"], os.environ)
+    if not keys and not is_loopback(options["host"]):
+        raise BadInput(
+            f"--host {options['host']} lets other machines in, and there are no keys; give --keys FILE or set "
+            "TAKEUP_API_KEY"
+        )
+    limits = Limits(options["max_running"] * options["workers"], options["max_waiting"])
+    uploads = options["uploads"] or Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="takeup-uploads-")))
+    settings = Settings(options["model"], uploads, options["adapters"], limits)
+    listener = cleanup.enter_context(listen_on(options["host"], options["port"]))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that stopping cleans up, before and after serving
+    backend = _backend(options)
+    app = make_app(settings, backend, keys, on_start=lambda: _greet(listener, options["model"], bool(keys)))
+    serve_app(app, listener, log_config(options["as_json"]))
+
+
+def _backend(options: dict[str, Any]) -> Backend:
+    """Load the model, in this process or in others."""
+    from takeup.serving.server.models import Plan
+
+    num_workers, began_s = options["workers"], time.monotonic()
+    plan = Plan(
+        options["model"],
+        options["device"],
+        dict(_named(text) for text in options["controlnets"]),
+        deterministic=options["deterministic"],
+        max_rows=options["max_rows"],
+        cache_bytes=parse_amount(options["cache"]).of(1),
+        cache_policy=options["cache_policy"],
+        reads_in_process=True,
+        num_cpu_threads=max(1, (os.cpu_count() or 1) // num_workers) if num_workers > 1 else None,
+    )
+    say(
+        f"loading {options['model']} on {options['device']}" + (f" in {num_workers} workers" if num_workers > 1 else "")
+    )
+    backend: Backend
+    if options["on_ray"]:
+        from takeup.serving.server.ray_pool import RayBackend
+
+        backend = RayBackend(plan, num_workers)
+    elif num_workers > 1:
+        from takeup.serving.server.pool import PoolBackend
+
+        backend = PoolBackend(plan, num_workers, say)
+    else:
+        backend = plan.build()
+    say(f"loaded a {backend.card.family} in {time.monotonic() - began_s:.1f} s")
+    return backend
+
+
+def _greet(listener: socket.socket, model: str, has_keys: bool) -> None:
+    """Where it listens, and how to call it."""
+    host, port = listener.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    key = "-H 'Authorization: Bearer KEY' " if has_keys else ""
+    body = f'{{"model": "{model}", "prompt": "a cat", "size": "64x64", "steps": 4}}'
+    say(f"listening on {address}; stop with Ctrl-C. Try:")
+    say(f"  curl {address}/v1/images/generations {key}-H 'Content-Type: application/json' -d '{body}'")
+    say(f"  from openai import OpenAI; OpenAI(base_url='{address}/v1', api_key='{'KEY' if has_keys else 'none'}')")
+    click.echo(address)
+    sys.stdout.flush()
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, where = text.partition("=")
+    if not (name and equals and where):
+        raise BadInput(f"--controlnet {text!r} is not NAME=FOLDER; write for example depth=models/depth")
+    return name, where
+
+
+def _check_installed(on_ray: bool) -> None:
+    for extra, packages in (NEEDED | ({"ray": ("ray",)} if on_ray else {})).items():
+        for package in packages:
+            if find_spec(package) is None:
+                raise MissingEngine(
+                    f"takeup serve needs the package {package!r}\n\nhint: pip install 'takeup[{extra}]'"
+                )

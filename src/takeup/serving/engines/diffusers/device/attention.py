@@ -1,0 +1,120 @@
+"""Attention over packed weights: one product for queries, keys and values, and the text projected once for all layers.
+
+The keys and values of cross-attention depend on the prompt and on the weights, not on the step. `TextKeys` computes
+those of all layers with one product for each width, when one of both changed. All of this is the same mathematics with
+larger products; rounding differs. Processors read their tensors from the attention module, so that equal modules share
+compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from takeup.serving.engines.diffusers.device.stacks import Stacks
+
+__all__ = ["Packed", "SelfAttention", "TextAttention", "TextBlocks"]
+
+TextBlocks = tuple[torch.Tensor, ...]
+"""The keys and values of all layers, one tensor for each text stack: layers, rows, tokens, outputs."""
+
+
+class SelfAttention:
+    """Queries, keys and values by one product. Reads `module.packed_qkv`."""
+
+    def __call__(self, module: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        num_rows, num_tokens, _width = hidden_states.shape
+        packed = linear(hidden_states, module.packed_qkv)
+        query, key, value = packed.view(num_rows, num_tokens, 3, module.heads, -1).permute(2, 0, 3, 1, 4)
+        return _output(module, scaled_dot_product_attention(query, key, value))
+
+
+class TextAttention:
+    """Keys and values that were computed before. Reads `module.packed_text`: those of this layer."""
+
+    def __call__(self, module: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        num_rows, num_tokens, _width = hidden_states.shape
+        query = module.to_q(hidden_states).view(num_rows, num_tokens, module.heads, -1).transpose(1, 2)
+        text = module.packed_text
+        key, value = text.view(2, num_rows, text.shape[2], module.heads, -1).transpose(2, 3)
+        return _output(module, scaled_dot_product_attention(query, key, value))
+
+
+def _output(module: Any, attended: torch.Tensor) -> torch.Tensor:
+    projected: torch.Tensor = module.to_out[0](attended.transpose(1, 2).flatten(2))
+    return projected
+
+
+class Packed:
+    """A network whose plain attention layers compute over stacks."""
+
+    def __init__(self, network: Any, stacks: Stacks) -> None:
+        self.stacks = stacks
+        modules = dict(network.named_modules())
+        self._self = [modules[path] for path in modules if path.endswith(".attn1") and self._fits(modules[path], path)]
+        self._text = {
+            path: modules[path] for path in modules if path.endswith(".attn2") and self._fits(modules[path], path)
+        }
+        for path, module in modules.items():
+            if module in self._self:
+                module.packed_qkv = stacks.rows(f"{path}.to_q", 3)
+        self._original = {module: module.processor for module in (*self._self, *self._text.values())}
+        self._use_packed()
+
+    @property
+    def num_layers(self) -> int:
+        """Attention layers that are packed."""
+        return len(self._original)
+
+    def blocks(self, text: torch.Tensor) -> TextBlocks:
+        """Room for the keys and values of a text like this."""
+        num_rows, num_tokens, _width = text.shape
+        shapes = [(len(stack.paths), num_rows, num_tokens, stack.shape[0]) for stack in self._text_stacks()]
+        return tuple(text.new_zeros(shape) for shape in shapes)
+
+    @torch.no_grad()
+    def project(self, text: torch.Tensor, blocks: TextBlocks) -> None:
+        """Compute the keys and values of all layers into `blocks`."""
+        for stack, block in zip(self._text_stacks(), blocks, strict=True):
+            every = text.flatten(0, 1).expand(len(stack.paths), -1, -1)
+            torch.bmm(every, stack.block.transpose(1, 2), out=block.flatten(1, 2))
+
+    def attach(self, blocks: TextBlocks) -> None:
+        """From now on cross-attention reads these."""
+        block_of = {id(stack): block for stack, block in zip(self._text_stacks(), blocks, strict=True)}
+        for path, module in self._text.items():
+            place = self.stacks.places[f"{path}.to_k"]
+            block = block_of[id(self.stacks.stacks[place.stack])]
+            module.packed_text = block[place.number : place.number + 2]
+
+    @contextmanager
+    def unpacked(self) -> Iterator[None]:
+        """Inside, every layer is called for itself, as hooks on layers need it."""
+        for module, processor in self._original.items():
+            module.processor = processor
+        try:
+            yield
+        finally:
+            self._use_packed()
+
+    def _use_packed(self) -> None:
+        for module in self._self:
+            module.processor = SelfAttention()
+        for module in self._text.values():
+            module.processor = TextAttention()
+
+    def _text_stacks(self) -> list[Any]:
+        return [stack for stack in self.stacks.stacks if stack.is_text]
+
+    def _fits(self, module: Any, path: str) -> bool:
+        """Only what computes as the plain processor does: no norms, masks or residuals of its own, no biases."""
+        plain = type(module.processor).__name__ == "AttnProcessor2_0" and module.rescale_output_factor == 1
+        others = ("group_norm", "spatial_norm", "norm_q", "norm_k", "norm_cross")
+        plain = plain and not module.residual_connection and all(getattr(module, name) is None for name in others)
+        names = ("to_q", "to_k", "to_v") if path.endswith(".attn1") else ("to_k", "to_v")
+        plain = plain and all(getattr(module, name).bias is None for name in names)
+        return bool(plain and self.stacks.are_neighbours(tuple(f"{path}.{name}" for name in names)))

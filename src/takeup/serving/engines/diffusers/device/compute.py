@@ -1,0 +1,187 @@
+"""How the network is called: as it is, or recorded for a device.
+
+How it works. `Recorded` prepares a network once: linear weights move into stacks, convolutions get their channels last,
+blocks are compiled if asked for. Then every kind of call (shapes, rows, residuals or none) is recorded the first time it
+is made, for a number of rows from a short list; fewer rows are padded. What does not change from one step to the next
+(the text, its keys and values) is not copied or computed again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from takeup.serving.engines.diffusers.device.attention import Packed
+from takeup.serving.engines.diffusers.device.passes import Buffers, Pass, Tensors, cuda, num_padded, record
+from takeup.serving.engines.diffusers.device.regions import compile_regions
+from takeup.serving.engines.diffusers.device.seams import residuals_added
+from takeup.serving.engines.diffusers.device.stacks import Stacks, stack_layers
+from takeup.serving.engines.diffusers.families import Family
+from takeup.serving.engines.diffusers.runs import Rows
+
+__all__ = ["Compute", "Eager", "Prepared", "Recorded", "prepare"]
+
+ROW_SIZES = (1, 2, 4, 6, 8, 12, 16)
+MOST_AHEAD = 2
+
+
+class Compute(Protocol):
+    """Calls networks for the step engine."""
+
+    def prepare(self, family: Family) -> None:
+        """Make the network of this family ready; said once, before the first call."""
+
+    def predict(self, family: Family, rows: Rows) -> torch.Tensor:
+        """One call of the network, with the residuals that `rows` carries."""
+
+    def pace(self) -> None:
+        """A step was sent: wait if the device is too far behind, for whoever joins now stands behind all that was sent."""
+
+
+class Eager:
+    """Calls the network as it is: on a CPU, or where every number must be that of diffusers."""
+
+    def prepare(self, family: Family) -> None:
+        """Nothing."""
+
+    def predict(self, family: Family, rows: Rows) -> torch.Tensor:
+        if rows.aids.residuals is None:
+            return family.predict(rows)
+        with residuals_added(family.network, rows.aids.residuals.total):
+            return family.predict(rows)
+
+    def pace(self) -> None:
+        """Nothing is sent ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A network made ready for a device."""
+
+    network: Any
+    stacks: Stacks
+    packed: Packed
+
+
+def prepare(network: Any, compile_options: Mapping[str, Any] | None = None) -> Prepared:
+    """Stack, pack and lay out the weights of a network, once; have its blocks compiled, if options are given."""
+    network.to(memory_format=torch.channels_last)
+    stacks = stack_layers(network)
+    packed = Packed(network, stacks)
+    if compile_options is not None:
+        compile_regions(network, dict(compile_options))
+    return Prepared(network, stacks, packed)
+
+
+class Recorded:
+    """Records calls. `compile_options` are those of TorchInductor; None does not compile."""
+
+    def __init__(self, compile_options: Mapping[str, Any] | None = None, max_kinds: int = 16) -> None:
+        self._compile_options, self._max_kinds = compile_options, max_kinds
+        self._prepared: dict[int, Prepared] = {}
+        self._calls: OrderedDict[Hashable, _Call] = OrderedDict()
+        self._sent: deque[Any] = deque()
+        self._pool: Any = None
+
+    def prepare(self, family: Family) -> None:
+        self.prepared(family.network)
+
+    def prepared(self, network: Any) -> Prepared:
+        """The network, made ready when it is first asked for."""
+        if id(network) not in self._prepared:
+            self._prepared[id(network)] = prepare(network, self._compile_options)
+        return self._prepared[id(network)]
+
+    @torch.no_grad()
+    def predict(self, family: Family, rows: Rows) -> torch.Tensor:
+        prepared = self.prepared(family.network)
+        if rows.aids.has_hooks:
+            with prepared.packed.unpacked(), torch.compiler.set_stance("force_eager"):
+                return Eager().predict(family, rows)
+        return self._call(family, prepared, rows)(rows)
+
+    def pace(self) -> None:
+        if not cuda.is_available() or not cuda.is_initialized():
+            return
+        event = cuda.Event()
+        event.record()
+        self._sent.append(event)
+        if len(self._sent) > MOST_AHEAD:
+            self._sent.popleft().synchronize()
+
+    def _call(self, family: Family, prepared: Prepared, rows: Rows) -> _Call:
+        num_rows = num_padded(len(rows.sample), ROW_SIZES)
+        kind = (id(family.network), num_rows, rows.aids.residuals is not None, _shapes(rows))
+        if kind not in self._calls:
+            if self._pool is None and rows.sample.is_cuda:
+                self._pool = cuda.graph_pool_handle()
+            self._calls[kind] = _Call(family, prepared, rows, num_rows, self._pool)
+        self._calls.move_to_end(kind)
+        while len(self._calls) > self._max_kinds:
+            self._calls.popitem(last=False)
+        return self._calls[kind]
+
+
+class _Call:
+    """One kind of call: buffers for its inputs, and the recorded pass over them."""
+
+    def __init__(self, family: Family, prepared: Prepared, rows: Rows, num_rows: int, pool: Any) -> None:
+        self._family, self._packed = family, prepared.packed
+        self._buffers = Buffers({"sample": rows.sample, "timestep": rows.timestep, **rows.inputs}, num_rows)
+        named = dict(self._buffers.tensors)
+        self._shared = {name: tensor.clone() for name, tensor in rows.shared.items()}
+        self._rows = Rows((), named.pop("sample"), named.pop("timestep"), named, self._shared)
+        self._text = prepared.packed.blocks(named["encoder_hidden_states"])
+        self._residuals: dict[int, torch.Tensor] | None = None if rows.aids.residuals is None else {}
+        self._seen: tuple[Any, Any] = (None, None)
+        self._fill(rows)
+        if self._residuals is not None:
+            self._compute(lambda: None)  # once, to see how large residuals are
+        self._pass: Pass = record(self._compute, rows.sample.device, pool)
+
+    def __call__(self, rows: Rows) -> torch.Tensor:
+        """The prediction for these rows, which nobody overwrites."""
+        self._fill(rows)
+        (prediction,) = self._pass.play(lambda: self._take(rows))
+        return prediction[: len(rows.sample)].clone()
+
+    def _fill(self, rows: Rows) -> None:
+        self._buffers.fill({"sample": rows.sample, "timestep": rows.timestep})
+        inputs, weights = self._seen
+        if rows.inputs is not inputs:
+            self._buffers.fill(rows.inputs)
+            for name, tensor in rows.shared.items():
+                self._shared[name].copy_(tensor)
+        if rows.inputs is not inputs or rows.aids.weights != weights:
+            self._packed.project(self._rows.inputs["encoder_hidden_states"], self._text)
+        self._seen = rows.inputs, rows.aids.weights
+
+    def _compute(self, at_seam: Any) -> Tensors:
+        self._packed.attach(self._text)
+        if self._residuals is None:
+            return (self._family.predict(self._rows),)
+        with residuals_added(self._family.network, self._residual, at_seam):
+            return (self._family.predict(self._rows),)
+
+    def _residual(self, number: int, like: torch.Tensor) -> torch.Tensor:
+        assert self._residuals is not None
+        if number not in self._residuals:
+            self._residuals[number] = torch.zeros_like(like)
+        return self._residuals[number]
+
+    def _take(self, rows: Rows) -> None:
+        """At the seam: the residuals of this step, into their buffers."""
+        assert rows.aids.residuals is not None
+        assert self._residuals is not None
+        ordered = [self._residuals[number] for number in range(len(self._residuals))]
+        rows.aids.residuals.write([tensor[: len(rows.sample)] for tensor in ordered])
+
+
+def _shapes(rows: Rows) -> Hashable:
+    named = {"sample": rows.sample, **rows.inputs}
+    shared = tuple((name, tensor.shape, tensor.dtype) for name, tensor in sorted(rows.shared.items()))
+    return tuple((name, tensor.shape[1:], tensor.dtype) for name, tensor in sorted(named.items())), shared

@@ -1,0 +1,116 @@
+"""Passes: a computation on tensors that stay where they are, recorded once and played again and again.
+
+How it works. A CUDA graph is a list of kernels with the addresses they read and write. Playing it costs one launch
+instead of thousands, but everything must lie where it lay when it was recorded. So inputs are copied into buffers
+(`Buffers`), and results are read where they always appear. A computation may have one *seam*, at which something that
+is not recorded happens (residuals arrive): it is then recorded as two graphs. Where there are no graphs, or recording
+fails, the same computation on the same buffers is simply made again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+__all__ = ["Again", "Buffers", "Computation", "CudaPass", "Pass", "Tensors", "num_padded", "record"]
+
+LOG = logging.getLogger(__name__)
+NUM_WARM_UPS = 3
+Tensors = Sequence[torch.Tensor]
+Seam = Callable[[], None]
+Computation = Callable[[Seam], Tensors]
+"""Computes from buffers into tensors, and calls the seam once, where it has one."""
+
+cuda: Any = torch.cuda  # whose functions are not annotated
+
+
+class Pass(Protocol):
+    """A recorded computation."""
+
+    def play(self, at_seam: Seam) -> Tensors:
+        """Compute again; the results are valid until the next time."""
+
+
+class Again:
+    """Makes the computation anew."""
+
+    def __init__(self, compute: Computation) -> None:
+        self._compute = compute
+
+    def play(self, at_seam: Seam) -> Tensors:
+        return self._compute(at_seam)
+
+
+class CudaPass:
+    """One CUDA graph, or two with a seam between them. Graphs of one `pool` share memory: play one at a time."""
+
+    def __init__(self, compute: Computation, pool: Any = None) -> None:
+        self._pool = cuda.graph_pool_handle() if pool is None else pool
+        self._graphs: list[Any] = []
+        stream = cuda.Stream()
+        stream.wait_stream(cuda.current_stream())
+        with cuda.stream(stream):
+            for _ in range(NUM_WARM_UPS):  # compilers and libraries choose their kernels now
+                compute(_nothing)
+            stream.synchronize()
+            self._results = self._recorded(compute)
+        cuda.current_stream().wait_stream(stream)
+
+    def play(self, at_seam: Seam) -> Tensors:
+        first, *others = self._graphs
+        first.replay()
+        for graph in others:
+            at_seam()
+            graph.replay()
+        return self._results
+
+    def _recorded(self, compute: Computation) -> Tensors:
+        self._begin()
+        try:
+            return compute(self._cut)
+        finally:
+            self._graphs[-1].capture_end()
+
+    def _begin(self) -> None:
+        self._graphs.append(cuda.CUDAGraph())
+        self._graphs[-1].capture_begin(pool=self._pool, capture_error_mode="thread_local")
+
+    def _cut(self) -> None:
+        self._graphs[-1].capture_end()
+        self._begin()
+
+
+def record(compute: Computation, device: torch.device, pool: Any = None) -> Pass:
+    """The fastest pass that this device can do."""
+    if device.type != "cuda":
+        return Again(compute)
+    try:
+        return CudaPass(compute, pool)
+    except (RuntimeError, torch.AcceleratorError) as problem:
+        LOG.warning("a network call could not be recorded and is made anew in every step: %s", problem)
+        cuda.synchronize()
+        return Again(compute)
+
+
+class Buffers:
+    """Tensors that stay where they are. Those with a dimension for rows have room for `num_rows`."""
+
+    def __init__(self, like: Mapping[str, torch.Tensor], num_rows: int) -> None:
+        self.tensors = {name: one.new_zeros((num_rows, *one.shape[1:])) for name, one in like.items()}
+
+    def fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Copy these in, from the first row on; the rows below keep what they had, and nobody looks at them."""
+        for name, tensor in tensors.items():
+            self.tensors[name][: len(tensor)].copy_(tensor, non_blocking=True)
+
+
+def num_padded(num_rows: int, sizes: Sequence[int]) -> int:
+    """The least of the sizes that has room for so many rows; the rows themselves if none has."""
+    return min((size for size in sizes if size >= num_rows), default=num_rows)
+
+
+def _nothing() -> None:
+    """At the seam, while a computation is tried out."""

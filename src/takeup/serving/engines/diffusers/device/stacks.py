@@ -1,0 +1,84 @@
+"""Weights of equal shape in one block of memory, so that they can be computed, and patched, together.
+
+A network has hundreds of linear layers, but few shapes. Here the layers of one shape become slices of one tensor, in
+the order in which the network names them: its parameters stay what they were, and only live somewhere else. Layers
+that project the text for cross-attention have stacks of their own, for all of them have the same input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+__all__ = ["Place", "Stack", "Stacks", "stack_layers"]
+
+TEXT_PROJECTIONS = (".attn2.to_k", ".attn2.to_v")
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The weights of `paths`, one below the other: `block[i]` is the weight of `paths[i]`, itself, not a copy."""
+
+    block: torch.Tensor = field(repr=False)
+    paths: tuple[str, ...]
+    is_text: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs of each of its layers."""
+        return self.block.shape[1], self.block.shape[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the weight of a layer lives."""
+
+    stack: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """All stacks of a network, and the place of every layer that is in one."""
+
+    stacks: tuple[Stack, ...]
+    places: Mapping[str, Place]
+
+    def rows(self, first: str, num_layers: int) -> torch.Tensor:
+        """The weights of so many neighbours from the layer `first` on, as one weight with all their outputs."""
+        place = self.places[first]
+        block = self.stacks[place.stack].block[place.number : place.number + num_layers]
+        return block.flatten(0, 1)
+
+    def are_neighbours(self, paths: tuple[str, ...]) -> bool:
+        """Whether these layers lie one below the other, in this order."""
+        found = [self.places.get(path) for path in paths]
+        first = found[0]
+        return first is not None and found == [Place(first.stack, first.number + i) for i in range(len(paths))]
+
+
+@torch.no_grad()
+def stack_layers(network: Any) -> Stacks:
+    """Move the weights of all linear layers of the network into stacks."""
+    groups: dict[Any, list[tuple[str, torch.nn.Linear]]] = {}
+    for path, module in network.named_modules():
+        if type(module) is torch.nn.Linear:
+            key = (_is_text(path), module.weight.shape, module.weight.dtype)
+            groups.setdefault(key, []).append((path, module))
+    stacks = tuple(_stack(members) for members in groups.values())
+    places = {path: Place(i, j) for i, stack in enumerate(stacks) for j, path in enumerate(stack.paths)}
+    return Stacks(stacks, places)
+
+
+def _stack(members: list[tuple[str, torch.nn.Linear]]) -> Stack:
+    block = torch.stack([module.weight.detach() for _, module in members])
+    for slice_, (_, module) in zip(block, members, strict=True):
+        module.weight.data = slice_
+    return Stack(block, tuple(path for path, _ in members), _is_text(members[0][0]))
+
+
+def _is_text(path: str) -> bool:
+    return path.endswith(TEXT_PROJECTIONS)

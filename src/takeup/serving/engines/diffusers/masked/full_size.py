@@ -1,0 +1,121 @@
+"""Networks of the size of the real ones, with random weights or none (device `meta`): to count and to measure on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from takeup.serving.engines.diffusers.masked.call import Places
+from takeup.serving.engines.diffusers.masked.hooks import Hooks
+from takeup.serving.engines.diffusers.masked.pages import working_copy
+from takeup.serving.engines.diffusers.masked.tokens import grids_of
+
+__all__ = ["FULL_SIZE", "FullSize", "count_flop", "masked_places"]
+
+SPREAD = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class FullSize:
+    """A network for images of 1024x1024 pixels: how to build and to call it, its rows per image, its finest grid."""
+
+    build: Callable[[], Any]
+    inputs: Callable[[int, dict[str, Any]], dict[str, Any]]
+    num_rows: int
+    grid: tuple[int, int]
+    num_levels: int
+
+    def network(self, device: str, dtype: torch.dtype = torch.bfloat16) -> Any:
+        """With random weights, made where they are needed."""
+        with torch.device("meta"):
+            network = self.build().to(dtype).eval().requires_grad_(False)
+        if device == "meta":
+            return network
+        network = network.to_empty(device=device)
+        for weights in [*network.parameters(), *network.buffers()]:
+            weights.data.normal_(std=SPREAD)
+        return network
+
+
+def _sdxl() -> Any:
+    return import_module("diffusers").UNet2DConditionModel(
+        sample_size=128,
+        block_out_channels=(320, 640, 1280),
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        attention_head_dim=(5, 10, 20),
+        transformer_layers_per_block=(1, 2, 10),
+        cross_attention_dim=2048,
+        use_linear_projection=True,
+        addition_embed_type="text_time",
+        addition_time_embed_dim=256,
+        projection_class_embeddings_input_dim=2816,
+    )
+
+
+def _sdxl_inputs(num_rows: int, where: dict[str, Any]) -> dict[str, Any]:
+    added = {"text_embeds": torch.randn(num_rows, 1280, **where), "time_ids": torch.ones(num_rows, 6, **where)}
+    return {
+        "sample": torch.randn(num_rows, 4, 128, 128, **where),
+        "timestep": torch.full((num_rows,), 500.0, device=where["device"]),
+        "encoder_hidden_states": torch.randn(num_rows, 77, 2048, **where),
+        "added_cond_kwargs": added,
+    }
+
+
+def _flux() -> Any:
+    return import_module("diffusers").FluxTransformer2DModel(guidance_embeds=True)
+
+
+def _flux_inputs(num_rows: int, where: dict[str, Any]) -> dict[str, Any]:
+    rows, columns = torch.meshgrid(torch.arange(64), torch.arange(64), indexing="ij")
+    places = torch.stack([torch.zeros_like(rows), rows, columns], dim=-1).reshape(-1, 3)
+    return {
+        "hidden_states": torch.randn(num_rows, 4096, 64, **where),
+        "encoder_hidden_states": torch.randn(num_rows, 512, 4096, **where),
+        "pooled_projections": torch.randn(num_rows, 768, **where),
+        "timestep": torch.full((num_rows,), 0.5, **where),
+        "guidance": torch.full((num_rows,), 3.5, device=where["device"]),
+        "img_ids": places.to(**where),
+        "txt_ids": torch.zeros(512, 3, **where),
+    }
+
+
+FULL_SIZE = {
+    "sdxl": FullSize(_sdxl, _sdxl_inputs, num_rows=2, grid=(128, 128), num_levels=3),
+    "flux": FullSize(_flux, _flux_inputs, num_rows=1, grid=(64, 64), num_levels=1),
+}
+
+
+def masked_places(size: FullSize, share: float, num_rows: int, device: str, multiple: int = 1) -> dict[int, Places]:
+    """The first tokens of every grid, as many as the share says."""
+    places = {}
+    for height, width in grids_of(size.grid, size.num_levels):
+        count = -(-round(share * height * width) // multiple) * multiple
+        first = torch.arange(min(count, height * width), device=device).expand(num_rows, -1)
+        places[height * width] = Places.of(first, height * width)
+    return places
+
+
+@torch.no_grad()
+def count_flop(name: str, share: float | None = None) -> float:
+    """Operations of one step of one image; of a mask that covers this share, or of everything. Nothing is computed."""
+    size = FULL_SIZE[name]
+    network = size.network("meta")
+    inputs = size.inputs(size.num_rows, {"device": "meta", "dtype": torch.bfloat16})
+    hooks = Hooks(network)
+    with torch.device("meta"):
+        if share is not None:
+            hooks.call.mode = "record"
+            network(**inputs)
+            hooks.call.mode = "masked"
+            hooks.call.places = masked_places(size, share, size.num_rows, "meta")
+            hooks.call.kept = working_copy(hooks.call.recorded, hooks.fronted, hooks.call.num_front)
+        with FlopCounterMode(display=False) as counter:
+            network(**inputs)
+    return float(counter.get_total_flops())

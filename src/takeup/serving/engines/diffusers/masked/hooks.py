@@ -1,0 +1,105 @@
+"""Hooks that let a network compute some of its tokens: none of its code is changed, and off they change nothing.
+
+In U-Nets tokens enter and leave every `Transformer2DModel`; convolutions and norms between them see the whole map. In
+SD3 and Flux they enter behind the embedding of patches and leave before these are put together again. Keys and values
+are filled right behind their projections, which come before any norm of heads; in Flux, where positions are turned into
+the keys, behind that, by a processor of our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from takeup.errors import BadInput
+from takeup.serving.engines.diffusers.masked.call import Call
+from takeup.serving.engines.diffusers.masked.rotary import RotaryProcessor
+
+__all__ = ["Hooks"]
+
+SELF_ATTENTION = "attn1"
+
+
+class Hooks:
+    """Installed on a network until `remove`. `fronted`: names under which text tokens stand before those of the image."""
+
+    def __init__(self, network: Any, call: Call | None = None) -> None:
+        self.network, self.call = network, call or Call()
+        self.fronted: frozenset[str] = frozenset()
+        self._handles: list[Any] = []
+        self._processors: dict[str, Any] | None = None
+        kind = type(network).__name__
+        installers: dict[str, Callable[[], None]] = {
+            "UNet2DConditionModel": self._into_unet,
+            "SD3Transformer2DModel": self._into_sd3,
+            "FluxTransformer2DModel": self._into_flux,
+        }
+        if kind not in installers:
+            raise BadInput(f"a {kind} cannot compute masked tokens only; use one of {', '.join(installers)}")
+        installers[kind]()
+
+    def remove(self) -> None:
+        """Leave the network as it was."""
+        for handle in self._handles:
+            handle.remove()
+        if self._processors is not None:
+            self.network.set_attn_processor(dict(self._processors))
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _into_unet(self) -> None:
+        for name, module in _named(self.network, "Transformer2DModel"):
+            if isinstance(module.proj_in, torch.nn.Linear):
+                self._enter(module.proj_in)
+                self._fill(module.proj_out, f"{name}.out")
+            else:  # a convolution: it wants whole maps
+                self._enter(module.transformer_blocks[0])
+                self._fill(module.transformer_blocks[-1], f"{name}.out")
+            for number, block in enumerate(module.transformer_blocks):
+                self._fill_attention(getattr(block, SELF_ATTENTION), f"{name}.{number}")
+
+    def _into_sd3(self) -> None:
+        self._handles.append(self.network.pos_embed.register_forward_hook(partial(_taken_behind, self.call)))
+        self._fill(self.network.proj_out, "out")
+        for number, block in enumerate(self.network.transformer_blocks):
+            self._fill_attention(block.attn, f"{number}")
+            if getattr(block, "attn2", None) is not None:
+                self._fill_attention(block.attn2, f"{number}.second")
+
+    def _into_flux(self) -> None:
+        self._handles.append(self.network.x_embedder.register_forward_hook(partial(_taken_behind, self.call)))
+        self._fill(self.network.proj_out, "out")
+        self._processors = dict(self.network.attn_processors)
+        numbered = enumerate(self._processors.items())
+        ours = {name: RotaryProcessor(f"{number}", self.call, stock) for number, (name, stock) in numbered}
+        self.fronted = frozenset(f"{number}.{part}" for number in range(len(ours)) for part in "kv")
+        self.network.set_attn_processor(ours)  # which empties what it is given
+
+    def _fill_attention(self, attention: Any, name: str) -> None:
+        self._fill(attention.to_k, f"{name}.k")
+        self._fill(attention.to_v, f"{name}.v")
+
+    def _enter(self, module: Any) -> None:
+        self._handles.append(module.register_forward_pre_hook(partial(_taken_before, self.call)))
+
+    def _fill(self, module: Any, name: str) -> None:
+        self._handles.append(module.register_forward_hook(partial(_filled_behind, self.call, name)))
+
+
+def _named(network: Any, kind: str) -> Iterator[tuple[str, Any]]:
+    return ((name, module) for name, module in network.named_modules() if type(module).__name__ == kind)
+
+
+def _taken_before(call: Call, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return call.take(inputs[0]), *inputs[1:]
+
+
+def _taken_behind(call: Call, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    return call.take(output)
+
+
+def _filled_behind(call: Call, name: str, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    return call.fill(name, output)

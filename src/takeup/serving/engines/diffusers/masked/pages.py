@@ -1,0 +1,31 @@
+"""Activations of templates as a call wants them: the rows of its requests one below the other, in a copy of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+__all__ = ["stacked", "working_copy"]
+
+Page = Mapping[str, torch.Tensor]
+"""What one step of a template left, by name."""
+
+
+def working_copy(page: Page, fronted: frozenset[str] = frozenset(), num_front: int = 0) -> dict[str, torch.Tensor]:
+    """A copy that a call may write to, with room for the text in front of names that have it."""
+    return {name: _roomy(kept, num_front if name in fronted else 0) for name, kept in page.items()}
+
+
+def stacked(pages: Sequence[Page], fronted: frozenset[str] = frozenset(), num_front: int = 0) -> dict[str, torch.Tensor]:
+    """The same for several templates at once."""
+    together = {name: torch.cat([page[name] for page in pages]) for name in pages[0]}
+    return working_copy(together, fronted, num_front) if num_front or len(pages) == 1 else together
+
+
+def _roomy(kept: torch.Tensor, num_front: int) -> torch.Tensor:
+    if not num_front:
+        return kept.clone(memory_format=torch.contiguous_format)
+    room = kept.new_empty((len(kept), num_front + kept.shape[1], *kept.shape[2:]))
+    room[:, num_front:] = kept
+    return room

@@ -1,0 +1,83 @@
+"""Systems to compare, with what they cost on one H800: published measurements of SDXL at 1024x1024 in 50 steps.
+
+"Katz: Efficient Workflow Serving for Diffusion Models with Many Adapters", USENIX ATC 2025, and the logs of its
+artefact. There twice as many rows take twice as long on every GPU, so batches gain nothing by themselves. `takeup` has
+the calls of `diffusers` here, none of them faster: all it wins is won by what shares a call and by who waits for what.
+
+    diffusers   one request at a time; LoRAs are loaded and fused before the first step, ControlNets run one by one
+    static      the same, where requests that want exactly the same are batched from the first step to the last
+    nirvana     the same as diffusers; a fifth of the steps is replaced by an image from a cache, found in 0.35 s
+    katz        eight GPUs for one request: branches and ControlNets side by side, LoRAs come while it is denoised
+    takeup      step by step, LoRAs beside the weights and while it is denoised, sent where its LoRAs are
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from takeup.errors import BadInput, BadScenario, UnknownName
+from takeup.serving.traffic import Design, RowCosts
+
+__all__ = ["DESIGNS", "design_of"]
+
+NUM_STEPS = 50
+STEP = RowCosts(((2, 2.88 / NUM_STEPS),))
+CONTROL = RowCosts(((2, (4.54 - 0.28 - 2.88) / NUM_STEPS),))
+STOCK = Design("diffusers", STEP, CONTROL, switch_s=0.28, patch_s=2.85)
+
+DESIGNS: dict[str, Design] = {
+    "diffusers": STOCK,
+    "static": replace(STOCK, name="static", max_running=8, joins="empty"),
+    "nirvana": replace(STOCK, name="nirvana", skipped_share=0.2, around_s=0.35),
+    "katz": Design(
+        "katz",
+        RowCosts(((2, 1.71 / NUM_STEPS),)),
+        gpus_per_instance=8,
+        parallel_loads=True,
+        late_share=0.2,
+        patch_s=0.12,
+    ),
+    "takeup": Design(
+        "takeup",
+        STEP,
+        CONTROL,
+        max_running=2,
+        mixes_loras=True,
+        sidecar_share=0.077,
+        parallel_loads=True,
+        late_share=0.2,
+    ),
+}
+
+
+def design_of(name: str, *, max_running: int | None = None, costs: str | None = None) -> Design:
+    """The design of this name; `costs` is a file with measured seconds, for the designs on one GPU."""
+    if name not in DESIGNS:
+        raise UnknownName("design", name, DESIGNS)
+    design = DESIGNS[name]
+    if costs is not None and design.gpus_per_instance == 1:
+        measured = _measured(Path(costs))
+        design = replace(design, step=measured["step"], control=measured.get("control", design.control))
+    return design if max_running is None or design.max_running == 1 else replace(design, max_running=max_running)
+
+
+def _measured(path: Path) -> dict[str, RowCosts]:
+    """`step` and, if it is there, `control`: lists of [rows, seconds]."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise BadScenario(f"cannot read costs {path}: {problem}; give a .toml file with 'step = [[2, 0.04]]'") from None
+    if "step" not in values:
+        raise BadScenario(f"{path} has no key 'step'; add the seconds of a step by rows, such as 'step = [[2, 0.04]]'")
+    return {name: _row_costs(path, name, values) for name in ("step", "control") if name in values}
+
+
+def _row_costs(path: Path, name: str, values: Mapping[str, Any]) -> RowCosts:
+    try:
+        return RowCosts(tuple((int(rows), float(seconds)) for rows, seconds in values[name]))
+    except (TypeError, ValueError, BadInput) as problem:
+        raise BadScenario(f"{path}: the key {name!r} is no list of [rows, seconds] with rising rows") from problem

@@ -1,0 +1,127 @@
+"""What a step of an edit costs: operations and loads of every block, from its shape and the tokens that are masked.
+
+A block of a U-Net (self-attention, attention to the text, a gated feed-forward) needs 36 n H^2 operations for n tokens
+of width H, and 4 n H for every key; one of a transformer of text and image (Flux) 24 n H^2, its text tokens counted in,
+as they are always computed. With `output` keys and values of the other tokens are 4 H^2 more for each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from takeup.errors import BadInput
+from takeup.serving.policies.plan import BlockCost, Format
+
+__all__ = ["FLUX", "H200", "SDXL", "Block", "Device", "Network", "costs_of", "flop_of", "load_bytes", "num_masked"]
+
+BYTES = 2
+"""Of a number in half precision."""
+TEXT_KEYS = 77
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A transformer block: tokens of the image, their width, and text tokens computed with them."""
+
+    num_tokens: int
+    width: int
+    kind: Literal["unet", "joint"] = "unet"
+    num_text: int = 0
+
+    def flop(self, what: Format, num_masked: int) -> float:
+        """Operations for one row of a batch."""
+        computed = (self.num_tokens if what == "full" else num_masked) + self.num_text
+        others = self.num_tokens - num_masked if what == "output" else 0
+        keys = self.num_tokens + self.num_text + (TEXT_KEYS if self.kind == "unet" else 0)
+        linear = (36 if self.kind == "unet" else 24) * computed * self.width**2
+        return linear + 4 * computed * keys * self.width + 4 * others * self.width**2
+
+    def load_bytes(self, what: Format, num_masked: int) -> float:
+        """What the template gives for one row."""
+        copies = {"full": 0, "output": 1, "kv": 2}[what]
+        return copies * (self.num_tokens - num_masked) * self.width * BYTES
+
+    @property
+    def weight_bytes(self) -> float:
+        """Read once, however many rows there are; joint blocks have twice as many on average (text and image)."""
+        return (18 if self.kind == "unet" else 18.4) * self.width**2 * BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Blocks in order, operations outside of them for one row, and rows per image."""
+
+    blocks: tuple[Block, ...]
+    num_tokens: int
+    other_flop: float = 0.0
+    num_rows: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """How fast a machine is; `launch_s` is what a block takes with no tokens at all."""
+
+    flop_per_s: float
+    memory_bytes_per_s: float
+    link_bytes_per_s: float
+    launch_s: float = 0.0
+
+    def compute_s(self, flop: float, weight_bytes: float) -> float:
+        """Never faster than its weights can be read."""
+        return max(flop / self.flop_per_s, weight_bytes / self.memory_bytes_per_s) + self.launch_s
+
+
+SDXL = Network(
+    blocks=(*[Block(4096, 640)] * 4, *[Block(1024, 1280)] * 60, *[Block(4096, 640)] * 6),
+    num_tokens=16384,
+    other_flop=1.623e12,
+    num_rows=2,
+)
+FLUX = Network(blocks=(Block(4096, 3072, "joint", 512),) * 57, num_tokens=4096)
+H200 = Device(flop_per_s=790e12, memory_bytes_per_s=4.3e12, link_bytes_per_s=55e9)
+
+
+def num_masked(block: Block, mask_share: float) -> int:
+    """Tokens of this block inside a mask that covers such a share of the image."""
+    if not 0 <= mask_share <= 1:
+        raise BadInput(f"the mask covers {mask_share:g} of the image; give a share from 0 to 1")
+    return math.ceil(mask_share * block.num_tokens)
+
+
+def flop_of(network: Network, what: Format, mask_share: float) -> float:
+    """Operations of one step of one image with every block in this format."""
+    blocks = sum(block.flop(what, num_masked(block, mask_share)) for block in network.blocks)
+    return network.num_rows * (blocks + network.other_flop)
+
+
+def load_bytes(network: Network, what: Format, mask_share: float) -> float:
+    """Loads of one step of one image with every block in this format."""
+    return network.num_rows * sum(b.load_bytes(what, num_masked(b, mask_share)) for b in network.blocks)
+
+
+def costs_of(network: Network, mask_shares: Sequence[float], device: Device) -> list[BlockCost]:
+    """The blocks for a batch of edits of these masks. Every edit loads its own template; weights are read once.
+
+    What is computed between the blocks, convolutions, is shared out evenly among them.
+    """
+    other_flop = network.num_rows * len(mask_shares) * network.other_flop / len(network.blocks)
+    made: dict[Block, BlockCost] = {}
+    for block in network.blocks:
+        made[block] = made.get(block) or _cost(block, network.num_rows, mask_shares, device, other_flop)
+    return [made[block] for block in network.blocks]
+
+
+def _cost(block: Block, num_rows: int, mask_shares: Sequence[float], device: Device, other_flop: float) -> BlockCost:
+    counts = [num_masked(block, share) for share in mask_shares]
+
+    def compute_s(what: Format) -> float:
+        return device.compute_s(num_rows * sum(block.flop(what, n) for n in counts) + other_flop, block.weight_bytes)
+
+    def load_s(what: Format) -> float:
+        return num_rows * sum(block.load_bytes(what, n) for n in counts) / device.link_bytes_per_s
+
+    rows_s = load_s("output")
+    return BlockCost(compute_s("full"), compute_s("output"), compute_s("kv"), rows_s, load_s("kv"), rows_s)

@@ -1,0 +1,154 @@
+"""Which activations of a template each block loads, and which it computes, so that a step is shortest.
+
+How it works. A block of an edited image can be run in three formats:
+
+    full      every token is computed; nothing is loaded
+    output    the unmasked rows of its output are loaded; keys and values are computed for all tokens
+    kv        keys and values of the unmasked tokens are loaded; nothing of these tokens is computed
+
+Loads run one after the other beside the computation; a block waits for its own. After a block in `kv` the unmasked rows
+are missing, and a block that needs them loads them first. `plan` searches all combinations: a partial plan is a pair
+(computed until, loaded until), and only pairs that no other one beats are continued. The rule of FlashPS (EuroSys 2026,
+Algorithm 1), which decides block by block and never looks back, is `greedy`.
+
+Steps follow each other: with buffers for `ahead_s` of loads, the next step's loads begin before it does. In the long
+run a step then takes the larger of its last computation and of all its loads together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.errors import BadInput
+from takeup.serving.policies.plan_kernel import best_formats
+
+__all__ = ["FORMATS", "BlockCost", "Format", "Plan", "greedy", "plan", "step_s"]
+
+Format = Literal["full", "output", "kv"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+NANOSECOND = 1e-9
+NUM_STATES = (256, 4096)
+NUM_GRAINS = 1000
+SLACK = 1000  # nanoseconds: more than rounding to them can change
+FAR = np.iinfo(np.int64).max
+
+Costs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCost:
+    """Seconds of one block in every format, and of the loads; `rows_load_s` brings missing rows of its input."""
+
+    full_s: float
+    output_s: float
+    kv_s: float
+    output_load_s: float
+    kv_load_s: float
+    rows_load_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not all(0 <= one < float("inf") for one in self.seconds):
+            raise BadInput(f"the costs of a block are {self.seconds}; give seconds from zero up")
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """Computation by format, loads by format, the load of rows."""
+        loads = (0.0, self.output_load_s, self.kv_load_s)
+        return (self.full_s, self.output_s, self.kv_s, *loads, self.rows_load_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A format for every block, and how long a step takes with them."""
+
+    formats: tuple[Format, ...]
+    step_s: float
+
+    @property
+    def num_loaded(self) -> int:
+        """Blocks that use the template."""
+        return sum(one != "full" for one in self.formats)
+
+
+def plan(blocks: Sequence[BlockCost], allowed: Collection[Format] = FORMATS, ahead_s: float = 0.0) -> Plan:
+    """The best plan. Where it would take too many states, loads are rounded up to a thousandth of their sum."""
+    if not blocks:
+        return Plan((), 0.0)
+    known = min(_known(blocks, allowed, ahead_s), key=lambda one: one.step_s)
+    costs, flags = _in_nanoseconds(blocks), np.array([one in allowed for one in FORMATS], np.int32)
+    ahead, latest = round(ahead_s / NANOSECOND), _latest(costs, flags, known.step_s)
+    for max_states in NUM_STATES:
+        chosen = best_formats(costs, flags, ahead, latest, max_states)
+        if len(chosen):
+            break
+    else:
+        chosen = best_formats(_coarser(costs), flags, ahead, np.full(len(blocks), FAR), NUM_STATES[-1])
+    found = _timed([FORMATS[one] for one in chosen], blocks, ahead_s)
+    return min(found, known, key=lambda one: one.step_s)
+
+
+def greedy(blocks: Sequence[BlockCost], cached: Format, ahead_s: float = 0.0) -> Plan:
+    """The published rule: block by block, load if the block is then computed no later than without."""
+    formats: list[Format] = []
+    computed_s, loaded_s, has_rows = 0.0, -ahead_s, True
+    for block in blocks:
+        loading = _after(computed_s, loaded_s, has_rows, block, cached)
+        computing = _after(computed_s, loaded_s, has_rows, block, "full")
+        formats.append(cached if loading[0] <= computing[0] else "full")
+        computed_s, loaded_s = loading if formats[-1] == cached else computing
+        has_rows = formats[-1] != "kv"
+    return _timed(formats, blocks, ahead_s)
+
+
+def step_s(formats: Sequence[Format], blocks: Sequence[BlockCost], ahead_s: float = 0.0) -> float:
+    """How long a step takes with these formats."""
+    computed_s, loaded_s, has_rows = 0.0, -ahead_s, True
+    for what, block in zip(formats, blocks, strict=True):
+        computed_s, loaded_s = _after(computed_s, loaded_s, has_rows, block, what)
+        has_rows = what != "kv"
+    return max(computed_s, loaded_s + ahead_s)
+
+
+def _after(computed_s: float, loaded_s: float, has_rows: bool, block: BlockCost, what: Format) -> tuple[float, float]:
+    place = FORMATS.index(what)
+    load_s = block.seconds[len(FORMATS) + place]
+    if what != "kv" and not has_rows:
+        load_s += block.rows_load_s
+    loaded_s += load_s
+    return (max(computed_s, loaded_s) if load_s > 0 else computed_s) + block.seconds[place], loaded_s
+
+
+def _timed(formats: Sequence[Format], blocks: Sequence[BlockCost], ahead_s: float) -> Plan:
+    return Plan(tuple(formats), step_s(formats, blocks, ahead_s))
+
+
+def _known(blocks: Sequence[BlockCost], allowed: Collection[Format], ahead_s: float) -> Iterator[Plan]:
+    """Plans that need no search."""
+    for what in allowed:
+        yield _timed([what] * len(blocks), blocks, ahead_s)
+        if what != "full" and "full" in allowed:
+            yield greedy(blocks, what, ahead_s)
+
+
+def _latest(costs: Costs, flags: npt.NDArray[np.int32], known_s: float) -> Costs:
+    """When each block must be computed if the rest, at its shortest, is to end no later than `known_s`."""
+    shortest = costs[:, : len(FORMATS)][:, flags == 1].min(axis=1)
+    rest = shortest[::-1].cumsum()[::-1] - shortest
+    return np.asarray(round(known_s / NANOSECOND) + SLACK - rest, np.int64)
+
+
+def _in_nanoseconds(blocks: Sequence[BlockCost]) -> Costs:
+    exact = np.array([block.seconds for block in blocks]).reshape(-1, 2 * len(FORMATS) + 1) / NANOSECOND
+    return np.rint(exact).astype(np.int64)
+
+
+def _coarser(costs: Costs) -> Costs:
+    """Loads rounded up, so that at most so many sums of them exist as there is room for states."""
+    loads = costs[:, len(FORMATS) :]
+    grain = int(loads.max(axis=1).sum()) // NUM_GRAINS + 1
+    return np.hstack([costs[:, : len(FORMATS)], -(-loads // grain) * grain])

@@ -1,0 +1,113 @@
+"""Answers of work: a body in one piece, or server-sent events; in both cases, a client that goes away ends its work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from takeup.serving.server.board import Progress
+from takeup.serving.server.errors import CLOSED_BY_CLIENT, ApiError
+from takeup.serving.server.pictures import as_text
+from takeup.serving.server.schemas import Asked, ImageObject, Images, Timing
+from takeup.serving.server.work import Made, Work
+
+__all__ = ["EventStream", "in_one_piece", "streamed", "watched"]
+
+
+async def in_one_piece(request: Request, work: Work, asked: Asked, identity: str) -> Images:
+    """Wait for all images, or for the client to go away."""
+    making = asyncio.ensure_future(work.run())
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({making, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not making.done():
+            raise ApiError(CLOSED_BY_CLIENT, "the client went away", code="cancelled")
+        return _body(await making, asked, identity, work.age_s)
+    finally:
+        gone.cancel()
+        making.cancel()
+        await asyncio.gather(making, gone, return_exceptions=True)
+        work.close()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _body(made: list[Made], asked: Asked, identity: str, total_s: float) -> Images:
+    return Images(
+        id=identity,
+        created=int(time.time()),
+        output_format=asked.output_format,
+        data=[_image(one, asked) for one in made],
+        timing=Timing(queued_s=max(one.queued_s for one in made), total_s=total_s),
+    )
+
+
+def _image(made: Made, asked: Asked) -> ImageObject:
+    text = as_text(made.picture)
+    if asked.response_format == "url":
+        return ImageObject(url=f"data:image/{asked.output_format};base64,{text}", seed=made.seed)
+    return ImageObject(b64_json=text, seed=made.seed)
+
+
+# Server-sent events ---------------------------------------------------------------------------------------------------
+
+
+class EventStream(StreamingResponse):
+    """Events, and something to be done at the end even if the stream never began."""
+
+    def __init__(self, events: AsyncIterator[dict[str, Any]], identity: str, close: Callable[[], None]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Request-Id": identity}
+        super().__init__(_lines(events), media_type="text/event-stream", headers=headers)
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()
+
+
+def streamed(work: Work, asked: Asked, identity: str, kind: str) -> EventStream:
+    """Progress, then every image as an event `KIND.completed` of OpenAI's API."""
+    making = asyncio.ensure_future(work.run())
+
+    def close() -> None:
+        making.cancel()
+        making.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        work.close()
+
+    return EventStream(_events(work, making, asked, kind), identity, close)
+
+
+def watched(progress: Progress, identity: str) -> EventStream:
+    """The progress of a request that somebody else made."""
+    return EventStream(progress.events(), identity, lambda: None)
+
+
+async def _events(work: Work, making: asyncio.Future[list[Made]], asked: Asked, kind: str) -> AsyncIterator[Any]:
+    async for event in work.progress.events():
+        if event["type"] in ("done", "error", "cancelled"):
+            break
+        yield event
+    if event["type"] != "done":
+        yield event
+        return
+    for number, made in enumerate(await making):
+        image = _image(made, asked).model_dump(exclude_none=True)
+        facts = {"created_at": int(time.time()), "output_format": asked.output_format, "index": number}
+        yield {"type": f"{kind}.completed", **image, **facts, "size": asked.size or "auto"}
+
+
+async def _lines(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+    async for event in events:
+        yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n"

@@ -1,0 +1,78 @@
+"""The app: routes, errors, the guard around them, and the document that describes them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+
+from takeup import __version__
+from takeup.serving.server import errors
+from takeup.serving.server.errors import ErrorBody
+from takeup.serving.server.guard import Guard
+from takeup.serving.server.jobs import Backend
+from takeup.serving.server.routes import adapters, health, images, models
+from takeup.serving.server.service import Service
+from takeup.serving.server.settings import Settings
+from takeup.serving.server.tenants import Keys
+
+__all__ = ["make_app"]
+
+ANSWERS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorBody, "description": "A field, file or image that cannot be used."},
+    401: {"model": ErrorBody, "description": "No valid key."},
+    403: {"model": ErrorBody, "description": "Not yours, or from a foreign page."},
+    404: {"model": ErrorBody, "description": "No such model, adapter, ControlNet or request."},
+    408: {"model": ErrorBody, "description": "Not ready by its deadline."},
+    409: {"model": ErrorBody, "description": "The name is taken."},
+    413: {"model": ErrorBody, "description": "A body above the limit."},
+    429: {"model": ErrorBody, "description": "The queue is full; come again after `Retry-After` seconds."},
+    500: {"model": ErrorBody, "description": "The server failed on this request."},
+    501: {"model": ErrorBody, "description": "Not offered for this model."},
+    503: {"model": ErrorBody, "description": "No worker is ready."},
+}
+
+
+def make_app(settings: Settings, backend: Backend, keys: Keys, on_start: Callable[[], None] = lambda: None) -> FastAPI:
+    """The app for a backend that is ready; it closes the backend when it stops."""
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        app.state.service = service = Service(settings, backend)
+        on_start()
+        try:
+            yield
+        finally:
+            service.close()
+
+    app = FastAPI(
+        title="takeup serve",
+        version=__version__,
+        description="Images from diffusion models, where every request brings its own LoRAs and ControlNets.",
+        lifespan=life,
+        docs_url=None,  # its page fetches scripts from elsewhere
+        redoc_url=None,
+    )
+    app.state.keys = keys
+    for part in (images, adapters, models):
+        app.include_router(part.router, responses=ANSWERS)
+    app.include_router(health.router, responses={status: ANSWERS[status] for status in (401, 403)})
+    errors.install(app)
+    app.add_middleware(Guard, limits=settings.limits, only_loopback=not keys)
+    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
+    return app
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    """The usual document without status 422, which this server does not send."""
+    if app.openapi_schema is None:
+        document = FastAPI.openapi(app)
+        for methods in document["paths"].values():
+            for operation in methods.values():
+                operation["responses"].pop("422", None)
+        for name in ("HTTPValidationError", "ValidationError"):
+            document["components"]["schemas"].pop(name, None)
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -1,0 +1,84 @@
+"""The board: how far every request is, for whoever watches it. Belongs to one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from typing import Any
+
+from takeup.serving.server.errors import ApiError
+
+__all__ = ["Board", "Progress"]
+
+Event = dict[str, Any]
+MAX_FINISHED = 256
+
+
+class Progress:
+    """The events of one request, from the first on, for any number of watchers."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._changed = asyncio.Event()
+        self.is_over = False
+
+    def tell(self, kind: str, **facts: Any) -> None:
+        """Add an event."""
+        self._events.append({"type": kind, **facts})
+        self._wake()
+
+    def end(self) -> None:
+        """There will be no more."""
+        self.is_over = True
+        self._wake()
+
+    async def events(self) -> AsyncIterator[Event]:
+        """All events, those of the past at once, until the end."""
+        number = 0
+        while True:
+            changed = self._changed
+            while number < len(self._events):
+                yield self._events[number]
+                number += 1
+            if self.is_over:
+                return
+            await changed.wait()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+class Board:
+    """Requests by tenant and identity. Those that are over stay for a while, so that nobody misses the end."""
+
+    def __init__(self) -> None:
+        self._requests: OrderedDict[tuple[str, str], Progress] = OrderedDict()
+
+    def open(self, tenant: str, request: str) -> Progress:
+        """A new request; its identity must not be that of one that is on its way."""
+        known = self._requests.get((tenant, request))
+        if known is not None and not known.is_over:
+            raise ApiError(
+                409,
+                f"a request with the identity {request!r} is on its way; choose another X-Request-Id",
+                param="X-Request-Id",
+                code="request_exists",
+                headers={"x-should-retry": "false"},
+            )
+        self._requests[tenant, request] = progress = Progress()
+        self._requests.move_to_end((tenant, request))
+        self._forget_old()
+        return progress
+
+    def find(self, tenant: str, request: str) -> Progress:
+        """The progress of a request of this tenant."""
+        if (tenant, request) not in self._requests:
+            raise ApiError(404, f"no request {request!r} is on its way or just ended", param="id", code="not_found")
+        return self._requests[tenant, request]
+
+    def _forget_old(self) -> None:
+        over = [key for key, progress in self._requests.items() if progress.is_over]
+        for key in over[:-MAX_FINISHED]:
+            del self._requests[key]

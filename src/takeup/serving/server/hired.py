@@ -1,0 +1,150 @@
+"""One worker process as the server sees it: whether it lives, what it is making, and a thread that hears it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from takeup.errors import TakeupError
+from takeup.serving.server.jobs import Card, Job, Order
+from takeup.serving.server.worker import BackendPlan, serve_jobs
+
+__all__ = ["Hired"]
+
+MAX_KNOWN = 64
+LEAVING_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An order that the worker is making, and what to do if the worker dies."""
+
+    order: Order
+    on_dropped: Callable[[], None]
+
+
+class Hired:
+    """A process that was started just now. `met` is set when it is ready or will never be."""
+
+    def __init__(self, plan: BackendPlan, on_ready: Callable[[Hired], None], on_lost: Callable[[Hired], None]) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would copy locks that nobody will open again
+        self._line, theirs = context.Pipe()
+        self._process = context.Process(target=serve_jobs, args=(theirs, plan))
+        self._process.start()
+        theirs.close()
+        self._on_ready, self._on_lost = on_ready, on_lost
+        self._lock = threading.RLock()
+        self._taken: dict[int, Taken] = {}
+        self._known: OrderedDict[str, None] = OrderedDict()
+        self.numbers: Mapping[str, float] = {}
+        self.card: Card | None = None
+        self.problem: TakeupError | None = None
+        self.is_ready = self.was_ready = False
+        self.met = threading.Event()
+        self._ears = threading.Thread(target=self._listen, name=f"worker-{self.pid}", daemon=True)
+        self._ears.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid or 0
+
+    @property
+    def known(self) -> frozenset[str]:
+        """LoRAs it was asked for of late."""
+        return frozenset(self._known)
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self._taken)
+
+    def take(self, number: int, order: Order, job: Job, on_dropped: Callable[[], None]) -> None:
+        """Make this picture."""
+        with self._lock:
+            if not self.is_ready:
+                gone = True
+            else:
+                gone = False
+                self._taken[number] = Taken(order, on_dropped)
+                self._remember(job)
+        if gone:
+            on_dropped()
+            return
+        order.on_cancel = lambda: self.say("cancel", number)
+        self.say("start", number, job)
+        if order.is_cancelled:
+            self.say("cancel", number)
+
+    def say(self, word: str, *facts: Any) -> None:
+        """To a worker that is gone nothing can be said; whoever listens to it will know."""
+        with self._lock, suppress(OSError, ValueError):
+            self._line.send((word, *facts))
+
+    def close(self) -> None:
+        """Let the process end by itself, or end it."""
+        self.is_ready = False
+        self._line.close()
+        self._process.join(LEAVING_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _remember(self, job: Job) -> None:
+        for use in job.request.loras:
+            self._known[use.name] = None
+            self._known.move_to_end(use.name)
+        while len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                word, *facts = self._line.recv()
+            except (EOFError, OSError):
+                break
+            getattr(self, f"_hear_{word}")(*facts)
+        self._end()
+
+    def _hear_ready(self, card: Card) -> None:
+        self.card = card
+        self.is_ready = self.was_ready = True
+        self._on_ready(self)
+        self.met.set()
+
+    def _hear_broken(self, problem: TakeupError) -> None:
+        self.problem = problem
+
+    def _hear_numbers(self, numbers: Mapping[str, float]) -> None:
+        self.numbers = numbers
+
+    def _hear_step(self, number: int, step: int, num_steps: int) -> None:
+        taken = self._taken.get(number)
+        if taken is not None:
+            taken.order.on_step(step, num_steps)
+
+    def _hear_made(self, number: int, picture: bytes) -> None:
+        with self._lock:
+            taken = self._taken.pop(number)
+        taken.order.finish(picture)
+
+    def _hear_failed(self, number: int, problem: BaseException) -> None:
+        with self._lock:
+            taken = self._taken.pop(number)
+        taken.order.fail(problem)
+
+    def _end(self) -> None:
+        """The process is gone: whatever it was making is dropped."""
+        with self._lock:
+            self.is_ready = False
+            dropped, self._taken = self._taken, {}
+        self._process.join()
+        self._on_lost(self)
+        for taken in dropped.values():
+            taken.on_dropped()
+        self.met.set()

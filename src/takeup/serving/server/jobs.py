@@ -1,0 +1,91 @@
+"""What passes between the API and whoever makes pictures: a job, an order for it, and a description of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.tickets import OnStep
+from takeup.serving.model import Request
+from takeup.serving.server.editing import Edit
+
+__all__ = ["Backend", "Card", "ImageFormat", "Job", "Order"]
+
+ImageFormat = Literal["png", "jpeg", "webp"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One picture. It is a pure function of this (but for `within_s`), so it can be made again elsewhere."""
+
+    request: Request
+    edit: Edit | None = None
+    format: ImageFormat = "png"
+    quality: int = 90
+    within_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What the API must know of a model without having it."""
+
+    family: str
+    targets: Targets
+    controls: tuple[str, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Order:
+    """A job on its way. `done` gives the bytes of the picture."""
+
+    job: Job
+    on_step: OnStep
+    done: Future[bytes] = field(default_factory=Future)
+    on_cancel: Callable[[], None] = lambda: None
+    is_cancelled: bool = False
+
+    def __post_init__(self) -> None:
+        self.done.set_running_or_notify_cancel()  # so that whoever waits can go away, and the answer still has a place
+
+    def cancel(self) -> None:
+        """Make it no further; without effect once it is done."""
+        if not self.done.done():
+            self.is_cancelled = True
+            self.on_cancel()
+
+    def finish(self, picture: bytes) -> None:
+        """The picture is there."""
+        if not self.done.done():
+            self.done.set_result(picture)
+
+    def fail(self, problem: BaseException) -> None:
+        """There will be no picture."""
+        if not self.done.done():
+            self.done.set_exception(problem)
+
+
+class Backend(Protocol):
+    """Makes pictures. `start` may be called from any thread."""
+
+    @property
+    def card(self) -> Card:
+        """The model."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether jobs can be started."""
+
+    def start(self, job: Job, on_step: OnStep) -> Order:
+        """Begin, and do not wait. `on_step` is called from a thread of the backend."""
+
+    def forget(self, lora: str) -> None:
+        """Nobody will ask for this LoRA again."""
+
+    def numbers(self) -> Mapping[str, float]:
+        """Counts and gauges for whoever watches."""
+
+    def close(self) -> None:
+        """End what runs, and give back all memory."""

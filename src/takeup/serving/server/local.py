@@ -1,0 +1,143 @@
+"""Pictures made in this process: the step loop in one thread, what comes before and after it in others.
+
+How it works. A job is prepared (prompt encoded, image encoded) by one pool of threads, joins the step loop, and when
+its last step is done it is decoded and written by another pool: the loop never waits for either. A failure anywhere
+ends the one order it belongs to.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from takeup.serving.engines.diffusers.controls.addon import Controls
+from takeup.serving.engines.diffusers.lora.addon import Loras
+from takeup.serving.engines.diffusers.lora.store import LoraStore
+from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.diffusers.steps import StepEngine
+from takeup.serving.engines.diffusers.tickets import OnStep
+from takeup.serving.model import Cancelled
+from takeup.serving.server.editing import Editor
+from takeup.serving.server.jobs import Card, Job, Order
+from takeup.serving.server.pictures import to_bytes
+
+__all__ = ["LocalBackend"]
+
+
+class LocalBackend:
+    """A step engine with its add-ons, and the threads around it."""
+
+    def __init__(self, engine: StepEngine, editor: Editor, card: Card, store: LoraStore, num_threads: int = 2) -> None:
+        self.engine, self._editor, self._card, self._store = engine, editor, card, store
+        self._before = ThreadPoolExecutor(num_threads, thread_name_prefix="prepare")
+        self._after = ThreadPoolExecutor(num_threads, thread_name_prefix="finish")
+        self._stopped = threading.Event()
+        self._num_steps = 0
+        self._num_open = 0
+        self._counting = threading.Lock()
+        self._loop = threading.Thread(target=engine.run, args=(self._stopped.is_set,), name="step-loop", daemon=True)
+        self._loop.start()
+
+    @property
+    def card(self) -> Card:
+        return self._card
+
+    @property
+    def is_ready(self) -> bool:
+        return self._loop.is_alive() and not self._stopped.is_set()
+
+    def start(self, job: Job, on_step: OnStep) -> Order:
+        order = Order(job, on_step)
+        self._count(1)
+        order.done.add_done_callback(lambda _: self._count(-1))
+        self._before.submit(_guarded, order, self._begin, order)
+        return order
+
+    def forget(self, lora: str) -> None:
+        self._store.forget(lora)
+
+    def numbers(self) -> Mapping[str, float]:
+        return {
+            "steps": self._num_steps,
+            "network_calls": self.engine.num_calls,
+            "adapter_loads": self._store.num_loads,
+            "adapter_bytes": self._store.size_bytes,
+            "running": self._num_open,
+        }
+
+    def close(self) -> None:
+        """Stop the loop at the next step boundary; weights are as they were loaded afterwards."""
+        self._stopped.set()
+        self._before.shutdown(cancel_futures=True)
+        self._loop.join()
+        self._after.shutdown(cancel_futures=True)
+        close_all(self.engine)
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _begin(self, order: Order) -> None:
+        """In a thread of `before`."""
+        if order.is_cancelled:
+            raise Cancelled("the request was cancelled before its first step")
+        run = self._prepared(order.job)
+        ticket = self.engine.enter(run, self._counted(order.on_step))
+        order.on_cancel = ticket.cancel
+        if order.is_cancelled:
+            ticket.cancel()
+        ticket.finished.add_done_callback(lambda finished: self._ended(order, finished))
+
+    def _prepared(self, job: Job) -> Run:
+        request = job.request
+        if job.within_s is not None:
+            request = replace(request, deadline_s=time.monotonic() + job.within_s)
+        if job.edit is not None:
+            return self._editor.prepare(request, job.edit)
+        return self.engine.family.prepare(request)
+
+    def _counted(self, on_step: OnStep) -> OnStep:
+        def heard(step: int, num_steps: int) -> None:
+            self._num_steps += 1  # only the loop counts
+            on_step(step, num_steps)
+
+        return heard
+
+    def _ended(self, order: Order, finished: Future[Run]) -> None:
+        """In the step loop: hand on at once."""
+        problem = finished.exception()
+        if problem is not None:
+            order.fail(problem)
+        elif self._stopped.is_set():
+            order.fail(Cancelled("the server was stopped"))
+        else:
+            self._after.submit(_guarded, order, self._finish, order, finished.result())
+
+    def _finish(self, order: Order, run: Run) -> None:
+        """In a thread of `after`."""
+        image = self.engine.family.decode(run)
+        if order.job.edit is not None:
+            image = self._editor.finish(order.job.edit, image)
+        order.finish(to_bytes(image[0], order.job.format, order.job.quality))
+
+    def _count(self, change: int) -> None:
+        with self._counting:
+            self._num_open += change
+
+
+def close_all(engine: StepEngine) -> None:
+    """Close the add-ons that hold something."""
+    held: Sequence[object] = engine.add_ons
+    for add_on in held:
+        if isinstance(add_on, Loras | Controls):
+            add_on.close()
+
+
+def _guarded(order: Order, act: object, *arguments: object) -> None:
+    """Let the order feel what goes wrong with it."""
+    assert callable(act)
+    try:
+        act(*arguments)
+    except BaseException as problem:
+        order.fail(problem)

@@ -1,0 +1,65 @@
+"""What a Prometheus server reads: queues, images, times, and the numbers of the backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from takeup.serving.server.gate import Gate
+from takeup.serving.server.jobs import Backend
+
+__all__ = ["Metrics"]
+
+PREFIX = "takeup_serving_"
+SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+COUNTS = {
+    "steps": "Denoising steps of all requests.",
+    "network_calls": "Calls of the denoiser; several requests may share one.",
+    "adapter_loads": "LoRAs read from storage.",
+    "worker_restarts": "Worker processes that were started again.",
+    "retries": "Images that were begun again because their worker died.",
+}
+GAUGES = {"adapter_bytes": "Memory of the LoRAs that are kept.", "workers": "Workers that can take jobs."}
+
+
+class Metrics:
+    """One registry for each server, so that several can live in a process."""
+
+    def __init__(self, gate: Gate, backend: Backend) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_Live(gate, backend))
+        self.answers = Counter(
+            f"{PREFIX}requests", "Requests by endpoint and status.", ("endpoint", "status"), registry=self._registry
+        )
+        self.images = Counter(f"{PREFIX}images", "Images that were made.", registry=self._registry)
+        self.queue_s = self._seconds("queue_seconds", "From arrival to the start of an image.")
+        self.image_s = self._seconds("image_seconds", "From the start of an image to its bytes.")
+        self.request_s = self._seconds("request_seconds", "From arrival to answer.")
+
+    def text(self) -> bytes:
+        """The page."""
+        return generate_latest(self._registry)
+
+    def _seconds(self, name: str, what: str) -> Histogram:
+        return Histogram(PREFIX + name, what, buckets=SECONDS, registry=self._registry)
+
+
+class _Live(Collector):
+    """Numbers that are read when somebody asks."""
+
+    def __init__(self, gate: Gate, backend: Backend) -> None:
+        self._gate, self._backend = gate, backend
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(f"{PREFIX}waiting", "Images that wait for their turn.", value=self._gate.num_waiting)
+        yield GaugeMetricFamily(f"{PREFIX}running", "Images that are being made.", value=self._gate.num_running)
+        yield CounterMetricFamily(f"{PREFIX}refused", "Requests sent away.", value=self._gate.num_refused)
+        yield GaugeMetricFamily(f"{PREFIX}ready", "1 if images can be made.", value=float(self._backend.is_ready))
+        numbers = self._backend.numbers()
+        for name, what in COUNTS.items():
+            yield CounterMetricFamily(PREFIX + name, what, value=numbers.get(name, 0))
+        for name, what in GAUGES.items():
+            yield GaugeMetricFamily(PREFIX + name, what, value=numbers.get(name, 0))

@@ -1,0 +1,151 @@
+"""Pictures made by replicas of Ray Serve: workers on this machine or on all machines of a cluster, routed by Ray.
+
+Every replica builds the same plan, and answers a job with a stream: its steps, then its picture. Ray starts dead
+replicas again; what one of them was making is begun again once, on another. Uploaded LoRAs are named by their paths, so
+on several machines the folder of uploads must be one that all of them see.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray import serve
+
+from takeup.errors import TakeupError
+from takeup.serving.engines.diffusers.tickets import OnStep
+from takeup.serving.model import Cancelled
+from takeup.serving.server.errors import WorkerLost
+from takeup.serving.server.jobs import Backend, Card, Job, Order
+from takeup.serving.server.worker import BackendPlan
+
+__all__ = ["RayBackend", "Replica"]
+
+NAME = "takeup-serving"
+MAX_ONGOING = 256
+MAX_ATTEMPTS = 2
+START_S = 300.0
+Said = tuple[str, Any]
+
+
+class Replica:
+    """A backend inside an actor of Ray."""
+
+    def __init__(self, plan: BackendPlan) -> None:
+        self._backend: Backend = plan.build()
+        self._numbers: Mapping[str, float] = {}
+
+    def card(self) -> Card:
+        """The model."""
+        return self._backend.card
+
+    def forget(self, lora: str) -> None:
+        """Nobody will ask for this LoRA again."""
+        self._backend.forget(lora)
+
+    def make(self, job: Job) -> Iterator[Said]:
+        """Steps, then the picture or the problem; whoever stops listening cancels."""
+        said: queue.SimpleQueue[Said] = queue.SimpleQueue()
+        order = self._backend.start(job, lambda step, num_steps: said.put(("step", (step, num_steps))))
+        order.done.add_done_callback(lambda _: said.put(_outcome(order)))
+        try:
+            word = ""
+            while word not in ("made", "failed"):
+                word, fact = said.get()
+                yield word, fact
+        finally:
+            order.cancel()
+
+
+def _outcome(order: Order) -> Said:
+    problem = order.done.exception()
+    if problem is None:
+        return "made", order.done.result()
+    return "failed", problem if isinstance(problem, TakeupError) else RuntimeError(type(problem).__name__)
+
+
+class RayBackend:
+    """Starts a local Ray if this process is not connected to a cluster, and stops what it started."""
+
+    def __init__(self, plan: BackendPlan, num_replicas: int, **actor_options: Any) -> None:
+        self._owns_ray = not ray.is_initialized()
+        if self._owns_ray:
+            ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        deployment = serve.deployment(
+            num_replicas=num_replicas, max_ongoing_requests=MAX_ONGOING, ray_actor_options=actor_options
+        )(Replica)
+        self._handle = serve.run(deployment.bind(plan), name=NAME, route_prefix=None)
+        self._card: Card = self._handle.card.remote().result(timeout_s=START_S)
+        self._threads = ThreadPoolExecutor(MAX_ONGOING, thread_name_prefix="ray")
+        self._retries = 0
+        self._num_steps = 0
+        self._counting = threading.Lock()
+        self._closing = False
+
+    @property
+    def card(self) -> Card:
+        return self._card
+
+    @property
+    def is_ready(self) -> bool:
+        return not self._closing
+
+    def start(self, job: Job, on_step: OnStep) -> Order:
+        order = Order(job, on_step)
+        self._threads.submit(self._make, order)
+        return order
+
+    def forget(self, lora: str) -> None:
+        """One replica hears it; in the others the LoRA leaves when it has not been used for longest."""
+        with suppress(Exception):
+            self._handle.forget.remote(lora)
+
+    def numbers(self) -> Mapping[str, float]:
+        return {"steps": self._num_steps, "retries": self._retries}
+
+    def close(self) -> None:
+        self._closing = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        serve.delete(NAME)
+        if self._owns_ray:
+            serve.shutdown()
+            ray.shutdown()  # type: ignore[no-untyped-call]
+
+    def _make(self, order: Order) -> None:
+        """In a thread of its own: follow the stream, and begin again if the replica dies."""
+        for attempt in range(MAX_ATTEMPTS):
+            try:
+                self._follow(order)
+                return
+            except ray.exceptions.RayActorError:
+                with self._counting:
+                    self._retries += attempt + 1 < MAX_ATTEMPTS
+            except Exception as problem:
+                order.fail(problem)
+                return
+        order.fail(WorkerLost(f"{MAX_ATTEMPTS} replicas died while they made this image; change the request"))
+
+    def _follow(self, order: Order) -> None:
+        stream: Any = self._handle.options(stream=True).make.remote(order.job)
+        order.on_cancel = stream.cancel
+        for word, fact in stream:
+            if order.is_cancelled:
+                stream.cancel()
+                raise Cancelled("the request was cancelled")
+            self._hear(order, word, fact)
+
+    def _hear(self, order: Order, word: str, fact: Any) -> None:
+        if word == "step":
+            with self._counting:
+                self._num_steps += 1
+            order.on_step(*fact)
+        elif word == "made":
+            order.finish(fact)
+        else:
+            order.fail(fact)

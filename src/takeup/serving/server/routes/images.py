@@ -1,0 +1,40 @@
+"""`/v1/images`: images from texts, images from images."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, File, Request
+from fastapi.responses import Response
+
+from takeup.serving.server.answers import in_one_piece, streamed
+from takeup.serving.server.callers import CallerOf, ServiceOf
+from takeup.serving.server.schemas import EditForm, Generation, Images
+from takeup.serving.server.service import EditFiles
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/images", tags=["images"])
+EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+
+
+@router.post("/generations", response_model=Images, response_model_exclude_none=True, responses=EVENTS)
+async def generate(asked: Generation, request: Request, caller: CallerOf, service: ServiceOf) -> Images | Response:
+    """Make images from a text, with LoRAs and ControlNets of the request's own."""
+    work = await service.accept(caller, asked)
+    if asked.stream:
+        return streamed(work, asked, caller.request, "image_generation")
+    return await in_one_piece(request, work, asked, caller.request)
+
+
+@router.post("/edits", response_model=Images, response_model_exclude_none=True, responses=EVENTS)
+async def edit(
+    asked: Annotated[EditForm, File()], request: Request, caller: CallerOf, service: ServiceOf
+) -> Images | Response:
+    """Change an image. A mask is answered with 501 by servers that cannot use it."""
+    image = await asked.image.read()
+    mask = None if asked.mask is None else await asked.mask.read()
+    work = await service.accept(caller, asked, EditFiles(image, mask, asked.strength))
+    if asked.stream:
+        return streamed(work, asked, caller.request, "image_edit")
+    return await in_one_piece(request, work, asked, caller.request)

@@ -1,0 +1,232 @@
+"""What clients may send and what they get, field by field. Names are those of OpenAI's images API, then our own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from fastapi import UploadFile
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
+
+from takeup.serving.server.jobs import ImageFormat
+from takeup.serving.server.tenants import NAME
+
+__all__ = [
+    "AdapterList",
+    "AdapterObject",
+    "ControlAsked",
+    "EditForm",
+    "Generation",
+    "ImageObject",
+    "Images",
+    "LoraAsked",
+    "ModelList",
+    "ModelObject",
+    "Removed",
+    "Timing",
+]
+
+MAX_PROMPT_CHARS = 4_000
+MAX_IMAGES, MAX_STEPS, MAX_LORAS, MAX_CONTROLS = 10, 150, 8, 4
+MAX_SEED = 2**53 - 1  # so that it survives programs whose numbers are all floating
+MAX_IMAGE_CHARS = 28_000_000
+
+Text = Annotated[str, StringConstraints(max_length=MAX_PROMPT_CHARS)]
+Name = Annotated[str, StringConstraints(pattern=rf"^{NAME}$")]
+Size = Annotated[str, StringConstraints(pattern=r"^([1-9][0-9]{0,4}x[1-9][0-9]{0,4}|auto)$")]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class LoraAsked(BaseModel):
+    """A LoRA of this request, and how strongly it is felt."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    name: Name
+    scale: Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)] = 1.0
+
+
+class ControlAsked(BaseModel):
+    """A ControlNet of this request: its image as base64, its scale, and the share of the steps in which it acts."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    name: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    image: Annotated[str, StringConstraints(min_length=1, max_length=MAX_IMAGE_CHARS)]
+    scale: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 1.0
+    start: Share = 0.0
+    end: Share = 1.0
+
+    @model_validator(mode="after")
+    def _rises(self) -> Self:
+        if self.start >= self.end:
+            raise ValueError("start must be below end")
+        return self
+
+
+class Asked(BaseModel):
+    """What generations and edits have in common."""
+
+    model_config = ConfigDict(extra="forbid")
+    prompt: Annotated[str, StringConstraints(min_length=1, max_length=MAX_PROMPT_CHARS)]
+    model: Annotated[str, StringConstraints(max_length=200)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = 1
+    size: Size | None = Field(None, description="Width and height in pixels, such as 1024x1024.")
+    response_format: Literal["b64_json", "url"] = Field("b64_json", description="`url` answers with data URLs.")
+    output_format: ImageFormat = "png"
+    output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
+    stream: bool = Field(False, description="Answer with server-sent events: progress, then the images.")
+    user: Annotated[str, StringConstraints(max_length=200)] | None = Field(None, description="Without effect.")
+    quality: Literal["auto", "standard", "hd", "low", "medium", "high"] | None = Field(
+        None, description="Without effect; choose the number of steps."
+    )
+    background: Literal["auto", "opaque"] | None = None
+    negative_prompt: Text | None = None
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(
+        None, description="The first image has this seed, the next ones those after it; drawn if left out."
+    )
+    steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] = 30
+    guidance: Annotated[float, Field(ge=0, le=50, allow_inf_nan=False)] = 5.0
+    exact: bool | None = Field(None, description="False: begin before the LoRAs are loaded, within a usual bound.")
+    late_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = Field(
+        None, description="So many steps may be made before the LoRAs are there."
+    )
+    deadline_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if self.exact and self.late_steps:
+            raise ValueError("exact images wait for their LoRAs; leave out late_steps, or exact")
+        return self
+
+    @property
+    def size_px(self) -> tuple[int, int] | None:
+        """Width and height, if they were given."""
+        if self.size is None or self.size == "auto":
+            return None
+        width, height = self.size.split("x")
+        return int(width), int(height)
+
+    @property
+    def loras_asked(self) -> list[LoraAsked]:
+        """The LoRAs; each form has them in its own way."""
+        raise NotImplementedError
+
+    @property
+    def controls_asked(self) -> list[ControlAsked]:
+        """The ControlNets."""
+        raise NotImplementedError
+
+
+class Generation(Asked):
+    """An image from a text."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    style: Literal["vivid", "natural"] | None = Field(None, description="Without effect.")
+    moderation: Literal["auto", "low"] | None = Field(None, description="Without effect.")
+    loras: Annotated[list[LoraAsked], Field(max_length=MAX_LORAS)] = []
+    controls: Annotated[list[ControlAsked], Field(max_length=MAX_CONTROLS)] = []
+
+    @property
+    def loras_asked(self) -> list[LoraAsked]:
+        return self.loras
+
+    @property
+    def controls_asked(self) -> list[ControlAsked]:
+        return self.controls
+
+
+_LORAS = TypeAdapter(Annotated[list[LoraAsked], Field(max_length=MAX_LORAS)])
+
+
+class EditForm(Asked):
+    """An image from an image, as the fields of a form."""
+
+    image: UploadFile
+    mask: UploadFile | None = None
+    strength: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.8
+    loras: Annotated[str, StringConstraints(max_length=10_000)] = Field("[]", description="A list as JSON text.")
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        try:
+            _LORAS.validate_json(self.loras)
+        except ValidationError as problem:
+            raise ValueError(f"loras is no list of LoRAs ({problem.errors()[0]['msg']})") from None
+        return self
+
+    @property
+    def loras_asked(self) -> list[LoraAsked]:
+        return _LORAS.validate_json(self.loras)
+
+    @property
+    def controls_asked(self) -> list[ControlAsked]:
+        return []
+
+
+# Answers --------------------------------------------------------------------------------------------------------------
+
+
+class ImageObject(BaseModel):
+    """One image, as text or as a data URL, and the seed that gives it again."""
+
+    b64_json: str | None = None
+    url: str | None = None
+    seed: int
+
+
+class Timing(BaseModel):
+    """Seconds until the last image had its turn, and until all were there."""
+
+    queued_s: float
+    total_s: float
+
+
+class Images(BaseModel):
+    """The images of a request."""
+
+    id: str
+    created: int
+    output_format: ImageFormat
+    data: list[ImageObject]
+    timing: Timing
+
+
+class ModelObject(BaseModel):
+    """The model that is served."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "takeup"
+    family: str
+    controls: list[str]
+
+
+class ModelList(BaseModel):
+    """All of them."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelObject]
+
+
+class AdapterObject(BaseModel):
+    """A LoRA that can be named in requests."""
+
+    id: str
+    object: Literal["adapter"] = "adapter"
+    created: int
+    bytes: int
+    shared: bool
+
+
+class AdapterList(BaseModel):
+    """Those a tenant may use."""
+
+    object: Literal["list"] = "list"
+    data: list[AdapterObject]
+
+
+class Removed(BaseModel):
+    """An adapter that is not there any more."""
+
+    id: str
+    object: Literal["adapter"] = "adapter"
+    deleted: bool = True

@@ -1,0 +1,173 @@
+"""The service: from what a tenant asks to pictures. It holds all that requests share, and knows nothing of HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from takeup.errors import BadInput
+from takeup.serving.model import ControlUse, LoraUse, Request
+from takeup.serving.policies.lateness import bound_for
+from takeup.serving.server.board import Board
+from takeup.serving.server.editing import Edit
+from takeup.serving.server.errors import ApiError
+from takeup.serving.server.gate import Gate
+from takeup.serving.server.jobs import Backend, Job
+from takeup.serving.server.metrics import Metrics
+from takeup.serving.server.pictures import from_bytes, from_text
+from takeup.serving.server.schemas import MAX_IMAGES, Asked, ControlAsked
+from takeup.serving.server.settings import Settings
+from takeup.serving.server.shelf import Adapter, Shelf
+from takeup.serving.server.work import Work
+
+__all__ = ["Caller", "EditFiles", "Service"]
+
+USUAL_BOUND, PROFILED_STEPS = 10, 50
+"""The bound K that Katz was evaluated with; a measured one for a LoRA is better."""
+
+SEEDS = 2**32 - MAX_IMAGES
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and the identity of the request."""
+
+    tenant: str
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class EditFiles:
+    """The files of an edit as they came."""
+
+    image: bytes
+    mask: bytes | None
+    strength: float
+
+
+class Service:
+    """Make it inside a running event loop."""
+
+    def __init__(self, settings: Settings, backend: Backend) -> None:
+        limits = settings.limits
+        self.settings, self.backend = settings, backend
+        self.started_s = time.time()
+        self.gate = Gate(limits.max_running, limits.max_waiting)
+        self.board = Board()
+        self.metrics = Metrics(self.gate, backend)
+        targets = backend.card.targets
+        self.shelf = Shelf(settings.uploads, settings.adapters, targets, backend.forget, limits.max_adapters)
+        self.threads = ThreadPoolExecutor(2, thread_name_prefix="files")
+        self.is_stopping = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self.backend.is_ready and not self.is_stopping
+
+    async def accept(self, caller: Caller, asked: Asked, files: EditFiles | None = None) -> Work:
+        """Check everything that can be checked, and take places and adapters. Whoever gets the work closes it."""
+        self._check_ready()
+        self._check_model(asked.model)
+        self._check_size(asked)
+        with ExitStack() as held:
+            held.enter_context(self.gate.admit(asked.n))
+            names = _names(asked)
+            adapters = held.enter_context(self.shelf.hold(caller.tenant, names, "loras"))
+            jobs = await self._jobs(asked, adapters, files)
+            progress = self.board.open(caller.tenant, caller.request)
+            return Work(self, jobs, progress, adapters, held.pop_all())
+
+    async def beside(self, act: object, *arguments: object) -> object:
+        """Do something slow with files, off the event loop."""
+        assert callable(act)
+        return await asyncio.get_running_loop().run_in_executor(self.threads, act, *arguments)
+
+    def close(self) -> None:
+        """Start nothing more, and end what runs."""
+        self.is_stopping = True
+        self.threads.shutdown(cancel_futures=True)
+        self.backend.close()
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _check_ready(self) -> None:
+        if not self.is_ready:
+            message = "the server is starting, stopping or broken; try again later"
+            raise ApiError(503, message, kind="server_error", code="not_ready", headers={"Retry-After": "5"})
+
+    def _check_model(self, model: str | None) -> None:
+        if model not in (None, "", self.settings.model):
+            message = f"the model {model!r} is not served here; this is {self.settings.model!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    def _check_size(self, asked: Asked) -> None:
+        most = self.settings.limits.max_output_pixels
+        if asked.size_px is not None and math.prod(asked.size_px) > most:
+            message = f"the size {asked.size} is above the limit of {most} pixels; ask for a smaller image"
+            raise ApiError(400, message, param="size", code="invalid_size")
+
+    async def _jobs(self, asked: Asked, adapters: list[Adapter], files: EditFiles | None) -> list[Job]:
+        controls = tuple([await self._control(one, number) for number, one in enumerate(asked.controls_asked)])
+        edit = None if files is None else await self._edit(files)
+        first = secrets.randbelow(SEEDS) if asked.seed is None else asked.seed
+        return [
+            Job(
+                request=self._request(asked, adapters, controls, first + number),
+                edit=edit,
+                format=asked.output_format,
+                quality=90 if asked.output_compression is None else asked.output_compression,
+                within_s=asked.deadline_s,
+            )
+            for number in range(asked.n)
+        ]
+
+    def _request(self, asked: Asked, adapters: list[Adapter], controls: tuple[ControlUse, ...], seed: int) -> Request:
+        width_px, height_px = asked.size_px or (None, None)
+        uses = zip(asked.loras_asked, adapters, strict=True)
+        return Request(
+            prompt=asked.prompt,
+            negative_prompt=asked.negative_prompt,
+            num_steps=asked.steps,
+            guidance=asked.guidance,
+            seed=seed,
+            width_px=width_px,
+            height_px=height_px,
+            loras=tuple(LoraUse(str(adapter.path), one.scale) for one, adapter in uses),
+            controls=controls,
+            late_steps=_late_steps(asked),
+        )
+
+    async def _control(self, asked: ControlAsked, number: int) -> ControlUse:
+        where = f"controls.{number}"
+        known = self.backend.card.controls
+        if asked.name not in known:
+            message = f"no ControlNet {asked.name!r} is served here (known: {', '.join(known) or 'none'})"
+            raise ApiError(404, message, param=f"{where}.name", code="control_not_found")
+        image = await self.beside(from_text, asked.image, self.settings.limits, f"{where}.image")
+        return ControlUse(asked.name, image, asked.scale, asked.start, asked.end)
+
+    async def _edit(self, files: EditFiles) -> Edit:
+        limits = self.settings.limits
+        image = await self.beside(from_bytes, files.image, limits, "image")
+        mask = None if files.mask is None else await self.beside(from_bytes, files.mask, limits, "mask")
+        if mask is not None and mask.size != image.size:  # type: ignore[attr-defined]
+            raise BadInput("the mask has another size than the image; send both of one size")
+        return Edit(image, mask, files.strength)
+
+
+def _names(asked: Asked) -> list[str]:
+    names = [one.name for one in asked.loras_asked]
+    if len(set(names)) < len(names):
+        raise ApiError(400, "a LoRA is named twice; name each of them once", param="loras", code="invalid_value")
+    return names
+
+
+def _late_steps(asked: Asked) -> int:
+    if asked.late_steps is not None:
+        return asked.late_steps
+    return bound_for(USUAL_BOUND, PROFILED_STEPS, asked.steps) if asked.exact is False else 0

@@ -1,0 +1,95 @@
+"""A worker process: a backend of its own at the end of a line.
+
+What is said on the line. To the worker: `start` (number, job), `cancel` (number), `forget` (LoRA). Back: `ready` (card)
+or `broken` (problem) once, then `step` (number, step, of how many), `made` (number, picture) or `failed` (number,
+problem), and `numbers` for whoever watches. A line that closes ends the worker: no process outlives its server.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from takeup.errors import TakeupError
+from takeup.serving.server.jobs import Backend, Job, Order
+
+__all__ = ["BackendPlan", "serve_jobs"]
+
+log = logging.getLogger("takeup.serving.server")
+
+
+class BackendPlan(Protocol):
+    """Builds a backend, wherever it was sent."""
+
+    def build(self) -> Backend:
+        """Load the model."""
+
+
+def serve_jobs(line: Connection, plan: BackendPlan) -> None:
+    """The life of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server says when it is over, not the terminal
+    desk = _Desk(line)
+    try:
+        backend = plan.build()
+    except TakeupError as problem:
+        desk.say("broken", problem)
+        return
+    desk.say("ready", backend.card)
+    try:
+        desk.listen(backend)
+    finally:
+        backend.close()
+
+
+class _Desk:
+    """What the process holds: the line, and the orders that are on their way."""
+
+    def __init__(self, line: Connection) -> None:
+        self._line = line
+        self._speaking = threading.Lock()
+        self._orders: dict[int, Order] = {}
+
+    def say(self, word: str, *facts: Any) -> None:
+        """From any thread; a server that is gone hears nothing."""
+        with self._speaking, suppress(OSError):
+            self._line.send((word, *facts))
+
+    def listen(self, backend: Backend) -> None:
+        """Do what is said until the line closes."""
+        while True:
+            try:
+                word, *facts = self._line.recv()
+            except (EOFError, OSError):
+                return
+            if word == "start":
+                self._start(backend, *facts)
+            elif word == "cancel":
+                self._cancel(*facts)
+            else:
+                backend.forget(*facts)
+
+    def _start(self, backend: Backend, number: int, job: Job) -> None:
+        order = backend.start(job, lambda step, num_steps: self.say("step", number, step, num_steps))
+        self._orders[number] = order
+        order.done.add_done_callback(lambda _: self._ended(number, order, backend))
+
+    def _cancel(self, number: int) -> None:
+        order = self._orders.get(number)
+        if order is not None:
+            order.cancel()
+
+    def _ended(self, number: int, order: Order, backend: Backend) -> None:
+        self._orders.pop(number, None)
+        self.say("numbers", dict(backend.numbers()))
+        problem = order.done.exception()
+        if problem is None:
+            self.say("made", number, order.done.result())
+        elif isinstance(problem, TakeupError):
+            self.say("failed", number, problem)
+        else:  # it may not survive the journey, and its inside is for the log
+            log.error("a job failed", exc_info=problem)
+            self.say("failed", number, RuntimeError(type(problem).__name__))

@@ -1,0 +1,207 @@
+"""One simulated instance: requests that wait for it, those in its step loop, and the stretch of equal steps it is in.
+
+How it works. Between two changes (somebody joins, ends, is late, must wait for a LoRA, or gets it) all steps take the
+same time. Such a *stretch* is one event, however many steps it has. Who arrives in the middle of one cuts it short: the
+step that is being made is its last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+from takeup.serving.contract import Choose, Group
+from takeup.serving.simulate.line import Line
+from takeup.serving.simulate.residents import Residents, Tiers
+from takeup.serving.traffic import Arrival, Design, Ending, Served
+
+__all__ = ["Instance", "Job", "Rules"]
+
+ROUNDING = 1e-9  # of a step: a boundary that is nearer than this is now
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an instance decides by: who shares a call, what stays in memory, who is next."""
+
+    group: Group
+    tiers: Tiers
+    choose: Choose | None = None
+    patience: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request in an instance."""
+
+    arrival: Arrival
+    num_steps: int
+    late_steps: int
+    done_steps: int = 0
+    start_s: float = math.nan
+    first_step_s: float = math.nan
+    ready_s: float = math.inf
+    num_loads: int = 0
+
+    def steps_ahead(self, now_s: float) -> int:
+        """How many steps it can make before something changes; none if it waits for its LoRAs."""
+        return (self.num_steps if self.ready_s <= now_s else self.late_steps) - self.done_steps
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Equal steps of the same requests, from `begin_s` on."""
+
+    begin_s: float
+    step_s: float
+    num_steps: int
+    jobs: Sequence[Job]
+    num_calls: int
+
+    @property
+    def end_s(self) -> float:
+        return self.begin_s + self.num_steps * self.step_s
+
+
+@dataclass(slots=True)
+class Instance:
+    """One instance under a design. `tell` hears of every request that is over."""
+
+    number: int
+    design: Design
+    rules: Rules
+    tell: Callable[[Served], None]
+    busy_s: float = 0.0
+    num_calls: int = 0
+    num_call_rows: int = 0
+    num_most_waiting: int = 0
+    running: list[Job] = field(default_factory=list)
+    line: Line[Job] = field(init=False)
+    residents: Residents = field(init=False)
+    _stretch: _Stretch | None = None
+    _patched: tuple[Hashable, ...] = ()
+    _last_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.line = Line[Job](self.rules.choose, self.rules.patience)
+        self.residents = Residents(self.rules.tiers)
+
+    @property
+    def num_inside(self) -> int:
+        """Requests that are not over."""
+        return len(self.line) + len(self.running)
+
+    def expected_s(self, arrival: Arrival) -> float:
+        """A guess of how long a request that comes now will take: the steps before it, shared by those who run."""
+        together = min(self.num_inside + 1, self.design.max_running)
+        is_full = self.num_inside >= self.design.max_running
+        ahead = sum(job.num_steps - job.done_steps for job in (*self.running, *self.line.items)) if is_full else 0
+        step_s = self.design.step(arrival.num_rows * together)
+        return (ahead / together + self.design.num_steps(arrival)) * step_s + self.design.around_s
+
+    def add(self, arrival: Arrival, now_s: float) -> float | None:
+        """A request comes: when to call `boundary`, if that is another time than before."""
+        num_steps = self.design.num_steps(arrival)
+        late_steps = min(int(num_steps * self.design.late_share), num_steps - 1)
+        self.line.add(Job(arrival, num_steps, late_steps), arrival.loras)
+        self.num_most_waiting = max(self.num_most_waiting, len(self.line))
+        if self._stretch is None:
+            return now_s
+        return self._cut(self._stretch, now_s) if self._has_room else None
+
+    def boundary(self, now_s: float) -> float | None:
+        """Settle the stretch that ends here and begin the next: when to call this again, if ever."""
+        self.busy_s += (now_s - self._last_s) * bool(self.running)
+        self._last_s = now_s
+        self._settle(now_s)
+        self._expire(now_s)
+        self._let_in(now_s)
+        able = [job for job in self.running if job.steps_ahead(now_s) > 0]
+        self._stretch = self._begin(able, now_s) if able else None
+        return self._stretch.end_s if self._stretch else self._next_change_s(now_s)
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self.running) < self.design.max_running and (self.design.joins == "any step" or not self.running)
+
+    def _cut(self, stretch: _Stretch, now_s: float) -> float | None:
+        begun = max(1, math.ceil((now_s - stretch.begin_s) / stretch.step_s - ROUNDING))
+        if begun >= stretch.num_steps:
+            return None
+        stretch.num_steps = begun
+        return stretch.end_s
+
+    def _settle(self, now_s: float) -> None:
+        stretch, self._stretch = self._stretch, None
+        if stretch is None:
+            return
+        self.num_calls += stretch.num_calls * stretch.num_steps
+        for job in stretch.jobs:
+            self.num_call_rows += job.arrival.num_rows * stretch.num_steps
+            job.done_steps += stretch.num_steps
+            if job.done_steps == job.num_steps:
+                self._end(job, "done", now_s)
+
+    def _expire(self, now_s: float) -> None:
+        for job in [job for job in self.running if now_s >= job.arrival.deadline_s]:
+            self._end(job, "expired", now_s)
+        late = [place for place, job in enumerate(self.line.items) if now_s >= job.arrival.deadline_s]
+        for place in reversed(late):
+            self._tell(self.line.remove(place), "expired", now_s)
+
+    def _end(self, job: Job, ending: Ending, now_s: float) -> None:
+        self.running.remove(job)
+        self.residents.release(job.arrival.loras, self.line.adapters)
+        self._tell(job, ending, now_s + self.design.around_s * (ending == "done"))
+
+    def _tell(self, job: Job, ending: Ending, end_s: float) -> None:
+        self.tell(Served(job.arrival, ending, end_s, job.start_s, job.first_step_s, self.number, job.num_loads))
+
+    def _let_in(self, now_s: float) -> None:
+        if not self._has_room:
+            return
+        while self.line and len(self.running) < self.design.max_running:
+            if self.design.joins == "any step" or not self.running:
+                job = self.line.pop(self.residents.names)
+            else:
+                key = self.running[0].arrival.batch_key
+                same = (place for place, one in enumerate(self.line.items) if one.arrival.batch_key == key)
+                place = next(same, None)
+                if place is None:
+                    return
+                job = self.line.take(place)
+            self._start(job, now_s)
+
+    def _start(self, job: Job, now_s: float) -> None:
+        arrival = job.arrival
+        self.running.append(job)
+        job.start_s = job.ready_s = now_s
+        for lora, load_s in zip(arrival.loras, arrival.load_s, strict=True):
+            begin_s = now_s if self.design.parallel_loads else job.ready_s
+            is_load, ready_s = self.residents.use(lora, load_s, begin_s, self.line.adapters)
+            job.num_loads += is_load
+            job.ready_s = max(job.ready_s, ready_s)
+        job.ready_s += self.design.switch_s * arrival.num_controls
+        if arrival.loras != self._patched:
+            job.ready_s += self.design.patch_s * len(arrival.loras)
+            self._patched = arrival.loras
+
+    def _begin(self, able: Sequence[Job], now_s: float) -> _Stretch:
+        for job in able:
+            job.first_step_s = now_s if math.isnan(job.first_step_s) else job.first_step_s
+        arrivals = {job.arrival.number: job.arrival for job in able}
+        calls = self.rules.group([self.design.candidate(one) for one in arrivals.values()])
+        step_s = sum(self.design.call_s([arrivals[number] for number in call]) for call in calls)
+        num_steps = min(job.steps_ahead(now_s) for job in able)
+        change_s = self._next_change_s(now_s)
+        if change_s is not None:
+            num_steps = min(num_steps, max(1, math.ceil((change_s - now_s) / step_s - ROUNDING)))
+        return _Stretch(now_s, step_s, num_steps, able, len(calls))
+
+    def _next_change_s(self, now_s: float) -> float | None:
+        """When the next LoRA comes, or the next deadline is over, of those who are inside."""
+        times_s = (time_s for job in self.running for time_s in (job.ready_s, job.arrival.deadline_s))
+        return min((time_s for time_s in times_s if now_s < time_s < math.inf), default=None)

@@ -1,0 +1,80 @@
+"""A queue in front of several instances, in virtual time: who comes is refused or sent to one, and served there.
+
+Events are arrivals and step boundaries at which something changes. The rules are those of the real engine: the grouping
+that says who shares a call, routing, admission, the order in which the queue is served, and what leaves the cache.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+
+from takeup.errors import BadInput
+from takeup.serving.contract import Admit, Route
+from takeup.serving.simulate.instance import Instance, Rules
+from takeup.serving.traffic import Arrival, Design, Outcome, Served
+
+__all__ = ["simulate_queue"]
+
+
+def simulate_queue(
+    arrivals: Sequence[Arrival], design: Design, *, num_gpus: int, rules: Rules, route: Route, admit: Admit
+) -> Outcome:
+    """Serve all arrivals, in the order of their times, on as many instances as the GPUs are enough for."""
+    num_instances = num_gpus // design.gpus_per_instance
+    if num_instances < 1:
+        raise BadInput(f"{design.name} needs {design.gpus_per_instance} GPUs, found {num_gpus}; give more")
+    served: list[Served] = []
+    queue = _Queue([Instance(number, design, rules, served.append) for number in range(num_instances)], route, admit)
+    for arrival in sorted(arrivals, key=lambda one: (one.arrival_s, one.number)):
+        queue.run_until(arrival.arrival_s)
+        if not queue.take(arrival):
+            served.append(Served(arrival, "refused", arrival.arrival_s))
+    queue.run_until(math.inf)
+    instances = queue.instances
+    return Outcome(
+        design.name,
+        num_instances * design.gpus_per_instance,
+        design.gpus_per_instance,
+        tuple(sorted(served, key=lambda one: one.arrival.number)),
+        sum(one.busy_s for one in instances),
+        sum(one.num_calls for one in instances),
+        sum(one.num_call_rows for one in instances),
+        max(one.num_most_waiting for one in instances),
+    )
+
+
+class _Queue:
+    """All instances, and when each of them must be looked at. What was planned and is no longer true is skipped."""
+
+    def __init__(self, instances: Sequence[Instance], route: Route, admit: Admit) -> None:
+        self.instances = instances
+        self._route, self._admit = route, admit
+        self._heap: list[tuple[float, int]] = []
+        self._planned: list[float | None] = [None] * len(instances)
+
+    def take(self, arrival: Arrival) -> bool:
+        """Send it to an instance, if it is let in there."""
+        caches = [one.residents.names for one in self.instances]
+        number = self._route(arrival.loras, caches, [one.num_inside for one in self.instances])
+        instance = self.instances[number]
+        left_s = arrival.deadline_s - arrival.arrival_s
+        if not self._admit(len(instance.line), instance.expected_s(arrival), left_s):
+            return False
+        when_s = instance.add(arrival, arrival.arrival_s)
+        if when_s is not None:
+            self._plan(number, when_s)
+        return True
+
+    def run_until(self, until_s: float) -> None:
+        """All boundaries before this time; who comes at a boundary is there when it is looked at."""
+        while self._heap and self._heap[0][0] < until_s:
+            when_s, number = heapq.heappop(self._heap)
+            if when_s == self._planned[number]:
+                self._plan(number, self.instances[number].boundary(when_s))
+
+    def _plan(self, number: int, when_s: float | None) -> None:
+        self._planned[number] = when_s
+        if when_s is not None:
+            heapq.heappush(self._heap, (when_s, number))

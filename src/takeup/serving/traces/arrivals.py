@@ -1,0 +1,153 @@
+"""Requests that come over time: by chance, as on two services of online retail, or as in the trace GenTD26.
+
+How it works. Times, adapters and costs of loads have sources of their own, and are joined request by request:
+
+    times     a Poisson process, or the times of GenTD26, slower or faster
+    adapters  the drawn sets of two services, three requests of A to seven of B; or the sets of GenTD26, in its order
+    loads     from the size of a LoRA and a bandwidth, or from the load times that GenTD26 has
+
+No published trace has both times and names of LoRAs: GenTD26 has them in two files. So the first request with one LoRA
+gets the first set of one LoRA, and so on.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import cycle
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.core.seeds import Streams
+from takeup.errors import BadInput, BadTrace
+from takeup.serving.model import Access
+from takeup.serving.traces.popularity import MEASURED
+from takeup.serving.traces.stacks import generate_accesses, interleaved
+from takeup.serving.traffic import Arrival
+
+__all__ = ["LOADS", "Loads", "at_rate", "poisson_arrivals", "read_arrivals", "retail_arrivals", "with_loads"]
+
+Floats = npt.NDArray[np.float64]
+Loads = Literal["bandwidth", "gentd26"]
+A_SHARE = 0.3  # of all requests are for service A
+LORA_MIB, BANDWIDTH_MIB_PER_S = (341.0, 456.0), 800.0  # two LoRAs of about 400 MiB take a second
+LOADS: dict[Loads, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "bandwidth": ((0.0, 1.0), tuple(size / BANDWIDTH_MIB_PER_S for size in LORA_MIB)),
+    "gentd26": ((0.0, 0.5, 0.9, 0.99, 1.0), (2.0, 4.38, 6.1, 8.2, 10.0)),  # both ends are ours
+}
+"""Seconds to load a LoRA: shares of all loads, and the seconds that so many take at most."""
+COLUMNS = ("gmt_create", "num_images_per_prompt", "num_inference_steps", "checkpoint_model_version_id", "num_lora")
+
+
+def poisson_arrivals(num_requests: int, rate_per_s: float, seed: int, *, num_steps: int = 30) -> list[Arrival]:
+    """Requests without add-ons, one after the other with exponential gaps."""
+    times_s = _poisson(num_requests, rate_per_s, seed)
+    return [Arrival(number, float(time_s), num_steps) for number, time_s in enumerate(times_s)]
+
+
+def retail_arrivals(num_requests: int, rate_per_s: float, seed: int, *, num_steps: int = 50) -> list[Arrival]:
+    """Requests of two services of online retail with their LoRAs and ControlNets, at Poisson times."""
+    random = Streams(seed).child("retail").stream("services")
+    from_a = random.random(num_requests) < A_SHARE
+    sources = {True: _sets("a", int(from_a.sum()), seed), False: _sets("b", int((~from_a).sum()), seed)}
+    arrivals = []
+    for number, time_s in enumerate(_poisson(num_requests, rate_per_s, seed)):
+        service = bool(from_a[number])
+        name = "a" if service else "b"
+        shares = MEASURED[f"{name}-controlnet"].count_shares
+        num_controls = int(random.choice(len(shares), p=shares))
+        loras = tuple((name, one) for one in next(sources[service]))
+        arrivals.append(Arrival(number, float(time_s), num_steps, 2, loras, (0.0,) * len(loras), num_controls, name))
+    return arrivals
+
+
+def with_loads(arrivals: Sequence[Arrival], kind: Loads, seed: int) -> list[Arrival]:
+    """The same requests, with drawn times to load their LoRAs."""
+    shares, seconds = LOADS[kind]
+    random = Streams(seed).child("loads").stream(kind)
+    num_uses = sum(len(one.loras) for one in arrivals)
+    drawn: Iterator[float] = iter(np.interp(random.random(num_uses), shares, seconds).tolist())
+    return [replace(one, load_s=tuple(next(drawn) for _ in one.loras)) for one in arrivals]
+
+
+def at_rate(arrivals: Sequence[Arrival], rate_per_s: float) -> list[Arrival]:
+    """The same requests with all gaps stretched or shrunk alike, so that so many come in a second on average."""
+    _check_rate(rate_per_s)
+    if len(arrivals) < 2:
+        return list(arrivals)
+    first_s, last_s = arrivals[0].arrival_s, arrivals[-1].arrival_s
+    if not last_s > first_s:
+        raise BadInput(f"{len(arrivals)} requests come at the same time; a rate needs gaps between them")
+    factor = (len(arrivals) - 1) / (rate_per_s * (last_s - first_s))
+    return [replace(one, arrival_s=(one.arrival_s - first_s) * factor) for one in arrivals]
+
+
+def read_arrivals(path: Path, accesses: Sequence[Access]) -> list[Arrival]:
+    """The requests of GenTD26, whose times are in `lora_request_trace.csv` at `path`; LoRAs come from `accesses`."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            table = csv.DictReader(file)
+            missing = [column for column in COLUMNS if column not in (table.fieldnames or ())]
+            if missing:
+                raise BadTrace(path, f"has no column {missing[0]!r}; give lora_request_trace.csv of the trace GenTD26")
+            rows = [_row(path, line, row) for line, row in enumerate(table, start=2)]
+    except OSError as problem:
+        raise BadTrace(path, f"cannot be read ({problem}); give lora_request_trace.csv") from problem
+    if not rows:
+        raise BadTrace(path, "holds no request; give a trace with some")
+    return _joined(sorted(rows, key=lambda row: row.time_s), accesses)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    time_s: float
+    num_images: int
+    num_steps: int
+    base: str
+    num_loras: int
+
+
+def _row(path: Path, line: int, row: Mapping[str, str]) -> _Row:
+    time, images, steps, base, loras = (row[column] for column in COLUMNS)
+    try:
+        time_s = datetime.fromisoformat(f"{time}+00:00").timestamp()
+        return _Row(time_s, max(1, int(float(images or 1))), max(1, int(float(steps or 30))), base, int(float(loras)))
+    except ValueError as problem:
+        raise BadTrace(path, f"is no request ({problem}); give the file as it was published", line=line) from problem
+
+
+def _joined(rows: Sequence[_Row], accesses: Sequence[Access]) -> list[Arrival]:
+    by_count: dict[int, list[tuple[int, ...]]] = {}
+    for access in accesses:
+        by_count.setdefault(len(access.adapters), []).append(access.adapters)
+    sources = {count: cycle(sets) for count, sets in by_count.items()}
+    arrivals = []
+    for number, row in enumerate(rows):
+        loras: tuple[Hashable, ...] = next(sources[row.num_loras]) if row.num_loras in sources else ()
+        num_rows, time_s = 2 * row.num_images, row.time_s - rows[0].time_s
+        arrivals.append(Arrival(number, time_s, row.num_steps, num_rows, loras, (0.0,) * len(loras), 0, row.base))
+    return arrivals
+
+
+def _sets(service: str, num_requests: int, seed: int) -> Iterator[tuple[int, ...]]:
+    """The LoRAs of so many requests of a service, from as many instances as have them, in turn."""
+    num_instances = 1
+    while len(accesses := generate_accesses(f"{service}-lora", num_instances, seed)) < num_requests:
+        num_instances *= 2
+    return (access.adapters for access in interleaved(accesses))
+
+
+def _poisson(num_requests: int, rate_per_s: float, seed: int) -> Floats:
+    _check_rate(rate_per_s)
+    times: Floats = Streams(seed).child("arrivals").stream("poisson").exponential(1 / rate_per_s, num_requests).cumsum()
+    return times
+
+
+def _check_rate(rate_per_s: float) -> None:
+    if not rate_per_s > 0:
+        raise BadInput(f"the rate is {rate_per_s:g} requests a second; give a number above zero")

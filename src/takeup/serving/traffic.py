@@ -1,0 +1,183 @@
+"""The nouns of a queue in front of instances: requests that arrive, what steps cost, how a system serves, how it went.
+
+Seconds of steps are measured, and given by the rows of a call. Seconds of loads come with the requests, so that all
+systems that are compared load the same things in the same time.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from takeup.errors import BadInput
+
+__all__ = ["Arrival", "Candidate", "Design", "Ending", "Outcome", "RowCosts", "Served"]
+
+Ending = Literal["done", "refused", "expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A request that could make a step now. `num_rows`: one for every branch of its guidance."""
+
+    number: int
+    bucket: Hashable
+    num_rows: int
+    deadline_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request that comes at `arrival_s`. `load_s` is how long each of its LoRAs takes from the storage."""
+
+    number: int
+    arrival_s: float
+    num_steps: int = 30
+    num_rows: int = 2
+    loras: tuple[Hashable, ...] = ()
+    load_s: tuple[float, ...] = ()
+    num_controls: int = 0
+    shape: str = ""
+    deadline_s: float = math.inf
+
+    @property
+    def batch_key(self) -> Hashable:
+        """Requests with equal keys can be one batch from the first step to the last."""
+        return self.shape, self.num_steps, frozenset(self.loras), self.num_controls
+
+    def __post_init__(self) -> None:
+        if len(self.load_s) != len(self.loras):
+            raise BadInput(f"request {self.number} has {len(self.loras)} LoRAs and {len(self.load_s)} times to load")
+        if self.num_steps < 1 or self.num_rows < 1:
+            raise BadInput(f"request {self.number} has {self.num_steps} steps of {self.num_rows} rows; give some")
+
+
+@dataclass(frozen=True, slots=True)
+class RowCosts:
+    """Seconds of a call by its rows: straight lines through measured points, and on beyond the last of them.
+
+    Fewer rows than the first point take as long as the first; a single point grows in proportion.
+    """
+
+    points: tuple[tuple[int, float], ...]
+
+    def __post_init__(self) -> None:
+        rows = [rows for rows, _ in self.points]
+        if not rows or rows != sorted(set(rows)) or rows[0] < 1 or any(not seconds > 0 for _, seconds in self.points):
+            raise BadInput(f"the costs of calls are {self.points}; give (rows, seconds) with rising rows, above zero")
+
+    def __call__(self, num_rows: int) -> float:
+        """Seconds of a call of so many rows."""
+        first_rows, first_s = self.points[0]
+        if num_rows <= first_rows:
+            return first_s
+        if len(self.points) == 1:
+            return first_s * num_rows / first_rows
+        place = min(bisect_right(self.points, num_rows, key=lambda point: point[0]), len(self.points) - 1)
+        (low, low_s), (high, high_s) = self.points[place - 1], self.points[place]
+        return low_s + (high_s - low_s) * (num_rows - low) / (high - low)
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """How a system serves.
+
+    Up to `max_running` requests are in an instance; they come in at any step, or together when it is `empty`.
+    `control` is None where other devices compute ControlNets meanwhile. `late_share` of the steps may pass without the
+    LoRAs. `skipped_share` of the steps are replaced by a look into a cache of images. `around_s` is spent outside the
+    steps by every request, `switch_s` for every ControlNet, `patch_s` for every LoRA that is not patched already, and
+    `sidecar_share` of a call where LoRAs are computed beside the weights.
+    """
+
+    name: str
+    step: RowCosts
+    control: RowCosts | None = None
+    gpus_per_instance: int = 1
+    max_running: int = 1
+    joins: Literal["any step", "empty"] = "any step"
+    mixes_loras: bool = False
+    sidecar_share: float = 0.0
+    parallel_loads: bool = False
+    late_share: float = 0.0
+    skipped_share: float = 0.0
+    around_s: float = 0.0
+    switch_s: float = 0.0
+    patch_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.max_running < 1 or self.gpus_per_instance < 1:
+            raise BadInput(f"design {self.name!r} serves {self.max_running} requests on {self.gpus_per_instance} GPUs")
+
+    def num_steps(self, arrival: Arrival) -> int:
+        """The steps that are really computed."""
+        return max(1, arrival.num_steps - int(arrival.num_steps * self.skipped_share))
+
+    def candidate(self, arrival: Arrival) -> Candidate:
+        """The request as a grouping sees it."""
+        loras = () if self.mixes_loras else arrival.loras
+        return Candidate(arrival.number, (arrival.shape, loras), arrival.num_rows, arrival.deadline_s)
+
+    def call_s(self, arrivals: Sequence[Arrival]) -> float:
+        """Seconds of one step of these requests in one call."""
+        num_rows = sum(one.num_rows for one in arrivals)
+        beside_share = sum(one.num_rows * bool(one.loras) for one in arrivals) / num_rows
+        seconds = self.step(num_rows) * (1 + self.sidecar_share * beside_share)
+        num_control_rows = sum(one.num_rows * one.num_controls for one in arrivals)
+        return seconds + (self.control(num_control_rows) if self.control and num_control_rows else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What became of one request. `start_s` is when it was let into an instance, `first_step_s` its first step."""
+
+    arrival: Arrival
+    ending: Ending
+    end_s: float
+    start_s: float = math.nan
+    first_step_s: float = math.nan
+    instance: int = -1
+    num_loads: int = 0
+
+    @property
+    def latency_s(self) -> float:
+        return self.end_s - self.arrival.arrival_s
+
+    @property
+    def queueing_s(self) -> float:
+        """From its arrival to its first step."""
+        return self.first_step_s - self.arrival.arrival_s
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A whole trace under one design. `busy_s` is the time in which instances computed or waited for loads."""
+
+    design: str
+    num_gpus: int
+    gpus_per_instance: int
+    served: tuple[Served, ...]
+    busy_s: float
+    num_calls: int
+    num_call_rows: int
+    num_most_waiting: int = 0
+
+    @property
+    def done(self) -> tuple[Served, ...]:
+        return tuple(one for one in self.served if one.ending == "done")
+
+    @property
+    def images_per_gpu_minute(self) -> float:
+        """Of the time in which GPUs were taken."""
+        return 60 * len(self.done) / (self.busy_s * self.gpus_per_instance) if self.busy_s else 0.0
+
+    @property
+    def loads_per_request(self) -> float:
+        return sum(one.num_loads for one in self.done) / max(1, len(self.done))
+
+    @property
+    def complete_share(self) -> float:
+        """Requests that found all their LoRAs in memory."""
+        return sum(one.num_loads == 0 for one in self.done) / max(1, len(self.done))

@@ -1,0 +1,156 @@
+"""Ranks and links that are slow for real, from outside: a process that is stopped again and again, a thin cable.
+
+A rank that is stopped for a part of the time computes slowly, whatever it computes. For thin cables every rank has a
+network of its own, with a cable to each other rank; a token bucket at both ends lets so many bytes pass in a second.
+All of this is done by the process that started the ranks, and needs Linux; cables need root.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import combinations
+
+from takeup.core.namespaces import CLONE_NEWNET, FRAME_BYTES, Namespace, check_commands
+from takeup.errors import TakeupError
+from takeup.training.engines.pytorch.watch.lab.jobs import Job, Slow
+
+__all__ = ["Mesh", "Outside", "Stops"]
+
+PERIOD_S = 0.04
+BURST_BYTES, QUEUE_BYTES = 2 * FRAME_BYTES, 8 * 2**20
+
+
+class Outside:
+    """What is done to the ranks of a job, by the iteration in which they are."""
+
+    def __init__(self, job: Job) -> None:
+        self._slow = [slow for slow in job.slow if slow.is_stopped or slow.rate_bps]
+        self._mesh = Mesh(job.num_ranks) if any(slow.rate_bps for slow in self._slow) else None
+        self._under_way: dict[Slow, list[Stops]] = {}
+
+    def join(self, rank: int) -> None:
+        """In the rank: be in its network, if it has one."""
+        if self._mesh is not None:
+            self._mesh.join(rank)
+
+    def at(self, iteration: int, processes: Sequence[int]) -> None:
+        """Ranks, which are these processes, have come to this iteration: begin and end what is due."""
+        for slow in self._slow:
+            is_due = slow.first <= iteration < slow.last
+            if is_due and slow not in self._under_way:
+                self._under_way[slow] = self._begin(slow, processes)
+            elif not is_due and slow in self._under_way:
+                self._end(slow, self._under_way.pop(slow))
+
+    def close(self) -> None:
+        """Let all be as before."""
+        for slow in list(self._under_way):
+            self._end(slow, self._under_way.pop(slow))
+        if self._mesh is not None:
+            self._mesh.close()
+
+    def _begin(self, slow: Slow, processes: Sequence[int]) -> list[Stops]:
+        if slow.rate_bps and self._mesh is not None:
+            self._mesh.thin(slow.ranks, slow.rate_bps)
+        return [Stops(processes[rank], slow.factor) for rank in slow.ranks] if slow.is_stopped else []
+
+    def _end(self, slow: Slow, stops: Sequence[Stops]) -> None:
+        if slow.rate_bps and self._mesh is not None:
+            self._mesh.thin(slow.ranks, 0.0)
+        for each in stops:
+            each.close()
+
+
+class Stops:
+    """Stops a process for a part of every period, so that it takes `factor` times as long; until it is closed."""
+
+    def __init__(self, process: int, factor: float) -> None:
+        self._process = process
+        self._runs_s = PERIOD_S / factor
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._stop_and_go, name="takeup-stops", daemon=True)
+        self._thread.start()
+
+    def _stop_and_go(self) -> None:
+        while not self._over.wait(self._runs_s):
+            self._send(signal.SIGSTOP)
+            self._over.wait(PERIOD_S - self._runs_s)
+            self._send(signal.SIGCONT)
+
+    def _send(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._process, number)
+
+    def close(self) -> None:
+        """Let it run."""
+        self._over.set()
+        self._thread.join()
+        self._send(signal.SIGCONT)
+
+
+class Mesh:
+    """A network for every rank, and a cable between any two of them."""
+
+    def __init__(self, num_ranks: int) -> None:
+        check_commands()
+        self._networks: list[Namespace] = []
+        try:
+            for rank in range(num_ranks):
+                self._networks.append(Namespace())
+                self._prepare(rank)
+            for number, pair in enumerate(combinations(range(num_ranks), 2)):
+                self._lay(number, pair)
+        except BaseException:
+            self.close()
+            raise
+
+    def join(self, rank: int) -> None:
+        """Let this process, and all its threads to come, be in the network of a rank."""
+        descriptor = os.open(self._networks[rank].path, os.O_RDONLY)
+        try:
+            if ctypes.CDLL(None, use_errno=True).setns(descriptor, CLONE_NEWNET) != 0:
+                raise TakeupError(f"rank {rank} may not enter its network: {os.strerror(ctypes.get_errno())}")
+        finally:
+            os.close(descriptor)
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+
+    def thin(self, ranks: Sequence[int], rate_bps: float) -> None:
+        """From now on the cables among these ranks carry so many bits in a second; with 0, as many as they can."""
+        for one, other in combinations(sorted(ranks), 2):
+            for here, there in ((one, other), (other, one)):
+                bucket = f"tbf rate {rate_bps:.0f}bit burst {BURST_BYTES} limit {QUEUE_BYTES}"
+                verb = f"replace dev to{there} root {bucket}" if rate_bps else f"del dev to{there} root"
+                self._networks[here].command(f"tc qdisc {verb}")
+
+    def close(self) -> None:
+        """Leave all networks."""
+        for network in self._networks:
+            network.close()
+
+    def _prepare(self, rank: int) -> None:
+        """Every rank has one address, whoever asks for it."""
+        network = self._networks[rank]
+        network.command("ip link set lo up")
+        network.command("ip address del 127.0.0.1/8 dev lo")  # or Gloo would take it for the address of the rank
+        network.command(f"ip address add {_address(rank)}/32 dev lo")
+
+    def _lay(self, number: int, pair: tuple[int, int]) -> None:
+        one, other = pair
+        far = self._networks[other].path
+        self._networks[one].command(f"ip link add to{other} type veth peer name to{one} netns {far}")
+        near_end, far_end = f"198.19.{number}.1", f"198.19.{number}.2"
+        for here, there, end, across in ((one, other, near_end, far_end), (other, one, far_end, near_end)):
+            network = self._networks[here]
+            network.command(f"ip address add {end}/30 dev to{there}")
+            network.command(f"ip link set to{there} gso_max_segs 1 up")
+            network.command(f"ip route add {_address(there)}/32 via {across} src {_address(here)}")
+
+
+def _address(rank: int) -> str:
+    """From what is reserved for benchmarks, as all addresses here."""
+    return f"198.18.1.{rank + 1}"
