@@ -16,7 +16,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -24,11 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import dask
-import dask.array
-import dask.dataframe
 import distributed
-import numpy as np
-import pandas  # type: ignore[import-untyped]
+from dask_workloads import MB, SEED, WORKLOADS
 from dated import machine, result_name, versions
 
 from takeup.caching.engines.dask import install
@@ -36,17 +33,12 @@ from takeup.core.files import write_atomically
 from takeup.core.render import to_markdown, to_text
 from takeup.core.report import Check, Column, Report, Table
 
-arrays: Any = dask.array  # these three say little about their types
-frames: Any = dask.dataframe
-cluster_of: Any = distributed.LocalCluster
+cluster_of: Any = distributed.LocalCluster  # these say little about their types
 client_of: Any = distributed.Client
-wait: Any = distributed.wait
 
-SEED = 0
 NUM_WORKERS = 2
 MEMORY_SHARE = 0.5
 MEMORY_LIMIT_BYTES = 4_000_000_000  # only its share counts: the target is set from the data
-BLOCK_BYTES = 4_000_000 - 128  # with what Dask counts for an array, four million
 SETTINGS = {
     "distributed.worker.memory.spill": False,  # the process holds more than the data: only the target decides
     "distributed.worker.memory.pause": False,
@@ -56,120 +48,6 @@ SETTINGS = {
     "dataframe.shuffle.method": "tasks",
 }
 
-
-def blocks_of(client: Any, name: str, num_blocks: int) -> list[Any]:
-    """Persisted blocks of random bytes."""
-    futures = [client.submit(_block, SEED + i, key=f"{name}-{i}") for i in range(num_blocks)]
-    wait(futures)
-    return futures
-
-
-def _block(seed: int) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).random(BLOCK_BYTES // 8)
-
-
-def scan(client: Any) -> float:
-    """Six passes over the same blocks."""
-    blocks = blocks_of(client, "block", 40)
-    return float(sum(sum(client.gather(client.map(np.sum, blocks, pure=False))) for _ in range(6)))
-
-
-def zip_pairs(client: Any) -> float:
-    """Six passes over pairs of blocks."""
-    left, right = blocks_of(client, "left", 40), blocks_of(client, "right", 40)
-    return float(sum(sum(client.gather(client.map(np.vdot, left, right, pure=False))) for _ in range(6)))
-
-
-def power(client: Any) -> float:
-    """Power iteration: six times x.T @ (x @ v), each submitted when the one before is there."""
-    matrix = arrays.random.default_rng(SEED).random((10_000, 2_000), chunks=(1_000, 500)).persist()
-    wait(matrix)
-    vector = np.ones(2_000)
-    for _ in range(6):
-        product = (matrix.T @ (matrix @ arrays.from_array(vector, chunks=500))).compute()
-        vector = product / np.linalg.norm(product)
-    return float(vector.sum())
-
-
-def join(client: Any) -> float:
-    """Shuffle-join of two tables, then an aggregate."""
-    tables = [_table(seed, 1_250_000, 20).persist() for seed in (SEED, SEED + 1)]
-    wait(tables)
-    joined = tables[0].merge(tables[1], on="key", suffixes=("", "_other"))
-    return float((joined.value * joined.value_other).sum().compute())
-
-
-def rechunk(client: Any) -> float:
-    """From chunks along time to chunks along space, then an anomaly along time, as in climate data."""
-    field = arrays.random.default_rng(SEED).random((2_000, 10_000), chunks=(100, 10_000)).persist()
-    wait(field)
-    series = field.rechunk((2_000, 500))
-    return float(((series - series.mean(axis=0)) ** 2).sum().compute())
-
-
-def tree(client: Any) -> float:
-    """Blocks added in pairs until one is left, twice."""
-    blocks = blocks_of(client, "leaf", 40)
-    total = 0.0
-    for _ in range(2):
-        level = list(blocks)
-        while len(level) > 1:
-            pairs = list(zip(level[::2], level[1::2], strict=False))
-            level = [client.submit(np.add, *pair, pure=False) for pair in pairs] + level[2 * len(pairs) :]
-        total += float(client.submit(np.sum, level[0], pure=False).result())
-    return total
-
-
-def stencil(client: Any) -> float:
-    """Four steps of a five-point mean over neighbouring chunks."""
-    grid = arrays.random.default_rng(SEED).random((4_000, 5_000), chunks=(1_000, 500)).persist()
-    wait(grid)
-    for _ in range(4):
-        grid = grid.map_overlap(_mean_of_neighbours, depth=1, boundary="periodic")
-    return float(grid.sum().compute())
-
-
-def _mean_of_neighbours(chunk: Any) -> Any:
-    rolled = (np.roll(chunk, shift, axis) for axis in (0, 1) for shift in (-1, 1))
-    return (chunk + sum(rolled)) / 5
-
-
-def groupby(client: Any) -> float:
-    """Group-apply where a few keys hold most rows."""
-    table = _table(SEED, 2_500_000, 40, skew=1.5).persist()
-    wait(table)
-    spread = table.groupby("key").apply(_spread, meta=("value", "f8"))
-    return float(spread.sum().compute())
-
-
-def _spread(group: Any) -> float:
-    return float(group.value.max() - group.value.min())
-
-
-def _table(seed: int, num_rows: int, num_partitions: int, skew: float = 0.0) -> Any:
-    """Eight numbers in a row; keys are even, or few of them hold most rows."""
-    rows = num_rows // num_partitions
-    return frames.from_map(_partition, [seed * 1_000 + i for i in range(num_partitions)], rows=rows, skew=skew)
-
-
-def _partition(seed: int, rows: int, skew: float) -> Any:
-    rng = np.random.default_rng(seed)
-    keys = np.minimum(rng.zipf(skew, rows), 300) if skew else rng.integers(0, 1_000_000, rows)
-    columns = {"value": rng.random(rows)} | {f"other_{i}": rng.random(rows) for i in range(6)}
-    return pandas.DataFrame({"key": keys.astype(np.int64), **columns})
-
-
-MB = 1_000_000
-WORKLOADS: dict[str, tuple[Callable[[Any], float], int]] = {  # and their data, in bytes
-    "scan": (scan, 160 * MB),
-    "zip": (zip_pairs, 320 * MB),
-    "power": (power, 160 * MB),
-    "join": (join, 160 * MB),
-    "rechunk": (rechunk, 160 * MB),
-    "tree": (tree, 160 * MB),
-    "stencil": (stencil, 160 * MB),
-    "groupby": (groupby, 160 * MB),
-}
 ITERATIVE = ("scan", "zip", "power")
 READ_BAR, WRITTEN_BAR, NEVER_WORSE = 0.65, 0.15, 1.03
 

@@ -4,7 +4,8 @@
 each with its defaults and with what suits the development set best (see peers/change_points.py for what to install).
 `escalation` compares plans for remedies, `solver` times the sharing of micro-batches, `topology` moves reductions off
 slow links. Parts on real processes are in stragglers_real.py (iterations, overhead), stragglers_named.py (locate) and
-stragglers_helped.py (recovery, schedule). `--recorded FOLDER` adds recorded jobs (stragglers_record.py). Exit code 1 if a bar is missed.
+stragglers_helped.py (recovery, schedule). `--recorded FOLDER` adds recorded jobs (stragglers_record.py). Exit code 1 if
+a bar is missed.
 """
 
 from __future__ import annotations

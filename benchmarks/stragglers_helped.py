@@ -1,4 +1,4 @@
-"""Parts of benchmarks/stragglers.py in which a slow job is helped: real ranks over Gloo, watched, and nothing else told.
+"""Parts of benchmarks/stragglers.py in which a slow job is helped: real ranks over Gloo, watched by their calls alone.
 
 recovery   one rank of four computes 1.5 times as long: throughput before, then, and with other shares of the batch
 schedule   a cable between two stages of a pipeline becomes thin: throughput before, then, and with another schedule
@@ -65,7 +65,7 @@ def _part(title: str, job: Job, least: float, best: str, tick: Callable[[], obje
     tick()
     phases = [_phases(job, *each) for each in zip(sessions, recorded, strict=True)]
     names = [*(f"helped, {number}" for number in range(1, NUM_JOBS + 1)), "not helped"]
-    rows = [_row(name, *each) for name, *each in zip(names, phases, sessions, strict=True)]
+    rows = [_row(name, each, session) for name, each, session in zip(names, phases, sessions, strict=True)]
     columns = (
         Column("job"),
         *(Column(name, "ms", 1) for name in ("healthy", "slow", "then")),

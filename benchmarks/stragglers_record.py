@@ -61,7 +61,7 @@ def write(path: Path, job: Job, live: Live) -> str:
         iterations_s=np.array(live.times_s),
         truth=np.array(truth, np.int64).reshape(-1, 2),
         declared=np.array([event.declared for event in slow], np.int64),
-        num_suspects=np.array([len(event.suspects) for event in slow], np.int64),
+        is_host=np.array([any(each.kind == "host" for each in event.suspects) for event in slow], np.bool_),
     )
     said = "; ".join(event.sentence() for event in slow) or "nothing"
     return f"{len(live.times_s)} iterations; said live: {said}"

@@ -64,7 +64,12 @@ class Application:
         self._bench_jar, self._profile = bench_jar, profile
 
     def __enter__(self) -> Application:
-        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+        environment = {
+            **os.environ,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": str(PROGRAM.parents[1]),
+        }
         with (self._cluster.folder / "drivers.log").open("a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, str(PROGRAM)],

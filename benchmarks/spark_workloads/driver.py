@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
 
+from spark_workloads.queries import QUERIES
 from takeup.caching.engines.spark import configure, counters
 
 
@@ -56,30 +56,10 @@ def _run_once(session: SparkSession, measures: Any, call: list[Any]) -> dict[str
 
 def _call(session: SparkSession, call: list[Any]) -> float:
     name, *arguments = call
-    if name == "sql":
-        return _sql(session, *arguments)
+    if name in QUERIES:
+        return QUERIES[name](session, *arguments)
     owner, _, method = name.partition(".")
     return float(getattr(getattr(_bench(session), owner), method)(_context(session), *arguments))
-
-
-def _sql(session: SparkSession, num_tables: int, num_rows: int, num_queries: int) -> float:
-    """Cached tables, joined and aggregated two by two; adaptive execution submits every stage as a job of its own."""
-    tables = [_table(session, number, num_rows).cache() for number in range(num_tables)]
-    total = 0
-    for query in range(num_queries):
-        left, right = tables[query % num_tables], tables[(query * 3 + 1) % num_tables]
-        sums = left.groupBy("key").agg(f.sum(f.col("value") % 1000).alias("left"))
-        joined = sums.join(right.groupBy("key").agg(f.max(f.col("value") % 1000).alias("right")), "key")
-        total += joined.agg(f.sum(f.col("left") + f.col("right"))).collect()[0][0]
-    return float(total)
-
-
-def _table(session: SparkSession, number: int, num_rows: int) -> Any:
-    """Values that no encoding makes small."""
-    value = f.xxhash64("id", f.lit(number))
-    return session.range(num_rows, numPartitions=8).select(
-        (f.col("id") * 7919 % 1000).alias("key"), value.alias("value")
-    )
 
 
 def _context(session: SparkSession) -> Any:

@@ -59,5 +59,9 @@ WORKLOADS = (
     Workload("pregel", ("Graphs.pregel", 6_000, 8), 0.03),
     Workload("scan on disk", ("Workloads.scan", 150, 131_072, 8, 4, "MEMORY_AND_DISK"), 0.14),
     Workload("back from disk", ("Workloads.comeBack", 26, 524_288, 6, 20), 0.2, (STOCK, "lru", "dag", "dag@prefetch")),
-    Workload("sql", ("sql", 6, 900_000, 12), 0.06),
+    Workload("sql", ("sql", 6, 900_000, 12), 0.06, (STOCK, AGAIN, "lru", "dag")),
+    Workload("star", ("star", 900_000, 8), 0.06),
+    Workload("als", ("als", 20_000, 2_000, 4), 0.03),
+    Workload("many small", ("Workloads.pairs", 60, 8, 8_192, 40, 120), 0.03),
+    Workload("checkpoints", ("Workloads.checkpoints", 60, 131_072, 10, 8), 0.2),
 )

@@ -97,6 +97,17 @@ STOPS = (
         "All ranks of a slow job look equally slow. The one that comes last and waits least is the one.",
         {"domain": "papers", "verb": "reproduce", "paper": "falcon"},
     ),
+    Stop(
+        "swiftdiffusion",
+        "Every image brings LoRAs and ControlNets of its own. Steps shared by all make more of them on each GPU.",
+        {
+            "domain": "serving",
+            "verb": "compare",
+            "designs": ["diffusers", "static", "nirvana", "katz", "takeup"],
+            "rates_per_s": [0.25, 0.5, 1.0],
+            "num_requests": 600,
+        },
+    ),
 )
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from takeup.errors import BadInput, BadTrace, UnknownName
 from takeup.serving.model import Access, Replay
-from takeup.serving.policies.adapters import ADAPTER_POLICIES, fewest_loads, in_order
+from takeup.serving.policies.adapters import ADAPTER_POLICIES, fewest_loads, in_order, shared_loads
 from takeup.serving.policies.routing import Affinity, least_busy
 from takeup.serving.simulate.adapters import replay_adapters, replay_routed
 from takeup.serving.traces.gentd26 import read_gentd26
@@ -153,6 +153,19 @@ def test_effective_references_count_more_than_references() -> None:
     assert cache.victim({1, 2}, [(1,), (1,), (2,)]) == 2
 
 
+def test_of_those_nobody_waits_for_the_rarely_used_leave_first() -> None:
+    cache = ADAPTER_POLICIES["lerc"]()
+    for adapter in (1, 1, 1, 1, 1, 2, 3):
+        cache.used(adapter)
+    cache.left(2)
+    for _ in range(4):  # with the one before it left: five in all
+        cache.used(2)
+
+    assert cache.victim({1, 2, 3}, ()) == 3
+    assert cache.victim({1, 2}, ()) == 1
+    assert cache.victim({1, 3}, [(3,)]) == 1
+
+
 def test_what_is_wanted_last_leaves_first() -> None:
     cache = ADAPTER_POLICIES["next"]()
     for adapter in (1, 2, 3):
@@ -218,6 +231,14 @@ def test_on_one_instance_routing_changes_nothing() -> None:
     routed = replay_routed("lru", ADAPTER_POLICIES["lru"], accesses, capacity=5, num_instances=1, route=least_busy)
 
     assert routed == replay("lru", accesses, 5)
+
+
+@pytest.mark.parametrize("name", ["a-lora", "b-lora"])
+def test_a_queue_served_by_what_is_there_saves_a_fifth_of_the_loads_of_lru(name: str) -> None:
+    accesses = generate_accesses(name, 2, seed=1)
+    options = {"look_ahead": 64, "choose": shared_loads, "patience": 64}
+
+    assert replay("lerc", accesses, 5, **options).num_loads < 0.8 * replay("lru", accesses, 5).num_loads
 
 
 def test_affinity_saves_a_fifth_of_all_loads_at_the_same_size_of_caches() -> None:

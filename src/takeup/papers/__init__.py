@@ -26,6 +26,7 @@ PAPERS = {
     "adaptra": "Attack of the Bubbles: Straggler-Resilient Pipeline Parallelism (ADAPTRA, NSDI 2026)",
     "gfs": "GFS: A Preemption-aware Scheduling Framework for GPU Clusters (ASPLOS 2026)",
     "falcon": "GREYHOUND: Hunting Fail-Slows in Hybrid-Parallel Training at Scale (FALCON, USENIX ATC 2025)",
+    "swiftdiffusion": "Katz: Efficient Workflow Serving for Diffusion Models with Many Adapters (USENIX ATC 2025)",
 }
 
 

@@ -151,6 +151,7 @@ def run(program: Path, arguments: tuple[str, ...], num_ranks: int, dry_run: bool
 @click.option("--confirm", is_flag=True, help="Pause the job for a moment to test ranks and links before acting.")
 @click.option("--no-action", is_flag=True, help="Change nothing: say only who is slow.")
 @click.option("--restart-after", "restart_after_s", type=float, help="Save and restart after so many lost seconds.")
+@click.option("--restart-cost", "restart_cost_s", type=float, help="Restart, which costs so many s, if that will pay.")
 @click.option("--on-unhealthy", help="Run this for every slow rank; {rank}, {host}, {kind}, {factor} are filled in.")
 @click.option("--shim", type=click.Path(path_type=Path), help="Note calls of NCCL with this compiled shim instead.")
 @click.option("--listen", metavar="[HOST:]PORT", help="Also watch ranks of other machines, which report here.")
@@ -166,7 +167,8 @@ def watch(command: tuple[str, ...], as_json: bool, out: Path | None, quiet: bool
     from takeup.training.experiment.watch import Watch
     from takeup.training.experiment.watch import watch as start
 
-    settings = Settings(options.pop("confirm"), not options.pop("no_action"), options.pop("restart_after_s"))
+    restarts = (options.pop("restart_after_s"), options.pop("restart_cost_s"))
+    settings = Settings(options.pop("confirm"), not options.pop("no_action"), *restarts)
     token = os.environ.get("TAKEUP_WATCH_TOKEN", "")
     asked = Watch(as_json, out, quiet, settings=settings, token=token, **options)
     code = start(command, asked, lambda text: click.echo(text, err=True), click.echo)

@@ -94,6 +94,16 @@ def test_a_submitted_task_is_announced_to_the_holders_of_its_inputs(desk: Desk) 
     assert desk.news() == {"w1": [("sum", ("a",))], "w2": [("sum", ("b",))]}
 
 
+def test_a_task_submitted_while_its_input_is_being_made_is_announced_to_the_maker(desk: Desk) -> None:
+    desk.add("sum", "a")
+    desk.move("sum", "processing", "w1")
+    desk.news()
+    desk.add("mean", "sum")
+    desk.move("mean", "waiting")
+
+    assert desk.news() == {"w1": [("mean", ("sum",))]}
+
+
 def test_a_task_that_starts_brings_its_readers_and_its_inputs_from_elsewhere(desk: Desk) -> None:
     desk.add("sum", "a", "b")
     desk.add("mean", "sum")

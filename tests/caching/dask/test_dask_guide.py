@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.caching.engines.dask.guide import Guide, News, Options
+from takeup.caching.engines.dask.guide import BLOCKED_STEPS, Guide, News, Options
 from takeup.caching.policies import find_policy
 
 MB = 1_000_000
@@ -141,6 +141,81 @@ def test_a_block_that_a_running_task_reads_here_is_not_taken_for_fetched() -> No
     assert guide._fetched_by == {}
 
 
+def test_a_consumer_that_cannot_run_yet_counts_as_later_than_those_that_can() -> None:
+    guide = guide_of("next")
+    hear(guide, ("blocked", 1.0, 0.0, ("a",)), ("ready", 5.0, 0.0, ("b",)))
+    store(guide, "a", "b")
+    guide.assigned("ready")
+
+    assert guide.order.victim() == "a"
+    guide.assigned("blocked")
+    assert guide.order.victim() == "b"
+
+
+def test_a_consumer_that_cannot_run_yet_comes_before_those_that_are_far_away() -> None:
+    guide = guide_of("next")
+    hear(guide, ("blocked", 1.0, 0.0, ("a",)), ("ready", 2.0 + 2 * BLOCKED_STEPS, 0.0, ("b",)))
+    store(guide, "a", "b")
+    guide.assigned("ready")
+
+    assert guide.order.victim() == "b"
+
+
+def test_a_task_may_be_assigned_before_it_is_announced() -> None:
+    guide = guide_of("next")
+    guide.assigned("ready")
+    hear(guide, ("blocked", 1.0, 0.0, ("a",)), ("ready", 5.0, 0.0, ("b",)))
+    store(guide, "a", "b")
+
+    assert guide.order.victim() == "a"
+
+
+def test_a_consumer_that_another_worker_starts_can_run() -> None:
+    guide = guide_of("next")
+    hear(guide, ("blocked", 1.0, 0.0, ("a",)), ("elsewhere", 5.0, 0.0, ("b",)))
+    store(guide, "a", "b")
+    hear(guide, ("elsewhere", True))
+
+    assert guide.order.victim() == "a"
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_task_that_is_over_or_taken_away_can_run_no_more(is_over: bool) -> None:
+    guide = guide_of("next")
+    guide.assigned("t")
+    if is_over:
+        hear(guide, ("t",))
+    else:
+        guide.ended("t")
+    hear(guide, ("t", 1.0, 0.0, ("a",)), ("u", 5.0, 0.0, ("b",)))
+    guide.assigned("u")
+    store(guide, "a", "b")
+
+    assert guide.order.victim() == "a"
+
+
+def test_a_block_that_was_fetched_before_the_word_came_is_needed_here_no_more() -> None:
+    guide = guide_of("next")
+    hear(guide, ("quick", 1.0, 0.0, ("a",)), ("other", 2.0, 0.0, ("a",)))
+    store(guide, "a")
+    guide.read("a")
+    hear(guide, ("quick", True))
+
+    assert guide.table.rc("a") == 1
+    assert (guide.now().num_open_consumers, guide._fetched_by) == (1, {})
+
+
+def test_a_block_that_was_fetched_before_an_earlier_word_was_for_somebody_else() -> None:
+    guide = guide_of("next")
+    hear(guide, ("later", 1.0, 0.0, ("a",)))
+    store(guide, "a")
+    guide.read("a")
+    hear(guide)
+    hear(guide, ("later", True))
+
+    assert guide.table.rc("a") == 1
+
+
 def test_of_values_without_readers_those_of_an_older_graph_leave_first() -> None:
     guide = guide_of("dag")
     hear(guide, num_graphs=1)
@@ -196,6 +271,8 @@ def test_nothing_is_left_when_all_is_deleted_and_over() -> None:
     guide = guide_of("lerc")
     hear(guide, ("x", 1.0, 0.0, ("a", "elsewhere")), ("y", 2.0, 0.0, ("a", "b")))
     store(guide, *"ab")
+    guide.assigned("x")
+    guide.assigned("y")
     guide.started("x", ["a", "elsewhere"])
     guide.moved("elsewhere", is_lost=True)
     guide.finished("x")
@@ -204,6 +281,7 @@ def test_nothing_is_left_when_all_is_deleted_and_over() -> None:
     hear(guide, ("y",))
 
     assert (guide._values, guide._groups_of, guide._running, guide._fetched_by) == ({}, {}, {}, {})
+    assert guide._can_run == guide._sent == set()
     table = guide.table
     assert (table._groups, table._groups_of, table._in_memory, table._erc, table._size_bytes) == ({}, {}, {}, {}, {})
 

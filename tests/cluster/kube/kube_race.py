@@ -79,7 +79,8 @@ def _bound(seen: list[Json]) -> set[str]:
     return {it["metadata"]["name"] for it in seen if it["spec"].get("nodeName")}
 
 
-def main(folder: Path, num_rounds: int) -> None:
+def race(folder: Path, num_rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of every lap but the first, which warms up, for takeup and for the stock scheduler."""
     race = Race(folder)
     create_classes(race.client)
     if not race.client.get("/api/v1/nodes")["items"]:
@@ -97,8 +98,12 @@ def main(folder: Path, num_rounds: int) -> None:
                 laps[scheduler].append(race.lap(scheduler))
     finally:
         ours.kill()
-    for name, times in laps.items():
-        fills, gangs = zip(*times[1:], strict=True)  # the first lap warms up
+    return {name: times[1:] for name, times in laps.items()}
+
+
+def main(folder: Path, num_rounds: int) -> None:
+    for name, times in race(folder, num_rounds).items():
+        fills, gangs = zip(*times, strict=True)
         print(f"{name}: {NUM_SPOT} pods bound after {_summary(fills)}, gang of {NUM_WORKERS} after {_summary(gangs)}")
 
 

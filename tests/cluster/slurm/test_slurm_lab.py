@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -17,7 +16,18 @@ from typing import Any
 
 import pytest
 
-from cluster.slurm.slurm_lab import NUM_GPUS, NUM_NODES, SCRIPT, Lab, Nursery, wait_until
+from cluster.slurm.slurm_lab import (
+    NUM_GPUS,
+    NUM_NODES,
+    SCRIPT,
+    Lab,
+    Nursery,
+    fill,
+    gang_after_s,
+    killed,
+    larger_quota_after_s,
+    wait_until,
+)
 from takeup.cluster.engines.slurm import Slurm, SlurmDown, SlurmEngine
 from takeup.cluster.engines.slurm.commands import caller
 from takeup.cluster.engines.slurm.rows import Status
@@ -83,16 +93,6 @@ def engine(lab: Lab, tmp_path: Path) -> Iterator[SlurmEngine]:
     engine.close()
 
 
-def entries(nursery: Nursery) -> list[dict[str, object]]:
-    return [json.loads(line) for line in nursery.journal.read_text("utf-8").splitlines()]
-
-
-def fill(lab: Lab, count: int = NUM_NODES * 4) -> list[str]:
-    """Spot jobs of two GPUs, enough for every node: tasks of an array, because that is one command."""
-    array = lab.submit("spot", "--gres=gpu:2", f"--array=0-{count - 1}")
-    return [f"{array}_{number}" for number in range(count)]
-
-
 def start(lab: Lab, engine: SlurmEngine, job: str, *nodes: str, grade: Grade = Grade.GUARANTEED) -> None:
     engine.observe()
     engine.apply(Start(job, nodes, grade, "because"))
@@ -103,16 +103,12 @@ def test_a_gang_of_four_nodes_runs_where_it_was_put_and_its_victims_wait_again(l
     nursery.start("gfs", 0.5)
     spots = fill(lab)
     wait_until(lambda: len(lab.running()) == len(spots), "full cluster")
-    time.sleep(2.0)  # Slurm is slow to end what it is still launching
-
-    began_s = time.monotonic()
-    gang = lab.submit("hp", "--nodes=4", "--gres=gpu:8")
-    wait_until(lambda: gang in lab.running(), "running gang")
-    print(f"a gang of 4 nodes ran {time.monotonic() - began_s:.2f} s after it was submitted, 16 victims were requeued")
+    gang, took_s = gang_after_s(lab)
+    print(f"a gang of 4 nodes ran {took_s:.2f} s after it was submitted, 16 victims were requeued")
 
     jobs = lab.jobs()
-    decided = [it for it in entries(nursery) if it["do"] == "start" and it["job"] == gang]
-    assert [set(jobs[gang].nodes)] == [set(it["nodes"]) for it in decided]  # type: ignore[call-overload]
+    decided = [it for it in nursery.entries() if it["do"] == "start" and it["job"] == gang]
+    assert [set(jobs[gang].nodes)] == [set(it["nodes"]) for it in decided]
     assert jobs[gang].gpus_on == (8, 8, 8, 8)
     assert Counter(jobs[name].status for name in spots) == {Status.RUNNING: 48, Status.HELD: 16}
     assert Counter(jobs[name].num_restarts for name in spots) == {0: 48, 1: 16}
@@ -121,13 +117,7 @@ def test_a_gang_of_four_nodes_runs_where_it_was_put_and_its_victims_wait_again(l
 
 def test_a_new_quota_is_in_force_at_once_and_a_lower_one_kills_nobody(lab: Lab, nursery: Nursery) -> None:
     spots = fill(lab)
-    nursery.start("gfs_published", 16 / 128)
-    wait_until(lambda: lab.gpus("spot") == 16, "use of the first quota")
-
-    began_s = time.monotonic()
-    nursery.start("gfs_published", 48 / 128)
-    wait_until(lambda: lab.gpus("spot") == 48, "use of the larger quota")
-    print(f"a larger quota was in use after {time.monotonic() - began_s:.2f} s")
+    print(f"a larger quota was in use after {larger_quota_after_s(lab, nursery):.2f} s")
     nursery.start("gfs_published", 8 / 128)
     wait_until(lambda: "gpu=8" in lab.call("sacctmgr", "-nP", "show", "qos", "spot", "format=grptres"), "lower limit")
 
@@ -151,58 +141,13 @@ def test_slurm_itself_lets_nobody_in_above_the_quota(lab: Lab, nursery: Nursery)
 
 
 def test_killed_twenty_times_no_job_is_lost_none_evicted_twice_and_the_quota_holds(lab: Lab, nursery: Nursery) -> None:
-    chance = random.Random(20_261_115)
-    spots = fill(lab, 80)
-    nursery.start("gfs", 0.5)
-    wait_until(lambda: len(lab.running()) == 64, "full cluster")
-    gangs: list[str] = []
-    most_guaranteed = 0
+    found = killed(lab, nursery, num_times=20, seed=20_261_115)
+    print(found)
 
-    for number in range(20):
-        if number % 2 == 0:
-            gangs.append(lab.submit("hp", "--nodes=2", "--gres=gpu:8", script="sleep 3"))
-        time.sleep(chance.uniform(0.0, 0.6))
-        nursery.start("gfs", 0.5)  # kills the one before
-        most_guaranteed = max(most_guaranteed, lab.gpus("spot"))
-
-    def num_over() -> int:
-        done = lab.call("sacct", "-nPX", "--state=COMPLETED", "--format=jobid", f"--jobs={','.join(gangs)}")
-        return len(set(done.split()))
-
-    wait_until(lambda: num_over() == len(gangs), "end of all gangs")
-    nursery.kill()
-    jobs, done = lab.jobs(), entries(nursery)
-    evicted = [(str(it["job"]), it["restarts"], str(it["for"])) for it in done if it["do"] == "evict"]
-    gpus_for = Counter(for_job for _, _, for_job in set(evicted))
-    num_evictions = Counter(job for job, _ in {(job, restarts) for job, restarts, _ in evicted})
-    print(
-        f"{len(evicted)} evictions, {sum(gpus_for.values())} different ones, for {len(gpus_for)} of {len(gangs)} gangs"
-    )
-
-    assert set(spots) <= set(jobs)
-    assert sum(num_evictions.values()) > 0
-    assert all(jobs[name].num_restarts <= num_evictions[name] for name in spots)
-    assert max(Counter((job, for_job) for job, for_job in {(j, f) for j, _, f in evicted}).values()) == 1
-    assert all(2 * count <= 16 for count in gpus_for.values())
-    assert 0 < most_guaranteed <= 64
-    assert 0 < most_ever(lab) <= 64
-
-
-def most_ever(lab: Lab) -> int:
-    """The most GPUs that guaranteed jobs held at any moment, from the accounting database."""
-    rows = lab.slurm.past_jobs("now-1hours", "now")
-    steps: Counter[int] = Counter()
-    known = lab.jobs()
-    for row in rows:
-        name = f"{row['array']['job_id']}_{row['array']['task_id']}"
-        if row["qos"] == "spot" and name in known and row["time"]["start"]:
-            steps[row["time"]["start"]] += 2
-            steps[row["time"]["end"] or 1 << 40] -= 2
-    held, most = 0, 0
-    for _, change in sorted(steps.items()):
-        held += change
-        most = max(most, held)
-    return most
+    assert (found.num_jobs_lost, found.num_unexplained_restarts, found.num_evicted_twice_for_one) == (0, 0, 0)
+    assert found.num_evictions > 0
+    assert found.most_gpus_freed_for_one <= 16
+    assert 0 < found.most_guaranteed_gpus <= 64
 
 
 def test_a_dry_run_changes_nothing(lab: Lab) -> None:

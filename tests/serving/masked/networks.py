@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,8 +28,8 @@ class Network:
     def __init__(self, name: str, num_requests: int = 1, size_px: int = 32) -> None:
         self.family: Family = family_of(tiny(name))
         seeds = range(1, num_requests + 1)
-        size = {"height_px": size_px, "width_px": size_px}
-        self.runs = [self.family.prepare(Request("a cat", num_steps=4, seed=seed, **size)) for seed in seeds]
+        first = Request("a cat", num_steps=4, height_px=size_px, width_px=size_px)
+        self.runs = [self.family.prepare(replace(first, seed=seed)) for seed in seeds]
         self.call = Call()
         self.hooks = Hooks(self.family.network, self.call)
 

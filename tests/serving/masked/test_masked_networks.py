@@ -61,10 +61,12 @@ def test_off_and_removed_hooks_change_nothing_bit_for_bit(network: Network) -> N
 
 def test_different_masks_share_a_call(three: Network) -> None:
     whole = three.whole()
-    masks = [draw(three.grid, share, 1) for draw, share in ((block_mask, 0.3), (scattered_mask, 0.1), (block_mask, 0.7))]
+    masks = [
+        draw(three.grid, share, 1) for draw, share in ((block_mask, 0.3), (scattered_mask, 0.1), (block_mask, 0.7))
+    ]
     masked = three.masked(masks, multiple=8)
     sizes = [run.num_rows for run in three.runs]
-    for ours, theirs, mask in zip(masked.split(sizes), whole.split(sizes), masks, strict=True):
+    for ours, theirs, mask in zip(torch.split(masked, sizes), torch.split(whole, sizes), masks, strict=True):
         assert gap(three.at(ours, mask), three.at(theirs, mask)) < EXACT
 
 

@@ -234,7 +234,8 @@ def test_stopping_lets_what_runs_finish_and_closes_the_backend() -> None:
     painter = Painter(holds=True)
     answers: list[httpx.Response] = []
     with house(painter) as client:
-        thread = threading.Thread(target=lambda: answers.append(client.post(URL, json=ask())))
+        url, headers = f"{client.base_url}{URL}", dict(client.headers)  # that client is closed before its server
+        thread = threading.Thread(target=lambda: answers.append(httpx.post(url, json=ask(), headers=headers)))
         thread.start()
         eventually(lambda: len(painter.orders) == 1)
         threading.Timer(0.3, painter.let_go).start()

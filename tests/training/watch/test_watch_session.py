@@ -86,6 +86,65 @@ def test_even_shares_come_back_when_the_rank_has_recovered_and_all_follow(tmp_pa
     assert session.slow == ()
 
 
+def test_shares_are_chosen_anew_once_more_is_known_of_the_slow_rank(tmp_path: Path) -> None:
+    rings = four(tmp_path)
+    sharing(rings, 16, [5.0, 10.0, 5.0, 5.0])
+    session, judge = watched(tmp_path, [SLOW_RANK])
+    session.look()
+
+    sharing(rings, 16, [5.0, 22.0, 5.0, 5.0])  # it is far slower than was thought
+    (finding,) = session.look()
+
+    assert finding.action == "micro-batches of ranks 5 2 5 4 -> 5 1 5 5"
+    assert finding.event is session.findings[0].event
+    assert judge.num_rebased == 2
+
+
+def test_a_pipeline_is_asked_once_and_what_it_made_of_it_is_told(tmp_path: Path) -> None:
+    rings = four(tmp_path)
+    for ring in rings:
+        ring.words[Word.IS_ADAPTIVE] = 1
+    session, judge = watched(tmp_path, [SLOW_LINK])
+    session.look()
+
+    assert [ring.words[Word.ADAPT] for ring in rings] == [1, 1, 1, 1]
+    assert session.look() == []  # ranks have not followed yet
+    for ring in rings:
+        ring.words[Word.SCHEDULE], ring.words[Word.ADAPTED] = 1, 1
+    (finding,) = session.look()
+    assert finding.action == "the pipeline has changed its schedule"
+    assert finding.event == SLOW_LINK
+    assert judge.num_rebased == 1
+    assert session.look() == []  # it is told once
+
+
+def test_a_pipeline_that_keeps_its_schedule_is_told_and_nothing_is_taken_for_normal(tmp_path: Path) -> None:
+    rings = four(tmp_path)
+    for ring in rings:
+        ring.words[Word.IS_ADAPTIVE] = 1
+    session, judge = watched(tmp_path, [SLOW_LINK])
+    session.look()
+
+    for ring in rings:
+        ring.words[Word.ADAPTED] = 1
+    (finding,) = session.look()
+
+    assert finding.action == "none; no other schedule would be faster"
+    assert judge.num_rebased == 0
+
+
+def test_with_no_action_a_pipeline_is_not_asked(tmp_path: Path) -> None:
+    rings = four(tmp_path)
+    for ring in rings:
+        ring.words[Word.IS_ADAPTIVE] = 1
+    session, _ = watched(tmp_path, [SLOW_LINK], settings=Settings(rebalance=False))
+
+    (finding,) = session.look()
+
+    assert finding.action == "none, as you asked"
+    assert [ring.words[Word.ADAPT] for ring in rings] == [0, 0, 0, 0]
+
+
 def test_shares_stay_while_the_rank_is_slow(tmp_path: Path) -> None:
     rings = four(tmp_path)
     sharing(rings, 16, [5.0, 10.0, 5.0, 5.0])
@@ -103,7 +162,7 @@ def test_shares_stay_while_the_rank_is_slow(tmp_path: Path) -> None:
     [
         (SLOW_RANK, False, "none; with Batches in the script a slow rank would get less work"),
         (SLOW_LINK, False, "none; look at this link, or restart without its machines"),
-        (SLOW_LINK, True, "the pipeline adapts its schedule to the link by itself"),
+        (SLOW_LINK, True, "the pipeline measures the link and plans its schedule anew"),
         (RELIEF, False, "none is needed"),
     ],
 )

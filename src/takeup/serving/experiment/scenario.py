@@ -31,23 +31,23 @@ class ServingScenario(Scenario):
     workload: Literal["retail", "poisson", "gentd26"] = "retail"
     trace: str | None = None
     loras: str | None = None
-    num_requests: int = Field(2000, ge=1)
+    num_requests: int = Field(default=2000, ge=1)
     rates_per_s: tuple[float, ...] = (1.0,)
-    num_steps: int = Field(50, ge=1)
-    num_gpus: int = Field(8, ge=1)
+    num_steps: int = Field(default=50, ge=1)
+    num_gpus: int = Field(default=8, ge=1)
     loads: Literal["bandwidth", "gentd26"] = "bandwidth"
     costs: str | None = None
-    cache: int = Field(10, ge=1)
-    host_cache: int = Field(0, ge=0)
-    host_load_s: float = Field(0.01, ge=0)
+    cache: int = Field(default=10, ge=1)
+    host_cache: int = Field(default=0, ge=0)
+    host_load_s: float = Field(default=0.01, ge=0)
     eviction: str = "lerc"
     route: str = "affinity"
     order: str = "in_order"
-    patience: int = Field(64, ge=0)
-    max_rows: int = Field(16, ge=2)
-    max_running: int | None = Field(None, ge=1)
-    max_waiting: int | None = Field(None, ge=0)
-    deadline_s: float | None = Field(None, gt=0)
+    patience: int = Field(default=64, ge=0)
+    max_rows: int = Field(default=16, ge=2)
+    max_running: int | None = Field(default=None, ge=1)
+    max_waiting: int | None = Field(default=None, ge=0)
+    deadline_s: float | None = Field(default=None, gt=0)
     in_time: bool = False
 
     @field_validator("designs")
@@ -83,8 +83,8 @@ class ServingScenario(Scenario):
 
     @model_validator(mode="after")
     def _has_its_files(self) -> ServingScenario:
-        needs_files = self.workload == "gentd26"
-        if needs_files != (self.trace is not None and self.loras is not None):
+        wanted = [self.workload == "gentd26"] * 2
+        if [self.trace is not None, self.loras is not None] != wanted:
             raise ValueError("the workload 'gentd26' needs both 'trace' and 'loras', two files; no other takes them")
         return self
 

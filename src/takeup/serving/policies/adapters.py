@@ -6,8 +6,8 @@ adapters of that request are in the cache too (Yu et al., "LERC: Coordinated Cac
 Systems", GLOBECOM 2017). Among adapters that nobody waits for, the past decides.
 
 The queue can do more than be looked at. An order of `ORDERS` says who is served next: `fewest_loads` takes the request
-whose adapters are there already; `shared_loads` takes, among those that must load as much, the one with which most
-others wait for the same. Whoever serves bounds how often somebody is overtaken.
+whose adapters are there already; `shared_loads` takes, among those that must load least, the one whose loads make most
+others ready. Whoever serves bounds how often somebody is overtaken.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ __all__ = [
 
 Rank = tuple[float, ...]
 Queue = Sequence[tuple[Hashable, ...]]
+FEW_USES = 4
 
 
 class AdapterPolicy(ABC):
@@ -111,13 +112,26 @@ class GreedyDual(LeastFrequentlyUsed):
 
 
 class LeastEffectiveReferenceCount(AdapterPolicy):
-    """Effective references in the queue, then references, then recency."""
+    """Effective references in the queue, then references; then those that were used a few times only, then recency.
+
+    Most adapters are used a few times and never again, and must not push out the others. How often an adapter was used
+    is remembered when it leaves.
+    """
 
     look_ahead = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_uses: Counter[Hashable] = Counter()
+
+    def used(self, adapter: Hashable) -> None:
+        super().used(adapter)
+        self.num_uses[adapter] += 1
+
     def rank(self, adapter: Hashable, cached: Collection[Hashable], queue: Queue) -> Rank:
         wanting = [group for group in queue if adapter in group]
-        return (sum(all(peer in cached for peer in group) for group in wanting), len(wanting))
+        num_effective = sum(all(peer in cached for peer in group) for group in wanting)
+        return num_effective, len(wanting), self.num_uses[adapter] > FEW_USES
 
 
 class NextInQueue(AdapterPolicy):
@@ -150,14 +164,10 @@ def fewest_loads(waiting: Queue, cached: Collection[Hashable]) -> int:
 
 
 def shared_loads(waiting: Queue, cached: Collection[Hashable]) -> int:
-    """The one that has to load least; among these the one whose adapters most others wait for too, then the first."""
-    num_equal = Counter(frozenset(adapters) for adapters in waiting)
-
-    def rank(place: int) -> tuple[int, int, int]:
-        num_loads = sum(one not in cached for one in waiting[place])
-        return num_loads, -num_equal[frozenset(waiting[place])] if num_loads else 0, place
-
-    return min(range(len(waiting)), key=rank)
+    """The one that has to load least; among these the one whose loads make most others ready, then the first."""
+    missing = [frozenset(one for one in adapters if one not in cached) for adapters in waiting]
+    num_ready = Counter(missing)  # whoever lacks the least and is made ready by these loads, lacks exactly these
+    return min(range(len(waiting)), key=lambda place: (len(missing[place]), -num_ready[missing[place]], place))
 
 
 ORDERS: dict[str, Callable[[Queue, Collection[Hashable]], int]] = {

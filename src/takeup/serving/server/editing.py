@@ -70,9 +70,10 @@ class StockEditor:
             raise NotOffered("edits with a mask are not offered by this server; leave the mask out to change it all")
         run = self._family.prepare(self._sized(request, edit))
         first = _first_step(run, edit.strength)
+        if hasattr(run.scheduler, "set_begin_index"):
+            run.scheduler.set_begin_index(first)  # before noise is added: some schedulers look here for how much
         run.latents = self._noisy(run, edit, first)
         run.timesteps = run.timesteps[first:]
-        run.scheduler.set_begin_index(first)
         return run
 
     def finish(self, edit: Edit, image: torch.Tensor) -> torch.Tensor:

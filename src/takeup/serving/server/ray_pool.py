@@ -114,8 +114,8 @@ class RayBackend:
         self._threads.shutdown(wait=False, cancel_futures=True)
         serve.delete(NAME)
         if self._owns_ray:
-            serve.shutdown()
-            ray.shutdown()  # type: ignore[no-untyped-call]
+            serve.shutdown()  # type: ignore[no-untyped-call]
+            ray.shutdown()
 
     def _make(self, order: Order) -> None:
         """In a thread of its own: follow the stream, and begin again if the replica dies."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from takeup.training.engines.pytorch.watch import launch
 from takeup.training.engines.pytorch.watch.agent import Agent, Listener, address_of
@@ -26,13 +29,21 @@ from takeup.training.engines.pytorch.watch.explain import (
 )
 from takeup.training.engines.pytorch.watch.gather import Gather
 from takeup.training.engines.pytorch.watch.session import Finding, Session, Settings
+from takeup.training.model.calls import CallLog
+from takeup.training.model.slowdowns import Event
+from takeup.training.policies.stragglers.cores import blamed_on_cores
+from takeup.training.policies.stragglers.escalate import Law, Remedy, plan
 from takeup.training.policies.stragglers.passes import passes_of, ring_links
 from takeup.training.policies.stragglers.rebalance import Pace, rebalance
+from takeup.training.policies.stragglers.reorder import Exchange, exchange_of, traffic_of
 from takeup.training.policies.stragglers.watcher import Watcher
+from takeup.training.traces.slowdowns import LINK_MINUTES
 
-__all__ = ["Watch", "divide", "new_session", "ring_passes", "watch"]
+__all__ = ["Watch", "divide", "exchange", "new_session", "ring_passes", "wait_before_restart_s", "watch"]
 
 LOOK_EVERY_S = 0.2
+OWN_WEIGHT = 5  # events of this job count as so many of those that were published
+LEAST_SAVED = 0.1  # of an iteration
 Say = Callable[[str], object]
 
 
@@ -114,12 +125,40 @@ def _listening(asked: Watch, say: Say) -> Iterator[Mapping[int, Any]]:
 
 def new_session(folder: Path, settings: Settings | None = None, far: Mapping[int, Any] | None = None) -> Session:
     """A session with our watcher, for the rings in this folder and the ranks of other machines."""
-    return Session(folder, Watcher, divide, ring_passes, settings or Settings(), {} if far is None else far)
+    return Session(
+        folder,
+        Watcher,
+        divide,
+        ring_passes,
+        settings or Settings(),
+        {} if far is None else far,
+        blamed_on_cores,
+        wait_before_restart_s,
+        exchange,
+    )
 
 
 def divide(paces_s: Sequence[float], num_microbatches: int) -> tuple[int, ...]:
     """How many micro-batches each rank should get."""
     return rebalance([Pace(pace_s) for pace_s in paces_s], num_microbatches).counts
+
+
+def wait_before_restart_s(loss_share: float, cost_s: float, durations_s: Sequence[float]) -> float:
+    """How long an event must have lasted for a restart to pay, given how long others did, those of this job above all."""
+    law = Law((*_usual_durations_s(), *(each for each in durations_s if each > 0 for _ in range(OWN_WEIGHT))))
+    steps = plan((Remedy("nothing", 0.0, min(1.0, loss_share)), Remedy("restart", cost_s, 0.0)), law).steps
+    return steps[1][0] if len(steps) > 1 else math.inf
+
+
+def _usual_durations_s() -> list[float]:
+    """Of slow links, as published: points of their distribution."""
+    shares, minutes = np.array(LINK_MINUTES).T
+    return [float(each) for each in 60 * np.exp(np.interp(np.linspace(0.05, 0.95, 10), shares, np.log(minutes)))]
+
+
+def exchange(event: Event, logs: Sequence[CallLog], num_ranks: int) -> Exchange | None:
+    """Which ranks should exchange their roles, if that saves a tenth of an iteration."""
+    return exchange_of(event, traffic_of(logs), num_ranks, LEAST_SAVED)
 
 
 def ring_passes(num_ranks: int) -> list[list[tuple[int, int]]]:

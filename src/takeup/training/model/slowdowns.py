@@ -12,19 +12,22 @@ MOST_TOLD = 100  # a factor above this is one by what took next to no time
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A rank that computes slowly, or ranks between which messages are slow.
+    """A rank that computes slowly, ranks between which messages are slow, or ranks whose machine does other work.
 
     It takes `factor` times as long as it should. In `share_late` of the calls everybody waited for this rank, or the
     messages over this link took too long. A link has two ranks if it is known, otherwise it is one in this group.
     """
 
-    kind: Literal["compute", "link"]
+    kind: Literal["compute", "link", "host"]
     ranks: tuple[int, ...]
     factor: float
     share_late: float
     reason: str
 
     def __str__(self) -> str:
+        if self.kind == "host":
+            who = f"rank {self.ranks[0]} waits" if len(self.ranks) == 1 else f"ranks {_listed(self.ranks)} wait"
+            return f"{who} for cores that do other work"
         what = "the link between ranks" if len(self.ranks) == 2 else "a link among ranks"
         where = f"rank {self.ranks[0]} computes" if self.kind == "compute" else f"{what} {_listed(self.ranks)} is"
         times = f"{self.factor:.2f}x" if self.factor < MOST_TOLD else f"more than {MOST_TOLD}x"

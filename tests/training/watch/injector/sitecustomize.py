@@ -1,6 +1,7 @@
 """A sitecustomize of the user's own, which makes one rank slow: from some call on, `time.sleep` sleeps longer.
 
-It stands for a slow processor, knows nothing of who watches, and whoever watches knows nothing of it.
+It stands for a slow processor, knows nothing of who watches, and whoever watches knows nothing of it. When ranks are
+restarted it is gone, as if they were on another machine.
 """
 
 import os
@@ -19,5 +20,6 @@ def slow_sleep(time_s: float) -> None:
     SLEEP(time_s)
 
 
-if os.environ.get("RANK") is not None and os.environ.get("RANK") == os.environ.get("INJECTED_RANK"):
+is_first_start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+if is_first_start and os.environ.get("RANK") is not None and os.environ.get("RANK") == os.environ.get("INJECTED_RANK"):
     time.sleep = slow_sleep  # type: ignore[assignment]

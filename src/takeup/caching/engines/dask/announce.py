@@ -3,9 +3,9 @@
 How it works. A task that is submitted and not computed is a *consumer* of its dependencies. A worker hears of a
 consumer when it holds one of these or is about to: on submission (values in memory or being made: a graph's first tasks
 start before its last are known), when a task starts there (for its own result, and for the inputs it will fetch), and
-when it asks (values that came by other ways). It hears
-again when the consumer is computed, fails or is no longer wanted. So messages grow with the edges of the graph, not
-with the number of workers. They leave every ten milliseconds, the first at once.
+when it asks (values that came by other ways). It hears again when the consumer is computed, fails or is no longer
+wanted. So messages grow with the edges of the graph, not with the number of workers. They leave every ten milliseconds,
+the first at once.
 
 A worker is spoken to from its `hello` to its `bye`: a message nobody expects would close its connection. Workers
 without the plug-in are left alone. Every installation has a name of its own that all its messages carry: one that comes

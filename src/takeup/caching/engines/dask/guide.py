@@ -5,6 +5,10 @@ announced and what runs. It answers one question: the victim. Ranks come from th
 table. Positions are steps in the scheduler's order; the policy's horizon is a share of its capacity, so the capacity is
 given in steps too: how many of them touch as many bytes as the memory holds.
 
+The scheduler's order is that of one thread. With several workers a consumer that still waits for another input runs
+later than its place says, because whoever can run overtakes it. So it counts as some steps later, until it can run:
+when it is assigned to this worker, or another one starts it.
+
 Among values of equal rank that nobody is known to read, those last used for an older graph leave first: their time may
 be over. Of those used for the same graph, first one with a copy on disk, because that is free; then the one used last,
 because a next pass will probably read them in the same order, and least recent first is the worst order for that.
@@ -31,6 +35,7 @@ News = Announcement | tuple[Hashable, bool] | tuple[Hashable]
 FILE_BYTES = 65_536  # what a file costs on top of its bytes; a write is not counted, it happens once in a lifetime
 FIRST_ESTIMATE = 16  # tasks that must have run before their mean size says anything
 FIRST_CAPACITY_STEPS = 16  # until then: few, so that the order is nearly that of the next use
+BLOCKED_STEPS = 32  # tasks that each worker runs before a consumer that cannot run yet
 HAS_READERS = (0.0, 0.0, 0.0)
 
 
@@ -85,7 +90,9 @@ class Guide:
         self._uses_table = spec.uses_table
         self._values: dict[Hashable, Value] = {}
         self._unannounced: list[Hashable] = []
-        self._groups_of: dict[Hashable, set[tuple[Hashable, ...]]] = {}
+        self._groups_of: dict[Hashable, dict[tuple[Hashable, ...], tuple[float, int]]] = {}  # position and stage
+        self._can_run: set[Hashable] = set()
+        self._sent: set[Hashable] = set()  # to other workers, since the scheduler's last word
         self._fetched_by: dict[Hashable, set[Hashable]] = {}
         self._running: dict[Hashable, Sequence[Hashable]] = {}
         self._num_workers = 1
@@ -108,27 +115,34 @@ class Guide:
                 self.closed(consumer)
         for block, is_lost in moved:
             self.moved(block, is_lost)
+        self._sent.clear()
+        self._end_of_news()
+        self.order.settle()
+
+    def _end_of_news(self) -> None:
         for key in self._unannounced:
             if key in self._values:
                 self._values[key].is_unannounced = False
                 self.order.changed(key)
         self._unannounced.clear()
-        self.order.settle()
 
     def opened(self, consumer: Hashable, position: float, stage: float, blocks: tuple[Hashable, ...]) -> None:
         """A consumer will read these blocks, and perhaps others that it names in another call."""
-        self._groups_of.setdefault(consumer, set()).add(blocks)
-        self.table.open((consumer, blocks), blocks, position, int(stage))
-        self._changed(blocks)
+        self._groups_of.setdefault(consumer, {})[blocks] = position, int(stage)
+        self._place(consumer, blocks)
 
     def left(self, consumer: Hashable) -> None:
         """Another worker runs the consumer: once it has fetched a block, it does not need the one here any more."""
-        for blocks in self._groups_of.get(consumer, ()):
-            if len(blocks) == 1:
-                self._fetched_by.setdefault(blocks[0], set()).add(consumer)
+        self.assigned(consumer)
+        for block, *others in list(self._groups_of.get(consumer, ())):
+            if not others:
+                self._fetched_by.setdefault(block, set()).add(consumer)
+                if block in self._sent:
+                    self._fetched(block)
 
     def closed(self, consumer: Hashable) -> None:
         """The consumer is computed, or nobody wants it any more."""
+        self._can_run.discard(consumer)
         for blocks in self._groups_of.pop(consumer, ()):
             self._close(consumer, blocks)
 
@@ -139,6 +153,13 @@ class Guide:
 
     # What runs here ---------------------------------------------------------------------------------------------------
 
+    def assigned(self, task: Hashable) -> None:
+        """All inputs of the task exist: it will run as soon as its turn comes."""
+        if task not in self._can_run:
+            self._can_run.add(task)
+            for blocks in self._groups_of.get(task, ()):
+                self._place(task, blocks)
+
     def started(self, task: Hashable, inputs: Sequence[Hashable]) -> None:
         """A task runs and holds its inputs."""
         self.ended(task)
@@ -148,6 +169,7 @@ class Guide:
 
     def ended(self, task: Hashable) -> None:
         """The task stopped, for whatever reason."""
+        self._can_run.discard(task)
         self.order.unpin(self._running.pop(task, ()))
 
     def finished(self, task: Hashable) -> None:
@@ -243,15 +265,24 @@ class Guide:
         value.last_graph, value.last_used = self._num_graphs, self._now
 
     def _note_fetch(self, key: Hashable) -> None:
-        """No task here holds the value that is read, so it goes to another worker."""
-        if key in self._fetched_by and not self.order.is_pinned(key):
-            for consumer in self._fetched_by.pop(key):
-                groups = self._groups_of.get(consumer, set())
-                if (key,) in groups:
-                    groups.discard((key,))
-                    self._close(consumer, (key,))
-                if not groups:
-                    self._groups_of.pop(consumer, None)
+        """If no task here holds the value that is read, it goes to another worker; the word for what may come later."""
+        if not self.order.is_pinned(key):
+            self._sent.add(key)
+            self._fetched(key)
+
+    def _fetched(self, key: Hashable) -> None:
+        for consumer in self._fetched_by.pop(key, ()):
+            groups = self._groups_of.get(consumer, {})
+            if groups.pop((key,), None):
+                self._close(consumer, (key,))
+            if not groups:
+                self._groups_of.pop(consumer, None)
+
+    def _place(self, consumer: Hashable, blocks: tuple[Hashable, ...]) -> None:
+        position, stage = self._groups_of[consumer][blocks]
+        delay = 0 if consumer in self._can_run else BLOCKED_STEPS * self._num_workers
+        self.table.open((consumer, blocks), blocks, position + delay, stage)
+        self._changed(blocks)
 
     def _close(self, consumer: Hashable, blocks: tuple[Hashable, ...]) -> None:
         self.table.close((consumer, blocks))

@@ -20,6 +20,7 @@ from takeup.caching.engines.dask.spill import Hooks, guide_buffer, release_buffe
 
 __all__ = ["SpillPlugin", "counts_of"]
 
+CAN_RUN = frozenset({"waiting", "ready", "constrained"})  # for data on their way, or for a thread
 STILL_RUNNING = frozenset({"executing", "long-running", "cancelled", "resumed"})
 
 logger = logging.getLogger("takeup.dask")
@@ -71,6 +72,8 @@ class SpillPlugin(WorkerPlugin):
                 hooks.tell(self.prefetcher.consider)
         elif finish not in STILL_RUNNING:
             hooks.tell(hooks.guide.ended, key)
+        if finish in CAN_RUN:
+            hooks.tell(hooks.guide.assigned, key)
         if finish == "memory" and hooks.guide.is_unannounced(key):
             self._say("ask", key)
 

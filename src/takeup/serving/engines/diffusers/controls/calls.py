@@ -52,9 +52,17 @@ class Net:
     @torch.no_grad()
     def residuals(self, call: ControlCall) -> list[torch.Tensor]:
         """All residuals in decoder order, not scaled yet."""
-        tensors = dict(call.tensors)
+        return self.compute(call.tensors, self.embedded(call.images))
+
+    def embedded(self, images: Sequence[int]) -> torch.Tensor:
+        """The embeddings of these images, one below the other."""
+        return torch.cat([self._images[key] for key in images])
+
+    @torch.no_grad()
+    def compute(self, inputs: Mapping[str, torch.Tensor], embedded: torch.Tensor) -> list[torch.Tensor]:
+        """The same from images that are embedded."""
+        tensors = dict(inputs)
         added = {name: tensors.pop(name) for name in ("text_embeds", "time_ids") if name in tensors}
-        embedded = torch.cat([self._images[key] for key in call.images])
         self.module.controlnet_cond_embedding = torch.nn.Identity()
         try:
             skips, middle = self.module(

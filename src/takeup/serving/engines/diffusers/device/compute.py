@@ -1,9 +1,9 @@
 """How the network is called: as it is, or recorded for a device.
 
-How it works. `Recorded` prepares a network once: linear weights move into stacks, convolutions get their channels last,
-blocks are compiled if asked for. Then every kind of call (shapes, rows, residuals or none) is recorded the first time it
-is made, for a number of rows from a short list; fewer rows are padded. What does not change from one step to the next
-(the text, its keys and values) is not copied or computed again.
+How it works. `Recorded` prepares a network once: linear weights move into stacks, convolutions get their channels
+last, blocks are compiled if asked for. Then every kind of call (shapes, rows, residuals or none) is recorded the first
+time it is made, for a number of rows from a short list; fewer rows are padded. What does not change from one step to
+the next (the text, its keys and values) is not copied or computed again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from takeup.serving.engines.diffusers.device.attention import Packed
+from takeup.serving.engines.diffusers.device.layout import channels_last
 from takeup.serving.engines.diffusers.device.passes import Buffers, Pass, Tensors, cuda, num_padded, record
 from takeup.serving.engines.diffusers.device.regions import compile_regions
 from takeup.serving.engines.diffusers.device.seams import residuals_added
@@ -39,7 +40,7 @@ class Compute(Protocol):
         """One call of the network, with the residuals that `rows` carries."""
 
     def pace(self) -> None:
-        """A step was sent: wait if the device is too far behind, for whoever joins now stands behind all that was sent."""
+        """A step was sent. Wait if the device is far behind: whoever joins now stands behind all that was sent."""
 
 
 class Eager:
@@ -69,8 +70,7 @@ class Prepared:
 
 def prepare(network: Any, compile_options: Mapping[str, Any] | None = None) -> Prepared:
     """Stack, pack and lay out the weights of a network, once; have its blocks compiled, if options are given."""
-    network.to(memory_format=torch.channels_last)
-    stacks = stack_layers(network)
+    stacks = stack_layers(channels_last(network))
     packed = Packed(network, stacks)
     if compile_options is not None:
         compile_regions(network, dict(compile_options))

@@ -1,7 +1,7 @@
 """Where residuals enter a U-Net: before each block on its way up.
 
-Nothing in the first half depends on a ControlNet. Residuals are numbered in decoder order: 0 belongs to the middle, 1 to
-the last skip, and so on.
+Nothing in the first half depends on a ControlNet. Residuals are numbered in decoder order: 0 belongs to the middle, 1
+to the last skip, and so on.
 """
 
 from __future__ import annotations

@@ -19,11 +19,13 @@ from typing import Literal
 import torch
 
 from takeup.core.lazy import load
+from takeup.serving.engines.diffusers.device.stacks import Stacks
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.lora.changes import Lora
+from takeup.serving.engines.diffusers.lora.grouped import GroupedWeights
 from takeup.serving.engines.diffusers.lora.loaders import Loader
 from takeup.serving.engines.diffusers.lora.sidecar import Sidecar
-from takeup.serving.engines.diffusers.lora.targets import DENOISERS, layers_of
+from takeup.serving.engines.diffusers.lora.targets import DENOISERS, Layer, LayerId, layers_of
 from takeup.serving.engines.diffusers.lora.weights import Key, LoraSet, Staged, Weights, key_of
 from takeup.serving.engines.diffusers.runs import Rows, Run
 
@@ -52,19 +54,32 @@ class Wanted:
 
 
 class Loras:
-    """The add-on. `form` merges LoRAs into the weights, computes them beside, or lets the cheaper one be chosen."""
+    """The add-on. `form` merges LoRAs into the weights, computes them beside, or lets the cheaper one be chosen.
 
-    def __init__(self, family: Family, loader: Loader, form: Form = "auto", max_staged: int = 4) -> None:
-        self._family, self._loader, self._form = family, loader, form
+    With `stacks`, those of the denoiser prepared for a device, whole stacks are merged at once. That takes a few
+    milliseconds, and recorded calls cannot have layers computed beside them: then `auto` is `merged`.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        loader: Loader,
+        form: Form = "auto",
+        max_staged: int = 4,
+        *,
+        stacks: Stacks | None = None,
+    ) -> None:
+        self._family, self._loader = family, loader
+        self._form: Form = "merged" if stacks is not None and form == "auto" else form
         layers = layers_of(family.pipeline)
         denoiser = {layer: module for layer, module in layers.items() if layer[0] in DENOISERS}
         text = {layer: module for layer, module in layers.items() if layer[0] not in DENOISERS}
-        self.weights, self._text = Weights(denoiser), Weights(text)
+        self.weights, self._text = _weights(denoiser, stacks), Weights(text)
         self._sidecar = Sidecar(denoiser)
         self._staged: OrderedDict[Hashable, Staged] = OrderedDict()
         self._max_staged = max_staged
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="make-ready")
-        self._now: Literal["merged", "sidecar"] = "sidecar" if form == "sidecar" else "merged"
+        self._now: Literal["merged", "sidecar"] = "sidecar" if self._form == "sidecar" else "merged"
 
     def close(self) -> None:
         """Give back the weights as they were loaded, and stop loading."""
@@ -152,6 +167,13 @@ class Loras:
     def _key(self, run: Run) -> Key:
         wanted: Wanted = run.extras[SLOT]
         return wanted.key if wanted.is_felt else ()
+
+
+def _weights(layers: dict[LayerId, Layer], stacks: Stacks | None) -> Weights:
+    if stacks is None:
+        return Weights(layers)
+    (component,) = {layer[0] for layer in layers}
+    return GroupedWeights(layers, stacks, component)
 
 
 def _felt(run: Run) -> LoraSet:

@@ -59,21 +59,14 @@ class Weights:
 
     def stage(self, loras: LoraSet) -> Staged:
         """Compute the patched weights of every layer that one of `loras` changes; the network does not notice."""
-        changed = {layer for lora, _ in loras for layer in lora.changes if layer in self._layers}
-        weights = {}
-        for layer in sorted(changed):
-            clean = self._clean(layer)
-            weights[layer] = patched(clean, layer, loras).to(clean.dtype)
-        return Staged(loras, weights)
+        return Staged(loras, self._patched(loras, self._changed(loras)))
 
     def use(self, staged: Staged = PLAIN) -> None:
         """Patch this set in, and out what was there before. Without an argument: the weights as they were loaded."""
         if staged is self._current:
             return
-        for layer in self._current.weights.keys() - staged.weights.keys():
-            self._write(layer, self._pristine[layer])
-        for layer, weight in staged.weights.items():
-            self._write(layer, weight)
+        self._take_out(staged)
+        self._put_in(staged)
         self._current = staged
 
     @contextmanager
@@ -85,6 +78,21 @@ class Weights:
             yield
         finally:
             self.use(before)
+
+    def _take_out(self, next_one: Staged) -> None:
+        for layer in self._current.weights.keys() - next_one.weights.keys():
+            self._write(layer, self._clean(layer))
+
+    def _put_in(self, staged: Staged) -> None:
+        for layer, weight in staged.weights.items():
+            self._write(layer, weight)
+
+    def _changed(self, loras: LoraSet) -> set[LayerId]:
+        return {layer for lora, _ in loras for layer in lora.changes if layer in self._layers}
+
+    def _patched(self, loras: LoraSet, layers: set[LayerId]) -> dict[LayerId, torch.Tensor]:
+        clean = {layer: self._clean(layer) for layer in sorted(layers)}
+        return {layer: patched(weight, layer, loras).to(weight.dtype) for layer, weight in clean.items()}
 
     def _clean(self, layer: LayerId) -> torch.Tensor:
         with self._lock:

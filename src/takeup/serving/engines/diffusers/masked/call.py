@@ -1,4 +1,4 @@
-"""What the hooks in a network know about the call they are in: which tokens are computed, and what is known of the rest.
+"""What the hooks in a network know about the call they are in: which tokens are computed, what is kept of the rest.
 
 How it works. Tokens meet only where keys and values do. So a network computes some of its tokens only, if
 
@@ -79,7 +79,7 @@ class Call:
         return self._filled(self.kept[name], tokens, num_front)
 
     def turns(self, table: tuple[torch.Tensor, torch.Tensor], num_front: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of a table with a row for every position, those of the tokens that are computed, for each row of the batch."""
+        """Of a table with a row for every position, those of the computed tokens, for each row of the batch."""
         if "turns" not in self.made:
             places = self._behind(len(table[0]) - num_front, num_front)
             self.made["turns"] = tuple(part[places.by_row] for part in table)

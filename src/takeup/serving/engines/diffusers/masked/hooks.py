@@ -24,7 +24,7 @@ SELF_ATTENTION = "attn1"
 
 
 class Hooks:
-    """Installed on a network until `remove`. `fronted`: names under which text tokens stand before those of the image."""
+    """On a network until `remove`. `fronted`: names under which text tokens stand before those of the image."""
 
     def __init__(self, network: Any, call: Call | None = None) -> None:
         self.network, self.call = network, call or Call()

@@ -17,7 +17,9 @@ def working_copy(page: Page, fronted: frozenset[str] = frozenset(), num_front: i
     return {name: _roomy(kept, num_front if name in fronted else 0) for name, kept in page.items()}
 
 
-def stacked(pages: Sequence[Page], fronted: frozenset[str] = frozenset(), num_front: int = 0) -> dict[str, torch.Tensor]:
+def stacked(
+    pages: Sequence[Page], fronted: frozenset[str] = frozenset(), num_front: int = 0
+) -> dict[str, torch.Tensor]:
     """The same for several templates at once."""
     together = {name: torch.cat([page[name] for page in pages]) for name in pages[0]}
     return working_copy(together, fronted, num_front) if num_front or len(pages) == 1 else together

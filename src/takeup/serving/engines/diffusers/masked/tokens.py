@@ -35,7 +35,7 @@ def grids_of(grid: Grid, num_levels: int = NUM_LEVELS) -> list[Grid]:
 
 
 def places_of(masks: Sequence[torch.Tensor], grids: Iterable[Grid], multiple: int = 1) -> dict[int, Places]:
-    """For every grid the tokens of each row, as many for all: the most that a row has, up to a multiple of `multiple`."""
+    """For every grid the tokens of each row, as many for all: the most that a row has, rounded up to `multiple`."""
     return {height * width: _places(masks, (height, width), multiple) for height, width in grids}
 
 

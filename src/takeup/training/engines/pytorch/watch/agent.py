@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.errors import BadInput
+from takeup.training.engines.pytorch.watch.cores import note_waiting
 from takeup.training.engines.pytorch.watch.gather import Gather
 from takeup.training.engines.pytorch.watch.ring import HEADER_WORDS, MOST_GROUPS, Word
 from takeup.training.engines.pytorch.watch.rows import LAST_OPERATION, MOST_BYTES, Place
@@ -95,6 +96,7 @@ class Agent:
     def look(self) -> None:
         """Send what is new; if nobody listens any more, stop sending."""
         self._gather.look()
+        note_waiting(self._gather.readers)
         if not self.is_connected:
             return
         try:

@@ -72,13 +72,14 @@ class Shares:
         self._publish(readers, after)
         return before, after
 
-    def restart(self, readers: Mapping[int, Reader]) -> bool:
-        """Ask all ranks to save and to end, so that whoever started them starts them anew; whether they can."""
-        if not self.can_change(readers) or not all(reader.word(Word.CAN_RESTART) for reader in readers.values()):
-            return False
+    def can_restart(self, readers: Mapping[int, Reader]) -> bool:
+        """Whether all ranks can save and end, so that whoever started them starts them anew."""
+        return self.can_change(readers) and all(reader.word(Word.CAN_RESTART) for reader in readers.values())
+
+    def restart(self, readers: Mapping[int, Reader]) -> None:
+        """Ask all ranks to save and to end."""
         total = self.num_microbatches(readers)
         self._publish(readers, self.counts or (total // len(readers),) * len(readers), restart=True)
-        return True
 
     def _publish(self, readers: Mapping[int, Reader], counts: tuple[int, ...], *, restart: bool = False) -> None:
         self._version += 1

@@ -70,6 +70,7 @@ class Word:
     TASK_DONE = 34
     ADAPTED = 35  # the number of the last such request that all ranks followed
     SCHEDULE = 36  # how often the pipeline has changed its schedule
+    WAITED_NS = 37  # for how long this rank was ready to run but had no core; written by who reads the ring
     # Shares of the batch (batches.py).
     PLAN = 40  # the version, written last
     PLAN_FIRST = 41

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol
 
 from takeup.training.engines.pytorch.watch.confirm import Confirmed, Pauses
+from takeup.training.engines.pytorch.watch.cores import Cores, note_waiting
 from takeup.training.engines.pytorch.watch.gather import Gather
 from takeup.training.engines.pytorch.watch.remedy import Divide, Schedules, Shares
+from takeup.training.engines.pytorch.watch.restart import Restarts, Wait
 from takeup.training.model.calls import CallLog
 from takeup.training.model.slowdowns import Event, Suspect
 
-__all__ = ["Finding", "Judge", "Session", "Settings"]
+__all__ = ["Finding", "Judge", "Moved", "Session", "Settings"]
 
 Pair = tuple[int, int]
+NUM_TO_JUDGE = 24  # iterations after a restart, before an exchange of ranks is judged by the later half of them
 NUM_TO_SETTLE = 8  # iterations after a change of shares, before the times of ranks tell of it
 
 
@@ -40,6 +45,21 @@ class Judge(Protocol):
         """The latest calls."""
 
 
+class Moved(Protocol):
+    """Two ranks that exchange their roles, and how long an iteration should take then."""
+
+    @property
+    def ranks(self) -> Pair:
+        """Who."""
+
+    @property
+    def predicted_s(self) -> float:
+        """How long."""
+
+    def order(self, num_ranks: int) -> tuple[int, ...]:
+        """By rank: which one it becomes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """An event, what a pause has shown of it, and what was done."""
@@ -57,11 +77,16 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a session may do: pause to confirm, change shares of batches, restart after so much loss."""
+    """What a session may do: pause to confirm, change shares and schedules, restart.
+
+    It restarts a job that can save after a loss of `restart_after_s`; or, if `restart_cost_s` says what a restart may
+    cost, once that is likely to pay.
+    """
 
     confirm: bool = False
     rebalance: bool = True
     restart_after_s: float | None = None
+    restart_cost_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -74,6 +99,9 @@ class Session:
     passes: Callable[[int], Sequence[Sequence[Pair]]]
     settings: Settings = Settings()
     far: Mapping[int, Any] = field(default_factory=dict)
+    explain: Callable[[Event, Mapping[int, float]], Event] = lambda event, more_waiting_s: event
+    wait: Wait = lambda loss_share, cost_s, durations_s: math.inf
+    exchange: Callable[[Event, Sequence[CallLog], int], Moved | None] = lambda event, logs, num_ranks: None
     findings: list[Finding] = field(default_factory=list)
     lost_s: float = 0.0
     slow: tuple[Suspect, ...] = ()
@@ -81,20 +109,28 @@ class Session:
     _watcher: Judge = field(init=False)
     _shares: Shares = field(init=False)
     _schedules: Schedules = field(init=False)
+    _cores: Cores = field(init=False)
     _pauses: Pauses = field(init=False)
+    _restarts: Restarts = field(init=False)
+    _moved: tuple[Moved, Event] | None = None
     _slow: Event | None = None
+    _lasted_s: float = 0.0
+    _cost_s: float = 0.0
     _seen: int = 0
     _settled_from: int = 0
 
     def __post_init__(self) -> None:
         self._gather = Gather(self.folder, self.far)
         self._pauses = Pauses(self.folder)
+        asked = self.settings
+        self._restarts = Restarts(self.folder, self.wait, asked.restart_after_s, asked.restart_cost_s)
         self._begin_anew()
 
     def _begin_anew(self) -> None:
         self._watcher = self.judge()
         self._shares = Shares(self.divide)
         self._schedules = Schedules()
+        self._cores = Cores()
         self._slow = None
         self._seen = self._settled_from = 0
         self.slow = ()
@@ -112,12 +148,15 @@ class Session:
     def look(self) -> list[Finding]:
         """What became known since last time."""
         if self._gather.look():
+            self._restarts.came_back()
             self._begin_anew()
         if not self._gather.is_complete:
             return []
-        logs = self._gather.read()
-        found = [self._found(event) for event in self._watcher.see(logs)]
-        found += self._count_loss() + self._share_anew() + self._adapted()
+        events = self._watcher.see(self._gather.read())
+        note_waiting(self._gather.readers)
+        self._cores.look(self._watcher.num_iterations, self._gather.readers)
+        found = [self._found(self.explain(event, self._cores.more_waiting_s(event.began))) for event in events]
+        found += self._escalate() + self._share_anew() + self._adapted() + self._judge_move()
         self.findings += found
         return found
 
@@ -125,7 +164,9 @@ class Session:
 
     def _found(self, event: Event) -> Finding:
         confirmed = self._confirm() if event.is_slow and self.settings.confirm else None
-        self._slow = event if event.is_slow else None
+        if self._slow is not None:
+            self._restarts.durations_s.append(self._lasted_s)
+        self._slow, self._lasted_s, self._cost_s = event if event.is_slow else None, 0.0, 0.0
         self.slow = event.suspects if event.is_slow else ()
         return self._finding(event, self._act(event, confirmed), confirmed)
 
@@ -142,7 +183,9 @@ class Session:
         if confirmed is not None and not confirmed.problem and not (confirmed.slow_ranks or confirmed.slow_links):
             return "none, it is over"
         kinds = {suspect.kind for suspect in event.suspects}
-        if "compute" in kinds:
+        if kinds == {"host"} and len(event.suspects[0].ranks) == len(self._gather.readers):
+            return "none; end what else runs on this machine, or start fewer ranks"
+        if "compute" in kinds or "host" in kinds:
             return self._rebalance() if self.settings.rebalance else "none, as you asked"
         if "link" in kinds and self._schedules.can_adapt(self._gather.readers):
             return self._adapt() if self.settings.rebalance else "none, as you asked"
@@ -167,18 +210,61 @@ class Session:
 
     # Between events ---------------------------------------------------------------------------------------------------
 
-    def _count_loss(self) -> list[Finding]:
-        """Add up what the present event costs, and restart once it costs more than that."""
+    def _escalate(self) -> list[Finding]:
+        """Add up what the present event costs, and restart once that pays."""
         new, self._seen = self._watcher.num_iterations - self._seen, self._watcher.num_iterations
-        if self._slow is None:
+        if self._slow is None or new <= 0:
             return []
-        latest_s = list(self._watcher.iterations_s)[-new:] if new > 0 else []
-        self.lost_s += sum(max(0.0, time_s - self._slow.before_s) for time_s in latest_s)
-        limit_s = self.settings.restart_after_s
-        if limit_s is None or self.lost_s < limit_s or not self._shares.restart(self._gather.readers):
+        latest_s = list(self._watcher.iterations_s)[-new:]
+        cost_s = sum(max(0.0, time_s - self._slow.before_s) for time_s in latest_s)
+        self.lost_s, self._cost_s, self._lasted_s = (
+            self.lost_s + cost_s,
+            self._cost_s + cost_s,
+            self._lasted_s + sum(latest_s),
+        )
+        if not self._restarts.is_due(self._lasted_s, self._cost_s):
             return []
-        event, self._slow = self._slow, None
-        return [self._finding(event, f"saved and restarted after a loss of {self.lost_s:.0f} s")]
+        return self._restart(self._slow)
+
+    def _restart(self, event: Event) -> list[Finding]:
+        """Save and begin anew, with other roles for two ranks if that keeps traffic off a slow link."""
+        readers = self._gather.readers
+        if not self._shares.can_restart(readers):
+            return []
+        moved = self.exchange(event, self._watcher.logs(), len(readers)) if self._are_here() else None
+        how = ""
+        if moved is not None:
+            self._restarts.use(moved.order(len(readers)))
+            one, other = moved.ranks
+            how = f" with ranks {one} and {other} exchanged, {1e3 * moved.predicted_s:.4g} ms foretold"
+        self._ask_to_restart()
+        self._moved = None if moved is None else (moved, event)
+        return [self._finding(event, f"saved and restarted after a loss of {self._cost_s:.4g} s{how}")]
+
+    def _ask_to_restart(self) -> None:
+        self._shares.restart(self._gather.readers)
+        self._restarts.asked()
+        self._slow = None
+
+    def _are_here(self) -> bool:
+        """Whether all ranks are on this machine, so that all find the order that is left for them."""
+        return all(reader.path is not None for reader in self._gather.readers.values())
+
+    def _judge_move(self) -> list[Finding]:
+        """Undo an exchange of ranks that does not keep what was foretold, once enough iterations have shown it."""
+        times_s = list(self._watcher.iterations_s)
+        if self._moved is None or len(times_s) < NUM_TO_JUDGE or self._restarts.is_under_way:
+            return []
+        (moved, event), taken_s = self._moved, median(times_s[-NUM_TO_JUDGE // 2 :])
+        if taken_s <= (moved.predicted_s + event.after_s) / 2:
+            self._moved = None
+            return [self._finding(event, f"ranks exchanged, {1e3 * taken_s:.4g} ms as foretold")]
+        if not self._shares.can_restart(self._gather.readers):
+            return []
+        self._moved = None
+        self._restarts.use(moved.order(len(self._gather.readers)))
+        self._ask_to_restart()
+        return [self._finding(event, f"saved and restarted as before: {1e3 * taken_s:.4g} ms is not what was foretold")]
 
     def _share_anew(self) -> list[Finding]:
         """Even shares again once all ranks are alike, by their times, as iterations no longer show it; or better ones.

@@ -3,6 +3,7 @@ package io.takeup.bench;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.SplittableRandom;
 import java.util.TreeSet;
 import org.apache.spark.SparkContext;
 import org.apache.spark.SparkEnv;
@@ -58,6 +59,43 @@ public final class Workloads {
             sum += Blocks.sum(blocks);
         }
         return sum;
+    }
+
+    /** Many RDDs of small blocks; every job zips two of them, some much more often than others. */
+    public static double pairs(SparkContext scala, int numRdds, int numBlocks, int numValues, int rounds, int numJobs) {
+        JavaSparkContext context = new JavaSparkContext(scala);
+        List<JavaRDD<double[]>> all = new ArrayList<>();
+        for (int number = 0; number < numRdds; number++) {
+            all.add(Blocks.make(context, numBlocks, numValues, rounds, 100 + number).persist(Blocks.level("MEMORY_ONLY")));
+        }
+        SplittableRandom random = new SplittableRandom(7);
+        double sum = 0;
+        for (int job = 0; job < numJobs; job++) {
+            JavaRDD<double[]> one = all.get((int) (numRdds * Math.pow(random.nextDouble(), 2)));
+            JavaRDD<double[]> other = all.get(random.nextInt(numRdds));
+            sum += Blocks.sum(one.zip(other).map(both -> add(both._1(), both._2(), 1)));
+        }
+        return sum;
+    }
+
+    /** A loop over two RDDs that forgets its lineage every other round, and unpersists what it has left behind. */
+    public static double checkpoints(
+            SparkContext scala, int numBlocks, int numValues, int rounds, int numIterations) {
+        JavaSparkContext context = new JavaSparkContext(scala);
+        JavaRDD<double[]> links =
+                Blocks.make(context, numBlocks, numValues, rounds, 8).persist(Blocks.level("MEMORY_ONLY"));
+        JavaRDD<double[]> state = Blocks.make(context, numBlocks, numValues, 1, 9).persist(Blocks.level("MEMORY_ONLY"));
+        for (int iteration = 0; iteration < numIterations; iteration++) {
+            JavaRDD<double[]> next = state.zip(links).map(both -> add(both._1(), both._2(), 1));
+            next.persist(Blocks.level("MEMORY_AND_DISK"));
+            if (iteration % 2 == 1) {
+                next.rdd().localCheckpoint();
+            }
+            next.count();
+            state.unpersist(false);
+            state = next;
+        }
+        return Blocks.sum(state);
     }
 
     /** An RDD that another pushes to disk; when that one has gone, passes over the first whose tasks mostly wait. */

@@ -17,6 +17,10 @@ def attach() -> None:
         from takeup.training.engines.pytorch.watch.finder import wait_for_torch
 
         wait_for_torch()
+        if "RANK" in os.environ:
+            from takeup.training.engines.pytorch.watch.restart import take_rank
+
+            take_rank(os.environ["TAKEUP_WATCH_FOLDER"])
     except Exception as error:
         print(f"takeup cannot watch this process, which goes on: {type(error).__name__}: {error}", file=sys.stderr)
 

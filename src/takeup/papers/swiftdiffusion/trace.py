@@ -1,0 +1,149 @@
+"""The measured services: adapters of a request, popularity, locality, and the loads of caches."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from takeup.core.report import Cell, Check, Column, Series, Table
+from takeup.core.seeds import Streams
+from takeup.papers.findings import Findings
+from takeup.serving.model import Access
+from takeup.serving.policies.adapters import ADAPTER_POLICIES
+from takeup.serving.simulate.adapters import replay_adapters
+from takeup.serving.traces.popularity import MEASURED
+from takeup.serving.traces.stacks import generate_accesses
+
+__all__ = ["caches", "counts", "locality", "popularity"]
+
+Numbers: TypeAlias = dict[str, Any]
+KINDS = tuple(MEASURED)
+SIZES = range(1, 11)
+
+
+def counts(expected: Numbers) -> Findings:
+    """How many adapters a request has (Table 1): printed, and drawn."""
+    part, rows, checks = expected["counts"], list[tuple[Cell, ...]](), []
+    for kind, mean in zip(sorted(KINDS, key=_table_order), part["means"], strict=True):
+        lengths = np.array([len(access.adapters) for access in _accesses(kind, expected)])
+        ours = [100 * float(np.mean(lengths == number)) for number in range(4)]
+        rows += [(kind, "paper", *part[kind], mean), (kind, "drawn", *ours, float(lengths.mean()))]
+        gap = max(abs(one - other) for one, other in zip(ours, part[kind], strict=True))
+        checks += [
+            Check.near(f"{kind}: adapters of a request", float(lengths.mean()), mean, part["tolerance"]),
+            Check.at_most(f"{kind}: largest gap of the shares", gap, part["tolerance_percent"], unit="%"),
+        ]
+    columns = (Column("kind"), Column("from"), *(Column(str(number), "%", 1) for number in range(4)), Column("mean"))
+    return Findings(tuple(checks), (Table("Adapters of a request (Table 1)", columns, tuple(rows)),))
+
+
+def popularity(expected: Numbers) -> Findings:
+    """How few adapters serve how much."""
+    top, part = expected["popular_controlnets"], expected["popular_loras"]
+    rows: list[tuple[Cell, ...]] = []
+    checks = []
+    for kind, number, percent in zip(top["services"], top["num_top"], top["percent"], strict=True):
+        ours = 100 * dict(MEASURED[kind].cumulative)[number]
+        rows.append((kind, f"uses of the first {number}, %", percent, ours))
+        checks.append(Check.near(f"{kind}: uses of the first {number}", ours, percent, top["tolerance"], unit="%"))
+    for kind in ("a-lora", "b-lora"):
+        ranks, shares = zip((0, 0.0), *MEASURED[kind].cumulative, strict=True)
+        for percent, number in zip(part["percent"], part[kind], strict=True):
+            ours = float(np.interp(percent / 100, shares, ranks))
+            rows.append((kind, f"LoRAs for {percent} % of uses", number, ours))
+            tolerance = max(1.0, part["tolerance_share"] * number)
+            checks.append(Check.near(f"{kind}: LoRAs for {percent} %", ours, number, tolerance, source="measured"))
+    columns = (Column("kind"), Column("what"), Column("theirs", digits=0), Column("ours", digits=0))
+    series = tuple(_curve(kind) for kind in ("a-lora", "b-lora"))
+    rows_of_curves = tuple(row for one in series for row in one)
+    chart = Series("Popularity of LoRAs", "rank", "uses", rows_of_curves, "service", y_unit="%")
+    return Findings(tuple(checks), (Table("How few serve how much (Figure 5)", columns, tuple(rows)),), (chart,))
+
+
+def locality(expected: Numbers) -> Findings:
+    """Distinct LoRAs and loads of LRU: drawn with the measured distances, and drawn independently."""
+    part, rows, checks = expected["locality"], list[tuple[Cell, ...]](), []
+    for place, kind in enumerate(part["services"]):
+        drawn = _accesses(kind, expected)
+        independent = _independent(kind, drawn, expected["setting"]["seed"])
+        unique, unique_independent = _unique(drawn), _unique(independent)
+        lru, lru_independent = _loads("lru", drawn, 10), _loads("lru", independent, 10)
+        rows += [
+            (kind, "distinct LoRAs for a request", part["unique"][place], unique, unique_independent),
+            (kind, "loads of LRU, 10 LoRAs", MEASURED[kind].lru_loads[9], lru, lru_independent),
+        ]
+        for name, ours, theirs in (
+            ("distinct LoRAs", unique, part["unique"][place]),
+            ("distinct LoRAs if independent", unique_independent, part["unique_if_independent"][place]),
+            ("loads if independent", lru_independent, part["lru_10_if_independent"][place]),
+        ):
+            tolerance = part["tolerance_share"] * theirs
+            checks.append(Check.near(f"{kind}: {name}", ours, theirs, tolerance, source="measured"))
+    columns = (Column("kind"), Column("what"), Column("measured"), Column("drawn"), Column("drawn independently"))
+    note = "requests repeat what an instance had; drawn without that, caches would look almost useless"
+    return Findings(tuple(checks), (Table("Locality (Figures 6 and 7)", columns, tuple(rows), note),))
+
+
+def caches(expected: Numbers) -> Findings:
+    """Loads per request under LRU and LFU, for caches of 1 to 10 adapters on every instance (Figure 6)."""
+    tolerance, rows, checks = expected["caches"]["tolerance_share"], list[tuple[Cell, ...]](), []
+    points: list[dict[str, Cell]] = []
+    for kind in KINDS:
+        accesses, measured = _accesses(kind, expected), MEASURED[kind]
+        first_uses = len({(one.instance, adapter) for one in accesses for adapter in one.adapters[:1]}) / len(accesses)
+        for policy, theirs in (("lru", measured.lru_loads), ("lfu", measured.lfu_loads)):
+            ours = [_loads(policy, accesses, size) for size in SIZES]
+            rows += [(kind, policy, "measured", *theirs), (kind, policy, "drawn", *ours)]
+            points += [_point(kind, policy, size, ours[size - 1]) for size in SIZES]
+            if policy == "lru":
+                slack = 0.0 if kind.endswith("lora") else first_uses
+                worst = max(_excess(mine, other, slack) for mine, other in zip(ours, theirs, strict=True))
+                name = f"{kind}: loads of LRU, largest gap"
+                checks.append(Check.at_most(name, worst, tolerance, source="measured"))
+    columns = (Column("kind"), Column("policy"), Column("from"), *(Column(str(size)) for size in SIZES))
+    note = (
+        "few instances are drawn, so the first uses of ControlNets on each weigh more: the gap allows for them; "
+        "distances are drawn, not popularity on an instance, so LFU does worse on drawn ControlNets than on real ones"
+    )
+    table = Table("Loads for a request by size of the cache (Figure 6)", columns, tuple(rows), note)
+    chart = Series("Loads by size of the cache", "cache", "loads", tuple(points), "policy", "kind", y_unit="1/request")
+    return Findings(tuple(checks), (table,), (chart,))
+
+
+def _table_order(kind: str) -> tuple[bool, str]:
+    return kind.endswith("lora"), kind
+
+
+def _accesses(kind: str, expected: Numbers) -> list[Access]:
+    return generate_accesses(kind, expected["setting"]["num_instances"], expected["setting"]["seed"])
+
+
+def _independent(kind: str, drawn: list[Access], seed: int) -> list[Access]:
+    """As many adapters for every request, each drawn by popularity alone."""
+    ranks, shares = zip((0, 0.0), *MEASURED[kind].cumulative, strict=True)
+    chances = iter(Streams(seed).stream(f"independent {kind}").random(sum(len(one.adapters) for one in drawn)))
+    return [
+        Access(one.instance, tuple(int(np.interp(next(chances), shares, ranks)) for _ in one.adapters)) for one in drawn
+    ]
+
+
+def _unique(accesses: list[Access]) -> float:
+    return len({(one.instance, adapter) for one in accesses for adapter in one.adapters}) / len(accesses)
+
+
+def _loads(policy: str, accesses: list[Access], size: int) -> float:
+    return replay_adapters(policy, ADAPTER_POLICIES[policy], accesses, capacity=size).loads_per_request
+
+
+def _excess(ours: float, theirs: float, slack: float) -> float:
+    """The gap as a share, beyond what first uses explain."""
+    return max(0.0, abs(ours - theirs) - slack) / theirs
+
+
+def _point(kind: str, policy: str, size: int, loads: float) -> dict[str, Cell]:
+    return {"kind": kind, "policy": policy, "cache": size, "loads": loads}
+
+
+def _curve(kind: str) -> list[dict[str, Cell]]:
+    return [{"service": kind, "rank": rank, "uses": 100 * share} for rank, share in MEASURED[kind].cumulative]

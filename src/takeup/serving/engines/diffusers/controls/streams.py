@@ -1,0 +1,119 @@
+"""ControlNets beside the denoiser on the same device: recorded, each in a stream of its own.
+
+A recorded ControlNet is one launch, so all ControlNets of a call and the first half of the denoiser run at once, as far
+as the device has room. What they leave is read after an event, in decoder order as always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from takeup.serving.engines.diffusers.controls.calls import ControlCall, Net
+from takeup.serving.engines.diffusers.controls.workers import Stream
+from takeup.serving.engines.diffusers.device.compute import ROW_SIZES, Prepared, Recorded
+from takeup.serving.engines.diffusers.device.passes import Buffers, Pass, Tensors, cuda, num_padded, record
+
+__all__ = ["StreamWorker"]
+
+CHANGING = ("sample", "timestep")
+
+
+class StreamWorker:
+    """Computes one ControlNet as `compute` does the denoiser. Without CUDA it is computed at once, in line."""
+
+    def __init__(self, module: Any, compute: Recorded) -> None:
+        self._net = Net(module)
+        self._prepared = compute.prepared(module)
+        self._calls: dict[Hashable, _Recording] = {}
+        self._stream = cuda.Stream(module.device) if module.device.type == "cuda" else None
+        self._pool = cuda.graph_pool_handle() if self._stream is not None else None
+
+    def remember(self, key: int, image: torch.Tensor) -> None:
+        self._net.remember(key, image)
+
+    def forget(self, key: int) -> None:
+        self._net.forget(key)
+
+    @torch.no_grad()
+    def start(self, call: ControlCall) -> Stream:
+        recording = self._recording(call)
+        with self._beside():
+            residuals = recording.play(call)
+            return _Ready(residuals, len(call.tensors["sample"]), self._event())
+
+    def close(self) -> None:
+        """Recordings are dropped."""
+        self._calls.clear()
+
+    def _recording(self, call: ControlCall) -> _Recording:
+        num_rows = num_padded(len(call.tensors["sample"]), ROW_SIZES)
+        kind = num_rows, tuple((name, tensor.shape[1:]) for name, tensor in call.tensors.items())
+        if kind not in self._calls:
+            self._calls[kind] = _Recording(self._net, self._prepared, call, num_rows, self._pool)
+        return self._calls[kind]
+
+    def _beside(self) -> AbstractContextManager[Any]:
+        if self._stream is None:
+            return nullcontext()
+        self._stream.wait_stream(cuda.current_stream())  # inputs are there, and the last residuals were read
+        beside: AbstractContextManager[Any] = cuda.stream(self._stream)
+        return beside
+
+    def _event(self) -> Any:
+        if self._stream is None:
+            return None
+        event = cuda.Event()
+        event.record()
+        return event
+
+
+class _Ready:
+    """Residuals that will be there when the event has passed."""
+
+    def __init__(self, residuals: Tensors, num_rows: int, event: Any) -> None:
+        self._residuals, self._num_rows, self._event = residuals, num_rows, event
+
+    def take(self, number: int) -> torch.Tensor:
+        if self._event is not None:
+            self._event.wait()  # the stream that reads waits, not this thread
+            self._event = None
+        return self._residuals[number][: self._num_rows]
+
+
+class _Recording:
+    """The calls of one shape: buffers, and the pass over them."""
+
+    def __init__(self, net: Net, prepared: Prepared, call: ControlCall, num_rows: int, pool: Any) -> None:
+        self._net, self._packed = net, prepared.packed
+        embedded = net.embedded(call.images)
+        self._buffers = Buffers({**call.tensors, "embedded": embedded}, num_rows)
+        self._inputs = dict(self._buffers.tensors)
+        self._embedded = self._inputs.pop("embedded")
+        self._text = prepared.packed.blocks(self._inputs["encoder_hidden_states"])
+        self._seen: tuple[list[torch.Tensor], tuple[int, ...]] = ([], ())
+        self._fill(call)
+        self._pass: Pass = record(self._compute, embedded.device, pool)
+
+    def play(self, call: ControlCall) -> Tensors:
+        """All residuals in decoder order, for all rows of the buffers."""
+        self._fill(call)
+        return self._pass.play(lambda: None)
+
+    def _fill(self, call: ControlCall) -> None:
+        lasting = {name: tensor for name, tensor in call.tensors.items() if name not in CHANGING}
+        self._buffers.fill({name: call.tensors[name] for name in CHANGING})
+        old, images = self._seen
+        if len(old) != len(lasting) or any(a is not b for a, b in zip(old, lasting.values(), strict=True)):
+            self._buffers.fill(lasting)
+            self._packed.project(self._inputs["encoder_hidden_states"], self._text)
+        if images != call.images:
+            self._buffers.fill({"embedded": self._net.embedded(call.images)})
+        self._seen = list(lasting.values()), call.images
+
+    def _compute(self, at_seam: Callable[[], None]) -> Tensors:
+        self._packed.attach(self._text)
+        return self._net.compute(self._inputs, self._embedded)

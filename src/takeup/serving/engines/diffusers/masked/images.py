@@ -1,0 +1,77 @@
+"""Images and masks in and out: pixels to latents of every family, and the edited part back into the original."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from takeup.errors import BadInput
+from takeup.serving.engines.diffusers.families import Family
+
+__all__ = ["Pixels", "composite", "drawn_noise", "encode", "mask_pixels", "packed", "pixels_of"]
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def pixels_of(image: Any) -> Pixels:
+    """Height, width and three colours, of a picture or of such an array."""
+    array = np.asarray(image.convert("RGB") if hasattr(image, "convert") else image)
+    if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
+        raise BadInput(f"the image has shape {array.shape} and type {array.dtype}; give rows of pixels of three bytes")
+    return array
+
+
+def mask_pixels(mask: Any, size: tuple[int, int]) -> npt.NDArray[np.float32]:
+    """How much of every pixel may change, from 0 to 1; the mask must have the size of the image."""
+    array = np.asarray(mask.convert("L") if hasattr(mask, "convert") else mask)
+    if array.shape != size:
+        found = "x".join(str(one) for one in array.shape[::-1])
+        raise BadInput(f"the mask is {found} pixels, the image {size[1]}x{size[0]}; give a mask of the same size")
+    shares = array.astype(np.float32) / (255 if array.dtype == np.uint8 else 1)
+    if not (np.isfinite(shares).all() and 0 <= shares.min() and shares.max() <= 1):
+        raise BadInput("the mask has values outside of 0 to 1; give black for what stays, white for what changes")
+    if not shares.any():
+        raise BadInput("the mask is empty: nothing would change; paint what should")
+    return shares
+
+
+@torch.no_grad()
+def encode(family: Family, image: Pixels, generator: torch.Generator) -> torch.Tensor:
+    """The latents of an image, one row, before Flux packs them."""
+    vae, network = family.pipeline.vae, family.network
+    scaled = torch.from_numpy(image.copy()).permute(2, 0, 1)[None].to(network.device, vae.dtype) / 127.5 - 1
+    latents = vae.encode(scaled).latent_dist.sample(generator)
+    config = vae.config
+    mean, spread = (getattr(config, name, None) for name in ("latents_mean", "latents_std"))
+    if mean is not None and spread is not None:
+        mean, spread = (torch.tensor(values).view(1, -1, 1, 1).to(latents) for values in (mean, spread))
+        latents = (latents - mean) / spread
+    elif getattr(config, "shift_factor", None):
+        latents = latents - config.shift_factor
+    scaled_latents: torch.Tensor = (latents * config.scaling_factor).to(network.dtype)
+    return scaled_latents
+
+
+def drawn_noise(latents: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Of the same shape; drawn on the CPU, so that every device gets the same."""
+    return torch.randn(latents.shape, generator=generator, dtype=latents.dtype).to(latents.device)
+
+
+def packed(family: Family, latents: torch.Tensor) -> torch.Tensor:
+    """As the network wants them: Flux puts four of them into one token."""
+    if not hasattr(family.pipeline, "_pack_latents"):
+        return latents
+    joined: torch.Tensor = family.pipeline._pack_latents(latents, *latents.shape)
+    return joined
+
+
+def composite(original: Pixels, edited: torch.Tensor, shares: npt.NDArray[np.float32]) -> torch.Tensor:
+    """The edited image (0 to 1, channels first, one row) inside the mask; outside, bit for bit, the original."""
+    ours = torch.from_numpy(original.copy()).permute(2, 0, 1)[None].to(edited.device)
+    share = torch.from_numpy(shares).to(edited.device)
+    made = (edited.float().clamp(0, 1) * 255).round()
+    mixed = (share * made + (1 - share) * ours).round()
+    return torch.where(share > 0, mixed, ours.float()) / 255

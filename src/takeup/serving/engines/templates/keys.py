@@ -1,0 +1,63 @@
+"""What a template belongs to: everything that changes an activation, or who may see it, is a part of its key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["TemplateKey", "digest_of", "weights_digest"]
+
+NUM_SAMPLES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateKey:
+    """Two templates are the same only if all of this is. `tenant`: the same image of two owners is two templates."""
+
+    tenant: str
+    network: str
+    weights: str
+    adapters: str
+    scheduler: str
+    num_steps: int
+    strength: float
+    guidance: str
+    size_px: tuple[int, int]
+    dtype: str
+    device: str
+    attention: str
+    image: str
+    noise: str
+    libraries: str
+
+    @property
+    def name(self) -> str:
+        """A name for files: no two keys share one."""
+        return digest_of(asdict(self))
+
+
+def digest_of(value: Any) -> str:
+    """Of anything that can be written as JSON, of bytes, and of tensors."""
+    if isinstance(value, torch.Tensor):
+        flat = value.detach().contiguous().view(-1).view(torch.uint8).cpu().numpy().tobytes()
+        return hashlib.sha256(f"{value.dtype} {tuple(value.shape)}".encode() + flat).hexdigest()[:32]
+    data = value if isinstance(value, bytes) else json.dumps(value, sort_keys=True, default=str).encode()
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def weights_digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Names, shapes, and some values of every tensor, evenly spread: reading all of them would take seconds."""
+    parts = [f"{name} {tuple(one.shape)} {one.dtype}" for name, one in tensors.items()]
+    samples = [_some(one).float().cpu() for one in tensors.values() if one.numel()]
+    values = digest_of(torch.cat(samples)) if samples else ""
+    return digest_of([*parts, values])
+
+
+def _some(tensor: torch.Tensor) -> torch.Tensor:
+    flat = tensor.detach().reshape(-1)
+    return flat[:: max(1, len(flat) // NUM_SAMPLES)][:NUM_SAMPLES]

@@ -1,0 +1,75 @@
+"""Which two ranks should exchange their roles, so that a slow link carries less: foretold from what ranks send now.
+
+A process that takes the rank of another takes over its neighbours. What an iteration sends between any two ranks is
+known from its calls: messages as they are, collective calls around the ring of their group. A link that is slow hurts
+in proportion to what it carries, so the exchange is sought after which it carries least: best nothing. The process
+groups of the job are made anew with the new ranks; hence this belongs to a restart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from takeup.training.model.calls import CallLog, Operation
+from takeup.training.model.slowdowns import Event
+
+__all__ = ["Exchange", "exchange_of", "traffic_of"]
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Two ranks that exchange their roles, and how long an iteration should take then."""
+
+    ranks: Pair
+    predicted_s: float
+
+    def order(self, num_ranks: int) -> tuple[int, ...]:
+        """By rank: which one it becomes."""
+        one, other = self.ranks
+        return tuple({one: other, other: one}.get(rank, rank) for rank in range(num_ranks))
+
+
+def traffic_of(logs: Sequence[CallLog]) -> dict[Pair, int]:
+    """By pair of ranks: the bytes that pass between them in these calls."""
+    sent: Counter[Pair] = Counter()
+    for log in logs:
+        for operation, peer, group, size_bytes in log.calls[["operation", "peer", "group", "size_bytes"]].tolist():
+            if operation == Operation.SEND:
+                sent[_pair(log.rank, peer)] += size_bytes
+            elif peer < 0 and (after := _next_in_ring(log.groups.get(group, ()), log.rank)) is not None:
+                sent[_pair(log.rank, after)] += size_bytes
+    return dict(sent)
+
+
+def exchange_of(event: Event, traffic: Mapping[Pair, int], num_ranks: int, least_saved_share: float) -> Exchange | None:
+    """The exchange that saves most, if it saves this share of an iteration; none if the slow link is not known."""
+    links = [suspect.ranks for suspect in event.suspects if suspect.kind == "link" and len(suspect.ranks) == 2]
+    carried = traffic.get(_pair(*links[0]), 0) if links else 0
+    if not carried:
+        return None
+    lost_s = event.after_s - event.before_s
+
+    def predicted_s(pair: Pair) -> float:
+        now = {pair[0]: pair[1], pair[1]: pair[0]}
+        ends = [now.get(rank, rank) for rank in links[0]]
+        return event.before_s + lost_s * min(1.0, traffic.get(_pair(*ends), 0) / carried)
+
+    best = min(combinations(range(num_ranks), 2), key=predicted_s)
+    found = Exchange(best, predicted_s(best))
+    return found if event.after_s - found.predicted_s >= least_saved_share * event.after_s else None
+
+
+def _pair(one: int, other: int) -> Pair:
+    return min(one, other), max(one, other)
+
+
+def _next_in_ring(members: Sequence[int], rank: int) -> int | None:
+    """To whom a rank passes on what it reduces or gathers; nobody if it is alone."""
+    if rank not in members or len(members) < 2:
+        return None
+    return members[(members.index(rank) + 1) % len(members)]

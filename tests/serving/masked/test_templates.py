@@ -1,0 +1,361 @@
+"""Templates keep what they were given, within a stated error, in files that are whole or not there."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch: pip install 'takeup[diffusion]'")
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from takeup.errors import BadInput, OutputFailed
+from takeup.serving.engines.templates import files, store
+from takeup.serving.engines.templates.files import ALIGNMENT, read_template, write_template
+from takeup.serving.engines.templates.keys import TemplateKey, digest_of, weights_digest
+from takeup.serving.engines.templates.packing import error_of, pack, unpack, weights_between
+from takeup.serving.engines.templates.store import Room, TemplateStore
+from takeup.serving.engines.templates.templates import Recorder, Template
+from takeup.serving.policies.adapters import LeastEffectiveReferenceCount, LeastRecentlyUsed
+
+KEY = TemplateKey("a", "unet", "w", "", "euler", 4, 1.0, "5", (32, 32), "float32", "cpu", "sdpa", "i", "0", "torch")
+ALL_KNOWN = torch.ones(4, 4, dtype=torch.bool)
+NUM_STEPS = 9
+
+
+def page(step: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+    """Activations that drift slowly from one image to another."""
+    random = torch.Generator().manual_seed(seed)
+    first, last = (torch.randn(2, 16, 128, generator=random) for _ in range(2))
+    share = (step / NUM_STEPS) ** 1.2 / 2
+    return {"0.k": ((1 - share) * first + share * last).to(dtype), "out": (first + share).to(dtype)}
+
+
+def template(budget: float = 0.0, seed: int = 0, num_steps: int = NUM_STEPS) -> Template:
+    recorder = Recorder(num_steps, ALL_KNOWN, budget)
+    for step in range(num_steps):
+        recorder.add(page(step, seed))
+    assert recorder.is_complete
+    return recorder.finish()
+
+
+def keys(count: int) -> list[TemplateKey]:
+    return [replace(KEY, image=str(number)) for number in range(count)]
+
+
+def store_of(folder: Path | None = None, **room: int) -> TemplateStore:
+    return TemplateStore(LeastRecentlyUsed, Room(**room), folder)
+
+
+def same(ours: Template | None, theirs: Template) -> bool:
+    return ours is not None and all(
+        torch.equal(ours.page(step)[name], kept)
+        for step in range(theirs.num_steps)
+        for name, kept in theirs.page(step).items()
+    )
+
+
+# Keys -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(TemplateKey)])
+def test_a_key_that_differs_in_anything_has_another_name(name: str) -> None:
+    usual = getattr(KEY, name)
+    other: dict[str, Any] = {name: (64, 32) if isinstance(usual, tuple) else usual + usual if usual else "x"}
+
+    assert replace(KEY, **other).name != KEY.name
+    assert replace(KEY).name == KEY.name
+
+
+def test_other_weights_have_another_digest() -> None:
+    weights = {"a": torch.arange(1000.0), "b": torch.zeros(0)}
+    changed = {**weights, "a": weights["a"] * 1.001}
+
+    assert weights_digest(weights) == weights_digest(dict(weights))
+    assert weights_digest(changed) != weights_digest(weights)
+    assert weights_digest({"c": weights["a"], "b": weights["b"]}) != weights_digest(weights)
+
+
+def test_tensors_of_other_shapes_have_another_digest() -> None:
+    assert digest_of(torch.zeros(4)) != digest_of(torch.zeros(2, 2))
+    assert digest_of(torch.zeros(4)) != digest_of(torch.zeros(4, dtype=torch.int32))
+
+
+# Packing ----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.sampled_from([1e-6, 1.0, 1e4]), st.sampled_from([64, 128, 40]))
+def test_eight_bits_are_wrong_by_less_than_a_percent(seed: int, size: float, width: int) -> None:
+    tensor = size * torch.randn(2, 8, width, generator=torch.Generator().manual_seed(seed))
+    packed = pack(tensor, exact=False)
+
+    assert unpack(packed).shape == tensor.shape
+    assert error_of({"x": unpack(packed)}, {"x": tensor}) < 0.012
+
+
+def test_zeros_stay_zeros() -> None:
+    assert torch.equal(unpack(pack(torch.zeros(1, 2, 64), exact=False)), torch.zeros(1, 2, 64))
+
+
+@given(st.integers(1, 60), st.integers(1, 16), st.data())
+def test_a_step_between_is_made_of_kept_ones(num_steps: int, stride: int, data: st.DataObject) -> None:
+    step = data.draw(st.integers(0, num_steps - 1))
+    sources = weights_between(step, stride, num_steps)
+
+    assert sum(weight for _, weight in sources) == pytest.approx(1.0)
+    assert sum(source * weight for source, weight in sources) == pytest.approx(step)
+    assert all(source % stride == 0 or source in (num_steps - 1, step) for source, _ in sources)
+
+
+def test_without_a_budget_every_bit_is_kept() -> None:
+    kept = template()
+
+    assert kept.error == 0.0
+    assert all(torch.equal(kept.page(step)["0.k"], page(step)["0.k"]) for step in range(NUM_STEPS))
+    assert kept.size_bytes == kept.raw_bytes
+
+
+@pytest.mark.parametrize("budget", [0.02, 0.05, 0.2])
+def test_the_stated_error_is_not_exceeded(budget: float) -> None:
+    kept = template(budget)
+    worst = max(error_of(kept.page(step), page(step)) for step in range(NUM_STEPS))
+
+    assert worst <= kept.error <= budget
+
+
+def test_a_larger_budget_gives_a_smaller_template() -> None:
+    sizes = [template(budget).size_bytes for budget in (0.0, 0.02, 0.2)]
+
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == 3
+
+
+def test_slow_changes_pack_to_a_quarter_of_half_precision() -> None:
+    recorder = Recorder(NUM_STEPS, ALL_KNOWN, budget=0.05)
+    for step in range(NUM_STEPS):
+        recorder.add(page(step, dtype=torch.bfloat16))
+    kept = recorder.finish()
+
+    assert kept.raw_bytes >= 4 * kept.size_bytes
+    assert kept.error <= 0.05
+
+
+def test_a_budget_too_small_for_eight_bits_keeps_every_bit() -> None:
+    kept = template(budget=1e-6)
+
+    assert same(kept, template())
+
+
+# Files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.05])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_file_gives_back_what_was_written(tmp_path: Path, budget: float, dtype: torch.dtype) -> None:
+    recorder = Recorder(4, torch.rand(4, 4) > 0.5, budget)
+    for step in range(4):
+        recorder.add(page(step, dtype=dtype))
+    written = recorder.finish()
+    write_template(tmp_path / "t", written, "key")
+    read = read_template(tmp_path / "t", "key")
+
+    assert same(read, written)
+    assert torch.equal(read.known, written.known)
+    assert (read.error, read.raw_bytes, read.stride) == (written.error, written.raw_bytes, written.stride)
+
+
+def test_pages_lie_in_the_order_of_steps_and_aligned(tmp_path: Path) -> None:
+    write_template(tmp_path / "t", template(), "key")
+    data = (tmp_path / "t").read_bytes()
+    starts = [data.index(bytes(page(step)["0.k"].numpy().tobytes())) for step in range(NUM_STEPS)]
+
+    assert starts == sorted(starts)
+    assert all(start % ALIGNMENT == 0 for start in starts)
+
+
+@pytest.mark.parametrize("place", ["page", "index", "tail"])
+def test_a_damaged_file_is_refused(tmp_path: Path, place: str) -> None:
+    path = tmp_path / "t"
+    write_template(path, template(), "key")
+    data = bytearray(path.read_bytes())
+    data[{"page": 5000, "index": -100, "tail": -3}[place]] ^= 0xFF
+    path.write_bytes(bytes(data))
+
+    with pytest.raises(BadInput, match="damaged"):
+        read_template(path, "key")
+
+
+@pytest.mark.parametrize("length", [0, 10, 5000, -1])
+def test_a_half_written_file_is_refused(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "t"
+    write_template(path, template(), "key")
+    path.write_bytes(path.read_bytes()[:length])
+
+    with pytest.raises(BadInput, match="not complete"):
+        read_template(path, "key")
+
+
+def test_a_file_of_another_request_and_a_missing_one_are_refused(tmp_path: Path) -> None:
+    write_template(tmp_path / "t", template(), "key")
+
+    with pytest.raises(BadInput, match="another request"):
+        read_template(tmp_path / "t", "another")
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_template(tmp_path / "nothing", "key")
+
+
+def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "_write_page", full)
+
+    with pytest.raises(OutputFailed, match="No space left on device; edits go on"):
+        write_template(tmp_path / "t", template(), "key")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Store ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_put_is_found_and_what_was_not_is_none() -> None:
+    kept = store_of()
+    kept.put(KEY, template())
+
+    assert same(kept.find(KEY), template())
+    assert kept.find(replace(KEY, tenant="b")) is None
+
+
+def test_host_memory_is_not_exceeded_and_the_oldest_leaves() -> None:
+    one = template().size_bytes
+    kept, three = store_of(host_bytes=2 * one), keys(3)
+    for key in three[:2]:
+        kept.put(key, template())
+    kept.find(three[0])
+    kept.put(three[2], template())
+
+    assert [kept.find(key) is not None for key in three] == [True, False, True]
+    assert kept.size_bytes["host"] == 2 * one
+
+
+def test_a_template_in_use_does_not_leave() -> None:
+    one = template().size_bytes
+    kept, (first, second) = store_of(host_bytes=one), keys(2)
+    kept.wanted(first)
+    kept.put(first, template())
+    kept.put(second, template())
+
+    assert kept.find(first) is not None
+    assert kept.find(second) is None
+    kept.released(first)
+    kept.put(second, template())
+    assert kept.find(second) is not None
+
+
+def test_the_queue_keeps_what_waiting_edits_want() -> None:
+    one = template().size_bytes
+    kept = TemplateStore(LeastEffectiveReferenceCount, Room(host_bytes=2 * one))
+    first, second, third = keys(3)
+    kept.put(first, template())
+    kept.put(second, template())
+    kept.wanted(first)  # the older of the two, but somebody waits for it
+    kept.put(third, template())
+
+    assert [kept.find(key) is not None for key in (first, second, third)] == [True, False, True]
+
+
+def test_what_leaves_the_device_stays_on_the_host() -> None:
+    one = template().size_bytes
+    kept, (first, second) = store_of(device_bytes=one, host_bytes=one), keys(2)
+    kept.put(first, template())
+    kept.put(second, template())
+
+    assert kept.size_bytes == {"device": one, "host": one, "disk": 0}
+    assert same(kept.find(first), template())
+
+
+def test_the_disk_outlives_the_process(tmp_path: Path) -> None:
+    store_of(tmp_path, disk_bytes=1 << 20).put(KEY, template())
+    later = store_of(tmp_path, disk_bytes=1 << 20)
+
+    assert same(later.find(KEY), template())
+    assert later.problems == []
+
+
+def test_the_quota_of_the_disk_holds(tmp_path: Path) -> None:
+    kept = store_of(tmp_path, host_bytes=0, disk_bytes=3 * template().size_bytes)
+    for key in keys(5):
+        kept.put(key, template())
+
+    assert kept.size_bytes["disk"] <= 3 * template().size_bytes
+    assert [kept.find(key) is not None for key in keys(5)] == [False, False, False, True, True]
+
+
+def test_files_of_an_earlier_process_make_room_too(tmp_path: Path) -> None:
+    quota = {"host_bytes": 0, "disk_bytes": 2 * template().size_bytes}
+    first, second = keys(2)
+    store_of(tmp_path, **quota).put(first, template())
+    later = store_of(tmp_path, **quota)
+    later.put(second, template())
+
+    assert later.find(second) is not None
+    assert later.find(first) is None
+
+
+def test_a_damaged_file_is_dropped_and_made_again(tmp_path: Path) -> None:
+    store_of(tmp_path, disk_bytes=1 << 20).put(KEY, template())
+    path = next(tmp_path.iterdir())
+    path.write_bytes(path.read_bytes()[:-7])
+    later = store_of(tmp_path, disk_bytes=1 << 20)
+
+    assert later.find(KEY) is None
+    assert not path.exists()
+    assert "made again" in later.problems[0]
+    later.put(KEY, template())
+    assert same(store_of(tmp_path, disk_bytes=1 << 20).find(KEY), template())
+
+
+def test_a_file_under_the_name_of_another_is_not_believed(tmp_path: Path) -> None:
+    kept = store_of(tmp_path, host_bytes=0, disk_bytes=1 << 20)
+    other = replace(KEY, noise="1")
+    kept.put(KEY, template())
+    (tmp_path / f"{KEY.name}.template").rename(tmp_path / f"{other.name}.template")
+
+    assert kept.find(other) is None
+    assert "another request" in kept.problems[0]
+
+
+def test_a_full_disk_costs_the_file_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OutputFailed("cannot keep a template: No space left on device")
+
+    monkeypatch.setattr(store, "write_template", full)
+    kept = store_of(tmp_path, disk_bytes=1 << 20)
+    kept.put(KEY, template())
+
+    assert same(kept.find(KEY), template())
+    assert "No space left" in kept.problems[0]
+
+
+def test_a_template_deleted_while_it_is_used_stays_usable(tmp_path: Path) -> None:
+    store_of(tmp_path, disk_bytes=1 << 20).put(KEY, template())
+    later = store_of(tmp_path, disk_bytes=1 << 20)
+    found = later.find(KEY)
+    later.forget(KEY)
+
+    assert list(tmp_path.iterdir()) == []
+    assert same(found, template())
+    assert later.find(KEY) is None
+
+
+def test_impossible_rooms_are_refused() -> None:
+    with pytest.raises(BadInput, match="from zero up"):
+        Room(host_bytes=-1)
+    with pytest.raises(BadInput, match="no folder was given"):
+        store_of(disk_bytes=1)

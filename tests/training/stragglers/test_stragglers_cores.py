@@ -1,0 +1,41 @@
+"""Slowdowns that are explained by cores that do other work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from takeup.training.model.slowdowns import Event, Suspect
+from takeup.training.policies.stragglers.cores import blamed_on_cores
+
+LINK = Suspect("link", (0, 1, 2, 3), 4.2, 1.0, "transfer")
+EVENT = Event(60, 66, True, 2.0, 0.5, (LINK,), 0.020, 0.040)
+
+
+def test_ranks_that_wait_for_cores_for_most_of_the_loss_are_not_blamed_for_anything_else() -> None:
+    found = blamed_on_cores(EVENT, {0: 0.015, 1: 0.011, 2: 0.001, 3: 0.03})
+
+    (suspect,) = found.suspects
+    assert (suspect.kind, suspect.ranks) == ("host", (0, 1, 3))
+    assert "30 ms more in an iteration, which lost 20 ms" in suspect.reason
+    assert replace(found, suspects=EVENT.suspects) == EVENT
+
+
+@pytest.mark.parametrize("more_s", [{}, {0: 0.0, 1: 0.002}, {0: -0.05, 1: 0.009}])
+def test_a_little_waiting_for_cores_explains_nothing(more_s: dict[int, float]) -> None:
+    assert blamed_on_cores(EVENT, more_s) is EVENT
+
+
+def test_recovery_needs_no_explanation() -> None:
+    relief = replace(EVENT, is_slow=False, before_s=0.04, after_s=0.02)
+
+    assert blamed_on_cores(relief, {0: 0.5}) is relief
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [((2,), "rank 2 waits for cores that do other work"), ((0, 1), "ranks 0 and 1 wait for cores that do other work")],
+)
+def test_the_sentence_says_who_waits(ranks: tuple[int, ...], words: str) -> None:
+    assert str(Suspect("host", ranks, 2.0, 0.0, "")) == words

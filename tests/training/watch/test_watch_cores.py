@@ -1,0 +1,118 @@
+"""How long ranks wait for cores: what the kernel says, and what is made of it by iteration."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from takeup.training.engines.pytorch.watch.cores import Cores, note_waiting, waiting_ns
+from takeup.training.engines.pytorch.watch.ring import Ring, Word
+from takeup.training.engines.pytorch.watch.rows import Reader
+from takeup.training.engines.pytorch.watch.session import Session
+from takeup.training.experiment.watch import divide, ring_passes
+from takeup.training.model.slowdowns import Event
+from takeup.training.policies.stragglers.cores import blamed_on_cores
+from training.watch.watched_rings import SLOW_LINK, Scripted, new_ring
+
+needs_schedstat = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs a kernel that counts it")
+
+
+def readers_of(folder: Path, num_ranks: int) -> tuple[list[Ring], dict[int, Reader]]:
+    rings = [new_ring(folder, rank, num_ranks) for rank in range(num_ranks)]
+    return rings, {rank: Reader(folder / f"{rank}-1.ring") for rank in range(num_ranks)}
+
+
+@needs_schedstat
+def test_threads_that_compete_for_one_core_wait_for_it() -> None:
+    before_ns = waiting_ns(os.getpid())
+    over = time.monotonic() + 0.3
+    only = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(only)})
+    processes = [os.fork() for _ in range(2)]
+    if 0 in processes:
+        while time.monotonic() < over:
+            pass
+        os._exit(0)
+    while time.monotonic() < over:
+        pass
+    for process in processes:
+        os.waitpid(process, 0)
+    os.sched_setaffinity(0, only)
+
+    assert waiting_ns(os.getpid()) - before_ns > 50_000_000
+
+
+def test_a_process_that_is_gone_has_not_waited() -> None:
+    assert waiting_ns(2**22 + 1) == 0
+
+
+@needs_schedstat
+def test_what_ranks_of_this_machine_waited_is_written_into_their_rings(tmp_path: Path) -> None:
+    rings, readers = readers_of(tmp_path, 2)
+    rings[0].words[Word.PID] = os.getpid()
+    rings[1].words[Word.PID] = 2**22 + 1
+    rings[1].words[Word.WAITED_NS] = 77
+    thread = threading.Thread(target=time.sleep, args=(0.01,))
+    thread.start()
+
+    note_waiting(readers)
+    thread.join()
+
+    assert rings[0].words[Word.WAITED_NS] > 0
+    assert rings[1].words[Word.WAITED_NS] == 77  # it never becomes less
+
+
+def test_waiting_is_compared_by_iteration(tmp_path: Path) -> None:
+    rings, readers = readers_of(tmp_path, 2)
+    cores = Cores()
+    for iteration in range(0, 61, 5):
+        rings[0].words[Word.WAITED_NS] = 1_000_000 * iteration
+        rings[1].words[Word.WAITED_NS] = 1_000_000 * iteration + 9_000_000 * max(0, iteration - 40)
+        cores.look(iteration, readers)
+
+    more_s = cores.more_waiting_s(40)
+
+    assert more_s[0] == pytest.approx(0.0, abs=1e-9)
+    assert more_s[1] == pytest.approx(0.009)
+
+
+def test_nothing_is_said_of_what_was_not_seen(tmp_path: Path) -> None:
+    _, readers = readers_of(tmp_path, 1)
+    cores = Cores()
+
+    assert cores.more_waiting_s(3) == {}
+    for iteration in (10, 20):
+        cores.look(iteration, readers)
+    assert cores.more_waiting_s(10) == {}
+    assert cores.more_waiting_s(20) == {}
+
+
+@pytest.mark.parametrize(
+    ("starved", "action"),
+    [
+        ((0, 1, 2, 3), "none; end what else runs on this machine, or start fewer ranks"),
+        ((1,), "none; with Batches in the script a slow rank would get less work"),
+    ],
+)
+def test_a_busy_machine_is_told_instead_of_blaming_a_link(
+    tmp_path: Path, starved: tuple[int, ...], action: str
+) -> None:
+    rings = [new_ring(tmp_path, rank, 4) for rank in range(4)]
+    for ring in rings:
+        ring.words[Word.PID] = 2**22 + 1  # which the kernel knows nothing of
+    rounds: list[list[Event]] = [[] for _ in range(8)]
+    session = Session(tmp_path, lambda: Scripted([*rounds, [SLOW_LINK]]), divide, ring_passes, explain=blamed_on_cores)
+
+    for number in range(9):
+        for rank in starved:
+            rings[rank].words[Word.WAITED_NS] = 80_000_000 * max(0, number - 5)
+        found = session.look()
+
+    (finding,) = found
+    assert finding.event.suspects[0].kind == "host"
+    assert finding.event.suspects[0].ranks == starved
+    assert finding.action == action
