@@ -25,6 +25,7 @@ from typing import Any
 
 import dask
 import distributed
+from dask_victims import victim_choices
 from dask_workloads import MB, SEED, WORKLOADS
 from dated import machine, result_name, versions
 
@@ -165,6 +166,7 @@ def table_of(cells: Cells) -> Table:
 
 def report_of(cells: Cells, num_rounds: int, options: dict[str, Any]) -> Report:
     """Everything, with what made it."""
+    victims, victim_check = victim_choices()
     return Report(
         title="Caching: Dask's spilling beside stock Dask",
         domain="caching",
@@ -176,8 +178,8 @@ def report_of(cells: Cells, num_rounds: int, options: dict[str, Any]) -> Report:
             "versions": versions(["dask", "distributed", "zict", "numpy", "pandas"]),
         },
         seed=SEED,
-        tables=(table_of(cells),),
-        checks=tuple(checks_of(cells)),
+        tables=(table_of(cells), victims),
+        checks=(*checks_of(cells), victim_check),
         version=version("takeup"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=machine(),

@@ -4,8 +4,8 @@ A standalone master and two workers on loopback. Stock Spark, without the plug-i
 of their own with two executors; all are started and warmed up, then they take turns, in an order that turns around from
 round to round. Ratios are to stock in the same round, and of these the median. CPU and bytes are of the executors'
 whole processes, so collection of garbage, compilation and the plug-in's own threads count. With `--keep FOLDER` rounds
-are added to those that the folder holds, so that a long measurement can be made in parts. Exit code 1 if a bar is
-missed.
+are added to those that the folder holds, so that a long measurement can be made in parts; every part starts new
+applications, another one first. Exit code 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from statistics import geometric_mean, mean
 
 from dated import machine, result_name
 from spark_workloads.application import JAVA, SETTINGS
+from spark_workloads.intervals import geometric_interval, in_words
 from spark_workloads.rounds import LEAST, NUM_WARM_UPS, Rounds, measure
-from spark_workloads.suite import STOCK, WORKLOADS, Workload
+from spark_workloads.suite import STOCK, WORKLOADS, Workload, is_stock
 
 from takeup.caching.engines.spark import build_jar, jar
 from takeup.caching.engines.spark.plugin_jar import spark_jars
@@ -44,6 +45,7 @@ COLUMNS = (
     Column("rounds", "", 0),
     Column("task CPU"),
     Column("executor CPU"),
+    Column("95 %"),
     Column("from start"),
     Column("wall"),
     Column("bytes read"),
@@ -77,6 +79,7 @@ def rows_of(workload: Workload, results: Results) -> Iterator[tuple[Cell, ...]]:
                 policy,
                 len(rounds.passes),
                 *(rounds.ratio(stock, name) for name in ("task_cpu_s", "executor_cpu_s")),
+                in_words(geometric_interval(rounds.by_start(stock, "executor_cpu_s"))),
                 mean(rounds.first_cpu_s) / mean(stock.first_cpu_s),
                 rounds.ratio(stock, "wall_s"),
                 rounds.ratio(stock, "read_bytes"),
@@ -105,10 +108,7 @@ def stock_row(workload: Workload, stock: Rounds) -> tuple[Cell, ...]:
 
 
 def checks_of(workload: Workload, results: Results) -> Iterator[Check]:
-    """Results equal to stock, the bars of the workload, and never worse than stock.
-
-    Reading ahead must be asked for: it takes CPU while tasks wait, so it is not held to the last.
-    """
+    """Results equal to stock, the bars of the workload, and never worse than stock."""
     stock, name = results[STOCK], workload.name
     sums = {one.checksum for rounds in results.values() for one in rounds.passes.values()}
     yield Check.at_most(f"{name}: different results", len(sums), 1)
@@ -116,7 +116,7 @@ def checks_of(workload: Workload, results: Results) -> Iterator[Check]:
         num_missed = results["lru"].per_pass("recomputed_blocks")
         yield Check.at_least(f"{name}: blocks missed in a pass of stock's order", num_missed, 1)
     for policy, rounds in results.items():
-        if policy == STOCK or policy.endswith("@prefetch"):
+        if is_stock(policy):
             continue
         if policy in workload.task_cpu_bars:
             bar = workload.task_cpu_bars[policy]
@@ -137,14 +137,17 @@ def _zip_checks(results: Results) -> Iterator[Check]:
 
 
 def overhead_checks(measured: Sequence[Results]) -> Iterator[Check]:
-    """What a plug-in costs that leaves Spark's order alone, over all workloads.
+    """What a plug-in costs that leaves Spark's order alone: the mean over the workloads."""
+    means = lru_means(measured)
+    if means:
+        name = f"all: executor CPU of lru to stock, mean over {len(means)} workloads"
+        yield Check.at_most(name, geometric_mean(means), LRU_OVERHEAD)
 
-    Stock Spark itself differs by several percent from one round to the next.
-    """
-    pairs = [pair for results in measured if "lru" in results for pair in results["lru"].pairs(results[STOCK])]
-    if pairs:
-        overhead = geometric_mean(ours.executor_cpu_s / theirs.executor_cpu_s for ours, theirs in pairs)
-        yield Check.at_most("all: executor CPU of lru to stock, mean of all rounds", overhead, LRU_OVERHEAD)
+
+def lru_means(measured: Sequence[Results]) -> list[float]:
+    """Of each workload, the mean over its starts."""
+    found = (results["lru"].by_start(results[STOCK], "executor_cpu_s") for results in measured if "lru" in results)
+    return [geometric_mean(ratios) for ratios in found]
 
 
 def start_checks(measured: Sequence[Results]) -> Iterator[Check]:
@@ -176,7 +179,10 @@ def report_of(measured: Sequence[tuple[Workload, Results]], victims: Table, vict
     checks = [check for workload, results in measured for check in checks_of(workload, results)]
     explanation = (
         "Ratios to stock Spark, which runs without the plug-in; lru: Spark's own order with the plug-in loaded for its "
-        "counters; @profile: the application ran before; @prefetch: blocks come back from disk ahead of their readers. "
+        "counters; stock@again: stock Spark in a second application, to show how much two that are the same differ; "
+        "@profile: the application ran before; @prefetch: blocks come back from disk ahead of their readers. 95 %: the "
+        "interval of the mean executor CPU, over starts of the applications or, where all rounds are of one start, "
+        "over its rounds. "
         "From start: the executors' start and the first pass; at first: blocks made in the first pass, before anything "
         "was learnt from earlier ones. Bytes read: less than "
         f"{LEAST['read_bytes'] / 1e6:.0f} MB in a pass count as that."
@@ -201,6 +207,8 @@ def report_of(measured: Sequence[tuple[Workload, Results]], victims: Table, vict
             f"Spark {version('pyspark')}; passes before the first round, to warm up: {NUM_WARM_UPS}. The "
             "executors compile quickly and not to the utmost, so that rounds are alike, if --java says nothing else. "
             "The data come from fixed seeds.",
+            f"The 95 % interval of the mean executor CPU of lru over the workloads, to stock, is "
+            f"{in_words(geometric_interval(lru_means(all_results)))}.",
             *([note] if note else []),
         ),
         version=version("takeup"),

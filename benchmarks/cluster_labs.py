@@ -25,7 +25,7 @@ from takeup.core.report import Check, Column, Report, Table
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"  # labs, and what is done in them, are shared with the tests
-sys.path.insert(0, str(TESTS))
+sys.path[0] = str(TESTS)  # instead of this folder, whose cluster.py has the same name
 os.environ["PYTHONPATH"] = str(TESTS)  # of the controllers that are started
 
 # isort: split

@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 from spark_workloads.application import Application, Pass
@@ -27,7 +27,8 @@ class Rounds:
     """All passes of one workload under one policy, by the number of the round, and what its applications counted.
 
     `first_cpu_s` is what the executors of each application used from their start to the end of the first pass, in which
-    nothing has been learnt yet; `first_made` is how many blocks were made in it.
+    nothing has been learnt yet; `first_made` is how many blocks were made in it. `starts` are the numbers of the rounds
+    that were the first of new applications.
     """
 
     passes: dict[int, Pass] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class Rounds:
     counts: list[SparkCounts] = field(default_factory=list)
     num_counted: int = 0
     first_made: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
 
     def median(self, name: str) -> float:
         """Of one figure of the passes."""
@@ -42,13 +44,26 @@ class Rounds:
 
     def ratio(self, stock: Rounds, name: str) -> float:
         """The median over the rounds of this to stock in the same round."""
-        floor = LEAST.get(name, 0.0)
-        pairs = ((getattr(ours, name), getattr(theirs, name)) for ours, theirs in self.pairs(stock))
-        return float(median(max(ours, floor) / max(theirs, floor) for ours, theirs in pairs))
+        return float(median(self._ratios(stock, name).values()))
 
-    def pairs(self, stock: Rounds) -> list[tuple[Pass, Pass]]:
-        """Every pass of this, with that of stock in the same round."""
-        return [(one, stock.passes[number]) for number, one in self.passes.items()]
+    def by_start(self, stock: Rounds, name: str) -> list[float]:
+        """The mean ratio to stock of each start. Two Java machines that do the same may differ by a few percent for as
+        long as they live, so rounds of one start say little about the next; of a single start, all its rounds."""
+        ratios = self._ratios(stock, name)
+        if len(self.starts) < 2:
+            return list(ratios.values())
+        ends = [*self.starts[1:], max(ratios) + 1]
+        parts = (
+            [ratios[at] for at in range(*ends_of) if at in ratios] for ends_of in zip(self.starts, ends, strict=True)
+        )
+        return [geometric_mean(part) for part in parts if part]
+
+    def _ratios(self, stock: Rounds, name: str) -> dict[int, float]:
+        floor = LEAST.get(name, 0.0)
+        return {
+            number: max(getattr(one, name), floor) / max(getattr(stock.passes[number], name), floor)
+            for number, one in self.passes.items()
+        }
 
     def share(self, name: str) -> float | None:
         """A share among the counters; None where the plug-in did not run."""
@@ -69,6 +84,7 @@ class Rounds:
             [SparkCounts(**counts) for counts in values["counts"]],
             values["num_counted"],
             values.get("first_made", []),
+            values.get("starts", [0]),
         )
 
 
@@ -94,7 +110,9 @@ def measure(workload: Workload, num_rounds: int, bench_jar: Path, folder: Path) 
             for policy in _turned(workload.policies, len(results.get(STOCK, Rounds()).first_cpu_s))
         }
         for policy, application in applications.items():
-            _warm_up(application, results.setdefault(policy, Rounds()))
+            rounds = results.setdefault(policy, Rounds())
+            rounds.starts.append(len(results[STOCK].passes))
+            _warm_up(application, rounds)
         for number in range(num_rounds):
             _run_round(applications, results)
             print(f"{workload.name}: round {number + 1} of {num_rounds}", file=sys.stderr, flush=True)

@@ -88,17 +88,26 @@ def traffic(draw: st.DrawFn) -> list[Arrival]:
     st.sampled_from([0.0, 0.5]),
     st.sampled_from([Grouping(4), Grouping(16), one_by_one]),
     st.booleans(),
+    st.sampled_from([0.0, 0.375]),
 )
 def test_stretches_are_what_single_steps_add_up_to(
-    arrivals: list[Arrival], max_running: int, late_share: float, group: Group, mixes: bool
+    arrivals: list[Arrival], max_running: int, late_share: float, group: Group, mixes: bool, before_s: float
 ) -> None:
     costs, control = RowCosts(((1, 0.5), (2, 0.75), (4, 1.0), (8, 2.5))), RowCosts(((2, 0.25),))
     design = Design(
-        "x", costs, control, max_running=max_running, mixes_loras=mixes, parallel_loads=True, late_share=late_share
+        "x",
+        costs,
+        control,
+        max_running=max_running,
+        mixes_loras=mixes,
+        parallel_loads=True,
+        late_share=late_share,
+        before_s=before_s,
     )
     expected = serve_naively(arrivals, design, group)
     outcome = serve(arrivals, design, group=group)
 
+    assert [one.arrival for one in outcome.served] == arrivals
     for one in outcome.served:
         twin = expected[one.arrival.number]
         assert one.ending == twin.ending
@@ -149,6 +158,23 @@ def test_who_comes_in_the_middle_of_a_step_joins_at_the_next() -> None:
     assert ends(outcome) == [4.0, 4.0, 4.0]
     assert outcome.num_calls == 4  # not 9
     assert outcome.num_call_rows == 18
+
+
+def test_work_before_and_after_the_steps_takes_a_place_but_not_the_loop() -> None:
+    shop = Design("x", FREE, max_running=2, before_s=0.5, after_s=0.25)
+    outcome = serve([request(number, 0.0, 2) for number in range(3)], shop)
+
+    assert ends(outcome) == [2.75, 2.75, 5.5]
+    assert [one.start_s for one in outcome.served] == [0.0, 0.0, 2.75]
+    assert [one.queueing_s for one in outcome.served] == [0.5, 0.5, 3.25]
+
+
+def test_who_is_decoded_leaves_in_the_middle_of_a_step_of_others() -> None:
+    shop = Design("x", FREE, max_running=2, after_s=0.25)
+    outcome = serve([request(0, 0.0, 1), request(1, 0.0, 3), request(2, 0.0, 1)], shop)
+
+    assert [one.start_s for one in outcome.served] == [0.0, 0.0, 1.25]
+    assert ends(outcome) == [1.25, 3.25, 3.25]
 
 
 def test_a_static_batch_takes_those_who_want_the_same_and_nobody_while_it_runs() -> None:

@@ -87,8 +87,9 @@ class Design:
 
     Up to `max_running` requests are in an instance; they come in at any step, or together when it is `empty`.
     `control` is None where other devices compute ControlNets meanwhile. `late_share` of the steps may pass without the
-    LoRAs. `skipped_share` of the steps are replaced by a look into a cache of images. `around_s` is spent outside the
-    steps by every request, `switch_s` for every ControlNet, `patch_s` for every LoRA that is not patched already, and
+    LoRAs. `skipped_share` of the steps are replaced by a look into a cache of images. Every request spends `before_s`
+    and `after_s` inside the instance but not in its step loop (texts are encoded, images decoded) and `around_s`
+    outside; it spends `switch_s` for every ControlNet, `patch_s` for every LoRA that is not patched already, and
     `sidecar_share` of a call where LoRAs are computed beside the weights.
     """
 
@@ -103,6 +104,8 @@ class Design:
     parallel_loads: bool = False
     late_share: float = 0.0
     skipped_share: float = 0.0
+    before_s: float = 0.0
+    after_s: float = 0.0
     around_s: float = 0.0
     switch_s: float = 0.0
     patch_s: float = 0.0

@@ -90,7 +90,41 @@ def test_a_finished_task_closes_its_own_group_at_once() -> None:
 
     assert guide.order.victim() == "b"
     guide.finished("t")
-    assert guide.order.victim() == "a"
+    assert guide.table.rc("a") == 0
+
+
+def test_a_value_whose_last_reader_is_done_is_not_evicted_before_the_scheduler_has_spoken() -> None:
+    guide = guide_of("dag")
+    hear(guide, ("t", 1.0, 0.0, ("a",)), ("u", 2.0, 0.0, ("b",)))
+    store(guide, "a", "b")
+    guide.started("t", ["a"])
+    guide.finished("t")
+
+    assert (guide.order.victim(), guide.leaving.total_bytes) == ("b", 10 * MB)
+    hear(guide, ("t",))
+    assert (guide.order.victim(), guide.leaving.total_bytes) == ("a", 0)
+
+
+def test_a_value_about_to_be_freed_that_finds_a_new_reader_stays() -> None:
+    guide = guide_of("dag")
+    hear(guide, ("t", 1.0, 0.0, ("a",)), ("u", 2.0, 0.0, ("b",)))
+    store(guide, "a", "b")
+    guide.started("t", ["a"])
+    guide.finished("t")
+    hear(guide, ("next", 9.0, 0.0, ("a",)))
+
+    assert (guide.order.victim(), guide.leaving.total_bytes) == ("a", 0)
+
+
+def test_values_that_others_will_read_and_those_under_recency_are_not_about_to_be_freed() -> None:
+    shared, by_recency = guide_of("dag"), guide_of("lru")
+    hear(shared, ("t", 1.0, 0.0, ("a",)), ("u", 2.0, 0.0, ("a",)))
+    for guide in (shared, by_recency):
+        store(guide, "a")
+        guide.started("t", ["a"])
+        guide.finished("t")
+
+    assert len(shared.leaving) == len(by_recency.leaving) == 0
 
 
 def test_a_task_that_fails_releases_its_inputs_and_stays_announced() -> None:
@@ -282,6 +316,7 @@ def test_nothing_is_left_when_all_is_deleted_and_over() -> None:
 
     assert (guide._values, guide._groups_of, guide._running, guide._fetched_by) == ({}, {}, {}, {})
     assert guide._can_run == guide._sent == set()
+    assert len(guide.leaving) == guide.leaving.total_bytes == 0
     table = guide.table
     assert (table._groups, table._groups_of, table._in_memory, table._erc, table._size_bytes) == ({}, {}, {}, {}, {})
 

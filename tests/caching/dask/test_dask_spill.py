@@ -197,6 +197,20 @@ def test_the_result_of_a_task_releases_its_inputs_before_room_is_made(guided: Gu
     assert guided.guide.now().num_pinned == 0
 
 
+def test_a_value_about_to_be_freed_is_not_written(guided: Guided) -> None:
+    small = np.zeros(SIZE_BYTES // 16, np.int64)
+    guided.guide.heard([("z", 1.0, 0.0, ("a",))], [], 1, 1)
+    guided.expect("b", "c")
+    guided.data["a"] = small
+    guided.fill(*"bc")
+    guided.guide.started("z", ["a"])
+    guided.data["z"] = array(1)
+
+    assert (guided.in_memory, guided.written_bytes()) == ("abcz", 0)
+    del guided.data["a"]
+    assert guided.guide.leaving.total_bytes == 0
+
+
 def test_when_asked_for_memory_even_pinned_values_leave(guided: Guided) -> None:
     guided.fill("a")
     guided.guide.started("task", ["a"])

@@ -113,3 +113,19 @@ def test_the_block_that_is_read_next_and_fits_comes_back_first_and_once(class_pa
     )
 
     assert told == ["null", "rdd_2_0", "rdd_1_0", "null"]
+
+
+def test_a_block_is_brought_back_for_a_running_job_only(class_path: str) -> None:
+    on_disk = [("leftOnDisk", block) for block in (1, 2)]
+    told = answers(
+        class_path,
+        *on_disk,
+        ("foretold", 1, 1, 10),
+        read_at(2, 5000),
+        ("prefetch", 0, 10_000),
+        ("prefetch", 0, 10_000),
+        read_at(1, 6000),
+        ("prefetch", 0, 10_000),
+    )
+
+    assert told == ["rdd_2_0", "null", "rdd_1_0"]

@@ -17,6 +17,7 @@ from takeup.serving.engines.diffusers.device.attention import Packed
 from takeup.serving.engines.diffusers.device.stacks import stack_layers
 from takeup.serving.engines.diffusers.lora.changes import Lora
 from takeup.serving.engines.diffusers.lora.grouped import Factors, GroupedWeights
+from takeup.serving.engines.diffusers.lora.packs import Packer
 from takeup.serving.engines.diffusers.lora.targets import DENOISERS, layers_of
 from takeup.serving.engines.diffusers.lora.weights import Weights
 from takeup.serving.engines.diffusers.tiny import build
@@ -153,15 +154,26 @@ def test_a_thousand_swaps_of_stacks_leave_the_weights_bit_for_bit_as_they_were(
     assert all(torch.equal(before[name], tensor) for name, tensor in pipeline.unet.state_dict().items())
 
 
-def test_factors_lie_one_block_behind_the_other(
+def test_a_pack_lies_one_block_behind_the_other_and_is_made_once(loras: dict[str, Lora]) -> None:
+    stacks = stack_layers(build(SDXL).unet)
+    packer = Packer(stacks, "unet", max_kept=1)
+    pack = packer.pack(loras["paper"])
+    starts, ends = zip(*((span.start, span.stop) for span in pack.spans().values()), strict=True)
+    sizes = [up.numel() + down.numel() for up, down in pack.pieces(pack.host).values()]
+
+    assert packer.pack(loras["paper"]) is pack
+    assert starts == (0, *ends[:-1])
+    assert ends[-1] == pack.host.numel() == sum(sizes)
+    assert packer.pack(loras["film"]) is not pack
+    assert packer.pack(loras["paper"]) is not pack
+
+
+def test_a_layer_that_one_lora_changes_otherwise_is_patched_alone(
     stacked: tuple[dict[Any, Any], GroupedWeights], loras: dict[str, Lora]
 ) -> None:
-    staged = stacked[1].stage(((loras["paper"], 1.0), (loras["film"], 1.0)))
-    assert isinstance(staged, Factors)
-    ends = [span.stop for span in staged.spans().values()]
-    starts = [span.start for span in staged.spans().values()]
-    sizes = {number: up.numel() + down.numel() for number, (up, down) in staged.pieces(staged.host).items()}
+    both = stacked[1].stage(((loras["loha"], 1.0), (loras["paper"], 1.0)))
+    paper = stacked[1].stage(((loras["paper"], 1.0),))
+    assert isinstance(both, Factors)
 
-    assert starts == [0, *ends[:-1]]
-    assert ends[-1] == staged.host.numel() == sum(sizes.values())
-    assert staged.weights == {} or all(weight.ndim == 4 for weight in staged.weights.values())
+    assert set(both.weights) >= set(loras["loha"].changes)
+    assert not set(paper.weights) & {layer for layer in loras["paper"].changes if stacked[0][layer].weight.ndim == 2}

@@ -187,7 +187,7 @@ def test_another_picture_for_the_same_controlnet_is_felt(engine: StepEngine) -> 
     requests = [request(1, controls=(DEPTH,)), request(1, controls=(replace(DEPTH, image=picture(7)),))]
     ours = [images(engine, [one])[0] for one in requests]
 
-    assert gap(ours[0], ours[1]) > 0.01
+    assert gap(ours[0], ours[1]) > 100 * EXACT
     assert max(gap(one, steered(other)) for one, other in zip(ours, requests, strict=True)) < EXACT
 
 
@@ -237,5 +237,6 @@ def test_all_blocks_of_a_network_are_compiled_and_nothing_between_them() -> None
     num_regions = compile_regions(unet, {})
     compiled = {type(module).__name__ for module in unet.modules() if module._compiled_call_impl is not None}
 
-    assert compiled == {"ResnetBlock2D", "Transformer2DModel"}
-    assert num_regions == sum(type(module).__name__ in compiled for module in unet.modules())
+    blocks = {"ResnetBlock2D", "Transformer2DModel"}
+    assert compiled == {*blocks, "GroupNorm"}
+    assert num_regions == 1 + sum(type(module).__name__ in blocks for module in unet.modules())

@@ -25,7 +25,8 @@ from openai import AsyncOpenAI, NotFoundError, OpenAI
 from PIL import Image
 
 from serving.server.conftest import REAL
-from serving.server.houses import ALICE, Painter, ask, eventually, house, metric
+from serving.server.houses import ALICE, ask, eventually, house, metric
+from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
 from takeup.serving.engines.diffusers.controls.addon import Controls
 from takeup.serving.engines.diffusers.families import family_of

@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the package 'fastapi': pip install 'takeup[web]'")
 pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip install 'takeup[diffusion]'")
 
-from serving.server.houses import PICTURE, Painter, app_of, ask, bearer, eventually, house, metric
+from serving.server.houses import app_of, ask, bearer, eventually, house, metric
+from serving.server.painting import PICTURE, Painter
 from serving.stock import ENGINE_MARKS
 from takeup.serving.model import Expired
 from takeup.serving.server.board import Board
@@ -83,7 +84,8 @@ def test_the_board_tells_the_past_and_then_what_comes() -> None:
         board = Board()
         progress = board.open("alice", "one")
         progress.tell("queued")
-        asyncio.get_running_loop().call_later(0.01, lambda: (progress.tell("done"), progress.end()))
+        asyncio.get_running_loop().call_later(0.01, progress.tell, "done")
+        asyncio.get_running_loop().call_later(0.02, progress.end)
         return [event["type"] async for event in board.find("alice", "one").events()]
 
     assert asyncio.run(play()) == ["queued", "done"]

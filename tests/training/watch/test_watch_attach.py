@@ -13,7 +13,7 @@ import pytest
 from command_line import Run, assert_one_sentence
 from takeup.errors import BadInput, MissingEngine
 from takeup.training.engines.pytorch.watch import launch
-from takeup.training.engines.pytorch.watch.launch import ATTACH, FOLDER, SHIM, environment_of
+from takeup.training.engines.pytorch.watch.launch import ATTACH, FOLDER, FRESH_STORE, SHIM, environment_of
 
 ROOT = Path(__file__).parents[3]
 INJECTOR = Path(__file__).parent / "injector"
@@ -29,7 +29,14 @@ def python(tmp_path: Path, code: str, **more: str) -> subprocess.CompletedProces
 def test_the_job_keeps_its_environment_and_our_folder_comes_first(tmp_path: Path) -> None:
     found = environment_of(tmp_path, {"HOME": "/root", "PYTHONPATH": "/theirs"})
 
-    assert found == {"HOME": "/root", "PYTHONPATH": f"{ATTACH}{os.pathsep}/theirs", FOLDER: str(tmp_path)}
+    paths = f"{ATTACH}{os.pathsep}/theirs"
+    assert found == {"HOME": "/root", "PYTHONPATH": paths, FOLDER: str(tmp_path), **FRESH_STORE}
+
+
+def test_what_the_user_says_of_the_store_of_torchrun_is_kept(tmp_path: Path) -> None:
+    (name,) = FRESH_STORE
+
+    assert environment_of(tmp_path, {name: "0"})[name] == "0"
 
 
 def test_a_shim_is_loaded_before_all_else_and_takes_the_place_of_the_hook(tmp_path: Path) -> None:

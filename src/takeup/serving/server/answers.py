@@ -18,7 +18,15 @@ from takeup.serving.server.pictures import as_text
 from takeup.serving.server.schemas import Asked, ImageObject, Images, Timing
 from takeup.serving.server.work import Made, Work
 
-__all__ = ["EventStream", "in_one_piece", "streamed", "watched"]
+__all__ = ["EVENTS", "EventStream", "in_one_piece", "streamed", "watched"]
+
+_EVENT = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string", "contentMediaType": "application/json"}},
+    "required": ["event", "data"],
+}
+EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": _EVENT}}}}
+"""How the document describes an answer in events."""
 
 
 async def in_one_piece(request: Request, work: Work, asked: Asked, identity: str) -> Images:

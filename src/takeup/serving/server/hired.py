@@ -17,7 +17,7 @@ from takeup.serving.server.worker import BackendPlan, serve_jobs
 __all__ = ["Hired"]
 
 MAX_KNOWN = 64
-LEAVING_S = 10.0
+LEAVING_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,13 @@ class Hired:
     def close(self) -> None:
         """Let the process end by itself, or end it."""
         self.is_ready = False
-        self._line.close()
+        self.say("stop")  # closing the line would not wake the thread that listens, so the worker would not notice
         self._process.join(LEAVING_S)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+        self._ears.join()
+        self._line.close()
 
     # ---------------------------------------------------------------------------------------------------------------
 

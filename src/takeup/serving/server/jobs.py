@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from takeup.serving.engines.diffusers.lora.targets import Targets
-from takeup.serving.engines.diffusers.tickets import OnStep
 from takeup.serving.model import Request
-from takeup.serving.server.editing import Edit
+
+if TYPE_CHECKING:  # whoever only passes jobs on needs no network, and starts in a moment
+    from takeup.serving.engines.diffusers.lora.targets import Targets
+    from takeup.serving.engines.diffusers.tickets import OnStep
+    from takeup.serving.server.editing import Edit
 
 __all__ = ["Backend", "Card", "ImageFormat", "Job", "Order"]
 

@@ -106,8 +106,8 @@ class PoolBackend:
         return Hired(self._plan, on_ready=self._ready, on_lost=lambda worker: self._lost(slot, worker))
 
     def _wait_until_ready(self) -> None:
-        for worker in list(self._workers.values()):
-            worker.met.wait()
+        while starting := [worker for worker in list(self._workers.values()) if not worker.is_ready]:
+            starting[0].met.wait()  # ready, or replaced by another one, or given up
         if self._problem is not None or not self.is_ready:
             self.close()
             raise self._problem or WorkerLost("no worker could be started; the log says why")

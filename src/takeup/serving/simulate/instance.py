@@ -1,8 +1,9 @@
 """One simulated instance: requests that wait for it, those in its step loop, and the stretch of equal steps it is in.
 
-How it works. Between two changes (somebody joins, ends, is late, must wait for a LoRA, or gets it) all steps take the
-same time. Such a *stretch* is one event, however many steps it has. Who arrives in the middle of one cuts it short: the
-step that is being made is its last.
+How it works. Between two changes (somebody joins the loop, ends, is late, must wait for a LoRA, or gets it) all steps
+take the same time. Such a *stretch* is one event, however many steps it has. The door is another matter: who comes when
+there is room is let in at once, and if it can make steps before a stretch is over, the stretch is cut short at the next
+step.
 """
 
 from __future__ import annotations
@@ -41,12 +42,25 @@ class Job:
     done_steps: int = 0
     start_s: float = math.nan
     first_step_s: float = math.nan
+    begin_s: float = math.inf
     ready_s: float = math.inf
     num_loads: int = 0
 
     def steps_ahead(self, now_s: float) -> int:
-        """How many steps it can make before something changes; none if it waits for its LoRAs."""
+        """How many steps it can make before something changes; none if it waits for its LoRAs, or has made them all."""
+        if now_s < self.begin_s:
+            return 0
         return (self.num_steps if self.ready_s <= now_s else self.late_steps) - self.done_steps
+
+    @property
+    def times_s(self) -> tuple[float, float, float]:
+        """When something changes by itself."""
+        return self.begin_s, self.ready_s, self.arrival.deadline_s
+
+    @property
+    def is_made(self) -> bool:
+        """Whether all steps are done; then it stays until `ready_s`."""
+        return self.done_steps == self.num_steps
 
 
 @dataclass(slots=True)
@@ -62,6 +76,11 @@ class _Stretch:
     @property
     def end_s(self) -> float:
         return self.begin_s + self.num_steps * self.step_s
+
+    def cut(self, time_s: float) -> None:
+        """Let it end with the step that is being made at this time, if it would go on."""
+        if time_s < self.end_s:
+            self.num_steps = min(self.num_steps, max(1, math.ceil((time_s - self.begin_s) / self.step_s - ROUNDING)))
 
 
 @dataclass(slots=True)
@@ -101,38 +120,35 @@ class Instance:
         return (ahead / together + self.design.num_steps(arrival)) * step_s + self.design.around_s
 
     def add(self, arrival: Arrival, now_s: float) -> float | None:
-        """A request comes: when to call `boundary`, if that is another time than before."""
+        """A request comes: when to call `look`, if that is sooner than before."""
         num_steps = self.design.num_steps(arrival)
         late_steps = min(int(num_steps * self.design.late_share), num_steps - 1)
         self.line.add(Job(arrival, num_steps, late_steps), arrival.loras)
         self.num_most_waiting = max(self.num_most_waiting, len(self.line))
-        if self._stretch is None:
-            return now_s
-        return self._cut(self._stretch, now_s) if self._has_room else None
+        return now_s if self._has_room else None
 
-    def boundary(self, now_s: float) -> float | None:
-        """Settle the stretch that ends here and begin the next: when to call this again, if ever."""
+    def look(self, now_s: float) -> float | None:
+        """Do what is to be done by now: when to call this again, if ever."""
         self.busy_s += (now_s - self._last_s) * bool(self.running)
         self._last_s = now_s
-        self._settle(now_s)
-        self._expire(now_s)
+        is_boundary = self._stretch is None or now_s >= self._stretch.end_s
+        if is_boundary:
+            self._settle(now_s)
+            self._expire(now_s)
+        self._let_out(now_s)
         self._let_in(now_s)
-        able = [job for job in self.running if job.steps_ahead(now_s) > 0]
-        self._stretch = self._begin(able, now_s) if able else None
-        return self._stretch.end_s if self._stretch else self._next_change_s(now_s)
+        if is_boundary:
+            able = [job for job in self.running if job.steps_ahead(now_s) > 0]
+            self._stretch = self._begin(able, now_s) if able else None
+        elif self._stretch is not None and self._stretch.end_s <= now_s:
+            return self.look(now_s)  # who was let in joins the step that begins now
+        return self._next_look_s(now_s)
 
     # ---------------------------------------------------------------------------------------------------------------
 
     @property
     def _has_room(self) -> bool:
         return len(self.running) < self.design.max_running and (self.design.joins == "any step" or not self.running)
-
-    def _cut(self, stretch: _Stretch, now_s: float) -> float | None:
-        begun = max(1, math.ceil((now_s - stretch.begin_s) / stretch.step_s - ROUNDING))
-        if begun >= stretch.num_steps:
-            return None
-        stretch.num_steps = begun
-        return stretch.end_s
 
     def _settle(self, now_s: float) -> None:
         stretch, self._stretch = self._stretch, None
@@ -142,15 +158,19 @@ class Instance:
         for job in stretch.jobs:
             self.num_call_rows += job.arrival.num_rows * stretch.num_steps
             job.done_steps += stretch.num_steps
-            if job.done_steps == job.num_steps:
-                self._end(job, "done", now_s)
+            if job.is_made:
+                job.ready_s = now_s + self.design.after_s
 
     def _expire(self, now_s: float) -> None:
-        for job in [job for job in self.running if now_s >= job.arrival.deadline_s]:
+        for job in [job for job in self.running if now_s >= job.arrival.deadline_s and not job.is_made]:
             self._end(job, "expired", now_s)
         late = [place for place, job in enumerate(self.line.items) if now_s >= job.arrival.deadline_s]
         for place in reversed(late):
             self._tell(self.line.remove(place), "expired", now_s)
+
+    def _let_out(self, now_s: float) -> None:
+        for job in [job for job in self.running if job.is_made and job.ready_s <= now_s]:
+            self._end(job, "done", now_s)
 
     def _end(self, job: Job, ending: Ending, now_s: float) -> None:
         self.running.remove(job)
@@ -178,7 +198,8 @@ class Instance:
     def _start(self, job: Job, now_s: float) -> None:
         arrival = job.arrival
         self.running.append(job)
-        job.start_s = job.ready_s = now_s
+        job.start_s = now_s
+        job.begin_s = job.ready_s = now_s + self.design.before_s
         for lora, load_s in zip(arrival.loras, arrival.load_s, strict=True):
             begin_s = now_s if self.design.parallel_loads else job.ready_s
             is_load, ready_s = self.residents.use(lora, load_s, begin_s, self.line.adapters)
@@ -188,6 +209,8 @@ class Instance:
         if arrival.loras != self._patched:
             job.ready_s += self.design.patch_s * len(arrival.loras)
             self._patched = arrival.loras
+        if self._stretch is not None:
+            self._stretch.cut(min(job.begin_s if job.late_steps else job.ready_s, arrival.deadline_s))
 
     def _begin(self, able: Sequence[Job], now_s: float) -> _Stretch:
         for job in able:
@@ -195,13 +218,14 @@ class Instance:
         arrivals = {job.arrival.number: job.arrival for job in able}
         calls = self.rules.group([self.design.candidate(one) for one in arrivals.values()])
         step_s = sum(self.design.call_s([arrivals[number] for number in call]) for call in calls)
-        num_steps = min(job.steps_ahead(now_s) for job in able)
-        change_s = self._next_change_s(now_s)
-        if change_s is not None:
-            num_steps = min(num_steps, max(1, math.ceil((change_s - now_s) / step_s - ROUNDING)))
-        return _Stretch(now_s, step_s, num_steps, able, len(calls))
+        stretch = _Stretch(now_s, step_s, min(job.steps_ahead(now_s) for job in able), able, len(calls))
+        stretch.cut(min((time_s for job in self.running for time_s in job.times_s if time_s > now_s), default=math.inf))
+        return stretch
 
-    def _next_change_s(self, now_s: float) -> float | None:
-        """When the next LoRA comes, or the next deadline is over, of those who are inside."""
-        times_s = (time_s for job in self.running for time_s in (job.ready_s, job.arrival.deadline_s))
+    def _next_look_s(self, now_s: float) -> float | None:
+        """The end of the stretch, or when somebody leaves; if no steps are made, when they can be."""
+        if self._stretch is None:
+            times_s = [time_s for job in self.running for time_s in job.times_s]
+        else:
+            times_s = [self._stretch.end_s, *(job.ready_s for job in self.running if job.is_made)]
         return min((time_s for time_s in times_s if now_s < time_s < math.inf), default=None)

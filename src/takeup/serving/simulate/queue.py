@@ -1,7 +1,8 @@
 """A queue in front of several instances, in virtual time: who comes is refused or sent to one, and served there.
 
-Events are arrivals and step boundaries at which something changes. The rules are those of the real engine: the grouping
-that says who shares a call, routing, admission, the order in which the queue is served, and what leaves the cache.
+Events are arrivals and the times at which something changes on an instance. The rules are those of the real engine: the
+grouping that says who shares a call, routing, admission, the order in which the queue is served, and what leaves the
+cache.
 """
 
 from __future__ import annotations
@@ -68,11 +69,11 @@ class _Queue:
         return True
 
     def run_until(self, until_s: float) -> None:
-        """All boundaries before this time; who comes at a boundary is there when it is looked at."""
+        """All that happens before this time; who comes when something happens is there already."""
         while self._heap and self._heap[0][0] < until_s:
             when_s, number = heapq.heappop(self._heap)
             if when_s == self._planned[number]:
-                self._plan(number, self.instances[number].boundary(when_s))
+                self._plan(number, self.instances[number].look(when_s))
 
     def _plan(self, number: int, when_s: float | None) -> None:
         self._planned[number] = when_s

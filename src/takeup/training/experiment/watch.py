@@ -144,7 +144,7 @@ def divide(paces_s: Sequence[float], num_microbatches: int) -> tuple[int, ...]:
 
 
 def wait_before_restart_s(loss_share: float, cost_s: float, durations_s: Sequence[float]) -> float:
-    """How long an event must have lasted for a restart to pay, given how long others did, those of this job above all."""
+    """How long an event must have lasted for a restart to pay, by how long others did, above all those of this job."""
     law = Law((*_usual_durations_s(), *(each for each in durations_s if each > 0 for _ in range(OWN_WEIGHT))))
     steps = plan((Remedy("nothing", 0.0, min(1.0, loss_share)), Remedy("restart", cost_s, 0.0)), law).steps
     return steps[1][0] if len(steps) > 1 else math.inf

@@ -22,6 +22,7 @@ from typing import Protocol, cast
 
 from takeup.caching.contract import PolicySpec
 from takeup.caching.engines.dask.counts import Counters
+from takeup.caching.engines.dask.leaving import Leaving
 from takeup.caching.engines.dask.order import ORDINARY, STUCK, TINY, UNKNOWN, Order, VictimOrder
 from takeup.caching.groups import GroupTable
 
@@ -36,6 +37,7 @@ FILE_BYTES = 65_536  # what a file costs on top of its bytes; a write is not cou
 FIRST_ESTIMATE = 16  # tasks that must have run before their mean size says anything
 FIRST_CAPACITY_STEPS = 16  # until then: few, so that the order is nearly that of the next use
 BLOCKED_STEPS = 32  # tasks that each worker runs before a consumer that cannot run yet
+LEAVING_SHARE = 0.2  # of the target: values that are about to be freed and count as gone
 HAS_READERS = (0.0, 0.0, 0.0)
 
 
@@ -84,6 +86,7 @@ class Guide:
         self.counts = Counters(num_workers=1)
         self.table = GroupTable()
         self.order = VictimOrder(self._order)
+        self.leaving = Leaving(LEAVING_SHARE * target_bytes)
         self.follows_peers = spec.base == "lerc"
         self._target_bytes = target_bytes
         self._ranks = cast(Ranks, spec.make(self.table, FIRST_CAPACITY_STEPS))
@@ -106,6 +109,7 @@ class Guide:
     ) -> None:
         """A message came. Whatever is still without readers has none."""
         self._num_workers, self._num_graphs = max(1, num_workers), num_graphs
+        over: set[Hashable] = set()
         for consumer, *details in news:
             if len(details) > 1:
                 self.opened(consumer, *details)
@@ -113,9 +117,11 @@ class Guide:
                 self.left(consumer)
             else:
                 self.closed(consumer)
+                over.add(consumer)
         for block, is_lost in moved:
             self.moved(block, is_lost)
         self._sent.clear()
+        self._changed(self.leaving.stay(over))
         self._end_of_news()
         self.order.settle()
 
@@ -175,8 +181,10 @@ class Guide:
     def finished(self, task: Hashable) -> None:
         """The task has its result. Said here at once: the scheduler's word comes a round trip later."""
         if task in self._running:
+            inputs = self._running[task]
             self.ended(task)
             self.closed(task)
+            self._expect_release(task, inputs)
             self._num_finished += 1
             self._estimate_capacity()
 
@@ -211,11 +219,13 @@ class Guide:
         self.counts.num_evictions += 1
         self.counts.num_evictions_with_readers += self.table.rc(key) > 0
         self.order.discard(key)
+        self.leaving.discard(key)
         return self.follows_peers and self._break(key)
 
     def deleted(self, key: Hashable) -> None:
         """The value is gone from this worker."""
         self.order.discard(key)
+        self.leaving.discard(key)
         self._values.pop(key, None)
         self._fetched_by.pop(key, None)
         self._forget_if_unused(key)
@@ -245,7 +255,7 @@ class Guide:
         if not self._uses_table:
             return (self._class(value),)
         used = HAS_READERS if self.table.rc(key) else (value.last_graph, not value.is_clean, -value.last_used)
-        return (self._class(value), *self._ranks.rank(key), *used)
+        return (UNKNOWN if key in self.leaving else self._class(value), *self._ranks.rank(key), *used)
 
     def _class(self, value: Value) -> int:
         if value.is_stuck:
@@ -259,6 +269,13 @@ class Guide:
         if self._uses_table and not self.table.rc(key):
             value.is_unannounced = True
             self._unannounced.append(key)
+
+    def _expect_release(self, task: Hashable, inputs: Iterable[Hashable]) -> None:
+        """Those inputs of a task that is done which nobody else will read are freed soon, if no client wants them."""
+        for key in inputs:
+            if self._uses_table and key in self.order and not self.table.rc(key):
+                self._changed(self.leaving.add(key, task, self._values[key].size_bytes))
+                self.order.changed(key)
 
     def _use(self, value: Value) -> None:
         self._now += 1
@@ -282,6 +299,8 @@ class Guide:
         position, stage = self._groups_of[consumer][blocks]
         delay = 0 if consumer in self._can_run else BLOCKED_STEPS * self._num_workers
         self.table.open((consumer, blocks), blocks, position + delay, stage)
+        for block in blocks:
+            self.leaving.discard(block)
         self._changed(blocks)
 
     def _close(self, consumer: Hashable, blocks: tuple[Hashable, ...]) -> None:

@@ -4,9 +4,9 @@
 all references to them stay good. `release_buffer` changes them back. Whatever goes wrong in a guide ends in one log
 line and in stock behaviour.
 
-Beyond the order of eviction three things differ from stock: inputs of running tasks are not evicted to get below the
-target (that would free nothing); a value read back keeps its file; and a full disk met while a value is *read* no
-longer fails the task that reads it.
+Beyond the order of eviction four things differ from stock: inputs of running tasks are not evicted to get below the
+target (that would free nothing), nor are values that are about to be freed; a value read back keeps its file; and a
+full disk met while a value is *read* no longer fails the task that reads it.
 """
 
 from __future__ import annotations
@@ -54,6 +54,11 @@ class Hooks:
             self.release()
             return None
 
+    @property
+    def leaving_bytes(self) -> float:
+        """What is about to be freed and need not be written."""
+        return 0.0 if self.failed else self.guide.leaving.total_bytes
+
     def hold(self, key: Hashable | None) -> None:
         """A value that is being read back does not leave in the same breath, whatever its rank; None lets go."""
         self.tell(self.guide.order.unpin, self.held)
@@ -94,7 +99,7 @@ class GuidedMemory(zict.LRU[Any, Any]):
 
     def evict_until_below_target(self, n: float | None = None) -> None:
         most = self.n if n is None else n
-        while self.total_weight + self.offset > most and not self.closed:
+        while self.total_weight + self.offset - self.hooks.leaving_bytes > most and not self.closed:
             key = self._next_victim()
             if key is None or not self._evict_or_pass_over(key):
                 break

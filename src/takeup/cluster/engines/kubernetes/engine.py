@@ -33,7 +33,7 @@ from takeup.errors import BadInput, TakeupError
 __all__ = ["KubernetesEngine", "Stale"]
 
 FIRST_LISTS_S = 5.0
-SETTLE_S, MOST_SETTLES = 0.005, 10  # changes come in bursts; a round for each of them would be late for all
+SETTLE_S, MOST_SETTLES = 0.003, 2  # changes come in bursts; while one round acts, the next one's gather by themselves
 STALE_S = 30.0
 
 

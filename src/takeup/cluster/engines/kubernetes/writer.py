@@ -1,8 +1,13 @@
-"""Everything we ask the API server to change about pods, several at a time on kept-alive connections."""
+"""Everything we ask the API server to change about pods, several at a time on kept-alive connections.
+
+What nobody waits for, such as events, is told by a thread of its own when nothing else was asked for a moment, so that
+it delays no binding; on a server that is busy for long, it is told all the same.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,6 +27,7 @@ Item = TypeVar("Item")
 NOT_FOUND, CONFLICT, TOO_MANY = 404, 409, 429
 NUM_CONNECTIONS = 8
 CLOSE_S = 10.0
+QUIET_S, LATEST_S, LOOK_S = 0.1, 1.0, 0.02  # of what nobody waits for: after so much silence, or after so long
 
 
 def stamp(when_s: float) -> str:
@@ -35,6 +41,8 @@ class Writer:
 
     client: Client
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(NUM_CONNECTIONS, "kubernetes"))
+    _teller: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "kubernetes later"))
+    _asked_s: float = 0.0
     _eviction_version: str = ""
     _is_closed: bool = False
 
@@ -75,13 +83,21 @@ class Writer:
 
     def later(self, action: Callable[[], object]) -> None:
         """Do something that nobody waits for, and that may fail."""
-        self._pool.submit(lambda: self._each([None], lambda _: action()))
+        self._teller.submit(self._tell, action, time.monotonic() + LATEST_S)
+
+    def _tell(self, action: Callable[[], object], latest_s: float) -> None:
+        while not self._is_closed and (now_s := time.monotonic()) < min(self._asked_s + QUIET_S, latest_s):
+            time.sleep(min(LOOK_S, max(0.0, latest_s - now_s)))
+        with suppress(Exception):
+            action()
 
     def close(self) -> None:
         """Wait for what is under way, then hang up."""
         if self._is_closed:
             return
         self._is_closed = True
+        self._teller.submit(self.client.close)
+        self._teller.shutdown()
         all_here = threading.Barrier(NUM_CONNECTIONS)
         for _ in range(NUM_CONNECTIONS):
             self._pool.submit(self._hang_up, all_here)
@@ -100,6 +116,7 @@ class Writer:
                 return error
             return None
 
+        self._asked_s = time.monotonic()
         batch = list(items)
         return [tried(batch[0])] if len(batch) == 1 else list(self._pool.map(tried, batch))
 

@@ -124,7 +124,7 @@ def _index(path: Path, data: torch.Tensor) -> dict[str, Any]:
 
 def _page(path: Path, data: torch.Tensor, entry: dict[str, Any]) -> PackedPage:
     part = data[entry["start"] : entry["start"] + entry["size"]]
-    if zlib.crc32(memoryview(part.numpy())) != entry["checksum"]:
+    if zlib.crc32(part.numpy().data) != entry["checksum"]:
         raise BadInput(f"step {entry['step']} of template {path} is damaged; it will be made again")
     return {name: _tensor(part, *places) for name, *places in entry["tensors"]}
 

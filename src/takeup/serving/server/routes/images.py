@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, File, Request
 from fastapi.responses import Response
 
-from takeup.serving.server.answers import in_one_piece, streamed
+from takeup.serving.server.answers import EVENTS, in_one_piece, streamed
 from takeup.serving.server.callers import CallerOf, ServiceOf
 from takeup.serving.server.schemas import EditForm, Generation, Images
 from takeup.serving.server.service import EditFiles
@@ -15,7 +15,6 @@ from takeup.serving.server.service import EditFiles
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/images", tags=["images"])
-EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 
 
 @router.post("/generations", response_model=Images, response_model_exclude_none=True, responses=EVENTS)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path
 from fastapi.responses import Response
 
-from takeup.serving.server.answers import watched
+from takeup.serving.server.answers import EVENTS, watched
 from takeup.serving.server.callers import REQUEST_ID, ServiceOf, TenantOf
 from takeup.serving.server.errors import ApiError
 from takeup.serving.server.schemas import ModelList, ModelObject
@@ -16,7 +16,6 @@ from takeup.serving.server.service import Service
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1", tags=["models"])
-EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 
 
 @router.get("/models")

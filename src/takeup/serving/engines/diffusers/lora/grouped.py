@@ -1,17 +1,16 @@
 """LoRAs merged into whole stacks: one copy to the device, one product for each shape of layer.
 
-How it works. The layers of one shape lie in one block, W with a slice for each. A set of LoRAs becomes, for each
-block, two tensors with a slice for each layer: all its factors A one below the other, all its factors B side by side,
-scales multiplied in. Then W = W0 + B A is one batched product over the whole block, from the pristine W0; sums of
-several LoRAs are sums of their products. Factors are packed into one flat buffer of the host, in the type of the
-weights, pinned where there is a device: block by block is copied in a stream of its own while the block before it is
-merged. They stay on the device as long as the set is kept, so coming back to it is a merge and no copy. Changes that
-are no thin products (DoRA, LoHa, LoKr), and convolutions, are patched layer by layer.
+How it works. Packed, a LoRA has two tensors for each block of weights. A set of LoRAs is merged block by block: all
+factors A one below the other, all factors B side by side, scales multiplied in; then W = W0 + B A is one batched
+product over the whole block, from the pristine W0. So sums of several LoRAs are sums of their products. On a device,
+blocks are copied in a stream of their own while the block before them is merged; they stay there as long as the set is
+kept, so coming back to it is a merge and no copy. Changes that are no thin products (DoRA, LoHa, LoKr), and
+convolutions, are patched layer by layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,128 +18,88 @@ import torch
 
 from takeup.serving.engines.diffusers.device.passes import cuda
 from takeup.serving.engines.diffusers.device.stacks import Stacks
+from takeup.serving.engines.diffusers.lora.packs import Pack, Packer
 from takeup.serving.engines.diffusers.lora.targets import Layer, LayerId
 from takeup.serving.engines.diffusers.lora.weights import LoraSet, Staged, Weights
 
 __all__ = ["Factors", "GroupedWeights"]
 
+Arrivals = Sequence[Mapping[int, Any]]
+Product = tuple[torch.Tensor, torch.Tensor]
+
 
 @dataclass(frozen=True, slots=True)
 class Factors(Staged):
-    """A staged set whose thin products are not computed yet: for each block `up` and `down`, in one flat buffer."""
+    """A staged set whose thin products are not computed yet: packs with their scales, and their copies elsewhere."""
 
-    host: torch.Tensor = field(default_factory=lambda: torch.empty(0), repr=False)
-    shapes: Mapping[int, tuple[int, int, int, int]] = field(default_factory=dict)
-    landed: dict[str, torch.Tensor] = field(default_factory=dict, repr=False, compare=False)
+    packs: tuple[tuple[Pack, float], ...] = ()
+    landed: list[torch.Tensor] = field(default_factory=list, repr=False, compare=False)
 
-    def pieces(self, flat: torch.Tensor) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-        """`up` (layers, outputs, rank) and `down` (layers, rank, inputs) of every block, as views of the buffer."""
-        pieces, offset = {}, 0
-        for number, (layers, outputs, inputs, rank) in self.shapes.items():
-            up, down = layers * outputs * rank, layers * rank * inputs
-            first, second = flat[offset : offset + up], flat[offset + up : offset + up + down]
-            pieces[number] = first.view(layers, outputs, rank), second.view(layers, rank, inputs)
-            offset += up + down
-        return pieces
-
-    def spans(self) -> dict[int, slice]:
-        """Where each block lies in the buffer."""
-        spans, offset = {}, 0
-        for number, (layers, outputs, inputs, rank) in self.shapes.items():
-            spans[number] = slice(offset, offset + layers * rank * (outputs + inputs))
-            offset = spans[number].stop
-        return spans
+    @property
+    def blocks(self) -> list[int]:
+        """The numbers of the blocks that change."""
+        return list(dict.fromkeys(number for pack, _ in self.packs for number in pack.shapes))
 
 
 class GroupedWeights(Weights):
-    """Weights whose linear layers live in `stacks`. `stage` packs factors on the host; `use` copies and merges them."""
+    """Weights whose linear layers live in `stacks`. `stage` packs on the host; `use` copies and merges."""
 
     def __init__(self, layers: Mapping[LayerId, Layer], stacks: Stacks, component: str) -> None:
         super().__init__(layers)
         self._stacks, self._component = stacks, component
+        self._packer = Packer(stacks, component)
         self._pristine_blocks: dict[int, torch.Tensor] = {}
+        self._copying: Any = None
 
     def stage(self, loras: LoraSet) -> Staged:
-        grouped = {layer for layer in self._changed(loras) if self._is_grouped(layer, loras)}
-        singly = self._patched(loras, self._changed(loras) - grouped)
-        shapes = self._shapes(loras, grouped)
-        num_numbers = sum(layers * rank * (outputs + inputs) for layers, outputs, inputs, rank in shapes.values())
-        block = self._stacks.stacks[0].block
-        host = torch.zeros(num_numbers, dtype=block.dtype, pin_memory=block.is_cuda)
-        factors = Factors(loras, singly, host, shapes)
-        self._pack(factors, grouped)
-        return factors
+        changed = self._changed(loras)
+        singly = {layer for layer in changed if not self._is_grouped(layer, loras)}
+        packs = tuple((self._packer.pack(lora), scale) for lora, scale in loras)
+        return Factors(loras, self._patched(loras, singly), packs)
 
     @torch.no_grad()
     def _take_out(self, next_one: Staged) -> None:
         super()._take_out(next_one)
-        for number in _shapes_of(self._current).keys() - _shapes_of(next_one).keys():
+        for number in set(_blocks_of(self._current)) - set(_blocks_of(next_one)):
             self._block(number).copy_(self._clean_block(number))
 
+    @torch.no_grad()
     def _put_in(self, staged: Staged) -> None:
         if isinstance(staged, Factors):
-            self._merge(staged)  # whole blocks; so layers that are patched singly come after it
-        super()._put_in(staged)
+            for number, (up, down) in self._products(staged):
+                torch.baddbmm(self._clean_block(number), up, down, out=self._block(number))
+        super()._put_in(staged)  # after whole blocks
 
-    @torch.no_grad()
-    def _merge(self, factors: Factors) -> None:
-        for number, (up, down) in self._landed(factors):
-            torch.baddbmm(self._clean_block(number), up, down, out=self._block(number))
+    def _products(self, factors: Factors) -> Iterator[tuple[int, Product]]:
+        """The factors of every block, one after the other, when they are there; the next ones are on their way."""
+        arrivals: Arrivals = [] if factors.landed else self._send(factors)
+        pieces = [pack.pieces(flat) for (pack, _), flat in zip(factors.packs, factors.landed, strict=True)]
+        for number in factors.blocks:
+            for events in arrivals:
+                if number in events:
+                    events[number].wait()
+            own = [(one[number], scale) for one, (_, scale) in zip(pieces, factors.packs, strict=True) if number in one]
+            yield number, _together(own)
 
-    def _landed(self, factors: Factors) -> Iterator[tuple[int, tuple[torch.Tensor, torch.Tensor]]]:
-        """Blocks one after the other, when their factors are on the device; the next one is on its way meanwhile."""
-        flat = factors.landed.get("flat")
-        arrivals = {} if flat is not None else self._send(factors)
-        for number, piece in factors.pieces(factors.landed["flat"]).items():
-            if number in arrivals:
-                arrivals[number].wait()
-            yield number, piece
-
-    def _send(self, factors: Factors) -> dict[int, Any]:
-        """Begin to copy; for each block the event after which it is there. On a CPU nothing is copied."""
+    def _send(self, factors: Factors) -> Arrivals:
+        """Begin to copy; the events after which blocks are there. On a CPU nothing is copied."""
         device = self._block(0).device
         if device.type != "cuda":
-            factors.landed["flat"] = factors.host
-            return {}
-        flat = factors.landed["flat"] = torch.empty_like(factors.host, device=device)
-        flat.record_stream(_copy_stream())
-        _copy_stream().wait_stream(cuda.current_stream())  # whoever had this memory before is done with it
-        arrivals = {}
-        with cuda.stream(_copy_stream()):
-            for number, span in factors.spans().items():
-                flat[span].copy_(factors.host[span], non_blocking=True)
-                arrivals[number] = cuda.Event()
-                arrivals[number].record()
+            factors.landed[:] = [pack.host for pack, _ in factors.packs]
+            return []
+        self._copying = self._copying or cuda.Stream(device)
+        factors.landed[:] = [torch.empty_like(pack.host, device=device) for pack, _ in factors.packs]
+        self._copying.wait_stream(cuda.current_stream())  # whoever had this memory before is done with it
+        arrivals: list[dict[int, Any]] = [{} for _ in factors.packs]
+        with cuda.stream(self._copying):
+            for number in factors.blocks:
+                for (pack, _), flat, events in zip(factors.packs, factors.landed, arrivals, strict=True):
+                    if number in pack.shapes:
+                        events[number] = _copied(pack.host, flat, pack.spans()[number])
         return arrivals
 
-    def _pack(self, factors: Factors, grouped: set[LayerId]) -> None:
-        pieces = factors.pieces(factors.host)
-        for layer in grouped:
-            place = self._stacks.places[layer[1]]
-            up, down = (piece[place.number] for piece in pieces[place.stack])
-            first = 0
-            for lora, scale in factors.loras:
-                if layer not in lora.changes:
-                    continue
-                change = lora.changes[layer]
-                span = slice(first, first + change.rank)
-                up[:, span] = _as(up.dtype, change.pieces["up"].of(lora.buffer)) * (change.factor * scale)
-                down[span] = _as(up.dtype, change.pieces["down"].of(lora.buffer))
-                first += change.rank
-
-    def _shapes(self, loras: LoraSet, grouped: set[LayerId]) -> dict[int, tuple[int, int, int, int]]:
-        """Of each block that changes: layers, outputs, inputs, and the most ranks that one of its layers wants."""
-        ranks: dict[int, int] = {}
-        for layer in grouped:
-            number = self._stacks.places[layer[1]].stack
-            total = sum(lora.changes[layer].rank for lora, _ in loras if layer in lora.changes)
-            ranks[number] = max(ranks.get(number, 0), total)
-        blocks = {number: self._block(number).shape for number in sorted(ranks, key=self._size, reverse=True)}
-        return {number: (*shape, ranks[number]) for number, shape in blocks.items()}
-
     def _is_grouped(self, layer: LayerId, loras: LoraSet) -> bool:
-        own = [lora.changes[layer] for lora, _ in loras if layer in lora.changes]
-        return layer[0] == self._component and layer[1] in self._stacks.places and all(one.is_low_rank for one in own)
+        return all(self._packer.can_pack(layer, lora) for lora, _ in loras if layer in lora.changes)
 
     def _clean_block(self, number: int) -> torch.Tensor:
         with self._lock:
@@ -155,24 +114,20 @@ class GroupedWeights(Weights):
     def _block(self, number: int) -> torch.Tensor:
         return self._stacks.stacks[number].block
 
-    def _size(self, number: int) -> int:
-        return self._block(number).numel()
+
+def _blocks_of(staged: Staged) -> list[int]:
+    return staged.blocks if isinstance(staged, Factors) else []
 
 
-def _shapes_of(staged: Staged) -> Mapping[int, tuple[int, int, int, int]]:
-    return staged.shapes if isinstance(staged, Factors) else {}
+def _copied(host: torch.Tensor, flat: torch.Tensor, span: slice) -> Any:
+    flat[span].copy_(host[span], non_blocking=True)
+    event = cuda.Event()
+    event.record()
+    return event
 
 
-def _as(dtype: torch.dtype, factor: torch.Tensor) -> torch.Tensor:
-    """As a matrix, in single precision if it is rounded to another type afterwards."""
-    return factor.flatten(1) if factor.dtype == dtype else factor.flatten(1).float()
-
-
-_COPY_STREAMS: dict[int, Any] = {}
-
-
-def _copy_stream() -> Any:
-    device = cuda.current_device()
-    if device not in _COPY_STREAMS:
-        _COPY_STREAMS[device] = cuda.Stream()
-    return _COPY_STREAMS[device]
+def _together(own: Sequence[tuple[Product, float]]) -> Product:
+    """The factors of several LoRAs as those of one."""
+    ups = [up if scale == 1 else up * scale for (up, _), scale in own]
+    downs = [down for (_, down), _ in own]
+    return (ups[0], downs[0]) if len(own) == 1 else (torch.cat(ups, 2), torch.cat(downs, 1))

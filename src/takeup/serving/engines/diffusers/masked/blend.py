@@ -13,7 +13,12 @@ class Blended:
     """Wraps the scheduler of one run. `mask` is one where the image is made, zero where it is kept."""
 
     def __init__(
-        self, scheduler: Any, timesteps: list[torch.Tensor], clean: torch.Tensor, noise: torch.Tensor, mask: torch.Tensor
+        self,
+        scheduler: Any,
+        timesteps: list[torch.Tensor],
+        clean: torch.Tensor,
+        noise: torch.Tensor,
+        mask: torch.Tensor,
     ) -> None:
         self._scheduler, self._timesteps = scheduler, timesteps
         self._clean, self._noise, self._mask = clean, noise, mask
@@ -22,7 +27,9 @@ class Blended:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._scheduler, name)
 
-    def step(self, prediction: torch.Tensor, timestep: Any, latents: torch.Tensor, **options: Any) -> tuple[torch.Tensor]:
+    def step(
+        self, prediction: torch.Tensor, timestep: Any, latents: torch.Tensor, **options: Any
+    ) -> tuple[torch.Tensor]:
         """As that of the scheduler; what it answers is the next latents."""
         made: torch.Tensor = self._scheduler.step(prediction, timestep, latents, **{**options, "return_dict": False})[0]
         self._step += 1

@@ -30,8 +30,8 @@ def mask_pixels(mask: Any, size: tuple[int, int]) -> npt.NDArray[np.float32]:
     if array.shape != size:
         found = "x".join(str(one) for one in array.shape[::-1])
         raise BadInput(f"the mask is {found} pixels, the image {size[1]}x{size[0]}; give a mask of the same size")
-    shares = array.astype(np.float32) / (255 if array.dtype == np.uint8 else 1)
-    if not (np.isfinite(shares).all() and 0 <= shares.min() and shares.max() <= 1):
+    shares = (array / (255 if array.dtype == np.uint8 else 1)).astype(np.float32)
+    if not (np.isfinite(shares).all() and shares.min() >= 0 and shares.max() <= 1):
         raise BadInput("the mask has values outside of 0 to 1; give black for what stays, white for what changes")
     if not shares.any():
         raise BadInput("the mask is empty: nothing would change; paint what should")

@@ -17,12 +17,14 @@ __all__ = ["ATTACH", "FOLDER", "environment_of", "start"]
 
 ATTACH = Path(__file__).parent / "attach"
 FOLDER, SHIM = "TAKEUP_WATCH_FOLDER", "TAKEUP_WATCH_SHIM"
+# With a store that outlives a restart, ranks of Gloo find the addresses of those before them.
+FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 def environment_of(folder: Path, inherited: Mapping[str, str], shim: Path | None = None) -> dict[str, str]:
     """What the job gets: all it had, and our folder first among those that Python looks into; or a shim before NCCL."""
     paths = [str(ATTACH), *filter(None, [inherited.get("PYTHONPATH")])]
-    watched = {**inherited, "PYTHONPATH": os.pathsep.join(paths), FOLDER: str(folder)}
+    watched = {**FRESH_STORE, **inherited, "PYTHONPATH": os.pathsep.join(paths), FOLDER: str(folder)}
     if shim is None:
         return watched
     before = [str(shim.resolve()), *filter(None, [inherited.get("LD_PRELOAD")])]

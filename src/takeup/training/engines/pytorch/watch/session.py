@@ -183,9 +183,9 @@ class Session:
         if confirmed is not None and not confirmed.problem and not (confirmed.slow_ranks or confirmed.slow_links):
             return "none, it is over"
         kinds = {suspect.kind for suspect in event.suspects}
-        if kinds == {"host"} and len(event.suspects[0].ranks) == len(self._gather.readers):
+        if "host" in kinds:
             return "none; end what else runs on this machine, or start fewer ranks"
-        if "compute" in kinds or "host" in kinds:
+        if "compute" in kinds:
             return self._rebalance() if self.settings.rebalance else "none, as you asked"
         if "link" in kinds and self._schedules.can_adapt(self._gather.readers):
             return self._adapt() if self.settings.rebalance else "none, as you asked"

@@ -202,17 +202,29 @@ final class BlockRanks {
         }
     }
 
-    /** The block on disk that is read next and fits, which is not given again until it has been dropped again. */
+    /**
+     * The block on disk that a running job reads next and that fits; it is not given again until it has been dropped
+     * again. For later jobs it is too early: what this one stores would push the block out before it is read.
+     */
     synchronized BlockId takeNextFromDisk(long roomBytes) {
         Long next = null;
+        double nearest = Double.POSITIVE_INFINITY;
         for (long block : onDisk.keySet()) {
-            if (table.rc(block) > 0
-                    && table.sizeBytes(block) <= roomBytes
-                    && (next == null || table.nextUse(block) < table.nextUse(next))) {
+            double position = table.sizeBytes(block) <= roomBytes ? nextTask(block) : Double.POSITIVE_INFINITY;
+            if (position < nearest) {
                 next = block;
+                nearest = position;
             }
         }
         return next == null ? null : onDisk.remove(next);
+    }
+
+    private double nextTask(long block) {
+        double nearest = Double.POSITIVE_INFINITY;
+        for (GroupTable.Group group : table.groups(block)) {
+            nearest = Keys.isTask(group.consumer) ? Math.min(nearest, group.position) : nearest;
+        }
+        return nearest;
     }
 
     /**

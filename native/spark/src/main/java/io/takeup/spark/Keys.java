@@ -36,6 +36,11 @@ final class Keys {
         return (key & (TASK | EXPECTED)) == 0;
     }
 
+    /** A task of a job that runs now. */
+    static boolean isTask(long key) {
+        return (key & TASK) != 0 && (key & EXPECTED) == 0;
+    }
+
     static boolean isFuture(long key) {
         return (key & TASK) != 0 && (key & EXPECTED) != 0;
     }

@@ -40,10 +40,10 @@ public final class ChoiceMain {
                 ranks.leftOnDisk(id);
                 break;
             case "reader": // task, position
-                long[] blocks = {BlockRanks.key(id)};
-                long task = Keys.task(1, event.get(2).asInt());
-                ranks.apply(Messages.open(
-                        List.of(new GroupTable.Group(task, blocks, event.get(3).asDouble(), 1))));
+                open(ranks, id, Keys.task(1, event.get(2).asInt()), event.get(3).asDouble());
+                break;
+            case "foretold": // a task of a later job, position
+                open(ranks, id, Keys.future(event.get(2).asInt()), event.get(3).asDouble());
                 break;
             case "prefetch": // bytes of room
                 System.out.println(ranks.takeNextFromDisk(event.get(2).asLong()));
@@ -53,5 +53,10 @@ public final class ChoiceMain {
                         ranks.choose(id, null, SIZE_BYTES, SIZE_BYTES, MemoryMode.ON_HEAP, victim -> true);
                 System.out.println(choice.isEnough ? choice.victims : "stays out");
         }
+    }
+
+    private static void open(BlockRanks ranks, BlockId id, long consumer, double position) {
+        long[] blocks = {BlockRanks.key(id)};
+        ranks.apply(Messages.open(List.of(new GroupTable.Group(consumer, blocks, position, 1))));
     }
 }

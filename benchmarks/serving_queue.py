@@ -1,0 +1,258 @@
+"""Queueing of a real server and of the simulator: `python benchmarks/serving_queue.py [--json] [--out FOLDER]`.
+
+A server of the tiny SDXL runs in a process of its own, and requests come to it over HTTP at Poisson times, whether the
+ones before are done or not. A first stream of requests measures what things cost in there: a step by the number of
+requests in it, what comes before the steps and what comes after. A second one, with other times, is served by the
+server and by the simulator with these costs. Compared is how long requests wait until they are let in.
+
+The bar is the 99th percentile: at most 10 % apart. Times are of this machine; the same machine also sends requests.
+Exit code 1 if the bar is missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from dated import options_of, publish, versions
+
+from takeup.core.report import Cell, Check, Column, Report, Table
+from takeup.serving.policies.adapters import ADAPTER_POLICIES
+from takeup.serving.policies.admission import Admission
+from takeup.serving.policies.batching import Grouping
+from takeup.serving.policies.routing import least_busy
+from takeup.serving.simulate.instance import Rules
+from takeup.serving.simulate.queue import simulate_queue
+from takeup.serving.simulate.residents import Tiers
+from takeup.serving.traces.arrivals import poisson_arrivals
+from takeup.serving.traffic import Arrival, Design, Outcome, RowCosts
+
+MODEL, SIZE = "takeup/tiny-sdxl", "64x64"
+NUM_STEPS, MAX_RUNNING, MAX_ROWS = 20, 4, 16
+SEED, BAR_PERCENT, PERCENTS = 11, 10.0, (50, 90, 95, 99)
+Times = list[float]
+
+
+@dataclass
+class Costs:
+    """What was measured inside the server. `steps`: seconds of a step loop's turn by the requests that made a step."""
+
+    steps: dict[int, Times] = field(default_factory=dict)
+    before: Times = field(default_factory=list)
+    after: Times = field(default_factory=list)
+
+    def design(self) -> Design:
+        """The server as the simulator sees it."""
+        points = tuple((2 * number, statistics.fmean(times)) for number, times in sorted(self.steps.items()))
+        before_s, after_s = statistics.fmean(self.before), statistics.fmean(self.after)
+        return Design("server", RowCosts(points), max_running=MAX_RUNNING, before_s=before_s, after_s=after_s)
+
+
+# The server, in a process of its own --------------------------------------------------------------------------------
+
+
+def serve(line: Connection) -> None:
+    """Serve until the line says anything; says the address first, and hands the costs back on every word but `end`."""
+    from takeup.serving.server.app import make_app
+    from takeup.serving.server.models import Plan
+    from takeup.serving.server.run import running
+    from takeup.serving.server.settings import Limits, Settings
+    from takeup.serving.server.tenants import Keys
+
+    backend = Plan(MODEL, max_rows=MAX_ROWS, num_cpu_threads=1).build()
+    meter = Meter(backend)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(MODEL, Path(folder), limits=Limits(max_running=MAX_RUNNING, max_waiting=10_000))
+        with running(make_app(settings, backend, Keys([]))) as url:
+            line.send(url)
+            while line.recv() != "end":
+                line.send(meter.costs)
+                meter.costs = Costs()
+
+
+class Meter:
+    """Stands between the API and its backend with a watch in its hand."""
+
+    def __init__(self, backend: Any) -> None:
+        self.costs = Costs()
+        self._backend, self._local = backend, threading.local()
+        self._start, self._advance, self._enter = backend.start, backend.engine.advance, backend.engine.enter
+        backend.start, backend.engine.advance, backend.engine.enter = self.start, self.advance, self.enter
+        self._started: dict[int, float] = {}
+
+    def start(self, job: Any, on_step: Callable[[int, int], None]) -> Any:
+        """A job was let in: it has the place from now until it is done."""
+        marks = [time.perf_counter()]
+
+        def heard(step: int, num_steps: int) -> None:
+            on_step(step, num_steps)
+            if step == num_steps:
+                marks.append(time.perf_counter())
+
+        self._started[job.request.seed] = marks[0]
+        order = self._start(job, heard)
+        order.done.add_done_callback(lambda _: self.costs.after.append(time.perf_counter() - marks[-1]))
+        return order
+
+    def enter(self, run: Any, on_step: Any = None) -> Any:
+        """It joins the step loop."""
+        self.costs.before.append(time.perf_counter() - self._started.pop(run.request.seed))
+        return self._enter(run, on_step)
+
+    def advance(self) -> int:
+        """One turn of the step loop."""
+        steps, began_s = self._backend.numbers()["steps"], time.perf_counter()
+        num_calls: int = self._advance()
+        if num_calls:
+            number = int(self._backend.numbers()["steps"] - steps)
+            self.costs.steps.setdefault(number, []).append(time.perf_counter() - began_s)
+        return num_calls
+
+
+# Its clients --------------------------------------------------------------------------------------------------------
+
+
+async def send_all(url: str, arrivals: Sequence[Arrival]) -> list[tuple[float, float]]:
+    """Send every request at its time; seconds each has waited and taken, as the server says."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=200)
+    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
+        began_s = asyncio.get_running_loop().time() + 0.5
+        return await asyncio.gather(*(send(client, began_s, one) for one in arrivals))
+
+
+async def send(client: httpx.AsyncClient, began_s: float, arrival: Arrival) -> tuple[float, float]:
+    """One request."""
+    await asyncio.sleep(began_s + arrival.arrival_s - asyncio.get_running_loop().time())
+    body = {"prompt": "a cat", "size": SIZE, "steps": arrival.num_steps, "seed": arrival.number, "guidance": 5.0}
+    answer = await client.post("/v1/images/generations", json=body)
+    answer.raise_for_status()
+    timing = answer.json()["timing"]
+    return timing["queued_s"], timing["total_s"]
+
+
+# Both together ------------------------------------------------------------------------------------------------------
+
+
+def simulate(arrivals: Sequence[Arrival], design: Design) -> Outcome:
+    """The same requests in virtual time."""
+    rules = Rules(Grouping(MAX_ROWS), Tiers(ADAPTER_POLICIES["lru"]))
+    return simulate_queue(arrivals, design, num_gpus=1, rules=rules, route=least_busy, admit=Admission())
+
+
+def compare(num_requests: int, busy_share: float, line: Connection) -> tuple[list[tuple[Cell, ...]], Check, Design]:
+    """Warm up, measure costs, serve other arrivals, simulate them."""
+    url = line.recv()
+    asyncio.run(send_all(url, poisson_arrivals(8, 50.0, SEED, num_steps=NUM_STEPS)))
+    line.send("forget the first")
+    line.recv()
+    asyncio.run(send_all(url, poisson_arrivals(40, 1000.0, SEED, num_steps=NUM_STEPS)))
+    line.send("how fast when full")
+    full: Design = line.recv().design()
+    rate_per_s = busy_share * MAX_RUNNING / slot_s(full)
+    asyncio.run(send_all(url, poisson_arrivals(num_requests // 2, rate_per_s, SEED + 1, num_steps=NUM_STEPS)))
+    line.send("costs")
+    design: Design = line.recv().design()
+    arrivals = poisson_arrivals(num_requests, rate_per_s, SEED + 2, num_steps=NUM_STEPS)
+    real = asyncio.run(send_all(url, arrivals))
+    line.send("costs again")
+    after: Design = line.recv().design()
+    line.send("end")
+    rows, check = judge(rate_per_s, real, simulate(arrivals, design), simulate(arrivals, after))
+    return rows, check, design
+
+
+def slot_s(design: Design) -> float:
+    """How long a request has its place when all places are taken."""
+    return design.before_s + design.after_s + NUM_STEPS * design.step(2 * MAX_RUNNING)
+
+
+def judge(
+    rate_per_s: float, real: Sequence[tuple[float, float]], simulated: Outcome, hindsight: Outcome
+) -> tuple[list[tuple[Cell, ...]], Check]:
+    """Percentiles side by side, and the bar."""
+    waits = [one.start_s - one.arrival.arrival_s for one in simulated.served]
+    later = [one.start_s - one.arrival.arrival_s for one in hindsight.served]
+    queued, total = [one[0] for one in real], [one[1] for one in real]
+    took = [one.latency_s for one in simulated.served]
+    rows: list[tuple[Cell, ...]] = []
+    for percent in PERCENTS:
+        values = [1000 * float(np.percentile(one, percent)) for one in (queued, waits, later, total, took)]
+        rows.append((f"p{percent}", *values[:2], percent_off(values[1], values[0]), *values[2:]))
+    off = abs(float(str(rows[-1][3])))
+    name = f"p99 of queueing at {rate_per_s:.1f} requests a second, off by"
+    return rows, Check.at_most(name, off, BAR_PERCENT, unit="%")
+
+
+def percent_off(ours: float, theirs: float) -> float | None:
+    """How far apart, as a share of what was measured."""
+    return 100 * (ours / theirs - 1) if theirs > 1 else None  # below a millisecond it is noise
+
+
+def report(num_requests: int, busy_share: float) -> Report:
+    """One server, one comparison."""
+    context = multiprocessing.get_context("spawn")
+    line, other = context.Pipe()
+    server = context.Process(target=serve, args=(other,), daemon=True)
+    server.start()
+    try:
+        rows, check, design = compare(num_requests, busy_share, line)
+    finally:
+        line.close()
+        server.join(20)
+        server.kill()
+    names = ("queueing, server", "queueing, simulator", "off by", "with costs of the same run")
+    columns = (
+        Column("share"),
+        *(Column(name, "%" if name == "off by" else "ms", 1) for name in names),
+        Column("whole, server", "ms", 1),
+        Column("whole, simulator", "ms", 1),
+    )
+    costs = tuple((rows_ // 2, 1000 * seconds) for rows_, seconds in design.step.points)
+    return Report(
+        title="Queueing of a real server and of the simulator",
+        domain="serving",
+        scenario={
+            "model": MODEL,
+            "size": SIZE,
+            "steps": NUM_STEPS,
+            "running": MAX_RUNNING,
+            "requests": num_requests,
+            "busy_share": busy_share,
+            "versions": versions(("torch", "diffusers", "fastapi", "uvicorn", "httpx")),
+        },
+        seed=SEED,
+        tables=(
+            Table("How long requests wait", columns, tuple(rows)),
+            Table("A step", (Column("requests"), Column("takes", "ms", 2)), costs, note_of(design)),
+        ),
+        checks=(check,),
+    )
+
+
+def note_of(design: Design) -> str:
+    return f"before the steps {1000 * design.before_s:.1f} ms, after them {1000 * design.after_s:.1f} ms"
+
+
+def main() -> int:
+    """Measure and report."""
+    parser = options_of(__doc__)
+    parser.add_argument("--requests", type=int, default=600, help="requests to compare")
+    parser.add_argument("--busy", type=float, default=0.8, help="share of what the server can do that is asked of it")
+    options = parser.parse_args()
+    return publish(report(options.requests, options.busy), "serving-queue", options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

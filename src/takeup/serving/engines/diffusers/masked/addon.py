@@ -1,0 +1,202 @@
+"""Edits in the step loop: rows with a template compute their masked tokens, those without one fill it as they go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from takeup.serving.engines.diffusers.families import Family
+from takeup.serving.engines.diffusers.masked.call import Call, Places
+from takeup.serving.engines.diffusers.masked.editing import SLOT, Editing, sampled
+from takeup.serving.engines.diffusers.masked.hooks import Hooks
+from takeup.serving.engines.diffusers.masked.pages import Page, stacked
+from takeup.serving.engines.diffusers.masked.tokens import grids_of, places_of, token_mask
+from takeup.serving.engines.diffusers.runs import Rows, Run
+from takeup.serving.engines.templates.store import TemplateStore
+from takeup.serving.engines.templates.templates import Recorder
+
+__all__ = ["Checks", "Edits"]
+
+WHOLE_SHARE = 0.9
+"""Masks that cover more are computed in the plain way: nothing is loaded, and nothing is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """Every so many steps, such a share of the tokens outside the mask is computed too and compared."""
+
+    every: int = 4
+    share: float = 0.01
+
+
+class Edits:
+    """The add-on. Edits whose numbers of tokens round up to the same multiple of `multiple` share a call."""
+
+    def __init__(
+        self,
+        family: Family,
+        store: TemplateStore,
+        *,
+        budget: float = 0.0,
+        multiple: int = 64,
+        checks: Checks | None = None,
+    ) -> None:
+        self._store, self._budget, self._multiple = store, budget, multiple
+        self._checks = checks or Checks()
+        self.hooks = Hooks(family.network)
+        self._places: tuple[Hashable, dict[int, Places]] = (None, {})
+
+    @property
+    def call(self) -> Call:
+        """What the hooks know."""
+        return self.hooks.call
+
+    def close(self) -> None:
+        """Leave the network as it was."""
+        self.hooks.remove()
+
+    # What the loop asks ---------------------------------------------------------------------------------------------
+
+    def joined(self, run: Run) -> None:
+        editing = _editing(run)
+        if editing is None or editing.key is None:
+            return
+        self._store.wanted(editing.key)
+        template = self._store.find(editing.key)
+        if template is not None:
+            editing.use(template)
+            assert editing.computed is not None
+            if editing.computed.float().mean() <= WHOLE_SHARE:
+                return
+            editing.template = None  # it knows too little: made again
+        editing.recorder = Recorder(len(run.timesteps), ~editing.mask, self._budget)
+
+    def is_ready(self, run: Run) -> bool:
+        return True
+
+    def plan(self, runs: Sequence[Run]) -> None:
+        """Nothing to choose."""
+
+    def bucket(self, run: Run) -> Hashable:
+        editing = _editing(run)
+        if editing is None or editing.mode == "off":
+            return None
+        if editing.mode == "record":
+            return "record"
+        count = int(self._computed(run, editing).sum())
+        return "masked", -(-count // self._multiple), self._is_checked(run)
+
+    @contextmanager
+    def around(self, rows: Rows) -> Iterator[None]:
+        first = _editing(rows.runs[0])
+        self.call.mode = "off" if first is None else first.mode
+        rows.aids.has_hooks = rows.aids.has_hooks or self.call.mode != "off"
+        pages = self._prepare(rows)
+        try:
+            yield
+            self._finish(rows, pages)
+        finally:
+            self.call.mode = "off"
+            self.call.recorded, self.call.fresh, self.call.kept = {}, None, {}
+
+    def left(self, run: Run) -> None:
+        editing = _editing(run)
+        if editing is None or editing.key is None:
+            return
+        if editing.recorder is not None and editing.recorder.is_complete and run.is_done:
+            self._store.put(editing.key, editing.recorder.finish())
+        self._store.released(editing.key)
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, rows: Rows) -> list[Page]:
+        """Lay out what the call needs; the pages of its templates."""
+        self.call.recorded, self.call.made = {}, {}
+        if self.call.mode != "masked":
+            return []
+        pages = [_template_page(run) for run in rows.runs]
+        num_text = rows.inputs["encoder_hidden_states"].shape[1] if self.hooks.fronted else 0
+        self.call.num_front = num_text
+        self.call.kept = stacked(pages, self.hooks.fronted, num_text)
+        self.call.places = self._places_of(rows)
+        self.call.fresh = {} if self._is_checked(rows.runs[0]) else None
+        return pages
+
+    def _finish(self, rows: Rows, pages: Sequence[Page]) -> None:
+        start = 0
+        for number, run in enumerate(rows.runs):
+            editing, own = _editing(run), slice(start, start + run.num_rows)
+            start += run.num_rows
+            if editing is None:
+                continue
+            if self.call.mode == "record":
+                assert editing.recorder is not None
+                editing.recorder.add({name: kept[own].clone() for name, kept in self.call.recorded.items()})
+            whole = self.call.mode != "masked"
+            editing.stepped(1.0 if whole else float(self._computed(run, editing).float().mean()))
+            if self.call.fresh:
+                editing.checked(self._stale_error(editing, own, pages[number]), self._checks.every)
+
+    def _is_checked(self, run: Run) -> bool:
+        return self._checks.share > 0 and run.step % self._checks.every == 0
+
+    def _computed(self, run: Run, editing: Editing) -> torch.Tensor:
+        """Tokens of this step, those that are looked at for errors included."""
+        assert editing.computed is not None
+        if not self._is_checked(run):
+            return editing.computed
+        return sampled(editing.computed, self._checks.share, run.step)
+
+    def _places_of(self, rows: Rows) -> dict[int, Places]:
+        """Made again only if other edits share the call, or others of their tokens are looked at."""
+        who = tuple((id(run), run.step if self._is_checked(run) else -1) for run in rows.runs)
+        if self._places[0] != who:
+            masks = [self._computed(run, _edited(run)) for run in rows.runs for _ in range(run.num_rows)]
+            grid = tuple(masks[0].shape)
+            self._places = who, places_of(masks, grids_of((grid[0], grid[1])), self._multiple)
+        return self._places[1]
+
+    def _stale_error(self, editing: Editing, rows: slice, page: Page) -> float:
+        """How far what was computed of tokens outside the mask is from what was kept of them."""
+        assert self.call.fresh is not None
+        assert editing.computed is not None
+        outside: dict[int, torch.Tensor] = {}
+        gone, size = 0.0, 0.0
+        for name, fresh in self.call.fresh.items():
+            kept = page[name].flatten(2)
+            by_row = self.call.places[kept.shape[1]].by_row[rows]
+            if kept.shape[1] not in outside:
+                outside[kept.shape[1]] = _outside(editing.computed, kept.shape[1])
+            chosen = outside[kept.shape[1]][by_row]
+            stale = torch.gather(kept, 1, by_row[:, :, None].expand(-1, -1, kept.shape[2]))[chosen].float()
+            gone += float((fresh[rows].flatten(2)[chosen].float() - stale).square().sum())
+            size += float(stale.square().sum())
+        return math.sqrt(gone / max(size, 1e-20))
+
+
+def _outside(computed: torch.Tensor, num_tokens: int) -> torch.Tensor:
+    """Tokens of the grid of this size that the mask does not touch."""
+    grids = grids_of((computed.shape[0], computed.shape[1]))
+    grid = next(grid for grid in grids if grid[0] * grid[1] == num_tokens)
+    return ~token_mask(computed, grid).flatten()
+
+
+def _editing(run: Run) -> Editing | None:
+    editing: Editing | None = run.extras.get(SLOT)
+    return editing
+
+
+def _edited(run: Run) -> Editing:
+    editing = _editing(run)
+    assert editing is not None
+    return editing
+
+
+def _template_page(run: Run) -> Page:
+    template = _edited(run).template
+    assert template is not None
+    return template.page(run.step)

@@ -1,0 +1,218 @@
+"""The editor: an image, a mask and a request become a run; the decoded run becomes the image with its masked part new.
+
+How it works. The image is encoded, and in every step what lies outside the mask is the image with noise of the
+template, never of the request: only then its activations are those of every other edit of the image, and can be kept.
+Inside the mask the noise is that of the request. The mask is grown by `grow` tokens, for the decoder looks beside each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from takeup.core.lazy import load
+from takeup.errors import BadInput
+from takeup.serving.engines.diffusers.families import Family
+from takeup.serving.engines.diffusers.masked.addon import WHOLE_SHARE, Checks, Edits
+from takeup.serving.engines.diffusers.masked.blend import Blended, noised
+from takeup.serving.engines.diffusers.masked.editing import SLOT, Editing, EditReport
+from takeup.serving.engines.diffusers.masked.images import (
+    composite,
+    drawn_noise,
+    encode,
+    mask_pixels,
+    packed,
+    pixels_of,
+)
+from takeup.serving.engines.diffusers.masked.tokens import token_mask
+from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.templates.keys import TemplateKey, digest_of, weights_digest
+from takeup.serving.engines.templates.store import Room, TemplateStore
+from takeup.serving.model import Request
+
+__all__ = ["Asked", "MaskedEditor", "report_of"]
+
+POLICY = "takeup.serving.policies.adapters:LeastEffectiveReferenceCount"
+
+
+class Asked(Protocol):
+    """An image to change, where (None: everywhere), and how much of it is noise at first."""
+
+    image: Any
+    mask: Any
+    strength: float
+
+
+class MaskedEditor:
+    """Edits for one family. `budget` is the relative error that packing of templates may cause.
+
+    `max_error` bounds how stale a template may be: where sampled tokens say more, steps are made whole. `identity` says
+    which bytes a LoRA has by its name; without it edits with LoRAs compute everything.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        store: TemplateStore | None = None,
+        *,
+        budget: float = 0.0,
+        max_error: float | None = None,
+        grow: int = 1,
+        checks: Checks | None = None,
+        identity: Callable[[str], str] | None = None,
+    ) -> None:
+        self._family, self._grow, self._max_error, self._identity = family, grow, max_error, identity
+        self.store = store or TemplateStore(load(POLICY), Room(), device=family.network.device)
+        self.edits = Edits(family, self.store, budget=budget, checks=checks)
+        self.add_ons = (self.edits,)
+        self._weights = weights_digest(dict(family.network.state_dict()))
+
+    def close(self) -> None:
+        """Leave the network as it was."""
+        self.edits.close()
+
+    @torch.no_grad()
+    def prepare(self, request: Request, edit: Asked, *, tenant: str = "", noise_seed: int = 0) -> Run:
+        """As `prepare` of the family, with everything outside the mask kept."""
+        image = pixels_of(edit.image)
+        shares = np.ones(image.shape[:2], np.float32) if edit.mask is None else mask_pixels(edit.mask, image.shape[:2])
+        run = self._family.prepare(_sized(request, image.shape[:2]))
+        generator = torch.Generator("cpu").manual_seed(noise_seed)
+        clean = encode(self._family, image, generator)
+        kept_noise = drawn_noise(clean, generator)
+        mask = token_mask(torch.from_numpy(shares), self._grid(clean), self._grow).to(clean.device)
+        self._start(run, clean, kept_noise, _own_noise(clean, request.seed), mask, edit.strength)
+        key = self._key(run, edit, digest_of(image.tobytes()), noise_seed, tenant)
+        run.extras[SLOT] = Editing(key if mask.float().mean() <= WHOLE_SHARE else None, mask, self._max_error)
+        return run
+
+    def finish(self, edit: Asked, image: torch.Tensor) -> torch.Tensor:
+        """The decoded image inside the mask; outside of it the bytes of the original."""
+        original = pixels_of(edit.image)
+        if edit.mask is None:
+            return image
+        return composite(original, image, mask_pixels(edit.mask, original.shape[:2]))
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _patch(self) -> int:
+        """Latents along the side of a token."""
+        if type(self._family.network).__name__ == "FluxTransformer2DModel":
+            return 2
+        return int(getattr(self._family.network.config, "patch_size", None) or 1)
+
+    def _grid(self, latents: torch.Tensor) -> tuple[int, int]:
+        patch = self._patch()
+        return latents.shape[2] // patch, latents.shape[3] // patch
+
+    def _start(
+        self,
+        run: Run,
+        clean: torch.Tensor,
+        kept_noise: torch.Tensor,
+        own_noise: torch.Tensor,
+        mask: torch.Tensor,
+        strength: float,
+    ) -> None:
+        """Set the run to its first step, in which everything is noise, or as much as the strength says."""
+        patch = self._patch()
+        wide = mask.float().repeat_interleave(patch, 0).repeat_interleave(patch, 1)[None, None].to(clean.dtype)
+        noise = torch.where(wide > 0, own_noise, kept_noise)
+
+        def pack(latents: torch.Tensor) -> torch.Tensor:
+            return packed(self._family, latents.expand_as(clean))
+
+        first = _first_step(run, strength)
+        if hasattr(run.scheduler, "set_begin_index"):
+            run.scheduler.set_begin_index(first)
+        run.timesteps = run.timesteps[first:]
+        if first == 0 and hasattr(run.scheduler, "init_noise_sigma"):
+            run.latents = pack(noise) * run.scheduler.init_noise_sigma
+        else:
+            run.latents = noised(run.scheduler, pack(clean), pack(noise), run.timesteps[0])
+        run.scheduler = Blended(run.scheduler, run.timesteps, pack(clean), pack(kept_noise), pack(wide))
+
+    def _key(self, run: Run, edit: Asked, image: str, noise_seed: int, tenant: str) -> TemplateKey | None:
+        """None if what the activations depend on is not known well enough to keep them."""
+        request, network = run.request, self._family.network
+        if request.controls or request.late_steps or (request.loras and self._identity is None):
+            return None
+        adapters = [(use.name, use.scale, self._identity and self._identity(use.name)) for use in request.loras]
+        guidance = (request.guidance, request.guidance_rescale, request.true_guidance, request.negative_prompt)
+        height, width = request.height_px, request.width_px
+        assert height is not None
+        assert width is not None
+        return TemplateKey(
+            tenant=tenant,
+            network=type(network).__name__,
+            weights=self._weights,
+            adapters=digest_of(adapters),
+            scheduler=digest_of([type(run.scheduler._scheduler).__name__, dict(run.scheduler.config), request.eta]),
+            num_steps=len(run.timesteps),
+            strength=edit.strength,
+            guidance=digest_of([*guidance, run.num_rows, run.inputs["encoder_hidden_states"].shape[1]]),
+            size_px=(height, width),
+            dtype=str(network.dtype),
+            device=str(network.device.type),
+            attention=_attention_of(network),
+            image=image,
+            noise=str(noise_seed),
+            libraries=f"torch {torch.__version__}, diffusers {version('diffusers')}",
+        )
+
+
+def report_of(run: Run) -> EditReport:
+    """What the edit of a run did."""
+    editing = run.extras.get(SLOT)
+    if not isinstance(editing, Editing):
+        raise BadInput("this run is no edit; prepare it with an editor")
+    return editing.report()
+
+
+def _sized(request: Request, size: tuple[int, int]) -> Request:
+    height, width = request.height_px or size[0], request.width_px or size[1]
+    if (height, width) != size:
+        raise BadInput(
+            f"the image is {size[1]}x{size[0]} pixels, and {width}x{height} are asked for; edits keep the size: "
+            "leave it out, or scale the image first"
+        )
+    return replace(request, height_px=height, width_px=width)
+
+
+def _own_noise(clean: torch.Tensor, seed: int) -> torch.Tensor:
+    """As diffusers draws it: first what the encoding of the image takes, then the noise."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    drawn_noise(clean, generator)
+    return drawn_noise(clean, generator)
+
+
+def _first_step(run: Run, strength: float) -> int:
+    if not 0 < strength <= 1:
+        raise BadInput(f"the strength is {strength:g}; give a share of the steps above 0, at most 1")
+    num_steps = run.request.num_steps
+    if hasattr(run.scheduler, "scale_noise"):  # pipelines of flows round the other way
+        return int(num_steps - num_steps * strength)
+    made = min(int(num_steps * strength), num_steps)
+    if made < 1:
+        raise BadInput(f"a strength of {strength:g} leaves none of {num_steps} steps; give a larger one, or more steps")
+    return (num_steps - made) * int(getattr(run.scheduler, "order", 1))
+
+
+def _attention_of(network: Any) -> str:
+    """Which kernels compute attention, as far as one can tell."""
+    processors = sorted({type(getattr(one, "stock", one)).__name__ for one in network.attn_processors.values()})
+    active = import_module("diffusers.models.attention_dispatch")._AttentionBackendRegistry.get_active_backend()[0]
+    return f"{', '.join(processors)}; {active}"
+
+
+# Where templates may lie when a command is asked to keep them.
+def disk_store(folder: Path, device: Any, room: Room) -> TemplateStore:
+    """A store in a folder, which the next process finds again."""
+    return TemplateStore(load(POLICY), room, folder, device)

@@ -1,0 +1,367 @@
+"""Edits through the engine: those of stock diffusers where nothing is kept, exact where the context is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+pytest.importorskip("torch", reason="needs torch: pip install 'takeup[diffusion]'")
+pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[diffusion]'")
+
+import torch
+from PIL import Image
+
+from serving.masked.networks import FAMILY_NAMES
+from serving.stock import ENGINE_MARKS, gap
+from takeup.errors import BadInput
+from takeup.serving.engines.diffusers.families import family_of
+from takeup.serving.engines.diffusers.masked.addon import Checks
+from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
+from takeup.serving.engines.diffusers.steps import StepEngine
+from takeup.serving.engines.diffusers.tickets import Ticket
+from takeup.serving.engines.diffusers.tiny import tiny
+from takeup.serving.engines.templates.store import Room, TemplateStore
+from takeup.serving.model import LoraUse, Request
+from takeup.serving.policies.adapters import LeastRecentlyUsed
+
+pytestmark = ENGINE_MARKS
+
+SIDE = 32
+NO_CHECKS = Checks(share=0.0)
+STOCK = {
+    "takeup/tiny-sd15": "StableDiffusionInpaintPipeline",
+    "takeup/tiny-sdxl": "StableDiffusionXLInpaintPipeline",
+    "takeup/tiny-flux": "FluxInpaintPipeline",
+}
+Floats = npt.NDArray[np.float32]
+Start = Callable[..., "Session"]
+
+
+@dataclass
+class Asked:
+    image: Any
+    mask: Any = None
+    strength: float = 1.0
+
+
+def image(seed: int = 0) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+
+
+def square(share: float = 0.25, first: int = 8) -> Floats:
+    mask = np.zeros((SIDE, SIDE), np.float32)
+    side = round(SIDE * share**0.5)
+    mask[first : first + side, first : first + side] = 1
+    return mask
+
+
+def request(**others: Any) -> Request:
+    return replace(Request("a cat", num_steps=3, guidance=4.0, seed=5), **others)
+
+
+class Session:
+    """An engine with an editor."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        pipeline = tiny(name)
+        self.family = family_of(pipeline)
+        self.editor = MaskedEditor(self.family, **{"grow": 0, "checks": NO_CHECKS, **options})
+        self.engine = StepEngine(pipeline, add_ons=self.editor.add_ons)
+
+    def edit(self, asked: Asked, one: Request | None = None, **options: Any) -> Ticket:
+        ticket = self.engine.enter(self.editor.prepare(one or request(), asked, **options))
+        self.engine.run()
+        return ticket
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    opened: list[Session] = []
+
+    def open_one(name: str = "takeup/tiny-sdxl", **options: Any) -> Session:
+        opened.append(Session(name, **options))
+        return opened[-1]
+
+    yield open_one
+    for session in opened:
+        session.editor.close()
+
+
+def inpainted(name: str, asked: Asked, one: Request) -> torch.Tensor:
+    """What the pipeline for inpainting of diffusers makes of it."""
+    parts = {key: part for key, part in tiny(name).components.items() if part is not None}
+    others = {"requires_safety_checker": False, "safety_checker": None, "feature_extractor": None}
+    kind = getattr(import_module("diffusers"), STOCK[name])
+    pipeline = kind(**parts, **(others if name == "takeup/tiny-sd15" else {}))
+    pipeline.set_progress_bar_config(disable=True)
+    latents = pipeline(
+        prompt=one.prompt,
+        image=Image.fromarray(asked.image),
+        mask_image=Image.fromarray((asked.mask * 255).astype(np.uint8)),
+        height=SIDE,
+        width=SIDE,
+        strength=asked.strength,
+        num_inference_steps=one.num_steps,
+        guidance_scale=one.guidance,
+        generator=torch.Generator("cpu").manual_seed(one.seed),
+        output_type="latent",
+    ).images
+    assert isinstance(latents, torch.Tensor)
+    return latents
+
+
+@pytest.mark.parametrize("name", STOCK)  # that of SD3 wants networks of sixteen channels
+@pytest.mark.parametrize("strength", [1.0, 0.67, 0.34])
+def test_a_first_edit_is_that_of_stock_inpainting(start: Start, name: str, strength: float) -> None:
+    asked = Asked(image(), square(), strength)
+    ticket = start(name).edit(asked, noise_seed=5)
+
+    assert gap(ticket.result().latents, inpainted(name, asked, request())) < 1e-5
+
+
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_the_same_edit_again_computes_less_and_is_the_same(start: Start, name: str) -> None:
+    session, asked = start(name), Asked(image(), square())
+    first, second = (session.edit(asked) for _ in range(2))
+
+    assert gap(second.result().latents, first.result().latents) < 1e-5
+    assert not report_of(first.run).from_template
+    assert report_of(second.run).from_template
+    assert report_of(second.run).computed_share < 0.4
+    assert report_of(second.run).num_whole_steps == 0
+
+
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_pixels_outside_the_mask_are_bit_for_bit_the_original(start: Start, name: str) -> None:
+    session, asked = start(name), Asked(image(), square())
+    session.edit(asked)
+    ticket = session.edit(asked, request(prompt="another", seed=9))
+    edited = session.editor.finish(asked, session.engine.image(ticket))
+    pixels = (edited[0].permute(1, 2, 0) * 255).round().byte().numpy()
+    outside = asked.mask == 0
+
+    assert np.array_equal(pixels[outside], asked.image[outside])
+    assert not np.array_equal(pixels[~outside], asked.image[~outside])
+
+
+def test_a_soft_mask_mixes_at_its_rim_and_keeps_the_rest(start: Start) -> None:
+    soft = square(0.3)
+    soft[8, 8:20] = 0.5
+    session, asked = start(), Asked(image(), soft)
+    ticket = session.edit(asked)
+    made = session.engine.image(ticket)
+    edited = session.editor.finish(asked, made) * 255
+    mixed = 0.5 * (made * 255).round() + 0.5 * torch.from_numpy(asked.image).permute(2, 0, 1)
+
+    assert (edited[0, :, 8, 8:20] - mixed[0, :, 8, 8:20]).abs().max() <= 0.51
+    assert torch.equal(edited[0, :, :8].round().byte(), torch.from_numpy(asked.image).permute(2, 0, 1)[:, :8])
+
+
+def test_another_prompt_changes_the_masked_part(start: Start) -> None:
+    session, asked = start(), Asked(image(), square())
+    first = session.edit(asked)
+    other = session.edit(asked, request(prompt="a green bus"))
+
+    assert report_of(other.run).from_template
+    assert gap(other.result().latents, first.result().latents) > 1e-3
+
+
+def test_a_mask_elsewhere_computes_what_the_first_edit_changed(start: Start) -> None:
+    session = start()
+    session.edit(Asked(image(), square(0.1, first=2)))
+    ticket = session.edit(Asked(image(), square(0.1, first=20)))
+    report = report_of(ticket.run)
+
+    assert report.from_template
+    assert report.computed_share == pytest.approx(2 * report.mask_share)
+
+
+@pytest.mark.parametrize("mask", [None, np.ones((SIDE, SIDE), np.float32)])
+def test_an_edit_of_everything_takes_the_plain_path(start: Start, mask: Floats | None) -> None:
+    session = start()
+    ticket = session.edit(Asked(image(), mask))
+
+    assert session.editor.store.size_bytes["host"] == 0
+    assert report_of(ticket.run).computed_share == 1.0
+    if mask is not None:
+        assert gap(ticket.result().latents, inpainted("takeup/tiny-sdxl", Asked(image(), mask), request())) < 1e-5
+
+
+def test_edits_with_different_masks_and_generations_share_the_engine(start: Start) -> None:
+    session = start()
+    asked = [Asked(image(seed), square(share)) for seed, share in ((0, 0.1), (1, 0.25))]
+    alone = [session.edit(one) for one in asked]
+    tickets = [session.engine.enter(session.editor.prepare(request(), one)) for one in asked]
+    plain = session.engine.submit(request(height_px=SIDE, width_px=SIDE))
+    calls = session.engine.num_calls
+    session.engine.run()
+
+    assert session.engine.num_calls - calls == 2 * request().num_steps  # one for both edits, one for the other
+    for ticket, before in zip(tickets, alone, strict=True):
+        assert gap(ticket.result().latents, before.result().latents) < 1e-5
+    assert plain.state == "done"
+
+
+def test_another_image_tenant_noise_or_number_of_steps_is_not_served_from_the_template(start: Start) -> None:
+    session, asked = start(), Asked(image(), square())
+    session.edit(asked)
+    others = [
+        session.edit(Asked(image(1), square())),
+        session.edit(asked, tenant="somebody else"),
+        session.edit(asked, noise_seed=1),
+        session.edit(asked, request(num_steps=4)),
+        session.edit(asked, request(scheduler="ddim")),
+        session.edit(asked, request(guidance=5.0)),
+        session.edit(Asked(image(), square(), strength=0.67)),
+    ]
+
+    assert [report_of(one.run).from_template for one in others] == [False] * len(others)
+
+
+def test_other_weights_are_not_served_from_the_template(start: Start, tmp_path: Path) -> None:
+    def disk() -> TemplateStore:
+        return TemplateStore(LeastRecentlyUsed, Room(disk_bytes=1 << 30), tmp_path)
+
+    asked = Asked(image(), square())
+    start(store=disk()).edit(asked)
+    weight = tiny("takeup/tiny-sdxl").unet.conv_in.weight
+    again = start(store=disk()).edit(asked)
+    with torch.no_grad():
+        weight.add_(0.01)
+        changed = start(store=disk()).edit(asked)
+        weight.sub_(0.01)
+
+    assert report_of(again.run).from_template
+    assert not report_of(changed.run).from_template
+
+
+def test_a_damaged_template_is_made_again_and_the_picture_is_right(start: Start, tmp_path: Path) -> None:
+    asked = Asked(image(), square())
+    store = TemplateStore(LeastRecentlyUsed, Room(host_bytes=0, disk_bytes=1 << 30), tmp_path)
+    session = start(store=store)
+    right = session.edit(asked).result().latents
+    path = next(tmp_path.iterdir())
+    data = bytearray(path.read_bytes())
+    data[4096] ^= 0xFF
+    path.write_bytes(bytes(data))
+    ticket = session.edit(asked)
+
+    assert torch.equal(ticket.result().latents, right)
+    assert not report_of(ticket.run).from_template
+    assert report_of(session.edit(asked).run).from_template
+
+
+def test_a_template_deleted_in_the_middle_of_an_edit_does_not_matter(start: Start) -> None:
+    session, asked = start(), Asked(image(), square())
+    right = session.edit(asked).result().latents
+    run = session.editor.prepare(request(), asked)
+    ticket = session.engine.enter(run)
+    session.engine.advance()
+    session.editor.store.forget(run.extras["edit"].key)
+    session.engine.run()
+
+    assert gap(ticket.result().latents, right) < 1e-5
+
+
+def test_a_cancelled_first_edit_leaves_no_template(start: Start) -> None:
+    session, asked = start(), Asked(image(), square())
+    ticket = session.engine.enter(session.editor.prepare(request(), asked))
+    session.engine.advance()
+    ticket.cancel()
+    session.engine.run()
+
+    assert not report_of(session.edit(asked).run).from_template
+
+
+def test_loras_of_unknown_bytes_compute_everything(start: Start) -> None:
+    session, asked = start(), Asked(image(), square())
+    run = session.editor.prepare(request(loras=(LoraUse("style"),)), asked)
+
+    assert run.extras["edit"].key is None
+    known = start(identity={"style": "1234"}.__getitem__)
+    assert known.editor.prepare(request(loras=(LoraUse("style"),)), asked).extras["edit"].key is not None
+
+
+# Errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_the_same_context_is_found_to_be_exact(start: Start, name: str) -> None:
+    session, asked = start(name, checks=Checks(every=1, share=0.1)), Asked(image(), square())
+    session.edit(asked)
+    report = report_of(session.edit(asked).run)
+
+    assert report.error is not None
+    assert report.error < 1e-5
+
+
+def test_another_content_is_found_to_be_stale_and_refreshed_above_the_bound(start: Start) -> None:
+    session, asked = start(checks=Checks(every=1, share=0.1)), Asked(image(), square())
+    session.edit(asked)
+    stale = report_of(session.edit(asked, request(prompt="zzz", seed=77)).run)
+    assert stale.error is not None
+    strict = start(checks=Checks(every=1, share=0.1), max_error=stale.error / 2)
+    strict.edit(asked)
+    refreshed = report_of(strict.edit(asked, request(prompt="zzz", seed=77)).run)
+
+    assert stale.error > 1e-4
+    assert stale.num_whole_steps == 0
+    assert refreshed.num_whole_steps > 0
+
+
+def test_packing_is_counted_in_the_error(start: Start) -> None:
+    session, asked = start(budget=0.05, checks=Checks(every=1, share=0.5)), Asked(image(), square())
+    exact = session.edit(asked).result().latents
+    again = session.edit(asked)
+    report = report_of(again.run)
+
+    assert 0 < report.packing_error <= 0.05
+    assert report.error is not None
+    assert 0 < report.error < 0.1
+    assert gap(again.result().latents, exact) < 0.05
+
+
+# Bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (Asked(image(), np.zeros((SIDE, SIDE), np.float32)), "the mask is empty"),
+        (Asked(image(), np.ones((SIDE, 16), np.float32)), "the mask is 16x32 pixels, the image 32x32"),
+        (Asked(image(), np.full((SIDE, SIDE), np.nan, np.float32)), "outside of 0 to 1"),
+        (Asked(image(), 2 * np.ones((SIDE, SIDE), np.float32)), "outside of 0 to 1"),
+        (Asked(np.zeros((SIDE, SIDE), np.uint8), square()), "three bytes"),
+        (Asked(np.zeros((SIDE, 30, 3), np.uint8), np.ones((SIDE, 30), np.float32)), "give sizes that divide by 8"),
+        (Asked(image(), square(), strength=0.0), "above 0, at most 1"),
+        (Asked(image(), square(), strength=0.2), "leaves none of 3 steps"),
+    ],
+)
+def test_edits_that_make_no_sense_are_refused(start: Start, asked: Asked, sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        start().editor.prepare(request(), asked)
+
+
+def test_an_edit_of_another_size_is_refused(start: Start) -> None:
+    with pytest.raises(BadInput, match="edits keep the size"):
+        start().editor.prepare(request(width_px=64), Asked(image(), square()))
+
+
+def test_only_edits_have_a_report(start: Start) -> None:
+    with pytest.raises(BadInput, match="no edit"):
+        report_of(start().family.prepare(request(width_px=SIDE, height_px=SIDE)))
+
+
+def test_pictures_do_as_well_as_arrays(start: Start) -> None:
+    session = start()
+    arrays = session.edit(Asked(image(), square()))
+    pictures = Asked(Image.fromarray(image()), Image.fromarray((square() * 255).astype(np.uint8)))
+
+    assert torch.equal(session.editor.prepare(request(), pictures).extras["edit"].mask, arrays.run.extras["edit"].mask)

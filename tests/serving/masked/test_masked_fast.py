@@ -1,0 +1,112 @@
+"""The fast path computes what the hooks compute, and leaves the network as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch: pip install 'takeup[diffusion]'")
+pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[diffusion]'")
+
+import torch
+
+from serving.masked.networks import Network, block_mask, scattered_mask
+from serving.stock import ENGINE_MARKS, gap
+from takeup.errors import BadInput
+from takeup.serving.engines.diffusers.masked.fast_unet import BoundUnet, Flat, flatten
+from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE, count_flop
+from takeup.serving.engines.diffusers.masked.graphs import Repeated
+
+pytestmark = ENGINE_MARKS
+
+
+def bound(network: Network, text_seed: int | None = None) -> BoundUnet:
+    """Bound to what the last masked call had."""
+    network.hooks.remove()
+    made = BoundUnet(network.family.network, network.call.recorded, network.call.places)
+    for name, kept in network.call.recorded.items():
+        made.flat.views[name].copy_(kept)
+    made.tell(network.rows.inputs["encoder_hidden_states"])
+    return made
+
+
+@pytest.mark.parametrize("num_requests", [1, 2])
+def test_the_fast_path_is_that_of_the_hooks(num_requests: int) -> None:
+    with Network("takeup/tiny-sdxl", num_requests) as network:
+        network.whole()
+        masks = [block_mask(network.grid, 0.2), scattered_mask(network.grid, 0.1)][:num_requests]
+        hooked = network.masked(masks, multiple=4)
+        fast = bound(network)
+        ours = network.family.predict(network.rows)
+        fast.release()
+
+    assert gap(ours, hooked) < 1e-5
+
+
+def test_the_fast_path_sees_what_is_new_in_the_mask() -> None:
+    with Network("takeup/tiny-sdxl") as network:
+        network.whole()
+        mask = block_mask(network.grid, 0.2)
+        network.runs[0].latents[:, :, mask] += 1.0
+        hooked = network.masked([mask])
+        fast = bound(network)
+        ours = network.family.predict(network.rows)
+        fast.release()
+
+    assert gap(ours, hooked) < 1e-5
+
+
+def test_it_leaves_the_network_as_it_was() -> None:
+    with Network("takeup/tiny-sdxl") as network:
+        before = network.family.predict(network.rows)
+        network.whole()
+        network.masked([block_mask(network.grid, 0.2)])
+        bound(network).release()
+
+        assert torch.equal(network.family.predict(network.rows), before)
+        assert not any(hasattr(one, "kept_places") for one in network.family.network.modules())
+
+
+def test_convolutional_projections_have_no_fast_path() -> None:
+    with Network("takeup/tiny-sd15") as network:
+        network.whole()
+        network.masked([block_mask(network.grid, 0.2)])
+
+        with pytest.raises(BadInput, match="use the hooks"):
+            BoundUnet(network.family.network, network.call.recorded, network.call.places)
+
+
+def test_a_flat_page_is_filled_with_what_was_flattened() -> None:
+    page = {"a": torch.randn(2, 4, 64), "b": torch.randn(2, 8, 128)}
+    flat = Flat(page)
+    flat.fill(*flatten(page))
+
+    assert all(gap(flat.views[name], kept) < 0.01 for name, kept in page.items())
+    assert flat.views["a"].data_ptr() == flat.values.data_ptr()
+
+
+def test_without_an_accelerator_a_call_is_made_again() -> None:
+    numbers = torch.zeros(2)
+    repeated = Repeated(lambda number: number + 1, {"number": numbers})
+    first = repeated()
+    numbers += 1
+
+    assert torch.equal(first, torch.ones(2))
+    assert torch.equal(repeated(), torch.full((2,), 2.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "tera"),
+    [
+        *(("sdxl", m, t) for m, t in [(0.1, 4.37), (0.2, 5.39), (0.5, 8.44)]),
+        *(("flux", m, t) for m, t in [(0.1, 14.9), (0.2, 21.5), (0.5, 41.3)]),
+    ],
+)
+def test_counted_operations_of_real_networks_are_at_their_floors(name: str, share: float, tera: float) -> None:
+    assert count_flop(name, share) / 1e12 == pytest.approx(tera, rel=0.05)
+
+
+def test_full_size_networks_have_the_size_of_the_real_ones() -> None:
+    sizes = {name: sum(one.numel() for one in size.network("meta").parameters()) for name, size in FULL_SIZE.items()}
+
+    assert sizes["sdxl"] == pytest.approx(2.567e9, rel=0.001)
+    assert sizes["flux"] == pytest.approx(11.9e9, rel=0.005)

@@ -1,0 +1,92 @@
+"""A backend without a model that does what the test says, here or in another process. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from takeup.serving.model import Cancelled
+from takeup.serving.server.jobs import Backend, Card, Job, Order
+
+if TYPE_CHECKING:
+    from takeup.serving.engines.diffusers.tickets import OnStep
+
+__all__ = ["DEADLY", "PICTURE", "Painter", "PainterPlan"]
+
+PICTURE = b"a picture of "
+DEADLY = "kill the worker"
+
+
+class Painter:
+    """Paints at once, or when the test says so: `let_go` lets every job go that is held, and all that follow."""
+
+    def __init__(self, holds: bool = False) -> None:
+        self._card = Card("PainterPipeline", _no_targets(), ("depth",))
+        self._free = threading.Event()
+        self.orders: list[Order] = []
+        self.forgotten: list[str] = []
+        self.is_ready = True
+        self.is_closed = False
+        if not holds:
+            self._free.set()
+
+    @property
+    def card(self) -> Card:
+        return self._card
+
+    def start(self, job: Job, on_step: OnStep) -> Order:
+        order = Order(job, on_step)
+        order.on_cancel = lambda: order.fail(Cancelled("cancelled"))
+        self.orders.append(order)
+        threading.Thread(target=self._paint, args=(order,), daemon=True).start()
+        return order
+
+    def _paint(self, order: Order) -> None:
+        for step in range(order.job.request.num_steps):
+            order.on_step(step + 1, order.job.request.num_steps)
+        self._free.wait()
+        if order.job.request.prompt == DEADLY:
+            os.kill(os.getpid(), 9)
+        order.finish(PICTURE + str(order.job.request.seed).encode())
+
+    def let_go(self) -> None:
+        """Paint what is held."""
+        self._free.set()
+
+    def forget(self, lora: str) -> None:
+        self.forgotten.append(lora)
+
+    def numbers(self) -> Mapping[str, float]:
+        return {"steps": len(self.orders)}
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.let_go()
+
+
+@dataclass(frozen=True)
+class PainterPlan:
+    """A painter for another process. `folder` has a file for each process that was started."""
+
+    folder: Path
+    holds: bool = False
+    dies: bool = False
+    problem: Exception | None = None
+
+    def build(self) -> Backend:
+        (self.folder / str(os.getpid())).touch()
+        if self.problem is not None:
+            raise self.problem
+        if self.dies:
+            os.kill(os.getpid(), 9)
+        return Painter(self.holds)
+
+
+def _no_targets() -> Any:
+    """A model without layers; what describes real ones would bring the networks with it."""
+    return SimpleNamespace(base="PainterPipeline", shapes={}, names={})

@@ -1,0 +1,242 @@
+"""The doors: keys and tenants, who may come without one, pictures in and out, and what the log says."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the package 'fastapi': pip install 'takeup[web]'")
+pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip install 'takeup[diffusion]'")
+
+import torch
+from PIL import Image
+
+from serving.server.houses import ALICE, BOB, KEYS, ask, bearer, house
+from serving.server.painting import Painter
+from serving.stock import ENGINE_MARKS
+from takeup.errors import BadInput
+from takeup.serving.server.errors import ApiError
+from takeup.serving.server.guard import is_loopback
+from takeup.serving.server.jobs import ImageFormat
+from takeup.serving.server.logs import JsonLines, log_config
+from takeup.serving.server.pictures import as_text, from_bytes, from_text, to_bytes
+from takeup.serving.server.run import listen_on
+from takeup.serving.server.settings import Limits
+from takeup.serving.server.tenants import ANYONE, Keys, keys_of
+
+pytestmark = ENGINE_MARKS
+URL = "/v1/images/generations"
+
+
+# Keys -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_opens_for_its_tenant_only() -> None:
+    assert KEYS.tenant_of(f"Bearer {ALICE}") == "alice"
+    assert KEYS.tenant_of(f"bearer {BOB}") == "bob"
+
+
+@pytest.mark.parametrize("header", [None, "", ALICE, f"Basic {ALICE}", f"Bearer {ALICE}x", "Bearer", "Bearer \udcff"])
+def test_anything_else_opens_nothing(header: str | None) -> None:
+    assert KEYS.tenant_of(header) is None
+
+
+def test_without_keys_everybody_is_one_tenant() -> None:
+    assert Keys().tenant_of(None) == ANYONE
+    assert not Keys()
+
+
+def test_keys_are_not_in_what_is_printed() -> None:
+    assert ALICE not in repr(KEYS) + str(KEYS) + repr(vars(KEYS))
+
+
+def test_keys_come_from_a_file_and_from_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"# who\n\nalice: {ALICE}\nalice:{ALICE}-new\n")
+    keys = keys_of(file, {"TAKEUP_API_KEYS": f"bob:{BOB}", "TAKEUP_API_KEY": "one-key-for-anyone"})
+
+    headers = [f"Bearer {key}" for key in (ALICE, f"{ALICE}-new", BOB, "one-key-for-anyone")]
+    assert [keys.tenant_of(header) for header in headers] == ["alice", "alice", "bob", ANYONE]
+    assert not keys_of(None, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("alice", "line 1: no colon"),
+        ("alice:short", "too weak"),
+        ("../up:" + ALICE, "called"),
+        ("# none\n", "no keys"),
+        ("alice:has spaces in it, many", "too weak"),
+    ],
+)
+def test_a_file_of_keys_that_cannot_be_used_is_refused_without_repeating_it(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text(text)
+    with pytest.raises(BadInput, match=said) as refused:
+        keys_of(file, {})
+
+    assert "short" not in str(refused.value)
+    assert ALICE not in str(refused.value)
+
+
+def test_a_file_of_keys_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for name in ("nowhere", "binary"):
+        with pytest.raises(BadInput, match=name):
+            keys_of(tmp_path / name, {})
+
+
+def test_without_a_key_only_health_and_the_document_answer(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG), house(Painter()) as client, httpx.Client(base_url=client.base_url) as stranger:
+        open_ones = [stranger.get(path).status_code for path in ("/health", "/ready", "/openapi.json")]
+        paths = ("/v1/models", "/v1/adapters", "/metrics", "/v1/requests/x/events")
+        closed = [stranger.get(path) for path in paths] + [stranger.post(URL, json=ask())]
+        wrong = stranger.get("/v1/models", headers=bearer("not-a-key-of-anyone"))
+
+    assert open_ones == [200] * 3
+    assert [answer.status_code for answer in [*closed, wrong]] == [401] * 6
+    assert wrong.json()["error"] == {
+        "message": "no valid key was sent; send one as `Authorization: Bearer KEY`",
+        "type": "authentication_error",
+        "param": None,
+        "code": "invalid_api_key",
+    }
+    assert wrong.headers["WWW-Authenticate"] == "Bearer"
+    assert ALICE not in caplog.text
+    assert "not-a-key-of-anyone" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Origin": "http://localhost:3000"}, 200),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "127.0.0.1.evil.example:8000"}, 403),
+    ],
+)
+def test_without_keys_pages_of_other_sites_do_not_come_through(headers: dict[str, str], status: int) -> None:
+    with house(Painter(), keys=Keys()) as client:
+        answer = client.post(URL, json=ask(), headers=headers)
+
+    assert answer.status_code == status
+
+
+def test_with_keys_a_server_may_have_any_name() -> None:
+    with house(Painter()) as client:
+        assert client.post(URL, json=ask(), headers={"Host": "images.example"}).status_code == 200
+
+
+@pytest.mark.parametrize(("host", "is_here"), [("127.0.0.1", True), ("::1", True), ("127.8.8.8", True), ("localhost", True),
+                                               ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), (None, False),
+                                               ("127.evil.example", False)])  # fmt: skip
+def test_loopback_is_what_no_other_machine_can_reach(host: str | None, is_here: bool) -> None:
+    assert is_loopback(host) == is_here
+
+
+def test_a_port_that_is_taken_is_a_sentence() -> None:
+    with listen_on("127.0.0.1", 0) as first:
+        first.listen()
+        with pytest.raises(BadInput, match="choose another port"):
+            listen_on("127.0.0.1", first.getsockname()[1])
+
+
+# Pictures -------------------------------------------------------------------------------------------------------------
+
+
+def file_of(image: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["png", "webp"])
+def test_an_image_goes_out_and_comes_in_unchanged(kind: ImageFormat) -> None:
+    values = torch.rand(3, 8, 16, generator=torch.Generator().manual_seed(0))
+    data = to_bytes(values, "png", 90) if kind == "png" else file_of(
+        Image.open(io.BytesIO(to_bytes(values, "png", 90))), "webp", lossless=True
+    )  # fmt: skip
+    image = from_text("data:image/png;base64," + as_text(data), Limits(), "image")
+
+    assert (image.mode, image.size) == ("RGB", (16, 8))
+    assert np.abs(np.asarray(image) / 255 - values.permute(1, 2, 0).numpy()).max() <= 0.5 / 255 + 1e-6
+
+
+def test_better_quality_is_a_larger_file() -> None:
+    values = torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+    assert len(to_bytes(values, "jpeg", 20)) < len(to_bytes(values, "jpeg", 95))
+
+
+def test_an_image_that_is_not_a_number_is_no_image() -> None:
+    with pytest.raises(BadInput, match="not finite"):
+        to_bytes(torch.full((3, 8, 8), float("nan")), "png", 90)
+
+
+def test_a_camera_that_was_turned_is_turned_back() -> None:
+    turned = Image.new("RGB", (8, 4))
+    exif = turned.getexif()
+    exif[0x0112] = 6
+
+    assert from_bytes(file_of(turned, "jpeg", exif=exif), Limits(), "image").size == (4, 8)
+
+
+@pytest.mark.parametrize(
+    ("mode", "becomes"), [("L", "RGB"), ("P", "RGB"), ("RGBA", "RGBA"), ("LA", "RGBA"), ("1", "RGB")]
+)
+def test_every_mode_becomes_rgb_with_or_without_transparency(mode: str, becomes: str) -> None:
+    assert from_bytes(file_of(Image.new(mode, (4, 4)), "png"), Limits(), "image").mode == becomes
+
+
+@pytest.mark.parametrize("limits", [Limits(max_image_bytes=50), Limits(max_input_pixels=63)])
+def test_an_image_above_either_limit_is_refused(limits: Limits) -> None:
+    with pytest.raises(ApiError) as refused:
+        from_bytes(file_of(Image.new("RGB", (8, 8)), "png"), limits, "mask")
+
+    assert (refused.value.status, refused.value.detail.code, refused.value.detail.param) == (
+        400,
+        "image_too_large",
+        "mask",
+    )
+
+
+def test_limits_that_let_nobody_in_are_refused() -> None:
+    for wrong in ({"max_running": 0}, {"max_waiting": -1}):
+        with pytest.raises(BadInput):
+            Limits(**wrong)
+
+
+# The log --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_of_the_log_is_an_object_with_its_traceback() -> None:
+    try:
+        raise ValueError("inside")
+    except ValueError as problem:
+        record = logging.LogRecord(
+            "takeup", logging.ERROR, "x.py", 1, "it %s", ("failed",), (ValueError, problem, None)
+        )
+    told = json.loads(JsonLines().format(record))
+
+    assert (told["level"], told["message"]) == ("error", "it failed")
+    assert "inside" in told["traceback"]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_the_configuration_is_one_that_logging_takes(as_json: bool) -> None:
+    config = log_config(as_json)
+
+    assert logging.config.dictConfigClass(config).config == config
+    assert ("()" in config["formatters"]["lines"]) == as_json
