@@ -52,6 +52,7 @@ def build_models(device: str, is_tiny: bool) -> Models:
     with _made_on(device, torch.float32 if is_tiny else torch.bfloat16):
         parts = small._sdxl_parts() if is_tiny else _full_parts(diffusers)
         nets = {name: small._controlnet() if is_tiny else _full_net(diffusers) for name in NETS}
+    parts["scheduler"] = small._euler()  # its tables stay on the host
     steered = diffusers.StableDiffusionXLControlNetPipeline(**parts, controlnet=list(nets.values()))
     plain = diffusers.StableDiffusionXLPipeline(**parts)
     for pipeline in (plain, steered):
@@ -103,7 +104,6 @@ def _full_parts(diffusers: Any) -> dict[str, Any]:
         "text_encoder_2": _clip(tokenizer, "CLIPTextModelWithProjection", 1280, 32, 20, "gelu"),
         "tokenizer": tokenizer,
         "tokenizer_2": tokenizer,
-        "scheduler": small._euler(),
         "add_watermarker": False,
     }
 

@@ -18,7 +18,20 @@ def test_importing_the_package_is_cheap() -> None:
     assert printed.strip() == "nothing"
 
 
-@pytest.mark.parametrize("name", ["Access", "Affinity", "CachePolicy", "Request", "bound_for", "replay_adapters"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Access",
+        "Affinity",
+        "Arrival",
+        "CachePolicy",
+        "Request",
+        "Tiers",
+        "bound_for",
+        "replay_adapters",
+        "simulate_queue",
+    ],
+)
 def test_public_names_are_found(name: str) -> None:
     assert getattr(serving, name).__name__ == name
 

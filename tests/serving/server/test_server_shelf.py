@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 from pathlib import Path
 
 import httpx
@@ -214,8 +213,8 @@ def test_tenants_feel_their_own_adapter_of_the_same_name(real: httpx.Client, lor
 
     assert images[0] != images[1]
     assert [[one["bytes"] for one in seen if one["id"] == "mine"] for seen in lists] == [
-        [os.path.getsize(lora_files["paper"])],
-        [os.path.getsize(lora_files["film"])],
+        [lora_files["paper"].stat().st_size],
+        [lora_files["film"].stat().st_size],
     ]
     assert [one["id"] for one in left] == ["mine"]
     assert real.delete("/v1/adapters/mine", headers=bearer(BOB)).status_code == 200

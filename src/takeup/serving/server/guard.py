@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -14,14 +15,16 @@ from takeup.serving.server.settings import Limits
 
 __all__ = ["Guard", "is_loopback"]
 
-LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 UPLOADS = "/v1/adapters"
 FORM_BYTES = 2**16  # names and borders around a file
 
 
 def is_loopback(host: str | None) -> bool:
     """Whether only this machine can mean it."""
-    return host in LOOPBACK or (host or "").startswith("127.")
+    try:
+        return host == "localhost" or ip_address(host or "").is_loopback
+    except ValueError:  # a name, and names can lead anywhere
+        return False
 
 
 class Guard:

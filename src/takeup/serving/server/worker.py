@@ -1,8 +1,8 @@
 """A worker process: a backend of its own at the end of a line.
 
-What is said on the line. To the worker: `start` (number, job), `cancel` (number), `forget` (LoRA), `stop`. Back: `ready`
-(card) or `broken` (problem) once, then `step` (number, step, of how many), `made` (number, picture) or `failed`
-(number, problem), and `numbers` for whoever watches. A line that closes ends the worker: no process outlives its server.
+What is said on the line. To the worker: `start` (number, job), `cancel` (number), `forget` (LoRA), `stop`. Back:
+`ready` (card) or `broken` (problem) once, then `step` (number, step, of how many), `made` (number, picture) or `failed`
+(number, problem), and `numbers` for whoever watches. A line that closes ends the worker too: none outlives its server.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def traffic_of(logs: Sequence[CallLog]) -> dict[Pair, int]:
         for operation, peer, group, size_bytes in log.calls[["operation", "peer", "group", "size_bytes"]].tolist():
             if operation == Operation.SEND:
                 sent[_pair(log.rank, peer)] += size_bytes
-            elif peer < 0 and (after := _next_in_ring(log.groups.get(group, ()), log.rank)) is not None:
+            elif peer < 0 and (after := _next_in_ring(log.groups[group], log.rank)) is not None:
                 sent[_pair(log.rank, after)] += size_bytes
     return dict(sent)
 

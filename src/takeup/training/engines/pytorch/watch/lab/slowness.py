@@ -30,10 +30,11 @@ class SlowLinks:
         self._members: dict[str, list[int]] = {}
         if self._slow:
             library: Any = torch.library.Library("c10d", "IMPL", "CPU")  # type: ignore[no-untyped-call]
-            library.impl("allreduce_", self._reduce, allow_override=True)
+            if any(len(slow.ranks) > 2 for slow in self._slow):
+                library.impl("allreduce_", self._reduce, allow_override=True)
             library.impl("recv_", self._receive, allow_override=True)
             self._library = library  # what it registers ends with it
-            self._worker = Worker("takeup-slow-link")
+            self._workers: dict[str, Worker] = {}
 
     def _delay_s(self, ranks: list[int]) -> float:
         now = (slow for slow in self._slow if slow.first <= self.iteration < slow.last)
@@ -64,7 +65,8 @@ class SlowLinks:
             time.sleep(delay_s)
             done.set_result(tensors)
 
-        self._worker.submit(arrive)  # one after the other, as over a wire
+        # One after the other, as over a wire; but a group may wait for what never comes.
+        self._workers.setdefault(group.group_name, Worker("takeup-slow-link")).submit(arrive)
         return C10D._create_work_from_future(done).boxed()
 
 

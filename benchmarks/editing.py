@@ -1,0 +1,35 @@
+"""Masked edits: `python benchmarks/editing.py [--device cpu|cuda] [--part sdxl,flux] [--tiny] [--json] [--out FOLDER]`.
+
+On an accelerator, whole edits of networks of full size beside stock ones (see editing_gpu.py). On a CPU what does not
+depend on its speed: counted operations beside their floors, differences to whole runs, sizes of templates at stated
+errors, milliseconds of the planner, and the latencies of simulated fleets. Exit code 1 if a bar is missed.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from dated import options_of, publish
+
+PARTS = "sdxl,flux"
+
+
+def main() -> int:
+    """Run what was asked for."""
+    parser = options_of(__doc__)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--part", default=PARTS, help=f"networks on an accelerator, of {PARTS}")
+    parser.add_argument("--tiny", action="store_true", help="the loop of the accelerator over tiny networks, on a CPU")
+    options = parser.parse_args()
+    if options.device == "cuda" or options.tiny:
+        from editing_gpu import measure
+
+        report = measure(options.device, options.part.split(","), is_tiny=options.tiny)
+        return publish(report, "editing_gpu", options)
+    from editing_cpu import measure_cpu
+
+    return publish(measure_cpu(), "editing", options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

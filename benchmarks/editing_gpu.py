@@ -1,0 +1,373 @@
+"""Masked edits on one accelerator beside stock networks: what `editing.py --device cuda` runs.
+
+Networks of SDXL and Flux at 1024x1024 in bfloat16 with random weights (times do not depend on their values). One edit:
+all steps of the denoising loop with the scheduler and the blending of diffusers, without text encoder and decoder; the
+decoder is timed beside. Stock is the network of diffusers called as its pipelines call it. Templates lie on the device
+in eight bits, recorded by a whole run in the same process; every step reads its own page. The floor is the counted
+arithmetic at 790 TFLOP/s. With `--tiny` the same on tiny networks and any device: does it run, not how fast.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import diffusers
+import numpy as np
+import torch
+
+from takeup.core.report import Check, Column, Report, Table
+from takeup.serving.engines.diffusers.masked.blend import Blended
+from takeup.serving.engines.diffusers.masked.call import Places
+from takeup.serving.engines.diffusers.masked.fast_unet import BoundUnet, flatten
+from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE, FullSize, masked_places
+from takeup.serving.engines.diffusers.masked.graphs import Repeated
+from takeup.serving.engines.diffusers.masked.hooks import Hooks
+from takeup.serving.engines.diffusers.masked.pages import working_copy
+from takeup.serving.engines.templates.packing import GROUP
+
+TFLOPS = 790e12
+SHARES = (0.05, 0.1, 0.2, 0.5)
+TERA = {
+    "sdxl": {None: 13.52, 0.05: 3.86, 0.1: 4.37, 0.2: 5.39, 0.5: 8.44},
+    "flux": {None: 74.38, 0.05: 11.6, 0.1: 14.9, 0.2: 21.5, 0.5: 41.3},
+}
+NUM_STEPS = {"sdxl": 50, "flux": 28}
+BARS_S = {"sdxl": 0.6, "flux": 1.0}
+NUM_ROUNDS, MULTIPLE, NUM_MIXED, PER_BATCH = 3, 64, 16, 4
+PUBLIC_MASKS = (1.1, 4.7)  # a beta distribution with the mean of the public trace, 0.19
+BLOCKS = {"max_autotune": False, "conv_1x1_as_mm": True}
+cuda: Any = torch.cuda
+Pages = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+def say(what: str, value: object) -> None:
+    """A line on the way, for runs that are cut short."""
+    print(f"[{time.perf_counter() - BEGIN:6.1f} s] {what}: {value}", flush=True)
+
+
+BEGIN = time.perf_counter()
+
+
+def seconds_of(act: Callable[[], object]) -> float:
+    """Median of some rounds, after one that does not count."""
+    rounds = []
+    for _ in range(NUM_ROUNDS + 1):
+        begin = now_s()
+        act()
+        rounds.append(now_s() - begin)
+    return median(rounds[1:])
+
+
+def now_s() -> float:
+    """When all that was sent to the device is done."""
+    if cuda.is_available():
+        cuda.synchronize()
+    return time.perf_counter()
+
+
+@dataclass
+class Bench:
+    """One network, its template, and the loop around it."""
+
+    name: str
+    size: FullSize
+    network: Any
+    device: str
+    num_steps: int
+    dtype: torch.dtype = torch.bfloat16
+
+    def inputs(self, num_images: int = 1) -> dict[str, Any]:
+        return self.size.inputs(num_images * self.size.num_rows, {"device": self.device, "dtype": self.dtype})
+
+    def predict(self, **inputs: Any) -> torch.Tensor:
+        prediction: torch.Tensor = self.network(**inputs, return_dict=False)[0]
+        return prediction
+
+    @property
+    def sample_name(self) -> str:
+        return "sample" if self.name == "sdxl" else "hidden_states"
+
+    def scheduler(self, latents: torch.Tensor) -> Any:
+        """That of the published pipeline, blending with an original."""
+        if self.name == "sdxl":
+            made = diffusers.EulerDiscreteScheduler(beta_schedule="scaled_linear", timestep_spacing="leading")
+            made.set_timesteps(self.num_steps, device=self.device)
+        else:
+            made = diffusers.FlowMatchEulerDiscreteScheduler()
+            made.set_timesteps(sigmas=np.linspace(1.0, 1 / self.num_steps, self.num_steps), device=self.device)
+        made.set_begin_index(0)
+        noise, mask = torch.randn_like(latents), torch.zeros_like(latents)
+        mask.flatten()[: mask.numel() // 10] = 1
+        return Blended(made, list(made.timesteps), torch.randn_like(latents), noise, mask)
+
+    @torch.no_grad()
+    def loop(self, call: Callable[[], torch.Tensor], inputs: dict[str, Any], before: Callable[[int], None]) -> None:
+        """All steps of one image or of several; inputs are written in place."""
+        sample = inputs[self.sample_name]
+        num_images = len(sample) // self.size.num_rows
+        latents = sample[:num_images].clone()
+        scheduler = self.scheduler(latents)
+        for step, timestep in enumerate(scheduler.timesteps):
+            before(step)
+            scaled = scheduler.scale_model_input(latents, timestep) if self.name == "sdxl" else latents
+            sample.copy_(scaled.repeat(self.size.num_rows, *[1] * (scaled.ndim - 1)))
+            inputs["timestep"].copy_(timestep if self.name == "sdxl" else timestep / 1000)
+            prediction = call()
+            if self.size.num_rows == 2:
+                negative, positive = prediction.chunk(2)
+                prediction = negative + 5.0 * (positive - negative)
+            latents = scheduler.step(prediction, timestep, latents)[0]
+
+    @torch.no_grad()
+    def stock_s(self, num_images: int = 1) -> float:
+        """The network as it is, called for every step."""
+        inputs = self.inputs(num_images)
+        return seconds_of(lambda: self.loop(lambda: self.predict(**inputs), inputs, lambda step: None))
+
+    @torch.no_grad()
+    def record(self, inputs: dict[str, Any], num_pages: int) -> tuple[dict[str, torch.Tensor], Pages]:
+        """A whole run; shapes by name, and a page for every step in eight bits."""
+        hooks = Hooks(self.network)
+        pages: Pages = []
+        for step in range(num_pages):
+            inputs["timestep"].fill_(1 - step / self.num_steps if self.name == "flux" else 999 - 20 * step)
+            hooks.call.mode, hooks.call.recorded = "record", {}
+            self.predict(**inputs)
+            recorded = {name: kept.contiguous() for name, kept in hooks.call.recorded.items()}
+            pages.append(self.packed(recorded))
+        shapes = {name: torch.empty_like(kept, device="meta") for name, kept in recorded.items()}
+        hooks.remove()
+        return {name: torch.empty(one.shape, dtype=one.dtype, device=self.device) for name, one in shapes.items()}, pages
+
+    def packed(self, recorded: dict[str, torch.Tensor]) -> Any:
+        """SDXL: one block; Flux: name by name, for its keys lie behind room for the text."""
+        if self.name == "sdxl":
+            return flatten(recorded)
+        return {name: flatten({name: kept}) for name, kept in recorded.items()}
+
+
+# SDXL -----------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def bound(bench: Bench, like: dict[str, torch.Tensor], places: dict[int, Places], inputs: Any) -> Iterator[BoundUnet]:
+    made = BoundUnet(bench.network, like, places)
+    made.tell(inputs["encoder_hidden_states"])
+    try:
+        yield made
+    finally:
+        made.release()
+
+
+@torch.no_grad()
+def sdxl_edit_s(bench: Bench, like: dict[str, torch.Tensor], pages: Pages, share: float, *, compiled: bool) -> float:
+    """Seconds of an edit with a mask of this share."""
+    inputs = laid_out(bench.inputs())
+    places = masked_places(bench.size, share, bench.size.num_rows, bench.device, MULTIPLE)
+    with bound(bench, like, places, inputs) as made:
+        if compiled:
+            made.compile_blocks(BLOCKS)
+        made.flat.fill(*pages[0])
+        repeated = Repeated(bench.predict, inputs)
+        fill = lambda step: made.flat.fill(*pages[step % len(pages)])  # noqa: E731
+        return seconds_of(lambda: bench.loop(repeated, inputs, fill))
+
+
+def laid_out(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Channels last."""
+    return {**inputs, "sample": inputs["sample"].contiguous(memory_format=torch.channels_last)}
+
+
+@torch.no_grad()
+def sdxl_gap(bench: Bench) -> float:
+    """Masked against whole, where both see the same: the largest difference of masked latents, relative."""
+    inputs = bench.inputs()
+    whole = bench.predict(**inputs)
+    like, pages = bench.record(inputs, 1)
+    inputs["timestep"].fill_(999)
+    whole = bench.predict(**inputs)
+    places = masked_places(bench.size, 0.1, bench.size.num_rows, bench.device, MULTIPLE)
+    with bound(bench, like, places, inputs) as made:
+        made.flat.fill(*pages[0])
+        ours = bench.predict(**inputs)
+    return float((ours - whole).float().norm() / whole.float().norm())
+
+
+@torch.no_grad()
+def sdxl_mixed(bench: Bench, *, compiled: bool) -> tuple[float, float]:
+    """Images per second with masks of the public trace, in batches of similar ones; and of the stock network."""
+    shares = sorted(np.random.default_rng(1).beta(*PUBLIC_MASKS, NUM_MIXED))
+    spent_s = 0.0
+    like, pages = bench.record(bench.inputs(PER_BATCH), 2)
+    for first in range(0, NUM_MIXED, PER_BATCH):
+        inputs = laid_out(bench.inputs(PER_BATCH))
+        most = max(shares[first : first + PER_BATCH])
+        places = masked_places(bench.size, most, len(inputs["sample"]), bench.device, MULTIPLE)
+        with bound(bench, like, places, inputs) as made:
+            if compiled:
+                made.compile_blocks(BLOCKS)
+            made.flat.fill(*pages[0])
+            repeated = Repeated(bench.predict, inputs)
+            fill = lambda step: made.flat.fill(*pages[step % 2])  # noqa: B023, E731
+            spent_s += seconds_of(lambda: bench.loop(repeated, inputs, fill))  # noqa: B023
+        say("mixed batch", f"largest mask {most:.2f}, {spent_s:.3f} s so far")
+    return NUM_MIXED / spent_s, 0.0
+
+
+# Flux -----------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def flux_edit_s(bench: Bench, like: dict[str, torch.Tensor], pages: Any, share: float) -> float:
+    """The same with hooks, for attention of Flux has its own."""
+    inputs = bench.inputs()
+    hooks = Hooks(bench.network)
+    call, num_text = hooks.call, inputs["encoder_hidden_states"].shape[1]
+    call.num_front, call.mode = num_text, "masked"
+    call.places = masked_places(bench.size, share, 1, bench.device, MULTIPLE)
+    call.kept = working_copy(like, hooks.fronted, num_text)
+    rooms = {
+        name: (kept[0, num_text:] if name in hooks.fronted else kept[0]).view(-1, GROUP)
+        for name, kept in call.kept.items()
+    }
+
+    def fill(step: int) -> None:
+        for name, (whole, scales) in pages[step % len(pages)].items():
+            torch.mul(whole, scales, out=rooms[name])
+
+    fill(0)
+    repeated = Repeated(bench.predict, inputs)
+    spent_s = seconds_of(lambda: bench.loop(repeated, inputs, fill))
+    hooks.remove()
+    return spent_s
+
+
+# Reports --------------------------------------------------------------------------------------------------------------
+
+
+def decoder_s(device: str) -> float:
+    """One image of the decoder of SDXL."""
+    up = ["UpDecoderBlock2D"] * 4
+    with torch.device("meta"):
+        vae = diffusers.AutoencoderKL(
+            up_block_types=up,
+            down_block_types=["DownEncoderBlock2D"] * 4,
+            block_out_channels=[128, 256, 512, 512],
+            layers_per_block=2,
+        )
+    vae = vae.to(torch.bfloat16).to_empty(device=device).eval()
+    for weights in vae.parameters():
+        weights.data.normal_(std=0.02)
+    latents = torch.randn(1, 4, 128, 128, device=device, dtype=torch.bfloat16)
+    with torch.no_grad():
+        return seconds_of(lambda: vae.decode(latents, return_dict=False))
+
+
+def measure(device: str, parts: Sequence[str], *, is_tiny: bool = False) -> Report:
+    """Everything that was asked for."""
+    rows: list[tuple[Any, ...]] = []
+    checks: list[Check] = []
+    if not is_tiny:
+        say("decoder", f"{decoder_s(device):.3f} s")
+    for name in parts:
+        measure_one(name, device, is_tiny, rows, checks)
+    return report_of(rows, checks)
+
+
+def measure_one(name: str, device: str, is_tiny: bool, rows: list[tuple[Any, ...]], checks: list[Check]) -> None:
+    bench = tiny_bench(name) if is_tiny else full_bench(name, device)
+    stock_s = bench.stock_s()
+    say(f"{name} stock", f"{stock_s:.3f} s")
+    rows.append((name, "stock", 1.0, stock_s, floor_s(bench, None), 1.0))
+    mixed_stock = PER_BATCH / bench.stock_s(PER_BATCH) if name == "sdxl" else 0.0
+    like, pages = bench.record(bench.inputs(), bench.num_steps)
+    say(f"{name} template", f"{sum(map(page_bytes, pages)) / 2**30:.1f} GiB in {len(pages)} pages")
+    if name == "sdxl":
+        say("sdxl gap", f"{sdxl_gap(bench):.5f}")
+        bench.network.to(memory_format=torch.channels_last)
+    best: dict[float, float] = {}
+    for compiled in (False, True) if name == "sdxl" and not is_tiny else (False,):
+        for share in SHARES:
+            spent_s = (
+                sdxl_edit_s(bench, like, pages, share, compiled=compiled)
+                if name == "sdxl"
+                else flux_edit_s(bench, like, pages, share)
+            )
+            say(f"{name} {share} compiled={compiled}", f"{spent_s:.3f} s, stock / ours {stock_s / spent_s:.2f}")
+            how = "recorded, blocks compiled" if compiled else "recorded"
+            rows.append((name, how, share, spent_s, floor_s(bench, share), stock_s / spent_s))
+            best[share] = min(spent_s, best.get(share, spent_s))
+        if name == "sdxl":
+            ours, _ = sdxl_mixed(bench, compiled=compiled)
+            say("mixed", f"{ours:.2f} images/s, stock {mixed_stock:.2f}, {ours / mixed_stock:.2f}x")
+            checks.append(Check.at_least(f"mixed masks, times stock (compiled={compiled})", ours / mixed_stock, 3.0, unit="x"))
+    checks.append(Check.at_most(f"{name}, {bench.num_steps} steps, mask of a tenth", best[0.1], BARS_S[name], unit="s"))
+
+
+def page_bytes(page: Any) -> int:
+    parts = page if isinstance(page, tuple) else [part for pair in page.values() for part in pair]
+    return sum(part.numel() * part.element_size() for part in parts)
+
+
+def floor_s(bench: Bench, share: float | None) -> float:
+    return bench.num_steps * TERA[bench.name][share] * 1e12 / TFLOPS
+
+
+def full_bench(name: str, device: str) -> Bench:
+    return Bench(name, FULL_SIZE[name], FULL_SIZE[name].network(device), device, NUM_STEPS[name])
+
+
+def tiny_bench(name: str) -> Bench:
+    """The same loop over tiny networks on the CPU."""
+    from takeup.serving.engines.diffusers.tiny import build  # not needed on the device, and not all of it is there
+
+    pipeline = build(f"takeup/tiny-{name}")
+    made = {"sdxl": tiny_sdxl_inputs, "flux": tiny_flux_inputs}[name]
+    full = FULL_SIZE[name]
+    grid = (16, 16) if name == "sdxl" else (8, 8)
+    size = FullSize(full.build, made, full.num_rows, grid, min(full.num_levels, 2))
+    network = pipeline.unet if name == "sdxl" else pipeline.transformer
+    return Bench(name, size, network, "cpu", 4, torch.float32)
+
+
+def tiny_sdxl_inputs(num_rows: int, where: dict[str, Any]) -> dict[str, Any]:
+    added = {"text_embeds": torch.randn(num_rows, 32, **where), "time_ids": torch.ones(num_rows, 6, **where)}
+    return {
+        "sample": torch.randn(num_rows, 4, 16, 16, **where),
+        "timestep": torch.full((num_rows,), 500.0),
+        "encoder_hidden_states": torch.randn(num_rows, 77, 64, **where),
+        "added_cond_kwargs": added,
+    }
+
+
+def tiny_flux_inputs(num_rows: int, where: dict[str, Any]) -> dict[str, Any]:
+    places = torch.stack(torch.meshgrid(torch.zeros(1), torch.arange(8.0), torch.arange(8.0), indexing="ij"), dim=-1)
+    return {
+        "hidden_states": torch.randn(num_rows, 64, 16, **where),
+        "encoder_hidden_states": torch.randn(num_rows, 8, 32, **where),
+        "pooled_projections": torch.randn(num_rows, 32, **where),
+        "timestep": torch.full((num_rows,), 0.5, **where),
+        "guidance": torch.full((num_rows,), 3.5),
+        "img_ids": places.reshape(-1, 3),
+        "txt_ids": torch.zeros(8, 3),
+    }
+
+
+def report_of(rows: list[tuple[Any, ...]], checks: list[Check]) -> Report:
+    columns = (
+        Column("network"),
+        Column("how"),
+        Column("mask", "share"),
+        Column("seconds", "s"),
+        Column("floor", "s"),
+        Column("stock / ours", "x"),
+    )
+    notes = ("mixed masks are drawn from a beta distribution with the mean of the public trace", "batches of four")
+    table = Table("edits of one image", columns, tuple(rows))
+    scenario = {"domain": "serving", "benchmark": "editing", "device": "cuda"}
+    return Report("Masked edits on an accelerator", "serving", scenario, 1, (table,), (), tuple(checks), notes)

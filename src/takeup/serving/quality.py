@@ -1,0 +1,167 @@
+"""How far accelerated images are from lossless ones: the same requests and seeds, both ways.
+
+Three numbers for every image. The *cosine* of the latents says whether the sampler went the same way. *PSNR* is the mean
+squared difference of pixels as decibels. *SSIM* (Wang et al. 2004: Gaussian windows of width 1.5, 11 pixels) compares
+brightness, contrast and structure around every pixel. LPIPS and CLIP scores need trained networks; they are computed
+where their weights are on this machine, and the report says so where they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from math import inf
+from statistics import fmean
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.ndimage import gaussian_filter
+
+from takeup.core.report import Check, Column, Report, Table
+from takeup.errors import BadInput
+from takeup.serving.model import Request
+
+__all__ = [
+    "Alike",
+    "Bars",
+    "Made",
+    "Maker",
+    "compare_images",
+    "cosine",
+    "latent_maker",
+    "psnr_db",
+    "quality_report",
+    "ssim",
+]
+
+Pixels: TypeAlias = npt.NDArray[np.float64]
+SIGMA, RADIUS = 1.5, 5
+BRIGHTNESS, CONTRAST = 0.01**2, 0.03**2  # the constants of the paper, for values from 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One image: its latents, and its pixels, channels first, from 0 to 1."""
+
+    latents: Pixels
+    pixels: Pixels
+
+
+Maker: TypeAlias = Callable[[Request], Made]
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """How alike two images of one request are."""
+
+    request: Request
+    cosine: float
+    psnr_db: float
+    ssim: float
+    lpips: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """What an accelerated run must reach, in the mean over all images."""
+
+    cosine: float = 0.99
+    ssim: float = 0.9
+
+
+def cosine(first: Pixels, second: Pixels) -> float:
+    """Of the angle between two tensors."""
+    a, b = first.ravel(), second.ravel()
+    norms = np.linalg.norm(a) * np.linalg.norm(b)
+    return float(a @ b / norms) if norms else float(not (a.any() or b.any()))
+
+
+def psnr_db(first: Pixels, second: Pixels) -> float:
+    """Peak signal to noise, in decibels; infinite for equal images."""
+    error = float(np.mean((first - second) ** 2))
+    return -10 * float(np.log10(error)) if error else inf
+
+
+def ssim(first: Pixels, second: Pixels) -> float:
+    """Structural similarity, mean over pixels and channels."""
+    if first.shape != second.shape:
+        raise BadInput(f"the images have shapes {first.shape} and {second.shape}; compare images of one size")
+    return fmean(_ssim(a, b) for a, b in zip(first, second, strict=True))
+
+
+def _ssim(a: Pixels, b: Pixels) -> float:
+    mean_a, mean_b = _blurred(a), _blurred(b)
+    spread_a, spread_b = _blurred(a * a) - mean_a**2, _blurred(b * b) - mean_b**2
+    both = _blurred(a * b) - mean_a * mean_b
+    above = (2 * mean_a * mean_b + BRIGHTNESS) * (2 * both + CONTRAST)
+    below = (mean_a**2 + mean_b**2 + BRIGHTNESS) * (spread_a + spread_b + CONTRAST)
+    return float(np.mean(above / below))
+
+
+def _blurred(channel: Pixels) -> Pixels:
+    blurred: Pixels = gaussian_filter(channel, SIGMA, radius=RADIUS)
+    return blurred
+
+
+def compare_images(lossless: Maker, accelerated: Maker, requests: Sequence[Request]) -> list[Alike]:
+    """Make every image both ways."""
+    if not requests:
+        raise BadInput("there is nothing to compare; give at least one prompt")
+    return [_alike(one, lossless(one), accelerated(one)) for one in requests]
+
+
+def _alike(request: Request, first: Made, second: Made) -> Alike:
+    pixels = first.pixels, second.pixels
+    return Alike(request, cosine(first.latents, second.latents), psnr_db(*pixels), ssim(*pixels))
+
+
+def quality_report(name: str, results: Sequence[Alike], bars: Bars) -> Report:
+    """One row for every image, and the bars on their means."""
+    columns = Column("prompt"), Column("seed"), Column("cosine", "", 5), Column("PSNR", "dB", 1), Column("SSIM", "", 4)
+    rows = tuple((one.request.prompt, one.request.seed, one.cosine, _finite(one.psnr_db), one.ssim) for one in results)
+    return Report(
+        title=f"{name} beside lossless",
+        domain="serving",
+        scenario={"accelerated": name, "images": len(results)},
+        seed=results[0].request.seed,
+        tables=(Table("Images both ways", columns, rows, "PSNR is missing where the images are equal."),),
+        checks=(
+            Check.at_least("latents, cosine in the mean", fmean(one.cosine for one in results), bars.cosine),
+            Check.at_least("images, SSIM in the mean", fmean(one.ssim for one in results), bars.ssim),
+        ),
+        notes=tuple(_missing()),
+    )
+
+
+def _finite(decibels: float) -> float | None:
+    return None if decibels == inf else decibels
+
+
+def _missing() -> list[str]:
+    """What was not measured, and why."""
+    reasons = {"LPIPS": "lpips", "CLIP score": "open_clip"}
+    return [
+        f"{metric} was not measured: it needs trained weights, and the package {package} that brings them is not here."
+        for metric, package in reasons.items()
+        if find_spec(package) is None
+    ]
+
+
+def latent_maker(engine: Any, **changes: Any) -> Maker:
+    """Makes images with a step engine; `changes` are made to every request."""
+
+    def make(request: Request) -> Made:
+        ticket = engine.submit(replace(request, **changes))
+        engine.run()
+        run = ticket.result()
+        image = engine.image(ticket)[0]
+        return Made(_numbers(run.latents), _numbers(image))
+
+    return make
+
+
+def _numbers(tensor: Any) -> Pixels:
+    numbers: Pixels = tensor.detach().cpu().double().numpy()
+    return numbers

@@ -1,0 +1,242 @@
+"""Restarts: when they are due, what they cost, and ranks that come back with other roles."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from takeup.training.engines.pytorch.watch.launch import environment_of
+from takeup.training.engines.pytorch.watch.restart import GIVEN, ORDER, Restarts, take_rank
+from takeup.training.engines.pytorch.watch.ring import Ring, Word
+from takeup.training.engines.pytorch.watch.session import Session, Settings
+from takeup.training.experiment.watch import divide, ring_passes, wait_before_restart_s
+from takeup.training.model.calls import CallLog
+from takeup.training.model.slowdowns import Event
+from takeup.training.policies.stragglers.reorder import Exchange
+from training.watch.watched_rings import SLOW_LINK, Scripted, new_ring, sharing
+
+INJECTOR = Path(__file__).parent / "injector"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "train_ddp.py"
+
+
+# When -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_is_due_after_the_loss_that_was_asked_for(tmp_path: Path) -> None:
+    restarts = Restarts(tmp_path, wait_before_restart_s, after_s=10.0)
+
+    assert not restarts.is_due(100.0, 9.0)
+    assert restarts.is_due(100.0, 10.0)
+
+
+def test_without_a_limit_or_a_cost_there_is_none(tmp_path: Path) -> None:
+    assert not Restarts(tmp_path, wait_before_restart_s).is_due(1e6, 1e6)
+
+
+def test_with_a_cost_it_is_due_when_the_event_has_lasted_as_long_as_the_policy_waits(tmp_path: Path) -> None:
+    asked: list[tuple[float, float, list[float]]] = []
+
+    def wait(loss_share: float, cost_s: float, durations_s: Sequence[float]) -> float:
+        asked.append((loss_share, cost_s, list(durations_s)))
+        return 50.0
+
+    restarts = Restarts(tmp_path, wait, cost_s=30.0, durations_s=[7.0])
+
+    assert not restarts.is_due(40.0, 10.0)
+    assert restarts.is_due(50.0, 10.0)
+    assert asked == [(0.25, 30.0, [7.0]), (0.2, 30.0, [7.0])]
+
+
+def test_nothing_more_is_due_until_ranks_have_come_back_and_their_absence_is_the_new_cost(tmp_path: Path) -> None:
+    restarts = Restarts(tmp_path, lambda *_: 0.0, cost_s=30.0)
+    restarts.asked()
+
+    assert restarts.is_under_way
+    assert not restarts.is_due(1e6, 1e6)
+    took_s = restarts.came_back()
+    assert took_s is not None
+    assert restarts.cost_s == took_s < 30.0
+    assert restarts.came_back() is None  # nobody had asked for that
+    assert restarts.is_due(1e6, 1e6)
+
+
+def test_a_cheap_restart_comes_sooner_than_a_dear_one_and_short_events_are_waited_out() -> None:
+    cheap_s, dear_s = (wait_before_restart_s(0.35, cost_s, ()) for cost_s in (30.0, 1800.0))
+
+    assert cheap_s < dear_s
+    assert wait_before_restart_s(0.35, 1e9, ()) > 1e6
+    assert wait_before_restart_s(0.0, 30.0, ()) == math.inf
+    assert wait_before_restart_s(0.35, 30.0, [5.0] * 200) > 0  # here events end by themselves after five seconds
+
+
+# Other roles ----------------------------------------------------------------------------------------------------------
+
+
+def environment(rank: int, number: int = 4, **more: str) -> dict[str, str]:
+    return {"RANK": str(rank), "WORLD_SIZE": str(number), "TORCHELASTIC_RUN_ID": "x", **more}
+
+
+def taken(folder: Path, found: dict[str, str]) -> str:
+    take_rank(folder, found)
+    return found["RANK"]
+
+
+def test_a_process_takes_the_rank_that_was_ordered_and_its_children_the_same(tmp_path: Path) -> None:
+    Restarts(tmp_path, wait_before_restart_s).use((0, 3, 2, 1))
+    found = environment(1)
+
+    assert taken(tmp_path, found) == "3"
+    assert found[GIVEN] == "1"
+    assert taken(tmp_path, found) == "3"  # as a child that inherits all this
+    assert taken(tmp_path, environment(2)) == "2"
+
+
+def test_orders_follow_each_other_and_the_same_exchange_again_undoes_it(tmp_path: Path) -> None:
+    restarts = Restarts(tmp_path, wait_before_restart_s)
+    restarts.use((0, 3, 2, 1))
+    restarts.use((3, 1, 2, 0))
+
+    assert [taken(tmp_path, environment(rank)) for rank in range(4)] == ["3", "0", "2", "1"]
+    restarts.use((3, 1, 2, 0))
+    restarts.use((0, 3, 2, 1))
+    assert [taken(tmp_path, environment(rank)) for rank in range(4)] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "[0, 1]", "[0, 0, 1, 2]", '{"0": 1}', "[0, 1, 2, 9]"])
+def test_an_order_that_makes_no_sense_changes_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / ORDER).write_text(text)
+
+    assert taken(tmp_path, environment(1)) == "1"
+
+
+def test_without_an_order_or_torchrun_ranks_stay_as_they_are(tmp_path: Path) -> None:
+    assert taken(tmp_path, environment(1)) == "1"
+    Restarts(tmp_path, wait_before_restart_s).use((1, 0))
+    by_hand = {"RANK": "1", "WORLD_SIZE": "2"}
+    assert taken(tmp_path, by_hand) == "1"
+
+
+def test_a_python_that_starts_as_a_rank_has_the_other_one_before_any_script_runs(tmp_path: Path) -> None:
+    Restarts(tmp_path, wait_before_restart_s).use((1, 0))
+    found = environment_of(tmp_path, {**os.environ, **environment(0, 2)})
+
+    ran = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.environ['RANK'])"],
+        env=found,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert (ran.stdout, ran.stderr) == ("1\n", "")
+
+
+# In a session ---------------------------------------------------------------------------------------------------------
+
+
+class Timed(Scripted):
+    """Iterations take as long as they are told to."""
+
+    def __init__(self, events: list[list[Event]], time_s: float) -> None:
+        super().__init__(events)
+        self._time_s = time_s
+
+    def see(self, logs: Sequence[CallLog]) -> list[Event]:
+        events = super().see(logs)
+        self.iterations_s.extend([self._time_s] * 10)
+        return events
+
+
+def moving(folder: Path, *times_s: float) -> tuple[Session, list[Ring]]:
+    """A session that exchanges ranks 1 and 2 for a slow link; with every restart, iterations take another time."""
+    left = list(times_s)
+    made = Session(
+        folder,
+        lambda: Timed([[SLOW_LINK]] if len(left) == len(times_s) else [], left.pop(0)),
+        divide,
+        ring_passes,
+        Settings(restart_after_s=0.05),
+        exchange=lambda event, logs, num_ranks: Exchange((1, 2), 0.020),
+    )
+    return made, restarted(folder, 1)
+
+
+def restarted(folder: Path, pid: int) -> list[Ring]:
+    rings = [new_ring(folder, rank, 4, pid=pid) for rank in range(4)]
+    sharing(rings, 16, [5.0] * 4, can_restart=True)
+    return rings
+
+
+def ordered(folder: Path) -> list[int]:
+    found: list[int] = json.loads((folder / ORDER).read_text("utf-8"))
+    return found
+
+
+def test_ranks_are_exchanged_with_a_prediction_and_what_keeps_it_stays(tmp_path: Path) -> None:
+    session, rings = moving(tmp_path, 0.028, 0.021)
+
+    said = [finding.action for _ in range(2) for finding in session.look()]
+
+    assert said[-1].endswith("with ranks 1 and 2 exchanged, 20 ms foretold")
+    assert [ring.words[Word.PLAN_RESTART] for ring in rings] == [1, 1, 1, 1]
+    assert ordered(tmp_path) == [0, 2, 1, 3]
+
+    restarted(tmp_path, 2)
+    said = [finding.action for _ in range(4) for finding in session.look()]
+    assert said == ["ranks exchanged, 21 ms as foretold"]
+    assert ordered(tmp_path) == [0, 2, 1, 3]
+
+
+def test_an_exchange_that_does_not_help_is_undone_by_another_restart(tmp_path: Path) -> None:
+    session, _ = moving(tmp_path, 0.028, 0.027, 0.028)
+    for _ in range(2):
+        session.look()
+
+    rings = restarted(tmp_path, 2)
+    said = [finding.action for _ in range(4) for finding in session.look()]
+
+    assert said == ["saved and restarted as before: 27 ms is not what was foretold"]
+    assert ordered(tmp_path) == [0, 1, 2, 3]
+    assert [ring.words[Word.PLAN_RESTART] for ring in rings] == [1, 1, 1, 1]
+
+
+# For real -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.engine
+@pytest.mark.xdist_group("watch")
+def test_torchrun_restarts_a_slow_job_which_goes_on_from_its_checkpoint_to_the_same_result(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs the package torch")
+    injected = {"INJECTED_RANK": "1", "INJECTED_FACTOR": "4", "INJECTED_AFTER": "240", "PYTHONPATH": str(INJECTOR)}
+    job = ["torch.distributed.run", "--standalone", "--max-restarts", "1", "--nproc-per-node", "2", str(EXAMPLE)]
+    options = ["--steps", "70", "--microbatch-ms", "8", "--checkpoint"]
+    watch = ["-m", "takeup", "training", "watch", "--no-action", "--restart-after", "0.5", "--", sys.executable, "-m"]
+
+    ran = [
+        subprocess.run(
+            [sys.executable, *before, *job, *options, str(tmp_path / name)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=280,
+        )
+        for name, before, environment in (("alone", ["-m"], {}), ("watched", watch, injected))
+    ]
+
+    assert [each.returncode for each in ran] == [0, 0], ran[1].stderr
+    alone, watched = (re.findall(r"70 steps, 2 ranks, loss .*", each.stdout) for each in ran)
+    assert len(alone) == 1
+    assert alone == watched
+    assert "rank 1 computes" in ran[1].stderr
+    assert "action: saved and restarted after a loss of" in ran[1].stderr
+    assert not (tmp_path / "alone").exists()
+    assert (tmp_path / "watched").exists()
