@@ -1,9 +1,10 @@
 """Dask's spilling under each policy beside stock Dask: `python benchmarks/caching_engines_dask.py [--rounds 3]`.
 
 A real cluster for every cell: two worker processes with one thread each, memory for half of the data. Stock and
-policies take turns in every round; the table shows medians over the rounds, as ratios to stock in the same round. Bytes
-are the workers' own disk counters, CPU is the workers' processes, both from loading the data to the answer. Every
-answer is compared with stock's. Exit code 1 if a bar is missed.
+policies take turns in every round; the table shows means over the rounds, as ratios to stock. With `--keep FILE` rounds
+are added to those that the file holds, so that a long measurement can be made in parts. Bytes are the workers' own disk
+counters, CPU is the workers' processes, both from loading the data to the answer. Every answer is compared with
+stock's. Exit code 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import one_thread  # noqa: F401  isort: skip
 
 import argparse
 import contextlib
+import json
 import math
 import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +27,7 @@ from typing import Any
 
 import dask
 import distributed
+import numpy as np
 from dask_victims import victim_choices
 from dask_workloads import MB, SEED, WORKLOADS
 from dated import machine, result_name, versions
@@ -50,6 +53,7 @@ SETTINGS = {
 }
 
 ITERATIVE = ("scan", "zip", "power")
+NUM_RESAMPLES = 10_000
 READ_BAR, WRITTEN_BAR, NEVER_WORSE = 0.65, 0.15, 1.03
 
 
@@ -103,21 +107,53 @@ def _usage(dask_worker: Any) -> tuple[float, float, float]:
     return metrics["disk-read", "bytes"], metrics["disk-write", "bytes"], time.process_time()
 
 
-def measure_all(workloads: Sequence[str], policies: Sequence[str], num_rounds: int, options: dict[str, Any]) -> Cells:
-    """Every pair, policies in turn, round after round."""
-    cells: Cells = {(workload, policy): [] for workload in workloads for policy in ("stock", *policies)}
-    for at in range(num_rounds):
-        for workload, policy in cells:
-            cell = measure(workload, policy, **({} if policy == "stock" else options))
-            cells[workload, policy].append(cell)
-            print(f"round {at + 1}: {workload} {policy} {cell}", file=sys.stderr, flush=True)
+def measure_all(given: argparse.Namespace) -> Cells:
+    """Every pair, policies in turn, round after round, in an order that turns around; and what was kept before."""
+    cells = load(given.keep)
+    workloads, policies = given.workloads.split(","), ["stock", *given.policies.split(",")]
+    for number in range(given.rounds):
+        for workload in workloads:
+            for policy in policies[:: -1 if number % 2 else 1]:
+                cell = measure(workload, policy, **({} if policy == "stock" else options_of(given)))
+                cells.setdefault((workload, policy), []).append(cell)
+                print(f"round {number + 1}: {workload} {policy} {cell}", file=sys.stderr, flush=True)
+        save(given.keep, cells)
     return cells
 
 
+def load(path: Path | None) -> Cells:
+    """What an earlier measurement has kept; nothing if there is none."""
+    kept = json.loads(path.read_text("utf-8")) if path is not None and path.exists() else []
+    return {(workload, policy): [Cell(**cell) for cell in cells] for workload, policy, cells in kept}
+
+
+def save(path: Path | None, cells: Cells) -> None:
+    """Keep what was measured so far, if there is a place for it."""
+    if path is not None:
+        rows = [(workload, policy, [asdict(cell) for cell in found]) for (workload, policy), found in cells.items()]
+        write_atomically(path, json.dumps(rows))
+
+
+def options_of(given: argparse.Namespace) -> dict[str, Any]:
+    """Of the plug-in."""
+    return {"prefetch": True} if given.prefetch else {}
+
+
 def ratio(cells: Cells, workload: str, policy: str, name: str) -> float:
-    """Median over the rounds of policy over stock."""
-    pairs = zip(cells[workload, policy], cells[workload, "stock"], strict=True)
-    return float(statistics.median(getattr(cell, name) / max(1e-9, getattr(stock, name)) for cell, stock in pairs))
+    """The mean over all rounds of the policy, to that of stock: how a cluster shares out tasks differs by chance, so no
+    round of the one belongs to a round of the other."""
+    means = (statistics.fmean(getattr(cell, name) for cell in cells[workload, one]) for one in (policy, "stock"))
+    ours, stock = means
+    return ours / max(1e-9, stock)
+
+
+def interval(cells: Cells, workload: str, policy: str, name: str) -> str:
+    """The 95 % interval of that ratio, by resampling the rounds of both."""
+    rng = np.random.default_rng(SEED)
+    sides = (np.array([getattr(cell, name) for cell in cells[workload, one]]) for one in (policy, "stock"))
+    ours, stock = (rng.choice(side, (NUM_RESAMPLES, len(side))).mean(axis=1) for side in sides)
+    low, high = np.percentile(ours / np.maximum(1e-9, stock), (2.5, 97.5))
+    return f"{low:.2f} to {high:.2f}"
 
 
 def is_equal(cells: Cells, workload: str, policy: str) -> bool:
@@ -143,7 +179,9 @@ def table_of(cells: Cells) -> Table:
     columns = (
         Column("workload"),
         Column("policy"),
+        Column("rounds", "", 0),
         Column("read"),
+        Column("95 % of read"),
         Column("written"),
         Column("CPU"),
         Column("wall"),
@@ -158,13 +196,15 @@ def table_of(cells: Cells) -> Table:
             stock = cells[workload, "stock"]
             sizes = (statistics.median(getattr(cell, name) for cell in stock) for name in names[:3])
             read, written, cpu_s = sizes
-            ratios = (ratio(cells, workload, policy, name) for name in names)
-            rows.append((workload, policy, *ratios, read / MB, written / MB, cpu_s))
-    note = "Medians over the rounds of the ratio to stock. Wall time on a shared machine says little."
+            first, *others = (ratio(cells, workload, policy, name) for name in names)
+            sure = interval(cells, workload, policy, "read_bytes")
+            num_rounds = len(cells[workload, policy])
+            rows.append((workload, policy, num_rounds, first, sure, *others, read / MB, written / MB, cpu_s))
+    note = "Means over the rounds, to those of stock. Wall time on a shared machine says little."
     return Table("Dask under each policy, to stock", columns, tuple(rows), note)
 
 
-def report_of(cells: Cells, num_rounds: int, options: dict[str, Any]) -> Report:
+def report_of(cells: Cells, given: argparse.Namespace) -> Report:
     """Everything, with what made it."""
     victims, victim_check = victim_choices()
     return Report(
@@ -173,8 +213,7 @@ def report_of(cells: Cells, num_rounds: int, options: dict[str, Any]) -> Report:
         scenario={
             "workers": f"{NUM_WORKERS} processes x 1 thread",
             "memory": f"{MEMORY_SHARE:.0%} of the data",
-            "rounds": num_rounds,
-            "options": str(options),
+            "options": str(options_of(given)),
             "versions": versions(["dask", "distributed", "zict", "numpy", "pandas"]),
         },
         seed=SEED,
@@ -183,6 +222,7 @@ def report_of(cells: Cells, num_rounds: int, options: dict[str, Any]) -> Report:
         version=version("takeup"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=machine(),
+        notes=(given.note,) if given.note else (),
     )
 
 
@@ -191,13 +231,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--policies", default="lru,lrc,lerc,mrd,next,dag")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="how often everything runs; 0 reports what is kept")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="keep the rounds there, and add to those kept")
+    parser.add_argument("--note", default="", help="what else ran on the machine; goes into the report")
     parser.add_argument("--prefetch", action="store_true")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="also write the report there as dated markdown")
     given = parser.parse_args(argv)
-    options = {"prefetch": True} if given.prefetch else {}
-    cells = measure_all(given.workloads.split(","), given.policies.split(","), given.rounds, options)
-    report = report_of(cells, given.rounds, options)
+    cells = measure_all(given)
+    report = report_of(cells, given)
     print(to_text(report))
     if given.out is not None:
         write_atomically(given.out / result_name("caching_engines_dask", report), to_markdown(report))

@@ -1,11 +1,11 @@
 """Loads of adapters per request, as shares of LRU's: `python benchmarks/serving_adapters.py [--gentd26 FILE] [--json]`.
 
 Caches of 5 and 10 LoRAs on every instance, for requests drawn from what was measured on two services, and for GenTD26
-if its file is given (one queue, requests without a LoRA left out). Policies that look at the queue see the next 32 or
-64 requests. *Any order* serves the one that loads least, of these the one whose loads make most others ready, and lets
-nobody be overtaken by more others than the queue is long. *Optimum in order* is Belady's, which sees everything: no
-policy loads less in the order of the trace. *Once* loads every adapter of an instance a single time: nobody loads less
-in any order. The bar is on `lerc` with 64 waiting requests, which it may serve in any order.
+if its file is given (one queue; *all* has the requests without a LoRA in it too). Policies that look at the queue see
+the next 32 or 64 requests. *Any order* serves the one that loads least, of these the one whose loads make most others
+ready, and lets nobody be overtaken by more others than the queue is long. *Optimum in order* is Belady's, which sees
+everything: no policy loads less in the order of the trace. *Once* loads every adapter of an instance a single time:
+nobody loads less in any order. The bar is on `lerc` with 64 waiting requests that want a LoRA, in any order.
 
 *Affinity* sends requests where their adapters are, to nobody above `slack` times the mean; it has no bar, and all
 values of `slack` that were tried are shown. The third table has queues that are as long as they are: a simulated
@@ -113,6 +113,7 @@ def report(gentd26: Path | None) -> Report:
     if gentd26 is not None:
         traces["gentd26"] = [access for access in read_gentd26(gentd26) if access.adapters]
     evictions = [eviction_row(name, accesses, size) for name, accesses in traces.items() for size in SIZES]
+    others = [eviction_row("gentd26, all", read_gentd26(gentd26), size) for size in SIZES] if gentd26 else []
     routed = [row for name, accesses in traces.items() for row in routing_rows(name, accesses)]
     errors = {name: trace_error(name) for name in ("a-lora", "b-lora")}
     checks = [Check.at_most(f"{name}: drawn, LRU off by", error, TRACE_BAR, unit="%") for name, error in errors.items()]
@@ -124,7 +125,7 @@ def report(gentd26: Path | None) -> Report:
         domain="serving",
         scenario={"instances": NUM_INSTANCES, "routed_instances": NUM_ROUTED, "slacks": list(SLACKS)},
         seed=SEED,
-        tables=(eviction_table(evictions), routing_table(routed), waiting_table()),
+        tables=(eviction_table(evictions + others), routing_table(routed), waiting_table()),
         checks=tuple(checks),
     )
 

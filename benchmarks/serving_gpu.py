@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -25,6 +25,7 @@ from takeup.core.report import Check, Column, Report, Table
 from takeup.serving.engines.diffusers.controls.addon import Controls
 from takeup.serving.engines.diffusers.controls.streams import StreamWorker
 from takeup.serving.engines.diffusers.device.compute import Recorded
+from takeup.serving.engines.diffusers.device.regions import FAST
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Loras
 from takeup.serving.engines.diffusers.lora.grouped import GroupedWeights
@@ -38,7 +39,6 @@ from takeup.serving.policies.adapters import ADAPTER_POLICIES
 
 RANK, TFLOPS = 64, 790e12
 UNET_FLOP, NET_FLOP = 6.761e12, 3.020e12  # a row of one step at 1024x1024
-COMPILED = {"conv_1x1_as_mm": True}
 NUM_SWAPS = 1000
 
 
@@ -122,7 +122,7 @@ class Bench:
     def engine(self) -> tuple[StepEngine, Loras]:
         """Recorded and compiled, ControlNets in streams, LoRAs kept in memory and merged by stacks."""
         pipeline, family = self.models.plain, family_of(self.models.plain)
-        compute = Recorded(None if self.is_tiny else COMPILED)
+        compute = Recorded(None if self.is_tiny else FAST)
         stacks = compute.prepared(family.network).stacks
         store = LoraStore(ThreadLoader(self.files, Targets.of(pipeline)), ADAPTER_POLICIES["lru"], 10**10)
         loras = Loras(family, store, stacks=stacks)
@@ -299,6 +299,3 @@ _BEGIN_S = time.perf_counter()
 def say(*words: Any) -> None:
     """Progress, for a run takes minutes."""
     print(f"[{time.perf_counter() - _BEGIN_S:6.1f}]", *words, flush=True)
-
-
-Measure = Callable[[], float]

@@ -39,8 +39,8 @@ from takeup.serving.simulate.residents import Tiers
 from takeup.serving.traces.arrivals import poisson_arrivals
 from takeup.serving.traffic import Arrival, Design, Outcome, RowCosts
 
-MODEL, SIZE = "takeup/tiny-sdxl", "64x64"
-NUM_STEPS, MAX_RUNNING, MAX_ROWS = 20, 4, 16
+MODEL, SIZE = "takeup/tiny-sdxl", "32x32"
+NUM_STEPS, MAX_RUNNING, MAX_ROWS = 8, 4, 16
 SEED, BAR_PERCENT, PERCENTS = 11, 10.0, (50, 90, 95, 99)
 Times = list[float]
 
@@ -151,9 +151,15 @@ def simulate(arrivals: Sequence[Arrival], design: Design) -> Outcome:
     return simulate_queue(arrivals, design, num_gpus=1, rules=rules, route=least_busy, admit=Admission())
 
 
+def say(text: str) -> None:
+    """To whoever waits."""
+    print(f"{time.strftime('%X')} {text}", file=sys.stderr, flush=True)
+
+
 def compare(num_requests: int, busy_share: float, line: Connection) -> tuple[list[tuple[Cell, ...]], Check, Design]:
     """Warm up, measure costs, serve other arrivals, simulate them."""
     url = line.recv()
+    say(f"a server is at {url}")
     asyncio.run(send_all(url, poisson_arrivals(8, 50.0, SEED, num_steps=NUM_STEPS)))
     line.send("forget the first")
     line.recv()
@@ -161,10 +167,12 @@ def compare(num_requests: int, busy_share: float, line: Connection) -> tuple[lis
     line.send("how fast when full")
     full: Design = line.recv().design()
     rate_per_s = busy_share * MAX_RUNNING / slot_s(full)
+    say(f"{len(full.step.points)} sizes of a step known; costs at {rate_per_s:.1f} requests a second")
     asyncio.run(send_all(url, poisson_arrivals(num_requests // 2, rate_per_s, SEED + 1, num_steps=NUM_STEPS)))
     line.send("costs")
     design: Design = line.recv().design()
     arrivals = poisson_arrivals(num_requests, rate_per_s, SEED + 2, num_steps=NUM_STEPS)
+    say("the comparison")
     real = asyncio.run(send_all(url, arrivals))
     line.send("costs again")
     after: Design = line.recv().design()

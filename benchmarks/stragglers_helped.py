@@ -2,6 +2,8 @@
 
 recovery   one rank of four computes 1.5 times as long: throughput before, then, and with other shares of the batch
 schedule   a cable between two stages of a pipeline becomes thin: throughput before, then, and with another schedule
+exchange   a cable between neighbours of a ring is thin: what is foretold of an exchange of two ranks, and what comes of
+           it in a job whose ranks are exchanged, as after a restart
 
 A job is healthy at first, then slow, then helped, by whoever watches it and knows only its calls. What came back is the
 share of the lost throughput, within the same job, so that a machine that is busy for a while does not count; the median
@@ -18,11 +20,14 @@ from statistics import median
 from typing import NamedTuple
 
 from takeup.core.report import Cell, Check, Column, Table
+from takeup.errors import TakeupError
 from takeup.training.engines.pytorch.watch.lab import Job, Recorded, Slow, run_jobs
 from takeup.training.engines.pytorch.watch.session import Session, Settings
+from takeup.training.experiment.watch import exchange as foretold
 from takeup.training.experiment.watch import new_session
+from takeup.training.model.slowdowns import Suspect
 
-__all__ = ["recovery", "schedule"]
+__all__ = ["exchange", "recovery", "schedule"]
 
 Part = tuple[list[Table], list[Check]]
 NUM_JOBS = 3  # that are helped
@@ -30,7 +35,8 @@ FOREVER = 100_000
 SETTLED = 8  # iterations after which a change counts
 SHARES = Job("batches", 4, 120, 0.16, (Slow((2,), 40, FOREVER, factor=1.5),))
 PIPELINE = Job("adaptive", 4, 56, 0.36, (Slow((1, 2), 20, FOREVER, rate_bps=28e6),), num_rows=512)
-LEAST_SHARES, LEAST_SCHEDULE = 0.6, 0.5
+RING = Job("ddp", 4, 80, 0.03, (Slow((1, 2), 40, FOREVER, rate_bps=8e6),))
+LEAST_SHARES, LEAST_SCHEDULE, LEAST_EXCHANGE = 0.6, 0.5, 0.5
 
 
 def recovery(tick: Callable[[], object], options: Namespace) -> Part:
@@ -43,6 +49,46 @@ def schedule(tick: Callable[[], object], options: Namespace) -> Part:
     """Another schedule for a pipeline with a slow link."""
     best = "above 1: the schedule before was not the best one for a healthy link either"
     return _part("A pipeline with a thin cable plans anew", PIPELINE, LEAST_SCHEDULE, best, tick)
+
+
+def exchange(tick: Callable[[], object], options: Namespace) -> Part:
+    """Other roles for two ranks, so that a ring does not pass a slow link."""
+    first, (session,), (before,) = RING.slow[0], *_watched([RING], Settings(confirm=True))
+    finding = next((each for each in session.findings if each.event.is_slow), None)
+    confirmed = None if finding is None else finding.confirmed
+    if finding is None or confirmed is None or not confirmed.slow_links:
+        raise TakeupError("the slow link was not found; try again on a machine that is less busy")
+    pair = next(iter(confirmed.slow_links))
+    event = replace(finding.event, suspects=(Suspect("link", pair, 1.0, 1.0, "tested"),))
+    moved = foretold(event, session.watcher.logs(), RING.num_ranks)
+    if moved is None:
+        raise TakeupError(f"no exchange of ranks would help with the link {pair}")
+    order = moved.order(RING.num_ranks)
+    ends = tuple(order[rank] for rank in first.ranks)  # the same cable, between other ranks
+    (after,) = run_jobs([replace(RING, slow=(replace(first, ranks=ends),))])
+    tick()
+    times_s = [
+        before.iterations_s[10 : first.first],
+        before.iterations_s[first.first + 1 :],
+        after.iterations_s[first.first + 1 :],
+    ]
+    phases = Phases(*(median(each.tolist()) for each in times_s))
+    columns = (
+        Column("slow cable"),
+        Column("named by tests"),
+        Column("exchanged"),
+        *(Column(name, "ms", 1) for name in ("healthy", "slow", "foretold", "exchanged")),
+        Column("came back", digits=3),
+    )
+    words = [" ".join(map(str, ranks)) for ranks in (first.ranks, pair, moved.ranks)]
+    row: tuple[Cell, ...] = (
+        *words,
+        *(1e3 * each for each in (*phases[:2], moved.predicted_s, phases[2])),
+        phases.came_back,
+    )
+    return [Table("Two ranks exchange their roles", columns, (row,))], [
+        Check.at_least("share of the lost throughput that came back", phases.came_back, LEAST_EXCHANGE),
+    ]
 
 
 class Phases(NamedTuple):
@@ -61,7 +107,7 @@ class Phases(NamedTuple):
 
 def _part(title: str, job: Job, least: float, best: str, tick: Callable[[], object]) -> Part:
     jobs = [job] * (NUM_JOBS + 1)  # the last one is not helped
-    sessions, recorded = _watched(jobs)
+    sessions, recorded = _watched(jobs, *[Settings()] * NUM_JOBS, Settings(rebalance=False))
     tick()
     phases = [_phases(job, *each) for each in zip(sessions, recorded, strict=True)]
     names = [*(f"helped, {number}" for number in range(1, NUM_JOBS + 1)), "not helped"]
@@ -79,13 +125,14 @@ def _part(title: str, job: Job, least: float, best: str, tick: Callable[[], obje
     ]
 
 
-def _watched(jobs: Sequence[Job]) -> tuple[list[Session], list[Recorded]]:
+def _watched(jobs: Sequence[Job], *settings: Settings) -> tuple[list[Session], list[Recorded]]:
+    """Run the jobs, each with a session beside it that has its settings."""
     sessions: dict[str, Session] = {}
 
     def beside(place: Path, _: bool) -> None:
         if place.exists():
             if place.name not in sessions:
-                sessions[place.name] = new_session(place, Settings(rebalance=int(place.name) < len(jobs) - 1))
+                sessions[place.name] = new_session(place, settings[int(place.name)])
             sessions[place.name].look()
 
     recorded = run_jobs([replace(job, seed=number + 1) for number, job in enumerate(jobs)], beside)

@@ -3,7 +3,7 @@
 Real ranks over Gloo, 4 to 8 of them. Half of the slow ranks and links are so for real, from outside: processes that are
 stopped for a part of the time, cables between network namespaces that became thin. These are also tested in a pause.
 The others are slow in the loop or below the hook, where a test would not see it. Which, and how much, is drawn from
---seed. With --keep FILE, the cases of several runs are judged together.
+--seed. With --keep FILE, the cases of several runs, such as --cases 0,1,2, are judged together.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = ["locate"]
 
 Part = tuple[list[Table], list[Check]]
 COMPUTE_S = 0.06
-FIRST, END = 40, 84  # iterations that are slow
+FIRST, END = 40, 78  # iterations that are slow
 NUM_ROWS = 512  # of messages over cables: 128 KiB
 LEAST_NAMED = 0.95
 COLUMNS = (
-    Column("seed", "", 0),
+    Column("seed and case"),
     Column("loop"),
     Column("ranks", "", 0),
     Column("slow"),
@@ -45,9 +45,14 @@ COLUMNS = (
 
 def locate(tick: Callable[[], object], options: Namespace) -> Part:
     """Which share of slow ranks and links is named, without a pause; and which of those tested is confirmed."""
-    jobs = _drawn_jobs(Streams(options.seed).stream("locate"))
+    every = dict(enumerate(_drawn_jobs(Streams(options.seed).stream("locate"))))
+    chosen = [int(each) for each in options.cases.split(",")] if options.cases else list(every)
+    jobs = [every[number] for number in chosen]
     Detector().see(np.ones(40))  # compiled before ranks need the cores
-    rows = [(options.seed, *_row(job, session)) for job, session in zip(jobs, _watched(jobs), strict=True)]
+    rows: list[tuple[Cell, ...]] = [
+        (f"{options.seed}/{number}", *_row(job, session))
+        for number, job, session in zip(chosen, jobs, _watched(jobs), strict=True)
+    ]
     tick()
     rows = _kept(options.keep, rows)
     right, tested = [bool(row[-2]) for row in rows], [row[-1] for row in rows if row[-1] != "not tested"]
@@ -184,6 +189,6 @@ def _kept(path: Path | None, rows: list[tuple[Cell, ...]]) -> list[tuple[Cell, .
     if path is None:
         return rows
     before = [tuple(json.loads(line)) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
-    every = [row for row in before if row[0] != rows[0][0]] + rows
+    every = [row for row in before if row[0] not in {row[0] for row in rows}] + rows
     path.write_text("".join(json.dumps(row) + "\n" for row in every), "utf-8")
     return every

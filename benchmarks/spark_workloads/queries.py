@@ -32,16 +32,16 @@ def _table(session: SparkSession, number: int, num_rows: int) -> DataFrame:
 
 
 def star(session: SparkSession, num_rows: int, num_queries: int) -> float:
-    """A cached table of facts joined with small tables that every task gets as a broadcast; each answer is kept too."""
-    facts = _table(session, 0, num_rows).cache()
-    total = 0
+    """Cached facts joined with small tables that every task gets as a broadcast; what is joined is cached too, and read
+    again when all is there."""
+    facts, kept, total = _table(session, 0, num_rows).cache(), list[DataFrame](), 0
     for query in range(num_queries):
         names = session.range(1000).select(f.col("id").alias("key"), (f.col("id") * (query + 7) % 13).alias("kind"))
-        joined = facts.join(f.broadcast(names), "key").where(f.col("kind") != query % 13).cache()
-        total += joined.agg(f.sum(f.col("value") % 1000)).collect()[0][0]
-        total += (
-            joined.groupBy("kind").agg(f.max(f.col("value") % 1000).alias("most")).agg(f.sum("most")).collect()[0][0]
-        )
+        kept.append(facts.join(f.broadcast(names), "key").where(f.col("kind") != query % 13).cache())
+        total += kept[-1].agg(f.sum(f.col("value") % 1000)).collect()[0][0]
+    for joined in kept:
+        most = joined.groupBy("kind").agg(f.max(f.col("value") % 1000).alias("most"))
+        total += most.agg(f.sum("most")).collect()[0][0]
     return float(total)
 
 

@@ -60,8 +60,8 @@ WORKLOADS = (
     Workload("scan on disk", ("Workloads.scan", 150, 131_072, 8, 4, "MEMORY_AND_DISK"), 0.14),
     Workload("back from disk", ("Workloads.comeBack", 26, 524_288, 6, 20), 0.2, (STOCK, "lru", "dag", "dag@prefetch")),
     Workload("sql", ("sql", 6, 900_000, 12), 0.06, (STOCK, AGAIN, "lru", "dag")),
-    Workload("star", ("star", 900_000, 8), 0.06),
-    Workload("als", ("als", 20_000, 2_000, 4), 0.03),
+    Workload("star", ("star", 400_000, 6), 0.04),
+    Workload("als", ("als", 60_000, 4_000, 3), 0.03),
     Workload("many small", ("Workloads.pairs", 60, 8, 8_192, 40, 120), 0.03),
     Workload("checkpoints", ("Workloads.checkpoints", 60, 131_072, 10, 8), 0.2),
 )

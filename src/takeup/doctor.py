@@ -44,7 +44,12 @@ NEEDS = (
         ("java",),
         why_not="takeup.caching.engines.spark.plugin_jar:why_not",
     ),
-    Need("caching engine dask", ("distributed", "dask"), "pip install 'takeup[dask]'"),
+    Need(
+        "caching engine dask",
+        ("distributed", "dask"),
+        "pip install 'takeup[dask]'",
+        why_not="takeup.caching.engines.dask.version:why_not",
+    ),
     Need("cluster engine embedded", ("numpy", "numba"), "pip install takeup"),
     Need(
         "cluster engine slurm",

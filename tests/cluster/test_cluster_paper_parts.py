@@ -104,6 +104,9 @@ def test_a_lower_day_after_a_higher_one_is_shown_and_is_no_loss() -> None:
     ((name, day, *numbers_of_day),) = days.rows
     assert (name, day) == ("low", 3)
     assert numbers_of_day == pytest.approx([-5.0, 1.2, 0.0], abs=1e-9)
+    check = by_name(findings.checks)["low load, days with less allocation than FIFO, all seeds"]
+    assert "after 1 of these gfs had still delivered more" in check.why
+    assert summary.rows[0][10] == 0
 
 
 def test_a_lower_day_before_a_higher_one_is_a_loss() -> None:
@@ -116,13 +119,23 @@ def test_a_lower_day_before_a_higher_one_is_a_loss() -> None:
     assert checks[f"low load, {WHAT}"].ours == pytest.approx(least)
     assert not checks[f"low load, {WHAT}"].holds
     assert checks[f"low load without wide spot gangs, {WHAT}"].holds
+    assert "after 1 it had delivered less" in checks["low load, days with less allocation than FIFO, all seeds"].why
+    assert checks["low load, whole windows with less allocation than FIFO"].holds
+
+
+def test_a_window_with_less_allocation_is_counted_with_its_seed() -> None:
+    same, below = draw(outcome("fifo")), draw(shifted(outcome("fifo"), 2, -0.01 * POOL_DAY_S), seed=7)
+    check = judged([same, below], [same])["low load, whole windows with less allocation than FIFO"]
+
+    assert (check.ours, check.holds) == (1, False)
+    assert check.why == "of 2 windows; seed 7"
 
 
 def test_the_same_replay_is_never_behind() -> None:
     findings = fifo.against_fifo(SHORT, [draw(outcome("fifo"))], [draw(outcome("fifo"))])
 
     assert all(check.holds for check in findings.checks)
-    assert [check.ours for check in findings.checks] == pytest.approx([100, 100, 0, 0])
+    assert [check.ours for check in findings.checks] == pytest.approx([100, 100, 0, 0, 0])
     assert findings.tables[1].rows == ()
     assert [row[2] for row in findings.tables[0].rows] == ["all", "narrow"]
 

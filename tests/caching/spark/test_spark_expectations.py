@@ -114,3 +114,16 @@ def test_an_rdd_that_goes_its_own_way_is_expected_as_if_it_were_the_first(class_
 
     assert after[1] == {}
     assert after[3] == {"2": NEXT_JOB}
+
+
+def test_an_expectation_that_has_not_moved_is_not_repeated(class_path: str) -> None:
+    after = expected(class_path, job([1, "a"]), {"said": True}, job(), {"said": True}, job([2, "b"]), {"said": True})
+
+    assert after[1::2] == [{"said": 1}, {"said": 0}, {"said": 1}]
+    assert after[2] == {"1": NEXT_JOB}
+
+
+def test_an_expectation_that_was_not_sent_is_new_the_next_time(class_path: str) -> None:
+    after = expected(class_path, {**job([1, "a"]), "trusted": True}, job(), {"said": True})
+
+    assert after[-1] == {"said": 1}

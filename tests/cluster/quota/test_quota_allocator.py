@@ -158,8 +158,21 @@ def test_a_grown_coefficient_does_not_exceed_capacity() -> None:
     for hour in range(10):
         quota = source.quota("A", evidence(hour * 3600.0, num_kept=9, longest_wait_s=9999.0))
 
-    assert source.coefficient("A") == 1.25
+    assert source.coefficient("A") == 4.0
     assert max(quota.gpus_by_hours.values()) == CAPACITY
+
+
+def test_a_grown_coefficient_does_not_reach_promises_stronger_than_the_goal() -> None:
+    source, fresh = known(), known()
+    for hour in range(3):
+        now = evidence(hour * 3600.0, num_kept=9, longest_wait_s=9999.0)
+        grown, before = source.menu("A", now), fresh.menu("A", evidence(hour * 3600.0))
+    weak, goal, strong = (np.array(grown.free_gpus)[:, place] for place in range(3))
+
+    assert source.coefficient("A") == pytest.approx(1.5**2)
+    assert strong.tolist() == [row[2] for row in before.free_gpus]
+    assert goal.tolist() == pytest.approx([min(CAPACITY, 1.5**2 * row[1]) for row in before.free_gpus])
+    assert (weak >= goal).all()
 
 
 def test_an_offer_is_the_best_promise_for_a_job_that_could_start() -> None:

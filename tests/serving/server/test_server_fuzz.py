@@ -1,4 +1,4 @@
-"""Requests made up from the server's own description, right and wrong ones: answers are as described, and no failure."""
+"""Requests made up from the server's own description, right and wrong ones: answers are as described, no failure."""
 
 from __future__ import annotations
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,10 +22,11 @@ import pytest
 from takeup.errors import TakeupError
 from takeup.training.engines.pytorch.watch.confirm import Confirmed, Pauses
 from takeup.training.engines.pytorch.watch.gather import Gather
-from takeup.training.engines.pytorch.watch.lab import Job, Recorded, run_jobs
+from takeup.training.engines.pytorch.watch.lab import Job, Recorded, Slow, run_jobs
 from takeup.training.engines.pytorch.watch.remedy import Shares
 from takeup.training.engines.pytorch.watch.ring import FIRST_ROW, ROW_WORDS, Word
-from takeup.training.experiment.watch import ring_passes
+from takeup.training.engines.pytorch.watch.session import Session
+from takeup.training.experiment.watch import new_session, ring_passes
 from takeup.training.policies.stragglers.watcher import Watcher
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
@@ -33,6 +36,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("watch")]
 NUM_ITERATIONS, NUM_RANKS = 150, 3
 LONE = Path(__file__).parent / "lone_controller.py"
 JOB = Job("ddp", NUM_RANKS, NUM_ITERATIONS, compute_s=0.02)
+SHORTLY = (40, 75)  # iterations in which a rank is slow, and then no longer
+PASSING = replace(JOB, slow=(Slow((1,), *SHORTLY, factor=4.0, is_stopped=True),))
 SHARED = Job("batches", NUM_RANKS, 80, compute_s=0.02)
 COUNTS = ((15, 4, 11), (1, 28, 1), (10, 10, 10))
 
@@ -88,6 +93,11 @@ def pause_while_one_is_held_up(beside: Beside) -> Confirmed:
         thread.join()
 
 
+def pause_when_it_is_over(beside: Beside) -> Confirmed | None:
+    """Ask for a pause only when the rank that was slow no longer is."""
+    return beside.confirm() if beside.watcher.num_iterations > SHORTLY[1] + 5 else None
+
+
 def write_garbage(beside: Beside) -> int:
     """Into rows of the past and of the future, of a rank that goes on writing."""
     reader = beside.gather.readers[1]
@@ -118,6 +128,7 @@ ACTS: dict[str, tuple[Job, Callable[[Beside], object]]] = {
     "killed": (JOB, pause_and_be_killed),
     "garbage": (JOB, write_garbage),
     "held up": (JOB, pause_while_one_is_held_up),
+    "passing": (PASSING, pause_when_it_is_over),
     "shares": (SHARED, change_shares()),
 }
 
@@ -145,7 +156,7 @@ def results(name: str) -> list[str]:
     return recorded.results
 
 
-@pytest.mark.parametrize("name", ["paused", "killed", "garbage", "held up"])
+@pytest.mark.parametrize("name", ["paused", "killed", "garbage", "held up", "passing"])
 def test_the_job_computes_the_same_bit_for_bit(name: str) -> None:
     assert lived()[name].beside.outcome is not None
     assert results(name) == results("alone")
@@ -174,6 +185,13 @@ def test_a_rank_that_is_held_up_is_named_in_the_pause() -> None:
     confirmed = lived()["held up"].beside.outcome
 
     assert NUM_RANKS - 1 in confirmed.slow_ranks, confirmed
+
+
+def test_a_rank_that_is_no_longer_slow_when_it_is_tested_is_not_named() -> None:
+    confirmed = lived()["passing"].beside.outcome
+
+    assert confirmed.problem == ""
+    assert confirmed.slow_ranks.get(1, 1.0) < 2.5  # it was four times as slow
 
 
 def test_garbage_in_a_ring_is_counted_and_the_rest_is_read() -> None:
@@ -208,6 +226,54 @@ def test_gradients_stay_those_of_the_whole_batch_however_it_is_shared() -> None:
 
     assert lived_through.beside.outcome.counts == COUNTS[-1]  # all plans were followed, one after the other
     assert np.abs(np.array(lived_through.recorded.weights) - alone_by_one_process(SHARED)).max() < 1e-6
+
+
+# Acted on -------------------------------------------------------------------------------------------------------------
+
+LASTING = 100_000
+TWO_SLOW = (Slow((1,), 40, LASTING, factor=2.0), Slow((3,), 40, LASTING, factor=2.0))
+TWO = Job("batches", 4, 110, compute_s=0.04, slow=TWO_SLOW)
+ADAPTIVE = Job("adaptive", 3, 50, compute_s=0.18, slow=(Slow((0, 1), 20, LASTING, rate_bps=52e6),), num_rows=512)
+needs_root = pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0 or shutil.which("tc") is None, reason="needs Linux, root, ip and tc"
+)
+
+
+def watched(jobs: Sequence[Job]) -> tuple[list[Recorded], list[Session]]:
+    """Jobs with a session beside each, which may do what it likes."""
+    sessions: dict[str, Session] = {}
+
+    def look(place: Path, is_over: bool) -> None:
+        if place.exists():
+            sessions.setdefault(place.name, new_session(place)).look()
+
+    recorded = run_jobs(jobs, look)
+    return recorded, [sessions[str(number)] for number in range(len(jobs))]
+
+
+def test_two_ranks_that_become_slow_together_are_both_named_and_both_get_less() -> None:
+    (recorded,), (session,) = watched([TWO])
+
+    slow = [finding.event for finding in session.findings if finding.event.is_slow]
+    named = {
+        rank for event in slow for suspect in event.suspects if suspect.kind == "compute" for rank in suspect.ranks
+    }
+    assert named == {1, 3}
+    counts = [reader.word(Word.PLAN_COUNT) for _, reader in sorted(session.gather.readers.items())]
+    assert sum(counts) == 40
+    assert max(counts[1], counts[3]) < 10 < min(counts[0], counts[2])
+    assert np.abs(np.array(recorded.weights) - alone_by_one_process(TWO)).max() < 1e-6
+
+
+@needs_root
+def test_a_pipeline_with_a_thin_cable_is_asked_and_changes_its_schedule_and_nothing_else() -> None:
+    (recorded, alone), (session, _) = watched([ADAPTIVE, replace(ADAPTIVE, slow=(), is_watched=False)])
+
+    found = [finding for finding in session.findings if finding.event.suspects[:1] and finding.event.is_slow]
+    links = [finding for finding in found if finding.event.suspects[0].ranks == (0, 1)]
+    assert links[0].action == "the pipeline measures the link and plans its schedule anew"
+    assert "the pipeline has changed its schedule" in [finding.action for finding in links]
+    assert np.allclose(recorded.weights, alone.weights, rtol=0, atol=1e-9)
 
 
 # A rank dies ----------------------------------------------------------------------------------------------------------

@@ -9,17 +9,19 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from takeup.training.engines.pytorch.watch.confirm import Confirmed, Pauses
 from takeup.training.engines.pytorch.watch.launch import environment_of
 from takeup.training.engines.pytorch.watch.restart import GIVEN, ORDER, Restarts, take_rank
 from takeup.training.engines.pytorch.watch.ring import Ring, Word
 from takeup.training.engines.pytorch.watch.session import Session, Settings
 from takeup.training.experiment.watch import divide, ring_passes, wait_before_restart_s
 from takeup.training.model.calls import CallLog
-from takeup.training.model.slowdowns import Event
+from takeup.training.model.slowdowns import Event, Suspect
 from takeup.training.policies.stragglers.reorder import Exchange
 from training.watch.watched_rings import SLOW_LINK, Scripted, new_ring, sharing
 
@@ -190,7 +192,8 @@ def test_ranks_are_exchanged_with_a_prediction_and_what_keeps_it_stays(tmp_path:
     assert ordered(tmp_path) == [0, 2, 1, 3]
 
     restarted(tmp_path, 2)
-    said = [finding.action for _ in range(4) for finding in session.look()]
+    back, *said = [finding.action for _ in range(4) for finding in session.look()]
+    assert back.startswith("ranks came back after ")
     assert said == ["ranks exchanged, 21 ms as foretold"]
     assert ordered(tmp_path) == [0, 2, 1, 3]
 
@@ -201,11 +204,46 @@ def test_an_exchange_that_does_not_help_is_undone_by_another_restart(tmp_path: P
         session.look()
 
     rings = restarted(tmp_path, 2)
-    said = [finding.action for _ in range(4) for finding in session.look()]
+    _, *said = [finding.action for _ in range(4) for finding in session.look()]
 
     assert said == ["saved and restarted as before: 27 ms is not what was foretold"]
     assert ordered(tmp_path) == [0, 1, 2, 3]
     assert [ring.words[Word.PLAN_RESTART] for ring in rings] == [1, 1, 1, 1]
+
+
+def test_a_busy_machine_is_no_reason_to_restart(tmp_path: Path) -> None:
+    busy = replace(SLOW_LINK, suspects=(Suspect("host", (0, 1, 2, 3), 1.4, 0.0, ""),))
+    rings = restarted(tmp_path, 1)
+    session = Session(tmp_path, lambda: Scripted([[busy]]), divide, ring_passes, Settings(restart_after_s=0.05))
+
+    for _ in range(4):
+        session.look()
+
+    assert session.lost_s > 0.05
+    assert [ring.words[Word.PLAN_RESTART] for ring in rings] == [0, 0, 0, 0]
+
+
+def test_ranks_are_exchanged_for_the_link_that_tests_have_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = replace(SLOW_LINK, suspects=(Suspect("link", (0, 1, 2, 3), 2.0, 1.0, "it carries"),))
+    monkeypatch.setattr(Pauses, "confirm", lambda *arguments: Confirmed({}, {(2, 3): 7.0}, 0.4))
+    asked: list[Event] = []
+    restarted(tmp_path, 1)
+    session = Session(
+        tmp_path,
+        lambda: Scripted([[group]]),
+        divide,
+        ring_passes,
+        Settings(confirm=True, restart_after_s=0.05),
+        exchange=lambda event, logs, num_ranks: asked.append(event),  # type: ignore[func-returns-value]
+    )
+
+    for _ in range(2):
+        session.look()
+
+    assert [suspect.ranks for suspect in asked[0].suspects] == [(2, 3)]
+    assert session.findings[0].event == group  # what was said without a pause stays as it was said
 
 
 # For real -------------------------------------------------------------------------------------------------------------

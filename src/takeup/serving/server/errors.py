@@ -15,7 +15,17 @@ from starlette.exceptions import HTTPException
 from takeup.errors import BadInput, TakeupError, UnknownName
 from takeup.serving.model import Cancelled, Expired
 
-__all__ = ["ApiError", "ErrorBody", "NotOffered", "WorkerLost", "api_error", "body_of", "install", "response_of"]
+__all__ = [
+    "ApiError",
+    "ErrorBody",
+    "ErrorDetail",
+    "NotOffered",
+    "WorkerLost",
+    "api_error",
+    "body_of",
+    "install",
+    "response_of",
+]
 
 log = logging.getLogger("takeup.serving.server")
 

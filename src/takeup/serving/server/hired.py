@@ -21,7 +21,7 @@ LEAVING_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class _Taken:
     """An order that the worker is making, and what to do if the worker dies."""
 
     order: Order
@@ -39,7 +39,7 @@ class Hired:
         theirs.close()
         self._on_ready, self._on_lost = on_ready, on_lost
         self._lock = threading.RLock()
-        self._taken: dict[int, Taken] = {}
+        self._taken: dict[int, _Taken] = {}
         self._known: OrderedDict[str, None] = OrderedDict()
         self.numbers: Mapping[str, float] = {}
         self.card: Card | None = None
@@ -69,7 +69,7 @@ class Hired:
                 gone = True
             else:
                 gone = False
-                self._taken[number] = Taken(order, on_dropped)
+                self._taken[number] = _Taken(order, on_dropped)
                 self._remember(job)
         if gone:
             on_dropped()

@@ -74,7 +74,7 @@ class LocalBackend:
         self._before.shutdown(cancel_futures=True)
         self._loop.join()
         self._after.shutdown(cancel_futures=True)
-        close_all(self.engine)
+        _close_all(self.engine)
 
     # ---------------------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class LocalBackend:
             self._num_open += change
 
 
-def close_all(engine: StepEngine) -> None:
+def _close_all(engine: StepEngine) -> None:
     """Close the add-ons that hold something."""
     held: Sequence[object] = engine.add_ons
     for add_on in held:

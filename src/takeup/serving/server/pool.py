@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from takeup.errors import TakeupError
 from takeup.serving.engines.diffusers.tickets import OnStep
 from takeup.serving.model import Expired
-from takeup.serving.policies.routing import Affinity
+from takeup.serving.policies.routing import NearbyAffinity
 from takeup.serving.server.errors import WorkerLost
 from takeup.serving.server.hired import Hired
 from takeup.serving.server.jobs import Card, Job, Order
@@ -32,7 +32,7 @@ Report = Callable[[str], None]
 
 
 @dataclass(slots=True, eq=False)
-class Task:
+class _Task:
     """An order, and which try this is."""
 
     number: int
@@ -50,10 +50,10 @@ class PoolBackend:
     """`num_workers` processes that build the same plan. Waits until all of them are ready."""
 
     def __init__(self, plan: BackendPlan, num_workers: int, report: Report = lambda _: None) -> None:
-        self._plan, self._report, self._route = plan, report, Affinity()
+        self._plan, self._report, self._route = plan, report, NearbyAffinity()
         self._lock = threading.RLock()
         self._numbers = itertools.count()
-        self._waiting: deque[Task] = deque()
+        self._waiting: deque[_Task] = deque()
         self._totals: Counter[str] = Counter()
         self._false_starts: Counter[int] = Counter()
         self._closing = False
@@ -78,7 +78,7 @@ class PoolBackend:
 
     def start(self, job: Job, on_step: OnStep) -> Order:
         order = Order(job, on_step)
-        self._assign(Task(next(self._numbers), order))
+        self._assign(_Task(next(self._numbers), order))
         return order
 
     def forget(self, lora: str) -> None:
@@ -121,7 +121,7 @@ class PoolBackend:
         for task in waiting:
             self._assign(task)
 
-    def _assign(self, task: Task) -> None:
+    def _assign(self, task: _Task) -> None:
         with self._lock:
             ready = [worker for worker in self._workers.values() if worker.is_ready]
             if not ready:
@@ -132,14 +132,14 @@ class PoolBackend:
             task.num_attempts += 1
             worker.take(task.number, task.order, task.job_now(), on_dropped=lambda: self._again(task))
 
-    def _keep(self, task: Task) -> None:
+    def _keep(self, task: _Task) -> None:
         """Until a worker is ready, if there will ever be one."""
         if self._workers and not self._closing:
             self._waiting.append(task)
         else:
             task.order.fail(WorkerLost("no worker is left; try again later"))
 
-    def _again(self, task: Task) -> None:
+    def _again(self, task: _Task) -> None:
         """Its worker died."""
         left_s = task.job_now().within_s
         if self._closing or task.order.is_cancelled:

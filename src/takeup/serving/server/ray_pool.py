@@ -13,10 +13,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
-
-import ray
-from ray import serve
 
 from takeup.errors import TakeupError
 from takeup.serving.engines.diffusers.tickets import OnStep
@@ -74,6 +72,7 @@ class RayBackend:
     """Starts a local Ray if this process is not connected to a cluster, and stops what it started."""
 
     def __init__(self, plan: BackendPlan, num_replicas: int, **actor_options: Any) -> None:
+        ray, serve = _ray()
         self._owns_ray = not ray.is_initialized()
         if self._owns_ray:
             ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
@@ -112,9 +111,10 @@ class RayBackend:
     def close(self) -> None:
         self._closing = True
         self._threads.shutdown(wait=False, cancel_futures=True)
+        ray, serve = _ray()
         serve.delete(NAME)
         if self._owns_ray:
-            serve.shutdown()  # type: ignore[no-untyped-call]
+            serve.shutdown()
             ray.shutdown()
 
     def _make(self, order: Order) -> None:
@@ -123,7 +123,7 @@ class RayBackend:
             try:
                 self._follow(order)
                 return
-            except ray.exceptions.RayActorError:
+            except _ray()[0].exceptions.RayActorError:
                 with self._counting:
                     self._retries += attempt + 1 < MAX_ATTEMPTS
             except Exception as problem:
@@ -149,3 +149,8 @@ class RayBackend:
             order.finish(fact)
         else:
             order.fail(fact)
+
+
+def _ray() -> tuple[Any, Any]:
+    """Ray and Ray Serve, imported when they are used: they are large, and warn while they are imported."""
+    return import_module("ray"), import_module("ray.serve")

@@ -13,6 +13,7 @@ from takeup.serving.server.tenants import NAME
 __all__ = [
     "AdapterList",
     "AdapterObject",
+    "Asked",
     "ControlAsked",
     "EditForm",
     "Generation",

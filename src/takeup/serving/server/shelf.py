@@ -96,7 +96,7 @@ class Shelf:
 
     def add(self, tenant: str, name: str, file: BinaryIO) -> Adapter:
         """Read, check and keep an uploaded file. Nothing of it is left if it is refused."""
-        check_name(name)
+        _check_name(name)
         self._check_room(tenant, name)
         folder = self._uploads / tenant
         folder.mkdir(parents=True, exist_ok=True)
@@ -171,7 +171,7 @@ class Shelf:
         return adapter
 
 
-def check_name(name: str) -> None:
+def _check_name(name: str) -> None:
     """Names become parts of paths."""
     if not re.fullmatch(NAME, name):
         message = (

@@ -16,7 +16,7 @@ from takeup.serving.server.jobs import Backend, Job
 from takeup.serving.server.metrics import Metrics
 from takeup.serving.server.shelf import Adapter
 
-__all__ = ["Made", "Work"]
+__all__ = ["Desk", "Made", "Work"]
 
 
 class Desk(Protocol):

@@ -46,7 +46,7 @@ class StepEngine:
 
     `deterministic` calls the network for one request at a time: then no image depends on who else was there, bit for
     bit. Otherwise `max_rows` rows may share a call, and images differ by rounding. `group` decides who shares a call
-    instead, if it is given; `compute` says how the network is called.
+    instead, if it is given; `compute` says how the network is called; `family` stands in for that of the pipeline.
     """
 
     def __init__(
@@ -59,8 +59,9 @@ class StepEngine:
         clock: Callable[[], float] = time.monotonic,
         group: Group | None = None,
         compute: Compute | None = None,
+        family: Family | None = None,
     ) -> None:
-        self.family: Family = family_of(pipeline)
+        self.family: Family = family or family_of(pipeline)
         self.add_ons = tuple(add_ons)
         self.compute: Compute = compute or Eager()
         self.compute.prepare(self.family)

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from takeup.serving.server.callers import ServiceOf, TenantOf
 from takeup.serving.server.errors import ApiError, ErrorBody
 
-__all__ = ["router"]
+__all__ = ["Health", "router"]
 
 router = APIRouter(tags=["health"])
 NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": ErrorBody}}

@@ -75,7 +75,7 @@ class SpotQuota:
         """How many GPUs guaranteed spot jobs may hold from now on, by the hours promised."""
         state = self._updated(pool, evidence)
         limit = evidence.idle_gpus + evidence.guaranteed_gpus if self.is_executable else evidence.capacity_gpus
-        free = _free(state, evidence.capacity_gpus, self.hours, self.goal.probability)
+        free = self._free(state, evidence.capacity_gpus, self.goal.probability)
         return Quota(pool, {hours: min(limit, gpus) for hours, gpus in zip(self.hours, free, strict=True)})
 
     def coefficient(self, pool: str) -> float:
@@ -85,7 +85,7 @@ class SpotQuota:
     def menu(self, pool: str, evidence: Evidence) -> Menu:
         """What could be promised if nothing were promised yet."""
         state = self._updated(pool, evidence)
-        columns = (_free(state, evidence.capacity_gpus, self.hours, level) for level in self.probabilities)
+        columns = (self._free(state, evidence.capacity_gpus, level) for level in self.probabilities)
         return Menu(pool, self.hours, self.probabilities, tuple(zip(*columns, strict=True)))
 
     def offer(
@@ -119,8 +119,9 @@ class SpotQuota:
             state.feedback = corrected(state.feedback, self.goal, evidence.now_s, *counts, evidence.longest_wait_s)
         return state
 
-
-def _free(state: _Pool, capacity_gpus: float, hours: Sequence[float], level: float) -> list[float]:
-    """GPUs that demand leaves free for each number of hours, corrected."""
-    share, taken = state.feedback.coefficient, state.forecast.max_quantiles(hours, level)
-    return [min(max(0.0, capacity_gpus - gpus) * share, capacity_gpus) for gpus in taken]
+    def _free(self, state: _Pool, capacity_gpus: float, level: float) -> list[float]:
+        """GPUs that demand leaves free for each number of hours, corrected."""
+        share, taken = state.feedback.coefficient, state.forecast.max_quantiles(self.hours, level)
+        if level > self.goal.probability:
+            share = min(1.0, share)  # that the goal is kept with ease says little about a stronger promise
+        return [min(max(0.0, capacity_gpus - gpus) * share, capacity_gpus) for gpus in taken]

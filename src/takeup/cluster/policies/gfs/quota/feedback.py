@@ -21,7 +21,7 @@ __all__ = ["Feedback", "Goal", "corrected"]
 PERIOD_S = 3600.0
 WINDOW_S = 4 * 3600.0
 LONG_WAIT_S = 3600.0
-LEAST, MOST = 0.25, 1.25
+LEAST, MOST = 0.25, 4.0  # evidence alone decides in between; a narrow range would leave a careful forecast uncorrected
 NUM_DOUBTED = 2.0  # broken promises that chance may explain
 
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from takeup.core.lazy import load
+from takeup.errors import TakeupError
 from takeup.serving.engines.diffusers.device.stacks import Stacks
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.lora.changes import Lora
@@ -57,7 +58,9 @@ class Loras:
     """The add-on. `form` merges LoRAs into the weights, computes them beside, or lets the cheaper one be chosen.
 
     With `stacks`, those of the denoiser prepared for a device, whole stacks are merged at once. That takes a few
-    milliseconds, and recorded calls cannot have layers computed beside them: then `auto` is `merged`.
+    milliseconds, and recorded calls cannot have layers computed beside them: then `auto` is `merged`. `agree` is asked
+    whether LoRAs that have arrived here, or not, are felt from now on, for other ranks may still wait for them; it is
+    told None if they will never arrive.
     """
 
     def __init__(
@@ -68,8 +71,9 @@ class Loras:
         max_staged: int = 4,
         *,
         stacks: Stacks | None = None,
+        agree: Callable[[bool | None], bool] = bool,
     ) -> None:
-        self._family, self._loader = family, loader
+        self._family, self._loader, self._agree = family, loader, agree
         self._form: Form = "merged" if stacks is not None and form == "auto" else form
         layers = layers_of(family.pipeline)
         denoiser = {layer: module for layer, module in layers.items() if layer[0] in DENOISERS}
@@ -99,7 +103,7 @@ class Loras:
         wanted: Wanted = run.extras[SLOT]
         if wanted.is_felt or not wanted.loading:
             return True
-        if self._arrives(run, wanted):
+        if self._have_all_arrived(run, wanted):
             wanted.arrived_at_step = run.step
             return True
         return run.step < run.request.late_steps
@@ -131,6 +135,16 @@ class Loras:
             self._loader.release(name)
 
     # ---------------------------------------------------------------------------------------------------------------
+
+    def _have_all_arrived(self, run: Run, wanted: Wanted) -> bool:
+        """Here and wherever else they are needed."""
+        try:
+            arrived = self._arrives(run, wanted)
+        except Exception:
+            with suppress(TakeupError):
+                self._agree(None)
+            raise
+        return self._agree(arrived)
 
     def _arrives(self, run: Run, wanted: Wanted) -> bool:
         """Whether the request can be computed with its LoRAs from now on; what failed is raised."""

@@ -5,7 +5,9 @@
          before ranks meet                                │
     hook.py (cuda.py): sees calls ──> ring.py ──────> rows.py, gather.py: calls of all ranks, as logs
     pause.py: stops at a cut, tests  <── words ───── confirm.py: asks for a pause, and tests ranks and links
-    batches.py: shares of the batch  <── words ───── remedy.py: gives a slow rank less work
+    batches.py: shares of the batch  <── words ───── remedy.py: gives a slow rank less work, a pipeline another schedule
+    requests.py: to a pipeline       <── words ────┘ restart.py: when a restart pays, and who takes which rank then
+                                                     cores.py: how long ranks waited for cores
                                                      session.py: the loop over all this; explain.py: what is said
     other machines: agent.py sends what their ranks wrote
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
@@ -113,6 +113,7 @@ class Session:
     _pauses: Pauses = field(init=False)
     _restarts: Restarts = field(init=False)
     _moved: tuple[Moved, Event] | None = None
+    _left: Event | None = None  # for which ranks were asked to restart
     _slow: Event | None = None
     _lasted_s: float = 0.0
     _cost_s: float = 0.0
@@ -147,18 +148,25 @@ class Session:
 
     def look(self) -> list[Finding]:
         """What became known since last time."""
-        if self._gather.look():
-            self._restarts.came_back()
-            self._begin_anew()
+        back = self._came_back() if self._gather.look() else []
         if not self._gather.is_complete:
-            return []
+            return back
         events = self._watcher.see(self._gather.read())
         note_waiting(self._gather.readers)
         self._cores.look(self._watcher.num_iterations, self._gather.readers)
         found = [self._found(self.explain(event, self._cores.more_waiting_s(event.began))) for event in events]
-        found += self._escalate() + self._share_anew() + self._adapted() + self._judge_move()
+        found += back + self._escalate() + self._share_anew() + self._adapted() + self._judge_move()
         self.findings += found
         return found
+
+    def _came_back(self) -> list[Finding]:
+        """Ranks have begun anew; if we had asked for that, how long it took."""
+        took_s, event = self._restarts.came_back(), self._left
+        self._begin_anew()
+        self._left = None
+        if took_s is None or event is None:
+            return []
+        return [self._finding(event, f"ranks came back after {took_s:.3g} s")]
 
     # Events -----------------------------------------------------------------------------------------------------------
 
@@ -166,7 +174,7 @@ class Session:
         confirmed = self._confirm() if event.is_slow and self.settings.confirm else None
         if self._slow is not None:
             self._restarts.durations_s.append(self._lasted_s)
-        self._slow, self._lasted_s, self._cost_s = event if event.is_slow else None, 0.0, 0.0
+        self._slow, self._lasted_s, self._cost_s = _refined(event, confirmed) if event.is_slow else None, 0.0, 0.0
         self.slow = event.suspects if event.is_slow else ()
         return self._finding(event, self._act(event, confirmed), confirmed)
 
@@ -222,7 +230,8 @@ class Session:
             self._cost_s + cost_s,
             self._lasted_s + sum(latest_s),
         )
-        if not self._restarts.is_due(self._lasted_s, self._cost_s):
+        is_busy = any(suspect.kind == "host" for suspect in self._slow.suspects)  # and would be after a restart
+        if is_busy or not self._restarts.is_due(self._lasted_s, self._cost_s):
             return []
         return self._restart(self._slow)
 
@@ -237,14 +246,14 @@ class Session:
             self._restarts.use(moved.order(len(readers)))
             one, other = moved.ranks
             how = f" with ranks {one} and {other} exchanged, {1e3 * moved.predicted_s:.4g} ms foretold"
-        self._ask_to_restart()
+        self._ask_to_restart(event)
         self._moved = None if moved is None else (moved, event)
         return [self._finding(event, f"saved and restarted after a loss of {self._cost_s:.4g} s{how}")]
 
-    def _ask_to_restart(self) -> None:
+    def _ask_to_restart(self, event: Event) -> None:
         self._shares.restart(self._gather.readers)
         self._restarts.asked()
-        self._slow = None
+        self._slow, self._left = None, event
 
     def _are_here(self) -> bool:
         """Whether all ranks are on this machine, so that all find the order that is left for them."""
@@ -263,7 +272,7 @@ class Session:
             return []
         self._moved = None
         self._restarts.use(moved.order(len(self._gather.readers)))
-        self._ask_to_restart()
+        self._ask_to_restart(event)
         return [self._finding(event, f"saved and restarted as before: {1e3 * taken_s:.4g} ms is not what was foretold")]
 
     def _share_anew(self) -> list[Finding]:
@@ -291,6 +300,14 @@ class Session:
             self._watcher.rebase()
         action = "the pipeline has changed its schedule" if changed else "none; no other schedule would be faster"
         return [self._finding(self._slow, action)]
+
+
+def _refined(event: Event, confirmed: Confirmed | None) -> Event:
+    """The event with the slow links that tests have found, in place of a group of ranks that has such a link."""
+    if confirmed is None or not confirmed.slow_links:
+        return event
+    found = tuple(Suspect("link", pair, factor, 1.0, "tested") for pair, factor in confirmed.slow_links.items())
+    return replace(event, suspects=found)
 
 
 def _listed(counts: Sequence[int]) -> str:

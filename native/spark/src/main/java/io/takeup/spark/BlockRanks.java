@@ -62,6 +62,11 @@ final class BlockRanks {
     // What the driver says ------------------------------------------------------------------------------------------
 
     synchronized void apply(Object[] message) {
+        hear(message);
+        flush();
+    }
+
+    private void hear(Object[] message) {
         switch ((String) message[0]) {
             case Messages.OPEN:
                 Messages.forEachConsumer(message, this::open);
@@ -83,10 +88,14 @@ final class BlockRanks {
             case Messages.EXPECT:
                 Messages.forEachExpected(message, this::expect);
                 break;
+            case Messages.ALL:
+                for (Object part : (Object[]) message[1]) {
+                    hear((Object[]) part);
+                }
+                break;
             default:
                 throw new IllegalArgumentException("no message " + message[0]);
         }
-        flush();
     }
 
     private void open(long consumer, long[] blocks, double position, int stage) {

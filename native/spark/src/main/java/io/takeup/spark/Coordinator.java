@@ -159,6 +159,15 @@ final class Coordinator {
 
     /** A job begins. Everybody hears what has changed since the last one, and who will read what. */
     synchronized void jobStarted(int job, JobGraph graph) throws ReflectiveOperationException {
+        executors.hold();
+        try {
+            begin(job, graph);
+        } finally {
+            executors.release();
+        }
+    }
+
+    private void begin(int job, JobGraph graph) throws ReflectiveOperationException {
         String signature = meet(graph);
         double[] start = {position};
         List<Long> over = future.begin(signature, start);
@@ -229,9 +238,13 @@ final class Coordinator {
             lineage.computedFrom(block, parents);
             blocksOfRdd.computeIfAbsent(Keys.rdd(block), unseen -> new HashSet<>()).add(block);
         });
-        executors.send(lineageMessage(newLineage), null);
-        long[] onDisk = onDisk(cachedSince, lostSince);
-        executors.send(Messages.state(Executors.toArray(cachedSince), Executors.toArray(lostSince), onDisk), null);
+        if (!newLineage.isEmpty()) {
+            executors.send(lineageMessage(newLineage), null);
+        }
+        if (!cachedSince.isEmpty() || !lostSince.isEmpty()) {
+            long[] onDisk = onDisk(cachedSince, lostSince);
+            executors.send(Messages.state(Executors.toArray(cachedSince), Executors.toArray(lostSince), onDisk), null);
+        }
         cachedSince.clear();
         lostSince.clear();
     }
@@ -286,17 +299,20 @@ final class Coordinator {
     }
 
     private void announce(double jobBytes) {
-        for (Object[] message : expectations.announce(position, jobBytes, stage)) {
-            if (!policy.isStock() && !future.isTrusted()) {
-                Messages.forEachExpected(message, (block, where, when) -> {
-                    if (Double.isInfinite(where)) {
-                        lineage.close(Keys.expected(block));
-                    } else {
-                        lineage.open(Keys.expected(block), new long[] {block}, where, when);
-                    }
-                });
-                executors.send(message, null);
-            }
+        List<Object[]> messages = expectations.announce(position, jobBytes, stage);
+        if (policy.isStock() || future.isTrusted()) {
+            expectations.nothingWasSaid();
+            return;
+        }
+        for (Object[] message : messages) {
+            Messages.forEachExpected(message, (block, where, when) -> {
+                if (Double.isInfinite(where)) {
+                    lineage.close(Keys.expected(block));
+                } else {
+                    lineage.open(Keys.expected(block), new long[] {block}, where, when);
+                }
+            });
+            executors.send(message, null);
         }
     }
 

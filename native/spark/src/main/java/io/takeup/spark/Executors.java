@@ -10,6 +10,7 @@ import org.apache.spark.rpc.RpcEndpointRef;
 final class Executors {
     private final Map<String, RpcEndpointRef> references = new HashMap<>();
     private final Map<String, List<Long>> closed = new HashMap<>();
+    private List<Object[]> held; // null: nothing is held back
     long numMessages;
 
     void add(String executor, RpcEndpointRef reference) {
@@ -26,8 +27,25 @@ final class Executors {
         return Math.max(1, references.size());
     }
 
+    /** What is said to everybody from now on leaves as one message, with {@link #release}. */
+    void hold() {
+        held = new ArrayList<>();
+    }
+
+    void release() {
+        List<Object[]> messages = held;
+        held = null;
+        if (!messages.isEmpty()) {
+            send(Messages.all(messages), null);
+        }
+    }
+
     /** To everybody but one, who knows already. */
     void send(Object[] message, String except) {
+        if (held != null && except == null) {
+            held.add(message);
+            return;
+        }
         references.forEach((executor, reference) -> {
             if (!executor.equals(except)) {
                 reference.send(message);

@@ -18,6 +18,7 @@ import java.util.TreeMap;
 final class Expectations {
     private static final int PATIENCE_JOBS = 3;
     private static final int NUM_PRECEDENTS = 4;
+    private static final double SAME_SHARE = 0.05; // of a job: an expectation that has moved by less is not repeated
 
     /** A job's reading of an RDD: from where to where in the job, as shares of it. */
     static final class Reading {
@@ -48,6 +49,7 @@ final class Expectations {
         int lastJob;
         int gap = 1;
         boolean isExpected;
+        double start; // as last announced, if it is expected
         boolean isOver;
 
         History(int numPartitions, int firstJob, List<History> precedents) {
@@ -102,7 +104,10 @@ final class Expectations {
                 Reading where = reading == null ? SOMEWHERE : reading;
                 double start = position + (numJobs + where.from) * averageJobBytes;
                 double step = (where.to - where.from) * averageJobBytes / Math.max(1, history.numPartitions);
-                messages.add(Messages.expect(rdd, history.numPartitions, start, step, stage + 1 + numJobs));
+                if (!history.isExpected || Math.abs(start - history.start) > SAME_SHARE * averageJobBytes) {
+                    history.start = start;
+                    messages.add(Messages.expect(rdd, history.numPartitions, start, step, stage + 1 + numJobs));
+                }
             } else if (history.isExpected) {
                 messages.add(Messages.expect(rdd, history.numPartitions, Double.POSITIVE_INFINITY, 0, stage));
             }
@@ -111,6 +116,11 @@ final class Expectations {
         job++;
         numMade.clear();
         return messages;
+    }
+
+    /** What was to be announced did not leave: next time all of it is new. */
+    void nothingWasSaid() {
+        rdds.values().forEach(history -> history.isExpected = false);
     }
 
     void forget(int rdd) {

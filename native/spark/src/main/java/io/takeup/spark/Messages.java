@@ -14,6 +14,7 @@ final class Messages {
     static final String STATE = "state";
     static final String FORGET = "forget";
     static final String EXPECT = "expect";
+    static final String ALL = "all";
     static final String FLUSH = "flush";
     static final String HELLO = "hello";
     static final String TASKS = "tasks";
@@ -80,6 +81,11 @@ final class Messages {
     /** Blocks that came into memory, blocks that are in none any more, and those of the first that disks keep too. */
     static Object[] state(long[] cached, long[] lost, long[] onDisk) {
         return new Object[] {STATE, cached, lost, onDisk};
+    }
+
+    /** Several messages as one: what each costs on its way is more than what it says. */
+    static Object[] all(List<Object[]> messages) {
+        return new Object[] {ALL, messages.toArray()};
     }
 
     static Object[] forget(long[] blocks) {
