@@ -32,7 +32,7 @@ os.environ["PYTHONPATH"] = str(TESTS)  # of the controllers that are started
 from cluster.kube.kube_race import race  # noqa: E402
 from cluster.slurm.slurm_lab import Lab, Nursery, fill, gang_after_s, killed, larger_quota_after_s, wait_until  # noqa: E402
 
-SEED, NUM_GANGS, NUM_QUOTAS, NUM_KILLS, NUM_ROUNDS = 0, 7, 3, 20, 5
+SEED, NUM_GANGS, NUM_QUOTAS, NUM_KILLS, NUM_ROUNDS = 0, 5, 2, 20, 5
 GANG_BAR_S, QUOTA_BAR_S, PROMISED_GPUS = 2.0, 5.0, 64
 PARTS = ("slurm", "kubernetes")
 Found = tuple[list[Table], list[Check]]

@@ -1,10 +1,12 @@
-"""The step engine beside stock diffusers on tiny models: `python benchmarks/serving.py [--requests 8] [--json]`.
+"""The step engine beside stock diffusers: `python benchmarks/serving.py [--device cpu|cuda] [--requests 8] [--json]`.
 
 The same requests, seeds and random weights, in one process with one thread: stock pipelines one image after the other,
 each LoRA loaded, fused, and taken out again; the engine with all requests at once, LoRAs read once and kept. Seconds
 are those of the processor, medians of alternating rounds. Tiny models on a CPU spend their time between the operations,
 not in them: the ratios show what the engine saves there, and say nothing about a GPU. Differences are those of the
 latents, as a share of their largest number. Exit code 1 if a bar is missed.
+
+With `--device cuda` a full-size SDXL on that device instead, see serving_gpu.py.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -151,9 +154,13 @@ def main() -> int:
     """Compare and report."""
     parser = options_of(__doc__)
     parser.add_argument("--requests", type=int, default=8, metavar="N", help="how many at once (8)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="tiny models, or SDXL on a card")
+    parser.add_argument("--steps", type=int, default=50, metavar="N", help="steps of an image on the card (50)")
     options = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     warnings.simplefilter("ignore")  # those of the packages below
+    if options.device == "cuda":
+        return publish(import_module("serving_gpu").report("cuda", False, options.steps), "serving-gpu", options)
     torch.set_num_threads(1)
     return publish(report(options.requests), "serving", options)
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from takeup.serving.engines.diffusers import tiny as small
+from takeup.serving.engines.diffusers.tiny import _clip_tokenizer, _controlnet, _euler, _sdxl_parts
 
 __all__ = ["NETS", "Models", "build_models", "write_lora"]
 
@@ -50,9 +50,9 @@ def build_models(device: str, is_tiny: bool) -> Models:
     diffusers = import_module("diffusers")
     torch.manual_seed(0)
     with _made_on(device, torch.float32 if is_tiny else torch.bfloat16):
-        parts = small._sdxl_parts() if is_tiny else _full_parts(diffusers)
-        nets = {name: small._controlnet() if is_tiny else _full_net(diffusers) for name in NETS}
-    parts["scheduler"] = small._euler()  # its tables stay on the host
+        parts = _sdxl_parts() if is_tiny else _full_parts(diffusers)
+        nets = {name: _controlnet() if is_tiny else _full_net(diffusers) for name in NETS}
+    parts["scheduler"] = _euler()  # its tables stay on the host
     steered = diffusers.StableDiffusionXLControlNetPipeline(**parts, controlnet=list(nets.values()))
     plain = diffusers.StableDiffusionXLPipeline(**parts)
     for pipeline in (plain, steered):
@@ -96,7 +96,7 @@ def _full_parts(diffusers: Any) -> dict[str, Any]:
         sample_size=1024,
         scaling_factor=0.13025,
     )
-    tokenizer = small._clip_tokenizer()
+    tokenizer = _clip_tokenizer()
     return {
         "unet": unet.eval().requires_grad_(False),
         "vae": vae.eval().requires_grad_(False),

@@ -41,7 +41,7 @@ from takeup.serving.traffic import Arrival, Design, Outcome, RowCosts
 
 MODEL, SIZE = "takeup/tiny-sdxl", "32x32"
 NUM_STEPS, MAX_RUNNING, MAX_ROWS = 8, 4, 16
-SEED, BAR_PERCENT, PERCENTS = 11, 10.0, (50, 90, 95, 99)
+BAR_PERCENT, PERCENTS = 10.0, (50, 90, 95, 99)
 Times = list[float]
 
 
@@ -52,11 +52,18 @@ class Costs:
     steps: dict[int, Times] = field(default_factory=dict)
     before: Times = field(default_factory=list)
     after: Times = field(default_factory=list)
+    starts: Times = field(default_factory=list)
+    ends: Times = field(default_factory=list)
 
-    def design(self) -> Design:
+    @property
+    def turnover_s(self) -> float:
+        """From the end of a job to the start of the next, when all were waiting from the beginning."""
+        return statistics.fmean(start - end for start, end in zip(self.starts[MAX_RUNNING:], self.ends, strict=False))
+
+    def design(self, turnover_s: float) -> Design:
         """The server as the simulator sees it."""
         points = tuple((2 * number, statistics.fmean(times)) for number, times in sorted(self.steps.items()))
-        before_s, after_s = statistics.fmean(self.before), statistics.fmean(self.after)
+        before_s, after_s = statistics.fmean(self.before), statistics.fmean(self.after) + turnover_s
         return Design("server", RowCosts(points), max_running=MAX_RUNNING, before_s=before_s, after_s=after_s)
 
 
@@ -102,9 +109,15 @@ class Meter:
                 marks.append(time.perf_counter())
 
         self._started[job.request.seed] = marks[0]
+        self.costs.starts.append(marks[0])
         order = self._start(job, heard)
-        order.done.add_done_callback(lambda _: self.costs.after.append(time.perf_counter() - marks[-1]))
+        order.done.add_done_callback(lambda _: self._ended(marks[-1]))
         return order
+
+    def _ended(self, last_step_s: float) -> None:
+        now_s = time.perf_counter()
+        self.costs.after.append(now_s - last_step_s)
+        self.costs.ends.append(now_s)
 
     def enter(self, run: Any, on_step: Any = None) -> Any:
         """It joins the step loop."""
@@ -156,26 +169,30 @@ def say(text: str) -> None:
     print(f"{time.strftime('%X')} {text}", file=sys.stderr, flush=True)
 
 
-def compare(num_requests: int, busy_share: float, line: Connection) -> tuple[list[tuple[Cell, ...]], Check, Design]:
+def compare(
+    num_requests: int, busy_share: float, seed: int, line: Connection
+) -> tuple[list[tuple[Cell, ...]], Check, Design]:
     """Warm up, measure costs, serve other arrivals, simulate them."""
     url = line.recv()
     say(f"a server is at {url}")
-    asyncio.run(send_all(url, poisson_arrivals(8, 50.0, SEED, num_steps=NUM_STEPS)))
+    asyncio.run(send_all(url, poisson_arrivals(8, 50.0, seed, num_steps=NUM_STEPS)))
     line.send("forget the first")
     line.recv()
-    asyncio.run(send_all(url, poisson_arrivals(40, 1000.0, SEED, num_steps=NUM_STEPS)))
+    asyncio.run(send_all(url, poisson_arrivals(40, 1000.0, seed, num_steps=NUM_STEPS)))
     line.send("how fast when full")
-    full: Design = line.recv().design()
+    costs: Costs = line.recv()
+    turnover_s = costs.turnover_s
+    full = costs.design(turnover_s)
     rate_per_s = busy_share * MAX_RUNNING / slot_s(full)
     say(f"{len(full.step.points)} sizes of a step known; costs at {rate_per_s:.1f} requests a second")
-    asyncio.run(send_all(url, poisson_arrivals(num_requests // 2, rate_per_s, SEED + 1, num_steps=NUM_STEPS)))
+    asyncio.run(send_all(url, poisson_arrivals(num_requests // 2, rate_per_s, seed + 1, num_steps=NUM_STEPS)))
     line.send("costs")
-    design: Design = line.recv().design()
-    arrivals = poisson_arrivals(num_requests, rate_per_s, SEED + 2, num_steps=NUM_STEPS)
+    design: Design = line.recv().design(turnover_s)
+    arrivals = poisson_arrivals(num_requests, rate_per_s, seed + 2, num_steps=NUM_STEPS)
     say("the comparison")
     real = asyncio.run(send_all(url, arrivals))
     line.send("costs again")
-    after: Design = line.recv().design()
+    after: Design = line.recv().design(turnover_s)
     line.send("end")
     rows, check = judge(rate_per_s, real, simulate(arrivals, design), simulate(arrivals, after))
     return rows, check, design
@@ -208,21 +225,21 @@ def percent_off(ours: float, theirs: float) -> float | None:
     return 100 * (ours / theirs - 1) if theirs > 1 else None  # below a millisecond it is noise
 
 
-def report(num_requests: int, busy_share: float) -> Report:
+def report(num_requests: int, busy_share: float, seed: int) -> Report:
     """One server, one comparison."""
     context = multiprocessing.get_context("spawn")
     line, other = context.Pipe()
     server = context.Process(target=serve, args=(other,), daemon=True)
     server.start()
     try:
-        rows, check, design = compare(num_requests, busy_share, line)
+        rows, check, design = compare(num_requests, busy_share, seed, line)
     finally:
         line.close()
         server.join(20)
         server.kill()
     names = ("queueing, server", "queueing, simulator", "off by", "with costs of the same run")
     columns = (
-        Column("share"),
+        Column("percentile"),
         *(Column(name, "%" if name == "off by" else "ms", 1) for name in names),
         Column("whole, server", "ms", 1),
         Column("whole, simulator", "ms", 1),
@@ -240,7 +257,7 @@ def report(num_requests: int, busy_share: float) -> Report:
             "busy_share": busy_share,
             "versions": versions(("torch", "diffusers", "fastapi", "uvicorn", "httpx")),
         },
-        seed=SEED,
+        seed=seed,
         tables=(
             Table("How long requests wait", columns, tuple(rows)),
             Table("A step", (Column("requests"), Column("takes", "ms", 2)), costs, note_of(design)),
@@ -256,10 +273,11 @@ def note_of(design: Design) -> str:
 def main() -> int:
     """Measure and report."""
     parser = options_of(__doc__)
-    parser.add_argument("--requests", type=int, default=600, help="requests to compare")
+    parser.add_argument("--requests", type=int, default=400, help="requests to compare")
     parser.add_argument("--busy", type=float, default=0.8, help="share of what the server can do that is asked of it")
+    parser.add_argument("--seed", type=int, default=11, help="of the times at which requests come")
     options = parser.parse_args()
-    return publish(report(options.requests, options.busy), "serving-queue", options)
+    return publish(report(options.requests, options.busy, options.seed), "serving-queue", options)
 
 
 if __name__ == "__main__":

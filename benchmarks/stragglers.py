@@ -104,8 +104,8 @@ def fitted(contender: Contender, streams: Sequence[Stream]) -> dict[str, float]:
     return max(settings, key=lambda each: scored(contender.alarms, streams, **each).f1)
 
 
-def detectors(tick: Tick) -> Part:
-    """All detectors on held-out jobs; ours was developed on the development set."""
+def detectors(tick: Tick, options: Namespace) -> Part:
+    """All detectors on held-out jobs, or those asked for; ours was developed on the development set."""
     half = NUM_DEVELOPMENT // 2
     development = [*draw_streams("development", half), *draw_streams("development hit", half, hit=True)]
     held_out = [*draw_streams("held out", NUM_HELD_OUT), *draw_streams("held out hit", NUM_HIT, hit=True)]
@@ -113,7 +113,8 @@ def detectors(tick: Tick) -> Part:
     offline, missing = set[str](), list[str]()
     for contender in CONTENDERS:
         tick()
-        if contender.name in peers.PEERS and not peers.is_installed(contender.name):
+        is_there = contender.name not in peers.PEERS or peers.is_installed(contender.name)
+        if not is_there or (options.against and contender.name not in options.against.split(";")):
             missing.append(contender.name)
             continue
         rows[f"{contender.name}, defaults"] = scored(contender.alarms, held_out)
@@ -142,7 +143,7 @@ def _score_table(title: str, rows: Mapping[str, DetectScore], offline: set[str],
     number = next(iter(rows.values()))
     note = f"{number.num_hit} jobs are slow at times, {number.num_found + number.num_missed} changes; "
     note += "accuracy, FPR and FNR count jobs, with the denominators of the paper; no delay: has hindsight"
-    note += f"; not installed: {', '.join(missing)}" if missing else ""
+    note += f"; not run: {', '.join(missing)}" if missing else ""
     return Table(title, columns, cells, note)
 
 
@@ -189,7 +190,7 @@ def law_of(quantiles: Quantiles, num: int = 400) -> Law:
     return Law(tuple(60 * np.exp(np.interp((np.arange(num) + 0.5) / num, shares, np.log(minutes)))))
 
 
-def escalation(tick: Tick) -> Part:
+def escalation(tick: Tick, options: Namespace) -> Part:
     """Expected loss of the plan that knows the law, and of one that learns it, beside the published rule."""
     random = np.random.default_rng(SEED)
     laws = {
@@ -234,7 +235,7 @@ def escalation(tick: Tick) -> Part:
 # Micro-batches --------------------------------------------------------------------------------------------------------
 
 
-def solver(tick: Tick) -> Part:
+def solver(tick: Tick, options: Namespace) -> Part:
     """The least maximum for many groups; the paper's solver takes 36 s for 512."""
     random, rows = np.random.default_rng(SEED), list[tuple[Cell, ...]]()
     for num_groups, paper_s in ((16, 0.01), (64, 0.01), (128, 0.11), (256, 6.78), (512, 35.93), (4096, None)):
@@ -269,7 +270,7 @@ def grid_of(num_replicas: int, num_stages: int, slow: Sequence[tuple[int, int]],
     return Grid(places, every, byte_s, 2 * num_stages, 0.02, 20_000_000, 2_000_000_000)
 
 
-def topology(tick: Tick) -> Part:
+def topology(tick: Tick, options: Namespace) -> Part:
     """Slow links in reductions: other rings, then other places; all of it foretold by simulation."""
     rows: list[tuple[Cell, ...]] = []
     recovered, taken_s = list[float](), 0.0
@@ -294,7 +295,7 @@ def topology(tick: Tick) -> Part:
 
 # All of it ------------------------------------------------------------------------------------------------------------
 
-PARTS: dict[str, Callable[[Tick], Part]] = {
+PARTS: dict[str, Callable[[Tick, Namespace], Part]] = {
     "detectors": detectors,
     "escalation": escalation,
     "solver": solver,
@@ -311,19 +312,17 @@ REAL = {  # where the parts on real processes are
 }
 
 
-def part_of(name: str, options: Namespace) -> Callable[[Tick], Part]:
+def part_of(name: str) -> Callable[[Tick, Namespace], Part]:
     """A part of ours, or of a module that runs real processes."""
-    if name in PARTS:
-        return PARTS[name]
-    real = getattr(import_module(REAL[name]), name)
-    return lambda tick: real(tick, options)
+    found: Callable[[Tick, Namespace], Part] = PARTS.get(name) or getattr(import_module(REAL[name]), name)
+    return found
 
 
 def benchmark(names: Sequence[str], options: Namespace) -> Report:
     """The parts as one report."""
     total = sum(len(CONTENDERS) if name == "detectors" else 1 for name in names)
     with progress("benchmark stragglers", total) as tick:
-        parts = [part_of(name, options)(tick) for name in names]
+        parts = [part_of(name)(tick, options) for name in names]
     installed = [each for each in ("river", "ruptures", "Rbeast") if find_spec(each)]
     return Report(
         title=f"Training: slow jobs ({', '.join(names)})",
@@ -341,6 +340,7 @@ def main() -> int:
     parser = options_of(__doc__)
     known = (*PARTS, *REAL)
     parser.add_argument("--part", default=",".join(PARTS), help=f"of {', '.join(known)}, separated by commas")
+    parser.add_argument("--against", default="", help="detectors to compare with, separated by ;  all if absent")
     parser.add_argument("--seed", type=int, default=SEED, help="of what locate draws")
     parser.add_argument("--cases", default="", help="of locate, separated by commas; all if absent")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="judge the cases of earlier runs of locate, too")

@@ -25,7 +25,7 @@ from takeup.training.engines.pytorch.watch.lab import Job, Recorded, Slow, run_j
 from takeup.training.engines.pytorch.watch.session import Session, Settings
 from takeup.training.experiment.watch import exchange as foretold
 from takeup.training.experiment.watch import new_session
-from takeup.training.model.slowdowns import Suspect
+from takeup.training.model.slowdowns import Event, Suspect
 
 __all__ = ["exchange", "recovery", "schedule"]
 
@@ -53,42 +53,37 @@ def schedule(tick: Callable[[], object], options: Namespace) -> Part:
 
 def exchange(tick: Callable[[], object], options: Namespace) -> Part:
     """Other roles for two ranks, so that a ring does not pass a slow link."""
-    first, (session,), (before,) = RING.slow[0], *_watched([RING], Settings(confirm=True))
-    finding = next((each for each in session.findings if each.event.is_slow), None)
-    confirmed = None if finding is None else finding.confirmed
-    if finding is None or confirmed is None or not confirmed.slow_links:
-        raise TakeupError("the slow link was not found; try again on a machine that is less busy")
-    pair = next(iter(confirmed.slow_links))
-    event = replace(finding.event, suspects=(Suspect("link", pair, 1.0, 1.0, "tested"),))
+    (session,), (before,) = _watched([RING], Settings(confirm=True))
+    event = _tested(session)
     moved = foretold(event, session.watcher.logs(), RING.num_ranks)
     if moved is None:
-        raise TakeupError(f"no exchange of ranks would help with the link {pair}")
-    order = moved.order(RING.num_ranks)
-    ends = tuple(order[rank] for rank in first.ranks)  # the same cable, between other ranks
-    (after,) = run_jobs([replace(RING, slow=(replace(first, ranks=ends),))])
+        raise TakeupError(f"no exchange of ranks would help with the link {event.suspects[0].ranks}")
+    slow, order = RING.slow[0], moved.order(RING.num_ranks)
+    ends = tuple(order[rank] for rank in slow.ranks)  # the same cable, between other ranks
+    (after,) = run_jobs([replace(RING, slow=(replace(slow, ranks=ends),))])
     tick()
-    times_s = [
-        before.iterations_s[10 : first.first],
-        before.iterations_s[first.first + 1 :],
-        after.iterations_s[first.first + 1 :],
-    ]
-    phases = Phases(*(median(each.tolist()) for each in times_s))
+    healthy, since = slice(10, slow.first), slice(slow.first + 1, None)
+    parts = (before.iterations_s[healthy], before.iterations_s[since], after.iterations_s[since])
+    phases = Phases(*(median(part.tolist()) for part in parts))
+    words = [" ".join(map(str, ranks)) for ranks in (slow.ranks, event.suspects[0].ranks, moved.ranks)]
+    times_ms = [1e3 * each for each in (*phases[:2], moved.predicted_s, phases.helped_s)]
     columns = (
-        Column("slow cable"),
-        Column("named by tests"),
-        Column("exchanged"),
+        *(Column(name) for name in ("slow cable", "named by tests", "exchanged ranks")),
         *(Column(name, "ms", 1) for name in ("healthy", "slow", "foretold", "exchanged")),
         Column("came back", digits=3),
     )
-    words = [" ".join(map(str, ranks)) for ranks in (first.ranks, pair, moved.ranks)]
-    row: tuple[Cell, ...] = (
-        *words,
-        *(1e3 * each for each in (*phases[:2], moved.predicted_s, phases[2])),
-        phases.came_back,
-    )
-    return [Table("Two ranks exchange their roles", columns, (row,))], [
+    return [Table("Two ranks exchange their roles", columns, ((*words, *times_ms, phases.came_back),))], [
         Check.at_least("share of the lost throughput that came back", phases.came_back, LEAST_EXCHANGE),
     ]
+
+
+def _tested(session: Session) -> Event:
+    """The slow event, blamed on the link that tests in a pause have found."""
+    for finding in session.findings:
+        if finding.event.is_slow and finding.confirmed is not None and finding.confirmed.slow_links:
+            pair = next(iter(finding.confirmed.slow_links))
+            return replace(finding.event, suspects=(Suspect("link", pair, 1.0, 1.0, "tested"),))
+    raise TakeupError("the slow link was not found; try again on a machine that is less busy")
 
 
 class Phases(NamedTuple):

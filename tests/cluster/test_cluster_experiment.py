@@ -129,6 +129,8 @@ def test_a_simulation_draws_hours_and_knows_its_quota() -> None:
 
     assert [series.title for series in report.series] == ["GPUs in use", "Evictions over time", "Demand and quota"]
     assert len(report.tables) == 2
+    lines = {row["what"] for row in report.series[2].rows}
+    assert lines == {"capacity", "high-priority demand", "quota", "demand stays below"}
 
 
 def test_simulate_and_compare_agree() -> None:
@@ -214,6 +216,15 @@ def test_offers_get_worse_with_size_and_never_exceed_what_is_idle() -> None:
 
     assert found[0] >= found[1] >= 0
     assert found[2] == -1.0
+
+
+def test_an_offer_for_a_gang_shows_the_whole_nodes_that_stay_free() -> None:
+    report = report_of(verb="offer", at_day=3, num_gpus=8, gang_nodes=1, **H800)
+    free = [float(str(row[1])) for row in report.tables[2].rows]
+
+    assert report.tables[2].title.startswith("Whole nodes that stay free")
+    assert free == sorted(free, reverse=True)
+    assert len(report_of(verb="offer", at_day=3, num_gpus=8, **H800).tables) == 2
 
 
 def test_an_offer_is_about_the_moment_that_was_asked_for() -> None:

@@ -27,6 +27,7 @@ from takeup.cluster.report import (
     forecast_table,
     menu_table,
     next_hours_table,
+    nodes_table,
     offers_table,
     pools_table,
     quota_series,
@@ -253,10 +254,11 @@ def test_an_offer_says_why() -> None:
         ({"idle_gpus": 4}, "16 GPUs were asked for and 4 are idle", False),
         ({"idle_nodes": 1}, "2 whole nodes were asked for and 1 are idle", False),
         ({}, "the forecast leaves 30 GPUs free for 1 h, and 12 are promised", True),
+        ({"free_nodes": ((1.4, 1.0), (0.0, 0.0))}, "the forecast leaves 1 whole nodes free for 1 h", True),
     ],
 )
 def test_a_refusal_says_why_and_idle_gpus_can_always_be_had_without_a_promise(
-    change: dict[str, int], words: str, can_start: bool
+    change: dict[str, object], words: str, can_start: bool
 ) -> None:
     table = offers_table(replace(ASKED, **change), [])  # type: ignore[arg-type]
 
@@ -272,8 +274,26 @@ def test_the_menu_shows_what_is_free_and_what_is_left() -> None:
     assert "48 hours" in table.note
 
 
+def test_whole_nodes_stand_by_hours_and_probabilities() -> None:
+    table = nodes_table(replace(ASKED, free_nodes=((3.0, 2.0), (1.0, 0.0))))
+
+    assert table.rows == ((1.0, 3.0, 2.0), (4.0, 1.0, 0.0))
+    assert [column.unit for column in table.columns] == ["h", "nodes", "nodes"]
+
+
 def test_before_an_hour_is_over_the_menu_says_what_it_guesses() -> None:
     assert "no hour is over yet" in menu_table(replace(ASKED, num_hours_known=0)).note
+
+
+def test_the_bound_of_demand_is_drawn_beside_the_quota_where_a_forecast_told() -> None:
+    known = np.full_like(outcome().quota_gpus, np.nan)
+    known[0, 5] = 7.0
+    told = quota_series(replace(outcome(), demand_below_gpus=known))
+    untold = replace(outcome(), demand_below_gpus=None)
+    bound = [(row["pool"], row["GPUs"]) for row in told.rows if row["what"] == "demand stays below"]
+
+    assert bound == [(outcome().pools[0], 7.0)]
+    assert not any(row["what"] == "demand stays below" for row in quota_series(untold).rows)
 
 
 # Forecasts ------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
+from takeup.serving.engines.diffusers.addons import AddOn
 from takeup.serving.engines.diffusers.branches.exchange import GroupExchange
 from takeup.serving.engines.diffusers.branches.family import OneBranch
 from takeup.serving.engines.diffusers.branches.pair import Follower, SharedClock
@@ -27,8 +29,8 @@ NAME = "takeup/tiny-sdxl-controlnet"
 
 def joined(rank: int, store: Path) -> GroupExchange:
     """The line between both, over Gloo."""
-    made = dist.FileStore(str(store), 2)
-    dist.init_process_group("gloo", store=made, rank=rank, world_size=2, timeout=timedelta(seconds=120))
+    made = FileStore(str(store), 2)
+    dist.init_process_group("gloo", store=made, rank=rank, world_size=2, timeout=timedelta(seconds=600))
     return GroupExchange()
 
 
@@ -38,7 +40,7 @@ def rank_engine(exchange: GroupExchange, files: dict[str, Path], loader: Any = N
     family = OneBranch(family_of(pipeline), exchange)
     nets = dict(zip(("depth", "edges"), pipeline.controlnet.nets, strict=True))
     loras = Loras(family, loader or ThreadLoader(files, Targets.of(pipeline)), "merged", agree=exchange.agree)
-    add_ons = [loras, Controls(family, nets)]
+    add_ons: list[AddOn] = [loras, Controls(family, nets)]
     return StepEngine(pipeline, family=family, clock=clock, add_ons=add_ons), clock
 
 

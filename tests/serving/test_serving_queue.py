@@ -191,6 +191,7 @@ def test_loras_are_waited_for_or_come_while_steps_are_made() -> None:
     assert ends(serve(requests, ONE)) == [7.0]
     assert ends(serve(requests, late)) == [5.0]  # two steps, a second of waiting, two steps
     assert ends(serve([request(0, 0.0, 4, 1, load_s=1.5)], late)) == [4.0]
+    assert ends(serve(requests, replace(late, few_steps=4))) == [7.0]
 
 
 def test_loads_one_after_the_other_take_longer_than_at_once() -> None:

@@ -138,10 +138,14 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How many GPUs of a pool guaranteed spot jobs may hold, by the hours that are promised."""
+    """How many GPUs of a pool guaranteed spot jobs may hold, by the hours that are promised.
+
+    `demand_below_gpus` is what high-priority demand stays under for the shortest of them, if a forecast told.
+    """
 
     pool: str
     gpus_by_hours: Mapping[float, float]
+    demand_below_gpus: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

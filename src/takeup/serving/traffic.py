@@ -87,10 +87,10 @@ class Design:
 
     Up to `max_running` requests are in an instance; they come in at any step, or together when it is `empty`.
     `control` is None where other devices compute ControlNets meanwhile. `late_share` of the steps may pass without the
-    LoRAs. `skipped_share` of the steps are replaced by a look into a cache of images. Every request spends `before_s`
-    and `after_s` inside the instance but not in its step loop (texts are encoded, images decoded) and `around_s`
-    outside; it spends `switch_s` for every ControlNet, `patch_s` for every LoRA that is not patched already, and
-    `sidecar_share` of a call where LoRAs are computed beside the weights.
+    LoRAs, if there are more than `few_steps`. `skipped_share` of the steps are replaced by a look into a cache of
+    images. Every request spends `before_s` and `after_s` inside the instance but not in its step loop (texts are
+    encoded, images decoded) and `around_s` outside; it spends `switch_s` for every ControlNet, `patch_s` for every LoRA
+    that is not patched already, and `sidecar_share` of a call where LoRAs are computed beside the weights.
     """
 
     name: str
@@ -103,6 +103,7 @@ class Design:
     sidecar_share: float = 0.0
     parallel_loads: bool = False
     late_share: float = 0.0
+    few_steps: int = 0
     skipped_share: float = 0.0
     before_s: float = 0.0
     after_s: float = 0.0
@@ -117,6 +118,10 @@ class Design:
     def num_steps(self, arrival: Arrival) -> int:
         """The steps that are really computed."""
         return max(1, arrival.num_steps - int(arrival.num_steps * self.skipped_share))
+
+    def late_steps(self, num_steps: int) -> int:
+        """How many of so many steps may pass without the LoRAs; never all."""
+        return min(int(num_steps * self.late_share), num_steps - 1) if num_steps > self.few_steps else 0
 
     def candidate(self, arrival: Arrival) -> Candidate:
         """The request as a grouping sees it."""

@@ -116,6 +116,15 @@ def test_a_value_about_to_be_freed_that_finds_a_new_reader_stays() -> None:
     assert (guide.order.victim(), guide.leaving.total_bytes) == ("a", 0)
 
 
+def test_an_input_of_a_task_that_nobody_announced_may_stay_for_ever_and_counts() -> None:
+    guide = guide_of("dag")
+    store(guide, "a")
+    guide.started("t", ["a"])
+    guide.finished("t")
+
+    assert (guide.order.victim(), len(guide.leaving)) == ("a", 0)
+
+
 def test_values_that_others_will_read_and_those_under_recency_are_not_about_to_be_freed() -> None:
     shared, by_recency = guide_of("dag"), guide_of("lru")
     hear(shared, ("t", 1.0, 0.0, ("a",)), ("u", 2.0, 0.0, ("a",)))

@@ -129,3 +129,19 @@ def test_a_block_is_brought_back_for_a_running_job_only(class_path: str) -> None
     )
 
     assert told == ["rdd_2_0", "null", "rdd_1_0"]
+
+
+def test_messages_sent_as_one_say_what_they_say_one_by_one(class_path: str) -> None:
+    def told(*readers: Event) -> list[str]:
+        return answers(
+            class_path,
+            *in_memory(1, MEMORY_ONLY),
+            *in_memory(2, MEMORY_ONLY),
+            *readers,
+            ("arrives", 3, *MEMORY_ONLY),
+            ("choose", 3),
+        )
+
+    together = told(("readers", 0, [[1, 1, 100], [2, 2, 5000], [3, 3, 200]]))
+
+    assert together == told(read_at(1, 100), read_at(2, 5000), read_at(3, 200)) == ["[rdd_2_0]"]

@@ -28,7 +28,7 @@ def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{build_jar(target, sorted(TEST_SOURCES.rglob('*.java')))}:{jar()}:{spark_jars()}/*"
 
 
-def expected(class_path: str, *lines: dict[str, Any]) -> list[dict[str, list[float]]]:
+def expected(class_path: str, *lines: dict[str, Any]) -> list[dict[str, Any]]:
     """After each job, the RDDs that are expected and how far they are."""
     answer = subprocess.run(
         ["java", "-XX:TieredStopAtLevel=1", "-cp", class_path, "io.takeup.spark.ExpectationsMain"],

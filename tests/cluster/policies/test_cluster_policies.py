@@ -124,6 +124,18 @@ def test_the_memory_holds_the_most_demand_of_each_hour_and_counts_promises() -> 
     assert memory.evidence(later, "a100").num_kept == 0
 
 
+def test_the_memory_counts_the_nodes_on_which_high_priority_jobs_sit_hour_by_hour() -> None:
+    memory = Memory(0.0)
+    wide, narrow = run(job("wide", HIGH, 2, workers=2), "n0", "n1"), run(job("narrow", HIGH, 2), "n1")
+    spot = run(job("s", SPOT, 4), "n0")
+    for now_s, runs in ((0, (wide, narrow, spot)), (1800, (narrow, spot)), (3700, (narrow, spot))):
+        memory.look(State(now_s, NODES, runs, ()), "a100")
+    evidence = memory.evidence(State(3700, NODES, (narrow, spot), ()), "a100")
+
+    assert evidence.hourly_high_nodes.tolist() == [2]
+    assert (evidence.high_nodes_now, evidence.num_nodes) == (1, 2)
+
+
 def test_a_clock_that_goes_backwards_teaches_nothing() -> None:
     memory = Memory(0.0)
     memory.look(State(5000, NODES, (), ()), "a100")

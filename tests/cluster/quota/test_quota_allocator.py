@@ -189,6 +189,55 @@ def test_a_gang_needs_whole_nodes_not_only_gpus() -> None:
     assert known().offer("A", now, 33) == ()
 
 
+def with_nodes(high_nodes: npt.ArrayLike, **changes: float) -> Evidence:
+    """Ten hours of level demand in GPUs, on so many of eight nodes of eight GPUs."""
+    counted = np.asarray(high_nodes, np.float64)
+    hours = len(counted)
+    known = evidence(hours * 3600.0, np.full(hours, 8.0), 8.0, num_nodes=8, **changes)
+    return replace(known, hourly_high_nodes=counted, high_nodes_now=float(counted[-1]))
+
+
+def test_a_gang_gets_no_promise_of_nodes_on_which_high_priority_jobs_sit() -> None:
+    packed, scattered = (with_nodes(np.full(500, nodes)) for nodes in (1.0, 7.0))
+    enough, too_few = (SpotQuota().offer("A", now, 16, num_nodes=2) for now in (packed, scattered))
+
+    assert enough != ()
+    assert too_few == ()
+    assert SpotQuota().offer("A", scattered, 16) == enough
+
+
+def test_whole_nodes_are_forecast_as_gpus_are() -> None:
+    counted = with_nodes(2 + np.arange(500) % 2)
+    nodes = SpotQuota().node_menu("A", counted)
+    alike = SpotQuota().menu("A", evidence(500 * 3600.0, 2 + np.arange(500) % 2, 3.0, capacity_gpus=8.0))
+
+    assert nodes is not None
+    assert nodes.free_gpus == alike.free_gpus
+    assert 4.5 < nodes.free_gpus[2][1] <= 5.0  # within two hours there is one with three
+
+
+def test_asking_for_nodes_later_or_from_the_beginning_gives_the_same_answer() -> None:
+    often, once, series = SpotQuota(), SpotQuota(), 3 + np.sin(np.arange(60))
+    for hour in range(1, 61):
+        last = often.node_menu("A", with_nodes(series[:hour]))
+
+    assert last == once.node_menu("A", with_nodes(series))
+
+
+def test_nodes_that_guaranteed_jobs_hold_are_not_promised_again() -> None:
+    free, held = (with_nodes(np.full(500, 1.0), guaranteed_gpus=gpus) for gpus in (0.0, 40.0))
+    sold = [Promise(1.0, 60.0, 0.8)]
+
+    assert SpotQuota().offer("A", free, 8, num_nodes=4, sold=sold) != ()
+    assert SpotQuota().offer("A", held, 8, num_nodes=4, sold=sold) == ()
+
+
+def test_without_a_count_of_nodes_only_idle_ones_are_asked_for() -> None:
+    assert known().node_menu("A", evidence()) is None
+    assert known().node_menu("A", replace(evidence(3600.0, [20.0]), num_nodes=8)) is None
+    assert known().offer("A", evidence(), 16, num_nodes=2) != ()
+
+
 def test_what_was_sold_is_not_sold_again() -> None:
     now = evidence(guaranteed_gpus=30.0)
     shortly = [Promise(30.0, 60.0, 0.8)]

@@ -135,6 +135,30 @@ def test_a_quota_sees_the_most_demand_of_every_hour_running_or_waiting() -> None
     assert seen[9000] == ([12.0, 4.0], 2.0)
 
 
+def test_a_quota_sees_on_how_many_nodes_high_priority_jobs_sat_and_guesses_where_nobody_looked() -> None:
+    seen: dict[float, tuple[list[float], float, int]] = {}
+
+    class Watch:
+        def quota(self, pool: str, evidence: Evidence) -> Quota:
+            nodes = evidence.hourly_high_nodes.tolist()
+            seen[evidence.now_s] = nodes, evidence.high_nodes_now, evidence.num_nodes
+            return Quota(pool, {1.0: 0.0})
+
+    jobs = workload(
+        (HIGH, 4, 0, 3000),
+        (HIGH, 8, 60, 9000),
+        (SPOT, 8, 7200, 9),
+        (HIGH, 1, 7300, 900),
+        nodes=(8, 8, 8),
+        workers=[2, 1, 1, 1],
+    )
+    replay(jobs, find_policy("gfs_published", Watch()), to_s=4 * 3600)
+
+    assert seen[7200] == ([2.0, 1.0], 1.0, 3)  # nobody looked: 16 and 8 GPUs fill so many nodes of eight
+    assert seen[7500][1] == 2.0
+    assert seen[3 * 3600][0] == [2.0, 1.0, 2.0]
+
+
 def test_jobs_larger_than_their_pool_are_counted_and_left_out() -> None:
     jobs = workload((HIGH, 16, 0, 10), (HIGH, 8, 0, 10), (SPOT, 0.5, 0, 10), nodes=(8,), workers=[1, 2, 17])
     outcome = replay(jobs, find_policy("fifo"))

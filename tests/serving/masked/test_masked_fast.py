@@ -12,14 +12,17 @@ import torch
 from serving.masked.networks import Network, block_mask, scattered_mask
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.masked.fast_unet import BoundUnet, Flat, flatten
+from takeup.serving.engines.diffusers.masked.fast_flux import BoundFlux
+from takeup.serving.engines.diffusers.masked.fast_unet import BoundUnet
+from takeup.serving.engines.diffusers.masked.flat import Flat, flatten
 from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE, count_flop
 from takeup.serving.engines.diffusers.masked.graphs import Repeated
+from takeup.serving.engines.diffusers.masked.pages import working_copy
 
 pytestmark = ENGINE_MARKS
 
 
-def bound(network: Network, text_seed: int | None = None) -> BoundUnet:
+def bound(network: Network) -> BoundUnet:
     """Bound to what the last masked call had."""
     network.hooks.remove()
     made = BoundUnet(network.family.network, network.call.recorded, network.call.places)
@@ -64,6 +67,29 @@ def test_it_leaves_the_network_as_it_was() -> None:
 
         assert torch.equal(network.family.predict(network.rows), before)
         assert not any(hasattr(one, "kept_places") for one in network.family.network.modules())
+
+
+@pytest.mark.parametrize("num_requests", [1, 2])
+def test_the_fast_path_of_flux_is_that_of_the_hooks(num_requests: int) -> None:
+    with Network("takeup/tiny-flux", num_requests) as network:
+        before = network.whole()
+        masks = [block_mask(network.grid, 0.2), scattered_mask(network.grid, 0.1)][:num_requests]
+        for run, mask in zip(network.runs, masks, strict=True):
+            run.latents[:, mask.flatten()] += 1.0
+        hooked = network.masked(masks, multiple=4)
+        network.hooks.remove()
+        page = working_copy(network.call.recorded, network.hooks.fronted, network.call.num_front)
+        fast = BoundFlux(network.family.network, page, network.call.places, network.runs[0].shared)
+        for name, kept in page.items():
+            fast.flat.views[name].copy_(kept)
+        ours = network.family.predict(network.rows)
+        fast.release()
+        for run, mask in zip(network.runs, masks, strict=True):
+            run.latents[:, mask.flatten()] -= 1.0
+        after = network.family.predict(network.rows)
+
+    assert gap(ours, hooked) < 1e-5
+    assert gap(after, before) < 1e-5
 
 
 def test_convolutional_projections_have_no_fast_path() -> None:

@@ -10,18 +10,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
 
 from command_line import Run, assert_one_sentence
-from serving.server.houses import ALICE, BOB, ask, bearer
 
 pytest.importorskip("fastapi", reason="needs the package 'fastapi': pip install 'takeup[web]'")
 pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip install 'takeup[diffusion]'")
 
+from serving.server.houses import ALICE, ask, bearer, metric
 from serving.stock import ENGINE_MARKS
 
 pytestmark = ENGINE_MARKS
@@ -94,84 +94,89 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(run: Run, mo
 # A server that runs ---------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def started(*options: str, folder: Path, **environment: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The program in a process of its own, and the address it prints."""
-    log = (folder / "log").open("w")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "takeup", "serve", *options, "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-        cwd=folder,
-        env=os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"} | environment,
-    )
-    assert process.stdout is not None
-    try:
-        ready, _, _ = select.select([process.stdout], [], [], 250)
-        assert ready, (folder / "log").read_text()
-        yield process.stdout.readline().strip(), process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        log.close()
+@dataclass(frozen=True)
+class Program:
+    """The program in a process of its own, the address it printed, and its log."""
+
+    process: subprocess.Popen[str]
+    address: str
+    log: Path
 
 
-def children_of(pid: int) -> set[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return {int(child) for task in tasks for child in task.read_text().split()}
-
-
-def test_a_server_of_two_workers_survives_the_death_of_one_and_stops_cleanly(tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text(f"alice:{ALICE}\nbob:{BOB}\n")
-    options = ("takeup/tiny-sd15", "--workers", "2", "--keys", "keys", "--json", "--deterministic")
-    url = "/v1/images/generations"
-    with started(*options, folder=tmp_path) as (address, process):
-        with httpx.Client(base_url=address, headers=bearer(ALICE), timeout=250) as client:
-            before = client.post(url, json=ask(n=2)).json()["data"]
-            victim = min(pid for pid in children_of(process.pid) if "spawn_main" in command_of(pid))
-            with client.stream("POST", url, json=ask(steps=100, n=2, stream=True)) as stream:
-                lines = stream.iter_lines()
-                while "progress" not in next(lines):
-                    pass
-                os.kill(victim, signal.SIGKILL)
-                last = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")][-2:]
-            after = client.post(url, json=ask(n=2)).json()["data"]
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(100)
-    log = (tmp_path / "log").read_text()
-    lines_of_log = [line for line in log.splitlines() if line.startswith("{")]
-
-    assert [event["type"] for event in last] == ["image_generation.completed"] * 2
-    assert after == before
-    assert code == 0
-    assert log.splitlines()[-1] == "stopped"
-    assert f"worker {victim} died" in log
-    assert any(json.loads(line)["logger"].startswith("uvicorn") for line in lines_of_log)
-    assert ALICE not in log
-    assert not Path(f"/proc/{process.pid}").exists()
-
-
-def command_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except FileNotFoundError:
-        return ""
-
-
-def test_the_program_of_the_guide_runs_against_the_server_of_the_guide(tmp_path: Path) -> None:
-    code = "\n".join(re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL))
-    (line,) = re.findall(r"^takeup serve (takeup/\S+)$", GUIDE, re.MULTILINE)
-    with started(line, folder=tmp_path) as (address, _):
-        program = code.replace("http://127.0.0.1:8000", address)
-        ran = subprocess.run(
-            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """The server of the guide, with two workers."""
+    (model,) = re.findall(r"^takeup serve (takeup/\S+)$", GUIDE, re.MULTILINE)
+    folder = tmp_path_factory.mktemp("serve")
+    options = ("--workers", "2", "--json", "--deterministic", "--port", "0")
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "takeup", "serve", model, *options],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=folder,
+            env=os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
         )
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], 280)
+    assert ready, (folder / "log").read_text()
+    yield Program(process, process.stdout.readline().strip(), folder / "log")
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    """Its child processes that have the model."""
+    tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
+    children = {int(child) for task in tasks for child in task.read_text().split()}
+    return sorted(pid for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text())
+
+
+def test_the_program_of_the_guide_runs_against_the_server_of_the_guide(program: Program, tmp_path: Path) -> None:
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL))
+    code = code.replace("http://127.0.0.1:8000", program.address)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
+    )
+    shown = re.findall(r"^```text\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
 
     assert (ran.returncode, ran.stderr) == (0, "")
-    shown = re.findall(r"^```text\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
     assert ran.stdout == shown[-1]
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_a_step_is_not_noticed(program: Program) -> None:
+    url, wanted = "/v1/images/generations", ask(steps=60, n=2)
+    with httpx.Client(base_url=program.address, headers=bearer(ALICE), timeout=280) as client:
+        before = [image["b64_json"] for image in client.post(url, json=wanted).json()["data"]]
+        victim = workers_of(program.process)[0]
+        with client.stream("POST", url, json=wanted | {"stream": True}) as stream:
+            lines = stream.iter_lines()
+            while "progress" not in next(lines):
+                pass
+            os.kill(victim, signal.SIGKILL)
+            events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+        retries = metric(client, "retries_total")
+
+    assert [event["b64_json"] for event in events[-2:]] == before
+    assert retries == 1
+    assert f"worker {victim} died" in program.log.read_text()
+
+
+def test_a_server_that_is_told_to_stop_does_so_with_all_its_workers(program: Program) -> None:
+    workers = workers_of(program.process)
+    program.process.send_signal(signal.SIGTERM)
+    code = program.process.wait(280)
+    log = program.log.read_text().splitlines()
+    objects = [json.loads(line) for line in log if line.startswith("{")]
+
+    assert code == 0
+    assert log[-1] == "stopped"
+    assert workers
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    assert any("POST /v1/images/generations" in one["message"] for one in objects)
+    assert not any(ALICE in line for line in log)
 
 
 def test_the_guide_names_every_code_of_an_error_and_every_option() -> None:

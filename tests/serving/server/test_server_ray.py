@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("fastapi", reason="needs the package 'fastapi': pip install 'takeup[web]'")
 pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip install 'takeup[diffusion]'")
-RAY_WARNS = "ignore::DeprecationWarning"
-
-
-def ray_is_missing() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("ray") is None
-
 
 from serving.server.houses import ask, house
 from serving.server.painting import DEADLY, PICTURE, PainterPlan
@@ -26,7 +19,7 @@ from takeup.serving.server.ray_pool import RayBackend
 
 pytestmark = [
     *ENGINE_MARKS,
-    pytest.mark.skipif(ray_is_missing(), reason="needs the package 'ray': pip install 'takeup[ray]'"),
+    pytest.mark.skipif(find_spec("ray") is None, reason="needs the package 'ray': pip install 'takeup[ray]'"),
     pytest.mark.filterwarnings("ignore"),  # of Ray: about pydantic, and about sockets it leaves to the end
 ]
 

@@ -236,7 +236,7 @@ def test_ranks_are_exchanged_for_the_link_that_tests_have_found(
         divide,
         ring_passes,
         Settings(confirm=True, restart_after_s=0.05),
-        exchange=lambda event, logs, num_ranks: asked.append(event),  # type: ignore[func-returns-value]
+        exchange=lambda event, logs, num_ranks: asked.append(event),
     )
 
     for _ in range(2):

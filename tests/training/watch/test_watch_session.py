@@ -270,6 +270,13 @@ def test_ranks_that_begin_anew_get_a_new_judge(tmp_path: Path) -> None:
     assert session.gather.num_ranks == 2
 
 
+def test_findings_of_one_round_have_numbers_of_their_own(tmp_path: Path) -> None:
+    four(tmp_path)
+    session, _ = watched(tmp_path, [SLOW_LINK, RELIEF], [SLOW_RANK])
+
+    assert [finding.number for _ in range(2) for finding in session.look()] == [1, 2, 3]
+
+
 def test_our_own_watcher_takes_what_rings_hold(tmp_path: Path) -> None:
     rings = four(tmp_path)
     for number in range(200):

@@ -13,7 +13,7 @@ from takeup.cluster.fleet.evidence import Evidence, QuotaSource
 from takeup.cluster.model import Kind, Offer, Quota, Workload
 from takeup.cluster.policies import RuledScheduler, find_policy
 from takeup.cluster.policies.gfs.quota import Promise, SpotQuota
-from takeup.cluster.report import Asked, menu_table, offers_table
+from takeup.cluster.report import Asked, menu_table, nodes_table, offers_table
 from takeup.cluster.simulate import replay
 from takeup.core.progress import progress
 from takeup.core.report import Report
@@ -39,7 +39,9 @@ def offer(scenario: ClusterScenario, quiet: bool) -> Report:
         days.finish(num_days)
     assert source.asked is not None
     notes = (f"day {moment_s / DAY_S:.3f} of {workload.name} under {scheduler.name}", *notes)
-    tables = (offers_table(source.asked, source.offers), menu_table(source.asked))
+    tables = [offers_table(source.asked, source.offers), menu_table(source.asked)]
+    if source.asked.num_nodes:
+        tables.append(nodes_table(source.asked))
     return report_on(scenario, f"Cluster: what {pool} can promise", *tables, notes=notes)
 
 
@@ -107,7 +109,7 @@ class _Questioner:
         return (Promise(evidence.guaranteed_gpus, until_s, self.source.probabilities[-1]),)
 
     def _asked(self, pool: str, evidence: Evidence, sold: tuple[Promise, ...]) -> Asked:
-        menu = self.source.menu(pool, evidence)
+        menu, nodes = self.source.menu(pool, evidence), self.source.node_menu(pool, evidence)
         return Asked(
             pool=pool,
             num_gpus=self.num_gpus,
@@ -122,4 +124,5 @@ class _Questioner:
             probabilities=menu.probabilities,
             free_gpus=menu.free_gpus,
             left_gpus=menu.available(sold, evidence.now_s),
+            free_nodes=nodes.free_gpus if nodes is not None else (),
         )

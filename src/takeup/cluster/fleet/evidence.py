@@ -26,7 +26,9 @@ class Evidence:
 
     `hourly_demand[hour, organisation]` is the most in each full hour since time 0; `demand_now` is the present hour's
     most until now. `num_kept` and `num_broken` count spot runs' periods that ended well, and evictions, since the
-    last time somebody asked. An array is a view that may change later: copy what you keep.
+    last time somebody asked. `hourly_high_nodes` is the most nodes on which high-priority jobs sat in each of these
+    hours, empty where nobody counted, and `high_nodes_now` that of the present one. An array is a view that may change
+    later: copy what you keep.
     """
 
     now_s: float
@@ -40,7 +42,10 @@ class Evidence:
     num_kept: int = 0
     num_broken: int = 0
     longest_wait_s: float = 0.0
-    idle_nodes: int = field(default=0)
+    idle_nodes: int = 0
+    num_nodes: int = 0
+    high_nodes_now: float = 0.0
+    hourly_high_nodes: Floats = field(default_factory=lambda: np.zeros(0))
 
 
 class QuotaSource(Protocol):

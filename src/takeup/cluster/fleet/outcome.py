@@ -72,7 +72,8 @@ class Outcome:
 
     Hour arrays are `[pool, hour, ...]`; the hours of a pool's series count from time 0, the last one holds what
     came after the window. GPU-seconds and counts are also split by grade: `[pool, hour, grade]`. `wasted_gpu_s` was
-    lost to evictions. `quota_gpus` is what could be promised for the shortest time, NaN where nobody asked.
+    lost to evictions. `quota_gpus` is what could be promised for the shortest time, and `demand_below_gpus` the bound
+    of demand behind it, NaN where nobody asked.
     """
 
     scheduler: str
@@ -99,6 +100,7 @@ class Outcome:
     demand_gpus: Floats
     quota_gpus: Floats
     num_turns: int
+    demand_below_gpus: Floats | None = None
 
     def metrics(self, pool: str | None = None, from_s: float | None = None, to_s: float | None = None) -> Metrics:
         """The numbers of the window or of a part of it, in whole hours; of one pool or of all."""

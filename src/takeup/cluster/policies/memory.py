@@ -10,7 +10,7 @@ import numpy as np
 from takeup.cluster.fleet.evidence import Evidence
 from takeup.cluster.model import Grade, Kind, Run, State
 
-__all__ = ["Memory", "demand_of"]
+__all__ = ["Memory", "demand_of", "num_high_nodes"]
 
 HOUR_S = 3600.0
 MOST_HOURS = 10_000  # more than a year
@@ -23,6 +23,7 @@ class Memory:
     begun_s: float
     asked_s: float = -np.inf
     hours: list[Counter[str]] = field(default_factory=list)
+    high_nodes: list[int] = field(default_factory=list)
     organisations: dict[str, None] = field(default_factory=dict)
     promised: dict[str, Run] = field(default_factory=dict)
     looked_s: float = -np.inf
@@ -33,12 +34,14 @@ class Memory:
         """Note the demand of this moment, and what became of the promises since the last look."""
         if state.now_s < self.looked_s:
             return  # a clock that goes backwards teaches nothing
-        demand = demand_of(state, pool)
+        demand, num_high = demand_of(state, pool), num_high_nodes(state, pool)
         self.organisations.update(dict.fromkeys(demand))
         hour = int((state.now_s - self.begun_s) // HOUR_S)
         while len(self.hours) <= min(hour, len(self.hours) + MOST_HOURS):
             self.hours.append(Counter(demand))
+            self.high_nodes.append(num_high)
         self.hours[-1] |= demand
+        self.high_nodes[-1] = max(self.high_nodes[-1], num_high)
         self._count_promises(state, pool)
         self.looked_s = state.now_s
 
@@ -80,6 +83,9 @@ class Memory:
             num_broken=broken,
             longest_wait_s=max((state.now_s - it.since_s for it in waits), default=0.0),
             idle_nodes=sum(node.name not in busy for node in nodes),
+            num_nodes=len(nodes),
+            high_nodes_now=float(self.high_nodes[-1]),
+            hourly_high_nodes=np.array(self.high_nodes[:-1], np.float64),
         )
 
 
@@ -90,6 +96,12 @@ def demand_of(state: State, pool: str) -> Counter[str]:
         if job.pool == pool and job.kind == Kind.HIGH:
             demand[job.organisation] += job.num_gpus  # type: ignore[assignment]
     return demand
+
+
+def num_high_nodes(state: State, pool: str) -> int:
+    """Nodes on which high-priority jobs sit: none of them is whole for anybody else."""
+    runs = (run for run in state.runs if run.job.pool == pool and run.job.kind == Kind.HIGH)
+    return len({name for run in runs for name in run.nodes})
 
 
 def _periods(run: Run, now_s: float) -> int:

@@ -13,7 +13,7 @@ from takeup.cluster.report.charts import (
 from takeup.cluster.report.forecasts import ForecastRun, forecast_series, forecast_table, next_hours_table
 from takeup.cluster.report.money import Benefit, Prices, benefit_of, benefit_series, benefit_table, days_table
 from takeup.cluster.report.outcomes import classes_table, pools_table, schedulers_table
-from takeup.cluster.report.promises import Asked, menu_table, offers_table
+from takeup.cluster.report.promises import Asked, menu_table, nodes_table, offers_table
 
 __all__ = [
     "Asked",
@@ -32,6 +32,7 @@ __all__ = [
     "forecast_table",
     "menu_table",
     "next_hours_table",
+    "nodes_table",
     "offers_table",
     "pools_table",
     "quota_series",

@@ -72,7 +72,7 @@ def allocation_series(outcomes: Sequence[Outcome]) -> Series:
 
 
 def quota_series(outcome: Outcome) -> Series:
-    """Demand of high-priority jobs, what there is, and what could be promised, over time for every pool."""
+    """Demand of high-priority jobs and its forecast bound, what there is, and what could be promised, by pool."""
     rows: list[Row] = []
     for place, pool in enumerate(outcome.pools):
         capacity = np.full(outcome.demand_gpus.shape[1], outcome.capacity_gpus[place])
@@ -83,6 +83,9 @@ def quota_series(outcome: Outcome) -> Series:
         ):
             points = _points(outcome, _window(outcome, gpus), "GPUs")
             rows += [{"pool": pool, "what": name, **point} for point in points]
+        if outcome.demand_below_gpus is not None and np.isfinite(outcome.demand_below_gpus[place]).any():
+            points = _points(outcome, _window(outcome, outcome.demand_below_gpus[place]), "GPUs")
+            rows += [{"pool": pool, "what": "demand stays below", **point} for point in points if point["GPUs"]]
     facet = "pool" if len(outcome.pools) > 1 else None
     return Series("Demand and quota", "day", "GPUs", tuple(rows), "what", facet, kind="step")
 

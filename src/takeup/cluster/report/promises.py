@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from takeup.cluster.model import Offer
 from takeup.core.report import Cell, Column, Table
 
-__all__ = ["Asked", "menu_table", "offers_table"]
+__all__ = ["Asked", "menu_table", "nodes_table", "offers_table"]
 
 Rows = tuple[tuple[float, ...], ...]
 
@@ -18,7 +18,7 @@ class Asked:
     """A question and what was known: GPUs on whole nodes (0: anywhere), in a pool with so much idle and promised.
 
     `free_gpus[i][j]` is what demand leaves free for `hours[i]` with `probabilities[j]`, and `left_gpus` what of it is
-    not promised yet.
+    not promised yet; `free_nodes` are whole nodes, empty if nobody counted them.
     """
 
     pool: str
@@ -34,6 +34,7 @@ class Asked:
     probabilities: tuple[float, ...]
     free_gpus: Rows
     left_gpus: Rows
+    free_nodes: Rows = ()
 
     @property
     def can_start(self) -> bool:
@@ -46,6 +47,8 @@ class Asked:
             return f"{self.num_gpus} GPUs were asked for and {self.idle_gpus:g} are idle: it would wait"
         if self.num_nodes > self.idle_nodes:
             return f"{self.num_nodes} whole nodes were asked for and {self.idle_nodes} are idle: it would wait"
+        if self.num_nodes and self.free_nodes and self.free_nodes[0][0] < self.num_nodes:
+            return f"the forecast leaves {self.free_nodes[0][0]:.0f} whole nodes free for {self.hours[0]:g} h"
         return (
             f"the forecast leaves {self.free_gpus[0][0]:.0f} GPUs free for {self.hours[0]:g} h, and "
             f"{self.promised_gpus:g} are promised"
@@ -91,3 +94,11 @@ def menu_table(asked: Asked) -> Table:
         f"left: not promised yet; {known}"
     )
     return Table(f"What can be promised in {asked.pool}", columns, rows, note)
+
+
+def nodes_table(asked: Asked) -> Table:
+    """Whole nodes that demand leaves free, for hours and probabilities."""
+    columns = (Column("hours", "h", 1), *(Column(f"{level:.0%}", "nodes", 0) for level in asked.probabilities))
+    rows = tuple((hours, *free) for hours, free in zip(asked.hours, asked.free_nodes, strict=True))
+    note = "whole: no high-priority job sits there; gangs that need whole nodes get promises only as far as these go"
+    return Table(f"Whole nodes that stay free in {asked.pool}", columns, rows, note)

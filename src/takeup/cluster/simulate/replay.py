@@ -97,6 +97,8 @@ class _Life:
     to_s: float
     spot_submit_s: Floats
     quota_gpus: Floats
+    below_gpus: Floats
+    high_nodes: Floats
     num_turns: int = 0
     asked: tuple[int, int] = (0, 0)
 
@@ -113,6 +115,7 @@ class _Life:
             fleet=empty_fleet(sizes, jobs), story=story, agenda=empty_agenda(6 * len(members) + 64),
             clock=np.array([0.0, -1.0]), scheduler=scheduler, to_s=to_s,
             spot_submit_s=jobs.submit_s[jobs.kind == Kind.SPOT], quota_gpus=np.full(num_hours, np.nan),
+            high_nodes=np.full(num_hours, np.nan), below_gpus=np.full(num_hours, np.nan),
         )  # fmt: skip
 
     def live(self) -> None:
@@ -122,7 +125,8 @@ class _Life:
                 self._run(next_s, NO_LIMIT, NO_LIMIT)  # no spot job runs, waits or comes until then
             quota = self.scheduler.quota_source.quota(self.name, self._evidence())
             hours, gpus = quota_arrays(quota)
-            self.quota_gpus[int(self.clock[0] // 3600)] = gpus[0]
+            hour, below = int(self.clock[0] // 3600), quota.demand_below_gpus
+            self.quota_gpus[hour], self.below_gpus[hour] = gpus[0], np.nan if below is None else below
             self._run(min(self.clock[0] + TICK_S, self.to_s), hours, gpus)
         self._run(np.inf, NO_LIMIT, NO_LIMIT)
 
@@ -163,7 +167,22 @@ class _Life:
             num_broken=broken - broken_before,
             longest_wait_s=now_s - float(self.fleet.jobs["since_s"][waiting].min()) if len(waiting) else 0.0,
             idle_nodes=int(np.count_nonzero(nodes["free"] == nodes["size"])),
+            num_nodes=len(nodes),
+            high_nodes_now=self._count_high_nodes(hour),
+            hourly_high_nodes=self.high_nodes[:hour],
         )
+
+    def _count_high_nodes(self, hour: int) -> float:
+        """The most nodes with high-priority jobs in this hour so far; hours without a look get what demand fills."""
+        nodes = self.fleet.nodes
+        before = hour - 1
+        if hour and np.isnan(self.high_nodes[before]):
+            unseen = np.flatnonzero(np.isnan(self.high_nodes[:hour]))
+            filled = np.ceil(self.story.demand[unseen].sum(axis=1) / nodes["size"].mean())
+            self.high_nodes[unseen] = np.minimum(filled, len(nodes))
+        now = float(np.count_nonzero(nodes["high_milli"]))
+        self.high_nodes[hour] = np.fmax(self.high_nodes[hour], now)
+        return float(self.high_nodes[hour])
 
 
 def fits_pool(workload: Workload) -> npt.NDArray[np.bool_]:
@@ -199,6 +218,7 @@ def _outcome(workload: Workload, name: str, lives: list[_Life], from_s: float, t
         useful_gpu_s=per_hour("gpu_s", USEFUL), wasted_gpu_s=per_hour("gpu_s", LOST),
         demand_gpus=np.stack([life.story.demand.sum(axis=1) for life in lives]),
         quota_gpus=np.stack([life.quota_gpus for life in lives]), num_turns=sum(life.num_turns for life in lives),
+        demand_below_gpus=np.stack([life.below_gpus for life in lives]),
         **counts,
     )  # fmt: skip
 

@@ -50,38 +50,31 @@ def speedups(expected: Numbers) -> Findings:
 
 def wire(expected: Numbers) -> Findings:
     """Bytes of a step of SDXL at 1024x1024 in 16 bits, and the order in which the decoder needs them."""
-    side, channels = 1024 // 8, (320, 640, 1280)
-    skips = [3 * channels[0] * side**2]
-    skips += [channels[0] * (side // 2) ** 2 + 2 * channels[1] * (side // 2) ** 2]
-    skips += [channels[1] * (side // 4) ** 2 + 2 * channels[2] * (side // 4) ** 2]
-    middle = channels[2] * (side // 4) ** 2
-    elements = sum(skips) + middle
-    pair_bytes, latents_bytes = 2 * 2 * elements, 2 * 4 * side**2
-    first, second, third = (100 * part / elements for part in (skips[2] + middle, skips[1], skips[0]))
     printed, order = expected["wire"], expected["wire_order"]
-    rows: list[tuple[Cell, ...]] = [
-        ("residuals of both branches, MB", printed["residuals_mb"], pair_bytes / 1e6),
-        ("residuals of both branches, MiB", order["residuals_mib"], pair_bytes / 2**20),
-        ("latents of a branch, KiB", order["latents_kib"], latents_bytes / 2**10),
-        *(
-            (name, theirs, ours)
-            for name, theirs, ours in zip(
-                ("needed first, %", "needed second, %", "needed last, %"),
-                order["percent"],
-                (first, second, third),
-                strict=True,
-            )
-        ),
-    ]
-    checks = [Check.near(rows[0][0], pair_bytes / 1e6, printed["residuals_mb"], printed["tolerance"])]  # type: ignore[arg-type]
-    checks += [
-        Check.near(str(row[0]), float(str(row[2])), float(str(row[1])), order["tolerance"], source="measured")
-        for row in rows[1:]
-    ]
-    table = Table(
-        "On the wire in a step", (Column("what"), Column("theirs", digits=1), Column("ours", digits=1)), tuple(rows)
-    )
-    return Findings(tuple(checks), (table,))
+    last, second, first = _residuals(1024 // 8)
+    elements = last + second + first
+    pair_bytes = 2 * 2 * elements
+    ours = {
+        "residuals of both branches, MiB": (pair_bytes / 2**20, order["residuals_mib"]),
+        "latents of a branch, KiB": (2 * 4 * (1024 // 8) ** 2 / 2**10, order["latents_kib"]),
+        "needed first, %": (100 * first / elements, order["percent"][0]),
+        "needed second, %": (100 * second / elements, order["percent"][1]),
+        "needed last, %": (100 * last / elements, order["percent"][2]),
+    }
+    name, tolerance = "residuals of both branches, MB", order["tolerance"]
+    checks = [Check.near(name, pair_bytes / 1e6, printed["residuals_mb"], printed["tolerance"])]
+    checks += [Check.near(one, mine, its, tolerance, source="measured") for one, (mine, its) in ours.items()]
+    rows = [(name, printed["residuals_mb"], pair_bytes / 1e6), *((one, its, mine) for one, (mine, its) in ours.items())]
+    columns = (Column("what"), Column("theirs", digits=1), Column("ours", digits=1))
+    return Findings(tuple(checks), (Table("On the wire in a step", columns, tuple(rows)),))
+
+
+def _residuals(side: int) -> tuple[int, int, int]:
+    """Elements of a branch by the size of the picture: full, half, and a quarter with the middle block."""
+    full = 3 * 320 * side**2
+    half = (320 + 2 * 640) * (side // 2) ** 2
+    quarter = (640 + 3 * 1280) * (side // 4) ** 2
+    return full, half, quarter
 
 
 def bounds(expected: Numbers) -> Findings:

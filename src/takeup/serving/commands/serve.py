@@ -96,7 +96,8 @@ def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
     uploads = options["uploads"] or Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="takeup-uploads-")))
     settings = Settings(options["model"], uploads, options["adapters"], limits)
     listener = cleanup.enter_context(listen_on(options["host"], options["port"]))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that stopping cleans up, before and after serving
+    usual = signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopping cleans up, before and after serving
+    cleanup.callback(signal.signal, signal.SIGTERM, usual)
     backend = _backend(options)
     app = make_app(settings, backend, keys, on_start=lambda: _greet(listener, options["model"], bool(keys)))
     serve_app(app, listener, log_config(options["as_json"]))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from takeup.errors import BadInput, BadScenario, UnknownName
+from takeup.serving.policies.lateness import FEW_STEPS
 from takeup.serving.traffic import Design, RowCosts
 
 __all__ = ["DESIGNS", "design_of"]
@@ -39,6 +40,7 @@ DESIGNS: dict[str, Design] = {
         gpus_per_instance=8,
         parallel_loads=True,
         late_share=0.2,
+        few_steps=FEW_STEPS,
         patch_s=0.12,
     ),
     "takeup": Design(
@@ -50,6 +52,7 @@ DESIGNS: dict[str, Design] = {
         sidecar_share=0.077,
         parallel_loads=True,
         late_share=0.2,
+        few_steps=FEW_STEPS,
     ),
 }
 

@@ -122,8 +122,7 @@ class Instance:
     def add(self, arrival: Arrival, now_s: float) -> float | None:
         """A request comes: when to call `look`, if that is sooner than before."""
         num_steps = self.design.num_steps(arrival)
-        late_steps = min(int(num_steps * self.design.late_share), num_steps - 1)
-        self.line.add(Job(arrival, num_steps, late_steps), arrival.loras)
+        self.line.add(Job(arrival, num_steps, self.design.late_steps(num_steps)), arrival.loras)
         self.num_most_waiting = max(self.num_most_waiting, len(self.line))
         return now_s if self._has_room else None
 

@@ -4,6 +4,7 @@
     announce.py: who will read what, when  --->  worker.py: hears it, and what runs here
                  (every 10 ms)                        │
                                                  guide.py: group table and ranks ──> order.py: a lazy heap
+                                                      │                              leaving.py: about to be freed
                                                       │ victim
                                                  spill.py, copies.py: the worker's own spill buffer, swapped in place
 

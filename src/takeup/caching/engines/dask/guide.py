@@ -181,7 +181,7 @@ class Guide:
     def finished(self, task: Hashable) -> None:
         """The task has its result. Said here at once: the scheduler's word comes a round trip later."""
         if task in self._running:
-            inputs = self._running[task]
+            inputs = self._running[task] if task in self._groups_of else ()  # of others the scheduler says nothing
             self.ended(task)
             self.closed(task)
             self._expect_release(task, inputs)
@@ -273,7 +273,7 @@ class Guide:
     def _expect_release(self, task: Hashable, inputs: Iterable[Hashable]) -> None:
         """Those inputs of a task that is done which nobody else will read are freed soon, if no client wants them."""
         for key in inputs:
-            if self._uses_table and key in self.order and not self.table.rc(key):
+            if key in self.order and not self.table.rc(key) and self._class(self._values[key]) == ORDINARY:
                 self._changed(self.leaving.add(key, task, self._values[key].size_bytes))
                 self.order.changed(key)
 

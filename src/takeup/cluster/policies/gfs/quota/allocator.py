@@ -3,7 +3,8 @@
 Duan et al., ASPLOS 2026, on the spot quota allocator. With capacity C and the p-quantile of the highest demand over
 the next H hours, f(H) = C - quantile is free, and the quota is Q(H) = coefficient * f(H). Beyond the paper: the
 quantile is that of the maximum, not the highest of hourly quantiles; promises for all H and p hold together (see
-`menu`); and the quota can be limited to what could run now, idle GPUs and guaranteed jobs.
+`menu`); the quota can be limited to what could run now, idle GPUs and guaranteed jobs; and gangs that need whole
+nodes get promises only as far as a forecast of whole nodes allows.
 
     source = SpotQuota()
     source.quota("A100", evidence)                  every five minutes: how much guaranteed jobs may hold, by hours
@@ -13,12 +14,13 @@ quantile is that of the maximum, not the highest of hourly quantiles; promises f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import ceil
 
 from takeup.cluster.fleet.evidence import Evidence
 from takeup.cluster.model import Offer, Quota
 from takeup.cluster.policies.gfs.forecast import DEFAULT_MODEL, Scope, make_forecaster
-from takeup.cluster.policies.gfs.quota.demand import DemandForecast, HourlyDemand
+from takeup.cluster.policies.gfs.quota.demand import DemandForecast, HourlyDemand, in_nodes
 from takeup.cluster.policies.gfs.quota.feedback import Feedback, Goal, corrected
 from takeup.cluster.policies.gfs.quota.menu import Menu, Promise
 from takeup.errors import BadInput
@@ -45,6 +47,7 @@ class _Pool:
     forecast: DemandForecast
     feedback: Feedback = field(default_factory=Feedback)
     asked_s: float = -1.0
+    nodes: DemandForecast | None = None
 
 
 @dataclass(slots=True)
@@ -75,8 +78,9 @@ class SpotQuota:
         """How many GPUs guaranteed spot jobs may hold from now on, by the hours promised."""
         state = self._updated(pool, evidence)
         limit = evidence.idle_gpus + evidence.guaranteed_gpus if self.is_executable else evidence.capacity_gpus
-        free = self._free(state, evidence.capacity_gpus, self.goal.probability)
-        return Quota(pool, {hours: min(limit, gpus) for hours, gpus in zip(self.hours, free, strict=True)})
+        free = self._free(state, state.forecast, evidence.capacity_gpus, self.goal.probability)
+        (below,) = state.forecast.max_quantiles(self.hours[:1], self.goal.probability)
+        return Quota(pool, {hours: min(limit, gpus) for hours, gpus in zip(self.hours, free, strict=True)}, below)
 
     def coefficient(self, pool: str) -> float:
         """The safety coefficient of a pool now."""
@@ -85,8 +89,18 @@ class SpotQuota:
     def menu(self, pool: str, evidence: Evidence) -> Menu:
         """What could be promised if nothing were promised yet."""
         state = self._updated(pool, evidence)
-        columns = (self._free(state, evidence.capacity_gpus, level) for level in self.probabilities)
-        return Menu(pool, self.hours, self.probabilities, tuple(zip(*columns, strict=True)))
+        return self._menu(pool, state, state.forecast, evidence.capacity_gpus)
+
+    def node_menu(self, pool: str, evidence: Evidence) -> Menu | None:
+        """The same in whole nodes, on which no high-priority job sits; None if the evidence does not tell them."""
+        state, counted = self._updated(pool, evidence), in_nodes(evidence)
+        if counted is None:
+            return None
+        assert self.make_forecast is not None
+        if state.nodes is None:
+            state.nodes = self.make_forecast()
+        state.nodes.update(counted)
+        return self._menu(pool, state, state.nodes, counted.capacity_gpus)
 
     def offer(
         self, pool: str, evidence: Evidence, num_gpus: int, num_nodes: int = 0, sold: Sequence[Promise] = ()
@@ -102,7 +116,20 @@ class SpotQuota:
         if not sold and evidence.guaranteed_gpus > 0:
             strongest_s = evidence.now_s + self.hours[-1] * 3600.0
             sold = (Promise(evidence.guaranteed_gpus, strongest_s, self.probabilities[-1]),)
-        return self.menu(pool, evidence).offers(num_gpus, sold, evidence.now_s)
+        menu = self.menu(pool, evidence)
+        if num_nodes and (nodes := self.node_menu(pool, evidence)) is not None:
+            menu = _placeable(menu, nodes.available(self._sold_nodes(evidence), evidence.now_s), num_nodes)
+        return menu.offers(num_gpus, sold, evidence.now_s)
+
+    def _sold_nodes(self, evidence: Evidence) -> tuple[Promise, ...]:
+        """The nodes that guaranteed jobs hold at least, as if promised for ever."""
+        num_nodes = ceil(evidence.guaranteed_gpus * evidence.num_nodes / max(1.0, evidence.capacity_gpus))
+        until_s = evidence.now_s + self.hours[-1] * 3600.0
+        return (Promise(num_nodes, until_s, self.probabilities[-1]),) if num_nodes else ()
+
+    def _menu(self, pool: str, state: _Pool, forecast: DemandForecast, capacity: float) -> Menu:
+        columns = (self._free(state, forecast, capacity, level) for level in self.probabilities)
+        return Menu(pool, self.hours, self.probabilities, tuple(zip(*columns, strict=True)))
 
     def _updated(self, pool: str, evidence: Evidence) -> _Pool:
         """The memory of a pool with this evidence in it, once: evidence of the same moment again changes nothing."""
@@ -119,9 +146,18 @@ class SpotQuota:
             state.feedback = corrected(state.feedback, self.goal, evidence.now_s, *counts, evidence.longest_wait_s)
         return state
 
-    def _free(self, state: _Pool, capacity_gpus: float, level: float) -> list[float]:
-        """GPUs that demand leaves free for each number of hours, corrected."""
-        share, taken = state.feedback.coefficient, state.forecast.max_quantiles(self.hours, level)
+    def _free(self, state: _Pool, forecast: DemandForecast, capacity: float, level: float) -> list[float]:
+        """What demand leaves free for each number of hours, corrected."""
+        share, taken = state.feedback.coefficient, forecast.max_quantiles(self.hours, level)
         if level > self.goal.probability:
             share = min(1.0, share)  # that the goal is kept with ease says little about a stronger promise
-        return [min(max(0.0, capacity_gpus - gpus) * share, capacity_gpus) for gpus in taken]
+        return [min(max(0.0, capacity - each) * share, capacity) for each in taken]
+
+
+def _placeable(menu: Menu, left_nodes: Sequence[Sequence[float]], num_nodes: int) -> Menu:
+    """The menu for those who need so many whole nodes: lines without them offer nothing."""
+    free = (
+        tuple(gpus if nodes >= num_nodes else 0.0 for gpus, nodes in zip(*rows, strict=True))
+        for rows in zip(menu.free_gpus, left_nodes, strict=True)
+    )
+    return replace(menu, free_gpus=tuple(free))

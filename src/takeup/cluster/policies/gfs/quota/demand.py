@@ -8,18 +8,32 @@ first hour is over nobody knows how demand moves: then it is a random walk, by a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil, sqrt
 from statistics import NormalDist
 from typing import Protocol
 
+import numpy as np
+
 from takeup.cluster.fleet.evidence import Evidence
 from takeup.cluster.policies.gfs.forecast import Forecaster
 
-__all__ = ["DemandForecast", "HourlyDemand"]
+__all__ = ["DemandForecast", "HourlyDemand", "in_nodes"]
 
 HOUR_S = 3600.0
 TINY_H = 1e-9
 GUESSED_SHARE = 0.25  # of the pool: how far demand moves in an hour while nothing is known
+
+
+def in_nodes(evidence: Evidence) -> Evidence | None:
+    """The same evidence counted in nodes: those on which high-priority jobs sit are taken, whole; None if unknown.
+
+    Sixty-four idle GPUs, one on each node, are of no use to a gang; how many nodes stay whole is a series of its own.
+    """
+    if not evidence.num_nodes or len(evidence.hourly_high_nodes) != len(evidence.hourly_demand):
+        return None
+    now, hourly = np.array([evidence.high_nodes_now]), evidence.hourly_high_nodes[:, None]
+    return replace(evidence, capacity_gpus=float(evidence.num_nodes), demand_now=now, hourly_demand=hourly)
 
 
 class DemandForecast(Protocol):

@@ -20,6 +20,7 @@ import torch
 
 from takeup.errors import BadInput, UnknownName
 from takeup.serving.engines.diffusers.controls.calls import ControlCall, scales_of
+from takeup.serving.engines.diffusers.controls.reuse import Reuse
 from takeup.serving.engines.diffusers.controls.workers import InlineWorker, Stream, Worker, WorkerDied
 from takeup.serving.engines.diffusers.device.seams import num_residuals
 from takeup.serving.engines.diffusers.families import Family
@@ -54,9 +55,21 @@ class Part:
 
 
 class Controls:
-    """The add-on. `nets` are the ControlNets by name; `workers` compute them, in this thread where there is none."""
+    """The add-on. `nets` are the ControlNets by name; `workers` compute them, in this thread where there is none.
 
-    def __init__(self, family: Family, nets: Mapping[str, Any], workers: Mapping[str, Worker] | None = None) -> None:
+    With `every` above 1 they are asked in every so-many-th step only, which changes images.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        nets: Mapping[str, Any],
+        workers: Mapping[str, Worker] | None = None,
+        *,
+        every: int = 1,
+    ) -> None:
+        if every < 1:
+            raise BadInput(f"ControlNets cannot be asked every {every} steps; give 1 for every step, or more")
         if not hasattr(family.network, "up_blocks"):
             raise BadInput("ControlNets are served for U-Nets only; use a Stable Diffusion 1.5 or XL pipeline")
         self._family, self._nets = family, nets
@@ -64,6 +77,7 @@ class Controls:
         self._keys = itertools.count()
         self._running: dict[int, Told] = {}
         self._picked: dict[str, tuple[Any, list[slice], dict[str, torch.Tensor]]] = {}
+        self._reuse = Reuse(every)
         self.num_replaced = 0
 
     def close(self) -> None:
@@ -99,8 +113,7 @@ class Controls:
         if not parts:
             yield
             return
-        calls = {net: self._call(net, rows) for net in dict.fromkeys(part.net for part in parts)}
-        rows.aids.residuals = Together(parts, {net: _Safe(self, net, call) for net, call in calls.items()})
+        rows.aids.residuals = self._reuse.find(rows, parts) or self._reuse.keep(rows, parts, self._started(parts, rows))
         yield
 
     def left(self, run: Run) -> None:
@@ -109,6 +122,10 @@ class Controls:
             self._workers[told.use.net].forget(told.key)
 
     # ---------------------------------------------------------------------------------------------------------------
+
+    def _started(self, parts: Sequence[Part], rows: Rows) -> Together:
+        calls = {net: self._call(net, rows) for net in dict.fromkeys(part.net for part in parts)}
+        return Together(parts, {net: _Safe(self, net, call) for net, call in calls.items()})
 
     def start(self, net: str, call: ControlCall) -> Stream:
         """Begin to compute a ControlNet, here if its worker is gone."""

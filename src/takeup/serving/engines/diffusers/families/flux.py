@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import torch
 
+from takeup.serving.engines.diffusers.families.flows import FlowTransformer
 from takeup.serving.engines.diffusers.families.guidance import guided
 from takeup.serving.engines.diffusers.families.sizes import size_of
 from takeup.serving.engines.diffusers.runs import Rows, Run
@@ -18,16 +17,10 @@ from takeup.serving.model import Request
 __all__ = ["Flux"]
 
 
-class Flux:
+class Flux(FlowTransformer):
     """Flux dev and schnell. A negative prompt is one more row, where the pipeline calls the network twice."""
 
-    def __init__(self, pipeline: Any) -> None:
-        self.pipeline = pipeline
-        self.encoding = threading.RLock()
-
-    @property
-    def network(self) -> Any:
-        return self.pipeline.transformer
+    most_shift = 1.15
 
     @torch.no_grad()
     def prepare(self, request: Request) -> Run:
@@ -74,18 +67,14 @@ class Flux:
     def guide(self, run: Run, prediction: torch.Tensor) -> torch.Tensor:
         return guided(prediction, run.request.true_guidance)
 
-    @torch.no_grad()
-    def decode(self, run: Run) -> torch.Tensor:
-        vae = self.pipeline.vae
+    def _unpacked(self, run: Run) -> torch.Tensor:
         height, width = size_of(self.pipeline, run.request)
-        latents = self.pipeline._unpack_latents(run.latents, height, width, self.pipeline.vae_scale_factor)
-        image = vae.decode(latents / vae.config.scaling_factor + vae.config.shift_factor, return_dict=False)[0]
-        decoded: torch.Tensor = self.pipeline.image_processor.postprocess(image, output_type="pt")
-        return decoded
+        latents: torch.Tensor = self.pipeline._unpack_latents(
+            run.latents, height, width, self.pipeline.vae_scale_factor
+        )
+        return latents
 
     def _timesteps(self, scheduler: Any, num_steps: int, latents: torch.Tensor) -> list[torch.Tensor]:
-        module = import_module("diffusers.pipelines.flux.pipeline_flux")
-        named = ("base_image_seq_len", 256), ("max_image_seq_len", 4096), ("base_shift", 0.5), ("max_shift", 1.15)
-        shift = module.calculate_shift(latents.shape[1], *(scheduler.config.get(*name) for name in named))
+        shift = self._shift(scheduler, latents.shape[1])
         sigmas = np.linspace(1.0, 1 / num_steps, num_steps)
         return set_steps(scheduler, num_steps, latents.device, sigmas=sigmas, mu=shift)

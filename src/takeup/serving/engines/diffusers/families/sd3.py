@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from importlib import import_module
 from typing import Any
 
 import torch
 
+from takeup.serving.engines.diffusers.families.flows import FlowTransformer
 from takeup.serving.engines.diffusers.families.guidance import guided
 from takeup.serving.engines.diffusers.families.sizes import size_of
 from takeup.serving.engines.diffusers.runs import Rows, Run
@@ -17,16 +16,10 @@ from takeup.serving.model import Request
 __all__ = ["StableDiffusion3"]
 
 
-class StableDiffusion3:
+class StableDiffusion3(FlowTransformer):
     """Stable Diffusion 3 and 3.5."""
 
-    def __init__(self, pipeline: Any) -> None:
-        self.pipeline = pipeline
-        self.encoding = threading.RLock()
-
-    @property
-    def network(self) -> Any:
-        return self.pipeline.transformer
+    most_shift = 1.16
 
     @torch.no_grad()
     def prepare(self, request: Request) -> Run:
@@ -38,7 +31,7 @@ class StableDiffusion3:
             1, self.network.config.in_channels, height, width, self.network.dtype, self.network.device, generator
         )
         scheduler = new_scheduler(self.pipeline, request.scheduler)
-        shift = self._shift(scheduler, latents)
+        shift = self._shifted(scheduler, latents)
         timesteps = set_steps(scheduler, request.num_steps, self.network.device, **shift)
         options = step_options(scheduler, request, generator)
         return Run(request, latents, scheduler, timesteps, inputs, step_options=options)
@@ -71,20 +64,9 @@ class StableDiffusion3:
     def guide(self, run: Run, prediction: torch.Tensor) -> torch.Tensor:
         return guided(prediction, run.request.guidance)
 
-    @torch.no_grad()
-    def decode(self, run: Run) -> torch.Tensor:
-        vae = self.pipeline.vae
-        latents = run.latents / vae.config.scaling_factor + vae.config.shift_factor
-        image = vae.decode(latents, return_dict=False)[0]
-        decoded: torch.Tensor = self.pipeline.image_processor.postprocess(image, output_type="pt")
-        return decoded
-
-    def _shift(self, scheduler: Any, latents: torch.Tensor) -> dict[str, float]:
+    def _shifted(self, scheduler: Any, latents: torch.Tensor) -> dict[str, float]:
         """Schedulers that shift with the size of the image are told it."""
         if not scheduler.config.get("use_dynamic_shifting", None):
             return {}
         patch = self.network.config.patch_size
-        num_tokens = (latents.shape[2] // patch) * (latents.shape[3] // patch)
-        module = import_module("diffusers.pipelines.stable_diffusion_3.pipeline_stable_diffusion_3")
-        named = ("base_image_seq_len", 256), ("max_image_seq_len", 4096), ("base_shift", 0.5), ("max_shift", 1.16)
-        return {"mu": module.calculate_shift(num_tokens, *(scheduler.config.get(*name) for name in named))}
+        return {"mu": self._shift(scheduler, (latents.shape[2] // patch) * (latents.shape[3] // patch))}

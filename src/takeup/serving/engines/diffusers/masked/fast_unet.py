@@ -17,34 +17,12 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.masked.call import Places
+from takeup.serving.engines.diffusers.masked.flat import Flat, compile_modules, put, release_modules
 from takeup.serving.engines.diffusers.masked.pages import Page
-from takeup.serving.engines.templates.packing import GROUP
 
-__all__ = ["BoundUnet", "Flat", "flatten"]
+__all__ = ["BoundUnet"]
 
-COMPILED = ("BasicTransformerBlock", "ResnetBlock2D")
-
-
-class Flat:
-    """The kept activations of a step in one block of memory, with a view for every name."""
-
-    def __init__(self, page: Page) -> None:
-        like = next(iter(page.values()))
-        sizes = {name: kept.numel() for name, kept in page.items()}
-        self.values = torch.empty(sum(sizes.values()), dtype=like.dtype, device=like.device)
-        parts = torch.split(self.values, list(sizes.values()))
-        self.views = {name: part.view(page[name].shape) for (name, part) in zip(sizes, parts, strict=True)}
-
-    def fill(self, whole: torch.Tensor, scales: torch.Tensor) -> None:
-        """From whole numbers of eight bits, a scale for each group: one kernel."""
-        torch.mul(whole, scales, out=self.values.view(-1, GROUP))
-
-
-def flatten(page: Page) -> tuple[torch.Tensor, torch.Tensor]:
-    """A page as `Flat` is filled from it."""
-    groups = torch.cat([kept.reshape(-1, GROUP) for kept in page.values()])
-    scales = (groups.abs().amax(dim=-1, keepdim=True).float() / 127).clamp(min=1e-30).to(torch.bfloat16)
-    return (groups.float() / scales.float()).round().clamp(-127, 127).to(torch.int8), scales
+COMPILED = frozenset({"BasicTransformerBlock", "ResnetBlock2D"})
 
 
 class _KeptAttention:
@@ -54,8 +32,8 @@ class _KeptAttention:
         num_rows, num_tokens, width = hidden_states.shape
         packed = linear(hidden_states, module.packed_qkv).view(num_rows * num_tokens, 3, width)
         key, value = module.kept_k, module.kept_v
-        key.view(-1, width).index_copy_(0, module.kept_places, packed[:, 1])
-        value.view(-1, width).index_copy_(0, module.kept_places, packed[:, 2])
+        put(key, module.kept_places, packed[:, 1])
+        put(value, module.kept_places, packed[:, 2])
         query = packed[:, 0].view(num_rows, num_tokens, module.heads, -1)
         heads = (part.view(num_rows, -1, module.heads, width // module.heads) for part in (query, key, value))
         return _projected(module, scaled_dot_product_attention(*(part.transpose(1, 2) for part in heads)))
@@ -79,13 +57,19 @@ def _projected(module: Any, attended: torch.Tensor) -> torch.Tensor:
 def _masked_forward(self: Any, hidden_states: torch.Tensor, *_: Any, **others: Any) -> tuple[torch.Tensor]:
     """A `Transformer2DModel` of masked tokens; the rest of what it adds is kept."""
     num_rows, channels, height, width = hidden_states.shape
-    tokens = self.norm(hidden_states).permute(0, 2, 3, 1).reshape(-1, channels)
-    tokens = self.proj_in(tokens.index_select(0, self.kept_places).view(num_rows, -1, channels))
+    tokens = self.proj_in(self.kept_enter(self.norm, hidden_states, self.kept_places))
     for block in self.transformer_blocks:
         tokens = block(tokens, encoder_hidden_states=others.get("encoder_hidden_states"))
     added = self.kept_out
-    added.view(-1, channels).index_copy_(0, self.kept_places, self.proj_out(tokens).view(-1, channels))
+    put(added, self.kept_places, self.proj_out(tokens))
     return (added.view(num_rows, height, width, channels).permute(0, 3, 1, 2) + hidden_states,)
+
+
+def _entered(norm: Any, hidden_states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Masked tokens of a map, normalized by all of it."""
+    num_rows, channels = hidden_states.shape[:2]
+    tokens: torch.Tensor = norm(hidden_states).permute(0, 2, 3, 1).reshape(-1, channels)
+    return tokens.index_select(0, places).view(num_rows, -1, channels)
 
 
 class BoundUnet:
@@ -96,6 +80,7 @@ class BoundUnet:
         self._processors = dict(network.attn_processors)
         self._transformers = list(_transformers(network))
         self._places = places
+        self._compiled: list[Any] = []
         for name, module in self._transformers:
             self._bind(name, module)
 
@@ -104,6 +89,7 @@ class BoundUnet:
             raise BadInput("only U-Nets with linear projections (SDXL, SD 2) have a fast path; use the hooks")
         module.kept_out = self.flat.views[f"{name}.out"]
         module.kept_places = self._places[module.kept_out.shape[1]].flat
+        module.kept_enter = _entered
         module.forward = MethodType(_masked_forward, module)
         for number, block in enumerate(module.transformer_blocks):
             attention = block.attn1
@@ -123,17 +109,18 @@ class BoundUnet:
             else:
                 attention.kept_text = keys
 
-    def compile_blocks(self, options: dict[str, Any] | None = None) -> int:
-        """Compile what repeats, when it is first called; how many blocks there are."""
-        found = [one for one in self.network.modules() if type(one).__name__ in COMPILED]
-        for one in found:
-            one.compile(dynamic=False, options=options or {})
-        return len(found)
+    def compile_blocks(self, options: dict[str, Any] | None = None) -> None:
+        """Compile what repeats, when it is first called."""
+        self._compiled = compile_modules(self.network, COMPILED, options or {})
+        enter = torch.compile(_entered, dynamic=False, options=options or {})
+        for _, module in self._transformers:
+            module.kept_enter = enter
 
     def release(self) -> None:
         """Leave the network as it was."""
+        release_modules(self._compiled)
         for _, module in self._transformers:
-            del module.forward, module.kept_out, module.kept_places
+            del module.forward, module.kept_out, module.kept_places, module.kept_enter
             for block in module.transformer_blocks:
                 del block.attn1.kept_k, block.attn1.kept_v, block.attn1.kept_places, block.attn1.packed_qkv
         for attention in self._text_attentions():

@@ -9,7 +9,7 @@ import torch
 
 from takeup.serving.engines.diffusers.masked.call import Call
 
-__all__ = ["RotaryProcessor"]
+__all__ = ["RotaryProcessor", "turned"]
 
 Table = tuple[torch.Tensor, torch.Tensor]
 
@@ -41,7 +41,7 @@ class RotaryProcessor:
         num_text = self._num_text(encoder_hidden_states)
         if image_rotary_emb is not None:
             table = self._table(image_rotary_emb, num_text)
-            query, key = _turned(query, table), _turned(key, table)
+            query, key = turned(query, table), turned(key, table)
         key = self.call.fill(f"{self.name}.k", key, num_text).view(len(key), -1, *key.shape[2:])
         value = self.call.fill(f"{self.name}.v", value, num_text).view(len(key), -1, *key.shape[2:])
         attended = self._attend(query, key, value)
@@ -80,7 +80,7 @@ def _projected(attn: Any, image: torch.Tensor, text: torch.Tensor | None) -> tup
     return tuple(torch.cat(pair, dim=1) for pair in pairs)
 
 
-def _turned(tokens: torch.Tensor, table: Table) -> torch.Tensor:
+def turned(tokens: torch.Tensor, table: Table) -> torch.Tensor:
     """Pairs of neighbours turned by the angle of the position, as diffusers does it but for each row of its own."""
     cosine, sine = (part[:, :, None, :] for part in table)
     real, imaginary = tokens.reshape(*tokens.shape[:-1], -1, 2).unbind(-1)

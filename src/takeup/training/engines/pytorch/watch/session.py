@@ -119,6 +119,7 @@ class Session:
     _cost_s: float = 0.0
     _seen: int = 0
     _settled_from: int = 0
+    _num_told: int = 0
 
     def __post_init__(self) -> None:
         self._gather = Gather(self.folder, self.far)
@@ -148,16 +149,18 @@ class Session:
 
     def look(self) -> list[Finding]:
         """What became known since last time."""
-        back = self._came_back() if self._gather.look() else []
-        if not self._gather.is_complete:
-            return back
+        found = self._came_back() if self._gather.look() else []
+        if self._gather.is_complete:
+            found += [self._found(event) for event in self._events()]
+            found += self._escalate() + self._share_anew() + self._adapted() + self._judge_move()
+        self.findings += found
+        return found
+
+    def _events(self) -> list[Event]:
         events = self._watcher.see(self._gather.read())
         note_waiting(self._gather.readers)
         self._cores.look(self._watcher.num_iterations, self._gather.readers)
-        found = [self._found(self.explain(event, self._cores.more_waiting_s(event.began))) for event in events]
-        found += back + self._escalate() + self._share_anew() + self._adapted() + self._judge_move()
-        self.findings += found
-        return found
+        return [self.explain(event, self._cores.more_waiting_s(event.began)) for event in events]
 
     def _came_back(self) -> list[Finding]:
         """Ranks have begun anew; if we had asked for that, how long it took."""
@@ -179,7 +182,8 @@ class Session:
         return self._finding(event, self._act(event, confirmed), confirmed)
 
     def _finding(self, event: Event, action: str, confirmed: Confirmed | None = None) -> Finding:
-        return Finding(len(self.findings) + 1, event, action, confirmed)
+        self._num_told += 1
+        return Finding(self._num_told, event, action, confirmed)
 
     def _confirm(self) -> Confirmed:
         readers = self._gather.readers

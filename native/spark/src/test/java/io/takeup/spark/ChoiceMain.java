@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.util.ArrayList;
 import java.util.List;
 import org.apache.spark.memory.MemoryMode;
 import org.apache.spark.storage.BlockId;
@@ -42,6 +43,14 @@ public final class ChoiceMain {
             case "reader": // task, position
                 open(ranks, id, Keys.task(1, event.get(2).asInt()), event.get(3).asDouble());
                 break;
+            case "readers": // lists of block, task and position, each in a message, all sent as one
+                List<Object[]> messages = new ArrayList<>();
+                event.get(2).forEach(reader -> messages.add(opening(
+                        new RDDBlockId(reader.get(0).asInt(), 0),
+                        Keys.task(1, reader.get(1).asInt()),
+                        reader.get(2).asDouble())));
+                ranks.apply(Messages.all(messages));
+                break;
             case "foretold": // a task of a later job, position
                 open(ranks, id, Keys.future(event.get(2).asInt()), event.get(3).asDouble());
                 break;
@@ -56,7 +65,11 @@ public final class ChoiceMain {
     }
 
     private static void open(BlockRanks ranks, BlockId id, long consumer, double position) {
+        ranks.apply(opening(id, consumer, position));
+    }
+
+    private static Object[] opening(BlockId id, long consumer, double position) {
         long[] blocks = {BlockRanks.key(id)};
-        ranks.apply(Messages.open(List.of(new GroupTable.Group(consumer, blocks, position, 1))));
+        return Messages.open(List.of(new GroupTable.Group(consumer, blocks, position, 1)));
     }
 }

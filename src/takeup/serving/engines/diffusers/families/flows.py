@@ -1,0 +1,54 @@
+"""What Stable Diffusion 3 and Flux have in common: a transformer that predicts a flow, and a shift of its schedule."""
+
+from __future__ import annotations
+
+import threading
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from takeup.serving.engines.diffusers.runs import Run
+
+__all__ = ["FlowTransformer"]
+
+SHIFTED = "diffusers.pipelines.flux.pipeline_flux"
+
+
+class FlowTransformer:
+    """A pipeline whose denoiser is a transformer. `most_shift`: that of the largest image, where nobody says more."""
+
+    most_shift: float
+
+    def __init__(self, pipeline: Any) -> None:
+        self.pipeline = pipeline
+        self.encoding = threading.RLock()
+
+    @property
+    def network(self) -> Any:
+        return self.pipeline.transformer
+
+    @torch.no_grad()
+    def decode(self, run: Run) -> torch.Tensor:
+        vae = self.pipeline.vae
+        latents = self._unpacked(run) / vae.config.scaling_factor + vae.config.shift_factor
+        decoded: torch.Tensor = self.pipeline.image_processor.postprocess(
+            vae.decode(latents, return_dict=False)[0], output_type="pt"
+        )
+        return decoded
+
+    def _unpacked(self, run: Run) -> torch.Tensor:
+        """Latents as an image."""
+        return run.latents
+
+    def _shift(self, scheduler: Any, num_tokens: int) -> float:
+        """Larger images keep their noise for longer."""
+        named = (
+            ("base_image_seq_len", 256),
+            ("max_image_seq_len", 4096),
+            ("base_shift", 0.5),
+            ("max_shift", self.most_shift),
+        )
+        settings = (scheduler.config.get(*name) for name in named)
+        shift: float = import_module(SHIFTED).calculate_shift(num_tokens, *settings)
+        return shift

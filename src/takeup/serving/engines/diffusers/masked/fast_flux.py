@@ -1,0 +1,121 @@
+"""Flux of masked tokens for accelerators: the same computation as with hooks, in fixed memory and with fewer kernels.
+
+Keys and values are kept with room for the text in front, which every step computes anew. Blocks read their tensors from
+their own modules, so that equal blocks share compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from takeup.serving.engines.diffusers.masked.call import Places
+from takeup.serving.engines.diffusers.masked.flat import Flat, compile_modules, put, release_modules
+from takeup.serving.engines.diffusers.masked.pages import Page
+from takeup.serving.engines.diffusers.masked.rotary import turned
+
+__all__ = ["BoundFlux"]
+
+COMPILED = frozenset({"FluxTransformerBlock", "FluxSingleTransformerBlock"})
+KEPT = ("kept_k", "kept_v", "kept_places", "kept_turns", "packed_qkv", "packed_text")
+Layer = tuple[torch.Tensor, torch.Tensor | None]
+
+
+class _KeptAttention:
+    """Reads `packed_qkv`, `packed_text`, `kept_k`, `kept_v`, `kept_places` and `kept_turns` of the module."""
+
+    _attention_backend = None
+    _parallel_config = None
+
+    def __call__(
+        self,
+        module: Any,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        image_rotary_emb: Any = None,
+    ) -> Any:
+        query, key, value = _split(hidden_states, module.packed_qkv, module.head_dim)
+        query, key = module.norm_q(query), module.norm_k(key)
+        if encoder_hidden_states is not None:
+            text_query, text_key, text_value = _split(encoder_hidden_states, module.packed_text, module.head_dim)
+            query = torch.cat([module.norm_added_q(text_query), query], dim=1)
+            key = torch.cat([module.norm_added_k(text_key), key], dim=1)
+            value = torch.cat([text_value, value], dim=1)
+        query, key = turned(query, module.kept_turns), turned(key, module.kept_turns)
+        put(module.kept_k, module.kept_places, key)
+        put(module.kept_v, module.kept_places, value)
+        parts = (part.transpose(1, 2) for part in (query, module.kept_k, module.kept_v))
+        attended = scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
+        if encoder_hidden_states is None:
+            return attended
+        num_text = encoder_hidden_states.shape[1]
+        return module.to_out[0](attended[:, num_text:]), module.to_add_out(attended[:, :num_text])
+
+
+class BoundFlux:
+    """Bound to the tokens of a call until `release`. `page` has room for the text under the names of keys and values."""
+
+    def __init__(
+        self, network: Any, page: Page, places: Mapping[int, Places], ids: Mapping[str, torch.Tensor]
+    ) -> None:
+        self.network, self.flat = network, Flat(page)
+        self._processors = dict(network.attn_processors)
+        self._compiled: list[Any] = []
+        num_text, num_image = len(ids["txt_ids"]), len(ids["img_ids"])
+        own = places[num_image]
+        behind = own.after(num_text)
+        table = network.pos_embed(torch.cat([ids["txt_ids"], ids["img_ids"]]))
+        turns = table[0][behind.by_row], table[1][behind.by_row]
+        blocks = (*network.transformer_blocks, *network.single_transformer_blocks)
+        self._attentions = [block.attn for block in blocks]
+        for number, attention in enumerate(self._attentions):
+            attention.kept_k, attention.kept_v = (self.flat.views[f"{number}.{part}"] for part in "kv")
+            attention.kept_places, attention.kept_turns = behind.flat, turns
+            attention.packed_qkv = _packed(attention.to_q, attention.to_k, attention.to_v)
+            text = ("add_q_proj", "add_k_proj", "add_v_proj")
+            has_text = getattr(attention, text[0], None) is not None
+            attention.packed_text = _packed(*(getattr(attention, name) for name in text)) if has_text else None
+            attention.processor = _KeptAttention()
+        self._handles = [
+            network.x_embedder.register_forward_hook(partial(_taken, own.flat)),
+            network.proj_out.register_forward_hook(partial(_given, own.flat, self.flat.views["out"])),
+        ]
+
+    def compile_blocks(self, options: dict[str, Any] | None = None) -> None:
+        """Compile what repeats, when it is first called."""
+        self._compiled = compile_modules(self.network, COMPILED, options or {})
+
+    def release(self) -> None:
+        """Leave the network as it was."""
+        release_modules(self._compiled)
+        for handle in self._handles:
+            handle.remove()
+        for attention in self._attentions:
+            for name in KEPT:
+                delattr(attention, name)
+        self.network.set_attn_processor(self._processors)
+
+
+def _packed(*layers: Any) -> Layer:
+    """One product instead of three."""
+    bias = None if layers[0].bias is None else torch.cat([layer.bias.detach() for layer in layers])
+    return torch.cat([layer.weight.detach() for layer in layers]), bias
+
+
+def _split(tokens: torch.Tensor, layer: Layer, head_dim: int) -> tuple[torch.Tensor, ...]:
+    packed = linear(tokens, *layer)
+    return packed.view(*packed.shape[:2], 3, -1, head_dim).unbind(2)
+
+
+def _taken(places: torch.Tensor, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    return output.reshape(-1, output.shape[-1]).index_select(0, places).view(len(output), -1, output.shape[-1])
+
+
+def _given(places: torch.Tensor, kept: torch.Tensor, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    put(kept, places, output)
+    return kept

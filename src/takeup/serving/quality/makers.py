@@ -1,0 +1,115 @@
+"""Lossless and accelerated engines for the same model, as makers of images.
+
+recorded   the network prepared for a device: packed, padded, recorded, LoRAs merged by stacks
+bfloat16   the same engine in half the precision
+late       a LoRA that arrives as late as its bound allows: exactly after `late_steps` steps
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from takeup.errors import BadInput, UnknownName
+from takeup.serving.engines.diffusers.device.compute import Recorded
+from takeup.serving.engines.diffusers.families import family_of
+from takeup.serving.engines.diffusers.lora.addon import Loras
+from takeup.serving.engines.diffusers.lora.changes import Lora
+from takeup.serving.engines.diffusers.lora.loaders import Loader, ThreadLoader
+from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.steps import StepEngine
+from takeup.serving.model import LoraUse, Request
+from takeup.serving.quality.measures import Made, Maker
+
+__all__ = ["ACCELERATIONS", "engine_maker", "makers_of"]
+
+ACCELERATIONS = ("recorded", "bfloat16", "late")
+LORA = "lora"
+
+
+def makers_of(
+    acceleration: str, open_pipeline: Callable[[], Any], lora: Path | None = None, late_steps: int = 0
+) -> tuple[Maker, Maker]:
+    """The lossless maker and the accelerated one, each with a pipeline of its own, with `lora` in every image."""
+    if acceleration not in ACCELERATIONS:
+        raise UnknownName("acceleration", acceleration, ACCELERATIONS)
+    if acceleration == "late" and (lora is None or late_steps < 1):
+        raise BadInput("nothing is late here; give a LoRA, and by how many steps it may be late (at least 1)")
+    lossless = engine_maker(_engine(open_pipeline(), lora))
+    if acceleration == "late":
+        return lossless, _late_maker(open_pipeline(), lora, late_steps)
+    pipeline = open_pipeline()
+    if acceleration == "bfloat16":
+        return lossless, engine_maker(_engine(pipeline.to(torch.bfloat16), lora))
+    return lossless, engine_maker(_engine(pipeline, lora, compute=Recorded()))
+
+
+def engine_maker(engine: StepEngine, loader: _Held | None = None, **changes: Any) -> Maker:
+    """Makes images with this engine; `changes` are made to every request."""
+
+    def make(request: Request) -> Made:
+        ticket = engine.submit(replace(request, **changes), loader.step_made if loader else None)
+        engine.run()
+        return Made(_numbers(ticket.result().latents), _numbers(engine.image(ticket)[0]))
+
+    def with_lora(request: Request) -> Made:
+        return make(replace(request, loras=(LoraUse(LORA),)))
+
+    return with_lora if engine.add_ons else make
+
+
+def _engine(
+    pipeline: Any, lora: Path | None, loader: Loader | None = None, compute: Recorded | None = None
+) -> StepEngine:
+    if lora is None:
+        return StepEngine(pipeline, deterministic=True, compute=compute)
+    family = family_of(pipeline)
+    stacks = compute.prepared(family.network).stacks if compute else None
+    add_on = Loras(family, loader or _reader(pipeline, lora), "merged", stacks=stacks)
+    return StepEngine(pipeline, deterministic=True, compute=compute, add_ons=[add_on])
+
+
+def _late_maker(pipeline: Any, lora: Path | None, late_steps: int) -> Maker:
+    assert lora is not None
+    held = _Held(_reader(pipeline, lora), late_steps)
+    return engine_maker(_engine(pipeline, lora, held), held, late_steps=late_steps)
+
+
+def _reader(pipeline: Any, lora: Path) -> ThreadLoader:
+    return ThreadLoader({LORA: lora}, Targets.of(pipeline))
+
+
+@dataclass(slots=True)
+class _Held:
+    """A loader that hands LoRAs out when so many steps are made, not before."""
+
+    loader: Loader
+    num_steps: int
+    _waiting: list[Future[Lora]] = field(default_factory=list)
+
+    def load(self, name: str) -> Future[Lora]:
+        answer: Future[Lora] = Future()
+        self._waiting.append(answer)
+        return answer
+
+    def release(self, name: str) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        self.loader.close()
+
+    def step_made(self, step: int, num_steps: int) -> None:
+        """Hears of progress."""
+        if step >= self.num_steps:
+            for answer in self._waiting:
+                answer.set_result(self.loader.load(LORA).result())
+            self._waiting.clear()
+
+
+def _numbers(tensor: torch.Tensor) -> Any:
+    return tensor.detach().cpu().double().numpy()
