@@ -1,10 +1,10 @@
 """Dask's spilling under each policy beside stock Dask: `python benchmarks/caching_engines_dask.py [--rounds 3]`.
 
 A real cluster for every cell: two worker processes with one thread each, memory for half of the data. Stock and
-policies take turns in every round; the table shows means over the rounds, as ratios to stock. With `--keep FILE` rounds
-are added to those that the file holds, so that a long measurement can be made in parts. Bytes are the workers' own disk
-counters, CPU is the workers' processes, both from loading the data to the answer. Every answer is compared with
-stock's. Exit code 1 if a bar is missed.
+policies take turns in every round; the table shows medians over the rounds, as ratios to stock. With `--keep FILE`
+rounds are added to those that the file holds, so that a long measurement can be made in parts. Bytes are the workers'
+own disk counters, CPU is the workers' processes, both from loading the data to the answer. Every answer is compared
+with stock's. Exit code 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -140,18 +140,18 @@ def options_of(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def ratio(cells: Cells, workload: str, policy: str, name: str) -> float:
-    """The mean over all rounds of the policy, to that of stock: how a cluster shares out tasks differs by chance, so no
-    round of the one belongs to a round of the other."""
-    means = (statistics.fmean(getattr(cell, name) for cell in cells[workload, one]) for one in (policy, "stock"))
-    ours, stock = means
-    return ours / max(1e-9, stock)
+    """The median over all rounds of the policy, to that of stock: how a cluster shares out tasks differs by chance, so
+    no round of the one belongs to a round of the other."""
+    sides = (statistics.median(getattr(cell, name) for cell in cells[workload, one]) for one in (policy, "stock"))
+    ours, stock = sides
+    return float(ours / max(1e-9, stock))
 
 
 def interval(cells: Cells, workload: str, policy: str, name: str) -> str:
     """The 95 % interval of that ratio, by resampling the rounds of both."""
     rng = np.random.default_rng(SEED)
     sides = (np.array([getattr(cell, name) for cell in cells[workload, one]]) for one in (policy, "stock"))
-    ours, stock = (rng.choice(side, (NUM_RESAMPLES, len(side))).mean(axis=1) for side in sides)
+    ours, stock = (np.median(rng.choice(side, (NUM_RESAMPLES, len(side))), axis=1) for side in sides)
     low, high = np.percentile(ours / np.maximum(1e-9, stock), (2.5, 97.5))
     return f"{low:.2f} to {high:.2f}"
 
@@ -200,7 +200,7 @@ def table_of(cells: Cells) -> Table:
             sure = interval(cells, workload, policy, "read_bytes")
             num_rounds = len(cells[workload, policy])
             rows.append((workload, policy, num_rounds, first, sure, *others, read / MB, written / MB, cpu_s))
-    note = "Means over the rounds, to those of stock. Wall time on a shared machine says little."
+    note = "Medians over the rounds, to those of stock. Wall time on a shared machine says little."
     return Table("Dask under each policy, to stock", columns, tuple(rows), note)
 
 

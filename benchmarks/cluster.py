@@ -16,7 +16,7 @@ from collections.abc import Callable
 from math import inf
 
 import numpy as np
-from cluster_table import ablation_table, checks_of, load_table, measure_ablations, measure_loads
+from cluster_table import LOADS, ablation_table, checks_of, load_table, measure_ablations, measure_loads
 from dated import options_of, publish, versions
 
 from takeup.cluster.fleet.evidence import StaticQuota
@@ -179,7 +179,9 @@ def speed_checks(rows: dict[str, tuple[float, str]]) -> list[Check]:
     ]
 
 
-def measure(parts: tuple[str, ...], seeds: tuple[int, ...], ablation_seeds: tuple[int, ...]) -> Report:
+def measure(
+    parts: tuple[str, ...], seeds: tuple[int, ...], ablation_seeds: tuple[int, ...], loads: tuple[str, ...]
+) -> Report:
     """What was asked for."""
     tables, checks = list[Table](), list[Check]()
     if "speed" in parts:
@@ -192,7 +194,7 @@ def measure(parts: tuple[str, ...], seeds: tuple[int, ...], ablation_seeds: tupl
         checks.append(Check.at_most("whole fleet", fleet["184 days under gfs"][0], REPLAY_BAR_S, unit="cpu s"))
         checks.append(Check.at_most("peak memory", fleet["peak memory"][0], MEMORY_BAR_GB, unit="GB"))
     if "table" in parts:
-        rows = measure_loads(seeds)
+        rows = measure_loads(seeds, loads)
         tables += [load_table(load, of, seeds) for load, of in rows.items()]
         checks += checks_of(rows)
     if "ablations" in parts:
@@ -200,6 +202,7 @@ def measure(parts: tuple[str, ...], seeds: tuple[int, ...], ablation_seeds: tupl
             tables.append(ablation_table(full, measure_ablations(full, ablation_seeds), ablation_seeds))
     command = "python benchmarks/cluster.py" + ("" if parts == PARTS else f" --only {','.join(parts)}")
     command += "" if len(seeds) == NUM_SEEDS else f" --num-seeds {len(seeds)}"
+    command += "" if loads == tuple(LOADS) else f" --loads {','.join(loads)}"
     command += "" if len(ablation_seeds) == NUM_ABLATION_SEEDS else f" --num-ablation-seeds {len(ablation_seeds)}"
     return Report(
         title="Cluster: speed and quality of scheduling",
@@ -221,10 +224,15 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--num-seeds", type=int, default=NUM_SEEDS, help="of the tables of schedulers")
     parser.add_argument("--num-ablation-seeds", type=int, default=NUM_ABLATION_SEEDS)
+    parser.add_argument(
+        "--loads", default=",".join(LOADS), help=f"of the tables of schedulers, some of {', '.join(LOADS)}"
+    )
     options = parser.parse_args()
     parts = tuple(part for part in PARTS if part in options.only.split(","))
-    report = measure(parts, tuple(range(options.num_seeds)), tuple(range(options.num_ablation_seeds)))
-    return publish(report, "cluster" if parts == PARTS else "-".join(["cluster", *parts]), options)
+    loads = tuple(load for load in LOADS if load in options.loads.split(","))
+    report = measure(parts, tuple(range(options.num_seeds)), tuple(range(options.num_ablation_seeds)), loads)
+    names = ["cluster", *(() if parts == PARTS else parts), *(() if loads == tuple(LOADS) else loads)]
+    return publish(report, "-".join(names), options)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import one_thread  # noqa: F401  before numpy
 
 # isort: split
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,7 @@ os.environ["PYTHONPATH"] = str(TESTS)  # of the controllers that are started
 from cluster.kube.kube_race import race  # noqa: E402
 from cluster.slurm.slurm_lab import Lab, Nursery, fill, gang_after_s, killed, larger_quota_after_s, wait_until  # noqa: E402
 
-SEED, NUM_GANGS, NUM_QUOTAS, NUM_KILLS, NUM_ROUNDS = 0, 5, 2, 20, 5
+SEED, NUM_GANGS, NUM_QUOTAS, NUM_KILLS, NUM_ROUNDS = 0, 5, 2, 20, 9
 GANG_BAR_S, QUOTA_BAR_S, PROMISED_GPUS = 2.0, 5.0, 64
 PARTS = ("slurm", "kubernetes")
 Found = tuple[list[Table], list[Check]]
@@ -137,6 +138,7 @@ def main() -> int:
     parser = options_of(__doc__)
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that laboratories are stopped
     parts = [part for part in PARTS if part in options.only.split(",")]
     found = [{"slurm": slurm, "kubernetes": kubernetes}[part]() for part in parts]
     command = f"python benchmarks/cluster_labs.py --only {','.join(parts)}"

@@ -88,10 +88,12 @@ def promised_share(outcome: Outcome) -> float:
 
 
 def measure_loads(
-    seeds: Sequence[int], names: Iterable[str] = ("fifo", *EVALUATED, *PUBLISHED, *STOCK, *OURS)
+    seeds: Sequence[int],
+    loads: Iterable[str] = tuple(LOADS),
+    names: Iterable[str] = ("fifo", *EVALUATED, *PUBLISHED, *STOCK, *OURS),
 ) -> dict[str, dict[str, list[Row]]]:
     """A row for each load, scheduler and seed."""
-    return {load: _rows(preset, seeds, tuple(names)) for load, preset in LOADS.items()}
+    return {load: _rows(LOADS[load], seeds, tuple(names)) for load in loads}
 
 
 def _rows(preset: str, seeds: Sequence[int], names: tuple[str, ...]) -> dict[str, list[Row]]:

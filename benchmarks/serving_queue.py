@@ -1,9 +1,11 @@
 """Queueing of a real server and of the simulator: `python benchmarks/serving_queue.py [--json] [--out FOLDER]`.
 
 A server of the tiny SDXL runs in a process of its own, and requests come to it over HTTP at Poisson times, whether the
-ones before are done or not. A first stream of requests measures what things cost in there: a step by the number of
-requests in it, what comes before the steps and what comes after. A second one, with other times, is served by the
-server and by the simulator with these costs. Compared is how long requests wait until they are let in.
+ones before are done or not. While it serves them, the costs are measured in there: a step by the number of requests in
+it, what comes before the steps and what comes after. The simulator serves the same arrivals with these costs. Compared
+is how long requests wait until they are let in. Arrivals are those at the server: a sender that has no core for a
+moment sends late, and then several at once. Beside it stands what the simulator says with costs that were measured on
+other requests before, and with the times that were drawn: the difference is how steady the machine is.
 
 The bar is the 99th percentile: at most 10 % apart. Times are of this machine; the same machine also sends requests.
 Exit code 1 if the bar is missed.
@@ -16,9 +18,9 @@ import multiprocessing
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -52,12 +54,13 @@ class Costs:
     steps: dict[int, Times] = field(default_factory=dict)
     before: Times = field(default_factory=list)
     after: Times = field(default_factory=list)
+    arrivals: Times = field(default_factory=list)
     starts: Times = field(default_factory=list)
     ends: Times = field(default_factory=list)
 
     @property
     def turnover_s(self) -> float:
-        """From the end of a job to the start of the next, when all were waiting from the beginning."""
+        """From the time a place is free until somebody has it, when all were waiting from the beginning."""
         return statistics.fmean(start - end for start, end in zip(self.starts[MAX_RUNNING:], self.ends, strict=False))
 
     def design(self, turnover_s: float) -> Design:
@@ -82,7 +85,9 @@ def serve(line: Connection) -> None:
     meter = Meter(backend)
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(MODEL, Path(folder), limits=Limits(max_running=MAX_RUNNING, max_waiting=10_000))
-        with running(make_app(settings, backend, Keys([]))) as url:
+        app = make_app(settings, backend, Keys([]))
+        with running(app) as url:
+            meter.watch(app.state.service.gate)
             line.send(url)
             while line.recv() != "end":
                 line.send(meter.costs)
@@ -94,14 +99,36 @@ class Meter:
 
     def __init__(self, backend: Any) -> None:
         self.costs = Costs()
-        self._backend, self._local = backend, threading.local()
+        self._backend = backend
         self._start, self._advance, self._enter = backend.start, backend.engine.advance, backend.engine.enter
         backend.start, backend.engine.advance, backend.engine.enter = self.start, self.advance, self.enter
         self._started: dict[int, float] = {}
+        self._marks: dict[Any, Times] = {}
+        self._turned_s: float | None = None
+
+    def watch(self, gate: Any) -> None:
+        """Note when requests come to the gate (whoever sends them may be late), and when they have a place there."""
+        admit, turn = gate.admit, gate.turn
+
+        def admitted(num_jobs: int) -> Any:
+            self.costs.arrivals.append(time.perf_counter())
+            return admit(num_jobs)
+
+        @asynccontextmanager
+        async def turned(until_s: float | None = None) -> AsyncIterator[None]:
+            async with turn(until_s):
+                marks = self._marks[asyncio.current_task()] = [time.perf_counter()]
+                self.costs.starts.append(marks[0])
+                yield
+            del self._marks[asyncio.current_task()]
+            self.costs.ends.append(time.perf_counter())
+            self.costs.after.append(self.costs.ends[-1] - marks[-1])
+
+        gate.admit, gate.turn = admitted, turned
 
     def start(self, job: Any, on_step: Callable[[int, int], None]) -> Any:
-        """A job was let in: it has the place from now until it is done."""
-        marks = [time.perf_counter()]
+        """A job begins; note when its last step is done."""
+        marks = self._marks[asyncio.current_task()]
 
         def heard(step: int, num_steps: int) -> None:
             on_step(step, num_steps)
@@ -109,15 +136,7 @@ class Meter:
                 marks.append(time.perf_counter())
 
         self._started[job.request.seed] = marks[0]
-        self.costs.starts.append(marks[0])
-        order = self._start(job, heard)
-        order.done.add_done_callback(lambda _: self._ended(marks[-1]))
-        return order
-
-    def _ended(self, last_step_s: float) -> None:
-        now_s = time.perf_counter()
-        self.costs.after.append(now_s - last_step_s)
-        self.costs.ends.append(now_s)
+        return self._start(job, heard)
 
     def enter(self, run: Any, on_step: Any = None) -> Any:
         """It joins the step loop."""
@@ -125,12 +144,14 @@ class Meter:
         return self._enter(run, on_step)
 
     def advance(self) -> int:
-        """One turn of the step loop."""
-        steps, began_s = self._backend.numbers()["steps"], time.perf_counter()
+        """One turn of the step loop; it takes until the next one can begin."""
+        began_s = self._turned_s or time.perf_counter()
+        steps = self._backend.numbers()["steps"]
         num_calls: int = self._advance()
-        if num_calls:
-            number = int(self._backend.numbers()["steps"] - steps)
-            self.costs.steps.setdefault(number, []).append(time.perf_counter() - began_s)
+        number = int(self._backend.numbers()["steps"] - steps)
+        self._turned_s = time.perf_counter() if number else None
+        if self._turned_s is not None:
+            self.costs.steps.setdefault(number, []).append(self._turned_s - began_s)
         return num_calls
 
 
@@ -192,10 +213,13 @@ def compare(
     say("the comparison")
     real = asyncio.run(send_all(url, arrivals))
     line.send("costs again")
-    after: Design = line.recv().design(turnover_s)
+    costs = line.recv()
     line.send("end")
-    rows, check = judge(rate_per_s, real, simulate(arrivals, design), simulate(arrivals, after))
-    return rows, check, design
+    came = [Arrival(number, time_s - costs.arrivals[0], NUM_STEPS) for number, time_s in enumerate(costs.arrivals)]
+    rows, check = judge(
+        rate_per_s, real, simulate(came, costs.design(turnover_s)), simulate(came, design), simulate(arrivals, design)
+    )
+    return rows, check, costs.design(turnover_s)
 
 
 def slot_s(design: Design) -> float:
@@ -204,16 +228,17 @@ def slot_s(design: Design) -> float:
 
 
 def judge(
-    rate_per_s: float, real: Sequence[tuple[float, float]], simulated: Outcome, hindsight: Outcome
+    rate_per_s: float, real: Sequence[tuple[float, float]], simulated: Outcome, foreseen: Outcome, as_drawn: Outcome
 ) -> tuple[list[tuple[Cell, ...]], Check]:
     """Percentiles side by side, and the bar."""
-    waits = [one.start_s - one.arrival.arrival_s for one in simulated.served]
-    later = [one.start_s - one.arrival.arrival_s for one in hindsight.served]
+    waits, later, drawn = (
+        [one.start_s - one.arrival.arrival_s for one in outcome.served] for outcome in (simulated, foreseen, as_drawn)
+    )
     queued, total = [one[0] for one in real], [one[1] for one in real]
     took = [one.latency_s for one in simulated.served]
     rows: list[tuple[Cell, ...]] = []
     for percent in PERCENTS:
-        values = [1000 * float(np.percentile(one, percent)) for one in (queued, waits, later, total, took)]
+        values = [1000 * float(np.percentile(one, percent)) for one in (queued, waits, later, drawn, total, took)]
         rows.append((f"p{percent}", *values[:2], percent_off(values[1], values[0]), *values[2:]))
     off = abs(float(str(rows[-1][3])))
     name = f"p99 of queueing at {rate_per_s:.1f} requests a second, off by"
@@ -237,7 +262,7 @@ def report(num_requests: int, busy_share: float, seed: int) -> Report:
         line.close()
         server.join(20)
         server.kill()
-    names = ("queueing, server", "queueing, simulator", "off by", "with costs of the same run")
+    names = ("queueing, server", "queueing, simulator", "off by", "with costs measured before", "and with drawn times")
     columns = (
         Column("percentile"),
         *(Column(name, "%" if name == "off by" else "ms", 1) for name in names),

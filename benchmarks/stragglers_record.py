@@ -1,4 +1,4 @@
-"""Record real jobs, watched live: `python benchmarks/stragglers_record.py FOLDER [--healthy 4000]`.
+"""Record real jobs, watched live: `python benchmarks/stragglers_record.py FOLDER [--healthy 7200]`.
 
 Four Gloo ranks of PyTorch on this machine, with all its noise; some jobs become slow on purpose, some never. Writes one
 small file for each with the times of its iterations as the calls tell them, which of them were made slow, and what was
@@ -31,7 +31,7 @@ def jobs_of(num_healthy: int) -> dict[str, Job]:
     slow = (Slow((2,), FIRST, END, factor=1.6),)
     healthy = {
         f"healthy-{kind}": Job(kind, 4, number, COMPUTE_S, is_sporadic=True, timeout_s=TIMEOUT_S)
-        for kind, number in (("ddp", num_healthy), ("fsdp", num_healthy // 4), ("pipeline", num_healthy))
+        for kind, number in (("ddp", num_healthy), ("fsdp", num_healthy // 12), ("pipeline", num_healthy // 3))
     }
     return {
         **healthy,
@@ -116,7 +116,7 @@ def main() -> int:
     """Run the jobs and write what came of them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--healthy", type=int, default=4000, metavar="N", help="iterations of a healthy job")
+    parser.add_argument("--healthy", type=int, default=7200, metavar="N", help="iterations of the longest healthy job")
     parser.add_argument("--only", default="", metavar="NAMES", help="of the jobs, separated by commas")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)

@@ -74,7 +74,7 @@ def test_what_is_only_quoted_decides_nothing_and_says_why(report: Report) -> Non
 def test_every_bar_counts(report: Report) -> None:
     bars = [each for each in report.checks if each.counts]
 
-    assert len(bars) == 2 + 1 + 3 + 3 * 2 + 4 + 1 + 4 + 3 + 1
+    assert len(bars) == 2 + 1 + 3 + 3 * 3 + 4 + 1 + 4 + 3 + 1
     assert report.holds == all(each.holds for each in bars)
 
 
@@ -131,6 +131,16 @@ def test_lower_days_of_all_seeds_are_counted_and_judged(report: Report) -> None:
 
         assert days.ours == sum(float(str(row[7])) for row in found.rows if row[0] == load and row[2] == "all")
         assert days.counts
+
+
+def test_whole_windows_below_fifo_are_those_of_the_table(report: Report) -> None:
+    found = table(report, "Against FIFO")
+    for load in ("low", "medium", "high"):
+        windows = check(report, f"{load} load, whole windows with less allocation than FIFO")
+        gaps = [float(str(row[3])) for row in found.rows if row[0] == load and row[2] == "all"]
+
+        assert windows.ours == sum(gap < -1e-9 for gap in gaps)
+        assert windows.counts
 
 
 def test_a_delivered_share_below_one_is_a_lead_below_nothing(report: Report) -> None:

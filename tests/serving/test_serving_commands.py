@@ -95,6 +95,8 @@ def test_the_trace_is_read_from_its_two_files(run: Run, tmp_path: Path) -> None:
     ("options", "words"),
     [
         (("simulate", "takeupp"), ("did you mean 'takeup'",)),
+        (("simulate", "takeup,katz"), ("several designs", "compare")),
+        (("simulate", "--rate", "1,2"), ("several rates", "compare")),
         (("simulate", "--eviction", "lercc"), ("did you mean 'lerc'",)),
         (("simulate", "--route", "affinty"), ("did you mean 'affinity'",)),
         (("simulate", "--order", "inorder"), ("did you mean 'in_order'",)),

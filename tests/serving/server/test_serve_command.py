@@ -73,6 +73,7 @@ def test_a_folder_that_is_no_model_is_a_sentence(run: Run, tmp_path: Path) -> No
         (("--cache", "lots"), ("not a size",)),
         (("--cache-policy", "luck"), ("no policy", "lru")),
         (("--keys", "nowhere"), ("nowhere", "tenant:key")),
+        (("--adapters", "nowhere"), ("nowhere", "not a folder")),
     ],
 )
 def test_options_that_make_no_sense_are_sentences(run: Run, options: tuple[str, ...], words: tuple[str, ...]) -> None:

@@ -34,8 +34,10 @@ from takeup.serving.engines.diffusers.lora.addon import Loras
 from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
 from takeup.serving.engines.diffusers.lora.targets import Targets
 from takeup.serving.engines.diffusers.steps import StepEngine
+from takeup.serving.engines.diffusers.tickets import OnStep
 from takeup.serving.engines.diffusers.tiny import build
 from takeup.serving.model import ControlUse, LoraUse, Request
+from takeup.serving.server.jobs import Job, Order
 from takeup.serving.server.models import Plan
 
 pytestmark = ENGINE_MARKS
@@ -208,6 +210,14 @@ def test_the_client_waits_and_comes_back_when_the_house_is_full() -> None:
 def test_two_hundred_clients_at_once_get_their_own_image(direct: StepEngine) -> None:
     """Nobody is sent away, for the queue holds them all; they share network calls, so images may differ by rounding."""
     backend = Plan(REAL, max_rows=32).build()
+    usual, num_running = backend.start, list[float]()
+
+    def counted(job: Job, on_step: OnStep) -> Order:
+        order = usual(job, on_step)
+        num_running.append(backend.numbers()["running"])
+        return order
+
+    backend.start = counted  # type: ignore[method-assign]
 
     async def one(client: AsyncOpenAI, seed: int) -> Pixels:
         body = {"seed": seed, "steps": 1, "guidance": 1.0}
@@ -227,6 +237,8 @@ def test_two_hundred_clients_at_once_get_their_own_image(direct: StepEngine) -> 
     assert numbers["images_total"] == NUM_CLIENTS
     assert numbers["network_calls_total"] < NUM_CLIENTS / 2
     assert left == (0, 0, 0)
+    assert len(num_running) == NUM_CLIENTS
+    assert max(num_running) <= 32  # so memory is that of 32 runs, however many wait
     for seed in (0, 57, 123, NUM_CLIENTS - 1):
         one_alone = Request("a cat", num_steps=1, guidance=1.0, seed=seed, width_px=16, height_px=16)
         gap = np.abs(made[seed].astype(int) - expected(direct, one_alone).astype(int))

@@ -27,6 +27,15 @@ def test_a_little_waiting_for_cores_or_that_of_one_rank_explains_nothing(more_s:
     assert blamed_on_cores(EVENT, more_s) is EVENT
 
 
+def test_where_nobody_is_to_blame_it_is_enough_if_ranks_together_waited() -> None:
+    nobody = replace(EVENT, suspects=())
+    waits_s = dict.fromkeys(range(4), 0.003)
+
+    assert blamed_on_cores(nobody, waits_s).suspects[0].kind == "host"
+    assert blamed_on_cores(EVENT, waits_s) is EVENT
+    assert blamed_on_cores(nobody, dict.fromkeys(range(4), 0.002)) is nobody
+
+
 def test_recovery_needs_no_explanation() -> None:
     relief = replace(EVENT, is_slow=False, before_s=0.04, after_s=0.02)
 

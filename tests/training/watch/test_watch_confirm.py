@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from takeup.training.engines.pytorch.watch.confirm import Confirmed, judge
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from takeup.training.engines.pytorch.watch.confirm import Confirmed, Pauses, judge
 
 
 def ranks(*walls_s: float) -> dict[int, dict[str, float]]:
@@ -54,3 +58,38 @@ def test_if_all_are_alike_it_has_vanished() -> None:
 
 def test_a_rank_alone_has_nobody_to_be_compared_with() -> None:
     assert judge(ranks(9.0), {}, 0.1) == Confirmed({}, {}, 0.1)
+
+
+class Noisy(Pauses):
+    """Tests whose first times are disturbed by something that has passed when they are repeated."""
+
+    def __init__(self, folder: Path, first: dict[str, dict[int, Any]], then: dict[str, dict[int, Any]]) -> None:
+        super().__init__(folder)
+        self._times = {kind: [first[kind], then[kind]] for kind in first}
+        self.asked: list[tuple[str, tuple[int, ...]]] = []
+
+    def _test(self, readers: Mapping[int, Any], asked: dict[str, Any]) -> dict[int, dict[str, Any]]:
+        self.asked.append((asked["kind"], tuple(readers)))
+        before = [rank for kind, some in self.asked[:-1] for rank in some if kind == asked["kind"]]
+        return {rank: self._times[asked["kind"]][rank in before][rank] for rank in readers}
+
+
+def test_what_seems_slow_is_tested_again_alone_before_it_is_named(tmp_path: Path) -> None:
+    first = {"compute": ranks(1.0, 2.0, 1.0, 2.0), "links": links(r01=1.0, r12=1.0, r23=1.0, r02=3.0)}
+    then = {"compute": ranks(1.0, 1.0, 1.0, 2.0), "links": links(r02=1.1)}
+    pauses = Noisy(tmp_path, first, then)
+
+    found = pauses._tested(dict.fromkeys(range(4)), [[(0, 1), (2, 3)]])  # type: ignore[arg-type]
+
+    assert found.slow_ranks == {3: 2.0}
+    assert found.slow_links == {}
+    everybody = ("links", (0, 1, 2, 3))
+    assert pauses.asked[-4:] == [("compute", (1,)), ("compute", (3,)), everybody, everybody]
+
+
+def test_what_is_fast_is_tested_once(tmp_path: Path) -> None:
+    well = {"compute": ranks(1.0, 1.0, 1.0, 1.0), "links": links(r01=1.0, r23=1.0)}
+    pauses = Noisy(tmp_path, well, {"compute": {}, "links": {}})
+
+    assert pauses._tested(dict.fromkeys(range(4)), [[(0, 1), (2, 3)]]) == Confirmed({}, {})  # type: ignore[arg-type]
+    assert [kind for kind, _ in pauses.asked].count("links") == 1

@@ -29,8 +29,8 @@ NOTES = (
     "two of the baselines stop at the first job that does not fit; with spot jobs waiting for days behind large ones, "
     "their mean is far above what the paper prints, and reductions against it are flattering; the table with both "
     "forms of the baselines has those that do not stop",
-    "days are no measure beside FIFO: who works ahead has less left for a later day; so lower days are counted twice, all "
-    "of them and those after which less had been delivered in all, and whole windows are judged too",
+    "days are no measure beside FIFO: who works ahead has less left for a later day; so lower days are counted twice, "
+    "all of them and those after which less had been delivered in all, and whole windows are judged too",
     "seed 1 at high load has one spot job of 71 workers with 4 GPUs for 232 hours, a third of all spot work: FIFO runs "
     "it through, and high-priority jobs wait 50 times as long; whoever evicts at once for them delivers less there",
     "without parts: differences below twice their standard error prove nothing. As built, every part is worth about so "

@@ -84,6 +84,7 @@ def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
     from takeup.serving.server.run import listen_on
     from takeup.serving.server.run import serve as serve_app
     from takeup.serving.server.settings import Limits, Settings
+    from takeup.serving.server.shelf import shared_adapters
     from takeup.serving.server.tenants import keys_of
 
     keys = keys_of(options["keys"], os.environ)
@@ -92,6 +93,7 @@ def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
             f"--host {options['host']} lets other machines in, and there are no keys; give --keys FILE or set "
             "TAKEUP_API_KEY"
         )
+    shared_adapters(options["adapters"])  # a mistake in it is told now, not when the model is loaded
     limits = Limits(options["max_running"] * options["workers"], options["max_waiting"])
     uploads = options["uploads"] or Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="takeup-uploads-")))
     settings = Settings(options["model"], uploads, options["adapters"], limits)

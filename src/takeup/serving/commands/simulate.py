@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from takeup.errors import BadInput
 from takeup.output import output_options, show
 
 __all__ = ["queue_options", "report_of", "simulate"]
@@ -67,4 +68,7 @@ def simulate(design: str, rate: str, as_json: bool, out: Path | None, quiet: boo
 
     Requests come from two services of online retail (retail), without add-ons (poisson), or from a public trace.
     """
+    for value, what in ((design, "designs"), (rate, "rates")):
+        if "," in value:
+            raise BadInput(f"{value!r} are several {what}; `simulate` takes one, `compare` takes a list")
     show(report_of("simulate", design, rate, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)

@@ -27,7 +27,7 @@ from takeup.serving.engines.diffusers.lora.targets import Targets
 from takeup.serving.server.errors import DO_NOT_RETRY, ApiError
 from takeup.serving.server.tenants import NAME
 
-__all__ = ["SHARED", "Adapter", "Shelf"]
+__all__ = ["SHARED", "Adapter", "Shelf", "shared_adapters"]
 
 SHARED = ""
 """The owner of what all may use; no tenant has this name."""
@@ -63,7 +63,7 @@ class Shelf:
         self._lock = threading.Lock()
         self._holders: Counter[Path] = Counter()
         self._leaving: set[Path] = set()
-        found: list[Adapter] = [*_uploaded(uploads), *(_operator_files(shared) if shared else ())]
+        found: list[Adapter] = [*_uploaded(uploads), *shared_adapters(shared)]
         self._adapters = {(one.owner, one.name): one for one in found}
 
     def seen_by(self, tenant: str) -> list[Adapter]:
@@ -216,10 +216,14 @@ def _uploaded(uploads: Path) -> Iterator[Adapter]:
             yield _adapter(match[1], path.parent.name, path)
 
 
-def _operator_files(folder: Path) -> Iterator[Adapter]:
+def shared_adapters(folder: Path | None) -> list[Adapter]:
+    """The LoRAs of an operator's folder. Their content is read when a request names them."""
+    if folder is None:
+        return []
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder; give one with LoRAs in the safetensors format")
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
+    paths = sorted(folder.glob(f"*{SUFFIX}"))
+    for path in paths:
         if not re.fullmatch(NAME, path.stem):
             raise BadInput(f"{path} cannot be named in requests; use letters, digits, - and _ for its name")
-        yield _adapter(path.stem, SHARED, path.resolve())
+    return [_adapter(path.stem, SHARED, path.resolve()) for path in paths]

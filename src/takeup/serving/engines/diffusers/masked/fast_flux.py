@@ -58,11 +58,9 @@ class _KeptAttention:
 
 
 class BoundFlux:
-    """Bound to the tokens of a call until `release`. `page` has room for the text under the names of keys and values."""
+    """Bound to the tokens of a call until `release`. `page` has room for the text, as keys and values want it."""
 
-    def __init__(
-        self, network: Any, page: Page, places: Mapping[int, Places], ids: Mapping[str, torch.Tensor]
-    ) -> None:
+    def __init__(self, network: Any, page: Page, places: Mapping[int, Places], ids: Mapping[str, torch.Tensor]) -> None:
         self.network, self.flat = network, Flat(page)
         self._processors = dict(network.attn_processors)
         self._compiled: list[Any] = []

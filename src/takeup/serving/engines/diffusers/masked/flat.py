@@ -40,9 +40,20 @@ def flatten(page: Page) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def put(kept: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor) -> None:
-    """Write the tokens that were computed into what is kept of all; compilers do this in place."""
+    """Write the tokens that were computed into what is kept of all."""
+    _put(kept, places, tokens)
+
+
+def _written(kept: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor) -> None:
     width = kept.numel() // (kept.shape[0] * kept.shape[1])
-    kept.view(-1, width)[places] = tokens.reshape(-1, width)
+    kept.view(-1, width).index_copy_(0, places, tokens.reshape(-1, width))
+
+
+# An operation of its own, because compilers would otherwise copy all that is kept, there and back.
+_put: Any = torch.library.custom_op(
+    "takeup::put", _written, mutates_args=("kept",), schema="(Tensor(a!) kept, Tensor places, Tensor tokens) -> ()"
+)
+_put.register_fake(lambda kept, places, tokens: None)
 
 
 def compile_modules(network: Any, kinds: frozenset[str], options: dict[str, Any]) -> list[Any]:

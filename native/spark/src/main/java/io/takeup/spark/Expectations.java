@@ -18,7 +18,8 @@ import java.util.TreeMap;
 final class Expectations {
     private static final int PATIENCE_JOBS = 3;
     private static final int NUM_PRECEDENTS = 4;
-    private static final double SAME_SHARE = 0.05; // of a job: an expectation that has moved by less is not repeated
+    private static final double SAME_JOBS = 0.05; // an expectation that has moved by less is not repeated
+    private static final double SAME_SHARE = 0.125; // nor one that has moved by less than this share of its gap
 
     /** A job's reading of an RDD: from where to where in the job, as shares of it. */
     static final class Reading {
@@ -104,7 +105,8 @@ final class Expectations {
                 Reading where = reading == null ? SOMEWHERE : reading;
                 double start = position + (numJobs + where.from) * averageJobBytes;
                 double step = (where.to - where.from) * averageJobBytes / Math.max(1, history.numPartitions);
-                if (!history.isExpected || Math.abs(start - history.start) > SAME_SHARE * averageJobBytes) {
+                double same = Math.max(SAME_JOBS, SAME_SHARE * (history.gap - 1)) * averageJobBytes;
+                if (!history.isExpected || Math.abs(start - history.start) > same) {
                     history.start = start;
                     messages.add(Messages.expect(rdd, history.numPartitions, start, step, stage + 1 + numJobs));
                 }

@@ -1,0 +1,181 @@
+"""Workers that edit in virtual time: batches form at every step, templates come from storage where they are missing."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from takeup.errors import BadInput
+
+__all__ = ["EditFleet", "EditOutcome", "drawn_edits", "simulate_edits"]
+
+
+class Job(Protocol):
+    """What the simulation needs to know of an edit."""
+
+    number: int
+    arrival_s: float
+    mask_share: float
+    template: Hashable
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class EditFleet:
+    """Equal workers. `load_s` is how long a template takes that is not among the `num_templates` of a worker."""
+
+    num_workers: int = 8
+    max_batch: int = 4
+    num_templates: int = 180
+    load_s: float = 4.0
+
+    def __post_init__(self) -> None:
+        if min(self.num_workers, self.max_batch, self.num_templates) < 1 or self.load_s < 0:
+            raise BadInput(f"the fleet is {self}; give at least one worker, edit and template, and seconds from zero up")
+
+
+@dataclass(frozen=True, slots=True)
+class EditOutcome:
+    """Latencies by edit, in the order of their numbers, and how many templates were loaded."""
+
+    latencies_s: tuple[float, ...]
+    num_loads: int
+
+    @property
+    def mean_s(self) -> float:
+        return float(np.mean(self.latencies_s))
+
+    def percentile_s(self, percent: float) -> float:
+        """Latency that so many percent of the edits do not exceed."""
+        return float(np.percentile(self.latencies_s, percent))
+
+
+@dataclass(slots=True)
+class _Worker:
+    running: list[list[Any]] = field(default_factory=list)  # edit, steps left
+    waiting: list[tuple[float, Any]] = field(default_factory=list)  # ready at, edit
+    templates: OrderedDict[Hashable, None] = field(default_factory=OrderedDict)
+    is_busy: bool = False
+
+
+class _Simulation:
+    def __init__(self, fleet: EditFleet, view: Any, route: Any, join: Any, costs: Any) -> None:
+        self._fleet, self._view, self._route, self._join, self._costs = fleet, view, route, join, costs
+        self._workers = [_Worker() for _ in range(fleet.num_workers)]
+        self._events: list[tuple[float, int, str, Any]] = []
+        self._count = 0
+        self.done: dict[int, float] = {}
+        self.num_loads = 0
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._at(job.arrival_s, "arrival", job)
+        while self._events:
+            now_s, _, what, about = heapq.heappop(self._events)
+            if what == "arrival":
+                self._arrive(now_s, about)
+            else:
+                self._step(now_s, about)
+
+    def _at(self, when_s: float, what: str, about: Any) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (when_s, self._count, what, about))
+
+    def _arrive(self, now_s: float, job: Any) -> None:
+        views = [
+            self._view(
+                [(one, left) for one, left in worker.running],
+                [one for _, one in worker.waiting],
+                worker.templates.keys(),
+                self._fleet.max_batch,
+            )
+            for worker in self._workers
+        ]
+        worker = self._workers[self._route(job, views)]
+        worker.waiting.append((now_s + self._fetch(worker, job.template), job))
+        if not worker.is_busy:
+            self._wake(now_s, worker)
+
+    def _fetch(self, worker: _Worker, template: Hashable) -> float:
+        """Seconds until the template is there; the one unused for longest makes room."""
+        missing = template not in worker.templates
+        worker.templates[template] = None
+        worker.templates.move_to_end(template)
+        if len(worker.templates) > self._fleet.num_templates:
+            worker.templates.popitem(last=False)
+        self.num_loads += missing
+        return self._fleet.load_s if missing else 0.0
+
+    def _wake(self, now_s: float, worker: _Worker) -> None:
+        """The next step: now if there is somebody, else when the first template is there."""
+        worker.is_busy = bool(worker.running or worker.waiting)
+        if worker.is_busy:
+            first_s = now_s if worker.running else max(now_s, min(ready_s for ready_s, _ in worker.waiting))
+            self._at(first_s, "step", worker)
+
+    def _step(self, now_s: float, worker: _Worker) -> None:
+        """Whoever made its last step leaves; whoever is ready joins; all of them make a step."""
+        for job, left in worker.running:
+            if left == 0:
+                self.done[job.number] = now_s - job.arrival_s
+        worker.running = [one for one in worker.running if one[1] > 0]
+        ready = [job for ready_s, job in worker.waiting if ready_s <= now_s]
+        num_free = self._fleet.max_batch - len(worker.running)
+        joined = self._join(ready, [job for job, _ in worker.running], num_free) if ready and num_free else []
+        numbers = {job.number for job in joined}
+        worker.waiting = [one for one in worker.waiting if one[1].number not in numbers]
+        worker.running += [[job, job.num_steps] for job in joined]
+        if not worker.running:
+            self._wake(now_s, worker)
+            return
+        for one in worker.running:
+            one[1] -= 1
+        self._at(now_s + self._costs([job.mask_share for job, _ in worker.running]), "step", worker)
+
+
+def simulate_edits(
+    jobs: Sequence[Job],
+    fleet: EditFleet,
+    *,
+    view: Callable[..., Any],
+    route: Callable[..., int],
+    join: Callable[..., Any],
+    costs: Callable[[Sequence[float]], float],
+    num_warm_up: int = 0,
+) -> EditOutcome:
+    """Serve the edits. `view` makes what the route is shown of a worker, `join` says who joins its batch.
+
+    The first `num_warm_up` edits fill the workers with templates; their latencies are not counted.
+    """
+    simulation = _Simulation(fleet, view, route, join, costs)
+    simulation.run(jobs)
+    counted = sorted(jobs, key=lambda job: job.number)[num_warm_up:]
+    return EditOutcome(tuple(simulation.done[job.number] for job in counted), simulation.num_loads)
+
+
+MASKS = ((0.9, 7.3), (1.1, 4.7), (5.0, 9.3))
+"""Beta distributions with the means of the three published workloads: production 0.11, public 0.19, try-on 0.35."""
+
+
+def drawn_edits(
+    make: Callable[..., Any],
+    random: np.random.Generator,
+    num_edits: int,
+    rate_hz: float,
+    *,
+    num_templates: int = 970,
+    zipf: float = 1.0,
+) -> list[Any]:
+    """Poisson arrivals, masks of the three workloads in equal parts, templates by Zipf's law. All of it is synthetic."""
+    arrivals = random.exponential(1 / rate_hz, num_edits).cumsum()
+    kinds = random.integers(0, len(MASKS), num_edits)
+    shares = [float(np.clip(random.beta(*MASKS[kind]), 0.005, 1.0)) for kind in kinds]
+    popularity = np.arange(1, num_templates + 1) ** -zipf
+    templates = random.choice(num_templates, num_edits, p=popularity / popularity.sum())
+    rows = zip(arrivals.tolist(), shares, templates.tolist(), strict=True)
+    return [make(number, arrival_s, share, template) for number, (arrival_s, share, template) in enumerate(rows)]
