@@ -18,6 +18,7 @@ import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.training.engines.pytorch.watch.lab import Job, Slow, run_jobs
+from takeup.training.engines.pytorch.watch.lab.jobs import Kind
 from takeup.training.engines.pytorch.watch.session import Session, Settings
 from takeup.training.experiment.watch import new_session
 
@@ -29,9 +30,10 @@ TIMEOUT_S = 900.0
 def jobs_of(num_healthy: int) -> dict[str, Job]:
     """Healthy jobs and slow ones, of every kind that has a clock of its own."""
     slow = (Slow((2,), FIRST, END, factor=1.6),)
+    numbers: dict[Kind, int] = {"ddp": num_healthy, "fsdp": num_healthy // 12, "pipeline": num_healthy // 3}
     healthy = {
         f"healthy-{kind}": Job(kind, 4, number, COMPUTE_S, is_sporadic=True, timeout_s=TIMEOUT_S)
-        for kind, number in (("ddp", num_healthy), ("fsdp", num_healthy // 12), ("pipeline", num_healthy // 3))
+        for kind, number in numbers.items()
     }
     return {
         **healthy,

@@ -108,6 +108,11 @@ STOPS = (
             "num_requests": 600,
         },
     ),
+    Stop(
+        "instgenie",
+        "Most edits change a tenth of a picture. The rest was computed before, and is loaded while a block is computed.",
+        {"domain": "papers", "verb": "reproduce", "paper": "instgenie"},
+    ),
 )
 
 

@@ -27,6 +27,7 @@ PAPERS = {
     "gfs": "GFS: A Preemption-aware Scheduling Framework for GPU Clusters (ASPLOS 2026)",
     "falcon": "GREYHOUND: Hunting Fail-Slows in Hybrid-Parallel Training at Scale (FALCON, USENIX ATC 2025)",
     "swiftdiffusion": "Katz: Efficient Workflow Serving for Diffusion Models with Many Adapters (USENIX ATC 2025)",
+    "instgenie": "FlashPS: Efficient Generative Image Editing with Mask-aware Caching (InstGenIE, EuroSys 2026)",
 }
 
 

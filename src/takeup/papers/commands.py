@@ -16,7 +16,7 @@ __all__ = ["reproduce"]
 @output_options
 @click.pass_context
 def reproduce(ctx: click.Context, paper: str, as_json: bool, out: Path | None, quiet: bool) -> None:
-    """Run the experiments of PAPER: adaptra, edge, falcon, gfs, lerc, lrc, qoe or swiftdiffusion.
+    """Run the experiments of PAPER: adaptra, edge, falcon, gfs, instgenie, lerc, lrc, qoe or swiftdiffusion.
 
     Exit code 1 if a check against a verified number fails.
     """

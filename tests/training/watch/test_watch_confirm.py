@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from takeup.training.engines.pytorch.watch.confirm import Confirmed, Pauses, judge
 
 
-def ranks(*walls_s: float) -> dict[int, dict[str, float]]:
-    return {rank: {"wall_s": wall_s, "cpu_s": wall_s} for rank, wall_s in enumerate(walls_s)}
+def ranks(*walls_s: float, waited_s: Sequence[float] = (0.0,) * 4) -> dict[int, dict[str, float]]:
+    return {rank: {"wall_s": wall_s, "waited_s": waited_s[rank]} for rank, wall_s in enumerate(walls_s)}
 
 
 def links(**times_s: float) -> dict[int, dict[str, dict[str, float]]]:
@@ -28,6 +28,18 @@ def test_a_rank_that_computes_slowly_is_named_with_its_factor() -> None:
     assert found.slow_ranks == {1: 2.0}
     assert found.slow_links == {}
     assert found.sentence() == "tested in a pause of 0.50 s: rank 1 computes 2.00x slower"
+
+
+def test_on_a_busy_machine_waiting_for_cores_does_not_count() -> None:
+    found = judge(ranks(3.0, 5.0, 2.0, 6.0, waited_s=(2.0, 4.0, 1.0, 1.0)), links(r01=1.0, r23=1.0), 0.5)
+
+    assert found.slow_ranks == {3: 5.0}
+
+
+def test_a_rank_that_alone_waits_for_a_core_is_slow() -> None:
+    found = judge(ranks(1.0, 2.0, 1.0, 1.0, waited_s=(0.1, 1.0, 0.0, 0.0)), links(r01=1.0, r23=1.0), 0.5)
+
+    assert found.slow_ranks == {1: 2.0}
 
 
 def test_links_of_a_slow_rank_are_not_blamed() -> None:
@@ -63,7 +75,7 @@ def test_a_rank_alone_has_nobody_to_be_compared_with() -> None:
 class Noisy(Pauses):
     """Tests whose first times are disturbed by something that has passed when they are repeated."""
 
-    def __init__(self, folder: Path, first: dict[str, dict[int, Any]], then: dict[str, dict[int, Any]]) -> None:
+    def __init__(self, folder: Path, first: dict[str, Any], then: dict[str, Any]) -> None:
         super().__init__(folder)
         self._times = {kind: [first[kind], then[kind]] for kind in first}
         self.asked: list[tuple[str, tuple[int, ...]]] = []
@@ -75,8 +87,8 @@ class Noisy(Pauses):
 
 
 def test_what_seems_slow_is_tested_again_alone_before_it_is_named(tmp_path: Path) -> None:
-    first = {"compute": ranks(1.0, 2.0, 1.0, 2.0), "links": links(r01=1.0, r12=1.0, r23=1.0, r02=3.0)}
-    then = {"compute": ranks(1.0, 1.0, 1.0, 2.0), "links": links(r02=1.1)}
+    first: dict[str, Any] = {"compute": ranks(1.0, 2.0, 1.0, 2.0), "links": links(r01=1.0, r12=1.0, r23=1.0, r02=3.0)}
+    then: dict[str, Any] = {"compute": ranks(1.0, 1.0, 1.0, 2.0), "links": links(r02=1.1)}
     pauses = Noisy(tmp_path, first, then)
 
     found = pauses._tested(dict.fromkeys(range(4)), [[(0, 1), (2, 3)]])  # type: ignore[arg-type]
@@ -88,7 +100,7 @@ def test_what_seems_slow_is_tested_again_alone_before_it_is_named(tmp_path: Path
 
 
 def test_what_is_fast_is_tested_once(tmp_path: Path) -> None:
-    well = {"compute": ranks(1.0, 1.0, 1.0, 1.0), "links": links(r01=1.0, r23=1.0)}
+    well: dict[str, Any] = {"compute": ranks(1.0, 1.0, 1.0, 1.0), "links": links(r01=1.0, r23=1.0)}
     pauses = Noisy(tmp_path, well, {"compute": {}, "links": {}})
 
     assert pauses._tested(dict.fromkeys(range(4)), [[(0, 1), (2, 3)]]) == Confirmed({}, {})  # type: ignore[arg-type]

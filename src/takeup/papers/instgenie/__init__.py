@@ -19,7 +19,7 @@ NOTES = (
     "templates follow Zipf's law",
     "the paper's rule for loads (Algorithm 1) decides block by block and is not the best plan; ours is",
     "its code uses the rule nowhere: all blocks are loaded, keys and values in Flux, outputs of attention elsewhere",
-    "its network called SDXL is a try-on network of the shape of Stable Diffusion 1.5: its seconds are not those of SDXL",
+    "its network called SDXL is a try-on network with the shape of Stable Diffusion 1.5; its seconds are no others'",
     "routes are simulated with the seconds of steps that we measured for SDXL on one H200",
 )
 

@@ -11,6 +11,7 @@ __all__ = ["VERBS", "serving"]
 VERBS = {
     "simulate": ("takeup.serving.commands.simulate:simulate", "One design serves a queue in virtual time."),
     "compare": ("takeup.serving.commands.compare:compare", "Several designs on the same requests, at several rates."),
+    "edit": ("takeup.serving.commands.edit:edit", "Change the masked part of an image."),
     "quality": ("takeup.serving.commands.quality:quality", "Accelerated images beside lossless ones."),
 }
 

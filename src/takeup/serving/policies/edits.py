@@ -1,6 +1,6 @@
 """Where an edit is served, and with whom: by turns, by tokens, by the step it makes, or by when it would be done.
 
-`round_robin` and `fewest_tokens` are what servers do. `shortest_step` is FlashPS (EuroSys 2026), Algorithm 2: the worker
+`round_robin` and `fewest_tokens` are what servers do. `shortest_step` is FlashPS (EuroSys 2026), Algorithm 2: the one
 whose next step would be shortest with the edit in its batch; it knows neither templates nor queues. `EarliestFinish`
 predicts when the edit would be done: what waits before it, the load of its template unless it is there, and its own
 steps in the batch it would join.
@@ -65,7 +65,7 @@ class StepCosts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker as a route sees it: edits in its batch and behind it with the steps they have left, and its templates."""
+    """A worker as a route sees it: edits in its batch, with the steps they have left, those behind, its templates."""
 
     running: Sequence[tuple[EditJob, int]]
     waiting: Sequence[EditJob]
@@ -167,7 +167,7 @@ def by_deadline(ready: Sequence[EditJob], running: Sequence[EditJob], num_free: 
 
 @dataclass(frozen=True, slots=True)
 class similar_masks:  # noqa: N801  it is used as a function
-    """The oldest first, then those whose mask is nearest to the batch's; nobody is overtaken for longer than `patience_s`."""
+    """The oldest first, then who is nearest to the batch in its mask; nobody is overtaken beyond `patience_s`."""
 
     patience_s: float = 2.0
 

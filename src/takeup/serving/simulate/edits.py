@@ -36,7 +36,9 @@ class EditFleet:
 
     def __post_init__(self) -> None:
         if min(self.num_workers, self.max_batch, self.num_templates) < 1 or self.load_s < 0:
-            raise BadInput(f"the fleet is {self}; give at least one worker, edit and template, and seconds from zero up")
+            raise BadInput(
+                f"the fleet is {self}; give at least one worker, edit and template, and seconds from zero up"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ def drawn_edits(
     num_templates: int = 970,
     zipf: float = 1.0,
 ) -> list[Any]:
-    """Poisson arrivals, masks of the three workloads in equal parts, templates by Zipf's law. All of it is synthetic."""
+    """Poisson arrivals, masks of the three workloads in equal parts, templates by Zipf's law: all synthetic."""
     arrivals = random.exponential(1 / rate_hz, num_edits).cumsum()
     kinds = random.integers(0, len(MASKS), num_edits)
     shares = [float(np.clip(random.beta(*MASKS[kind]), 0.005, 1.0)) for kind in kinds]

@@ -29,6 +29,7 @@ LOOK_EVERY_S = 0.005
 NUM_AHEAD = (2, 4, 8)  # calls, in one try after the other
 SETTLE_S = 0.1
 NEVER = 1 << 60
+BUSY_SHARE = 0.2
 SLOW_RANK, SLOW_LINK = 1.3, 1.6  # times the median; single machines are noisy
 MATRIX, COMPUTE_S = 256, 0.15
 MESSAGE_BYTES, NUM_REPEATS = 1 << 20, 5
@@ -222,8 +223,7 @@ def judge(
     computed: Mapping[int, Mapping[str, Any]], carried: Mapping[int, Mapping[str, Any]], seconds: float
 ) -> Confirmed:
     """Slow ranks, and links that are slow although both their ends are not."""
-    times_s = {rank: float(found["wall_s"]) for rank, found in computed.items()}
-    slow_ranks = _outliers(times_s, SLOW_RANK)
+    slow_ranks = _outliers(_times_s(computed), SLOW_RANK)
     links_s: dict[Pair, float] = {}
     for rank, found in carried.items():
         for peer, time_s in found["links_s"].items():
@@ -231,6 +231,15 @@ def judge(
             links_s[pair] = max(time_s, links_s.get(pair, 0.0))
     links = {pair: time_s for pair, time_s in links_s.items() if not set(pair) & set(slow_ranks)}
     return Confirmed(slow_ranks, _outliers(links, SLOW_LINK), seconds)
+
+
+def _times_s(computed: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:
+    """What tests took; without waiting for cores if most ranks do, as that says nothing of any of them."""
+    shares = [float(found.get("waited_s", 0.0)) / float(found["wall_s"]) for found in computed.values()]
+    is_busy = median(shares) > BUSY_SHARE
+    return {
+        rank: float(found["wall_s"]) - is_busy * float(found.get("waited_s", 0.0)) for rank, found in computed.items()
+    }
 
 
 def _outliers(times_s: Mapping[Any, float], factor: float) -> dict[Any, float]:

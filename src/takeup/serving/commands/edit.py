@@ -1,0 +1,66 @@
+"""`takeup serving edit IMAGE MASK PROMPT`: change the masked part of an image, keep what is known of the rest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from takeup.errors import BadInput
+from takeup.output import say
+from takeup.serving.model import Request
+
+__all__ = ["edit"]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    image: Any
+    mask: Any
+    strength: float
+
+
+@click.command()
+@click.argument("image", type=click.Path(path_type=Path))
+@click.argument("mask", type=click.Path(path_type=Path))
+@click.argument("prompt")
+@click.option("--model", default="takeup/tiny-sdxl", show_default=True, help="A folder, a hub id, or takeup/tiny-...")
+@click.option("--out", default="edited.png", show_default=True, type=click.Path(path_type=Path), help="The new image.")
+@click.option("--steps", "num_steps", default=20, show_default=True, help="Steps of an image.")
+@click.option("--guidance", default=5.0, show_default=True, help="How much the prompt counts.")
+@click.option("--seed", default=0, show_default=True, help="Of the noise inside the mask.")
+@click.option("--strength", default=1.0, show_default=True, help="Share of the steps that are made, above 0.")
+@click.option("--templates", type=click.Path(path_type=Path), help="A folder that keeps templates for the next edit.")
+@click.option("--max-error", type=float, help="Steps are made whole where a template is more stale than this.")
+@click.option("--budget", default=0.0, show_default=True, help="Relative error that packing of templates may cause.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+def edit(image: Path, mask: Path, prompt: str, model: str, out: Path, as_json: bool, **settings: Any) -> None:
+    """Change IMAGE where MASK is white, as PROMPT says. Every other pixel stays as it is, bit for bit.
+
+    The first edit of an image computes everything; with --templates the next ones compute the masked part only.
+    """
+    from takeup.serving.engines.diffusers.masked.session import edit_once
+    from takeup.serving.server.models import open_model
+
+    asked = _Asked(_picture(image), _picture(mask), settings.pop("strength"))
+    request = Request(prompt, **{name: settings.pop(name) for name in ("num_steps", "guidance", "seed")})
+    edited, report = edit_once(open_model(model), request, asked, **settings)
+    edited.save(out)
+    if as_json:
+        click.echo(json.dumps({"out": str(out), **asdict(report)}))
+    else:
+        say(f"{out}: {report.computed_share:.0%} of the tokens were computed, {report.mask_share:.0%} are masked")
+
+
+def _picture(path: Path) -> Any:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as opened:
+            opened.load()
+            return opened.copy()
+    except (OSError, UnidentifiedImageError) as error:
+        raise BadInput(f"{path} cannot be read as an image; give a PNG, JPEG or WebP file") from error
