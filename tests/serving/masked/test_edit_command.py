@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +13,11 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 
 from PIL import Image
 
+from command_line import Run, assert_one_sentence
 from serving.stock import ENGINE_MARKS
 
 pytestmark = ENGINE_MARKS
 
-Run = Callable[..., Any]
 FEW = ("--steps", "2")
 
 
@@ -40,10 +38,10 @@ def test_only_masked_pixels_change_and_the_second_edit_computes_less(
     out = tmp_path / "edited.png"
     options = (*FEW, "--templates", str(tmp_path / "kept"), "--out", str(out), "--json")
     answers = [run("serving", "edit", *map(str, files), "a cat", *options) for _ in range(2)]
-    first, second = (json.loads(answer.stdout) for answer in answers)
+    first, second = (json.loads(answer.out) for answer in answers)
     before, mask, after = (np.asarray(Image.open(path)) for path in (*files, out))
 
-    assert [answer.exit_code for answer in answers] == [0, 0]
+    assert [answer.code for answer in answers] == [0, 0]
     assert (first["from_template"], second["from_template"]) == (False, True)
     assert second["computed_share"] < 0.6 < first["computed_share"]
     assert np.array_equal(after[mask == 0], before[mask == 0])
@@ -54,13 +52,11 @@ def test_a_mask_of_another_size_is_one_sentence_and_exit_code_2(run: Run, files:
     Image.new("L", (16, 32), 255).save(files[1])
     answer = run("serving", "edit", *map(str, files), "a cat", *FEW)
 
-    assert answer.exit_code == 2
-    assert "the mask is 16x32 pixels, the image 32x32" in answer.stderr
+    assert_one_sentence(answer, "the mask is 16x32 pixels, the image 32x32")
 
 
 def test_a_file_that_is_no_image_is_refused(run: Run, files: tuple[Path, Path]) -> None:
     files[0].write_text("no image")
     answer = run("serving", "edit", *map(str, files), "a cat", *FEW)
 
-    assert answer.exit_code == 2
-    assert "cannot be read as an image" in answer.stderr
+    assert_one_sentence(answer, "cannot be read as an image")

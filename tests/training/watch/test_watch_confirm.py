@@ -48,6 +48,13 @@ def test_links_of_a_slow_rank_are_not_blamed() -> None:
     assert (found.slow_ranks, found.slow_links) == ({1: 2.0}, {})
 
 
+def test_beside_a_slow_rank_a_link_must_be_clearly_slow() -> None:
+    walls_s = (1.0, 2.0, 1.0, 1.0)
+
+    assert judge(ranks(*walls_s), links(r02=1.0, r23=2.0, r03=1.0), 0.5).slow_links == {}
+    assert judge(ranks(*walls_s), links(r02=1.0, r23=9.0, r03=1.0), 0.5).slow_links == {(2, 3): 9.0}
+
+
 def test_a_slow_link_between_healthy_ranks_is_named() -> None:
     found = judge(ranks(1.0, 1.0, 1.0, 1.0), links(r01=1.0, r12=3.0, r23=1.0, r03=1.0), 0.5)
 
@@ -87,7 +94,7 @@ class Noisy(Pauses):
 
 
 def test_what_seems_slow_is_tested_again_alone_before_it_is_named(tmp_path: Path) -> None:
-    first: dict[str, Any] = {"compute": ranks(1.0, 2.0, 1.0, 2.0), "links": links(r01=1.0, r12=1.0, r23=1.0, r02=3.0)}
+    first: dict[str, Any] = {"compute": ranks(1.0, 2.0, 1.0, 2.0), "links": links(r01=1.0, r12=1.0, r23=1.0, r02=9.0)}
     then: dict[str, Any] = {"compute": ranks(1.0, 1.0, 1.0, 2.0), "links": links(r02=1.1)}
     pauses = Noisy(tmp_path, first, then)
 

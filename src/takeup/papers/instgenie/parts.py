@@ -19,7 +19,7 @@ from takeup.serving.policies.edits import (
     similar_masks,
 )
 from takeup.serving.policies.masks import FLUX, H200, SDXL, costs_of, flop_of
-from takeup.serving.policies.plan import BlockCost, greedy, plan, step_s
+from takeup.serving.policies.plan import FORMATS, BlockCost, greedy, plan, step_s
 from takeup.serving.simulate.edits import EditFleet, drawn_edits, simulate_edits
 
 __all__ = ["operations", "plans", "routes", "template_size"]
@@ -85,8 +85,8 @@ def _real_plans(note: str) -> Table:
     for name, network in NETWORKS.items():
         for share in (0.05, 0.1, 0.2, 0.5):
             blocks = costs_of(network, [share], H200)
-            whole_s = step_s(("full",) * len(blocks), blocks)
-            rules = [greedy(blocks, what).step_s for what in ("kv", "output")]
+            whole_s = step_s([FORMATS[0]] * len(blocks), blocks)
+            rules = [greedy(blocks, "kv").step_s, greedy(blocks, "output").step_s]
             best = [plan(blocks).step_s, plan(blocks, ahead_s=0.005).step_s]
             rows.append((name, share, *(1e3 * one for one in (whole_s, *rules, *best))))
     names = ("whole", "rule, keys and values", "rule, outputs", "best", "best, loads 5 ms ahead")

@@ -109,6 +109,8 @@ class RayBackend:
         return {"steps": self._num_steps, "retries": self._retries}
 
     def close(self) -> None:
+        if self._closing:
+            return
         self._closing = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         ray, serve = _ray()

@@ -18,11 +18,25 @@ __all__ = ["EditFleet", "EditOutcome", "drawn_edits", "simulate_edits"]
 class Job(Protocol):
     """What the simulation needs to know of an edit."""
 
-    number: int
-    arrival_s: float
-    mask_share: float
-    template: Hashable
-    num_steps: int
+    @property
+    def number(self) -> int:
+        """Its own."""
+
+    @property
+    def arrival_s(self) -> float:
+        """When it comes."""
+
+    @property
+    def mask_share(self) -> float:
+        """Of the image."""
+
+    @property
+    def template(self) -> Hashable:
+        """What it needs."""
+
+    @property
+    def num_steps(self) -> int:
+        """Until it is done."""
 
 
 @dataclass(frozen=True, slots=True)

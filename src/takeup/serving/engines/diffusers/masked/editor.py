@@ -37,7 +37,7 @@ from takeup.serving.engines.templates.keys import TemplateKey, digest_of, weight
 from takeup.serving.engines.templates.store import Room, TemplateStore
 from takeup.serving.model import Request
 
-__all__ = ["Asked", "MaskedEditor", "report_of"]
+__all__ = ["Asked", "MaskedEditor", "disk_store", "report_of"]
 
 POLICY = "takeup.serving.policies.adapters:LeastEffectiveReferenceCount"
 
@@ -45,9 +45,17 @@ POLICY = "takeup.serving.policies.adapters:LeastEffectiveReferenceCount"
 class Asked(Protocol):
     """An image to change, where (None: everywhere), and how much of it is noise at first."""
 
-    image: Any
-    mask: Any
-    strength: float
+    @property
+    def image(self) -> Any:
+        """A picture, or rows of pixels of three bytes."""
+
+    @property
+    def mask(self) -> Any:
+        """Of the same size; white is what changes."""
+
+    @property
+    def strength(self) -> float:
+        """Share of the steps that are made."""
 
 
 class MaskedEditor:
@@ -212,7 +220,6 @@ def _attention_of(network: Any) -> str:
     return f"{', '.join(processors)}; {active}"
 
 
-# Where templates may lie when a command is asked to keep them.
 def disk_store(folder: Path, device: Any, room: Room) -> TemplateStore:
     """A store in a folder, which the next process finds again."""
     return TemplateStore(load(POLICY), room, folder, device)

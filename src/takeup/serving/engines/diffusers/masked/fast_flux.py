@@ -49,8 +49,8 @@ class _KeptAttention:
         query, key = turned(query, module.kept_turns), turned(key, module.kept_turns)
         put(module.kept_k, module.kept_places, key)
         put(module.kept_v, module.kept_places, value)
-        parts = (part.transpose(1, 2) for part in (query, module.kept_k, module.kept_v))
-        attended = scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
+        query, key, value = (part.transpose(1, 2) for part in (query, module.kept_k, module.kept_v))
+        attended = scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
         if encoder_hidden_states is None:
             return attended
         num_text = encoder_hidden_states.shape[1]

@@ -34,9 +34,9 @@ class _KeptAttention:
         key, value = module.kept_k, module.kept_v
         put(key, module.kept_places, packed[:, 1])
         put(value, module.kept_places, packed[:, 2])
-        query = packed[:, 0].view(num_rows, num_tokens, module.heads, -1)
-        heads = (part.view(num_rows, -1, module.heads, width // module.heads) for part in (query, key, value))
-        return _projected(module, scaled_dot_product_attention(*(part.transpose(1, 2) for part in heads)))
+        heads = (num_rows, -1, module.heads, width // module.heads)
+        query, key, value = (part.reshape(heads).transpose(1, 2) for part in (packed[:, 0], key, value))
+        return _projected(module, scaled_dot_product_attention(query, key, value))
 
 
 class _TextAttention:

@@ -30,6 +30,7 @@ NUM_AHEAD = (2, 4, 8)  # calls, in one try after the other
 SETTLE_S = 0.1
 NEVER = 1 << 60
 BUSY_SHARE = 0.2
+CLEARLY_SLOW_LINK = 3.0  # beside a slow rank, whose tests keep its neighbours waiting
 SLOW_RANK, SLOW_LINK = 1.3, 1.6  # times the median; single machines are noisy
 MATRIX, COMPUTE_S = 256, 0.15
 MESSAGE_BYTES, NUM_REPEATS = 1 << 20, 5
@@ -230,7 +231,7 @@ def judge(
             pair = min(rank, int(peer)), max(rank, int(peer))
             links_s[pair] = max(time_s, links_s.get(pair, 0.0))
     links = {pair: time_s for pair, time_s in links_s.items() if not set(pair) & set(slow_ranks)}
-    return Confirmed(slow_ranks, _outliers(links, SLOW_LINK), seconds)
+    return Confirmed(slow_ranks, _outliers(links, CLEARLY_SLOW_LINK if slow_ranks else SLOW_LINK), seconds)
 
 
 def _times_s(computed: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:
