@@ -96,10 +96,10 @@ class Bench:
     def scheduler(self, latents: torch.Tensor) -> Any:
         """That of the published pipeline, blending with an original."""
         if self.name == "sdxl":
-            made = diffusers.EulerDiscreteScheduler(beta_schedule="scaled_linear", timestep_spacing="leading")
+            made: Any = _scheduler("EulerDiscreteScheduler", beta_schedule="scaled_linear", timestep_spacing="leading")
             made.set_timesteps(self.num_steps, device=self.device)
         else:
-            made = diffusers.FlowMatchEulerDiscreteScheduler()
+            made = _scheduler("FlowMatchEulerDiscreteScheduler")
             made.set_timesteps(sigmas=np.linspace(1.0, 1 / self.num_steps, self.num_steps), device=self.device)
         made.set_begin_index(0)
         noise, mask = torch.randn_like(latents), torch.zeros_like(latents)
@@ -215,14 +215,20 @@ def mixed_per_s(bench: Bench, compiled: bool) -> float:
     return NUM_MIXED / spent_s
 
 
+def _scheduler(name: str, **options: Any) -> Any:
+    make: Any = getattr(diffusers, name)
+    return make(**options)
+
+
 # Reports --------------------------------------------------------------------------------------------------------------
 
 
 def decoder_s(device: str) -> float:
     """One image of the decoder of SDXL."""
     up = ["UpDecoderBlock2D"] * 4
+    make_vae: Any = diffusers.AutoencoderKL
     with torch.device("meta"):
-        vae = diffusers.AutoencoderKL(
+        vae = make_vae(
             up_block_types=up,
             down_block_types=["DownEncoderBlock2D"] * 4,
             block_out_channels=[128, 256, 512, 512],

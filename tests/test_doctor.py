@@ -61,7 +61,8 @@ def test_the_core_needs_what_the_project_depends_on() -> None:
 
 
 def test_every_remedy_with_an_extra_names_one_that_exists() -> None:
-    extras = [need.remedy.partition("[")[2].partition("]")[0] for need in NEEDS if "[" in need.remedy]
+    lists = [need.remedy.partition("[")[2].partition("]")[0] for need in NEEDS if "[" in need.remedy]
+    extras = [extra for names in lists for extra in names.split(",")]
 
     assert extras
     assert set(extras) <= set(PROJECT["optional-dependencies"])

@@ -110,7 +110,7 @@ STOPS = (
     ),
     Stop(
         "instgenie",
-        "Most edits change a tenth of a picture. The rest was computed before, and is loaded while a block is computed.",
+        "Most edits change a tenth of a picture. The rest was computed before, and is loaded while blocks compute.",
         {"domain": "papers", "verb": "reproduce", "paper": "instgenie"},
     ),
 )

@@ -74,7 +74,13 @@ def plans(expected: Numbers) -> Findings:
     share = num_worse / num_cases
     checks = (
         Check.at_most("largest difference to the best of all combinations", off, 1e-8, unit="s"),
-        Check.at_least("cases in which the published rule is not the best", share, part["least_share"]),
+        Check.at_least(
+            "cases in which the published rule is not the best",
+            share,
+            part["least_share"],
+            source="unverified",
+            why="the bar was chosen with our numbers in view: shown, not judged",
+        ),
     )
     note = f"in {num_cases} random cases the published rule took up to {worst:.2f} times as long as the best plan"
     return Findings(checks, (_real_plans(note),))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
 
-from takeup import __version__
 from takeup.serving.server import errors
 from takeup.serving.server.errors import ErrorBody
 from takeup.serving.server.guard import Guard
@@ -49,7 +49,7 @@ def make_app(settings: Settings, backend: Backend, keys: Keys, on_start: Callabl
 
     app = FastAPI(
         title="takeup serve",
-        version=__version__,
+        version=version("takeup"),
         description="Images from diffusion models, where every request brings its own LoRAs and ControlNets.",
         lifespan=life,
         docs_url=None,  # its page fetches scripts from elsewhere
