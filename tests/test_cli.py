@@ -190,7 +190,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(run: Run, arguments: tuple
         (("caching", "simulate", "lru", "--capcity", "1GB"), "--capacity"),
         (("caching", "simulate"), "'POLICY'"),
         (("caching", "simulate", "lru", "--seed", "x"), "'x'"),
-        (("xyz",), "no command 'xyz' (known: caching, cluster, edge, streaming, training, tour"),
+        (("xyz",), "no command 'xyz' (known: caching, cluster, edge, serving, serve, streaming, training, tour"),
     ],
 )
 def test_a_misused_command_shows_its_usage(run: Run, arguments: tuple[str, ...], hint: str) -> None:

@@ -15,7 +15,7 @@ from takeup.errors import BadInput
 __all__ = ["EditFleet", "EditOutcome", "drawn_edits", "simulate_edits"]
 
 
-class Job(Protocol):
+class _Job(Protocol):
     """What the simulation needs to know of an edit."""
 
     @property
@@ -88,7 +88,7 @@ class _Simulation:
         self.done: dict[int, float] = {}
         self.num_loads = 0
 
-    def run(self, jobs: Sequence[Job]) -> None:
+    def run(self, jobs: Sequence[_Job]) -> None:
         for job in jobs:
             self._at(job.arrival_s, "arrival", job)
         while self._events:
@@ -155,7 +155,7 @@ class _Simulation:
 
 
 def simulate_edits(
-    jobs: Sequence[Job],
+    jobs: Sequence[_Job],
     fleet: EditFleet,
     *,
     view: Callable[..., Any],

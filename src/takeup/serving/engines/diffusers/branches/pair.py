@@ -33,7 +33,7 @@ class SharedClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class _Word:
     """What rank 0 says before a step."""
 
     now_s: float
@@ -78,7 +78,7 @@ class Leader:
             requests, self._new = tuple(self._new), []
             leaving, self._leaving = self._leaving, []
             self._clock.now_s = self._time_s()
-            self._exchange.told(Word(self._clock.now_s, requests, tuple(ticket.number for ticket in leaving)))
+            self._exchange.told(_Word(self._clock.now_s, requests, tuple(ticket.number for ticket in leaving)))
             for ticket in leaving:
                 ticket.cancel()
             return self._engine.advance()
@@ -91,7 +91,7 @@ class Leader:
 
     def stop(self) -> None:
         """Let the other rank go."""
-        self._exchange.told(Word(self._time_s(), (), (), is_last=True))
+        self._exchange.told(_Word(self._time_s(), (), (), is_last=True))
 
 
 class Follower:
@@ -107,7 +107,7 @@ class Follower:
             self._hear(word)
             self._engine.advance()
 
-    def _hear(self, word: Word) -> None:
+    def _hear(self, word: _Word) -> None:
         self._clock.now_s = word.now_s
         for request in word.requests:
             ticket = self._engine.submit(request)

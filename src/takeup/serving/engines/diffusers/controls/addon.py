@@ -123,9 +123,9 @@ class Controls:
 
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _started(self, parts: Sequence[Part], rows: Rows) -> Together:
+    def _started(self, parts: Sequence[Part], rows: Rows) -> _Together:
         calls = {net: self._call(net, rows) for net in dict.fromkeys(part.net for part in parts)}
-        return Together(parts, {net: _Safe(self, net, call) for net, call in calls.items()})
+        return _Together(parts, {net: _Safe(self, net, call) for net, call in calls.items()})
 
     def start(self, net: str, call: ControlCall) -> Stream:
         """Begin to compute a ControlNet, here if its worker is gone."""
@@ -202,7 +202,7 @@ class _Safe:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class _Together:
     """The residuals of all ControlNets of one call."""
 
     parts: Sequence[Part]

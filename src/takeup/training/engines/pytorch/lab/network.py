@@ -7,19 +7,17 @@ Ranks that are no neighbours reach each other through those between. All of it i
 
 from __future__ import annotations
 
-import ctypes
 import math
-import os
 from pathlib import Path
 
-from takeup.core.namespaces import CLONE_NEWNET, FRAME_BYTES, PAYLOAD_BYTES, Namespace, check_commands
-from takeup.errors import MissingEngine, TakeupError, UnknownName
+from takeup.core.namespaces import FRAME_BYTES, PAYLOAD_BYTES, Namespace, check_commands
+from takeup.errors import MissingEngine, UnknownName
+from takeup.training.engines.pytorch.networks import Networks, address, bucket
 from takeup.training.model import Link, Profile
 
 __all__ = ["LINKS", "Cables", "has_cables", "rate_bps"]
 
 LINKS = ("auto", "namespaces", "user-space")
-BURST_BYTES, QUEUE_BYTES = 2 * FRAME_BYTES, 8 * 2**20
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
 
@@ -45,68 +43,39 @@ def rate_bps(message_bytes: int, service_s: float) -> int:
     return round(8 * (message_bytes + num_frames * (FRAME_BYTES - PAYLOAD_BYTES)) / service_s)
 
 
-class Cables:
-    """Namespaces and cables for the links of a pipeline, over which messages of one size travel."""
+class Cables(Networks):
+    """Cables for the links of a pipeline, over which messages of one size travel."""
 
     def __init__(self, truth: Profile, message_bytes: int) -> None:
-        check_commands()
-        self._namespaces: list[Namespace] = []
-        try:
-            for rank in range(truth.num_stages):
-                self._namespaces.append(Namespace())
-                self._prepare(rank)
-            for number, link in enumerate(truth.links):
-                self._lay(number, link, message_bytes)
-            for rank in range(truth.num_stages):
-                self._route(rank)
-        except BaseException:
-            self.close()
-            raise
-
-    def join(self, rank: int) -> None:
-        """Let this process, and all its threads to come, be in the network of a rank."""
-        descriptor = os.open(self._namespaces[rank].path, os.O_RDONLY)
-        try:
-            if ctypes.CDLL(None, use_errno=True).setns(descriptor, CLONE_NEWNET) != 0:
-                raise TakeupError(f"rank {rank} may not enter its network: {os.strerror(ctypes.get_errno())}")
-        finally:
-            os.close(descriptor)
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-
-    def close(self) -> None:
-        """Leave all networks."""
-        for namespace in self._namespaces:
-            namespace.close()
+        self._links, self._message_bytes = truth.links, message_bytes
+        super().__init__(truth.num_stages)
 
     def _prepare(self, rank: int) -> None:
-        """Every rank has one address, wherever it is reached from, and passes on what is not for it."""
-        namespace = self._namespaces[rank]
-        namespace.command("ip link set lo up")
-        namespace.command("ip address del 127.0.0.1/8 dev lo")  # or Gloo would take it for the address of the rank
-        namespace.command(f"ip address add {_address(rank)}/32 dev lo")
-        namespace.do(lambda: FORWARD.write_text("1"))
+        """A rank also passes on what is not for it."""
+        super()._prepare(rank)
+        self._networks[rank].do(lambda: FORWARD.write_text("1"))
 
-    def _lay(self, number: int, link: Link, message_bytes: int) -> None:
-        before, after = self._namespaces[number : number + 2]
+    def _lay_cables(self) -> None:
+        for number, link in enumerate(self._links):
+            self._lay(number, link)
+        for rank in range(len(self._networks)):
+            self._route(rank)
+
+    def _lay(self, number: int, link: Link) -> None:
+        before, after = self._networks[number : number + 2]
         before.command(f"ip link add ahead type veth peer name behind netns {after.path}")
-        for end, (namespace, device) in enumerate(((before, "ahead"), (after, "behind"))):
-            namespace.command(f"ip address add {_end(number, end)}/30 dev {device}")
-            namespace.command(f"ip link set {device} gso_max_segs 1 up")
+        for end, (network, device) in enumerate(((before, "ahead"), (after, "behind"))):
+            network.command(f"ip address add {_end(number, end)}/30 dev {device}")
+            network.command(f"ip link set {device} gso_max_segs 1 up")
             if link.service_s > 0:
-                rate = rate_bps(message_bytes, link.service_s)
-                bucket = f"tbf rate {rate}bit burst {BURST_BYTES} limit {QUEUE_BYTES}"
-                namespace.command(f"tc qdisc add dev {device} root {bucket}")
+                rate = rate_bps(self._message_bytes, link.service_s)
+                network.command(f"tc qdisc add dev {device} root {bucket(rate)}")
 
     def _route(self, rank: int) -> None:
-        for other in range(len(self._namespaces)):
+        for other in range(len(self._networks)):
             if other != rank:
                 via = _end(rank, 1) if other > rank else _end(rank - 1, 0)
-                self._namespaces[rank].command(f"ip route add {_address(other)}/32 via {via} src {_address(rank)}")
-
-
-def _address(rank: int) -> str:
-    """From what is reserved for benchmarks, as all addresses here."""
-    return f"198.18.1.{rank + 1}"
+                self._networks[rank].command(f"ip route add {address(other)}/32 via {via} src {address(rank)}")
 
 
 def _end(link: int, end: int) -> str:

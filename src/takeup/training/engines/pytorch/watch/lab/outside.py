@@ -7,7 +7,6 @@ All of this is done by the process that started the ranks, and needs Linux; cabl
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import threading
@@ -15,14 +14,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import combinations
 
-from takeup.core.namespaces import CLONE_NEWNET, FRAME_BYTES, Namespace, check_commands
-from takeup.errors import TakeupError
+from takeup.training.engines.pytorch.networks import Networks, address, bucket
 from takeup.training.engines.pytorch.watch.lab.jobs import Job, Slow
 
 __all__ = ["Mesh", "Outside", "Stops"]
 
 PERIOD_S = 0.04
-BURST_BYTES, QUEUE_BYTES = 2 * FRAME_BYTES, 8 * 2**20
 
 
 class Outside:
@@ -93,54 +90,21 @@ class Stops:
         self._send(signal.SIGCONT)
 
 
-class Mesh:
-    """A network for every rank, and a cable between any two of them."""
-
-    def __init__(self, num_ranks: int) -> None:
-        check_commands()
-        self._networks: list[Namespace] = []
-        try:
-            for rank in range(num_ranks):
-                self._networks.append(Namespace())
-                self._prepare(rank)
-            for number, pair in enumerate(combinations(range(num_ranks), 2)):
-                self._lay(number, pair)
-        except BaseException:
-            self.close()
-            raise
-
-    def join(self, rank: int) -> None:
-        """Let this process, and all its threads to come, be in the network of a rank."""
-        descriptor = os.open(self._networks[rank].path, os.O_RDONLY)
-        try:
-            if ctypes.CDLL(None, use_errno=True).setns(descriptor, CLONE_NEWNET) != 0:
-                raise TakeupError(f"rank {rank} may not enter its network: {os.strerror(ctypes.get_errno())}")
-        finally:
-            os.close(descriptor)
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+class Mesh(Networks):
+    """A cable between any two ranks."""
 
     def thin(self, ranks: Sequence[int], rate_bps: float) -> None:
         """From now on the cables among these ranks carry so many bits in a second; with 0, as many as they can."""
         for one, other in combinations(sorted(ranks), 2):
             for here, there in ((one, other), (other, one)):
-                bucket = f"tbf rate {rate_bps:.0f}bit burst {BURST_BYTES} limit {QUEUE_BYTES}"
-                verb = f"replace dev to{there} root {bucket}" if rate_bps else f"del dev to{there} root"
+                verb = f"replace dev to{there} root {bucket(rate_bps)}" if rate_bps else f"del dev to{there} root"
                 self._networks[here].command(f"tc qdisc {verb}")
 
-    def close(self) -> None:
-        """Leave all networks."""
-        for network in self._networks:
-            network.close()
+    def _lay_cables(self) -> None:
+        for number, (one, other) in enumerate(combinations(range(len(self._networks)), 2)):
+            self._lay(number, one, other)
 
-    def _prepare(self, rank: int) -> None:
-        """Every rank has one address, whoever asks for it."""
-        network = self._networks[rank]
-        network.command("ip link set lo up")
-        network.command("ip address del 127.0.0.1/8 dev lo")  # or Gloo would take it for the address of the rank
-        network.command(f"ip address add {_address(rank)}/32 dev lo")
-
-    def _lay(self, number: int, pair: tuple[int, int]) -> None:
-        one, other = pair
+    def _lay(self, number: int, one: int, other: int) -> None:
         far = self._networks[other].path
         self._networks[one].command(f"ip link add to{other} type veth peer name to{one} netns {far}")
         near_end, far_end = f"198.19.{number}.1", f"198.19.{number}.2"
@@ -148,9 +112,4 @@ class Mesh:
             network = self._networks[here]
             network.command(f"ip address add {end}/30 dev to{there}")
             network.command(f"ip link set to{there} gso_max_segs 1 up")
-            network.command(f"ip route add {_address(there)}/32 via {across} src {_address(here)}")
-
-
-def _address(rank: int) -> str:
-    """From what is reserved for benchmarks, as all addresses here."""
-    return f"198.18.1.{rank + 1}"
+            network.command(f"ip route add {address(there)}/32 via {across} src {address(here)}")

@@ -1,0 +1,66 @@
+"""A network for every rank, in which cables to other ranks can be laid. Needs Linux and root.
+
+All of it is gone with the process that made it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from takeup.core.namespaces import CLONE_NEWNET, FRAME_BYTES, Namespace, check_commands
+from takeup.errors import TakeupError
+
+__all__ = ["Networks", "address", "bucket"]
+
+BURST_BYTES, QUEUE_BYTES = 2 * FRAME_BYTES, 8 * 2**20
+
+
+def address(rank: int) -> str:
+    """From what is reserved for benchmarks, as all addresses here."""
+    return f"198.18.1.{rank + 1}"
+
+
+def bucket(rate_bps: float) -> str:
+    """What tc is told, so that so many bits pass in a second."""
+    return f"tbf rate {rate_bps:.0f}bit burst {BURST_BYTES} limit {QUEUE_BYTES}"
+
+
+class Networks:
+    """Every rank has one address, wherever it is reached from. Who derives from this lays the cables."""
+
+    def __init__(self, num_ranks: int) -> None:
+        check_commands()
+        self._networks: list[Namespace] = []
+        try:
+            for rank in range(num_ranks):
+                self._networks.append(Namespace())
+                self._prepare(rank)
+            self._lay_cables()
+        except BaseException:
+            self.close()
+            raise
+
+    def join(self, rank: int) -> None:
+        """Let this process, and all its threads to come, be in the network of a rank."""
+        descriptor = os.open(self._networks[rank].path, os.O_RDONLY)
+        try:
+            if ctypes.CDLL(None, use_errno=True).setns(descriptor, CLONE_NEWNET) != 0:
+                raise TakeupError(f"rank {rank} may not enter its network: {os.strerror(ctypes.get_errno())}")
+        finally:
+            os.close(descriptor)
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+
+    def close(self) -> None:
+        """Leave all networks."""
+        for network in self._networks:
+            network.close()
+
+    def _prepare(self, rank: int) -> None:
+        network = self._networks[rank]
+        network.command("ip link set lo up")
+        network.command("ip address del 127.0.0.1/8 dev lo")  # or Gloo would take it for the address of the rank
+        network.command(f"ip address add {address(rank)}/32 dev lo")
+
+    def _lay_cables(self) -> None:
+        raise NotImplementedError
