@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from takeup.errors import MissingEngine
+from takeup.training.engines.pytorch import networks
 from takeup.training.engines.pytorch.watch.lab import outside
 from takeup.training.engines.pytorch.watch.lab.jobs import Job, Slow
 from takeup.training.engines.pytorch.watch.lab.outside import Mesh, Outside, Stops
@@ -48,8 +49,8 @@ NOTED: list[Noted] = []
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[Noted]:
     NOTED.clear()
-    monkeypatch.setattr(outside, "Namespace", Noted)
-    monkeypatch.setattr(outside, "check_commands", lambda: None)
+    monkeypatch.setattr(networks, "Namespace", Noted)
+    monkeypatch.setattr(networks, "check_commands", lambda: None)
     return NOTED
 
 
@@ -111,7 +112,7 @@ def test_a_cable_becomes_thin_at_both_ends_and_thick_again(noted: list[Noted]) -
 
 
 def test_networks_are_left_when_one_cannot_be_made(noted: list[Noted], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outside, "_address", lambda rank: "198.19.99.1")
+    monkeypatch.setattr(networks, "address", lambda rank: "198.19.99.1")
 
     with pytest.raises(MissingEngine):
         Mesh(3)

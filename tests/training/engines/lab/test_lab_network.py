@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from takeup.errors import MissingEngine, UnknownName
+from takeup.training.engines.pytorch import networks
 from takeup.training.engines.pytorch.lab import network
 from takeup.training.engines.pytorch.lab.network import Cables, has_cables, rate_bps
 from takeup.training.model import Link, Profile
@@ -47,8 +48,9 @@ class Noted:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Noted]:
     Noted.made = []
-    monkeypatch.setattr(network, "Namespace", Noted)
-    monkeypatch.setattr(network, "check_commands", lambda: None)
+    for module in (network, networks):
+        monkeypatch.setattr(module, "Namespace", Noted)
+        monkeypatch.setattr(module, "check_commands", lambda: None)
     return Noted.made
 
 
