@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Annotated, Literal, Self
 
 from fastapi import UploadFile
@@ -62,7 +63,7 @@ class ControlAsked(BaseModel):
         return self
 
 
-class Asked(BaseModel):
+class Asked(BaseModel, ABC):
     """What generations and edits have in common."""
 
     model_config = ConfigDict(extra="forbid")
@@ -106,14 +107,14 @@ class Asked(BaseModel):
         return int(width), int(height)
 
     @property
+    @abstractmethod
     def loras_asked(self) -> list[LoraAsked]:
         """The LoRAs; each form has them in its own way."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def controls_asked(self) -> list[ControlAsked]:
         """The ControlNets."""
-        raise NotImplementedError
 
 
 class Generation(Asked):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from abc import ABC, abstractmethod
 
 from takeup.core.namespaces import CLONE_NEWNET, FRAME_BYTES, Namespace, check_commands
 from takeup.errors import TakeupError
@@ -26,7 +27,7 @@ def bucket(rate_bps: float) -> str:
     return f"tbf rate {rate_bps:.0f}bit burst {BURST_BYTES} limit {QUEUE_BYTES}"
 
 
-class Networks:
+class Networks(ABC):
     """Every rank has one address, wherever it is reached from. Who derives from this lays the cables."""
 
     def __init__(self, num_ranks: int) -> None:
@@ -62,5 +63,6 @@ class Networks:
         network.command("ip address del 127.0.0.1/8 dev lo")  # or Gloo would take it for the address of the rank
         network.command(f"ip address add {address(rank)}/32 dev lo")
 
+    @abstractmethod
     def _lay_cables(self) -> None:
-        raise NotImplementedError
+        """All networks are there: join them."""
