@@ -11,6 +11,7 @@ applications, another one first. Exit code 1 if a bar is missed.
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
@@ -247,6 +248,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="also write the report there as dated markdown")
     options = parser.parse_args(argv)
     SETTINGS[JAVA] = options.java
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the cluster is stopped
     with nullcontext(options.keep) if options.keep else tempfile.TemporaryDirectory() as folder:
         report = measure_all(options, Path(folder))
     print(report.to_json() if options.json else to_text(report))
