@@ -3,9 +3,10 @@
 `detectors` compares ours with the published rules and with ADWIN, Page-Hinkley, PELT and BEAST on the same drawn jobs,
 each with its defaults and with what suits the development set best (see peers/change_points.py for what to install).
 `escalation` compares plans for remedies, `solver` times the sharing of micro-batches, `topology` moves reductions off
-slow links. Parts on real processes are in stragglers_real.py (iterations, overhead), stragglers_named.py (locate) and
-stragglers_helped.py (recovery, schedule, exchange); `recorded --from FOLDER` is of jobs that were recorded by
-stragglers_record.py. Exit code 1 if a bar is missed.
+slow links. Parts on real processes are in stragglers_real.py (iterations, overhead), stragglers_shim.py (shim),
+stragglers_named.py (locate) and stragglers_helped.py (recovery, schedule, exchange); `recorded --from FOLDER` is of
+jobs that were recorded by stragglers_record.py. Without --part: the detectors, the plans, and the two tables of what
+came back on real processes (recovery, schedule). Exit code 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -304,12 +305,14 @@ PARTS: dict[str, Callable[[Tick, Namespace], Part]] = {
 REAL = {  # where the parts on real processes are
     "iterations": "stragglers_real",
     "overhead": "stragglers_real",
+    "shim": "stragglers_shim",
     "locate": "stragglers_named",
     "recorded": "stragglers_record",
     "recovery": "stragglers_helped",
     "schedule": "stragglers_helped",
     "exchange": "stragglers_helped",
 }
+HELPED = ("recovery", "schedule")  # run by default, too
 
 
 def part_of(name: str) -> Callable[[Tick, Namespace], Part]:
@@ -339,7 +342,9 @@ def main() -> int:
     """Run, print, and say whether all bars hold."""
     parser = options_of(__doc__)
     known = (*PARTS, *REAL)
-    parser.add_argument("--part", default=",".join(PARTS), help=f"of {', '.join(known)}, separated by commas")
+    parser.add_argument(
+        "--part", default=",".join((*PARTS, *HELPED)), help=f"of {', '.join(known)}, separated by commas"
+    )
     parser.add_argument("--against", default="", help="detectors to compare with, separated by ;  all if absent")
     parser.add_argument("--seed", type=int, default=SEED, help="of what locate draws")
     parser.add_argument("--cases", default="", help="of locate, separated by commas; all if absent")

@@ -17,7 +17,7 @@ OWN_LEVELS: dict[str, dict[str, float]] = {
     "caching": {"groups": 1},
     "cluster": {"fleet": 1},
     "edge": {"energy": 1, "played": 1, "served": 1, "validate": 2, "solver": 3.5, "gym": 3.5},
-    "serving": {"traffic": 1, "server": 3.5, "quality": 3.5},
+    "serving": {"traffic": 1, "line": 2.5, "server": 3.5, "quality": 3.5},
     "streaming": {"chains": 1},
     "training": {"timing": 1},
 }  # ARCHITECTURE.md says why

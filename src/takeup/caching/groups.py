@@ -133,9 +133,9 @@ class GroupTable:
 
     def saving_s(self, group: Group, block: BlockId) -> float:
         """What the consumer of `group` saves if `block` stays, given what it misses already."""
-        others = group.missing - {block}
         if self.cost_model == "additive":
             return self.cost_s(block)
+        others = group.missing - {block}
         if self.cost_model == "parallel":
             return max(0.0, self.cost_s(block) - max(map(self.cost_s, others), default=0.0))
         return 0.0 if others else sum(map(self.cost_s, group.blocks))

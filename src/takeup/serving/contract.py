@@ -18,7 +18,7 @@ Group: TypeAlias = Callable[[Sequence[Candidate]], list[tuple[int, ...]]]
 Route: TypeAlias = Callable[[Collection[Hashable], Sequence[Collection[Hashable]], Sequence[int]], int]
 """The instance for these adapters, given what each has in its cache and how busy it is."""
 Admit: TypeAlias = Callable[[int, float, float], bool]
-"""Given how many wait, the seconds until it would end, and those until its deadline."""
+"""Given how many wait (below zero: how many places are free), and the seconds until its end and its deadline."""
 Choose: TypeAlias = Callable[[Sequence[tuple[Hashable, ...]], Collection[Hashable]], int]
 """The place in the queue of the request to serve next, given what is in the cache."""
 

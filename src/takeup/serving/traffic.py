@@ -21,12 +21,16 @@ Ending = Literal["done", "refused", "expired"]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A request that could make a step now. `num_rows`: one for every branch of its guidance."""
+    """A request that could make a step now. `num_rows`: one for every branch of its guidance.
+
+    An edit with a mask computes a share of its tokens only.
+    """
 
     number: int
     bucket: Hashable
     num_rows: int
     deadline_s: float = math.inf
+    computed_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,9 @@ class Design:
     images. Every request spends `before_s` and `after_s` inside the instance but not in its step loop (texts are
     encoded, images decoded) and `around_s` outside; it spends `switch_s` for every ControlNet, `patch_s` for every LoRA
     that is not patched already, and `sidecar_share` of a call where LoRAs are computed beside the weights.
+
+    `contention_share` says how much steps and what is done before and after them are in each other's way: with 0 each
+    has a device of its own; with 1 they share one, so each takes twice as long while the other is there.
     """
 
     name: str
@@ -110,10 +117,13 @@ class Design:
     around_s: float = 0.0
     switch_s: float = 0.0
     patch_s: float = 0.0
+    contention_share: float = 0.0
 
     def __post_init__(self) -> None:
         if self.max_running < 1 or self.gpus_per_instance < 1:
             raise BadInput(f"design {self.name!r} serves {self.max_running} requests on {self.gpus_per_instance} GPUs")
+        if not self.contention_share >= 0:
+            raise BadInput(f"the contention of {self.name!r} is {self.contention_share:g}; give a share from 0 up")
 
     def num_steps(self, arrival: Arrival) -> int:
         """The steps that are really computed."""

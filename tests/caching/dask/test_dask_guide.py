@@ -204,6 +204,46 @@ def test_a_consumer_that_cannot_run_yet_comes_before_those_that_are_far_away() -
     assert guide.order.victim() == "b"
 
 
+def test_a_consumer_that_is_overdue_and_cannot_run_comes_after_those_that_are_near() -> None:
+    guide = guide_of("next")
+    hear(guide, ("blocked", 1.0, 0.0, ("a",)), ("now", 500.0, 0.0, ("c",)), ("near", 510.0, 0.0, ("b",)))
+    store(guide, "a", "b", "c")
+    guide.assigned("near")
+    assert guide.order.victim() == "c"  # nothing here has run yet, and both others are nearer
+
+    guide.assigned("now")
+    guide.started("now", ["c"])
+    assert guide.order.victim() == "a"
+    guide.assigned("blocked")
+    assert guide.order.victim() == "b"
+
+
+def test_a_consumer_that_stays_overdue_is_put_off_again_and_again() -> None:
+    guide = guide_of("next")
+    hear(guide, ("blocked", 1.0, 0.0, ("a",)), ("near", 1e6, 0.0, ("b",)))
+    store(guide, "a", "b")
+    guide.assigned("near")
+    for number in range(100):
+        hear(guide, (number, 1e6 * number / 100, 0.0, ("c",)))
+        guide.started(number, ["c"])
+        hear(guide, (number,))
+
+    hear(guide, ("last", 1e6 - 1, 0.0, ("c",)))
+    guide.started("last", ["c"])
+    assert guide.order.victim() == "a"
+    assert len(guide._blocked) <= 3
+
+
+def test_a_consumer_that_is_over_is_put_off_no_more() -> None:
+    guide = guide_of("next")
+    hear(guide, ("blocked", 1.0, 0.0, ("a",)), ("now", 500.0, 0.0, ("b",)))
+    store(guide, "a", "b")
+    hear(guide, ("blocked",))
+    guide.started("now", ["b"])
+
+    assert guide.table.rc("a") == 0
+
+
 def test_a_task_may_be_assigned_before_it_is_announced() -> None:
     guide = guide_of("next")
     guide.assigned("ready")

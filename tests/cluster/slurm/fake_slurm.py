@@ -30,7 +30,8 @@ class FakeSlurm:
     node_states: dict[str, str] = field(default_factory=dict)
     node_models: dict[str, str] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
-    changes: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)  # of one job each, where a command names several
     kill_at: int = -1
     kill_before: bool = True
     is_down: bool = False
@@ -104,6 +105,9 @@ class FakeSlurm:
             return Answer(0, json.dumps({"errors": [], "jobs": list(self.jobs.values())}))
         if program == "sacctmgr" and "show" in rest:
             return Answer(0, "normal\nhp\nspot\nspot_idle\n")
+        self.commands.append(" ".join(arguments))
+        if rest[0] == "requeuehold":
+            return [self._change(program, [*rest[:2], name]) for name in rest[2:]][-1]
         return self._change(program, rest)
 
     def _change(self, program: str, rest: list[str]) -> Answer:

@@ -129,13 +129,24 @@ def fill(lab: Lab, count: int = NUM_NODES * 4) -> list[str]:
     return [f"{array}_{number}" for number in range(count)]
 
 
-def gang_after_s(lab: Lab) -> tuple[str, float]:
-    """A gang of four full nodes on a cluster that is full of spot jobs, and how long after its submission it ran."""
+def gang_after_s(lab: Lab, spots: list[str], *, are_known: bool = True) -> tuple[str, float]:
+    """A gang of four full nodes on a cluster that is full of spot jobs, and how long after its submission it ran.
+
+    Slurm numbers new jobs in its database every five seconds. To end one that has no number yet takes it 0.2 s, one after
+    the other, whoever asks for it.
+    """
     time.sleep(2.0)  # Slurm is slow to end what it is still launching
+    if are_known:
+        wait_until(lambda: set(spots) <= _in_database(lab, spots), "spot jobs in the database")
     began_s = time.monotonic()
     gang = lab.submit("hp", "--nodes=4", "--gres=gpu:8")
-    wait_until(lambda: gang in lab.running(), "running gang")
+    wait_until(lambda: lab.call("squeue", "-h", "-t", "R", "-j", gang).strip(), "running gang")
     return gang, time.monotonic() - began_s
+
+
+def _in_database(lab: Lab, names: list[str]) -> set[str]:
+    arrays = {name.partition("_")[0] for name in names}
+    return set(lab.call("sacct", "-nPX", "--state=RUNNING", "--format=jobid", f"--jobs={','.join(arrays)}").split())
 
 
 def larger_quota_after_s(lab: Lab, nursery: Nursery) -> float:

@@ -62,19 +62,21 @@ def test_a_refusal_names_the_reason() -> None:
         answering(Answer(1, "", "Invalid job id specified for job 99\nmore")).hold("99")
 
 
-def test_a_start_is_pinned_before_it_is_released() -> None:
+def test_a_job_is_pinned_to_its_nodes_with_its_terms() -> None:
     asked: list[Sequence[str]] = []
 
     def call(arguments: Sequence[str]) -> Answer:
         asked.append(arguments)
         return Answer(0, "")
 
-    Slurm(call).start("7", ("n1", "n2"), "QOS=spot")
+    Slurm(call).place("7", ("n1", "n2"), "QOS=spot")
 
-    assert asked == [
-        ("scontrol", "update", "JobId=7", "ReqNodeList=n1,n2", "StartTime=now", "QOS=spot"),
-        ("scontrol", "release", "7"),
-    ]
+    assert asked == [("scontrol", "update", "JobId=7", "ReqNodeList=n1,n2", "StartTime=now", "QOS=spot")]
+
+
+def test_a_refusal_to_pin_a_job_is_told() -> None:
+    with pytest.raises(BadInput, match="Job is no longer pending"):
+        answering(Answer(1, "", "Job is no longer pending execution")).place("7", ("n1",))
 
 
 def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.slurm.fake_slurm import FakeSlurm
+from cluster.slurm.fake_slurm import FakeSlurm, Killed
 from takeup.cluster.engines import ENGINES, find_engine
 from takeup.cluster.engines.slurm import Slurm, SlurmDown, SlurmEngine, StaleState
 from takeup.cluster.model import Evict, Grade, Hold, Job, Kind, Node, Quota, Run, SetQuota, Start, Waiting
@@ -237,6 +237,128 @@ def test_a_job_that_slurm_has_not_started_yet_is_merely_held_again() -> None:
     assert (state.evictions, fake.jobs[job]["restart_cnt"]) == ((), 0)
 
 
+def test_who_makes_room_leaves_between_the_placing_and_the_release_of_the_job() -> None:
+    fake = FakeSlurm(num_nodes=1)
+    victim, high = fake.run("spot", 8, "n0"), fake.submit("hp", 8)
+    engine = engine_of(fake)
+    engine.observe()
+
+    engine.apply(evict(victim, high))
+    before = list(fake.changes)
+    engine.apply(start(high, "n0", grade=Grade.HIGH))
+
+    assert before == []
+    assert [change.split()[1] for change in fake.changes] == ["update", "requeuehold", "release"]
+
+
+def test_nobody_leaves_for_a_job_that_cannot_start() -> None:
+    fake = FakeSlurm(num_nodes=1)
+    victim, high = fake.run("spot", 8, "n0"), fake.submit("hp", 8)
+    engine = engine_of(fake)
+    engine.observe()
+    engine.apply(evict(victim, high))
+
+    with pytest.raises(BadInput, match="cannot run on"):
+        engine.apply(start(high, "n7", grade=Grade.HIGH))
+
+    engine.observe()
+    assert fake.changes == []
+
+
+def test_room_for_a_job_that_starts_later_is_made_before_the_next_look() -> None:
+    fake = FakeSlurm(num_nodes=1)
+    victim, high = fake.run("spot", 8, "n0"), fake.submit("hp", 8)
+    engine = engine_of(fake)
+    engine.observe()
+    engine.apply(evict(victim, high))
+
+    state = engine.observe()
+
+    assert (fake.jobs[victim]["job_state"], state.runs) == ("COMPLETING", ())
+
+
+def test_room_that_was_to_be_made_long_ago_is_not_made() -> None:
+    fake = FakeSlurm(num_nodes=1)
+    victim, high = fake.run("spot", 8, "n0"), fake.submit("hp", 8)
+    engine = engine_of(fake)
+    engine.observe()
+    engine.apply(evict(victim, high))
+    fake.now_s += 60.0
+
+    state = engine.observe()
+
+    assert [run.job.id for run in state.runs] == [victim]
+
+
+def test_a_victim_that_left_by_itself_does_not_keep_the_job_waiting() -> None:
+    fake = FakeSlurm(num_nodes=1)
+    victim, high = fake.run("spot", 8, "n0"), fake.submit("hp", 8)
+    engine = engine_of(fake)
+    engine.observe()
+    engine.apply(evict(victim, high))
+    fake.jobs[victim].update(job_state="COMPLETED", nodes="", gres_detail=[])
+
+    engine.apply(start(high, "n0", grade=Grade.HIGH))
+    fake.tick()
+
+    assert (fake.jobs[high]["job_state"], fake.jobs[victim]["restart_cnt"]) == ("RUNNING", 0)
+
+
+def test_all_who_make_room_are_asked_at_once_and_one_that_did_not_start_is_merely_held() -> None:
+    fake = FakeSlurm(num_nodes=1)
+    runs, waiting, high = [fake.run("spot", 2, "n0") for _ in range(3)], fake.submit("spot", 2), fake.submit("hp", 8)
+    engine = engine_of(fake)
+    engine.observe()
+    engine.apply(start(waiting, "n0"))
+    engine.observe()
+    fake.commands.clear()
+
+    for name in (*runs, waiting):
+        engine.apply(evict(name, high))
+    engine.apply(start(high, "n0", grade=Grade.HIGH))
+
+    middle = fake.commands[1:-1]
+    assert middle == [f"scontrol hold {waiting}", f"scontrol requeuehold Incomplete {' '.join(runs)}"]
+
+
+def test_evictions_in_which_a_controller_was_killed_are_ended_by_the_next_one(tmp_path: Path) -> None:
+    fake = FakeSlurm(num_nodes=1)
+    victim, high = fake.run("spot", 8, "n0"), fake.submit("hp", 8)
+    engine = engine_of(fake, tmp_path / "journal")
+    engine.observe()
+    engine.apply(evict(victim, high))
+    fake.kill_at = 1  # the job has its nodes, its victim was written down
+    with pytest.raises(Killed):
+        engine.apply(start(high, "n0", grade=Grade.HIGH))
+    engine.close()
+    fake.kill_at = -1
+
+    successor = engine_of(fake, tmp_path / "journal")
+    (eviction,) = successor.observe().evictions
+    successor.close()
+
+    assert (eviction.job_id, fake.jobs[victim]["restart_cnt"]) == (victim, 1)
+
+
+def test_evictions_of_long_ago_are_not_made_up_for(tmp_path: Path) -> None:
+    fake = FakeSlurm(num_nodes=1)
+    victim = fake.run("spot", 8, "n0")
+    engine = engine_of(fake, tmp_path / "journal")
+    engine.observe()
+    fake.kill_at = 0
+    with pytest.raises(Killed):
+        engine.apply(evict(victim))
+    engine.close()
+    fake.kill_at = -1
+    fake.now_s += 3600.0
+
+    successor = engine_of(fake, tmp_path / "journal")
+    (run,) = successor.observe().runs
+    successor.close()
+
+    assert run.job.id == victim
+
+
 def test_a_quota_becomes_the_limit_of_the_guaranteed_qos() -> None:
     fake = FakeSlurm()
     engine = engine_of(fake)
@@ -294,6 +416,20 @@ def test_a_released_job_that_does_not_start_is_held_again() -> None:
     assert engine.skipped["waiting jobs that Slurm would not start where they were put"] == 1
     fake.now_s += 61.0
     assert [wait.job.id for wait in engine.observe().waiting] == [job]
+
+
+def test_a_job_whose_time_slurm_forgot_with_its_release_is_left_alone() -> None:
+    fake = FakeSlurm()
+    job = fake.submit("hp", 8)
+    engine = engine_of(fake)
+    engine.observe()
+    engine.apply(start(job, "n1", grade=Grade.HIGH))
+    fake.jobs[job]["eligible_time"] = 0  # as a release in the next second leaves it
+    fake.now_s += 1.0
+
+    (run,) = engine.observe().runs
+
+    assert (run.job.id, fake.jobs[job]["priority"]) == (job, 1)
 
 
 def test_a_job_that_slurm_requeued_because_its_node_broke_is_placed_anew() -> None:

@@ -103,7 +103,7 @@ def test_a_gang_of_four_nodes_runs_where_it_was_put_and_its_victims_wait_again(l
     nursery.start("gfs", 0.5)
     spots = fill(lab)
     wait_until(lambda: len(lab.running()) == len(spots), "full cluster")
-    gang, took_s = gang_after_s(lab)
+    gang, took_s = gang_after_s(lab, spots)
     print(f"a gang of 4 nodes ran {took_s:.2f} s after it was submitted, 16 victims were requeued")
 
     jobs = lab.jobs()

@@ -35,7 +35,7 @@ def opened(path: Path) -> Iterator[Ledger]:
 
 def test_an_eviction_counts_when_slurm_has_restarted_the_job(tmp_path: Path) -> None:
     with opened(tmp_path / "journal") as ledger:
-        ledger.intend_eviction(running("1"), "9", 100.0, "because")
+        ledger.intend_evictions([(running("1"), "because")], "9", 100.0)
         before = list(ledger.evictions)
         ledger.settle([held("1")], 101.0)
 
@@ -45,8 +45,8 @@ def test_an_eviction_counts_when_slurm_has_restarted_the_job(tmp_path: Path) -> 
 
 def test_the_next_controller_finds_out_whether_the_last_words_of_the_first_were_heard(tmp_path: Path) -> None:
     with opened(tmp_path / "journal") as ledger:
-        ledger.intend_eviction(running("1"), "9", 100.0, "because")
-        ledger.intend_eviction(running("2"), "9", 100.0, "because")
+        ledger.intend_evictions([(running("1"), "because")], "9", 100.0)
+        ledger.intend_evictions([(running("2"), "because")], "9", 100.0)
 
     with opened(tmp_path / "journal") as ledger:
         ledger.settle([held("1"), running("2")], 101.0)
@@ -54,9 +54,21 @@ def test_the_next_controller_finds_out_whether_the_last_words_of_the_first_were_
         assert not ledger.is_evicted(running("2"))
 
 
+def test_evictions_that_belong_together_are_written_as_one_each_and_open_until_seen(tmp_path: Path) -> None:
+    with opened(tmp_path / "journal") as ledger:
+        ledger.intend_evictions([(running("1"), "cheap"), (running("2"), "near")], "9", 100.0)
+
+    with opened(tmp_path / "journal") as ledger:
+        begun = ledger.begun_since(99.0), ledger.begun_since(100.0)
+        ledger.settle([held("1"), held("2")], 101.0)
+        assert begun == (("1", "2"), ())
+        assert ledger.begun_since(0.0) == ()
+        assert len(ledger.evictions) == 2
+
+
 def test_an_eviction_is_counted_once_however_often_it_is_looked_at(tmp_path: Path) -> None:
     with opened(tmp_path / "journal") as ledger:
-        ledger.intend_eviction(running("1"), "9", 100.0, "because")
+        ledger.intend_evictions([(running("1"), "because")], "9", 100.0)
         for now_s in range(101, 110):
             ledger.settle([held("1")], float(now_s))
 
@@ -67,7 +79,7 @@ def test_an_eviction_is_counted_once_however_often_it_is_looked_at(tmp_path: Pat
 
 def test_a_run_is_evicted_until_we_see_what_became_of_it() -> None:
     ledger = Ledger()
-    ledger.intend_eviction(running("1"), "9", 100.0, "because")
+    ledger.intend_evictions([(running("1"), "because")], "9", 100.0)
 
     assert ledger.is_evicted(running("1"))
     assert not ledger.is_evicted(running("1", num_restarts=1))
@@ -76,7 +88,7 @@ def test_a_run_is_evicted_until_we_see_what_became_of_it() -> None:
 
 def test_a_job_that_ended_by_itself_was_not_evicted() -> None:
     ledger = Ledger()
-    ledger.intend_eviction(running("1"), "9", 100.0, "because")
+    ledger.intend_evictions([(running("1"), "because")], "9", 100.0)
 
     ledger.settle([], 101.0)
 
@@ -85,7 +97,7 @@ def test_a_job_that_ended_by_itself_was_not_evicted() -> None:
 
 def test_evictions_are_forgotten_after_a_day() -> None:
     ledger = Ledger()
-    ledger.intend_eviction(running("1"), "9", 100.0, "because")
+    ledger.intend_evictions([(running("1"), "because")], "9", 100.0)
     ledger.settle([held("1")], 101.0)
 
     ledger.settle([held("1")], 101.0 + DAY_S)
@@ -140,7 +152,7 @@ def test_a_long_journal_is_shortened_to_the_last_day(tmp_path: Path, monkeypatch
     with opened(tmp_path / "journal") as ledger:
         ledger.note_quota(SetQuota(Quota("a100", {1.0: 8.0}), "because"), 0.0)
         for number in range(5):
-            ledger.intend_eviction(running(str(number)), "9", number * DAY_S, "because")
+            ledger.intend_evictions([(running(str(number)), "because")], "9", number * DAY_S)
 
     with opened(tmp_path / "journal") as ledger:
         ledger.tidy(4 * DAY_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.masked.addon import Checks
+from takeup.serving.engines.diffusers.masked.asked import Edit
 from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tickets import Ticket
@@ -42,13 +43,6 @@ STOCK = {
 }
 Floats = npt.NDArray[np.float32]
 Start = Callable[..., "Session"]
-
-
-@dataclass
-class Asked:
-    image: Any
-    mask: Any = None
-    strength: float = 1.0
 
 
 def image(seed: int = 0) -> npt.NDArray[np.uint8]:
@@ -75,8 +69,8 @@ class Session:
         self.editor = MaskedEditor(self.family, **{"grow": 0, "checks": NO_CHECKS, **options})
         self.engine = StepEngine(pipeline, add_ons=self.editor.add_ons)
 
-    def edit(self, asked: Asked, one: Request | None = None, **options: Any) -> Ticket:
-        ticket = self.engine.enter(self.editor.prepare(one or request(), asked, **options))
+    def edit(self, asked: Edit, one: Request | None = None, **options: Any) -> Ticket:
+        ticket = self.engine.enter(self.editor.prepare(one or request(), replace(asked, **options)))
         self.engine.run()
         return ticket
 
@@ -94,7 +88,7 @@ def start() -> Iterator[Start]:
         session.editor.close()
 
 
-def inpainted(name: str, asked: Asked, one: Request) -> torch.Tensor:
+def inpainted(name: str, asked: Edit, one: Request) -> torch.Tensor:
     """What the pipeline for inpainting of diffusers makes of it."""
     parts = {key: part for key, part in tiny(name).components.items() if part is not None}
     others = {"requires_safety_checker": False, "safety_checker": None, "feature_extractor": None}
@@ -120,7 +114,7 @@ def inpainted(name: str, asked: Asked, one: Request) -> torch.Tensor:
 @pytest.mark.parametrize("name", STOCK)  # that of SD3 wants networks of sixteen channels
 @pytest.mark.parametrize("strength", [1.0, 0.67, 0.34])
 def test_a_first_edit_is_that_of_stock_inpainting(start: Start, name: str, strength: float) -> None:
-    asked = Asked(image(), square(), strength)
+    asked = Edit(image(), square(), strength)
     ticket = start(name).edit(asked, noise_seed=5)
 
     assert gap(ticket.result().latents, inpainted(name, asked, request())) < 1e-5
@@ -128,7 +122,7 @@ def test_a_first_edit_is_that_of_stock_inpainting(start: Start, name: str, stren
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_the_same_edit_again_computes_less_and_is_the_same(start: Start, name: str) -> None:
-    session, asked = start(name), Asked(image(), square())
+    session, asked = start(name), Edit(image(), square())
     first, second = (session.edit(asked) for _ in range(2))
 
     assert gap(second.result().latents, first.result().latents) < 1e-5
@@ -140,7 +134,7 @@ def test_the_same_edit_again_computes_less_and_is_the_same(start: Start, name: s
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_pixels_outside_the_mask_are_bit_for_bit_the_original(start: Start, name: str) -> None:
-    session, asked = start(name), Asked(image(), square())
+    session, asked = start(name), Edit(image(), square())
     session.edit(asked)
     ticket = session.edit(asked, request(prompt="another", seed=9))
     edited = session.editor.finish(asked, session.engine.image(ticket))
@@ -154,7 +148,7 @@ def test_pixels_outside_the_mask_are_bit_for_bit_the_original(start: Start, name
 def test_a_soft_mask_mixes_at_its_rim_and_keeps_the_rest(start: Start) -> None:
     soft = square(0.3)
     soft[8, 8:20] = 0.5
-    session, asked = start(), Asked(image(), soft)
+    session, asked = start(), Edit(image(), soft)
     ticket = session.edit(asked)
     made = session.engine.image(ticket)
     edited = session.editor.finish(asked, made) * 255
@@ -165,7 +159,7 @@ def test_a_soft_mask_mixes_at_its_rim_and_keeps_the_rest(start: Start) -> None:
 
 
 def test_another_prompt_changes_the_masked_part(start: Start) -> None:
-    session, asked = start(), Asked(image(), square())
+    session, asked = start(), Edit(image(), square())
     first = session.edit(asked)
     other = session.edit(asked, request(prompt="a green bus"))
 
@@ -175,8 +169,8 @@ def test_another_prompt_changes_the_masked_part(start: Start) -> None:
 
 def test_a_mask_elsewhere_computes_what_the_first_edit_changed(start: Start) -> None:
     session = start()
-    session.edit(Asked(image(), square(0.1, first=2)))
-    ticket = session.edit(Asked(image(), square(0.1, first=20)))
+    session.edit(Edit(image(), square(0.1, first=2)))
+    ticket = session.edit(Edit(image(), square(0.1, first=20)))
     report = report_of(ticket.run)
 
     assert report.from_template
@@ -186,17 +180,17 @@ def test_a_mask_elsewhere_computes_what_the_first_edit_changed(start: Start) -> 
 @pytest.mark.parametrize("mask", [None, np.ones((SIDE, SIDE), np.float32)])
 def test_an_edit_of_everything_takes_the_plain_path(start: Start, mask: Floats | None) -> None:
     session = start()
-    ticket = session.edit(Asked(image(), mask))
+    ticket = session.edit(Edit(image(), mask))
 
     assert session.editor.store.size_bytes["host"] == 0
     assert report_of(ticket.run).computed_share == 1.0
     if mask is not None:
-        assert gap(ticket.result().latents, inpainted("takeup/tiny-sdxl", Asked(image(), mask), request())) < 1e-5
+        assert gap(ticket.result().latents, inpainted("takeup/tiny-sdxl", Edit(image(), mask), request())) < 1e-5
 
 
 def test_edits_with_different_masks_and_generations_share_the_engine(start: Start) -> None:
     session = start()
-    asked = [Asked(image(seed), square(share)) for seed, share in ((0, 0.1), (1, 0.25))]
+    asked = [Edit(image(seed), square(share)) for seed, share in ((0, 0.1), (1, 0.25))]
     alone = [session.edit(one) for one in asked]
     tickets = [session.engine.enter(session.editor.prepare(request(), one)) for one in asked]
     plain = session.engine.submit(request(height_px=SIDE, width_px=SIDE))
@@ -210,16 +204,16 @@ def test_edits_with_different_masks_and_generations_share_the_engine(start: Star
 
 
 def test_another_image_tenant_noise_or_number_of_steps_is_not_served_from_the_template(start: Start) -> None:
-    session, asked = start(), Asked(image(), square())
+    session, asked = start(), Edit(image(), square())
     session.edit(asked)
     others = [
-        session.edit(Asked(image(1), square())),
+        session.edit(Edit(image(1), square())),
         session.edit(asked, tenant="somebody else"),
         session.edit(asked, noise_seed=1),
         session.edit(asked, request(num_steps=4)),
         session.edit(asked, request(scheduler="ddim")),
         session.edit(asked, request(guidance=5.0)),
-        session.edit(Asked(image(), square(), strength=0.67)),
+        session.edit(Edit(image(), square(), strength=0.67)),
     ]
 
     assert [report_of(one.run).from_template for one in others] == [False] * len(others)
@@ -229,7 +223,7 @@ def test_other_weights_are_not_served_from_the_template(start: Start, tmp_path: 
     def disk() -> TemplateStore:
         return TemplateStore(LeastRecentlyUsed, Room(disk_bytes=1 << 30), tmp_path)
 
-    asked = Asked(image(), square())
+    asked = Edit(image(), square())
     start(store=disk()).edit(asked)
     weight = tiny("takeup/tiny-sdxl").unet.conv_in.weight
     again = start(store=disk()).edit(asked)
@@ -243,11 +237,12 @@ def test_other_weights_are_not_served_from_the_template(start: Start, tmp_path: 
 
 
 def test_a_damaged_template_is_made_again_and_the_picture_is_right(start: Start, tmp_path: Path) -> None:
-    asked = Asked(image(), square())
+    asked = Edit(image(), square())
     store = TemplateStore(LeastRecentlyUsed, Room(host_bytes=0, disk_bytes=1 << 30), tmp_path)
     session = start(store=store)
     right = session.edit(asked).result().latents
-    path = next(tmp_path.iterdir())
+    session.editor.prepare(request(), asked)  # which waits until it is written
+    path = next(tmp_path.glob("*/*"))
     data = bytearray(path.read_bytes())
     data[4096] ^= 0xFF
     path.write_bytes(bytes(data))
@@ -259,19 +254,19 @@ def test_a_damaged_template_is_made_again_and_the_picture_is_right(start: Start,
 
 
 def test_a_template_deleted_in_the_middle_of_an_edit_does_not_matter(start: Start) -> None:
-    session, asked = start(), Asked(image(), square())
+    session, asked = start(), Edit(image(), square())
     right = session.edit(asked).result().latents
     run = session.editor.prepare(request(), asked)
     ticket = session.engine.enter(run)
     session.engine.advance()
-    session.editor.store.forget(run.extras["edit"].key)
+    session.editor.store.forget(run.extras["edit"].key.template)
     session.engine.run()
 
     assert gap(ticket.result().latents, right) < 1e-5
 
 
 def test_a_cancelled_first_edit_leaves_no_template(start: Start) -> None:
-    session, asked = start(), Asked(image(), square())
+    session, asked = start(), Edit(image(), square())
     ticket = session.engine.enter(session.editor.prepare(request(), asked))
     session.engine.advance()
     ticket.cancel()
@@ -281,7 +276,7 @@ def test_a_cancelled_first_edit_leaves_no_template(start: Start) -> None:
 
 
 def test_loras_of_unknown_bytes_compute_everything(start: Start) -> None:
-    session, asked = start(), Asked(image(), square())
+    session, asked = start(), Edit(image(), square())
     run = session.editor.prepare(request(loras=(LoraUse("style"),)), asked)
 
     assert run.extras["edit"].key is None
@@ -294,7 +289,7 @@ def test_loras_of_unknown_bytes_compute_everything(start: Start) -> None:
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_the_same_context_is_found_to_be_exact(start: Start, name: str) -> None:
-    session, asked = start(name, checks=Checks(every=1, share=0.1)), Asked(image(), square())
+    session, asked = start(name, checks=Checks(every=1, share=0.1)), Edit(image(), square())
     session.edit(asked)
     report = report_of(session.edit(asked).run)
 
@@ -303,13 +298,12 @@ def test_the_same_context_is_found_to_be_exact(start: Start, name: str) -> None:
 
 
 def test_another_content_is_found_to_be_stale_and_refreshed_above_the_bound(start: Start) -> None:
-    session, asked = start(checks=Checks(every=1, share=0.1)), Asked(image(), square())
+    session, asked = start(checks=Checks(every=1, share=0.1)), Edit(image(), square())
     session.edit(asked)
     stale = report_of(session.edit(asked, request(prompt="zzz", seed=77)).run)
     assert stale.error is not None
-    strict = start(checks=Checks(every=1, share=0.1), max_error=stale.error / 2)
-    strict.edit(asked)
-    refreshed = report_of(strict.edit(asked, request(prompt="zzz", seed=77)).run)
+    strict = replace(asked, max_error=stale.error / 2)
+    refreshed = report_of(session.edit(strict, request(prompt="zzz", seed=77)).run)
 
     assert stale.error > 1e-4
     assert stale.num_whole_steps == 0
@@ -317,7 +311,7 @@ def test_another_content_is_found_to_be_stale_and_refreshed_above_the_bound(star
 
 
 def test_packing_is_counted_in_the_error(start: Start) -> None:
-    session, asked = start(budget=0.05, checks=Checks(every=1, share=0.5)), Asked(image(), square())
+    session, asked = start(budget=0.05, checks=Checks(every=1, share=0.5)), Edit(image(), square())
     exact = session.edit(asked).result().latents
     again = session.edit(asked)
     report = report_of(again.run)
@@ -334,24 +328,22 @@ def test_packing_is_counted_in_the_error(start: Start) -> None:
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        (Asked(image(), np.zeros((SIDE, SIDE), np.float32)), "the mask is empty"),
-        (Asked(image(), np.ones((SIDE, 16), np.float32)), "the mask is 16x32 pixels, the image 32x32"),
-        (Asked(image(), np.full((SIDE, SIDE), np.nan, np.float32)), "outside of 0 to 1"),
-        (Asked(image(), 2 * np.ones((SIDE, SIDE), np.float32)), "outside of 0 to 1"),
-        (Asked(np.zeros((SIDE, SIDE), np.uint8), square()), "three bytes"),
-        (Asked(np.zeros((SIDE, 30, 3), np.uint8), np.ones((SIDE, 30), np.float32)), "give sizes that divide by 8"),
-        (Asked(image(), square(), strength=0.0), "above 0, at most 1"),
-        (Asked(image(), square(), strength=0.2), "leaves none of 3 steps"),
+        (Edit(image(), np.zeros((SIDE, SIDE), np.float32)), "the mask is empty"),
+        (Edit(image(), np.ones((SIDE, 16), np.float32)), "the mask is 16x32 pixels, the image 32x32"),
+        (Edit(image(), np.full((SIDE, SIDE), np.nan, np.float32)), "outside of 0 to 1"),
+        (Edit(image(), 2 * np.ones((SIDE, SIDE), np.float32)), "outside of 0 to 1"),
+        (Edit(np.zeros((SIDE, SIDE), np.uint8), square()), "three bytes"),
+        (Edit(image(), square(), strength=0.2), "leaves none of 3 steps"),
     ],
 )
-def test_edits_that_make_no_sense_are_refused(start: Start, asked: Asked, sentence: str) -> None:
+def test_edits_that_make_no_sense_are_refused(start: Start, asked: Edit, sentence: str) -> None:
     with pytest.raises(BadInput, match=sentence):
         start().editor.prepare(request(), asked)
 
 
 def test_an_edit_of_another_size_is_refused(start: Start) -> None:
     with pytest.raises(BadInput, match="edits keep the size"):
-        start().editor.prepare(request(width_px=64), Asked(image(), square()))
+        start().editor.prepare(request(width_px=64), Edit(image(), square()))
 
 
 def test_only_edits_have_a_report(start: Start) -> None:
@@ -361,7 +353,7 @@ def test_only_edits_have_a_report(start: Start) -> None:
 
 def test_pictures_do_as_well_as_arrays(start: Start) -> None:
     session = start()
-    arrays = session.edit(Asked(image(), square()))
-    pictures = Asked(Image.fromarray(image()), Image.fromarray((square() * 255).astype(np.uint8)))
+    arrays = session.edit(Edit(image(), square()))
+    pictures = Edit(Image.fromarray(image()), Image.fromarray((square() * 255).astype(np.uint8)))
 
     assert torch.equal(session.editor.prepare(request(), pictures).extras["edit"].mask, arrays.run.extras["edit"].mask)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput, OutputFailed
-from takeup.serving.engines.templates import files, store
+from takeup.serving.engines.templates import disk, files
 from takeup.serving.engines.templates.files import ALIGNMENT, read_template, write_template
 from takeup.serving.engines.templates.keys import TemplateKey, digest_of, weights_digest
 from takeup.serving.engines.templates.packing import error_of, pack, unpack, weights_between
@@ -310,7 +313,7 @@ def test_files_of_an_earlier_process_make_room_too(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_dropped_and_made_again(tmp_path: Path) -> None:
     store_of(tmp_path, disk_bytes=1 << 20).put(KEY, template())
-    path = next(tmp_path.iterdir())
+    path = next(tmp_path.glob("*/*"))
     path.write_bytes(path.read_bytes()[:-7])
     later = store_of(tmp_path, disk_bytes=1 << 20)
 
@@ -335,7 +338,7 @@ def test_a_full_disk_costs_the_file_only(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: object) -> None:
         raise OutputFailed("cannot keep a template: No space left on device")
 
-    monkeypatch.setattr(store, "write_template", full)
+    monkeypatch.setattr(disk, "write_template", full)
     kept = store_of(tmp_path, disk_bytes=1 << 20)
     kept.put(KEY, template())
 
@@ -347,11 +350,127 @@ def test_a_template_deleted_while_it_is_used_stays_usable(tmp_path: Path) -> Non
     store_of(tmp_path, disk_bytes=1 << 20).put(KEY, template())
     later = store_of(tmp_path, disk_bytes=1 << 20)
     found = later.find(KEY)
-    later.forget(KEY)
+    later.forget(KEY.template)
 
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob("*/*")) == []
     assert same(found, template())
     assert later.find(KEY) is None
+
+
+def test_forgetting_an_image_takes_all_its_templates_and_no_others(tmp_path: Path) -> None:
+    kept = store_of(tmp_path, disk_bytes=1 << 20)
+    twice = [KEY, replace(KEY, num_steps=5)]
+    others = [replace(KEY, image="another"), replace(KEY, tenant="b")]
+    for key in (*twice, *others):
+        kept.put(key, template())
+    kept.forget(KEY.template)
+    later = store_of(tmp_path, disk_bytes=1 << 20)
+
+    assert [kept.find(key) for key in twice] == [later.find(key) for key in twice] == [None, None]
+    assert all(kept.find(key) and later.find(key) for key in others)
+
+
+def test_an_edit_that_runs_while_its_image_is_forgotten_adds_nothing() -> None:
+    kept = store_of()
+    kept.wanted(KEY)
+    kept.forget(KEY.template)
+    kept.put(KEY, template())
+    while_it_runs = kept.find(KEY)
+    kept.released(KEY)
+    kept.put(KEY, template())
+
+    assert while_it_runs is None
+    assert kept.find(KEY) is not None
+
+
+def test_a_template_made_again_replaces_the_old_one() -> None:
+    kept = store_of()
+    kept.put(KEY, template())
+    kept.put(KEY, template(seed=1))
+
+    assert same(kept.find(KEY), template(seed=1))
+
+
+def test_whoever_looks_for_a_template_that_is_coming_waits_for_it(tmp_path: Path) -> None:
+    kept, may_go = store_of(tmp_path, host_bytes=0, disk_bytes=1 << 20), threading.Event()
+
+    def make() -> Template:
+        assert may_go.wait(60)
+        return template()
+
+    kept.put_soon(KEY, make)
+    in_memory = kept.peek(KEY)
+    with ThreadPoolExecutor(1) as threads:
+        found = threads.submit(kept.find, KEY)
+        may_go.set()
+
+        assert same(found.result(60), template())
+    assert in_memory is None
+    kept.close()
+
+
+def test_a_template_that_cannot_be_made_is_not_there() -> None:
+    def no_memory() -> Template:
+        raise MemoryError
+
+    kept = store_of()
+    kept.put_soon(KEY, no_memory)
+
+    assert kept.find(KEY) is None
+    kept.close()
+
+
+# Several owners, several processes --------------------------------------------------------------------------------
+
+
+def test_the_quota_of_an_owner_pushes_out_its_own_files_only(tmp_path: Path) -> None:
+    one = template().size_bytes
+    kept = store_of(tmp_path, host_bytes=0, disk_bytes=20 * one, owner_bytes=3 * one)
+    others = replace(KEY, tenant="b")
+    kept.put(others, template())
+    for key in keys(5):
+        kept.put(key, template())
+
+    assert kept.find(others) is not None
+    assert [kept.find(key) is not None for key in keys(5)] == [False, False, False, True, True]
+
+
+def test_a_template_above_the_quota_is_not_written_and_nothing_leaves_for_it(tmp_path: Path) -> None:
+    small, large = keys(2)
+    kept = store_of(tmp_path, host_bytes=0, disk_bytes=2 * template(num_steps=3).size_bytes)
+    kept.put(small, template(num_steps=3))
+    kept.put(large, template())
+
+    assert kept.find(small) is not None
+    assert kept.find(large) is None
+    assert "above the quota" in kept.problems[0]
+
+
+def test_two_processes_find_what_the_other_wrote_and_share_the_quota(tmp_path: Path) -> None:
+    room = {"host_bytes": 0, "disk_bytes": 3 * template().size_bytes}
+    ours, theirs = store_of(tmp_path, **room), store_of(tmp_path, **room)
+    first, second, third = keys(3)
+    ours.put(first, template())
+    theirs.put(second, template(seed=1))
+    seen = same(ours.find(second), template(seed=1))
+    ours.put(third, template())
+
+    assert seen
+    assert theirs.size_bytes["disk"] <= room["disk_bytes"]
+    assert theirs.find(third) is not None
+
+
+def test_what_a_killed_process_left_unfinished_is_taken_away_when_it_is_old(tmp_path: Path) -> None:
+    store_of(tmp_path, disk_bytes=1 << 20).put(KEY, template())
+    folder = next(tmp_path.iterdir())
+    old, new = folder / f"{files.UNFINISHED}old", folder / f"{files.UNFINISHED}new"
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    later = store_of(tmp_path, disk_bytes=1 << 20)
+
+    assert (old.exists(), new.exists()) == (False, True)
+    assert later.find(KEY) is not None
 
 
 def test_impossible_rooms_are_refused() -> None:

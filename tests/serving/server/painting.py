@@ -39,6 +39,11 @@ class Painter:
     def card(self) -> Card:
         return self._card
 
+    @property
+    def loras(self) -> set[str]:
+        """What was asked for is in memory."""
+        return {use.name for order in self.orders for use in order.job.request.loras}
+
     def start(self, job: Job, on_step: OnStep) -> Order:
         order = Order(job, on_step)
         order.on_cancel = lambda: order.fail(Cancelled("cancelled"))
@@ -58,8 +63,8 @@ class Painter:
         """Paint what is held."""
         self._free.set()
 
-    def forget(self, lora: str) -> None:
-        self.forgotten.append(lora)
+    def forget(self, name: str) -> None:
+        self.forgotten.append(name)
 
     def numbers(self) -> Mapping[str, float]:
         return {"steps": len(self.orders)}

@@ -310,10 +310,24 @@ def test_a_client_that_goes_away_in_the_middle_of_the_steps_frees_the_engine(
     assert image_of(real)
 
 
-def test_a_deadline_in_the_middle_of_the_steps_is_a_408(real: httpx.Client) -> None:
+def test_a_deadline_in_the_middle_of_the_steps_is_a_504(real: httpx.Client) -> None:
+    gate = app_of(real).state.service.gate
+    usual, gate._step_s = gate._step_s, 0.0  # as if no image had been made yet, so nobody knows that it will be late
     answer = real.post(URL, json=ask(steps=150, size="64x64", deadline_s=0.2))
+    gate._step_s = usual
 
-    assert_refused(answer, 408, "deadline_exceeded")
+    assert_refused(answer, 504, "deadline_exceeded")
+
+
+def test_a_deadline_that_cannot_be_kept_is_refused_at_the_door(real: httpx.Client, backend: LocalBackend) -> None:
+    image_of(real)
+    before = backend.numbers()["steps"]
+    answer = real.post(URL, json=ask(steps=150, size="64x64", deadline_s=0.001))
+
+    assert_refused(answer, 429, "deadline_too_near", "allow more time")
+    assert answer.json()["error"]["param"] == "deadline_s"
+    assert answer.headers["x-should-retry"] == "false"
+    assert backend.numbers()["steps"] == before
 
 
 def test_an_adapter_deleted_while_in_use_is_felt_to_the_end_and_then_gone(

@@ -176,14 +176,6 @@ def test_an_edit_is_what_image_to_image_of_diffusers_makes(client: OpenAI) -> No
     assert difference.max() <= 0.5 / 255 + 1e-5  # a step of the eight bits that an image has
 
 
-def test_an_edit_with_a_mask_is_not_offered_yet_and_says_so(real: httpx.Client) -> None:
-    files = {"image": picture(), "mask": picture()}
-    answer = real.post("/v1/images/edits", data={"prompt": "a dog", "steps": "2"}, files=files)
-
-    assert answer.status_code == 501
-    assert answer.json()["error"]["code"] == "not_offered"
-
-
 def test_the_model_is_listed_and_found_by_its_name(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == [REAL]
     assert client.models.retrieve(REAL).id == REAL

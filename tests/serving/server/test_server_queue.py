@@ -20,6 +20,7 @@ from serving.server.houses import app_of, ask, bearer, eventually, house, metric
 from serving.server.painting import PICTURE, Painter
 from serving.stock import ENGINE_MARKS
 from takeup.serving.model import Expired
+from takeup.serving.policies.admission import Admission
 from takeup.serving.server.board import Board
 from takeup.serving.server.errors import ApiError
 from takeup.serving.server.gate import Gate
@@ -46,7 +47,7 @@ def send_and_leave(client: httpx.Client, once: Callable[[], bool]) -> None:
 
 def test_turns_are_taken_in_the_order_of_arrival() -> None:
     async def play() -> list[int]:
-        gate, order = Gate(1, 10), list[int]()
+        gate, order = Gate(1, Admission(10)), list[int]()
 
         async def one(number: int) -> None:
             with gate.admit(1):
@@ -63,7 +64,7 @@ def test_turns_are_taken_in_the_order_of_arrival() -> None:
 
 def test_a_full_house_sends_away_with_a_time_to_come_back() -> None:
     async def play() -> ApiError:
-        gate = Gate(2, 1)
+        gate = Gate(2, Admission(1))
         with gate.admit(3), pytest.raises(ApiError) as refused, gate.admit(1):
             pass
         with gate.admit(3):  # the places are free again
@@ -78,12 +79,12 @@ def test_a_full_house_sends_away_with_a_time_to_come_back() -> None:
 
 def test_a_deadline_ends_the_wait_and_takes_no_turn() -> None:
     async def play() -> Gate:
-        gate, loop = Gate(1, 5), asyncio.get_running_loop()
+        gate, loop = Gate(1, Admission(5)), asyncio.get_running_loop()
         async with gate.turn():
             with pytest.raises(Expired):
-                async with gate.turn(loop.time() + 0.01):
+                async with gate.turn(until_s=loop.time() + 0.01):
                     pass
-        async with gate.turn(loop.time() + 60):
+        async with gate.turn(until_s=loop.time() + 60):
             assert gate.num_running == 1
         return gate
 
@@ -146,7 +147,7 @@ def test_a_request_for_more_images_than_there_are_places_is_refused_as_a_whole()
     assert painter.orders == []
 
 
-def test_waiting_past_the_deadline_is_a_408_that_clients_do_not_repeat() -> None:
+def test_waiting_past_the_deadline_is_a_504_that_clients_do_not_repeat() -> None:
     painter = Painter(holds=True)
     with house(painter, max_running=1) as client, ThreadPoolExecutor(1) as threads:
         first = threads.submit(client.post, URL, json=ask())
@@ -154,7 +155,7 @@ def test_waiting_past_the_deadline_is_a_408_that_clients_do_not_repeat() -> None
         late = client.post(URL, json=ask(deadline_s=0.05))
         painter.let_go()
 
-    assert late.status_code == 408
+    assert late.status_code == 504
     assert late.json()["error"]["code"] == "deadline_exceeded"
     assert late.headers["x-should-retry"] == "false"
     assert first.result().status_code == 200

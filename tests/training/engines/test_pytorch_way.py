@@ -61,7 +61,7 @@ class Delegates:
         self.received: list[int] = []
         self.asks: list[list[int]] = []
         self.num_flushed = 0
-        self.may_ask = Event()
+        self.may_ask, self.has_asked = Event(), Event()
         self._asked = asked
 
     def send(self, tensors: Sequence[Any]) -> None:
@@ -80,6 +80,7 @@ class Delegates:
 
     def ask(self, request: Any) -> None:
         self.asks.append(request.tolist())
+        self.has_asked.set()
 
 
 @pytest.fixture(autouse=True)
@@ -272,6 +273,7 @@ def test_a_goodbye_is_answered_and_is_no_failure() -> None:
     made._lacking.result(20)
     made.say_goodbye()
 
+    assert delegates.has_asked.wait(20)  # by this thread or by that which heard
     assert delegates.asks == [[-1, -1]]
     assert not made.failed
 

@@ -18,13 +18,52 @@ def test_if_most_ranks_wait_for_cores_for_much_of_the_loss_nobody_else_is_blamed
 
     (suspect,) = found.suspects
     assert (suspect.kind, suspect.ranks) == ("host", (0, 1, 2, 3))
-    assert "13 ms more in an iteration, of 20 ms that it lost" in suspect.reason
+    assert "57 ms more in an iteration, all ranks together; it lost 20 ms" in suspect.reason
     assert replace(found, suspects=EVENT.suspects) == EVENT
 
 
-@pytest.mark.parametrize("more_s", [{}, {0: 0.0, 1: 0.002}, {0: -0.05, 1: 0.009}, {0: 0.0, 1: 0.9, 2: 0.0}])
+@pytest.mark.parametrize("more_s", [{}, {0: 0.0, 1: 0.002}, {0: -0.05, 1: 0.009}, {0: 0.0, 1: 0.019, 2: 0.0}])
 def test_a_little_waiting_for_cores_or_that_of_one_rank_explains_nothing(more_s: dict[int, float]) -> None:
     assert blamed_on_cores(EVENT, more_s) is EVENT
+
+
+def test_a_link_is_not_slow_if_its_ranks_together_waited_for_cores_for_all_that_was_lost() -> None:
+    waits_s = {0: 0.009, 1: 0.006, 2: -0.001, 3: 0.007}  # the median is too little
+
+    assert blamed_on_cores(EVENT, waits_s).suspects[0].ranks == (0, 1, 3)
+    assert blamed_on_cores(EVENT, waits_s | {3: 0.005}) is EVENT
+
+
+def test_what_ranks_far_from_a_slow_link_waited_does_not_excuse_it() -> None:
+    pair = replace(EVENT, suspects=(replace(LINK, ranks=(0, 1)),))
+    waits_s = {0: 0.001, 1: 0.001, 2: 0.009, 3: 0.009}
+
+    assert blamed_on_cores(pair, waits_s) is pair
+    assert blamed_on_cores(pair, {0: 0.012, 1: 0.009, 2: 0.0, 3: 0.0}).suspects[0].kind == "host"
+
+
+def test_a_link_is_slow_if_messages_take_longer_by_more_than_ranks_there_waited() -> None:
+    waits_s = dict.fromkeys(range(4), 0.011)
+    slow, innocent = (replace(EVENT, suspects=(replace(LINK, excess_s=excess_s),)) for excess_s in (0.050, 0.040))
+
+    assert blamed_on_cores(slow, waits_s) is slow
+    assert blamed_on_cores(innocent, waits_s).suspects[0].kind == "host"
+
+
+def test_a_rank_is_slow_if_it_computes_for_longer_by_much_more_than_it_waited() -> None:
+    rank = Suspect("compute", (2,), 2.0, 1.0, "own work")
+    waits_s = dict.fromkeys(range(4), 0.011)
+    slow, innocent = (replace(EVENT, suspects=(replace(rank, excess_s=excess_s),)) for excess_s in (0.024, 0.020))
+
+    assert blamed_on_cores(slow, waits_s) is slow
+    assert blamed_on_cores(innocent, waits_s).suspects[0].kind == "host"
+
+
+def test_a_slow_rank_beside_a_slow_link_is_blamed_unless_most_ranks_waited() -> None:
+    both = replace(EVENT, suspects=(Suspect("compute", (2,), 2.0, 1.0, "own work"), LINK))
+
+    assert blamed_on_cores(both, {0: 0.009, 1: 0.009, 2: 0.009, 3: 0.0}) is both
+    assert blamed_on_cores(both, dict.fromkeys(range(4), 0.011)).suspects[0].kind == "host"
 
 
 def test_where_nobody_is_to_blame_it_is_enough_if_ranks_together_waited() -> None:

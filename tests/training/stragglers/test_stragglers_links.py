@@ -15,15 +15,15 @@ ALL, GROUPS = 1, {1: (0, 1)}
 CLOCKS_MS = (1e6, 7e8)
 
 
-def messages(transfer_ms: float, late_ms: float, first: int, num: int = 12) -> list[CallLog]:
-    """Rank 0 sends to rank 1 in every iteration, some time after that has begun to wait; then both reduce."""
+def messages(transfer_ms: float, late_ms: float, first: int, num: int = 12, asked_ms: float = 10.0) -> list[CallLog]:
+    """Rank 0 sends to rank 1 in every iteration, after that has begun to wait, or before; then both reduce."""
     sender, receiver = list[Call](), list[Call]()
     for n in range(first, first + num):
         start = 200.0 * n
         sent = start + 20 + late_ms
-        got = sent + transfer_ms
+        got = max(sent + transfer_ms, start + asked_ms + 0.1)
         sender.append(Call(sent, got + 90, n, 64, Operation.SEND, 1, ALL))  # nobody waits for it until late
-        receiver.append(Call(start + 10, got, n, 64, Operation.RECEIVE, 0, ALL))
+        receiver.append(Call(start + asked_ms, got, n, 64, Operation.RECEIVE, 0, ALL))
         for rank in (sender, receiver):
             rank.append(Call(got + 95, got + 96, n, 8, Operation.ALL_REDUCE, -1, ALL))
     return [log_of(rank, calls, GROUPS, CLOCKS_MS[rank]) for rank, calls in enumerate((sender, receiver))]
@@ -45,6 +45,16 @@ def test_a_late_sender_is_none_though_the_receiver_waits_as_long() -> None:
     assert found_in(messages(2.0, 40.0, 20), messages(2.0, 0.0, 0)) == []
 
 
+def test_a_late_receiver_is_none_though_messages_lie_there_for_as_long() -> None:
+    assert found_in(messages(2.0, 0.0, 20, asked_ms=62.0), messages(2.0, 0.0, 0)) == []
+
+
+def test_a_link_costs_no_more_than_the_receiver_waits_for_it() -> None:
+    (found,) = found_in(messages(42.0, 0.0, 20, asked_ms=47.0), messages(2.0, 0.0, 0))
+
+    assert found.excess_s == pytest.approx(0.015, rel=0.1)  # 40 ms later, but only 15 ms after it was asked for
+
+
 def test_without_a_past_nothing_is_said_of_messages() -> None:
     assert found_in(messages(42.0, 0.0, 20), []) == []
 
@@ -63,6 +73,16 @@ def test_a_ring_whose_ends_do_not_tell_is_named_as_a_whole() -> None:
 
     assert found.suspect.ranks == (0, 1, 2, 3)
     assert str(found.suspect).startswith("a link among ranks 0, 1, 2 and 3")
+
+
+def test_reductions_that_took_as_long_now_and_then_before_are_no_slow_link() -> None:
+    steady, restless = (_reductions(transfer_ms, 0) for transfer_ms in (2.0, 2.0))
+    for log in restless:
+        log.calls["ended_ns"][::3] += 60_000_000
+    after = _reductions(40.0, 20)
+
+    assert len(found_in(after, steady)) == 1
+    assert found_in(after, restless) == []
 
 
 @pytest.mark.parametrize("place", range(4))

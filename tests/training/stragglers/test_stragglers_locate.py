@@ -137,6 +137,24 @@ def test_who_only_cannot_get_rid_of_messages_over_a_slow_link_is_not_named() -> 
     assert named(locate(after, before)) == {("link", (0, 1))}
 
 
+def test_a_link_that_is_late_because_its_rank_is_slow_is_not_named_beside_it() -> None:
+    before, after = windows(two_by_two(), Faults(ranks={1: 2.5}, links={(0, 1): 3.0}), 5)  # 180 ms, and 16 messages
+
+    assert named(locate(after, before)) == {("compute", (1,))}
+
+
+def test_whoever_explains_little_of_the_loss_is_not_named() -> None:
+    before, after = windows(data_parallel(4), Faults(ranks={2: 1.5}), 0)
+    alone = locate(after, before)
+    for log in after:  # everybody also waits for something else, much longer, before the first call of an iteration
+        firsts = np.cumsum(log.calls["size_bytes"] == 3_000_000)
+        for moment in ("began_ns", "ended_ns"):
+            log.calls[moment] += firsts * 300_000_000
+
+    assert named(alone) == {("compute", (2,))}
+    assert locate(after, before) == []
+
+
 def test_a_late_sender_is_not_taken_for_a_slow_link() -> None:
     before, after = windows(two_by_two(), Faults(ranks={2: 1.8}), 6)
     for log in (*before, *after):

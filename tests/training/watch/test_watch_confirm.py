@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from takeup.training.engines.pytorch.watch.confirm import Confirmed, Pauses, judge
 
 
@@ -53,6 +55,14 @@ def test_beside_a_slow_rank_a_link_must_be_clearly_slow() -> None:
 
     assert judge(ranks(*walls_s), links(r02=1.0, r23=2.0, r03=1.0), 0.5).slow_links == {}
     assert judge(ranks(*walls_s), links(r02=1.0, r23=9.0, r03=1.0), 0.5).slow_links == {(2, 3): 9.0}
+
+
+def test_a_link_is_compared_with_all_others_also_those_of_a_slow_rank() -> None:
+    found = judge(ranks(2.0, 1.0, 1.0, 1.0), links(r01=1.0, r12=3.5, r23=1.0, r03=1.2), 0.5)
+    alone = judge(ranks(2.0, 1.0, 1.0, 1.0), links(r01=3.0, r12=3.5, r23=1.0, r03=3.0), 0.5)
+
+    assert found.slow_links == {(1, 2): 3.5}
+    assert alone.slow_links == {}
 
 
 def test_a_slow_link_between_healthy_ranks_is_named() -> None:
@@ -104,6 +114,34 @@ def test_what_seems_slow_is_tested_again_alone_before_it_is_named(tmp_path: Path
     assert found.slow_links == {}
     everybody = ("links", (0, 1, 2, 3))
     assert pauses.asked[-4:] == [("compute", (1,)), ("compute", (3,)), everybody, everybody]
+
+
+@pytest.mark.parametrize(
+    ("times", "num_tests", "is_slow"),
+    [
+        ((2.0, 1.9, 1.8, 1.2), 4, False),  # it becomes faster and faster: something passes
+        ((2.0, 1.9, 1.8, 1.7), 4, True),
+        ((9.0, 8.0), 2, True),  # clear enough
+        ((9.0, 2.0, 1.0), 3, False),
+    ],
+)
+def test_links_that_are_not_clearly_slow_are_tested_up_to_four_times(
+    tmp_path: Path, times: tuple[float, ...], num_tests: int, is_slow: bool
+) -> None:
+    class Passing(Pauses):
+        num_tests = 0
+
+        def _test(self, readers: Mapping[int, Any], asked: dict[str, Any]) -> dict[int, dict[str, Any]]:
+            if asked["kind"] == "compute":
+                return {rank: ranks(1.0, 1.0, 1.0, 1.0)[rank] for rank in readers}
+            self.num_tests += 1
+            return links(r01=1.0, r12=times[self.num_tests - 1], r23=1.0, r03=1.0)
+
+    pauses = Passing(tmp_path)
+    found = pauses._tested(dict.fromkeys(range(4)), [[(0, 1), (2, 3)], [(1, 2), (0, 3)]])  # type: ignore[arg-type]
+
+    assert pauses.num_tests == num_tests
+    assert set(found.slow_links) == ({(1, 2)} if is_slow else set())
 
 
 def test_what_is_fast_is_tested_once(tmp_path: Path) -> None:

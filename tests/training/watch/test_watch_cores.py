@@ -16,7 +16,7 @@ from takeup.training.engines.pytorch.watch.session import Session
 from takeup.training.experiment.watch import divide, ring_passes
 from takeup.training.model.slowdowns import Event
 from takeup.training.policies.stragglers.cores import blamed_on_cores
-from training.watch.watched_rings import SLOW_LINK, Scripted, new_ring
+from training.watch.watched_rings import RELIEF, SLOW_LINK, Scripted, new_ring
 
 needs_schedstat = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs a kernel that counts it")
 
@@ -78,6 +78,48 @@ def test_waiting_is_compared_by_iteration(tmp_path: Path) -> None:
 
     assert more_s[0] == pytest.approx(0.0, abs=1e-9)
     assert more_s[1] == pytest.approx(0.009)
+
+
+def test_a_burst_of_waiting_is_not_what_ranks_usually_wait(tmp_path: Path) -> None:
+    (ring,), readers = readers_of(tmp_path, 1)
+    cores = Cores()
+    for iteration in range(0, 61, 5):
+        ring.words[Word.WAITED_NS] += 25_000_000 if iteration > 40 else 500_000_000 if iteration == 30 else 5_000_000
+        cores.look(iteration, readers)
+
+    assert cores.more_waiting_s(40) == {0: pytest.approx(0.004)}
+
+
+def test_looks_that_lie_across_the_beginning_count_by_what_is_beyond_it(tmp_path: Path) -> None:
+    (ring,), readers = readers_of(tmp_path, 1)
+    cores = Cores()
+    for iteration, waited_ms in ((0, 0), (30, 30), (44, 170), (60, 330)):
+        ring.words[Word.WAITED_NS] = 1_000_000 * waited_ms
+        cores.look(iteration, readers)
+
+    assert cores.more_waiting_s(40) == {0: pytest.approx(0.009)}
+
+
+def test_one_look_since_is_too_soon_unless_it_is_the_first(tmp_path: Path) -> None:
+    _, readers = readers_of(tmp_path, 1)
+    cores = Cores()
+    said = []
+    for iteration in (40, 60, 70):
+        cores.look(iteration, readers)
+        said.append(cores.is_too_soon(55))
+
+    assert said == [False, True, False]
+
+
+def test_a_link_is_blamed_once_it_is_known_for_how_long_ranks_waited(tmp_path: Path) -> None:
+    for rank in range(4):
+        new_ring(tmp_path, rank, 4)
+    rounds: list[list[Event]] = [[] for _ in range(5)]
+    session = Session(tmp_path, lambda: Scripted([*rounds, [SLOW_LINK], [RELIEF]]), divide, ring_passes)
+
+    found = [[each.event for each in session.look()] for _ in range(8)]
+
+    assert found == [[], [], [], [], [], [], [SLOW_LINK, RELIEF], []]
 
 
 def test_nothing_is_said_of_what_was_not_seen(tmp_path: Path) -> None:

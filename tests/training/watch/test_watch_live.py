@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,7 @@ from takeup.training.engines.pytorch.watch.remedy import Shares
 from takeup.training.engines.pytorch.watch.ring import FIRST_ROW, ROW_WORDS, Word
 from takeup.training.engines.pytorch.watch.session import Session
 from takeup.training.experiment.watch import new_session, ring_passes
+from takeup.training.model.calls import CallLog
 from takeup.training.policies.stragglers.watcher import Watcher
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
@@ -122,6 +124,23 @@ def change_shares() -> Callable[[Beside], object]:
     return act
 
 
+class Together:
+    """One session beside two jobs, one after the other, as beside ranks that begin anew and are fewer."""
+
+    def __init__(self) -> None:
+        self._folder = TemporaryDirectory(prefix="takeup-watch-together-")
+        self.session = new_session(Path(self._folder.name))
+        self.counted: dict[int, int] = {}  # by the number of ranks: iterations
+
+    def look(self, place: Path) -> None:
+        for ring in place.glob("*.ring"):
+            link = Path(self._folder.name, ring.name)
+            if not link.exists():
+                link.hardlink_to(ring)
+        self.session.look()
+        self.counted[self.session.gather.num_ranks] = self.session.watcher.num_iterations
+
+
 ACTS: dict[str, tuple[Job, Callable[[Beside], object]]] = {
     "alone": (JOB, lambda beside: True),
     "paused": (JOB, pause),
@@ -130,6 +149,7 @@ ACTS: dict[str, tuple[Job, Callable[[Beside], object]]] = {
     "held up": (JOB, pause_while_one_is_held_up),
     "passing": (PASSING, pause_when_it_is_over),
     "shares": (SHARED, change_shares()),
+    "fewer": (replace(JOB, num_ranks=NUM_RANKS - 1, num_iterations=60), lambda beside: None),
 }
 
 
@@ -137,16 +157,19 @@ ACTS: dict[str, tuple[Job, Callable[[Beside], object]]] = {
 def lived() -> dict[str, SimpleNamespace]:
     """What came of all of these, each with who stood beside it."""
     besides: list[Beside] = []
+    together = Together()
 
     def look(place: Path, is_over: bool) -> None:
         if int(place.name) == len(besides):
             besides.append(Beside(place, acts[len(besides)]))
         besides[-1].look(is_over)
+        if list(ACTS)[int(place.name)] in ("alone", "fewer"):
+            together.look(place)
 
     jobs, acts = zip(*ACTS.values(), strict=True)
     recorded = run_jobs(jobs, look)
     return {
-        name: SimpleNamespace(recorded=each, beside=beside)
+        name: SimpleNamespace(recorded=each, beside=beside, together=together)
         for name, each, beside in zip(ACTS, recorded, besides, strict=True)
     }
 
@@ -199,6 +222,28 @@ def test_garbage_in_a_ring_is_counted_and_the_rest_is_read() -> None:
 
     assert gather.num_bad >= 1
     assert lived()["garbage"].beside.watcher.num_iterations >= NUM_ITERATIONS - 5
+
+
+def test_ranks_that_come_back_and_are_fewer_are_watched_as_another_job() -> None:
+    together = lived()["fewer"].together
+
+    assert together.counted[NUM_RANKS] >= NUM_ITERATIONS - 5
+    assert 50 <= together.counted[NUM_RANKS - 1] < 60
+    assert sorted(together.session.gather.readers) == [0, 1]
+    assert len(set(results("fewer"))) == 1
+
+
+def test_clocks_of_ranks_that_differ_by_hours_change_nothing() -> None:
+    logs, told = lived()["passing"].recorded.logs, []
+    for hours in ((0, 0, 0), (0, -3, 40)):
+        skewed = [CallLog(log.rank, log.calls.copy(), log.groups) for log in logs]
+        for log, skew in zip(skewed, hours, strict=True):
+            log.calls["began_ns"] += skew * 3_600 * 10**9
+            log.calls["ended_ns"][log.calls["ended_ns"] > 0] += skew * 3_600 * 10**9
+        told.append(Watcher().see(skewed))
+
+    assert told[0] == told[1]
+    assert (1,) in [suspect.ranks for event in told[1] for suspect in event.suspects]
 
 
 # Shares ---------------------------------------------------------------------------------------------------------------

@@ -32,8 +32,10 @@ class DagValue(Ranked):
     """Rank: logarithm of the discounted saving per byte, then the reference count."""
 
     def rank(self, block: BlockId) -> Rank:
-        nearest = heapq.nsmallest(NUM_CONSUMERS, self.table.groups(block), key=lambda group: group.position)
-        terms = [self._log_term(group, block) for group in nearest]
+        groups = list(self.table.groups(block))
+        if len(groups) > NUM_CONSUMERS:
+            groups = heapq.nsmallest(NUM_CONSUMERS, groups, key=lambda group: group.position)
+        terms = [self._log_term(group, block) for group in groups]
         peak = max(terms, default=-math.inf)
         if peak == -math.inf:
             return (peak, self.table.rc(block))

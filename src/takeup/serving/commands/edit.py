@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,6 @@ from takeup.output import say
 from takeup.serving.model import Request
 
 __all__ = ["edit"]
-
-
-@dataclass(frozen=True)
-class _Asked:
-    image: Any
-    mask: Any
-    strength: float
 
 
 @click.command()
@@ -42,10 +35,11 @@ def edit(image: Path, mask: Path, prompt: str, model: str, out: Path, as_json: b
 
     The first edit of an image computes everything; with --templates the next ones compute the masked part only.
     """
+    from takeup.serving.engines.diffusers.masked.asked import Edit
     from takeup.serving.engines.diffusers.masked.session import edit_once
     from takeup.serving.server.models import open_model
 
-    asked = _Asked(_picture(image), _picture(mask), settings.pop("strength"))
+    asked = Edit(_picture(image), _picture(mask), settings.pop("strength"), settings.pop("max_error"))
     request = Request(prompt, **{name: settings.pop(name) for name in ("num_steps", "guidance", "seed")})
     edited, report = edit_once(open_model(model), request, asked, **settings)
     edited.save(out)

@@ -21,6 +21,7 @@ from takeup.output import say
 
 if TYPE_CHECKING:
     from takeup.serving.server.jobs import Backend
+    from takeup.serving.server.rules import Rules
 
 __all__ = ["serve"]
 
@@ -58,7 +59,33 @@ NEEDED = {
 )
 @click.option("--cache", default="2GiB", show_default=True, help="Memory for LoRAs that stay for the next request.")
 @click.option(
-    "--cache-policy", default="lru", show_default=True, help="Which LoRA leaves first; see the serving README."
+    "--cache-policy", default="lerc", show_default=True, help="Which LoRA leaves first; see the serving README."
+)
+@click.option(
+    "--order", default="shared_loads", show_default=True, help="Who is next: also fewest_loads, in_order (first come)."
+)
+@click.option(
+    "--patience", default=64, show_default=True, type=click.IntRange(0), help="Others that may overtake a request."
+)
+@click.option(
+    "--route", default="affinity", show_default=True, help="Which worker: the one with the LoRAs, or least_busy."
+)
+@click.option(
+    "--in-time/--any-deadline", default=True, show_default=True, help="Send away at once who would be late anyway."
+)
+@click.option(
+    "--templates",
+    type=click.Path(path_type=Path),
+    help="Folder that keeps edited images and what was computed of them; workers share it.",
+)
+@click.option(
+    "--template-memory", default="1GiB", show_default=True, help="Memory of a worker for templates of edited images."
+)
+@click.option(
+    "--template-disk", default="8GiB", show_default=True, help="Room in the folder of templates for every tenant."
+)
+@click.option(
+    "--packing-error", default=0.0, show_default=True, type=click.FloatRange(0, 1), help="Packs templates up to this."
 )
 @click.option("--deterministic", is_flag=True, help="No shared calls: images do not depend on who else is there.")
 @click.option("--json", "as_json", is_flag=True, help="Write the log as JSON lines.")
@@ -96,7 +123,8 @@ def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
     shared_adapters(options["adapters"])  # a mistake in it is told now, not when the model is loaded
     limits = Limits(options["max_running"] * options["workers"], options["max_waiting"])
     uploads = options["uploads"] or Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="takeup-uploads-")))
-    settings = Settings(options["model"], uploads, options["adapters"], limits)
+    rules = _rules(options)
+    settings = Settings(options["model"], uploads, options["adapters"], limits, rules, options["templates"])
     listener = cleanup.enter_context(listen_on(options["host"], options["port"]))
     usual = signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopping cleans up, before and after serving
     cleanup.callback(signal.signal, signal.SIGTERM, usual)
@@ -107,6 +135,7 @@ def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
 
 def _backend(options: dict[str, Any]) -> Backend:
     """Load the model, in this process or in others."""
+    from takeup.serving.server.editing import TemplateRoom
     from takeup.serving.server.models import Plan
 
     num_workers, began_s = options["workers"], time.monotonic()
@@ -120,6 +149,12 @@ def _backend(options: dict[str, Any]) -> Backend:
         cache_policy=options["cache_policy"],
         reads_in_process=True,
         num_cpu_threads=max(1, (os.cpu_count() or 1) // num_workers) if num_workers > 1 else None,
+        templates=TemplateRoom(
+            options["templates"],
+            memory_bytes=parse_amount(options["template_memory"]).of(1),
+            tenant_bytes=parse_amount(options["template_disk"]).of(1),
+            packing_error=options["packing_error"],
+        ),
     )
     say(
         f"loading {options['model']} on {options['device']}" + (f" in {num_workers} workers" if num_workers > 1 else "")
@@ -132,11 +167,18 @@ def _backend(options: dict[str, Any]) -> Backend:
     elif num_workers > 1:
         from takeup.serving.server.pool import PoolBackend
 
-        backend = PoolBackend(plan, num_workers, say)
+        backend = PoolBackend(plan, num_workers, say, _rules(options).router())
     else:
         backend = plan.build()
     say(f"loaded a {backend.card.family} in {time.monotonic() - began_s:.1f} s")
     return backend
+
+
+def _rules(options: dict[str, Any]) -> Rules:
+    """By what the server decides."""
+    from takeup.serving.server.rules import Rules
+
+    return Rules(options["order"], options["patience"], options["route"], options["in_time"])
 
 
 def _greet(listener: socket.socket, model: str, has_keys: bool) -> None:
@@ -147,6 +189,7 @@ def _greet(listener: socket.socket, model: str, has_keys: bool) -> None:
     body = f'{{"model": "{model}", "prompt": "a cat", "size": "64x64", "steps": 4}}'
     say(f"listening on {address}; stop with Ctrl-C. Try:")
     say(f"  curl {address}/v1/images/generations {key}-H 'Content-Type: application/json' -d '{body}'")
+    say(f"  or open {address}/edit in a browser, and paint a mask")
     say(f"  from openai import OpenAI; OpenAI(base_url='{address}/v1', api_key='{'KEY' if has_keys else 'none'}')")
     click.echo(address)
     sys.stdout.flush()

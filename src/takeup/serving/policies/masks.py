@@ -9,13 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from takeup.errors import BadInput
 from takeup.serving.policies.plan import BlockCost, Format
 
-__all__ = ["FLUX", "H200", "SDXL", "Block", "Device", "Network", "costs_of", "flop_of", "load_bytes", "num_masked"]
+__all__ = [
+    "FLUX",
+    "H200",
+    "SDXL",
+    "SDXL_COLUMNS",
+    "Block",
+    "Device",
+    "Network",
+    "costs_of",
+    "flop_of",
+    "load_bytes",
+    "num_masked",
+]
 
 BYTES = 2
 """Of a number in half precision."""
@@ -52,12 +64,17 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Blocks in order, operations outside of them for one row, and rows per image."""
+    """Blocks in order, operations outside of them for one row (perhaps masked ones only), and rows per image."""
 
     blocks: tuple[Block, ...]
     num_tokens: int
     other_flop: float = 0.0
     num_rows: int = 1
+    others_masked: bool = False
+
+    def outside_flop(self, mask_share: float) -> float:
+        """Operations outside of the blocks for one row."""
+        return self.other_flop * (mask_share if self.others_masked else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +97,8 @@ SDXL = Network(
     other_flop=1.623e12,
     num_rows=2,
 )
+SDXL_COLUMNS = replace(SDXL, others_masked=True)
+"""With mask-aware convolutions."""
 FLUX = Network(blocks=(Block(4096, 3072, "joint", 512),) * 57, num_tokens=4096)
 H200 = Device(flop_per_s=790e12, memory_bytes_per_s=4.3e12, link_bytes_per_s=55e9)
 
@@ -94,7 +113,7 @@ def num_masked(block: Block, mask_share: float) -> int:
 def flop_of(network: Network, what: Format, mask_share: float) -> float:
     """Operations of one step of one image with every block in this format."""
     blocks = sum(block.flop(what, num_masked(block, mask_share)) for block in network.blocks)
-    return network.num_rows * (blocks + network.other_flop)
+    return network.num_rows * (blocks + network.outside_flop(mask_share))
 
 
 def load_bytes(network: Network, what: Format, mask_share: float) -> float:
@@ -107,7 +126,7 @@ def costs_of(network: Network, mask_shares: Sequence[float], device: Device) -> 
 
     What is computed between the blocks, convolutions, is shared out evenly among them.
     """
-    other_flop = network.num_rows * len(mask_shares) * network.other_flop / len(network.blocks)
+    other_flop = network.num_rows * sum(map(network.outside_flop, mask_shares)) / len(network.blocks)
     made: dict[Block, BlockCost] = {}
     for block in network.blocks:
         made[block] = made.get(block) or _cost(block, network.num_rows, mask_shares, device, other_flop)

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from takeup.serving.server.board import Progress
 from takeup.serving.server.errors import CLOSED_BY_CLIENT, ApiError
 from takeup.serving.server.pictures import as_text
-from takeup.serving.server.schemas import Asked, ImageObject, Images, Timing
+from takeup.serving.server.schemas import Asked, EditFacts, ImageObject, Images, Timing
 from takeup.serving.server.work import Made, Work
 
 __all__ = ["EVENTS", "EventStream", "in_one_piece", "streamed", "watched"]
@@ -61,10 +61,25 @@ def _body(made: list[Made], asked: Asked, identity: str, total_s: float) -> Imag
 
 
 def _image(made: Made, asked: Asked) -> ImageObject:
-    text = as_text(made.picture)
+    text, edit = as_text(made.picture), _edit(made)
     if asked.response_format == "url":
-        return ImageObject(url=f"data:image/{asked.output_format};base64,{text}", seed=made.seed)
-    return ImageObject(b64_json=text, seed=made.seed)
+        return ImageObject(url=f"data:image/{asked.output_format};base64,{text}", seed=made.seed, edit=edit)
+    return ImageObject(b64_json=text, seed=made.seed, edit=edit)
+
+
+def _edit(made: Made) -> EditFacts | None:
+    report = made.report
+    if report is None:
+        return None
+    return EditFacts(
+        template=made.template,
+        from_template=report.from_template,
+        mask_share=report.mask_share,
+        computed_share=report.computed_share,
+        stale_error=report.error,
+        packing_error=report.packing_error,
+        whole_steps=report.num_whole_steps,
+    )
 
 
 # Server-sent events ---------------------------------------------------------------------------------------------------
@@ -112,8 +127,9 @@ async def _events(work: Work, making: asyncio.Future[list[Made]], asked: Asked, 
         return
     for number, made in enumerate(await making):
         image = _image(made, asked).model_dump(exclude_none=True)
+        timing = {"queued_s": made.queued_s, "total_s": work.age_s}
         facts = {"created_at": int(time.time()), "output_format": asked.output_format, "index": number}
-        yield {"type": f"{kind}.completed", **image, **facts, "size": asked.size or "auto"}
+        yield {"type": f"{kind}.completed", **image, **facts, "size": asked.size or "auto", "timing": timing}
 
 
 async def _lines(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:

@@ -13,7 +13,7 @@ from takeup.serving.server import errors
 from takeup.serving.server.errors import ErrorBody
 from takeup.serving.server.guard import Guard
 from takeup.serving.server.jobs import Backend
-from takeup.serving.server.routes import adapters, health, images, models
+from takeup.serving.server.routes import adapters, health, images, models, page, templates
 from takeup.serving.server.service import Service
 from takeup.serving.server.settings import Settings
 from takeup.serving.server.tenants import Keys
@@ -24,14 +24,16 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorBody, "description": "A field, file or image that cannot be used."},
     401: {"model": ErrorBody, "description": "No valid key."},
     403: {"model": ErrorBody, "description": "Not yours, or from a foreign page."},
-    404: {"model": ErrorBody, "description": "No such model, adapter, ControlNet or request."},
-    408: {"model": ErrorBody, "description": "Not ready by its deadline."},
+    404: {"model": ErrorBody, "description": "No such model, adapter, ControlNet, template or request."},
     409: {"model": ErrorBody, "description": "The name is taken."},
     413: {"model": ErrorBody, "description": "A body above the limit."},
-    429: {"model": ErrorBody, "description": "The queue is full; come again after `Retry-After` seconds."},
+    429: {
+        "model": ErrorBody,
+        "description": "The queue is full, or the deadline too near; come again after `Retry-After` seconds.",
+    },
     500: {"model": ErrorBody, "description": "The server failed on this request."},
-    501: {"model": ErrorBody, "description": "Not offered for this model."},
     503: {"model": ErrorBody, "description": "No worker is ready."},
+    504: {"model": ErrorBody, "description": "Not ready by its deadline."},
 }
 
 
@@ -56,9 +58,10 @@ def make_app(settings: Settings, backend: Backend, keys: Keys, on_start: Callabl
         redoc_url=None,
     )
     app.state.keys = keys
-    for part in (images, adapters, models):
+    for part in (images, adapters, templates, models):
         app.include_router(part.router, responses=ANSWERS)
     app.include_router(health.router, responses={status: ANSWERS[status] for status in (401, 403)})
+    app.include_router(page.router)
     errors.install(app)
     app.add_middleware(Guard, limits=settings.limits, only_loopback=not keys)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]

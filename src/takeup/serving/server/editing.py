@@ -1,44 +1,51 @@
 """Edits of a given image. This is the seam: whoever knows how to edit better gives another `Editor`.
 
 An editor prepares a run for the step engine, and may change the decoded image in the end; both off the step loop. If it
-must act inside the loop, it brings add-ons. The one here changes a whole image (image-to-image) with Stable Diffusion
-1.5 and XL, as diffusers does it, and says of everything else that it is not offered.
+must act inside the loop, it brings add-ons.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from importlib import import_module
-from typing import Any, Protocol
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
 
 import torch
 
-from takeup.errors import BadInput
+from takeup.core.lazy import load
 from takeup.serving.engines.diffusers.addons import AddOn
 from takeup.serving.engines.diffusers.families import Family
-from takeup.serving.engines.diffusers.families.sizes import size_of
+from takeup.serving.engines.diffusers.masked.asked import Edit
+from takeup.serving.engines.diffusers.masked.editing import EditReport
 from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.templates.store import Room, TemplateStore
 from takeup.serving.model import Request
-from takeup.serving.server.errors import NotOffered
+from takeup.serving.policies.adapters import LeastEffectiveReferenceCount
 
-__all__ = ["EDITOR", "Edit", "Editor", "StockEditor"]
+__all__ = ["EDITOR", "NO_TEMPLATES", "Editor", "TemplateRoom", "make_editor"]
 
-EDITOR = "takeup.serving.server.editing:StockEditor"
-"""What servers edit with: a class that is called with the family."""
+EDITOR = "takeup.serving.engines.diffusers.masked.editor:MaskedEditor"
+"""What servers edit with."""
+
+GIBI = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
-    """The image to change, as decoded and checked; where to change it (None: everywhere); and how much, up to 1."""
+class TemplateRoom:
+    """Where templates are kept, how much of them, for each tenant on disk; how wrong packing may make them."""
 
-    image: Any
-    mask: Any = None
-    strength: float = 0.8
+    folder: Path | None = None
+    memory_bytes: int = GIBI
+    disk_bytes: int = 64 * GIBI
+    tenant_bytes: int = 8 * GIBI
+    packing_error: float = 0.0
 
-    def __post_init__(self) -> None:
-        if not 0 < self.strength <= 1:
-            raise BadInput(f"the strength is {self.strength:g}; give a share of the steps above 0, at most 1")
+
+NO_TEMPLATES = TemplateRoom(memory_bytes=0)
+"""Edits then compute everything, and do not depend on those before them."""
 
 
 class Editor(Protocol):
@@ -54,58 +61,32 @@ class Editor(Protocol):
     def finish(self, edit: Edit, image: torch.Tensor) -> torch.Tensor:
         """The decoded image (values from 0 to 1, channels first, one row) as it is answered."""
 
+    def report(self, run: Run) -> EditReport:
+        """What was done."""
 
-class StockEditor:
-    """Image-to-image: the image with noise as of a later step, denoised from there."""
+    def forget(self, template: str) -> None:
+        """Keep nothing of this image any more."""
 
-    def __init__(self, family: Family) -> None:
-        self._family = family
-        self.add_ons: Sequence[AddOn] = ()
-
-    @torch.no_grad()
-    def prepare(self, request: Request, edit: Edit) -> Run:
-        if not hasattr(self._family.network, "up_blocks"):
-            raise NotOffered("edits are offered for Stable Diffusion 1.5 and XL only; ask for a generation")
-        if edit.mask is not None:
-            raise NotOffered("edits with a mask are not offered by this server; leave the mask out to change it all")
-        run = self._family.prepare(self._sized(request, edit))
-        first = _first_step(run, edit.strength)
-        if hasattr(run.scheduler, "set_begin_index"):
-            run.scheduler.set_begin_index(first)  # before noise is added: some schedulers look here for how much
-        run.latents = self._noisy(run, edit, first)
-        run.timesteps = run.timesteps[first:]
-        return run
-
-    def finish(self, edit: Edit, image: torch.Tensor) -> torch.Tensor:
-        return image
-
-    def _sized(self, request: Request, edit: Edit) -> Request:
-        """Without a size of its own the answer has that of the image, cut to what the model can do."""
-        if request.width_px is not None:
-            return request
-        width, height = (max(8, side // 8 * 8) for side in edit.image.size)
-        return replace(request, width_px=width, height_px=height)
-
-    def _noisy(self, run: Run, edit: Edit, first: int) -> torch.Tensor:
-        """In the order of diffusers: the image is drawn from what its encoding says, then the noise."""
-        pipeline, vae = self._family.pipeline, self._family.pipeline.vae
-        height, width = size_of(pipeline, run.request)
-        pixels = pipeline.image_processor.preprocess(edit.image, height=height, width=width)
-        generator = torch.Generator("cpu").manual_seed(run.request.seed)
-        drawn = vae.encode(pixels.to(vae.device, vae.dtype)).latent_dist.sample(generator)
-        clean = (drawn * vae.config.scaling_factor).to(run.latents.dtype)
-        draw = import_module("diffusers.utils.torch_utils").randn_tensor
-        noise = draw(clean.shape, generator=generator, device=clean.device, dtype=clean.dtype)
-        noisy: torch.Tensor = run.scheduler.add_noise(clean, noise, run.timesteps[first].reshape(1))
-        return noisy
+    def close(self) -> None:
+        """Give back all that is held."""
 
 
-def _first_step(run: Run, strength: float) -> int:
-    """The first of the steps that are made; second-order schedulers make several calls for each."""
-    num_steps = run.request.num_steps
-    made = min(int(num_steps * strength), num_steps)
-    if made < 1:
-        raise BadInput(
-            f"a strength of {strength:g} leaves none of the {num_steps} steps; give a larger one, or more steps"
-        )
-    return (num_steps - made) * int(getattr(run.scheduler, "order", 1))
+def make_editor(family: Family, room: TemplateRoom) -> Editor:
+    """The editor of a server; processes that share the folder share the templates."""
+    on_disk = 0 if room.folder is None else room.disk_bytes
+    tiers = Room(host_bytes=room.memory_bytes, disk_bytes=on_disk, owner_bytes=room.tenant_bytes)
+    store = TemplateStore(LeastEffectiveReferenceCount, tiers, room.folder, family.network.device)
+    editor: Editor = load(EDITOR)(family, store, budget=room.packing_error, identity=_bytes_of)
+    return editor
+
+
+def _bytes_of(path: str) -> str:
+    """Which bytes a LoRA has; servers name LoRAs by their paths."""
+    facts = Path(path).stat()
+    return _digest(path, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(maxsize=1024)
+def _digest(path: str, changed_ns: int, size_bytes: int) -> str:
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -19,7 +19,6 @@ __all__ = [
     "ApiError",
     "ErrorBody",
     "ErrorDetail",
-    "NotOffered",
     "WorkerLost",
     "api_error",
     "body_of",
@@ -30,12 +29,8 @@ __all__ = [
 log = logging.getLogger("takeup.serving.server")
 
 INVALID, REFUSED, BUSY, BROKEN = "invalid_request_error", "authentication_error", "rate_limit_error", "server_error"
-DO_NOT_RETRY = {"x-should-retry": "false"}  # OpenAI's clients repeat 408 and 409 otherwise
+DO_NOT_RETRY = {"x-should-retry": "false"}  # OpenAI's clients repeat 409, 429 and 504 otherwise
 CLOSED_BY_CLIENT = 499
-
-
-class NotOffered(TakeupError):
-    """Something of the API that this model or this server does not do."""
 
 
 class WorkerLost(TakeupError):
@@ -87,7 +82,7 @@ def api_error(problem: BaseException) -> ApiError:
 
 
 def _expired(message: str) -> ApiError:
-    return ApiError(408, message, param="deadline_s", code="deadline_exceeded", headers=DO_NOT_RETRY)
+    return ApiError(504, message, param="deadline_s", code="deadline_exceeded", headers=DO_NOT_RETRY)
 
 
 def _lost(message: str) -> ApiError:
@@ -98,7 +93,6 @@ _KNOWN: dict[type[BaseException], Callable[[str], ApiError]] = {
     Expired: _expired,
     Cancelled: lambda message: ApiError(CLOSED_BY_CLIENT, message, code="cancelled"),
     WorkerLost: _lost,
-    NotOffered: lambda message: ApiError(501, message, code="not_offered", headers=DO_NOT_RETRY),
     UnknownName: lambda message: ApiError(404, message, code="not_found"),
     BadInput: lambda message: ApiError(400, message, code="invalid_value"),
 }

@@ -1,28 +1,59 @@
-"""The gate: so many jobs run, so many wait in the order in which they came, and the rest are sent away."""
+"""The gate: so many jobs run, so many wait, and the rest are sent away; so are those who would be late anyway.
+
+Who is let in, and who of those who wait is next, are rules that are given. The gate knows what they ask for: who is
+inside, how many steps they have before them, and how long steps took of late.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 
+from takeup.serving.contract import Admit
+from takeup.serving.line import Line, expected_s
 from takeup.serving.model import Expired
-from takeup.serving.server.errors import BUSY, ApiError
+from takeup.serving.server.errors import BUSY, DO_NOT_RETRY, ApiError
 
-__all__ = ["Gate"]
+__all__ = ["Gate", "Place", "Waiting"]
 
 MEMORY = 0.9
 MAX_RETRY_S = 60
+LOOK_AHEAD = 64
+Waiting = asyncio.Future[None]
+"""Done when it is somebody's turn."""
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """What a request that was let in has before it."""
+
+    steps_left: int
+
+    def stepped(self) -> None:
+        """One of its images made a step."""
+        self.steps_left = max(0, self.steps_left - 1)
 
 
 class Gate:
-    """Used from one event loop. `admit` holds places for all images of a request, `turn` waits for one of them."""
+    """Used from one event loop. `admit` holds places for all images of a request, `turn` waits for one of them.
 
-    def __init__(self, max_running: int, max_waiting: int) -> None:
-        self._max_running, self._max_inside = max_running, max_running + max_waiting
-        self._turns = asyncio.Semaphore(max_running)
-        self._usual_s = 1.0
+    `known` are the LoRAs that are in memory.
+    """
+
+    def __init__(
+        self,
+        max_running: int,
+        admit: Admit,
+        line: Line[Waiting] | None = None,
+        known: Callable[[], Collection[Hashable]] = frozenset,
+    ) -> None:
+        self._max_running, self._admits, self._known = max_running, admit, known
+        self._line = Line[Waiting]() if line is None else line
+        self._places: set[Place] = set()
+        self._step_s = 0.0
         self.num_inside = 0
         self.num_running = 0
         self.num_refused = 0
@@ -32,44 +63,107 @@ class Gate:
         """Jobs that were let in and have not started."""
         return self.num_inside - self.num_running
 
+    @property
+    def ahead(self) -> tuple[tuple[Hashable, ...], ...]:
+        """The LoRAs of those who wait, in the order in which they came."""
+        return tuple(self._line.adapters[:LOOK_AHEAD])
+
     @contextmanager
-    def admit(self, num_jobs: int) -> Iterator[None]:
-        """Places for so many jobs, or the advice to come again."""
-        if self.num_inside + num_jobs > self._max_inside:
-            self.num_refused += 1
-            raise self._full(num_jobs)
+    def admit(self, num_jobs: int, num_steps: int = 1, left_s: float = math.inf) -> Iterator[Place]:
+        """Places for so many jobs of so many steps, which are of use within `left_s`; or the advice to come again."""
+        self._check(num_jobs, num_steps, left_s)
+        place = Place(num_jobs * num_steps)
+        self._places.add(place)
         self.num_inside += num_jobs
         try:
-            yield
+            yield place
         finally:
             self.num_inside -= num_jobs
+            self._places.remove(place)
 
     @asynccontextmanager
-    async def turn(self, until_s: float | None = None) -> AsyncIterator[None]:
-        """Wait until it is this job's turn, but not beyond `until_s` of the loop's clock; the oldest goes first."""
-        await self._acquire(until_s)
+    async def turn(
+        self, loras: tuple[Hashable, ...] = (), num_steps: int = 1, until_s: float | None = None
+    ) -> AsyncIterator[None]:
+        """Wait until it is this job's turn, but not beyond `until_s` of the loop's clock."""
+        await self._wait(loras, until_s)
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        self.num_running += 1
         try:
             yield
+            self._learn((loop.time() - began_s) / num_steps)
         finally:
             self.num_running -= 1
-            self._turns.release()
-            self._usual_s = MEMORY * self._usual_s + (1 - MEMORY) * (loop.time() - began_s)
+            self._call_next()
 
-    async def _acquire(self, until_s: float | None) -> None:
+    # ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _steps_inside(self) -> int:
+        return sum(place.steps_left for place in self._places)
+
+    def _learn(self, step_s: float) -> None:
+        self._step_s = MEMORY * self._step_s + (1 - MEMORY) * step_s if self._step_s else step_s
+
+    async def _wait(self, loras: tuple[Hashable, ...], until_s: float | None) -> None:
+        waiting: Waiting = asyncio.get_running_loop().create_future()
+        self._line.add(waiting, loras)
+        self._call_next()
         try:
             async with asyncio.timeout_at(until_s):
-                await self._turns.acquire()
+                await waiting
         except TimeoutError:
+            self._leave(waiting)
             raise Expired("the deadline passed while the request waited for its turn; allow more time") from None
+        except asyncio.CancelledError:
+            self._leave(waiting)
+            raise
+
+    def _leave(self, waiting: Waiting) -> None:
+        """Somebody goes away: out of the line, or just when it was called."""
+        if waiting in self._line.items:
+            self._line.remove(self._line.items.index(waiting))
+        elif not waiting.cancelled():
+            self.num_running -= 1
+            self._call_next()
+
+    def _call_next(self) -> None:
+        while self._line and self.num_running < self._max_running:
+            waiting = self._line.pop(self._known())
+            if not waiting.done():
+                self.num_running += 1
+                waiting.set_result(None)
+
+    # Who is sent away -----------------------------------------------------------------------------------------------
+
+    def _check(self, num_jobs: int, num_steps: int, left_s: float) -> None:
+        num_waiting = self.num_inside + num_jobs - 1 - self._max_running
+        steps_ahead = self._steps_inside + (num_jobs - 1) * num_steps
+        num_inside = self.num_inside + num_jobs - 1
+        takes_s = expected_s(
+            num_steps, self._step_s, steps_ahead=steps_ahead, num_inside=num_inside, max_running=self._max_running
+        )
+        if self._admits(num_waiting, takes_s, left_s):
+            return
+        self.num_refused += 1
+        is_full = not self._admits(num_waiting, 0.0, math.inf)
+        raise self._full(num_jobs) if is_full else self._too_late(takes_s, left_s)
 
     def _full(self, num_jobs: int) -> ApiError:
-        retry_s = math.ceil(self._usual_s * max(1.0, self.num_waiting / self._max_running))
         message = (
-            f"{self.num_inside} images are being made or wait, and {num_jobs} more would be above the limit of "
-            f"{self._max_inside}; try again later"
+            f"{self.num_inside} images are being made or wait, and the queue has no place for {num_jobs} more; try "
+            "again later"
         )
-        headers = {"Retry-After": str(min(MAX_RETRY_S, max(1, retry_s)))}
-        return ApiError(429, message, kind=BUSY, code="queue_full", headers=headers)
+        return ApiError(429, message, kind=BUSY, code="queue_full", headers=self._later())
+
+    def _too_late(self, takes_s: float, left_s: float) -> ApiError:
+        message = (
+            f"the image would take about {takes_s:.3g} s, and its deadline is in {left_s:.3g} s; allow more time, or "
+            "come when fewer wait"
+        )
+        headers = self._later() | DO_NOT_RETRY
+        return ApiError(429, message, kind=BUSY, param="deadline_s", code="deadline_too_near", headers=headers)
+
+    def _later(self) -> dict[str, str]:
+        retry_s = math.ceil(self._step_s * self._steps_inside / self._max_running)
+        return {"Retry-After": str(min(MAX_RETRY_S, max(1, retry_s)))}

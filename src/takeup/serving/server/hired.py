@@ -8,11 +8,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from takeup.errors import TakeupError
 from takeup.serving.server.jobs import Card, Job, Order
 from takeup.serving.server.worker import BackendPlan, serve_jobs
+
+if TYPE_CHECKING:
+    from takeup.serving.engines.diffusers.masked.editing import EditReport
 
 __all__ = ["Hired"]
 
@@ -130,10 +133,10 @@ class Hired:
         if taken is not None:
             taken.order.on_step(step, num_steps)
 
-    def _hear_made(self, number: int, picture: bytes) -> None:
+    def _hear_made(self, number: int, picture: bytes, report: EditReport | None) -> None:
         with self._lock:
             taken = self._taken.pop(number)
-        taken.order.finish(picture)
+        taken.order.finish(picture, report)
 
     def _hear_failed(self, number: int, problem: BaseException) -> None:
         with self._lock:

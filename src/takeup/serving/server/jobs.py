@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -11,8 +11,9 @@ from takeup.serving.model import Request
 
 if TYPE_CHECKING:  # whoever only passes jobs on needs no network, and starts in a moment
     from takeup.serving.engines.diffusers.lora.targets import Targets
+    from takeup.serving.engines.diffusers.masked.asked import Edit
+    from takeup.serving.engines.diffusers.masked.editing import EditReport
     from takeup.serving.engines.diffusers.tickets import OnStep
-    from takeup.serving.server.editing import Edit
 
 __all__ = ["Backend", "Card", "ImageFormat", "Job", "Order"]
 
@@ -21,13 +22,17 @@ ImageFormat = Literal["png", "jpeg", "webp"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One picture. It is a pure function of this (but for `within_s`), so it can be made again elsewhere."""
+    """One picture. It is a pure function of this, so it can be made again elsewhere.
+
+    But for two: `within_s` is the time that is left, and `ahead` are the LoRAs of those who wait, in order.
+    """
 
     request: Request
     edit: Edit | None = None
     format: ImageFormat = "png"
     quality: int = 90
     within_s: float | None = None
+    ahead: tuple[tuple[Hashable, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +46,14 @@ class Card:
 
 @dataclass(slots=True, eq=False)
 class Order:
-    """A job on its way. `done` gives the bytes of the picture."""
+    """A job on its way. `done` gives the bytes of the picture; then `report` says what an edit did."""
 
     job: Job
     on_step: OnStep
     done: Future[bytes] = field(default_factory=Future)
     on_cancel: Callable[[], None] = lambda: None
     is_cancelled: bool = False
+    report: EditReport | None = None
 
     def __post_init__(self) -> None:
         self.done.set_running_or_notify_cancel()  # so that whoever waits can go away, and the answer still has a place
@@ -58,9 +64,10 @@ class Order:
             self.is_cancelled = True
             self.on_cancel()
 
-    def finish(self, picture: bytes) -> None:
+    def finish(self, picture: bytes, report: EditReport | None = None) -> None:
         """The picture is there."""
         if not self.done.done():
+            self.report = report
             self.done.set_result(picture)
 
     def fail(self, problem: BaseException) -> None:
@@ -80,11 +87,15 @@ class Backend(Protocol):
     def is_ready(self) -> bool:
         """Whether jobs can be started."""
 
+    @property
+    def loras(self) -> Collection[str]:
+        """Those that need not be read again, as far as it is known here."""
+
     def start(self, job: Job, on_step: OnStep) -> Order:
         """Begin, and do not wait. `on_step` is called from a thread of the backend."""
 
-    def forget(self, lora: str) -> None:
-        """Nobody will ask for this LoRA again."""
+    def forget(self, name: str) -> None:
+        """Nobody will ask for this LoRA, or this template, again."""
 
     def numbers(self) -> Mapping[str, float]:
         """Counts and gauges for whoever watches."""

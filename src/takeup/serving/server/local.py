@@ -22,6 +22,7 @@ from takeup.serving.engines.diffusers.tickets import OnStep
 from takeup.serving.model import Cancelled
 from takeup.serving.server.editing import Editor
 from takeup.serving.server.jobs import Card, Job, Order
+from takeup.serving.server.meter import Meter
 from takeup.serving.server.pictures import to_bytes
 
 __all__ = ["LocalBackend"]
@@ -32,13 +33,15 @@ class LocalBackend:
 
     def __init__(self, engine: StepEngine, editor: Editor, card: Card, store: LoraStore, num_threads: int = 2) -> None:
         self.engine, self._editor, self._card, self._store = engine, editor, card, store
-        self._before = ThreadPoolExecutor(num_threads, thread_name_prefix="prepare")
-        self._after = ThreadPoolExecutor(num_threads, thread_name_prefix="finish")
+        self._meter = meter = Meter()
+        self._before = ThreadPoolExecutor(num_threads, thread_name_prefix="prepare", initializer=meter.joined)
+        self._after = ThreadPoolExecutor(num_threads, thread_name_prefix="finish", initializer=meter.joined)
         self._stopped = threading.Event()
         self._num_steps = 0
+        self._num_rows = 0
         self._num_open = 0
         self._counting = threading.Lock()
-        self._loop = threading.Thread(target=engine.run, args=(self._stopped.is_set,), name="step-loop", daemon=True)
+        self._loop = threading.Thread(target=engine.run, args=(self._turned,), name="step-loop", daemon=True)
         self._loop.start()
 
     @property
@@ -49,15 +52,21 @@ class LocalBackend:
     def is_ready(self) -> bool:
         return self._loop.is_alive() and not self._stopped.is_set()
 
+    @property
+    def loras(self) -> frozenset[str]:
+        return self._store.names
+
     def start(self, job: Job, on_step: OnStep) -> Order:
         order = Order(job, on_step)
+        self._store.ahead = job.ahead
         self._count(1)
         order.done.add_done_callback(lambda _: self._count(-1))
         self._before.submit(_guarded, order, self._begin, order)
         return order
 
-    def forget(self, lora: str) -> None:
-        self._store.forget(lora)
+    def forget(self, name: str) -> None:
+        self._store.forget(name)
+        self._editor.forget(name)
 
     def numbers(self) -> Mapping[str, float]:
         return {
@@ -66,6 +75,7 @@ class LocalBackend:
             "adapter_loads": self._store.num_loads,
             "adapter_bytes": self._store.size_bytes,
             "running": self._num_open,
+            **self._meter.numbers(),
         }
 
     def close(self) -> None:
@@ -75,6 +85,7 @@ class LocalBackend:
         self._loop.join()
         self._after.shutdown(cancel_futures=True)
         _close_all(self.engine)
+        self._editor.close()
 
     # ---------------------------------------------------------------------------------------------------------------
 
@@ -82,8 +93,9 @@ class LocalBackend:
         """In a thread of `before`."""
         if order.is_cancelled:
             raise Cancelled("the request was cancelled before its first step")
-        run = self._prepared(order.job)
-        ticket = self.engine.enter(run, self._counted(order.on_step))
+        with self._meter.working("prepare"):
+            run = self._prepared(order.job)
+        ticket = self.engine.enter(run, self._counted(run, order.on_step))
         order.on_cancel = ticket.cancel
         if order.is_cancelled:
             ticket.cancel()
@@ -97,9 +109,16 @@ class LocalBackend:
             return self._editor.prepare(request, job.edit)
         return self.engine.family.prepare(request)
 
-    def _counted(self, on_step: OnStep) -> OnStep:
+    def _turned(self) -> bool:
+        """In the step loop, between two turns: whether it is over."""
+        num_rows, self._num_rows = self._num_rows, 0
+        self._meter.turned(num_rows)
+        return self._stopped.is_set()
+
+    def _counted(self, run: Run, on_step: OnStep) -> OnStep:
         def heard(step: int, num_steps: int) -> None:
             self._num_steps += 1  # only the loop counts
+            self._num_rows += run.num_rows
             on_step(step, num_steps)
 
         return heard
@@ -116,10 +135,12 @@ class LocalBackend:
 
     def _finish(self, order: Order, run: Run) -> None:
         """In a thread of `after`."""
-        image = self.engine.family.decode(run)
-        if order.job.edit is not None:
-            image = self._editor.finish(order.job.edit, image)
-        order.finish(to_bytes(image[0], order.job.format, order.job.quality))
+        with self._meter.working("finish"):
+            job, image, report = order.job, self.engine.family.decode(run), None
+            if job.edit is not None:
+                image, report = self._editor.finish(job.edit, image), self._editor.report(run)
+            picture = to_bytes(image[0], job.format, job.quality)
+        order.finish(picture, report)
 
     def _count(self, change: int) -> None:
         with self._counting:

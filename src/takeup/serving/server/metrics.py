@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,6 +21,15 @@ COUNTS = {
     "adapter_loads": "LoRAs read from storage.",
     "worker_restarts": "Worker processes that were started again.",
     "retries": "Images that were begun again because their worker died.",
+    "prepare_calls": "Images that were prepared: texts encoded, images encoded.",
+    "prepare_seconds": "Processor time of that.",
+    "finish_calls": "Images that were decoded and written.",
+    "finish_seconds": "Processor time of that.",
+    "beside_seconds": "Processor time of both during turns of the step loop.",
+}
+TURNS = {
+    "turns": "Turns of the step loop by rows, alone or shared with work beside them.",
+    "turn_seconds": "Seconds of these turns.",
 }
 GAUGES = {"adapter_bytes": "Memory of the LoRAs that are kept.", "workers": "Workers that can take jobs."}
 
@@ -63,3 +72,14 @@ class _Live(Collector):
             yield CounterMetricFamily(PREFIX + name, what, value=numbers.get(name, 0))
         for name, what in GAUGES.items():
             yield GaugeMetricFamily(PREFIX + name, what, value=numbers.get(name, 0))
+        for name, what in TURNS.items():
+            yield _by_turn(name, what, numbers)
+
+
+def _by_turn(name: str, what: str, numbers: Mapping[str, float]) -> Metric:
+    """Backends say `name/rows/company`."""
+    family = CounterMetricFamily(PREFIX + name, what, labels=("rows", "company"))
+    for key, value in numbers.items():
+        if key.startswith(f"{name}/"):
+            family.add_metric(key.split("/")[1:], value)
+    return family

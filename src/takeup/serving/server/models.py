@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from takeup.core.lazy import load
 from takeup.errors import BadInput, UnknownName
 from takeup.serving.engines.diffusers.addons import AddOn
 from takeup.serving.engines.diffusers.controls.addon import Controls
@@ -24,7 +23,9 @@ from takeup.serving.engines.diffusers.lora.targets import Targets
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tiny import TINY, build
 from takeup.serving.policies.adapters import ADAPTER_POLICIES
-from takeup.serving.server.editing import EDITOR
+from takeup.serving.policies.batching import one_by_one
+from takeup.serving.policies.mask_batches import MaskGrouping
+from takeup.serving.server.editing import NO_TEMPLATES, TemplateRoom, make_editor
 from takeup.serving.server.jobs import Card
 from takeup.serving.server.local import LocalBackend
 
@@ -44,9 +45,10 @@ class Plan:
     max_rows: int = 16
     lora_form: Form = "auto"
     cache_bytes: int = 2 * 2**30
-    cache_policy: str = "lru"
+    cache_policy: str = "lerc"
     reads_in_process: bool = False
     num_cpu_threads: int | None = None
+    templates: TemplateRoom = field(default_factory=TemplateRoom)
 
     def build(self) -> LocalBackend:
         """Load the model and start its step loop."""
@@ -58,9 +60,10 @@ class Plan:
         family, targets = family_of(pipeline), Targets.of(pipeline)
         nets = self._controlnets(pipeline)
         store = self._store(targets)
-        editor = load(EDITOR)(family)
+        editor = make_editor(family, NO_TEMPLATES if self.deterministic else self.templates)
         add_ons: list[AddOn] = [Loras(family, store, self.lora_form), *editor.add_ons, *_controls(family, nets)]
-        engine = StepEngine(pipeline, max_rows=self.max_rows, deterministic=self.deterministic, add_ons=add_ons)
+        group = one_by_one if self.deterministic else MaskGrouping(self.max_rows)
+        engine = StepEngine(pipeline, add_ons=add_ons, group=group)
         return LocalBackend(engine, editor, Card(type(pipeline).__name__, targets, tuple(nets)), store)
 
     def _store(self, targets: Targets) -> LoraStore:

@@ -9,14 +9,14 @@ import re
 from typing import Any
 
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageChops, ImageOps
 
 from takeup.errors import BadInput
 from takeup.serving.server.errors import ApiError
 from takeup.serving.server.jobs import ImageFormat
 from takeup.serving.server.settings import Limits
 
-__all__ = ["as_text", "from_bytes", "from_text", "to_bytes"]
+__all__ = ["as_text", "from_bytes", "from_text", "mask_of", "to_bytes"]
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 DATA_URL = re.compile(r"data:image/[a-z+.-]{1,20};base64,")
@@ -72,6 +72,27 @@ def _refused(message: str, param: str, code: str) -> ApiError:
 
 def _is_transparent(image: Image.Image) -> bool:
     return image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+
+
+def mask_of(image: Image.Image, mask: Image.Image | None) -> Image.Image | None:
+    """What may change, in white: what is transparent, as OpenAI's clients mark it, in the mask or in the image itself.
+
+    A mask that is opaque everywhere is read by its brightness. None: everything may change.
+    """
+    if mask is None:
+        return _transparent(image)
+    if mask.size != image.size:
+        message = f"the mask has {mask.width}x{mask.height} pixels, the image {image.width}x{image.height}"
+        raise _refused(f"{message}, and both must have one size", "mask", "invalid_value")
+    found = _transparent(mask) or mask.convert("L")
+    if found.getbbox() is None:
+        raise _refused("the mask is empty, so nothing would change", "mask", "invalid_value")
+    return found
+
+
+def _transparent(image: Image.Image) -> Image.Image | None:
+    found = ImageChops.invert(image.getchannel("A")) if image.mode == "RGBA" else None
+    return None if found is None or found.getbbox() is None else found
 
 
 def to_bytes(image: torch.Tensor, kind: ImageFormat, quality: int) -> bytes:

@@ -14,15 +14,19 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from takeup.errors import TakeupError
-from takeup.serving.engines.diffusers.tickets import OnStep
+from takeup.serving.contract import Route
 from takeup.serving.model import Expired
-from takeup.serving.policies.routing import NearbyAffinity
+from takeup.serving.policies.routing import ROUTES
 from takeup.serving.server.errors import WorkerLost
 from takeup.serving.server.hired import Hired
 from takeup.serving.server.jobs import Card, Job, Order
 from takeup.serving.server.worker import BackendPlan
+
+if TYPE_CHECKING:
+    from takeup.serving.engines.diffusers.tickets import OnStep
 
 __all__ = ["PoolBackend"]
 
@@ -49,8 +53,14 @@ class _Task:
 class PoolBackend:
     """`num_workers` processes that build the same plan. Waits until all of them are ready."""
 
-    def __init__(self, plan: BackendPlan, num_workers: int, report: Report = lambda _: None) -> None:
-        self._plan, self._report, self._route = plan, report, NearbyAffinity()
+    def __init__(
+        self,
+        plan: BackendPlan,
+        num_workers: int,
+        report: Report = lambda _: None,
+        route: Route = ROUTES["affinity"],
+    ) -> None:
+        self._plan, self._report, self._route = plan, report, route
         self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._waiting: deque[_Task] = deque()
@@ -76,14 +86,19 @@ class PoolBackend:
         """The processes that can take jobs."""
         return [worker.pid for worker in self._workers.values() if worker.is_ready]
 
+    @property
+    def loras(self) -> frozenset[str]:
+        """What one worker has is as good as what all have: jobs go where their LoRAs are."""
+        return frozenset[str]().union(*(worker.known for worker in list(self._workers.values())))
+
     def start(self, job: Job, on_step: OnStep) -> Order:
         order = Order(job, on_step)
         self._assign(_Task(next(self._numbers), order))
         return order
 
-    def forget(self, lora: str) -> None:
+    def forget(self, name: str) -> None:
         for worker in list(self._workers.values()):
-            worker.say("forget", lora)
+            worker.say("forget", name)
 
     def numbers(self) -> Mapping[str, float]:
         with self._lock:

@@ -8,74 +8,46 @@ on several machines the folder of uploads must be one that all of them see.
 from __future__ import annotations
 
 import logging
-import queue
+import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from takeup.errors import TakeupError
-from takeup.serving.engines.diffusers.tickets import OnStep
 from takeup.serving.model import Cancelled
 from takeup.serving.server.errors import WorkerLost
-from takeup.serving.server.jobs import Backend, Card, Job, Order
+from takeup.serving.server.jobs import Card, Job, Order
+from takeup.serving.server.replica import Replica
 from takeup.serving.server.worker import BackendPlan
 
-__all__ = ["RayBackend", "Replica"]
+if TYPE_CHECKING:
+    from takeup.serving.engines.diffusers.tickets import OnStep
+
+__all__ = ["RayBackend"]
 
 NAME = "takeup-serving"
 MAX_ONGOING = 256
 MAX_ATTEMPTS = 2
 START_S = 300.0
-Said = tuple[str, Any]
-
-
-class Replica:
-    """A backend inside an actor of Ray."""
-
-    def __init__(self, plan: BackendPlan) -> None:
-        self._backend: Backend = plan.build()
-        self._numbers: Mapping[str, float] = {}
-
-    def card(self) -> Card:
-        """The model."""
-        return self._backend.card
-
-    def forget(self, lora: str) -> None:
-        """Nobody will ask for this LoRA again."""
-        self._backend.forget(lora)
-
-    def make(self, job: Job) -> Iterator[Said]:
-        """Steps, then the picture or the problem; whoever stops listening cancels."""
-        said: queue.SimpleQueue[Said] = queue.SimpleQueue()
-        order = self._backend.start(job, lambda step, num_steps: said.put(("step", (step, num_steps))))
-        order.done.add_done_callback(lambda _: said.put(_outcome(order)))
-        try:
-            word = ""
-            while word not in ("made", "failed"):
-                word, fact = said.get()
-                yield word, fact
-        finally:
-            order.cancel()
-
-
-def _outcome(order: Order) -> Said:
-    problem = order.done.exception()
-    if problem is None:
-        return "made", order.done.result()
-    return "failed", problem if isinstance(problem, TakeupError) else RuntimeError(type(problem).__name__)
+MAX_KNOWN = 64
 
 
 class RayBackend:
-    """Starts a local Ray if this process is not connected to a cluster, and stops what it started."""
+    """Joins the cluster that this process is connected to or RAY_ADDRESS names; else starts a local Ray.
+
+    At the end it stops what it started: on a cluster its own replicas and nothing else.
+    """
 
     def __init__(self, plan: BackendPlan, num_replicas: int, **actor_options: Any) -> None:
         ray, serve = _ray()
-        self._owns_ray = not ray.is_initialized()
+        self._owns_ray = not ray.is_initialized() and "RAY_ADDRESS" not in os.environ
         if self._owns_ray:
             ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        elif not ray.is_initialized():
+            ray.init(log_to_driver=False, logging_level=logging.ERROR)
         deployment = serve.deployment(
             num_replicas=num_replicas, max_ongoing_requests=MAX_ONGOING, ray_actor_options=actor_options
         )(Replica)
@@ -84,6 +56,7 @@ class RayBackend:
         self._threads = ThreadPoolExecutor(MAX_ONGOING, thread_name_prefix="ray")
         self._retries = 0
         self._num_steps = 0
+        self._known: OrderedDict[str, None] = OrderedDict()
         self._counting = threading.Lock()
         self._closing = False
 
@@ -95,15 +68,21 @@ class RayBackend:
     def is_ready(self) -> bool:
         return not self._closing
 
+    @property
+    def loras(self) -> frozenset[str]:
+        """Those that were asked for of late; Ray does not say which replica has them."""
+        return frozenset(self._known)
+
     def start(self, job: Job, on_step: OnStep) -> Order:
         order = Order(job, on_step)
+        self._remember(job)
         self._threads.submit(self._make, order)
         return order
 
-    def forget(self, lora: str) -> None:
-        """One replica hears it; in the others the LoRA leaves when it has not been used for longest."""
+    def forget(self, name: str) -> None:
+        """One replica hears it; in the others it leaves when it has not been used for longest."""
         with suppress(Exception):
-            self._handle.forget.remote(lora)
+            self._handle.forget.remote(name)
 
     def numbers(self) -> Mapping[str, float]:
         return {"steps": self._num_steps, "retries": self._retries}
@@ -118,6 +97,14 @@ class RayBackend:
         if self._owns_ray:
             serve.shutdown()
             ray.shutdown()
+
+    def _remember(self, job: Job) -> None:
+        with self._counting:
+            for use in job.request.loras:
+                self._known[use.name] = None
+                self._known.move_to_end(use.name)
+            while len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
 
     def _make(self, order: Order) -> None:
         """In a thread of its own: follow the stream, and begin again if the replica dies."""
@@ -148,7 +135,7 @@ class RayBackend:
                 self._num_steps += 1
             order.on_step(*fact)
         elif word == "made":
-            order.finish(fact)
+            order.finish(*fact)
         else:
             order.fail(fact)
 

@@ -16,6 +16,7 @@ __all__ = [
     "AdapterObject",
     "Asked",
     "ControlAsked",
+    "EditFacts",
     "EditForm",
     "Generation",
     "ImageObject",
@@ -24,6 +25,8 @@ __all__ = [
     "ModelList",
     "ModelObject",
     "Removed",
+    "TemplateList",
+    "TemplateObject",
     "Timing",
 ]
 
@@ -35,6 +38,8 @@ MAX_IMAGE_CHARS = 28_000_000
 Text = Annotated[str, StringConstraints(max_length=MAX_PROMPT_CHARS)]
 Name = Annotated[str, StringConstraints(pattern=rf"^{NAME}$")]
 Size = Annotated[str, StringConstraints(pattern=r"^([1-9][0-9]{0,4}x[1-9][0-9]{0,4}|auto)$")]
+TEMPLATE = r"^tpl_[0-9a-f]{24}$"
+Template = Annotated[str, StringConstraints(pattern=TEMPLATE)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
@@ -135,23 +140,36 @@ class Generation(Asked):
         return self.controls
 
 
-_LORAS = TypeAdapter(Annotated[list[LoraAsked], Field(max_length=MAX_LORAS)])
+_LORAS: TypeAdapter[list[LoraAsked]] = TypeAdapter(Annotated[list[LoraAsked], Field(max_length=MAX_LORAS)])
+_CONTROLS: TypeAdapter[list[ControlAsked]] = TypeAdapter(Annotated[list[ControlAsked], Field(max_length=MAX_CONTROLS)])
 
 
 class EditForm(Asked):
     """An image from an image, as the fields of a form."""
 
-    image: UploadFile
-    mask: UploadFile | None = None
-    strength: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.8
+    image: UploadFile | None = None
+    template: Template | None = Field(None, description="An image of an earlier edit, in place of `image`.")
+    mask: UploadFile | None = Field(None, description="What changes is transparent; in an opaque mask, what is bright.")
+    strength: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = Field(
+        None, description="Share of the steps that are made: 1 with a mask, else 0.8."
+    )
+    max_error: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(
+        None, description="Steps are made whole where what is kept of the image is more stale than this."
+    )
     loras: Annotated[str, StringConstraints(max_length=10_000)] = Field("[]", description="A list as JSON text.")
+    controls: Annotated[str, StringConstraints(max_length=MAX_CONTROLS * MAX_IMAGE_CHARS)] = Field(
+        "[]", description="A list as JSON text."
+    )
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
-        try:
-            _LORAS.validate_json(self.loras)
-        except ValidationError as problem:
-            raise ValueError(f"loras is no list of LoRAs ({problem.errors()[0]['msg']})") from None
+        if (self.image is None) == (self.template is None):
+            raise ValueError("send an image, or the template of one, and not both")
+        for name, kind in (("loras", _LORAS), ("controls", _CONTROLS)):
+            try:
+                kind.validate_json(getattr(self, name))
+            except ValidationError as problem:
+                raise ValueError(f"{name} is no such list ({problem.errors()[0]['msg']})") from None
         return self
 
     @property
@@ -160,18 +178,34 @@ class EditForm(Asked):
 
     @property
     def controls_asked(self) -> list[ControlAsked]:
-        return []
+        return _CONTROLS.validate_json(self.controls)
 
 
 # Answers --------------------------------------------------------------------------------------------------------------
 
 
+class EditFacts(BaseModel):
+    """What an edit did: which template it used or made, how much of the image it computed, and how stale the rest was.
+
+    `stale_error` is the largest relative error of tokens outside the mask that were computed to be compared.
+    """
+
+    template: str | None = None
+    from_template: bool
+    mask_share: float
+    computed_share: float
+    stale_error: float | None = None
+    packing_error: float
+    whole_steps: int
+
+
 class ImageObject(BaseModel):
-    """One image, as text or as a data URL, and the seed that gives it again."""
+    """One image, as text or as a data URL, the seed that gives it again, and what an edit did."""
 
     b64_json: str | None = None
     url: str | None = None
     seed: int
+    edit: EditFacts | None = None
 
 
 class Timing(BaseModel):
@@ -226,9 +260,25 @@ class AdapterList(BaseModel):
     data: list[AdapterObject]
 
 
-class Removed(BaseModel):
-    """An adapter that is not there any more."""
+class TemplateObject(BaseModel):
+    """An image that was edited and can be named in the next edit."""
 
     id: str
-    object: Literal["adapter"] = "adapter"
+    object: Literal["template"] = "template"
+    used: int
+    bytes: int
+
+
+class TemplateList(BaseModel):
+    """Those of a tenant, the last used first."""
+
+    object: Literal["list"] = "list"
+    data: list[TemplateObject]
+
+
+class Removed(BaseModel):
+    """An adapter or template that is not there any more."""
+
+    id: str
+    object: Literal["adapter", "template"] = "adapter"
     deleted: bool = True

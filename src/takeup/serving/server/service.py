@@ -10,22 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from takeup.errors import BadInput
 from takeup.serving.model import ControlUse, LoraUse, Request
 from takeup.serving.policies.lateness import bound_for
 from takeup.serving.server.board import Board
-from takeup.serving.server.editing import Edit
 from takeup.serving.server.errors import ApiError
-from takeup.serving.server.gate import Gate
+from takeup.serving.server.gallery import EditFiles, Gallery
 from takeup.serving.server.jobs import Backend, Job
 from takeup.serving.server.metrics import Metrics
-from takeup.serving.server.pictures import from_bytes, from_text
-from takeup.serving.server.schemas import MAX_IMAGES, Asked, ControlAsked
+from takeup.serving.server.pictures import from_text
+from takeup.serving.server.schemas import MAX_IMAGES, Asked, ControlAsked, EditForm
 from takeup.serving.server.settings import Settings
 from takeup.serving.server.shelf import Adapter, Shelf
 from takeup.serving.server.work import Work
 
-__all__ = ["Caller", "EditFiles", "Service"]
+__all__ = ["Caller", "Service"]
 
 USUAL_BOUND, PROFILED_STEPS = 10, 50
 """The bound K that Katz was evaluated with; a measured one for a LoRA is better."""
@@ -41,15 +39,6 @@ class Caller:
     request: str
 
 
-@dataclass(frozen=True, slots=True)
-class EditFiles:
-    """The files of an edit as they came."""
-
-    image: bytes
-    mask: bytes | None
-    strength: float
-
-
 class Service:
     """Make it inside a running event loop."""
 
@@ -57,11 +46,12 @@ class Service:
         limits = settings.limits
         self.settings, self.backend = settings, backend
         self.started_s = time.time()
-        self.gate = Gate(limits.max_running, limits.max_waiting)
+        self.gate = settings.rules.gate(limits.max_running, limits.max_waiting, lambda: backend.loras)
         self.board = Board()
         self.metrics = Metrics(self.gate, backend)
         targets = backend.card.targets
         self.shelf = Shelf(settings.uploads, settings.adapters, targets, backend.forget, limits.max_adapters)
+        self.gallery = Gallery(settings.templates or settings.uploads / ".templates", limits, backend.forget)
         self.threads = ThreadPoolExecutor(2, thread_name_prefix="files")
         self.is_stopping = False
 
@@ -75,12 +65,12 @@ class Service:
         self._check_model(asked.model)
         self._check_size(asked)
         with ExitStack() as held:
-            held.enter_context(self.gate.admit(asked.n))
+            place = held.enter_context(self.gate.admit(asked.n, asked.steps, asked.deadline_s or math.inf))
             names = _names(asked)
             adapters = held.enter_context(self.shelf.hold(caller.tenant, names, "loras"))
-            jobs = await self._jobs(asked, adapters, files)
+            jobs = await self._jobs(caller.tenant, asked, adapters, files)
             progress = self.board.open(caller.tenant, caller.request)
-            return Work(self, jobs, progress, adapters, held.pop_all())
+            return Work(self, jobs, progress, adapters, held.pop_all(), place)
 
     async def beside(self, act: object, *arguments: object) -> object:
         """Do something slow with files, off the event loop."""
@@ -111,9 +101,14 @@ class Service:
             message = f"the size {asked.size} is above the limit of {most} pixels; ask for a smaller image"
             raise ApiError(400, message, param="size", code="invalid_size")
 
-    async def _jobs(self, asked: Asked, adapters: list[Adapter], files: EditFiles | None) -> list[Job]:
+    async def _jobs(self, tenant: str, asked: Asked, adapters: list[Adapter], files: EditFiles | None) -> list[Job]:
         controls = tuple([await self._control(one, number) for number, one in enumerate(asked.controls_asked)])
-        edit = None if files is None else await self._edit(files)
+        edit = None
+        if files is not None:
+            assert isinstance(asked, EditForm)
+            edit = await asyncio.get_running_loop().run_in_executor(
+                self.threads, self.gallery.edit, tenant, asked, files
+            )
         first = secrets.randbelow(SEEDS) if asked.seed is None else asked.seed
         return [
             Job(
@@ -150,14 +145,6 @@ class Service:
             raise ApiError(404, message, param=f"{where}.name", code="control_not_found")
         image = await self.beside(from_text, asked.image, self.settings.limits, f"{where}.image")
         return ControlUse(asked.name, image, asked.scale, asked.start, asked.end)
-
-    async def _edit(self, files: EditFiles) -> Edit:
-        limits = self.settings.limits
-        image = await self.beside(from_bytes, files.image, limits, "image")
-        mask = None if files.mask is None else await self.beside(from_bytes, files.mask, limits, "mask")
-        if mask is not None and mask.size != image.size:  # type: ignore[attr-defined]
-            raise BadInput("the mask has another size than the image; send both of one size")
-        return Edit(image, mask, files.strength)
 
 
 def _names(asked: Asked) -> list[str]:

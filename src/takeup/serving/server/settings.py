@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from takeup.errors import BadInput
+from takeup.serving.server.rules import Rules
 
 __all__ = ["Limits", "Settings"]
 
@@ -24,6 +25,7 @@ class Limits:
     max_body_bytes: int = 64 * MEBI
     max_adapter_bytes: int = 1024 * MEBI
     max_adapters: int = 1_000
+    max_template_bytes: int = 256 * MEBI
 
     def __post_init__(self) -> None:
         if self.max_running < 1 or self.max_waiting < 0:
@@ -35,9 +37,15 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`adapters` is a folder of LoRAs that every tenant may use; `uploads` is where those of the tenants are kept."""
+    """`adapters` is a folder of LoRAs that every tenant may use; `uploads` is where those of the tenants are kept.
+
+    `rules` say who is let in and who is next. Images that were edited are kept in `templates`, so that they can be
+    named instead of sent again.
+    """
 
     model: str
     uploads: Path
     adapters: Path | None = None
     limits: Limits = field(default_factory=Limits)
+    rules: Rules = field(default_factory=Rules)
+    templates: Path | None = None

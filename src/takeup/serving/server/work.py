@@ -8,10 +8,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from takeup.serving.engines.diffusers.masked.editing import EditReport
 from takeup.serving.model import Expired
 from takeup.serving.server.board import Progress
 from takeup.serving.server.errors import ApiError, api_error, body_of
-from takeup.serving.server.gate import Gate
+from takeup.serving.server.gate import Gate, Place
 from takeup.serving.server.jobs import Backend, Job
 from takeup.serving.server.metrics import Metrics
 from takeup.serving.server.shelf import Adapter
@@ -29,20 +30,28 @@ class Desk(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A picture, and how long it waited for its turn."""
+    """A picture, how long it waited for its turn, and what an edit did."""
 
     picture: bytes
     seed: int
     queued_s: float
+    template: str | None = None
+    report: EditReport | None = None
 
 
 class Work:
     """Run it once, and close it whatever happens."""
 
     def __init__(
-        self, desk: Desk, jobs: list[Job], progress: Progress, adapters: Sequence[Adapter], held: ExitStack
+        self,
+        desk: Desk,
+        jobs: list[Job],
+        progress: Progress,
+        adapters: Sequence[Adapter],
+        held: ExitStack,
+        place: Place,
     ) -> None:
-        self._desk, self._jobs, self._adapters, self._held = desk, jobs, adapters, held
+        self._desk, self._jobs, self._adapters, self._held, self._place = desk, jobs, adapters, held, place
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
         self.progress = progress
@@ -80,36 +89,37 @@ class Work:
     async def _make(self, number: int, job: Job) -> Made:
         metrics = self._desk.metrics
         until_s = None if job.within_s is None else self._began_s + job.within_s
-        async with self._desk.gate.turn(until_s):
+        loras = tuple(use.name for use in job.request.loras)
+        async with self._desk.gate.turn(loras, job.request.num_steps, until_s):
             queued_s = self.age_s
             metrics.queue_s.observe(queued_s)
             self.progress.tell("started", image=number)
-            picture = await self._picture(number, self._within(job, until_s))
+            picture, report = await self._picture(number, self._as_it_is_now(job, until_s))
             metrics.image_s.observe(self.age_s - queued_s)
             metrics.images.inc()
-        return Made(picture, job.request.seed, queued_s)
+        template = None if job.edit is None else job.edit.template
+        return Made(picture, job.request.seed, queued_s, template, report)
 
-    def _within(self, job: Job, until_s: float | None) -> Job:
-        """The same job with the time that is left."""
-        if until_s is None:
-            return job
-        left_s = until_s - self._loop.time()
-        if left_s <= 0:
+    def _as_it_is_now(self, job: Job, until_s: float | None) -> Job:
+        """The same job with the time that is left, and what those behind it want."""
+        left_s = None if until_s is None else until_s - self._loop.time()
+        if left_s is not None and left_s <= 0:
             raise Expired("the deadline passed while the request waited; allow more time")
-        return replace(job, within_s=left_s)
+        return replace(job, within_s=left_s, ahead=self._desk.gate.ahead)
 
-    async def _picture(self, number: int, job: Job) -> bytes:
+    async def _picture(self, number: int, job: Job) -> tuple[bytes, EditReport | None]:
         def heard(step: int, num_steps: int) -> None:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._stepped, number, step, num_steps)
 
         order = self._desk.backend.start(job, heard)
         try:
-            return await asyncio.wrap_future(order.done)
+            return await asyncio.wrap_future(order.done), order.report
         finally:
             order.cancel()
 
     def _stepped(self, number: int, step: int, num_steps: int) -> None:
+        self._place.stepped()
         if not self.progress.is_over:
             self.progress.tell("image_generation.progress", image=number, step=step, steps=num_steps)
 

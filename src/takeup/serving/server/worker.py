@@ -1,8 +1,9 @@
 """A worker process: a backend of its own at the end of a line.
 
-What is said on the line. To the worker: `start` (number, job), `cancel` (number), `forget` (LoRA), `stop`. Back:
-`ready` (card) or `broken` (problem) once, then `step` (number, step, of how many), `made` (number, picture) or `failed`
-(number, problem), and `numbers` for whoever watches. A line that closes ends the worker too: none outlives its server.
+What is said on the line. To the worker: `start` (number, job), `cancel` (number), `forget` (LoRA or template), `stop`.
+Back: `ready` (card) or `broken` (problem) once, then `step` (number, step, of how many), `made` (number, picture,
+report) or `failed` (number, problem), and `numbers` for whoever watches. A line that closes ends the worker too: none
+outlives its server.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class _Desk:
         self.say("numbers", dict(backend.numbers()))
         problem = order.done.exception()
         if problem is None:
-            self.say("made", number, order.done.result())
+            self.say("made", number, order.done.result(), order.report)
         elif isinstance(problem, TakeupError):
             self.say("failed", number, problem)
         else:  # it may not survive the journey, and its inside is for the log

@@ -10,8 +10,8 @@ from itertools import islice
 
 from takeup.errors import BadInput
 from takeup.serving.contract import CachePolicy, Choose, Route
+from takeup.serving.line import Line
 from takeup.serving.model import Access, Replay
-from takeup.serving.simulate.line import Line
 
 __all__ = ["replay_adapters", "replay_routed"]
 

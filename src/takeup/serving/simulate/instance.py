@@ -4,6 +4,10 @@ How it works. Between two changes (somebody joins the loop, ends, is late, must 
 take the same time. Such a *stretch* is one event, however many steps it has. The door is another matter: who comes when
 there is room is let in at once, and if it can make steps before a stretch is over, the stretch is cut short at the next
 step.
+
+What is done *beside* the steps (texts are encoded before them, images decoded after) may be in their way, and in each
+other's. All that is done at a time is slower by the same factor; when something begins or ends, the times of the others
+are stretched or shrunk from then on.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from takeup.serving.contract import Choose, Group
-from takeup.serving.simulate.line import Line
+from takeup.serving.line import Line, expected_s
 from takeup.serving.simulate.residents import Residents, Tiers
 from takeup.serving.traffic import Arrival, Design, Ending, Served
 
@@ -62,6 +66,19 @@ class Job:
         """Whether all steps are done; then it stays until `ready_s`."""
         return self.done_steps == self.num_steps
 
+    def is_beside(self, now_s: float) -> bool:
+        """Whether something is done for it beside the steps."""
+        return (self.ready_s if self.is_made else self.begin_s) > now_s
+
+    def rescale(self, factor: float, now_s: float) -> None:
+        """From now on what is done beside its steps takes this many times as long; loads of LoRAs do not."""
+        if self.is_made:
+            self.ready_s = _rescaled(self.ready_s, factor, now_s)
+        elif self.begin_s > now_s:
+            moved_s = _rescaled(self.begin_s, factor, now_s)
+            self.ready_s = moved_s if self.ready_s == self.begin_s else max(moved_s, self.ready_s)
+            self.begin_s = moved_s
+
 
 @dataclass(slots=True)
 class _Stretch:
@@ -76,6 +93,11 @@ class _Stretch:
     @property
     def end_s(self) -> float:
         return self.begin_s + self.num_steps * self.step_s
+
+    def rescale(self, factor: float, now_s: float) -> None:
+        """From now on steps take this many times as long, the one that is being made included."""
+        self.begin_s = _rescaled(self.begin_s, factor, now_s)
+        self.step_s *= factor
 
     def cut(self, time_s: float) -> None:
         """Let it end with the step that is being made at this time, if it would go on."""
@@ -101,6 +123,7 @@ class Instance:
     _stretch: _Stretch | None = None
     _patched: tuple[Hashable, ...] = ()
     _last_s: float = 0.0
+    _pace: float = 1.0
 
     def __post_init__(self) -> None:
         self.line = Line[Job](self.rules.choose, self.rules.patience)
@@ -111,13 +134,22 @@ class Instance:
         """Requests that are not over."""
         return len(self.line) + len(self.running)
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait; below zero, so many places are free."""
+        return len(self.line) - (self.design.max_running - len(self.running)) * self._has_room
+
     def expected_s(self, arrival: Arrival) -> float:
-        """A guess of how long a request that comes now will take: the steps before it, shared by those who run."""
+        """A guess of how long a request that comes now will take."""
         together = min(self.num_inside + 1, self.design.max_running)
-        is_full = self.num_inside >= self.design.max_running
-        ahead = sum(job.num_steps - job.done_steps for job in (*self.running, *self.line.items)) if is_full else 0
-        step_s = self.design.step(arrival.num_rows * together)
-        return (ahead / together + self.design.num_steps(arrival)) * step_s + self.design.around_s
+        after_it_s = expected_s(
+            self.design.num_steps(arrival),
+            self.design.step(arrival.num_rows * together),
+            steps_ahead=sum(job.num_steps - job.done_steps for job in (*self.running, *self.line.items)),
+            num_inside=self.num_inside,
+            max_running=self.design.max_running,
+        )
+        return after_it_s + self.design.around_s
 
     def add(self, arrival: Arrival, now_s: float) -> float | None:
         """A request comes: when to call `look`, if that is sooner than before."""
@@ -139,7 +171,8 @@ class Instance:
         if is_boundary:
             able = [job for job in self.running if job.steps_ahead(now_s) > 0]
             self._stretch = self._begin(able, now_s) if able else None
-        elif self._stretch is not None and self._stretch.end_s <= now_s:
+        self._share(now_s)
+        if not is_boundary and self._stretch is not None and self._stretch.end_s <= now_s:
             return self.look(now_s)  # who was let in joins the step that begins now
         return self._next_look_s(now_s)
 
@@ -158,7 +191,7 @@ class Instance:
             self.num_call_rows += job.arrival.num_rows * stretch.num_steps
             job.done_steps += stretch.num_steps
             if job.is_made:
-                job.ready_s = now_s + self.design.after_s
+                job.ready_s = now_s + self.design.after_s * self._pace
 
     def _expire(self, now_s: float) -> None:
         for job in [job for job in self.running if now_s >= job.arrival.deadline_s and not job.is_made]:
@@ -198,7 +231,7 @@ class Instance:
         arrival = job.arrival
         self.running.append(job)
         job.start_s = now_s
-        job.begin_s = job.ready_s = now_s + self.design.before_s
+        job.begin_s = job.ready_s = now_s + self.design.before_s * self._pace
         for lora, load_s in zip(arrival.loras, arrival.load_s, strict=True):
             begin_s = now_s if self.design.parallel_loads else job.ready_s
             is_load, ready_s = self.residents.use(lora, load_s, begin_s, self.line.adapters)
@@ -216,10 +249,28 @@ class Instance:
             job.first_step_s = now_s if math.isnan(job.first_step_s) else job.first_step_s
         arrivals = {job.arrival.number: job.arrival for job in able}
         calls = self.rules.group([self.design.candidate(one) for one in arrivals.values()])
-        step_s = sum(self.design.call_s([arrivals[number] for number in call]) for call in calls)
+        step_s = self._pace * sum(self.design.call_s([arrivals[number] for number in call]) for call in calls)
         stretch = _Stretch(now_s, step_s, min(job.steps_ahead(now_s) for job in able), able, len(calls))
-        stretch.cut(min((time_s for job in self.running for time_s in job.times_s if time_s > now_s), default=math.inf))
+        stretch.cut(self._next_change_s(now_s))
         return stretch
+
+    def _next_change_s(self, now_s: float) -> float:
+        return min((time_s for job in self.running for time_s in job.times_s if time_s > now_s), default=math.inf)
+
+    # Beside the steps -----------------------------------------------------------------------------------------------
+
+    def _share(self, now_s: float) -> None:
+        """Let all who compute now, the loop being one of them, be as slow as so many are."""
+        num_beside = sum(job.is_beside(now_s) for job in self.running)
+        pace = 1 + self.design.contention_share * max(0, num_beside - (self._stretch is None))
+        factor, self._pace = pace / self._pace, pace
+        if factor == 1:
+            return
+        for job in self.running:
+            job.rescale(factor, now_s)
+        if self._stretch is not None:
+            self._stretch.rescale(factor, now_s)
+            self._stretch.cut(self._next_change_s(now_s))
 
     def _next_look_s(self, now_s: float) -> float | None:
         """The end of the stretch, or when somebody leaves; if no steps are made, when they can be."""
@@ -227,4 +278,11 @@ class Instance:
             times_s = [time_s for job in self.running for time_s in job.times_s]
         else:
             times_s = [self._stretch.end_s, *(job.ready_s for job in self.running if job.is_made)]
+            if self.design.contention_share:
+                times_s += [job.begin_s for job in self.running]
         return min((time_s for time_s in times_s if now_s < time_s < math.inf), default=None)
+
+
+def _rescaled(time_s: float, factor: float, now_s: float) -> float:
+    """A time to come, when everything takes this many times as long from now on."""
+    return now_s + (time_s - now_s) * factor

@@ -61,7 +61,7 @@ class _Queue:
         number = self._route(arrival.loras, caches, [one.num_inside for one in self.instances])
         instance = self.instances[number]
         left_s = arrival.deadline_s - arrival.arrival_s
-        if not self._admit(len(instance.line), instance.expected_s(arrival), left_s):
+        if not self._admit(instance.num_waiting, instance.expected_s(arrival), left_s):
             return False
         when_s = instance.add(arrival, arrival.arrival_s)
         if when_s is not None:

@@ -16,6 +16,7 @@ class Suspect:
 
     It takes `factor` times as long as it should. In `share_late` of the calls everybody waited for this rank, or the
     messages over this link took too long. A link has two ranks if it is known, otherwise it is one in this group.
+    All of an iteration together takes `excess_s` longer there, where that is known.
     """
 
     kind: Literal["compute", "link", "host"]
@@ -23,6 +24,7 @@ class Suspect:
     factor: float
     share_late: float
     reason: str
+    excess_s: float = 0.0
 
     def __str__(self) -> str:
         if self.kind == "host":

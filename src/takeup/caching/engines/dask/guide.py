@@ -7,7 +7,8 @@ given in steps too: how many of them touch as many bytes as the memory holds.
 
 The scheduler's order is that of one thread. With several workers a consumer that still waits for another input runs
 later than its place says, because whoever can run overtakes it. So it counts as some steps later, until it can run:
-when it is assigned to this worker, or another one starts it.
+when it is assigned to this worker, or another one starts it. When the worker is past that place and the consumer still
+waits, it counts as some steps later than what runs now: else memory fills with values whose readers are overdue.
 
 Among values of equal rank that nobody is known to read, those last used for an older graph leave first: their time may
 be over. Of those used for the same graph, first one with a copy on disk, because that is free; then the one used last,
@@ -16,6 +17,8 @@ because a next pass will probably read them in the same order, and least recent 
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
@@ -95,6 +98,8 @@ class Guide:
         self._unannounced: list[Hashable] = []
         self._groups_of: dict[Hashable, dict[tuple[Hashable, ...], tuple[float, int]]] = {}  # position and stage
         self._can_run: set[Hashable] = set()
+        self._blocked: list[tuple[float, int, Hashable, tuple[Hashable, ...]]] = []  # a heap: when they are overdue
+        self._last_position = -math.inf  # of the task that started last
         self._sent: set[Hashable] = set()  # to other workers, since the scheduler's last word
         self._fetched_by: dict[Hashable, set[Hashable]] = {}
         self._running: dict[Hashable, Sequence[Hashable]] = {}
@@ -160,7 +165,9 @@ class Guide:
     # What runs here ---------------------------------------------------------------------------------------------------
 
     def assigned(self, task: Hashable) -> None:
-        """All inputs of the task exist: it will run as soon as its turn comes."""
+        """All inputs of the task exist and it does not run: it will as soon as its turn comes."""
+        if task in self._running:
+            self.ended(task)
         if task not in self._can_run:
             self._can_run.add(task)
             for blocks in self._groups_of.get(task, ()):
@@ -172,6 +179,7 @@ class Guide:
         self._running[task] = inputs
         self.order.pin(inputs)
         self._touched_bytes += sum(self._values[key].size_bytes for key in inputs if key in self._values)
+        self._postpone_overdue(task)
 
     def ended(self, task: Hashable) -> None:
         """The task stopped, for whatever reason."""
@@ -295,10 +303,22 @@ class Guide:
             if not groups:
                 self._groups_of.pop(consumer, None)
 
+    def _postpone_overdue(self, task: Hashable) -> None:
+        """A task starts: consumers that should have run by now and cannot yet come some steps after it."""
+        for position, _ in self._groups_of.get(task, {}).values():
+            self._last_position = position
+        while self._blocked and self._blocked[0][0] < self._last_position:
+            _, _, consumer, blocks = heapq.heappop(self._blocked)
+            if blocks in self._groups_of.get(consumer, ()) and consumer not in self._can_run:
+                self._place(consumer, blocks)
+
     def _place(self, consumer: Hashable, blocks: tuple[Hashable, ...]) -> None:
         position, stage = self._groups_of[consumer][blocks]
-        delay = 0 if consumer in self._can_run else BLOCKED_STEPS * self._num_workers
-        self.table.open((consumer, blocks), blocks, position + delay, stage)
+        if consumer not in self._can_run:
+            position = max(position, self._last_position) + BLOCKED_STEPS * self._num_workers
+            self._now += 1
+            heapq.heappush(self._blocked, (position, self._now, consumer, blocks))
+        self.table.open((consumer, blocks), blocks, position, stage)
         for block in blocks:
             self.leaving.discard(block)
         self._changed(blocks)

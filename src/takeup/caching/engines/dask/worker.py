@@ -70,10 +70,10 @@ class SpillPlugin(WorkerPlugin):
             hooks.tell(hooks.guide.started, key, inputs)
             if self.options.prefetch:
                 hooks.tell(self.prefetcher.consider)
+        elif finish in CAN_RUN:
+            hooks.tell(hooks.guide.assigned, key)
         elif finish not in STILL_RUNNING:
             hooks.tell(hooks.guide.ended, key)
-        if finish in CAN_RUN:
-            hooks.tell(hooks.guide.assigned, key)
         if finish == "memory" and hooks.guide.is_unannounced(key):
             self._say("ask", key)
 

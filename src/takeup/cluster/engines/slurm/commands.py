@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from takeup.cluster.engines.slurm.insistence import Insistence
 from takeup.errors import BadInput, MissingEngine, TakeupError
 
 __all__ = ["Answer", "Call", "Row", "Slurm", "SlurmDown", "caller"]
@@ -70,11 +71,15 @@ def caller(conf: Path | None = None, timeout_s: float = TIMEOUT_S) -> Call:
     return call
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Slurm:
     """Everything we ever ask of Slurm. Jobs are named by their number, tasks of an array by `number_task`."""
 
     call: Call = field(default_factory=caller)
+    _insistence: Insistence[Answer] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._insistence = Insistence(self.call)
 
     def nodes(self) -> list[Row]:
         """All nodes as Slurm shows them."""
@@ -93,14 +98,22 @@ class Slurm:
         """The names of all qualities of service."""
         return set(self._do("sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name").split())
 
-    def start(self, job: str, nodes: Sequence[str], *settings: str) -> None:
-        """Let a held job run on these nodes and no others, as soon as they are free."""
-        self._do("scontrol", "update", f"JobId={job}", f"ReqNodeList={','.join(nodes)}", "StartTime=now", *settings)
-        self._do("scontrol", "release", job)
+    def place(self, job: str, nodes: Sequence[str], *settings: str, is_urgent: bool = False) -> None:
+        """Let a held job run on these nodes and no others, once it is released."""
+        pinned = (f"JobId={job}", f"ReqNodeList={','.join(nodes)}", "StartTime=now")
+        self._do("scontrol", "update", *pinned, *settings, is_urgent=is_urgent)
 
-    def evict(self, job: str) -> None:
-        """Stop a job and hold it; one that is over by now stays so."""
-        self._do("scontrol", "requeuehold", "Incomplete", job)
+    def release(self, job: str, *, is_urgent: bool = False) -> None:
+        """Start a held job as soon as its nodes are free; if it is urgent, `settle` before it is held again."""
+        self._do("scontrol", "release", job, is_urgent=is_urgent)
+
+    def settle(self) -> None:
+        """Wait for commands that are still on their way."""
+        self._insistence.settle()
+
+    def evict(self, *jobs: str) -> None:
+        """Stop jobs and hold them; one that is over by now stays so."""
+        self._do("scontrol", "requeuehold", "Incomplete", *jobs)
 
     def hold(self, job: str) -> None:
         """Do not start a job that waits."""
@@ -125,8 +138,8 @@ class Slurm:
             raise SlurmDown(f"{program} could not ask Slurm ({_first(problems)}); waiting until it is back")
         return rows
 
-    def _do(self, *arguments: str) -> str:
-        answer = self.call(arguments)
+    def _do(self, *arguments: str, is_urgent: bool = False) -> str:
+        answer = self._insistence.ask(arguments) if is_urgent else self.call(arguments)
         problem = (answer.errors or answer.out).strip()
         if answer.code == 0:
             return answer.out

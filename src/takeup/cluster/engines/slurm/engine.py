@@ -6,6 +6,10 @@ spot job says on which terms it runs, and the limit of the guaranteed one is the
 gone wrong can promise more. The journal adds what Slurm forgets. Hence a controller may be killed at any moment: the
 next one looks at Slurm and goes on.
 
+Who makes room for a job of high priority is asked to leave after that job was given its nodes and just before it is
+released: nobody leaves for a job that cannot start, and Slurm, which looks for something to start whenever a job has
+left, finds it waiting instead of looking again a second later.
+
 Nothing is done on old knowledge: if a round takes too long, or the clock goes backwards, the rest of it is refused.
 """
 
@@ -68,6 +72,8 @@ class SlurmEngine:
     _limits: dict[str, str] = field(default_factory=dict, init=False)
     _first_submit_s: dict[str, float] = field(default_factory=dict, init=False)
     _rests: Rests = field(default_factory=Rests, init=False)
+    _released_s: dict[str, float] = field(default_factory=dict, init=False)
+    _room: dict[str, list[tuple[JobRow, str]]] = field(default_factory=dict, init=False)
     _is_prepared: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -83,6 +89,8 @@ class SlurmEngine:
 
     def observe(self) -> State:
         """The cluster as it is now; while Slurm is away, `SlurmDown` at once and a new attempt only now and then."""
+        self._make_room_anyway()
+        self._slurm.settle()
         self._picture = None
         self._pass_time()
         self.patience.require()
@@ -140,7 +148,15 @@ class SlurmEngine:
             commands = "; ".join(f"sacctmgr add qos {name}" for name in missing)
             raise BadInput(f"Slurm has no QOS {', '.join(missing)}; create what is missing: {commands}")
         self.ledger.tidy(self._now_s)
+        self._end_what_was_begun()
         self._is_prepared = True
+
+    def _end_what_was_begun(self) -> None:
+        """Evictions in which a predecessor was killed a moment ago; some of its commands may still be on their way."""
+        begun = self.ledger.begun_since(self._now_s - self.max_age_s)
+        if begun and not self.read_only:
+            with suppress(BadInput):  # some left by themselves
+                self._slurm.evict(*begun)
 
     def _nodes(self) -> dict[str, NodeRow]:
         found = (read_node(row) for row in self._slurm.nodes())
@@ -154,6 +170,9 @@ class SlurmEngine:
         # Slurm counts a requeued job as submitted anew.
         known = self._first_submit_s
         self._first_submit_s = {row.id: known.get(row.id, row.submit_s) for row in rows}
+        # Nor does it tell since when a job may start: a release in another second than the order before clears that.
+        released = [row.id for row in rows if row.status == Status.RELEASED]
+        self._released_s = {name: self._released_s.get(name, self._now_s) for name in released}
         return rows
 
     def _finish(self, rows: list[JobRow], nodes: Mapping[str, NodeRow]) -> list[JobRow]:
@@ -191,7 +210,8 @@ class SlurmEngine:
         if row.status != Status.RELEASED or self.classes.grade(row.qos) is None or not row.required_nodes:
             return False
         is_homeless = any(name not in nodes or not nodes[name].is_fit for name in row.required_nodes)
-        return is_homeless or NEVER in row.depends_on or self._now_s - row.eligible_s > self.start_limit_s
+        is_late = self._now_s - self._released_s[row.id] > self.start_limit_s
+        return is_homeless or NEVER in row.depends_on or is_late
 
     # Acting -----------------------------------------------------------------------------------------------------------
 
@@ -204,6 +224,7 @@ class SlurmEngine:
         return self._picture
 
     def _start(self, picture: Picture, decision: Start) -> None:
+        room = self._room.pop(decision.job_id, [])
         row = _row(picture, decision.job_id)
         if row.status != Status.HELD:
             return  # released before, by this controller or its predecessor
@@ -216,7 +237,11 @@ class SlurmEngine:
         settings = [f"QOS={self.classes.qos(decision.grade)}", *_explained(row, decision.reason)]
         if not ask.is_apart:
             settings.append(f"NumNodes={len(nodes)}")  # its tasks may share nodes, and these are enough
-        self._slurm.start(row.id, nodes, *settings)
+        is_urgent = decision.grade == Grade.HIGH
+        self._slurm.place(row.id, nodes, *settings, is_urgent=is_urgent)
+        self._make_room(row.id, room)
+        self._slurm.release(row.id, is_urgent=is_urgent)
+        self._released_s[row.id] = self._now_s
         if decision.grade == Grade.GUARANTEED:
             picture.guaranteed_gpus[_pool(picture, decision)] += ask.gpus_per_worker * ask.num_workers
 
@@ -242,7 +267,35 @@ class SlurmEngine:
             if signal := picture.remarks[row.id].signal:
                 self._slurm.signal(row.id, signal)
             return
-        self._remove(row, decision.for_job, decision.reason)
+        if self._is_ahead(picture, decision.for_job) and not self.ledger.is_evicted(row):
+            self._room.setdefault(decision.for_job, []).append((row, decision.reason))
+        else:
+            self._remove(row, decision.for_job, decision.reason)
+
+    def _is_ahead(self, picture: Picture, job_id: str) -> bool:
+        """Whether a job of high priority is still to be started."""
+        row = picture.rows.get(job_id)
+        return row is not None and row.status == Status.HELD and self.classes.grade(row.qos) == Grade.HIGH
+
+    def _make_room(self, for_job: str, room: list[tuple[JobRow, str]]) -> None:
+        """All at once: a disk and a cluster are slow to be asked for each."""
+        released = [(row, reason) for row, reason in room if row.status == Status.RELEASED]
+        for row, reason in released:
+            with suppress(BadInput):  # it left by itself
+                self._remove(row, for_job, reason)
+        victims = [(row, reason) for row, reason in room if row.status == Status.RUNNING]
+        self.ledger.intend_evictions(victims, for_job, self._now_s)
+        if victims:
+            with suppress(BadInput):  # some left by themselves; which ones is seen at the next look
+                self._slurm.evict(*(row.id for row, _ in victims))
+
+    def _make_room_anyway(self) -> None:
+        """For jobs that were not started in the round that made room for them, unless that was long ago."""
+        waiting, self._room = self._room, {}
+        with suppress(SlurmDown, StaleState):
+            for job_id, room in waiting.items():
+                self._fresh_picture()
+                self._make_room(job_id, room)
 
     def _remove(self, row: JobRow, for_job: str, reason: str) -> None:
         """Requeue a job that runs; one that Slurm has not started yet is merely held again."""
@@ -250,7 +303,7 @@ class SlurmEngine:
             return
         if self.ledger.is_evicted(row):
             raise BadInput(f"job {row.id} was evicted a moment ago; nobody is evicted twice, observe again")
-        self.ledger.intend_eviction(row, for_job, self._now_s, reason)
+        self.ledger.intend_evictions([(row, reason)], for_job, self._now_s)
         try:
             self._slurm.evict(row.id)
         except BadInput:

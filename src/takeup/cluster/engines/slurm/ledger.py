@@ -8,7 +8,7 @@ only what runs, and nothing runs again unless we start it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from takeup.cluster.engines.journal import Entry, Journal
@@ -54,15 +54,20 @@ class Ledger:
         for entry in () if self.journal is None else self.journal.entries:
             self._fold(entry)
 
-    def intend_eviction(self, row: JobRow, for_job: str, now_s: float, reason: str) -> None:
-        """About to evict the present run of a job."""
-        entry = {"do": "evict", "at_s": now_s, "job": row.id, "restarts": row.num_restarts, "nodes": row.nodes}
-        self._write({**entry, "for": for_job, "reason": reason})
+    def intend_evictions(self, victims: Sequence[tuple[JobRow, str]], for_job: str, now_s: float) -> None:
+        """About to evict the present runs of jobs, each for a reason; with the last one all are on the disk."""
+        for number, (row, reason) in enumerate(victims, 1):
+            entry = {"do": "evict", "at_s": now_s, "job": row.id, "restarts": row.num_restarts, "nodes": row.nodes}
+            self._write({**entry, "for": for_job, "reason": reason}, is_urgent=number == len(victims))
 
     def is_evicted(self, row: JobRow) -> bool:
         """Whether this run was evicted since we looked last."""
         intent = self.intents.get(row.id)
         return intent is not None and intent.num_restarts == row.num_restarts
+
+    def begun_since(self, when_s: float) -> tuple[str, ...]:
+        """Jobs that were to be evicted after a moment, and nobody has seen yet whether they were."""
+        return tuple(name for name, intent in self.intents.items() if intent.when_s > when_s)
 
     def give_notice(self, notice: Notice, reason: str) -> None:
         """About to tell a job that it has to go."""

@@ -20,6 +20,8 @@ MOST_KEPT = 8
 class Run:
     """A prepared request. `inputs` has a row for every branch (the negative one first); `shared` has none.
 
+    `computed_share` of its tokens are computed in the next step.
+
     Nothing in here is seen by another request: the scheduler is a copy, because its step index and its history of
     earlier steps are parts of the image.
     """
@@ -33,6 +35,7 @@ class Run:
     step_options: dict[str, Any] = field(default_factory=dict)
     extras: dict[str, Any] = field(default_factory=dict)
     step: int = 0
+    computed_share: float = 1.0
 
     @property
     def num_rows(self) -> int:

@@ -138,7 +138,7 @@ class StepEngine:
     def _as_candidate(self, ticket: Ticket) -> Candidate:
         run = ticket.run
         deadline_s = math.inf if run.request.deadline_s is None else run.request.deadline_s
-        return Candidate(ticket.number, self._bucket(run), run.num_rows, deadline_s)
+        return Candidate(ticket.number, self._bucket(run), run.num_rows, deadline_s, run.computed_share)
 
     def _bucket(self, run: Run) -> Hashable:
         return (run.bucket(), *(add_on.bucket(run) for add_on in self.add_ons))
@@ -177,8 +177,8 @@ class StepEngine:
         if ticket.on_step is not None:
             ticket.on_step(run.step, len(run.timesteps))
         if run.is_done:
+            self._release(ticket)  # first: whoever hears of the end finds what it left behind
             ticket.end("done")
-            self._release(ticket)
 
     def _guarded(self, ticket: Ticket, act: Callable[[], Any]) -> Any:
         """Let the request alone feel what goes wrong with it."""

@@ -21,11 +21,13 @@ from takeup.errors import BadInput, OutputFailed
 from takeup.serving.engines.templates.packing import PackedPage, PackedTensor
 from takeup.serving.engines.templates.templates import Template
 
-__all__ = ["ALIGNMENT", "read_template", "write_template"]
+__all__ = ["ALIGNMENT", "UNFINISHED", "read_template", "write_template"]
 
 MAGIC = b"takeup template 1"
 TAIL = struct.Struct("<QQI17s")
 ALIGNMENT = 4096
+UNFINISHED = ".template."
+"""How names of files begin that are being written."""
 DTYPES = {str(one): one for one in (torch.float32, torch.float16, torch.bfloat16, torch.int8)}
 
 
@@ -33,7 +35,7 @@ def write_template(path: Path, template: Template, key: str) -> None:
     """Whole or not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=path.parent, prefix=".template.", delete=False) as file:
+        with NamedTemporaryFile(dir=path.parent, prefix=UNFINISHED, delete=False) as file:
             try:
                 _write(file, template, key)
                 file.flush()

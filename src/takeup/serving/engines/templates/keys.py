@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["TemplateKey", "digest_of", "weights_digest"]
+__all__ = ["TemplateKey", "digest_of", "owner_of", "template_id", "template_of", "weights_digest"]
 
 NUM_SAMPLES = 64
+ID_CHARS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,29 @@ class TemplateKey:
     libraries: str
 
     @property
+    def template(self) -> str:
+        """The identity of the image, whatever it is used for; what clients know."""
+        return template_id(self.tenant, self.image)
+
+    @property
     def name(self) -> str:
-        """A name for files: no two keys share one."""
-        return digest_of(asdict(self))
+        """A name for files, in a folder of the owner: no two keys share one."""
+        return f"{owner_of(self.tenant)}/{self.template}.{digest_of(asdict(self))}"
+
+
+def template_id(tenant: str, image: str) -> str:
+    """Of an image by the digest of its pixels: another one for every tenant."""
+    return f"tpl_{digest_of([tenant, image])[:ID_CHARS]}"
+
+
+def template_of(name: str) -> str:
+    """The image that the name of a key belongs to."""
+    return name.split("/")[1].split(".", maxsplit=1)[0]
+
+
+def owner_of(tenant: str) -> str:
+    """A name for the folder of a tenant, whatever it is called."""
+    return digest_of(f"tenant {tenant}".encode())[:ID_CHARS]
 
 
 def digest_of(value: Any) -> str:

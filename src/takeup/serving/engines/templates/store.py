@@ -11,15 +11,16 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from takeup.errors import BadInput, OutputFailed
+from takeup.errors import BadInput
 from takeup.serving.contract import CachePolicy
-from takeup.serving.engines.templates.files import read_template, write_template
-from takeup.serving.engines.templates.keys import TemplateKey, digest_of
+from takeup.serving.engines.templates.disk import TemplateFolder
+from takeup.serving.engines.templates.keys import TemplateKey, template_of
 from takeup.serving.engines.templates.templates import Template
 
 __all__ = ["Room", "TemplateStore"]
@@ -27,15 +28,26 @@ __all__ = ["Room", "TemplateStore"]
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes for templates in each tier; nothing is kept where there is none."""
+    """Bytes for templates in each tier; nothing is kept where there is none. One owner has `owner_bytes` on disk."""
 
     device_bytes: int = 0
     host_bytes: int = 1 << 30
     disk_bytes: int = 0
+    owner_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        if min(self.device_bytes, self.host_bytes, self.disk_bytes) < 0:
+        if min(self.device_bytes, self.host_bytes, self.disk_bytes, self.owner_bytes or 0) < 0:
             raise BadInput(f"the room for templates is {self}; give bytes from zero up")
+
+    @property
+    def most_bytes(self) -> int:
+        """The largest template that could be kept anywhere."""
+        return max(self.device_bytes, self.host_bytes, self.disk_bytes)
+
+    @property
+    def of_disk(self) -> tuple[int, int]:
+        """All bytes, and those of one owner."""
+        return self.disk_bytes, self.disk_bytes if self.owner_bytes is None else self.owner_bytes
 
 
 class _Tier:
@@ -86,15 +98,22 @@ class TemplateStore:
     ) -> None:
         if room.disk_bytes and folder is None:
             raise BadInput("templates may use the disk, but no folder was given; name one, or give no room on disk")
-        self._device, self._folder, self._disk_bytes = device, folder, room.disk_bytes
+        self.room, self._device = room, device
+        self._disk = None if folder is None else TemplateFolder(folder, make_policy(), *room.of_disk)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="templates")
+        self._coming: dict[str, Future[None]] = {}
         self._tiers = {
             "device": _Tier(room.device_bytes, make_policy()),
             "host": _Tier(room.host_bytes, make_policy()),
         }
-        self._files, self._seen = make_policy(), set[str]()
         self._users: Counter[str] = Counter()
+        self._unwanted: set[str] = set()
         self._lock = threading.RLock()
-        self.problems: list[str] = []
+
+    @property
+    def problems(self) -> list[str]:
+        """Of the disk, the last ones."""
+        return [] if self._disk is None else list(self._disk.problems)
 
     def wanted(self, key: TemplateKey) -> None:
         """An edit that needs this template is in the queue; it stays until `released`."""
@@ -106,36 +125,77 @@ class TemplateStore:
         with self._lock:
             self._users[key.name] -= 1
             self._users += Counter()  # forget those at zero
+            self._unwanted &= set(self._users)
 
     def find(self, key: TemplateKey) -> Template | None:
-        """The template, brought up as far as there is room; None if it must be made."""
+        """The template, brought up as far as there is room; None if it must be made. May wait for a disk."""
+        with self._lock:
+            coming = self._coming.get(key.name)
+        if coming is not None:
+            coming.exception()
+        found = self.peek(key)
+        if found is None and self._disk is not None:
+            found = self._disk.find(key)
+        if found is None:
+            return None
+        with self._lock:
+            return self._raised(key.name, found)
+
+    def peek(self, key: TemplateKey) -> Template | None:
+        """The template if it is in memory; waits for nothing."""
         with self._lock:
             for tier in self._tiers.values():
                 if key.name in tier.kept:
                     tier.policy.used(key.name)
-                    return self._raised(key.name, tier.kept[key.name])
-            found = self._from_disk(key)
-            return None if found is None else self._raised(key.name, found)
+                    return tier.kept[key.name]
+        return None
 
     def put(self, key: TemplateKey, template: Template) -> None:
         """Keep a template that was just made. What does not fit is not kept; that is no error."""
+        moved = template.to(self._device if self.room.device_bytes else "cpu")
         with self._lock:
-            self._to_disk(key, template)
-            self._raised(key.name, template)
+            if key.name in self._unwanted:
+                return
+            self._removed(key.name)
+            self._raised(key.name, moved)
+            wanted = tuple(self._users)
+        if self._disk is not None and self.room.disk_bytes:
+            self._disk.put(key, moved, wanted)
 
-    def forget(self, key: TemplateKey) -> None:
-        """Delete it everywhere; an edit that has it keeps what it has."""
+    def put_soon(self, key: TemplateKey, make: Callable[[], Template]) -> None:
+        """The same in a thread of its own; whoever looks for it waits until it is there."""
         with self._lock:
-            for tier in self._tiers.values():
-                tier.remove(key.name)
-            self._unlink(key.name)
+            coming = self._coming[key.name] = self._writer.submit(lambda: self.put(key, make()))
+        coming.add_done_callback(lambda done: self._came(key.name, done))
+
+    def forget(self, template: str) -> None:
+        """Delete everything of this image; an edit that has some of it keeps what it has, and adds nothing."""
+        with self._lock:
+            self._unwanted |= {name for name in self._users if template_of(name) == template}
+            kept = {name for tier in self._tiers.values() for name in tier.kept}
+            coming = [one for name, one in self._coming.items() if template_of(name) == template]
+            for name in kept:
+                if template_of(name) == template:
+                    self._removed(name)
+        wait(coming)
+        if self._disk is not None:
+            self._disk.forget(template)
+
+    def close(self) -> None:
+        """Finish what is being written."""
+        self._writer.shutdown()
 
     @property
     def size_bytes(self) -> dict[str, int]:
         """What is used of each tier."""
-        return {name: tier.size_bytes for name, tier in self._tiers.items()} | {"disk": self._used_bytes()}
+        on_disk = 0 if self._disk is None else self._disk.size_bytes
+        return {name: tier.size_bytes for name, tier in self._tiers.items()} | {"disk": on_disk}
 
     # ---------------------------------------------------------------------------------------------------------------
+
+    def _removed(self, name: str) -> None:
+        for tier in self._tiers.values():
+            tier.remove(name)
 
     def _raised(self, name: str, template: Template) -> Template:
         """Into the highest tier with room."""
@@ -163,55 +223,7 @@ class TemplateStore:
         if host.size_bytes + template.size_bytes <= host.capacity_bytes:
             host.add(name, template.to("cpu"))
 
-    def _path(self, name: str) -> Path:
-        assert self._folder is not None
-        return self._folder / f"{name}.template"
-
-    def _from_disk(self, key: TemplateKey) -> Template | None:
-        if self._folder is None or not self._path(key.name).exists():
-            return None
-        try:
-            template = read_template(self._path(key.name), digest_of(key.name))
-        except BadInput as problem:
-            self.problems.append(str(problem))
-            self._unlink(key.name)
-            return None
-        self._file_used(key.name)
-        return template
-
-    def _to_disk(self, key: TemplateKey, template: Template) -> None:
-        if self._folder is None or template.size_bytes > self._disk_bytes:
-            return
-        try:
-            while self._used_bytes() + template.size_bytes > self._disk_bytes:
-                self._drop_file()
-            write_template(self._path(key.name), template, digest_of(key.name))
-            self._file_used(key.name)
-        except OutputFailed as problem:
-            self.problems.append(str(problem))
-
-    def _drop_file(self) -> None:
-        assert self._folder is not None
-        names = [path.stem for path in sorted(self._folder.glob("*.template"))]
-        for name in names:
-            if name not in self._seen:  # from before this process
-                self._file_used(name)
-        idle = [name for name in names if name not in self._users] or names
-        self._unlink(str(self._files.victim(idle, tuple((one,) for one in self._users))))
-
-    def _file_used(self, name: str) -> None:
-        self._seen.add(name)
-        self._files.used(name)
-
-    def _unlink(self, name: str) -> None:
-        if self._folder is None:
-            return
-        self._path(name).unlink(missing_ok=True)
-        if name in self._seen:
-            self._seen.remove(name)
-            self._files.left(name)
-
-    def _used_bytes(self) -> int:
-        if self._folder is None or not self._folder.exists():
-            return 0
-        return sum(path.stat().st_size for path in self._folder.glob("*.template"))
+    def _came(self, name: str, coming: Future[None]) -> None:
+        with self._lock:
+            if self._coming.get(name) is coming:
+                del self._coming[name]

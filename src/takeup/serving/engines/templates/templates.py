@@ -61,6 +61,7 @@ class Recorder:
         self._num_steps, self._known, self._budget = num_steps, known, budget
         self._pages: list[PackedPage] = []
         self._raw_bytes, self._error = 0, 0.0
+        self.size_bytes = 0
 
     @property
     def is_complete(self) -> bool:
@@ -75,6 +76,7 @@ class Recorder:
                 packed = {name: pack(tensor, exact=True) for name, tensor in page.items()}
                 self._error = 0.0
         self._raw_bytes += sum(tensor.numel() * tensor.element_size() for tensor in page.values())
+        self.size_bytes += sum(one.size_bytes for one in packed.values())
         self._pages.append(packed)
 
     def finish(self) -> Template:

@@ -9,8 +9,8 @@ from fastapi.responses import Response
 
 from takeup.serving.server.answers import EVENTS, in_one_piece, streamed
 from takeup.serving.server.callers import CallerOf, ServiceOf
+from takeup.serving.server.gallery import EditFiles
 from takeup.serving.server.schemas import EditForm, Generation, Images
-from takeup.serving.server.service import EditFiles
 
 __all__ = ["router"]
 
@@ -30,10 +30,10 @@ async def generate(asked: Generation, request: Request, caller: CallerOf, servic
 async def edit(
     asked: Annotated[EditForm, File()], request: Request, caller: CallerOf, service: ServiceOf
 ) -> Images | Response:
-    """Change an image. A mask is answered with 501 by servers that cannot use it."""
-    image = await asked.image.read()
+    """Change an image where its mask is transparent (an opaque one: where it is bright); without a mask, all of it."""
+    image = None if asked.image is None else await asked.image.read()
     mask = None if asked.mask is None else await asked.mask.read()
-    work = await service.accept(caller, asked, EditFiles(image, mask, asked.strength))
+    work = await service.accept(caller, asked, EditFiles(image, mask))
     if asked.stream:
         return streamed(work, asked, caller.request, "image_edit")
     return await in_one_piece(request, work, asked, caller.request)

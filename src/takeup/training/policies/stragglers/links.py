@@ -3,6 +3,8 @@
 How long a message is on its way cannot be read off either end: the receiver also waits for a late sender, and the
 sender may not wait at all. From the sending on one clock to the receipt on another, though, takes the transfer plus the
 difference of the clocks, and never less; so the least of these times, now and before, tell how much longer it takes.
+It is no link that is slow, though, if the receiver asks for messages so late that they are there already: a link costs
+no more than receivers wait for what it carries.
 
 A group that reduces among several ranks hides which of its links it is, and clocks of ranks cannot be compared. But in
 a ring, what passes a slow link late arrives late with the next rank first: the ends of its calls shift most, those of
@@ -64,24 +66,28 @@ def _links(now: Window, past: Window) -> dict[Ranks, _Link]:
         before = usual.get(now.calls.key(number))
         if before is not None:
             link = links.setdefault(tuple(sorted(now.calls.members[number])), _Link())
-            _add(link, moved_s, before, len(moved_s) / now.num_iterations)
+            most_s = float(np.mean(_awaited_s(now.calls, number))) if before.is_message else np.inf
+            _add(link, moved_s, before, most_s, len(moved_s) / now.num_iterations)
     return links
 
 
 class _Usual(NamedTuple):
     """What calls of a kind are compared with: a typical value, which of clocks that differ may be anything, and a time.
 
-    Of messages, the least is typical; of other calls the median, which is also the time they take.
+    Of messages, the least is typical; of other calls the median, which is also the time they take. Most are below
+    `most_s`.
     """
 
     typical_s: float
     takes_s: float
+    most_s: float
     is_message: bool
 
 
-def _add(link: _Link, moved_s: Floats, usual: _Usual, per_iteration: float) -> None:
-    """Count in what one kind of call moves over this link."""
-    more_s = _typical_s(moved_s, usual.is_message) - usual.typical_s
+def _add(link: _Link, moved_s: Floats, usual: _Usual, most_s: float, per_iteration: float) -> None:
+    """Count in what one kind of call moves over this link, each of them at most so much slower than usual."""
+    is_sure = np.quantile(moved_s, 0.25) > usual.most_s
+    more_s = min(_typical_s(moved_s, usual.is_message) - usual.typical_s, most_s) * is_sure
     link.now_s += per_iteration * (usual.takes_s + more_s)
     link.usual_s += per_iteration * usual.takes_s
     link.num_known += len(moved_s)
@@ -127,15 +133,17 @@ def _before_s(calls: Calls) -> dict[Kind, _Usual]:
     for number, moved_s in _moves_s(calls).items():
         is_message = _is_message(calls, number)
         typical_s = _typical_s(moved_s, is_message)
-        takes_s = _received_s(calls, number) if is_message else typical_s
-        found[calls.key(number)] = _Usual(typical_s, takes_s, is_message)
+        takes_s = float(np.quantile(_awaited_s(calls, number), 0.2)) if is_message else typical_s
+        most_s = -np.inf if is_message else float(np.quantile(moved_s, 0.75))  # messages may be taken late
+        found[calls.key(number)] = _Usual(typical_s, takes_s, most_s, is_message)
     return found
 
 
-def _received_s(calls: Calls, number: int) -> float:
-    """About how long a message takes: what receivers spend on it at least."""
+def _awaited_s(calls: Calls, number: int) -> Floats:
+    """How long receivers waited for messages of a kind; the least of it is about how long one takes."""
     chosen = (calls.kind == number) & (calls.rows["operation"] == Operation.RECEIVE) & calls.has_ended
-    return float(np.quantile(calls.lasts_s[chosen], 0.2))
+    awaited: Floats = calls.lasts_s[chosen]
+    return awaited
 
 
 def _usual_s(calls: Calls, moves: Mapping[int, Floats]) -> dict[Kind, _Usual]:
@@ -145,7 +153,7 @@ def _usual_s(calls: Calls, moves: Mapping[int, Floats]) -> dict[Kind, _Usual]:
     for number in medians:
         clusters[*calls.kinds[number, 3:].tolist(), len(calls.members[number])].append(number)
     return {
-        calls.key(number): _Usual(usual_s, usual_s, False)
+        calls.key(number): _Usual(usual_s, usual_s, usual_s, False)
         for cluster in clusters.values()
         if len(cluster) >= FEW_PLACES and (usual_s := float(np.median([medians[each] for each in cluster])))
         for number in cluster

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = ["Suspect", "locate"]
 
 Floats = npt.NDArray[np.float64]
 BESIDE_LARGEST = 0.5  # a second suspect explains at least so much of what the first does
+LEAST_EXPLAINED = 1 / 3  # of what iterations lost; whoever explains less is not why
 HELD_UP = 1.25  # times the loss at the link
 SENDS = 100  # tells sending from receiving in a role
 
@@ -40,17 +42,31 @@ def locate(logs: Sequence[CallLog], before: Sequence[CallLog] = ()) -> list[Susp
         return []
     found = [*_slow_ranks(now, past), *slow_links(now, past)]
     largest_s = max((each.excess_s for each in found), default=0.0)
-    least_s = max(BESIDE_LARGEST * largest_s, LEAST_SHARE * now.iteration_s)
+    least_s = max(BESIDE_LARGEST * largest_s, LEAST_SHARE * now.iteration_s, LEAST_EXPLAINED * _lost_s(now, past))
     kept = [each for each in found if each.excess_s >= least_s and each.suspect.factor >= LEAST_RATIO]
-    links = [each for each in kept if each.suspect.kind == "link"]
-    free = [each for each in kept if not any(_is_held_up(each, link) for link in links)]
-    return [each.suspect for each in sorted(free, key=lambda each: -each.excess_s)]
+    ranks, links = ([each for each in kept if each.suspect.kind == kind] for kind in ("compute", "link"))
+    free = [rank for rank in ranks if not any(_is_held_up(rank, link) for link in links)]
+    free += [link for link in links if not any(_is_late_with(rank, link) for rank in ranks)]
+    return [replace(each.suspect, excess_s=each.excess_s) for each in sorted(free, key=lambda each: -each.excess_s)]
 
 
-def _is_held_up(one: Found, link: Found) -> bool:
+def _lost_s(now: Window, past: Window) -> float:
+    """How much longer an iteration takes; 0 if nothing is known of before."""
+    return now.iteration_s - past.iteration_s if past.accounts else 0.0
+
+
+def _is_held_up(rank: Found, link: Found) -> bool:
     """Whether a rank only seems to work for longer, because it cannot get rid of what it sends over a slow link."""
-    is_at_link = one.suspect.kind == "compute" and one.suspect.ranks[0] in link.suspect.ranks
-    return is_at_link and one.excess_s < HELD_UP * link.excess_s
+    return _is_at(rank, link) and rank.excess_s < HELD_UP * link.excess_s
+
+
+def _is_late_with(rank: Found, link: Found) -> bool:
+    """Whether a link only seems slow, because a slow rank is also slow to send and to take messages."""
+    return _is_at(rank, link) and rank.excess_s >= HELD_UP * link.excess_s
+
+
+def _is_at(rank: Found, link: Found) -> bool:
+    return rank.suspect.ranks[0] in link.suspect.ranks
 
 
 def _slow_ranks(now: Window, past: Window) -> Iterator[Found]:

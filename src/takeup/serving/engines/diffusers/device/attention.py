@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import linear
 
+from takeup.serving.engines.diffusers.device.eight import product
+from takeup.serving.engines.diffusers.device.ops import self_attention, text_attention
 from takeup.serving.engines.diffusers.device.stacks import Stacks
 
 __all__ = ["Packed", "SelfAttention", "TextAttention", "TextBlocks"]
@@ -27,26 +29,25 @@ class SelfAttention:
     """Queries, keys and values by one product. Reads `module.packed_qkv`."""
 
     def __call__(self, module: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        num_rows, num_tokens, _width = hidden_states.shape
-        packed = linear(hidden_states, module.packed_qkv)
-        query, key, value = packed.view(num_rows, num_tokens, 3, module.heads, -1).permute(2, 0, 3, 1, 4)
-        return _output(module, scaled_dot_product_attention(query, key, value))
+        attended: torch.Tensor = self_attention(_projected(module, hidden_states), module.heads)
+        projected: torch.Tensor = module.to_out[0](attended)
+        return projected
+
+
+def _projected(module: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    if hasattr(module, "eight_qkv"):
+        weight, *scales = module.eight_qkv
+        return product(hidden_states, weight, (scales[0], scales[1]))
+    return linear(hidden_states, module.packed_qkv)
 
 
 class TextAttention:
     """Keys and values that were computed before. Reads `module.packed_text`: those of this layer."""
 
     def __call__(self, module: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        num_rows, num_tokens, _width = hidden_states.shape
-        query = module.to_q(hidden_states).view(num_rows, num_tokens, module.heads, -1).transpose(1, 2)
-        text = module.packed_text
-        key, value = text.view(2, num_rows, text.shape[2], module.heads, -1).transpose(2, 3)
-        return _output(module, scaled_dot_product_attention(query, key, value))
-
-
-def _output(module: Any, attended: torch.Tensor) -> torch.Tensor:
-    projected: torch.Tensor = module.to_out[0](attended.transpose(1, 2).flatten(2))
-    return projected
+        attended: torch.Tensor = text_attention(module.to_q(hidden_states), module.packed_text, module.heads)
+        projected: torch.Tensor = module.to_out[0](attended)
+        return projected
 
 
 class Packed:

@@ -9,13 +9,17 @@ the next (the text, its keys and values) is not copied or computed again.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from takeup.serving.engines.diffusers.device.attention import Packed
+from takeup.serving.engines.diffusers.device.blocks import Joined
+from takeup.serving.engines.diffusers.device.eight import Eight
+from takeup.serving.engines.diffusers.device.encoders import record_encoders
 from takeup.serving.engines.diffusers.device.layout import channels_last
 from takeup.serving.engines.diffusers.device.passes import Buffers, Pass, Tensors, cuda, num_padded, record
 from takeup.serving.engines.diffusers.device.regions import compile_regions
@@ -59,29 +63,52 @@ class Eager:
         """Nothing is sent ahead."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prepared:
-    """A network made ready for a device."""
+    """A network made ready for a device. `eight` computes in eight bits, if that was asked for."""
 
     network: Any
     stacks: Stacks
     packed: Packed
+    joined: Joined
+    eight: Eight | None = None
+    _weights: Hashable = ()
+
+    def follow(self, weights: Hashable) -> None:
+        """These are the weights of the next call: round them again if they are others."""
+        if self.eight is not None and weights != self._weights:
+            self.eight.refresh()
+        self._weights = weights
+
+    @contextmanager
+    def plain(self) -> Iterator[None]:
+        """Inside, every layer is called for itself, as hooks on layers need it."""
+        eight = nullcontext() if self.eight is None else self.eight.separate()
+        with self.packed.unpacked(), self.joined.separate(), eight, torch.compiler.set_stance("force_eager"):
+            yield
 
 
-def prepare(network: Any, compile_options: Mapping[str, Any] | None = None) -> Prepared:
+def prepare(network: Any, compile_options: Mapping[str, Any] | None = None, eight_bits: bool = False) -> Prepared:
     """Stack, pack and lay out the weights of a network, once; have its blocks compiled, if options are given."""
     stacks = stack_layers(channels_last(network))
     packed = Packed(network, stacks)
+    joined = Joined(network, has_gates=not eight_bits)  # there, rounding is a part of the gate
+    eight = Eight(network, stacks) if eight_bits else None
     if compile_options is not None:
         compile_regions(network, dict(compile_options))
-    return Prepared(network, stacks, packed)
+    return Prepared(network, stacks, packed, joined, eight)
 
 
 class Recorded:
-    """Records calls. `compile_options` are those of TorchInductor; None does not compile."""
+    """Records calls. `compile_options` are those of TorchInductor; None does not compile.
 
-    def __init__(self, compile_options: Mapping[str, Any] | None = None, max_kinds: int = 16) -> None:
-        self._compile_options, self._max_kinds = compile_options, max_kinds
+    With `eight_bits` the widest products are rounded to eight bits, which changes images.
+    """
+
+    def __init__(
+        self, compile_options: Mapping[str, Any] | None = None, max_kinds: int = 16, *, eight_bits: bool = False
+    ) -> None:
+        self._compile_options, self._max_kinds, self._eight_bits = compile_options, max_kinds, eight_bits
         self._prepared: dict[int, Prepared] = {}
         self._calls: OrderedDict[Hashable, _Call] = OrderedDict()
         self._sent: deque[Any] = deque()
@@ -89,19 +116,21 @@ class Recorded:
 
     def prepare(self, family: Family) -> None:
         self.prepared(family.network)
+        record_encoders(family.pipeline)
 
     def prepared(self, network: Any) -> Prepared:
         """The network, made ready when it is first asked for."""
         if id(network) not in self._prepared:
-            self._prepared[id(network)] = prepare(network, self._compile_options)
+            self._prepared[id(network)] = prepare(network, self._compile_options, self._eight_bits)
         return self._prepared[id(network)]
 
     @torch.no_grad()
     def predict(self, family: Family, rows: Rows) -> torch.Tensor:
         prepared = self.prepared(family.network)
         if rows.aids.has_hooks:
-            with prepared.packed.unpacked(), torch.compiler.set_stance("force_eager"):
+            with prepared.plain():
                 return Eager().predict(family, rows)
+        prepared.follow(rows.aids.weights)
         return self._call(family, prepared, rows)(rows)
 
     def pace(self) -> None:

@@ -7,21 +7,20 @@ patching weights in place needs no new compilation.
 
 from __future__ import annotations
 
-from functools import partial
 from importlib import import_module
 from typing import Any
 
-import torch
-
 __all__ = ["FAST", "REGIONS", "compile_regions"]
 
-FAST: dict[str, Any] = {"conv_1x1_as_mm": True, "triton.multi_kernel": 1}
-"""Options of TorchInductor: 1x1 convolutions as products; norms in the faster of two ways, tried when first called."""
+FAST: dict[str, Any] = {"conv_1x1_as_mm": True, "triton.multi_kernel": 2}
+"""Options of TorchInductor: 1x1 convolutions as products; norms with a whole row in registers."""
 
 REGIONS = frozenset(
     {
         "Transformer2DModel",
         "ResnetBlock2D",
+        "Upsample2D",
+        "Downsample2D",
         "JointTransformerBlock",
         "FluxTransformerBlock",
         "FluxSingleTransformerBlock",
@@ -38,16 +37,4 @@ def compile_regions(network: Any, options: dict[str, Any]) -> int:
     regions = [module for module in network.modules() if type(module).__name__ in REGIONS]
     for module in regions:
         module.compile(fullgraph=True, dynamic=False, options=options)
-    _compile_last_norm(network, options)
     return len(regions)
-
-
-def _compile_last_norm(network: Any, options: dict[str, Any]) -> None:
-    """The last norm of a U-Net is in no block; called as it is, it would turn the layout of its input around."""
-    norm = getattr(network, "conv_norm_out", None)
-    if norm is not None:
-        norm.forward = partial(torch.compile(_normed, fullgraph=True, dynamic=False, options=options), norm)
-
-
-def _normed(norm: torch.nn.GroupNorm, x: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.group_norm(x, norm.num_groups, norm.weight, norm.bias, norm.eps)

@@ -7,14 +7,14 @@ from typing import Any
 from takeup.errors import BadInput
 from takeup.serving.model import Request
 
-__all__ = ["size_of"]
+__all__ = ["grain_of", "size_of"]
 
 
 def size_of(pipeline: Any, request: Request) -> tuple[int, int]:
     """Height and width in pixels, which must divide by the factor of the latents."""
     usual = _usual_size(pipeline)
     height, width = request.height_px or usual, request.width_px or usual
-    grain = _grain(pipeline)
+    grain = grain_of(pipeline)
     if height < grain or width < grain or height % grain or width % grain:
         raise BadInput(f"the image is {width}x{height} pixels; give sizes that divide by {grain} for this model")
     return height, width
@@ -27,8 +27,8 @@ def _usual_size(pipeline: Any) -> int:
     return int((size if isinstance(size, int) else size[0]) * pipeline.vae_scale_factor)
 
 
-def _grain(pipeline: Any) -> int:
-    """What the pipelines themselves ask for: 8 with a U-Net, whole patches with a transformer."""
+def grain_of(pipeline: Any) -> int:
+    """What sizes must divide by, as the pipelines ask for it: 8 with a U-Net, whole patches with a transformer."""
     if hasattr(pipeline, "unet"):
         return 8
     patch = 2 if type(pipeline).__name__ == "FluxPipeline" else pipeline.patch_size

@@ -33,7 +33,8 @@ class Sidecar:
         """Inside, row i of the network's input is computed with the LoRAs of `sets[i]`."""
         groups = _groups(sets)
         changed = {layer for loras, _ in groups for lora, _ in loras for layer in lora.changes if layer in self._layers}
-        hooks = [self._layers[layer].register_forward_hook(_adding(layer, groups)) for layer in changed]
+        # before all others: they want the layer's output with everything that belongs to it
+        hooks = [self._layers[layer].register_forward_hook(_adding(layer, groups), prepend=True) for layer in changed]
         try:
             yield
         finally:

@@ -1,14 +1,14 @@
 """LoRAs that stay in memory for the next request: a loader in front of a loader.
 
 What is loaded stays until the memory is full; then the policy says what leaves, but never a LoRA that a request still
-uses. The policy is shown the *queue*: the LoRAs of the requests that are not done, in the order in which they came.
+uses. The policy is shown the *queue*: the LoRAs that are in use, then those of the requests that wait, in order.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 
 from takeup.errors import BadInput
@@ -20,7 +20,10 @@ __all__ = ["LoraStore"]
 
 
 class LoraStore:
-    """Keeps LoRAs up to `capacity_bytes`. One that is larger, or in use, is kept as long as it is used."""
+    """Keeps LoRAs up to `capacity_bytes`. One that is larger, or in use, is kept as long as it is used.
+
+    `ahead` are the LoRAs of the requests that wait, as whoever has the queue says.
+    """
 
     def __init__(self, loader: Loader, make_policy: Callable[[], CachePolicy], capacity_bytes: int) -> None:
         if capacity_bytes <= 0:
@@ -30,6 +33,7 @@ class LoraStore:
         self._kept: dict[str, Future[Lora]] = {}
         self._users: Counter[str] = Counter()
         self.num_loads = 0
+        self.ahead: Sequence[tuple[Hashable, ...]] = ()
 
     @property
     def names(self) -> frozenset[str]:
@@ -77,7 +81,7 @@ class LoraStore:
             idle = [name for name, one in self._kept.items() if not self._users[name] and one.done()]
             if not idle:
                 return
-            queue = tuple((name,) for name in self._kept if self._users[name])
+            queue = (*((name,) for name in self._kept if self._users[name]), *self.ahead)
             self.forget(str(self._policy.victim(idle, queue)))
 
 

@@ -34,7 +34,10 @@ class Checks:
 
 
 class Edits:
-    """The add-on. Edits whose numbers of tokens round up to the same multiple of `multiple` share a call."""
+    """The add-on. Edits with templates may share a call, whatever their masks: it is padded to the largest of them.
+
+    Numbers of tokens are rounded up to multiples of `multiple`, so that calls come in few sizes.
+    """
 
     def __init__(
         self,
@@ -66,11 +69,10 @@ class Edits:
         if editing is None or editing.key is None:
             return
         self._store.wanted(editing.key)
-        template = self._store.find(editing.key)
+        template = editing.found or self._store.peek(editing.key)  # another edit may have made it since
         if template is not None:
             editing.use(template)
-            assert editing.computed is not None
-            if editing.computed.float().mean() <= WHOLE_SHARE:
+            if editing.usual_share <= WHOLE_SHARE:
                 return
             editing.template = None  # it knows too little: made again
         editing.recorder = Recorder(len(run.timesteps), ~editing.mask, self._budget)
@@ -79,16 +81,15 @@ class Edits:
         return True
 
     def plan(self, runs: Sequence[Run]) -> None:
-        """Nothing to choose."""
+        """Say how much each of them computes."""
+        for run in runs:
+            editing = _editing(run)
+            is_masked = editing is not None and editing.mode == "masked"
+            run.computed_share = self._share(run, _edited(run)) if is_masked else 1.0
 
     def bucket(self, run: Run) -> Hashable:
         editing = _editing(run)
-        if editing is None or editing.mode == "off":
-            return None
-        if editing.mode == "record":
-            return "record"
-        count = int(self._computed(run, editing).sum())
-        return "masked", -(-count // self._multiple), self._is_checked(run)
+        return None if editing is None or editing.mode == "off" else editing.mode
 
     @contextmanager
     def around(self, rows: Rows) -> Iterator[None]:
@@ -108,7 +109,7 @@ class Edits:
         if editing is None or editing.key is None:
             return
         if editing.recorder is not None and editing.recorder.is_complete and run.is_done:
-            self._store.put(editing.key, editing.recorder.finish())
+            self._store.put_soon(editing.key, editing.recorder.finish)
         self._store.released(editing.key)
 
     # ---------------------------------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ class Edits:
         self.call.num_front = num_text
         self.call.kept = stacked(pages, self.hooks.fronted, num_text)
         self.call.places = self._places_of(rows)
-        self.call.fresh = {} if self._is_checked(rows.runs[0]) else None
+        self.call.fresh = {} if any(map(self._is_checked, rows.runs)) else None
         return pages
 
     def _finish(self, rows: Rows, pages: Sequence[Page]) -> None:
@@ -136,13 +137,19 @@ class Edits:
             if self.call.mode == "record":
                 assert editing.recorder is not None
                 editing.recorder.add({name: kept[own].clone() for name, kept in self.call.recorded.items()})
-            whole = self.call.mode != "masked"
-            editing.stepped(1.0 if whole else float(self._computed(run, editing).float().mean()))
-            if self.call.fresh:
+                if editing.recorder.size_bytes > self._store.room.most_bytes:
+                    editing.recorder = None  # there is no room for it anywhere
+            editing.stepped(run.computed_share if self.call.mode == "masked" else 1.0)
+            if self.call.fresh and self._is_checked(run):
                 editing.checked(self._stale_error(editing, own, pages[number]), self._checks.every)
 
     def _is_checked(self, run: Run) -> bool:
         return self._checks.share > 0 and run.step % self._checks.every == 0
+
+    def _share(self, run: Run, editing: Editing) -> float:
+        if not self._is_checked(run):
+            return editing.usual_share
+        return float(self._computed(run, editing).float().mean())
 
     def _computed(self, run: Run, editing: Editing) -> torch.Tensor:
         """Tokens of this step, those that are looked at for errors included."""

@@ -30,14 +30,19 @@ class EditReport:
 
 @dataclass(slots=True, eq=False)
 class Editing:
-    """`mask`: tokens of the finest grid that may change. Without a key nothing is kept: everything is computed."""
+    """`mask`: tokens of the finest grid that may change. Without a key nothing is kept: everything is computed.
+
+    `found` is the template as it was when the edit was prepared.
+    """
 
     key: TemplateKey | None
     mask: torch.Tensor
     max_error: float | None = None
+    found: Template | None = None
     template: Template | None = None
     recorder: Recorder | None = None
     computed: torch.Tensor | None = None
+    usual_share: float = 1.0
     errors: list[float] = field(default_factory=list)
     computed_shares: list[float] = field(default_factory=list)
     num_whole_left: int = 0
@@ -54,6 +59,7 @@ class Editing:
         """Compute what may change, and what the template does not know."""
         self.template = template
         self.computed = self.mask | ~template.known.to(self.mask.device)
+        self.usual_share = float(self.computed.float().mean())
 
     def checked(self, error: float, num_steps: int) -> None:
         """Above the bound, the next steps are made whole."""

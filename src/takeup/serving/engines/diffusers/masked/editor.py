@@ -12,57 +12,45 @@ from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 
 from takeup.core.lazy import load
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.families import Family
+from takeup.serving.engines.diffusers.families.sizes import grain_of
 from takeup.serving.engines.diffusers.masked.addon import WHOLE_SHARE, Checks, Edits
+from takeup.serving.engines.diffusers.masked.asked import Edit
 from takeup.serving.engines.diffusers.masked.blend import Blended, noised
 from takeup.serving.engines.diffusers.masked.editing import SLOT, Editing, EditReport
 from takeup.serving.engines.diffusers.masked.images import (
     composite,
     drawn_noise,
     encode,
+    image_id,
     mask_pixels,
     packed,
+    padded,
     pixels_of,
 )
+from takeup.serving.engines.diffusers.masked.starts import skip_steps
 from takeup.serving.engines.diffusers.masked.tokens import token_mask
+from takeup.serving.engines.diffusers.masked.whole import prepare_whole
 from takeup.serving.engines.diffusers.runs import Run
 from takeup.serving.engines.templates.keys import TemplateKey, digest_of, weights_digest
 from takeup.serving.engines.templates.store import Room, TemplateStore
 from takeup.serving.model import Request
 
-__all__ = ["Asked", "MaskedEditor", "disk_store", "report_of"]
+__all__ = ["MaskedEditor", "disk_store", "report_of"]
 
 POLICY = "takeup.serving.policies.adapters:LeastEffectiveReferenceCount"
-
-
-class Asked(Protocol):
-    """An image to change, where (None: everywhere), and how much of it is noise at first."""
-
-    @property
-    def image(self) -> Any:
-        """A picture, or rows of pixels of three bytes."""
-
-    @property
-    def mask(self) -> Any:
-        """Of the same size; white is what changes."""
-
-    @property
-    def strength(self) -> float:
-        """Share of the steps that are made."""
 
 
 class MaskedEditor:
     """Edits for one family. `budget` is the relative error that packing of templates may cause.
 
-    `max_error` bounds how stale a template may be: where sampled tokens say more, steps are made whole. `identity` says
-    which bytes a LoRA has by its name; without it edits with LoRAs compute everything.
+    `identity` says which bytes a LoRA has by its name; without it edits with LoRAs compute everything.
     """
 
     def __init__(
@@ -71,42 +59,55 @@ class MaskedEditor:
         store: TemplateStore | None = None,
         *,
         budget: float = 0.0,
-        max_error: float | None = None,
         grow: int = 1,
         checks: Checks | None = None,
         identity: Callable[[str], str] | None = None,
     ) -> None:
-        self._family, self._grow, self._max_error, self._identity = family, grow, max_error, identity
+        self._family, self._grow, self._identity = family, grow, identity
         self.store = store or TemplateStore(load(POLICY), Room(), device=family.network.device)
         self.edits = Edits(family, self.store, budget=budget, checks=checks)
         self.add_ons = (self.edits,)
         self._weights = weights_digest(dict(family.network.state_dict()))
 
     def close(self) -> None:
-        """Leave the network as it was."""
+        """Leave the network as it was, and finish what is being written."""
         self.edits.close()
+        self.store.close()
 
     @torch.no_grad()
-    def prepare(self, request: Request, edit: Asked, *, tenant: str = "", noise_seed: int = 0) -> Run:
-        """As `prepare` of the family, with everything outside the mask kept."""
-        image = pixels_of(edit.image)
-        shares = np.ones(image.shape[:2], np.float32) if edit.mask is None else mask_pixels(edit.mask, image.shape[:2])
-        run = self._family.prepare(_sized(request, image.shape[:2]))
-        generator = torch.Generator("cpu").manual_seed(noise_seed)
-        clean = encode(self._family, image, generator)
+    def prepare(self, request: Request, edit: Edit) -> Run:
+        """As `prepare` of the family, with everything outside the mask kept. Looks for the template, too."""
+        if edit.mask is None:
+            run = prepare_whole(self._family, request, edit)
+            run.extras[SLOT] = Editing(None, torch.ones(1, 1, dtype=torch.bool))
+            return run
+        image, grain = pixels_of(edit.image), grain_of(self._family.pipeline)
+        shares = padded(mask_pixels(edit.mask, image.shape[:2]), grain, "constant")
+        run = self._family.prepare(_sized(request, image.shape[:2], shares.shape))
+        generator = torch.Generator("cpu").manual_seed(edit.noise_seed)
+        clean = encode(self._family, padded(image, grain, "edge"), generator)
         kept_noise = drawn_noise(clean, generator)
         mask = token_mask(torch.from_numpy(shares), self._grid(clean), self._grow).to(clean.device)
         self._start(run, clean, kept_noise, _own_noise(clean, request.seed), mask, edit.strength)
-        key = self._key(run, edit, digest_of(image.tobytes()), noise_seed, tenant)
-        run.extras[SLOT] = Editing(key if mask.float().mean() <= WHOLE_SHARE else None, mask, self._max_error)
+        key = None if edit.exact or mask.float().mean() > WHOLE_SHARE else self._key(run, edit, image_id(image))
+        found = None if key is None else self.store.find(key)
+        run.extras[SLOT] = Editing(key, mask, edit.max_error, found=found)
         return run
 
-    def finish(self, edit: Asked, image: torch.Tensor) -> torch.Tensor:
+    def finish(self, edit: Edit, image: torch.Tensor) -> torch.Tensor:
         """The decoded image inside the mask; outside of it the bytes of the original."""
-        original = pixels_of(edit.image)
         if edit.mask is None:
             return image
+        original = pixels_of(edit.image)
         return composite(original, image, mask_pixels(edit.mask, original.shape[:2]))
+
+    def report(self, run: Run) -> EditReport:
+        """What the edit of a run did."""
+        return report_of(run)
+
+    def forget(self, template: str) -> None:
+        """Keep nothing of this image any more."""
+        self.store.forget(template)
 
     # ---------------------------------------------------------------------------------------------------------------
 
@@ -137,17 +138,14 @@ class MaskedEditor:
         def pack(latents: torch.Tensor) -> torch.Tensor:
             return packed(self._family, latents.expand_as(clean))
 
-        first = _first_step(run, strength)
-        if hasattr(run.scheduler, "set_begin_index"):
-            run.scheduler.set_begin_index(first)
-        run.timesteps = run.timesteps[first:]
+        first = skip_steps(run, strength)
         if first == 0 and hasattr(run.scheduler, "init_noise_sigma"):
             run.latents = pack(noise) * run.scheduler.init_noise_sigma
         else:
             run.latents = noised(run.scheduler, pack(clean), pack(noise), run.timesteps[0])
         run.scheduler = Blended(run.scheduler, run.timesteps, pack(clean), pack(kept_noise), pack(wide))
 
-    def _key(self, run: Run, edit: Asked, image: str, noise_seed: int, tenant: str) -> TemplateKey | None:
+    def _key(self, run: Run, edit: Edit, image: str) -> TemplateKey | None:
         """None if what the activations depend on is not known well enough to keep them."""
         request, network = run.request, self._family.network
         if request.controls or request.late_steps or (request.loras and self._identity is None):
@@ -158,7 +156,7 @@ class MaskedEditor:
         assert height is not None
         assert width is not None
         return TemplateKey(
-            tenant=tenant,
+            tenant=edit.tenant,
             network=type(network).__name__,
             weights=self._weights,
             adapters=digest_of(adapters),
@@ -171,7 +169,7 @@ class MaskedEditor:
             device=str(network.device.type),
             attention=_attention_of(network),
             image=image,
-            noise=str(noise_seed),
+            noise=str(edit.noise_seed),
             libraries=f"torch {torch.__version__}, diffusers {version('diffusers')}",
         )
 
@@ -184,14 +182,14 @@ def report_of(run: Run) -> EditReport:
     return editing.report()
 
 
-def _sized(request: Request, size: tuple[int, int]) -> Request:
+def _sized(request: Request, size: tuple[int, int], padded_size: tuple[int, int]) -> Request:
     height, width = request.height_px or size[0], request.width_px or size[1]
     if (height, width) != size:
         raise BadInput(
             f"the image is {size[1]}x{size[0]} pixels, and {width}x{height} are asked for; edits keep the size: "
             "leave it out, or scale the image first"
         )
-    return replace(request, height_px=height, width_px=width)
+    return replace(request, height_px=padded_size[0], width_px=padded_size[1])
 
 
 def _own_noise(clean: torch.Tensor, seed: int) -> torch.Tensor:
@@ -199,18 +197,6 @@ def _own_noise(clean: torch.Tensor, seed: int) -> torch.Tensor:
     generator = torch.Generator("cpu").manual_seed(seed)
     drawn_noise(clean, generator)
     return drawn_noise(clean, generator)
-
-
-def _first_step(run: Run, strength: float) -> int:
-    if not 0 < strength <= 1:
-        raise BadInput(f"the strength is {strength:g}; give a share of the steps above 0, at most 1")
-    num_steps = run.request.num_steps
-    if hasattr(run.scheduler, "scale_noise"):  # pipelines of flows round the other way
-        return int(num_steps - num_steps * strength)
-    made = min(int(num_steps * strength), num_steps)
-    if made < 1:
-        raise BadInput(f"a strength of {strength:g} leaves none of {num_steps} steps; give a larger one, or more steps")
-    return (num_steps - made) * int(getattr(run.scheduler, "order", 1))
 
 
 def _attention_of(network: Any) -> str:

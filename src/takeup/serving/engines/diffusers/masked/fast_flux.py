@@ -58,10 +58,20 @@ class _KeptAttention:
 
 
 class BoundFlux:
-    """Bound to the tokens of a call until `release`. `page` has room for the text, as keys and values want it."""
+    """Bound to the tokens of a call until `release`. `page` has room for the text, as keys and values want it.
 
-    def __init__(self, network: Any, page: Page, places: Mapping[int, Places], ids: Mapping[str, torch.Tensor]) -> None:
-        self.network, self.flat = network, Flat(page)
+    What is kept can lie in several places (`flats`), so that one is filled while another is read: see `use`.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        page: Page,
+        places: Mapping[int, Places],
+        ids: Mapping[str, torch.Tensor],
+        num_flats: int = 1,
+    ) -> None:
+        self.network, self.flats = network, [Flat(page) for _ in range(num_flats)]
         self._processors = dict(network.attn_processors)
         self._compiled: list[Any] = []
         num_text, num_image = len(ids["txt_ids"]), len(ids["img_ids"])
@@ -71,8 +81,7 @@ class BoundFlux:
         turns = table[0][behind.by_row], table[1][behind.by_row]
         blocks = (*network.transformer_blocks, *network.single_transformer_blocks)
         self._attentions = [block.attn for block in blocks]
-        for number, attention in enumerate(self._attentions):
-            attention.kept_k, attention.kept_v = (self.flat.views[f"{number}.{part}"] for part in "kv")
+        for attention in self._attentions:
             attention.kept_places, attention.kept_turns = behind.flat, turns
             attention.packed_qkv = _packed(attention.to_q, attention.to_k, attention.to_v)
             text = ("add_q_proj", "add_k_proj", "add_v_proj")
@@ -81,8 +90,20 @@ class BoundFlux:
             attention.processor = _KeptAttention()
         self._handles = [
             network.x_embedder.register_forward_hook(partial(_taken, own.flat)),
-            network.proj_out.register_forward_hook(partial(_given, own.flat, self.flat.views["out"])),
+            network.proj_out.register_forward_hook(self._given),
         ]
+        self._own = own.flat
+        self.use(0)
+
+    def use(self, number: int) -> None:
+        """From now on calls read what is kept there."""
+        self._out = self.flats[number].views["out"]
+        for place, attention in enumerate(self._attentions):
+            attention.kept_k, attention.kept_v = (self.flats[number].views[f"{place}.{part}"] for part in "kv")
+
+    def _given(self, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        put(self._out, self._own, output)
+        return self._out
 
     def compile_blocks(self, options: dict[str, Any] | None = None) -> None:
         """Compile what repeats, when it is first called."""
@@ -112,8 +133,3 @@ def _split(tokens: torch.Tensor, layer: Layer, head_dim: int) -> tuple[torch.Ten
 
 def _taken(places: torch.Tensor, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
     return output.reshape(-1, output.shape[-1]).index_select(0, places).view(len(output), -1, output.shape[-1])
-
-
-def _given(places: torch.Tensor, kept: torch.Tensor, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-    put(kept, places, output)
-    return kept

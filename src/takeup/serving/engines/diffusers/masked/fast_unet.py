@@ -1,28 +1,29 @@
-"""U-Nets of masked tokens for accelerators: fixed buffers, few kernels, nothing that a recorded graph could not repeat.
+"""U-Nets of masked pixels for accelerators: fixed buffers, few kernels, nothing that a recorded graph could not repeat.
 
-The same computation as with hooks. Here a network is bound to one number of rows and tokens: what is kept lies in one
-block of memory, filled for every step by one kernel; queries, keys and values are one product; keys and values of the
-text are computed once for a request. Blocks read their tensors from their own modules, so equal blocks can share
-compiled code.
+The same computation as with hooks and mask-aware convolutions. Here a network is bound to one number of rows and
+tokens: what is kept lies in fixed memory, filled for every step; queries, keys and values are one product; keys and
+values of the text are computed once for a request. Blocks read their tensors from their own modules, so equal blocks
+can share compiled code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MethodType
 from typing import Any
 
 import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.masked.call import Places
-from takeup.serving.engines.diffusers.masked.flat import Flat, compile_modules, put, release_modules
+from takeup.serving.engines.diffusers.masked.columns import Columns
+from takeup.serving.engines.diffusers.masked.flat import compile_modules, put, release_modules
+from takeup.serving.engines.diffusers.masked.kept_columns import KeptColumns, Tables
 from takeup.serving.engines.diffusers.masked.pages import Page
+from takeup.serving.engines.diffusers.masked.tokens import Grid
 
 __all__ = ["BoundUnet"]
 
-COMPILED = frozenset({"BasicTransformerBlock", "ResnetBlock2D"})
+COMPILED = frozenset({"BasicTransformerBlock"})
 
 
 class _KeptAttention:
@@ -54,82 +55,60 @@ def _projected(module: Any, attended: torch.Tensor) -> torch.Tensor:
     return projected
 
 
-def _masked_forward(self: Any, hidden_states: torch.Tensor, *_: Any, **others: Any) -> tuple[torch.Tensor]:
-    """A `Transformer2DModel` of masked tokens; the rest of what it adds is kept."""
-    num_rows, channels, height, width = hidden_states.shape
-    tokens = self.proj_in(self.kept_enter(self.norm, hidden_states, self.kept_places))
-    for block in self.transformer_blocks:
-        tokens = block(tokens, encoder_hidden_states=others.get("encoder_hidden_states"))
-    added = self.kept_out
-    put(added, self.kept_places, self.proj_out(tokens))
-    return (added.view(num_rows, height, width, channels).permute(0, 3, 1, 2) + hidden_states,)
-
-
-def _entered(norm: Any, hidden_states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Masked tokens of a map, normalized by all of it."""
-    num_rows, channels = hidden_states.shape[:2]
-    tokens: torch.Tensor = norm(hidden_states).permute(0, 2, 3, 1).reshape(-1, channels)
-    return tokens.index_select(0, places).view(num_rows, -1, channels)
-
-
 class BoundUnet:
-    """A U-Net bound to the tokens of a call until `release`. `page` says what is kept, and under which names."""
+    """A U-Net bound to the pixels of a call until `release`. `page` says what is kept, and under which names.
 
-    def __init__(self, network: Any, page: Page, places: Mapping[int, Places]) -> None:
-        self.network, self.flat = network, Flat(page)
+    What is kept can lie in several places (`flats`), so that one is filled while another is read: see `use`.
+    """
+
+    def __init__(self, network: Any, page: Page, places: Mapping[int, Places], size: Grid, num_flats: int = 1) -> None:
+        self.network = network
+        tables = Tables(places, size)
+        self.flats = [KeptColumns(page, tables) for _ in range(num_flats)]
         self._processors = dict(network.attn_processors)
-        self._transformers = list(_transformers(network))
-        self._places = places
+        self._columns = Columns(network, self.flats[0])
+        self._blocks = list(_blocks(network))
         self._compiled: list[Any] = []
-        for name, module in self._transformers:
-            self._bind(name, module)
-
-    def _bind(self, name: str, module: Any) -> None:
-        if not isinstance(module.proj_in, torch.nn.Linear):
-            raise BadInput("only U-Nets with linear projections (SDXL, SD 2) have a fast path; use the hooks")
-        module.kept_out = self.flat.views[f"{name}.out"]
-        module.kept_places = self._places[module.kept_out.shape[1]].flat
-        module.kept_enter = _entered
-        module.forward = MethodType(_masked_forward, module)
-        for number, block in enumerate(module.transformer_blocks):
+        for name, block in self._blocks:
             attention = block.attn1
-            attention.kept_k, attention.kept_v = (self.flat.views[f"{name}.{number}.{part}"] for part in "kv")
-            attention.kept_places = module.kept_places
             weights = (attention.to_q.weight, attention.to_k.weight, attention.to_v.weight)
             attention.packed_qkv = torch.cat([weight.detach() for weight in weights])
+            attention.kept_places = places[self.flats[0].views[f"{name}.k"].shape[1]].flat
             attention.processor, block.attn2.processor = _KeptAttention(), _TextAttention()
+        self.use(0)
+
+    def use(self, number: int) -> None:
+        """From now on calls read what is kept there."""
+        self._columns.source = self.flats[number]
+        for name, block in self._blocks:
+            block.attn1.kept_k, block.attn1.kept_v = (self.flats[number].views[f"{name}.{part}"] for part in "kv")
 
     @torch.no_grad()
     def tell(self, text: torch.Tensor) -> None:
         """The text of all rows, once for a request: into the same memory every time."""
-        for attention in self._text_attentions():
-            keys = torch.stack([attention.to_k(text), attention.to_v(text)])
-            if hasattr(attention, "kept_text") and attention.kept_text.shape == keys.shape:
-                attention.kept_text.copy_(keys)
+        for _, block in self._blocks:
+            keys = torch.stack([block.attn2.to_k(text), block.attn2.to_v(text)])
+            if hasattr(block.attn2, "kept_text") and block.attn2.kept_text.shape == keys.shape:
+                block.attn2.kept_text.copy_(keys)
             else:
-                attention.kept_text = keys
+                block.attn2.kept_text = keys
 
     def compile_blocks(self, options: dict[str, Any] | None = None) -> None:
         """Compile what repeats, when it is first called."""
         self._compiled = compile_modules(self.network, COMPILED, options or {})
-        enter = torch.compile(_entered, dynamic=False, options=options or {})
-        for _, module in self._transformers:
-            module.kept_enter = enter
 
     def release(self) -> None:
         """Leave the network as it was."""
         release_modules(self._compiled)
-        for _, module in self._transformers:
-            del module.forward, module.kept_out, module.kept_places, module.kept_enter
-            for block in module.transformer_blocks:
-                del block.attn1.kept_k, block.attn1.kept_v, block.attn1.kept_places, block.attn1.packed_qkv
-        for attention in self._text_attentions():
-            del attention.kept_text
+        self._columns.remove()
+        for _, block in self._blocks:
+            del block.attn1.kept_k, block.attn1.kept_v, block.attn1.kept_places, block.attn1.packed_qkv
+            del block.attn2.kept_text
         self.network.set_attn_processor(self._processors)
 
-    def _text_attentions(self) -> Iterator[Any]:
-        return (block.attn2 for _, module in self._transformers for block in module.transformer_blocks)
 
-
-def _transformers(network: Any) -> Iterator[tuple[str, Any]]:
-    return ((name, one) for name, one in network.named_modules() if type(one).__name__ == "Transformer2DModel")
+def _blocks(network: Any) -> Iterator[tuple[str, Any]]:
+    """Blocks under the names of what is kept of them."""
+    for name, module in network.named_modules():
+        if type(module).__name__ == "Transformer2DModel":
+            yield from ((f"{name}.{number}", block) for number, block in enumerate(module.transformer_blocks))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from takeup.serving.engines.templates.packing import GROUP
 __all__ = ["Flat", "compile_modules", "flatten", "put", "release_modules"]
 
 HIGHEST, SMALLEST = 127, 1e-30
+MOST_SHAPES = 1024
+"""For which equal blocks are compiled; beyond its usual number torch would no longer compile, and say nothing."""
 
 
 class Flat:
@@ -25,6 +28,10 @@ class Flat:
         self.values = torch.empty(sum(sizes.values()), dtype=like.dtype, device=like.device)
         parts = torch.split(self.values, list(sizes.values()))
         self.views = {name: part.view(page[name].shape) for (name, part) in zip(sizes, parts, strict=True)}
+
+    def cut(self, page: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """All of it is needed."""
+        return page
 
     @torch.no_grad()
     def fill(self, whole: torch.Tensor, scales: torch.Tensor) -> None:
@@ -58,6 +65,9 @@ _put.register_fake(lambda kept, places, tokens: None)
 
 def compile_modules(network: Any, kinds: frozenset[str], options: dict[str, Any]) -> list[Any]:
     """Have modules of these kinds compiled when they are first called; which these are."""
+    dynamo = import_module("torch._dynamo").config
+    dynamo.recompile_limit = max(dynamo.recompile_limit, MOST_SHAPES)
+    dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, MOST_SHAPES)
     found = [one for one in network.modules() if type(one).__name__ in kinds]
     for one in found:
         one.compile(dynamic=False, options=options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,11 +14,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from takeup.serving.engines.diffusers.masked.call import Places
 from takeup.serving.engines.diffusers.masked.hooks import Hooks
 from takeup.serving.engines.diffusers.masked.pages import working_copy
-from takeup.serving.engines.diffusers.masked.tokens import grids_of
+from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of
 
-__all__ = ["FULL_SIZE", "FullSize", "count_flop", "masked_places"]
+__all__ = ["FULL_SIZE", "FullSize", "box_mask", "count_flop", "masked_places"]
 
 SPREAD = 0.02
+ALIGNED = 4
+"""Tokens of the finest grid that are one of the coarsest, along a side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +105,25 @@ def masked_places(size: FullSize, share: float, num_rows: int, device: str, mult
     return places
 
 
+def box_mask(grid: Grid, share: float) -> torch.Tensor:
+    """So many tokens of a grid, row by row in a box about as wide as high, a quarter from the left and from the top."""
+    height, width = grid
+    count = round(share * height * width)
+    wide = min(width, ALIGNED * math.ceil(count**0.5 / ALIGNED))
+    high = math.ceil(count / wide)
+    top, left = (min(side // 4, (side - size) // ALIGNED * ALIGNED) for side, size in ((height, high), (width, wide)))
+    box = (torch.arange(high * wide) < count).view(high, wide)
+    mask = torch.zeros(grid, dtype=torch.bool)
+    mask[top : top + high, left : left + wide] = box
+    return mask
+
+
 @torch.no_grad()
-def count_flop(name: str, share: float | None = None) -> float:
-    """Operations of one step of one image; of a mask that covers this share, or of everything. Nothing is computed."""
+def count_flop(name: str, share: float | None = None, *, convolutions: bool = False) -> float:
+    """Operations of one step of one image; of a mask that covers this share, or of everything. Nothing is computed.
+
+    With `convolutions` these are masked too: of theirs, the share is counted.
+    """
     size = FULL_SIZE[name]
     network = size.network("meta")
     inputs = size.inputs(size.num_rows, {"device": "meta", "dtype": torch.bfloat16})
@@ -118,4 +137,5 @@ def count_flop(name: str, share: float | None = None) -> float:
             hooks.call.kept = working_copy(hooks.call.recorded, hooks.fronted, hooks.call.num_front)
         with FlopCounterMode(display=False) as counter:
             network(**inputs)
-    return float(counter.get_total_flops())
+    convolved = counter.get_flop_counts()["Global"].get(torch.ops.aten.convolution, 0) if convolutions else 0
+    return float(counter.get_total_flops() - (1 - (share or 1.0)) * convolved)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
 
-__all__ = ["Repeated"]
+__all__ = ["Repeated", "preferring"]
 
 NUM_WARM_UPS = 3
 
@@ -41,3 +43,12 @@ class Repeated:
         self._graph = cuda.CUDAGraph()
         with cuda.graph(self._graph):
             self._output = self._call(**self.inputs)
+
+
+@contextmanager
+def preferring(backends: Sequence[str]) -> Iterator[None]:
+    """Inside, attention is computed by the first of these that can: such as CUDNN_ATTENTION, FLASH_ATTENTION."""
+    attention = import_module("torch.nn.attention")
+    chosen = [getattr(attention.SDPBackend, name) for name in (*backends, "MATH")]
+    with attention.sdpa_kernel(chosen, set_priority=True):
+        yield

@@ -3,7 +3,8 @@
 In U-Nets tokens enter and leave every `Transformer2DModel`; convolutions and norms between them see the whole map. In
 SD3 and Flux they enter behind the embedding of patches and leave before these are put together again. Keys and values
 are filled right behind their projections, which come before any norm of heads; in Flux, where positions are turned into
-the keys, behind that, by a processor of our own.
+the keys, behind that, by a processor of our own. With `convolutions`, U-Nets compute masked pixels everywhere
+(`columns`): inputs of convolutions and statistics of norms are recorded too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import torch
 
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.masked.call import Call
+from takeup.serving.engines.diffusers.masked.column_call import CallSource, recorders
+from takeup.serving.engines.diffusers.masked.columns import Columns
 from takeup.serving.engines.diffusers.masked.rotary import RotaryProcessor
 
 __all__ = ["Hooks"]
@@ -26,14 +29,15 @@ SELF_ATTENTION = "attn1"
 class Hooks:
     """On a network until `remove`. `fronted`: names under which text tokens stand before those of the image."""
 
-    def __init__(self, network: Any, call: Call | None = None) -> None:
+    def __init__(self, network: Any, call: Call | None = None, *, convolutions: bool = False) -> None:
         self.network, self.call = network, call or Call()
+        self._columns: Columns | None = None
         self.fronted: frozenset[str] = frozenset()
         self._handles: list[Any] = []
         self._processors: dict[str, Any] | None = None
         kind = type(network).__name__
         installers: dict[str, Callable[[], None]] = {
-            "UNet2DConditionModel": self._into_unet,
+            "UNet2DConditionModel": self._into_columns if convolutions else self._into_unet,
             "SD3Transformer2DModel": self._into_sd3,
             "FluxTransformer2DModel": self._into_flux,
         }
@@ -45,6 +49,8 @@ class Hooks:
         """Leave the network as it was."""
         for handle in self._handles:
             handle.remove()
+        if self._columns is not None:
+            self._columns.remove()
         if self._processors is not None:
             self.network.set_attn_processor(dict(self._processors))
 
@@ -58,6 +64,13 @@ class Hooks:
             else:  # a convolution: it wants whole maps
                 self._enter(module.transformer_blocks[0])
                 self._fill(module.transformer_blocks[-1], f"{name}.out")
+            for number, block in enumerate(module.transformer_blocks):
+                self._fill_attention(getattr(block, SELF_ATTENTION), f"{name}.{number}")
+
+    def _into_columns(self) -> None:
+        self._columns = Columns(self.network, CallSource(self.call))
+        self._handles += recorders(self.network, self.call)
+        for name, module in _named(self.network, "Transformer2DModel"):
             for number, block in enumerate(module.transformer_blocks):
                 self._fill_attention(getattr(block, SELF_ATTENTION), f"{name}.{number}")
 

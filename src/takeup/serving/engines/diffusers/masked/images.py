@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +10,9 @@ import torch
 
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.families import Family
+from takeup.serving.engines.templates.keys import digest_of
 
-__all__ = ["Pixels", "composite", "drawn_noise", "encode", "mask_pixels", "packed", "pixels_of"]
+__all__ = ["Pixels", "composite", "drawn_noise", "encode", "image_id", "mask_pixels", "packed", "padded", "pixels_of"]
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -36,6 +37,17 @@ def mask_pixels(mask: Any, size: tuple[int, int]) -> npt.NDArray[np.float32]:
     if not shares.any():
         raise BadInput("the mask is empty: nothing would change; paint what should")
     return shares
+
+
+def image_id(image: Pixels) -> str:
+    """Equal for images with the same pixels."""
+    return digest_of([image.shape, digest_of(image.tobytes())])
+
+
+def padded(array: Any, grain: int, mode: Literal["edge", "constant"]) -> Any:
+    """With more rows and columns at its end, until both divide by the grain."""
+    sides = [(0, -side % grain) for side in array.shape[:2]]
+    return np.pad(array, sides + [(0, 0)] * (array.ndim - 2), mode=mode)
 
 
 @torch.no_grad()
@@ -69,7 +81,11 @@ def packed(family: Family, latents: torch.Tensor) -> torch.Tensor:
 
 
 def composite(original: Pixels, edited: torch.Tensor, shares: npt.NDArray[np.float32]) -> torch.Tensor:
-    """The edited image (0 to 1, channels first, one row) inside the mask; outside, bit for bit, the original."""
+    """The edited image (0 to 1, channels first, one row) inside the mask; outside, bit for bit, the original.
+
+    What the edited image has more at its end is cut off.
+    """
+    edited = edited[:, :, : original.shape[0], : original.shape[1]]
     ours = torch.from_numpy(original.copy()).permute(2, 0, 1)[None].to(edited.device)
     share = torch.from_numpy(shares).to(edited.device)
     made = (edited.float().clamp(0, 1) * 255).round()

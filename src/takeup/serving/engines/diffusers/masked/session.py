@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from takeup.serving.engines.diffusers.families import family_of
+from takeup.serving.engines.diffusers.masked.asked import Edit
 from takeup.serving.engines.diffusers.masked.editing import EditReport
-from takeup.serving.engines.diffusers.masked.editor import Asked, MaskedEditor, disk_store, report_of
+from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, disk_store, report_of
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.templates.store import Room
 from takeup.serving.model import Request
@@ -20,20 +21,19 @@ DISK_BYTES = 100 << 30
 def edit_once(
     pipeline: Any,
     request: Request,
-    asked: Asked,
+    edit: Edit,
     templates: Path | None = None,
-    max_error: float | None = None,
     budget: float = 0.0,
 ) -> tuple[Any, EditReport]:
     """The edited picture, and what was done. `templates` is a folder in which templates outlive this process."""
     family = family_of(pipeline)
     store = None if templates is None else disk_store(templates, family.network.device, Room(disk_bytes=DISK_BYTES))
-    editor = MaskedEditor(family, store, budget=budget, max_error=max_error)
+    editor = MaskedEditor(family, store, budget=budget)
     try:
         engine = StepEngine(pipeline, add_ons=editor.add_ons)
-        ticket = engine.enter(editor.prepare(request, asked))
+        ticket = engine.enter(editor.prepare(request, edit))
         engine.run()
-        edited = editor.finish(asked, engine.image(ticket))
+        edited = editor.finish(edit, engine.image(ticket))
         return _picture(edited), report_of(ticket.result())
     finally:
         editor.close()

@@ -9,7 +9,7 @@ from torch.nn.functional import adaptive_max_pool2d, max_pool2d
 
 from takeup.serving.engines.diffusers.masked.call import Places
 
-__all__ = ["NUM_LEVELS", "grids_of", "places_of", "token_mask"]
+__all__ = ["NUM_LEVELS", "Grid", "grids_of", "places_of", "token_mask"]
 
 NUM_LEVELS = 4
 """Of a U-Net, at most; each halves the one before."""

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from takeup.training.engines.pytorch.watch.ring import Word
 
 __all__ = ["Cores", "note_waiting", "waiting_ns"]
 
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 NUM_BEFORE = 32  # iterations that stand for before
 NUM_KEPT = 2_000  # looks
 
@@ -48,16 +51,27 @@ class Cores:
         if not self._seen or num_iterations > self._seen[-1][0]:
             self._seen.append((num_iterations, {rank: each.word(Word.WAITED_NS) for rank, each in readers.items()}))
 
+    def is_too_soon(self, began: int) -> bool:
+        """Whether there was but one look since this iteration, so that what lies before and after it is not told."""
+        return len(self._seen) > 1 and sum(number >= began for number, _ in self._seen) == 1
+
     def more_waiting_s(self, began: int) -> dict[int, float]:
-        """By rank: how much longer it waits in an iteration since this one than before."""
-        if len(self._seen) < 2:
-            return {}
-        numbers, waited = zip(*self._seen, strict=True)
-        first, last = max(numbers[0], began - NUM_BEFORE), numbers[-1]
-        if not first < began < last:
+        """By rank: how much longer it waits in an iteration since this one than before; medians, as bursts happen."""
+        numbers = np.array([number for number, _ in self._seen])
+        if not len(numbers) or not numbers[0] < began < numbers[-1]:
             return {}
         more = {}
-        for rank in waited[-1]:
-            at = np.interp([first, began, last], numbers, [each.get(rank, 0) for each in waited]) / 1e9
-            more[rank] = float((at[2] - at[1]) / (last - began) - (at[1] - at[0]) / (began - first))
+        for rank in self._seen[-1][1]:
+            waited_s = np.array([waited.get(rank, 0) for _, waited in self._seen]) / 1e9
+            since, before = (began, int(numbers[-1])), (began - NUM_BEFORE, began)
+            more[rank] = _usual_rate(numbers, waited_s, since) - _usual_rate(numbers, waited_s, before)
         return more
+
+
+def _usual_rate(at: Ints, values: Floats, window: tuple[int, int]) -> float:
+    """The median growth of values in a step, of the steps in this window; what lies between two of them is even."""
+    shares = np.diff(np.clip(at, *window))
+    rates = np.diff(values) / np.diff(at)
+    order = np.argsort(rates)
+    half = np.searchsorted(np.cumsum(shares[order]), shares.sum() / 2)
+    return float(rates[order][half])

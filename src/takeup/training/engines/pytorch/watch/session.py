@@ -115,6 +115,7 @@ class Session:
     _moved: tuple[Moved, Event] | None = None
     _left: Event | None = None  # for which ranks were asked to restart
     _slow: Event | None = None
+    _waiting: list[Event] = field(init=False)  # for the next look
     _lasted_s: float = 0.0
     _cost_s: float = 0.0
     _seen: int = 0
@@ -134,6 +135,7 @@ class Session:
         self._schedules = Schedules()
         self._cores = Cores()
         self._slow = None
+        self._waiting = []
         self._seen = self._settled_from = 0
         self.slow = ()
 
@@ -157,9 +159,14 @@ class Session:
         return found
 
     def _events(self) -> list[Event]:
-        events = self._watcher.see(self._gather.read())
+        """Events; at the next look if this one came too soon to say for how long ranks waited for cores since then."""
+        events, self._waiting = self._waiting, []
+        new = self._watcher.see(self._gather.read())
         note_waiting(self._gather.readers)
         self._cores.look(self._watcher.num_iterations, self._gather.readers)
+        for event in new:
+            is_early = bool(event.suspects) and self._cores.is_too_soon(event.began)
+            (self._waiting if is_early or self._waiting else events).append(event)
         return [self.explain(event, self._cores.more_waiting_s(event.began)) for event in events]
 
     def _came_back(self) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Those who wait for an instance: served in order, or as chosen, and nobody is overtaken too often.
+"""Those who wait for an instance, real or simulated: served in order, or as chosen; nobody is overtaken too often.
 
 How the bound is kept: who stands first was overtaken by everybody who overtook the second, so the first has been
 overtaken most. As long as it may be overtaken once more, so may all others.
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from takeup.serving.contract import Choose
 
-__all__ = ["Line"]
+__all__ = ["Line", "expected_s"]
 
 Item = TypeVar("Item")
 
@@ -62,3 +62,12 @@ class Line(Generic[Item]):
         """The one at this place gives up, and overtakes nobody."""
         del self._adapters[place], self._num_overtaken[place]
         return self._items.pop(place)
+
+
+def expected_s(num_steps: int, step_s: float, *, steps_ahead: int, num_inside: int, max_running: int) -> float:
+    """A guess of how long a request that comes now will take: if all places are taken, those inside share them evenly.
+
+    `step_s` is how long a step takes somebody who runs.
+    """
+    behind = steps_ahead / max_running if num_inside >= max_running else 0.0
+    return (behind + num_steps) * step_s

@@ -1,0 +1,133 @@
+"""Residual blocks of U-Nets with fewer passes over memory.
+
+A block on the way up joins its input with a skip, norms it, and adds a bias and the time to every channel before the
+next norm. One by one, each of these reads and writes the whole image. Here a norm takes the two images it joins and the
+numbers that are added as they are. The numbers are those of diffusers; rounding differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import MethodType
+from typing import Any
+
+import torch
+from torch.nn.functional import conv2d, silu
+
+from takeup.serving.engines.diffusers.device.ops import gated, joined_norm
+
+__all__ = ["Joined"]
+
+UP_BLOCKS = ("UpBlock2D", "CrossAttnUpBlock2D")
+
+
+class Joined:
+    """A network whose plain residual blocks join and norm at once, and whose blocks on the way up let them.
+
+    `has_gates`: feed-forward layers have a kernel for their gates, too.
+    """
+
+    def __init__(self, network: Any, has_gates: bool = True) -> None:
+        blocks = [one for one in network.modules() if _is_plain(one)]
+        ups = [one for one in network.modules() if type(one).__name__ in UP_BLOCKS and _lets_join(one)]
+        self._forwards = {one: MethodType(_resnet, one) for one in blocks}
+        self._forwards |= {one: MethodType(_up, one) for one in ups}
+        self._forwards |= {one.norm: MethodType(_norm, one.norm) for one in network.modules() if _has_group_norm(one)}
+        gates = [one for one in network.modules() if has_gates and type(one).__name__ == "GEGLU"]
+        self._forwards |= {one: MethodType(_geglu, one) for one in gates}
+        if hasattr(network, "conv_norm_out") and isinstance(getattr(network, "conv_act", None), torch.nn.SiLU):
+            self._forwards[network.conv_norm_out] = MethodType(_norm_and_silu, network.conv_norm_out)
+            self._forwards[network.conv_act] = MethodType(_nothing, network.conv_act)
+        self._use()
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that compute in another way now."""
+        return len(self._forwards)
+
+    @contextmanager
+    def separate(self) -> Iterator[None]:
+        """Inside, every layer is called for itself, as hooks on layers need it."""
+        for one in self._forwards:
+            del one.forward
+        try:
+            yield
+        finally:
+            self._use()
+
+    def _use(self) -> None:
+        for one, forward in self._forwards.items():
+            one.forward = forward
+
+
+def _normed(norm: Any, *images: torch.Tensor | None, has_silu: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
+    image, skip, added = images
+    found: tuple[torch.Tensor, torch.Tensor] = joined_norm(
+        image, skip, added, norm.weight, norm.bias, norm.num_groups, norm.eps, has_silu
+    )
+    return found
+
+
+def _resnet(self: Any, image: torch.Tensor, temb: torch.Tensor, skip: torch.Tensor | None = None) -> torch.Tensor:
+    """A `ResnetBlock2D` of an image, or of an image and a skip that belong side by side."""
+    hidden, joined = _normed(self.norm1, image, skip, None)
+    source = image if skip is None else joined
+    hidden = conv2d(hidden, self.conv1.weight, None, padding=self.conv1.padding)  # its bias is added by the next norm
+    hidden, _ = _normed(self.norm2, hidden, None, self.time_emb_proj(silu(temb)) + self.conv1.bias)
+    if self.conv_shortcut is not None:
+        source = self.conv_shortcut(source)
+    return (source + self.conv2(hidden)) / self.output_scale_factor  # type: ignore[no-any-return]
+
+
+def _norm(self: Any, image: torch.Tensor) -> torch.Tensor:
+    return _normed(self, image, None, None, has_silu=False)[0]
+
+
+def _geglu(self: Any, x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = gated(self.proj(x))
+    return found
+
+
+def _norm_and_silu(self: Any, image: torch.Tensor) -> torch.Tensor:
+    return _normed(self, image, None, None)[0]
+
+
+def _nothing(self: Any, image: torch.Tensor) -> torch.Tensor:
+    return image
+
+
+def _up(
+    self: Any,
+    hidden_states: torch.Tensor,
+    res_hidden_states_tuple: Sequence[torch.Tensor],
+    temb: torch.Tensor | None = None,
+    encoder_hidden_states: torch.Tensor | None = None,
+    upsample_size: int | None = None,
+    **_: Any,
+) -> torch.Tensor:
+    """A block on the way up, without the copies that join images and skips."""
+    attentions = getattr(self, "attentions", [None] * len(self.resnets))
+    skips = reversed(res_hidden_states_tuple[-len(self.resnets) :])
+    for resnet, attention, skip in zip(self.resnets, attentions, skips, strict=True):
+        hidden_states = resnet(hidden_states, temb, skip)
+        if attention is not None:
+            (hidden_states,) = attention(hidden_states, encoder_hidden_states=encoder_hidden_states, return_dict=False)
+    for upsampler in self.upsamplers or ():
+        hidden_states = upsampler(hidden_states, upsample_size)
+    return hidden_states
+
+
+def _is_plain(module: Any) -> bool:
+    if type(module).__name__ != "ResnetBlock2D" or module.time_emb_proj is None or module.skip_time_act:
+        return False
+    usual = module.time_embedding_norm == "default" and module.upsample is None and module.downsample is None
+    return usual and isinstance(module.nonlinearity, torch.nn.SiLU) and module.conv1.bias is not None
+
+
+def _has_group_norm(module: Any) -> bool:
+    return type(module).__name__ == "Transformer2DModel" and isinstance(module.norm, torch.nn.GroupNorm)
+
+
+def _lets_join(block: Any) -> bool:
+    return all(_is_plain(resnet) for resnet in block.resnets) and not any(getattr(block, s, None) for s in ("s1", "b1"))

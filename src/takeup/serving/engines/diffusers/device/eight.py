@@ -1,0 +1,98 @@
+"""Products in eight bits: faster on devices that can, and no longer the same image.
+
+The widest products of a network (queries, keys and values, feed-forward layers) are computed from eight-bit floats:
+weights with one scale for all layers of a stack, inputs as they are, for after a norm they are near one. Weights in
+16 bits stay the truth: LoRAs are merged into those, and `refresh` rounds them again. This is never done unless it is
+asked for, and belongs before the quality gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import MethodType
+from typing import Any
+
+import torch
+
+from takeup.serving.engines.diffusers.device.stacks import Stacks
+
+__all__ = ["EIGHT", "Eight", "product"]
+
+EIGHT = torch.float8_e4m3fn
+LARGEST = torch.finfo(EIGHT).max
+CHOSEN = ("attn1.to_q", "attn1.to_k", "attn1.to_v", "attn2.to_q", "ff.net.0.proj", "ff.net.2")
+GRAIN = 16  # devices want sizes that divide by this
+
+
+class Eight:
+    """A network whose widest products are computed in eight bits."""
+
+    def __init__(self, network: Any, stacks: Stacks) -> None:
+        self._stacks = [stack for stack in stacks.stacks if _fits(stack)]
+        self._blocks = [torch.empty_like(stack.block, dtype=EIGHT) for stack in self._stacks]
+        self._scales = [torch.ones((), device=stack.block.device) for stack in self._stacks]
+        modules = dict(network.named_modules())
+        self._forwards: dict[Any, Any] = {}
+        for stack, block, scale in zip(self._stacks, self._blocks, self._scales, strict=True):
+            for number, path in enumerate(stack.paths):
+                if path.endswith(CHOSEN):
+                    self._bind(modules, path, block, number, scale)
+        self.refresh()
+        self._use()
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that are computed in eight bits."""
+        return len(self._forwards)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Round the weights as they are now; said when they changed."""
+        for stack, block, scale in zip(self._stacks, self._blocks, self._scales, strict=True):
+            scale.copy_(stack.block.abs().amax().float().clamp(min=1e-12) / LARGEST)
+            for weight, rounded in zip(stack.block, block, strict=True):
+                rounded.copy_((weight.float() / scale).to(EIGHT))
+
+    @contextmanager
+    def separate(self) -> Iterator[None]:
+        """Inside, layers compute with their own weights, as hooks on layers need it."""
+        for module in self._forwards:
+            del module.forward
+        try:
+            yield
+        finally:
+            self._use()
+
+    def _bind(self, modules: Any, path: str, block: torch.Tensor, number: int, scale: torch.Tensor) -> None:
+        module, owner = modules[path], modules[path.rpartition(".")[0]]
+        module.eight_weight, module.eight_scale = block[number], scale
+        module.eight_input_scale = torch.ones_like(scale)
+        self._forwards[module] = MethodType(_linear, module)
+        if path.endswith("attn1.to_q") and hasattr(owner, "packed_qkv"):
+            owner.eight_qkv = block[number : number + 3].flatten(0, 1), module.eight_input_scale, scale
+
+    def _use(self) -> None:
+        for module, forward in self._forwards.items():
+            module.forward = forward
+
+
+def product(
+    x: torch.Tensor, weight: torch.Tensor, scales: tuple[torch.Tensor, torch.Tensor], bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`x` rounded to eight bits, times a weight that is; `scales` are those of both."""
+    rounded = x.clamp(-LARGEST, LARGEST).to(EIGHT).flatten(0, -2)
+    if x.is_cuda:
+        found = torch._scaled_mm(rounded, weight.t(), *scales, bias=bias, out_dtype=x.dtype, use_fast_accum=True)
+    else:
+        found = (rounded.float() @ weight.float().t() * scales[1]).to(x.dtype)
+        found = found if bias is None else found + bias
+    return found.view(*x.shape[:-1], weight.shape[0])
+
+
+def _linear(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return product(x, self.eight_weight, (self.eight_input_scale, self.eight_scale), self.bias)
+
+
+def _fits(stack: Any) -> bool:
+    return any(path.endswith(CHOSEN) for path in stack.paths) and not any(size % GRAIN for size in stack.shape)

@@ -1,0 +1,123 @@
+"""Operations with a kernel of their own on CUDA devices; everywhere else they are what their definition says."""
+
+# mypy: disable-error-code="untyped-decorator"
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch.nn.functional import gelu, group_norm, scaled_dot_product_attention, silu
+
+__all__ = ["gated", "joined_norm", "self_attention", "text_attention"]
+
+FAST = "takeup.serving.engines.diffusers.device.fast"
+HEAD_WIDTHS, MOST_TEXT = (16, 32, 64, 128), 128
+FEW_TOKENS, GRAIN = 1024, 128
+
+custom_op: Any = torch.library.custom_op  # whose decorators are not annotated
+
+
+@custom_op("takeup::joined_norm", mutates_args=())
+def joined_norm(
+    image: torch.Tensor,
+    skip: torch.Tensor | None,
+    added: torch.Tensor | None,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    num_groups: int,
+    eps: float,
+    has_silu: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The group norm of two images joined, each channel with `added`, and the joined image: empty without a second."""
+    joined = image.new_empty(0) if skip is None else torch.cat([image, skip], 1)
+    whole = image if skip is None else joined
+    shifted = whole if added is None else whole + added[:, :, None, None]
+    normed = group_norm(shifted, num_groups, weight, bias, eps)
+    return (silu(normed) if has_silu else normed).contiguous(memory_format=torch.channels_last), joined
+
+
+@joined_norm.register_fake
+def _(image: Any, skip: Any, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    num_channels = image.shape[1] + (0 if skip is None else skip.shape[1])
+    shape = (image.shape[0], num_channels, *image.shape[2:])
+    normed = torch.empty(shape, dtype=image.dtype, device=image.device).contiguous(memory_format=torch.channels_last)
+    return normed, image.new_empty(0) if skip is None else torch.empty_like(normed)
+
+
+@joined_norm.register_kernel("cuda")
+def _(image: Any, skip: Any, *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    last = torch.channels_last
+    second = None if skip is None else skip.contiguous(memory_format=last)
+    found: tuple[torch.Tensor, torch.Tensor] = import_module(f"{FAST}.norms").group_norm(
+        image.contiguous(memory_format=last), second, *others
+    )
+    return found
+
+
+@custom_op("takeup::text_attention", mutates_args=())
+def text_attention(query: torch.Tensor, text: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """Attention of `query` (rows, tokens, width) to `text`, which has its keys and its values, one below the other."""
+    num_rows, num_tokens, _width = query.shape
+    heads = query.view(num_rows, num_tokens, num_heads, -1).transpose(1, 2)
+    keys, values = text.view(2, num_rows, text.shape[2], num_heads, -1).transpose(2, 3)
+    return scaled_dot_product_attention(heads, keys, values).transpose(1, 2).flatten(2).contiguous()
+
+
+@text_attention.register_fake
+def _(query: Any, text: Any, num_heads: int) -> torch.Tensor:
+    shape: torch.Tensor = query.new_empty(query.shape)
+    return shape
+
+
+@text_attention.register_kernel("cuda")
+def _(query: Any, text: Any, num_heads: int) -> torch.Tensor:
+    width = query.shape[2] // num_heads
+    if width not in HEAD_WIDTHS or text.shape[2] > MOST_TEXT:
+        plain: torch.Tensor = text_attention._init_fn(query, text, num_heads)
+        return plain
+    found: torch.Tensor = import_module(f"{FAST}.attention").text_attention(query.contiguous(), text, num_heads)
+    return found
+
+
+@custom_op("takeup::self_attention", mutates_args=())
+def self_attention(packed: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """Attention of tokens to each other: queries, keys and values of all heads side by side in the last dimension."""
+    num_rows, num_tokens, _width = packed.shape
+    query, key, value = packed.view(num_rows, num_tokens, 3, num_heads, -1).permute(2, 0, 3, 1, 4)
+    return scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2).contiguous()
+
+
+@self_attention.register_fake
+def _(packed: Any, num_heads: int) -> torch.Tensor:
+    shape: torch.Tensor = packed.new_empty((*packed.shape[:2], packed.shape[2] // 3))
+    return shape
+
+
+@self_attention.register_kernel("cuda")
+def _(packed: Any, num_heads: int) -> torch.Tensor:
+    num_tokens, width = packed.shape[1], packed.shape[2] // 3 // num_heads
+    if width not in HEAD_WIDTHS or num_tokens > FEW_TOKENS or num_tokens % GRAIN:
+        plain: torch.Tensor = self_attention._init_fn(packed, num_heads)
+        return plain
+    found: torch.Tensor = import_module(f"{FAST}.attention").self_attention(packed.contiguous(), num_heads)
+    return found
+
+
+@custom_op("takeup::gated", mutates_args=())
+def gated(x: torch.Tensor) -> torch.Tensor:
+    """One half of the last dimension times the GELU of the other half."""
+    value, gate = x.chunk(2, dim=-1)
+    return value * gelu(gate)
+
+
+@gated.register_fake
+def _(x: Any) -> torch.Tensor:
+    shape: torch.Tensor = x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
+    return shape
+
+
+@gated.register_kernel("cuda")
+def _(x: Any) -> torch.Tensor:
+    found: torch.Tensor = import_module(f"{FAST}.gates").gated(x.contiguous())
+    return found

@@ -1,0 +1,34 @@
+"""What an edit asks for, beside its request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from takeup.errors import BadInput
+
+__all__ = ["Edit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """The image to change; where (None: everywhere), in white on black of the same size; and in how many of the steps.
+
+    Where a template is more stale than `max_error`, steps are made whole. An `exact` edit neither uses nor fills one.
+    Templates belong to `tenant`, and to the noise of `noise_seed`; `template` is their identity, for whoever keeps it.
+    """
+
+    image: Any
+    mask: Any = None
+    strength: float = 1.0
+    max_error: float | None = None
+    exact: bool = False
+    tenant: str = ""
+    noise_seed: int = 0
+    template: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.strength <= 1:
+            raise BadInput(f"the strength is {self.strength:g}; give a share of the steps above 0, at most 1")
+        if self.max_error is not None and not self.max_error >= 0:
+            raise BadInput(f"the bound of the error is {self.max_error:g}; give a share from zero up, or none")

@@ -1,0 +1,92 @@
+"""Columns in calls with hooks: what a template must keep for them, recorded, and given back from what was kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from takeup.serving.engines.diffusers.masked.call import Call, Places
+from takeup.serving.engines.diffusers.masked.columns import Found, affine_of, tokens_of
+from takeup.serving.engines.diffusers.masked.gather import Affine
+from takeup.serving.engines.diffusers.masked.neighbours import Around, Move, arounds, entrance
+from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of
+
+__all__ = ["MAP", "NORM", "OUT", "CallSource", "kept_modules", "recorders"]
+
+MAP, NORM, OUT = ".map", ".norm", "out"
+"""How names end under which inputs of convolutions and norms are kept; the name of what the network answered."""
+
+
+class CallSource:
+    """Gives columns what the call keeps. Tables are made anew only for other places."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._places: Mapping[int, Places] = {}
+        self._arounds: dict[tuple[int, Move], Around] = {}
+        self._size: Grid = (0, 0)
+
+    @property
+    def is_masked(self) -> bool:
+        return self._call.mode == "masked"
+
+    def enter(self, size: Grid) -> torch.Tensor:
+        if self._places is not self._call.places or size != self._size:
+            grids = [grid for grid in grids_of(size) if grid[0] * grid[1] in self._call.places]
+            self._arounds = arounds(self._call.places, grids)
+            self._places, self._size = self._call.places, size
+        return entrance(self._call.places[size[0] * size[1]], size)
+
+    def around(self, name: str, move: Move) -> Found:
+        kept = self._call.kept[name + MAP]
+        found = self._arounds[kept.shape[1], move]
+        return kept.reshape(-1, kept.shape[2])[found.rim], found.table
+
+    def affine(self, name: str) -> Affine:
+        scale, shift = self._call.kept[name + NORM][:, 0].chunk(2, dim=1)
+        return scale, shift
+
+    def leave(self, tokens: torch.Tensor) -> torch.Tensor:
+        every = self._call.fill(OUT, tokens)
+        return every.transpose(1, 2).unflatten(2, self._size)
+
+
+def recorders(network: Any, call: Call) -> list[Any]:
+    """Hooks that record what columns need, in calls that record."""
+    handles = [
+        module.register_forward_pre_hook(partial(_record, call, name, make))
+        for name, module, make in kept_modules(network)
+    ]
+    return [*handles, network.conv_out.register_forward_hook(partial(_record_output, call))]
+
+
+def kept_modules(network: Any) -> Iterator[tuple[str, Any, Callable[[Any, torch.Tensor], torch.Tensor]]]:
+    """Names, modules before which something is kept, and what is made of their input for it."""
+    for name, module in network.named_modules():
+        kind = type(module).__name__
+        if kind == "GroupNorm":
+            yield name + NORM, module, affine_of
+        elif kind == "ResnetBlock2D":
+            yield from ((f"{name}.{one}{MAP}", getattr(module, one), _pixels) for one in ("conv1", "conv2"))
+        elif kind == "Downsample2D":
+            yield f"{name}.conv{MAP}", module.conv, _pixels
+        elif kind == "Upsample2D":
+            yield f"{name}.conv{MAP}", module, _pixels
+    yield f"conv_out{MAP}", network.conv_out, _pixels
+
+
+def _pixels(module: Any, sample: torch.Tensor) -> torch.Tensor:
+    return tokens_of(sample).contiguous()
+
+
+def _record(call: Call, name: str, make: Any, module: Any, inputs: tuple[Any, ...]) -> None:
+    if call.mode == "record":
+        call.recorded[name] = make(module, inputs[0]).detach()
+
+
+def _record_output(call: Call, module: Any, inputs: Any, output: torch.Tensor) -> None:
+    if call.mode == "record":
+        call.recorded[OUT] = _pixels(module, output).detach()

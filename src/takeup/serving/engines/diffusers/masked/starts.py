@@ -1,0 +1,27 @@
+"""Where a run that begins with an image begins: at a later step, as its strength says."""
+
+from __future__ import annotations
+
+from takeup.errors import BadInput
+from takeup.serving.engines.diffusers.runs import Run
+
+__all__ = ["skip_steps"]
+
+
+def skip_steps(run: Run, strength: float) -> int:
+    """Leave out the first steps of the run, and say how many; before noise is added, for schedulers look there."""
+    first = _num_skipped(run, strength)
+    if hasattr(run.scheduler, "set_begin_index"):
+        run.scheduler.set_begin_index(first)
+    run.timesteps = run.timesteps[first:]
+    return first
+
+
+def _num_skipped(run: Run, strength: float) -> int:
+    num_steps = run.request.num_steps
+    if hasattr(run.scheduler, "scale_noise"):  # pipelines of flows round the other way
+        return int(num_steps - num_steps * strength)
+    made = min(int(num_steps * strength), num_steps)
+    if made < 1:
+        raise BadInput(f"a strength of {strength:g} leaves none of {num_steps} steps; give a larger one, or more steps")
+    return (num_steps - made) * int(getattr(run.scheduler, "order", 1))

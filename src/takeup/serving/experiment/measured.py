@@ -1,0 +1,66 @@
+"""What a running server says of its costs, as the simulator needs it: a design from its page of metrics.
+
+Steps cost what turns of the loop take *alone*. What turns that are *shared* take longer, for each second of work beside
+them, is how much steps and that work are in each other's way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib import import_module
+from typing import Any
+
+from takeup.errors import BadScenario
+from takeup.serving.traffic import Design, RowCosts
+
+__all__ = ["Counts", "counts_of", "measured_design"]
+
+PREFIX = "takeup_serving_"
+FEW_TURNS = 5
+Counts = Counter[tuple[str, ...]]
+"""Counts and seconds by name and labels. Two pages can be subtracted: what happened between them."""
+
+
+def counts_of(page: str) -> Counts:
+    """All counters of ours on a page of metrics."""
+    families: Any = import_module("prometheus_client.parser").text_string_to_metric_families(page)
+    counts: Counts = Counter()
+    for sample in (sample for family in families for sample in family.samples):
+        if sample.name.startswith(PREFIX) and sample.name.endswith("_total"):
+            name = sample.name.removeprefix(PREFIX).removesuffix("_total")
+            counts[name, *(sample.labels[label] for label in sorted(sample.labels, reverse=True))] = sample.value
+    return counts
+
+
+def measured_design(counts: Counts, name: str = "server", max_running: int = 16) -> Design:
+    """The server as the simulator sees it."""
+    alone_s = {rows: _mean(counts, rows, "alone") for rows in _rows(counts, "alone")}
+    if not alone_s:
+        raise BadScenario("the metrics have no turns of the step loop alone; let the server make some images first")
+    return Design(
+        name,
+        RowCosts(tuple(sorted(alone_s.items()))),
+        max_running=max_running,
+        before_s=counts[("prepare_seconds",)] / max(1, counts[("prepare_calls",)]),
+        after_s=counts[("finish_seconds",)] / max(1, counts[("finish_calls",)]),
+        contention_share=_contention_share(counts, RowCosts(tuple(sorted(alone_s.items())))),
+    )
+
+
+def _contention_share(counts: Counts, alone: RowCosts) -> float:
+    """Seconds that turns take longer for a second of work beside them."""
+    shared = _rows(counts, "shared", least=1)
+    longer_s = sum(
+        counts["turn_seconds", str(rows), "shared"] - counts["turns", str(rows), "shared"] * alone(rows)
+        for rows in shared
+    )
+    return max(0.0, longer_s / counts[("beside_seconds",)]) if counts[("beside_seconds",)] else 0.0
+
+
+def _rows(counts: Counts, company: str, least: int = FEW_TURNS) -> list[int]:
+    """The sizes of turns that were made often enough to know what they take."""
+    return [int(key[1]) for key, number in counts.items() if key[::2] == ("turns", company) and number >= least]
+
+
+def _mean(counts: Counts, rows: int, company: str) -> float:
+    return counts["turn_seconds", str(rows), company] / counts["turns", str(rows), company]

@@ -1,0 +1,66 @@
+"""What the step loop costs: seconds of its turns by their rows, alone and with work beside them in the same process.
+
+Threads that prepare and finish images share an interpreter, and perhaps a device, with the loop. So its turns are told
+apart: in those *alone* no such thread computed, and in those *shared* it is known how long they did. From these counts
+a simulator knows what steps cost, what the rest costs, and how much both are in each other's way.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal
+
+__all__ = ["Meter"]
+
+ALONE_S = 0.0002  # a thread that wakes up and finds nothing to do
+Stage = Literal["prepare", "finish"]
+
+
+class Meter:
+    """`joined` by every thread beside the loop, `working` around what it does; `turned` by the loop after each turn."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clocks: list[int] = []
+        self._counts: defaultdict[str, float] = defaultdict(float)
+        self._turned_s, self._beside_s = time.perf_counter(), 0.0
+
+    def joined(self) -> None:
+        """The calling thread works beside the loop from now on."""
+        if hasattr(time, "pthread_getcpuclockid"):  # elsewhere all turns count as alone
+            with self._lock:
+                self._clocks.append(time.pthread_getcpuclockid(threading.get_ident()))
+
+    @contextmanager
+    def working(self, stage: Stage) -> Iterator[None]:
+        """Count the processor time of the calling thread."""
+        began_s = time.thread_time()
+        yield
+        with self._lock:
+            self._counts[f"{stage}_calls"] += 1
+            self._counts[f"{stage}_seconds"] += time.thread_time() - began_s
+
+    def turned(self, num_rows: int) -> None:
+        """A turn of the loop is over, in which so many rows made a step; none if it was idle."""
+        now_s, beside_s = time.perf_counter(), self._worked_s()
+        took_s, shared_s = now_s - self._turned_s, beside_s - self._beside_s
+        self._turned_s, self._beside_s = now_s, beside_s
+        if not num_rows:
+            return
+        company = "alone" if shared_s < ALONE_S else "shared"
+        with self._lock:
+            self._counts[f"turns/{num_rows}/{company}"] += 1
+            self._counts[f"turn_seconds/{num_rows}/{company}"] += took_s
+            self._counts["beside_seconds"] += shared_s * (company == "shared")
+
+    def numbers(self) -> Mapping[str, float]:
+        """All counts and seconds so far."""
+        with self._lock:
+            return dict(self._counts)
+
+    def _worked_s(self) -> float:
+        return sum(time.clock_gettime(clock) for clock in self._clocks)

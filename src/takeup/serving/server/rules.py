@@ -1,0 +1,49 @@
+"""By what a server decides: who is let in, who is next, which worker makes an image. The one place that names policies.
+
+The same objects decide in the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass
+
+from takeup.errors import BadInput, UnknownName
+from takeup.serving.contract import Admit, Route
+from takeup.serving.line import Line
+from takeup.serving.policies.adapters import ORDERS
+from takeup.serving.policies.admission import Admission
+from takeup.serving.policies.routing import ROUTES
+from takeup.serving.server.gate import Gate, Waiting
+
+__all__ = ["Rules"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Names of policies. Nobody is overtaken by more than `patience` others; `in_time` sends away who would be late."""
+
+    order: str = "shared_loads"
+    patience: int = 64
+    route: str = "affinity"
+    in_time: bool = True
+
+    def __post_init__(self) -> None:
+        for kind, name, known in (("order of the queue", self.order, ORDERS), ("route", self.route, ROUTES)):
+            if name not in known:
+                raise UnknownName(kind, name, known)
+        if self.patience < 0:
+            raise BadInput(f"the patience is {self.patience}; give how many may overtake somebody, from 0 up")
+
+    def router(self) -> Route:
+        """Who makes an image."""
+        return ROUTES[self.route]
+
+    def admission(self, max_waiting: int) -> Admit:
+        """Who is let in."""
+        return Admission(max_waiting, self.in_time)
+
+    def gate(self, max_running: int, max_waiting: int, known: Callable[[], Collection[Hashable]]) -> Gate:
+        """The gate that decides by these rules; `known` are the LoRAs that are in memory."""
+        line = Line[Waiting](ORDERS[self.order], self.patience)
+        return Gate(max_running, self.admission(max_waiting), line, known)
