@@ -113,7 +113,8 @@ def measure_all(given: argparse.Namespace) -> Cells:
     workloads, policies = given.workloads.split(","), ["stock", *given.policies.split(",")]
     for number in range(given.rounds):
         for workload in workloads:
-            for policy in policies[:: -1 if number % 2 else 1]:
+            is_odd = len(cells.get((workload, "stock"), ())) % 2
+            for policy in policies[:: -1 if is_odd else 1]:
                 cell = measure(workload, policy, **({} if policy == "stock" else options_of(given)))
                 cells.setdefault((workload, policy), []).append(cell)
                 print(f"round {number + 1}: {workload} {policy} {cell}", file=sys.stderr, flush=True)

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -51,7 +51,7 @@ def lab(script: str, *options: str) -> Iterator[Path]:
             subprocess.run([ROOT / "scripts" / script, "stop", folder], check=True)
 
 
-def times_table(title: str, rows: dict[str, Sequence[float]]) -> Table:
+def times_table(title: str, rows: Mapping[str, Sequence[float]]) -> Table:
     """Wall times by what was timed."""
     columns = (Column("what"), Column("times"), *(Column(name, "s", 2) for name in ("least", "median", "most")))
     return Table(title, columns, tuple((name, len(s), min(s), median(s), max(s)) for name, s in rows.items()))
@@ -157,8 +157,8 @@ def main() -> int:
         notes=(
             f"Command: {command}. Versions: {versions(('takeup',))}; Slurm 22.05 and Kubernetes 1.20 of Debian 12.",
             "Wall times, with daemons and emulated nodes on the same cores.",
-            "Slurm 22.05 numbers new jobs in its database every five seconds, and ends one without a number only after a "
-            "round trip to the database of 0.2 s, with its lock held. Times of such young victims are shown and not judged.",
+            "Slurm 22.05 numbers new jobs in its database every five seconds. To end a job without a number takes it a round "
+            "trip to the database, 0.2 s with its lock held: times with such young victims are shown, not judged.",
         ),
     )
     return publish(report, "-".join(["cluster-labs", *parts]), options)

@@ -10,6 +10,7 @@ the same on tiny networks and any device: does it run, not how fast.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from dated import versions
 from editing_bench import Bench, Page, full_bench, now_s, say, tiny_bench
 from editing_load import PUBLIC_MASKS, between, drawn, mean_latency_s
 from editing_template import STRIDES, Packing
@@ -40,6 +42,7 @@ BARS_S = {"sdxl": 0.6, "flux": 1.0}
 NUM_MIXED, PER_BATCH, NUM_HOST_PAGES = 16, 4, 4
 LOADS = (0.5, 0.8, 0.95)
 BAR_LOAD, LEAST_LATENCY, LEAST_SPEED, LEAST_RATIO, MOST_OFF = 0.8, 5.0, 3.0, 4.0, 0.1
+MOST_ERROR = 0.05
 Row = tuple[Any, ...]
 
 
@@ -70,8 +73,8 @@ def measure(device: str, parts: Sequence[str], *, is_tiny: bool = False, shares:
     found = Found()
     for name in parts:
         measure_one(tiny_bench(name) if is_tiny else full_bench(name, device), shares, found)
-        if device == "cuda":
-            torch.cuda.empty_cache()
+        gc.collect()
+        torch.cuda.empty_cache()
     return report_of(found, device)
 
 
@@ -118,15 +121,20 @@ def recorded(bench: Bench) -> Subject:
 
 
 def judge_packing(subject: Subject, found: Found) -> None:
+    """Sizes at stated errors; among the small enough the one with the least error."""
     name, packing = subject.bench.name, subject.packing
     for stride in STRIDES:
-        row = (name, stride, packing.raw_bytes / 2**30, packing.ratio(stride), packing.errors[stride])
-        found.sizes.append(row)
-        say(f"{name} packed, every {stride}", f"{row[3]:.2f} times smaller, error {row[4]:.4f}")
-    best = max(packing.ratio(stride) for stride in STRIDES if packing.errors[stride] <= 0.05)
+        errors = packing.usual[stride], packing.worst[stride]
+        found.sizes.append((name, stride, packing.raw_bytes / 2**30, packing.ratio(stride), *errors))
+        say(f"{name} packed, every {stride}", f"{packing.ratio(stride):.2f} times smaller, errors {errors}")
+    small = min(stride for stride in STRIDES if packing.ratio(stride) >= LEAST_RATIO)
+    label = f"{name}, times smaller than keys and values, error {packing.usual[small]:.3f} (worst tensor"
     found.checks.append(
-        Check.at_least(f"{name}, times smaller than keys and values, error at most 0.05", best, LEAST_RATIO, unit="x")
+        Check.at_least(f"{label} {packing.worst[small]:.3f})", packing.ratio(small), LEAST_RATIO, unit="x")
     )
+    exact = max(packing.ratio(stride) for stride in STRIDES if packing.worst[stride] <= MOST_ERROR)
+    label = f"{name}, the same with no tensor off by more than {MOST_ERROR:g}"
+    found.checks.append(Check.at_least(label, exact, LEAST_RATIO, unit="x"))
 
 
 # Edits of one image ---------------------------------------------------------------------------------------------------
@@ -288,6 +296,7 @@ def report_of(found: Found, device: str) -> Report:
                 Column("raw", "GiB", 1),
                 Column("smaller", "x", 2),
                 Column("error", "", 4),
+                Column("worst tensor", "", 4),
             ),
             tuple(found.sizes),
         ),
@@ -298,9 +307,11 @@ def report_of(found: Found, device: str) -> Report:
             "mean latencies in virtual time from the measured seconds: stock in batches of up to four, ours one by one",
         ),
     )
+    name = torch.cuda.get_device_name() if device == "cuda" else "no accelerator"
     notes = (
+        f"{name}; {versions(('torch', 'diffusers'))}",
         "masks are boxes; mixed masks are drawn from a beta distribution with the mean of the public trace, 0.19",
-        "errors of packing: root mean square relative to the tensor, the worst of all tensors and steps of the run",
+        "errors of packing: root mean square relative to the tensor, the mean and the worst of all tensors and steps",
         "random weights: seconds do not depend on them, errors may",
     )
     scenario = {"domain": "serving", "benchmark": "editing", "device": device}

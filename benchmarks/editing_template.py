@@ -7,38 +7,36 @@ from dataclasses import dataclass, field
 
 import torch
 
-from takeup.serving.engines.diffusers.masked.flat import flatten
-from takeup.serving.engines.templates.packing import weights_between
+from takeup.serving.engines.templates.packing import PackedTensor, pack, unpack, weights_between
 
 __all__ = ["STRIDES", "Packing"]
 
-STRIDES = (1, 2, 3, 4)
+STRIDES = (1, 2, 3)
 
 
 @dataclass
 class _Step:
-    """Keys and values of a step, all tensors one behind the other: as they are, and out of eight bits."""
+    """Keys and values of a step: as they are, and in eight bits."""
 
-    raw: torch.Tensor
-    packed: torch.Tensor
-    sizes: list[int]
-    packed_bytes: int
+    raw: dict[str, torch.Tensor]
+    packed: dict[str, PackedTensor]
 
     @classmethod
     def of(cls, page: dict[str, torch.Tensor]) -> _Step:
-        kept = {name: one for name, one in page.items() if name.endswith((".k", ".v"))}
-        whole, scales = flatten(kept)
-        raw = torch.cat([one.flatten() for one in kept.values()])
-        packed_bytes = whole.numel() + scales.numel() * scales.element_size()
-        return cls(raw, (whole * scales.to(raw.dtype)).flatten(), [one.numel() for one in kept.values()], packed_bytes)
+        raw = {name: one for name, one in page.items() if name.endswith((".k", ".v"))}
+        return cls(raw, {name: pack(one, exact=False) for name, one in raw.items()})
 
 
 @dataclass
 class Packing:
-    """Told every step of a run in turn. Errors are root mean squares relative to the size of a tensor, the worst."""
+    """Told every step of a run in turn. Errors are root mean squares relative to the size of a tensor.
+
+    `worst`: of any tensor in any step. `usual`: the mean over all of them.
+    """
 
     num_steps: int
-    errors: dict[int, float] = field(default_factory=lambda: dict.fromkeys(STRIDES, 0.0))
+    worst: dict[int, float] = field(default_factory=lambda: dict.fromkeys(STRIDES, 0.0))
+    usual: dict[int, float] = field(default_factory=lambda: dict.fromkeys(STRIDES, 0.0))
     raw_bytes: int = 0
     packed_bytes: dict[int, int] = field(default_factory=lambda: dict.fromkeys(STRIDES, 0))
     _last: deque[_Step] = field(default_factory=lambda: deque(maxlen=max(STRIDES) + 1))
@@ -47,10 +45,10 @@ class Packing:
         """The next step."""
         self._last.append(_Step.of(page))
         newest = self._last[-1]
-        self.raw_bytes += newest.raw.numel() * newest.raw.element_size()
+        self.raw_bytes += sum(one.numel() * one.element_size() for one in newest.raw.values())
         for stride in STRIDES:
             if step % stride == 0 or step == self.num_steps - 1:
-                self.packed_bytes[stride] += newest.packed_bytes
+                self.packed_bytes[stride] += sum(one.size_bytes for one in newest.packed.values())
                 self._compare(step, stride)
 
     def ratio(self, stride: int) -> float:
@@ -62,15 +60,19 @@ class Packing:
         num_since = (step % stride or stride) if step else 1
         for back in range(num_since):
             sources = weights_between(step - back, stride, self.num_steps)
-            parts = [weight * self._last[source - step - 1].packed for source, weight in sources]
-            guessed = parts[0] if len(parts) == 1 else parts[0] + parts[1]
-            self.errors[stride] = max(self.errors[stride], _worst(guessed, self._last[-1 - back]))
+            weighted = [(self._last[source - step - 1].packed, weight) for source, weight in sources]
+            errors = _errors(weighted, self._last[-1 - back].raw)
+            self.worst[stride] = max(self.worst[stride], float(errors.max()))
+            self.usual[stride] += float(errors.mean()) / self.num_steps
 
 
-def _worst(guessed: torch.Tensor, true: _Step) -> float:
-    gone = _sizes(guessed.float() - true.raw.float(), true.sizes)
-    return float((gone / _sizes(true.raw.float(), true.sizes).clamp(min=1e-12)).max())
-
-
-def _sizes(numbers: torch.Tensor, sizes: list[int]) -> torch.Tensor:
-    return torch.stack([part.norm() for part in numbers.split(sizes)])
+def _errors(weighted: list[tuple[dict[str, PackedTensor], float]], raw: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Of every tensor."""
+    found = []
+    for name, true in raw.items():
+        gone = true.float()
+        size = gone.norm().clamp(min=1e-12)
+        for page, weight in weighted:
+            gone = gone - weight * unpack(page[name]).float()
+        found.append(gone.norm() / size)
+    return torch.stack(found)

@@ -102,7 +102,7 @@ def likeness(engine: StepEngine, ours: torch.Tensor, theirs: torch.Tensor) -> tu
 
 
 def different_rows(bench: Bench, compute: Recorded) -> list[tuple[str, float]]:
-    """Milliseconds of a step of four requests with different LoRAs: merged one after the other, or beside in one call."""
+    """Milliseconds of a step of four requests with different LoRAs: merged in turn, or beside in one call."""
     kinds = [Kind(0, 0), Kind(0, 1), Kind(0, 2), Kind(0, 1)]
     rows = []
     forms: tuple[tuple[Form, int], ...] = (("merged", 2), ("sidecar", 2 * len(kinds)))

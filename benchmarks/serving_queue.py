@@ -8,7 +8,7 @@ they share an interpreter. Compared is how long requests wait until they are let
 sender that has no core for a moment sends late, and then several at once. Beside it stands what the simulator says with
 costs measured on other requests before: the difference is how steady the machine is.
 
-A queue that is nearly full multiplies every error of a cost: with 85 % of what the server can do, 2 % become 20 % of the
+A queue that is nearly full multiplies every error of a cost: at 85 % of what the server can do, 2 % become 20 % of the
 99th percentile. So it is asked for 70 % of it, where 2 % become about 7 %.
 
 The bar is the 99th percentile: at most 10 % apart. Of the crowd also: everybody has an answer, and the memory of the
@@ -24,6 +24,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -35,7 +36,7 @@ import numpy as np
 from dated import options_of, publish, versions
 
 from takeup.core.report import Cell, Check, Column, Report, Table
-from takeup.serving.experiment.measured import counts_of, measured_design
+from takeup.serving.experiment.measured import Counts, counts_of, measured_design
 from takeup.serving.policies.adapters import ADAPTER_POLICIES
 from takeup.serving.policies.admission import Admission
 from takeup.serving.policies.batching import Grouping
@@ -113,7 +114,7 @@ def note_arrivals(gate: Any, came: list[float]) -> None:
 
 @dataclass(frozen=True)
 class Load:
-    """Requests that were served. `came_s` at the server, `waits_s` and `wholes_s` as it says; costs during this."""
+    """Requests that were served. `came_s` at the server, `waits_s` and `wholes_s` as it says; costs until then."""
 
     name: str
     came_s: Sequence[float]
@@ -128,6 +129,12 @@ class Sender:
 
     def __init__(self, line: Connection, pid: int) -> None:
         self._line, self._pid, self._url = line, pid, line.recv()
+        self._warm: Counts = Counter()
+
+    def warm_up(self) -> None:
+        """What is slow at first is not counted."""
+        self.steady("warm up", poisson_arrivals(40, 50.0, 1, num_steps=NUM_STEPS))
+        self._warm = self._counts()
 
     def steady(self, name: str, arrivals: Sequence[Arrival]) -> Load:
         """Every request at its time."""
@@ -163,15 +170,17 @@ class Sender:
 
     def _load(self, name: str, everybody: Callable[[httpx.AsyncClient], Any], memory_bytes: Sequence[int]) -> Load:
         say(name)
-        before = counts_of(httpx.get(f"{self._url}/metrics").text)
         answers = asyncio.run(with_client(self._url, everybody))
-        counts = counts_of(httpx.get(f"{self._url}/metrics").text)
-        counts.subtract(before)
+        counts = self._counts()
+        counts.subtract(self._warm)
         self._line.send("who came")
         came_s = self._line.recv()
         costs = measured_design(counts, max_running=MAX_RUNNING)
         waits_s, wholes_s = zip(*answers, strict=True)
         return Load(name, came_s, waits_s, wholes_s, costs, memory_bytes)
+
+    def _counts(self) -> Counts:
+        return counts_of(httpx.get(f"{self._url}/metrics").text)
 
 
 async def with_client(url: str, everybody: Callable[[httpx.AsyncClient], Any]) -> list[tuple[float, float]]:
@@ -249,7 +258,7 @@ def memory_check(load: Load) -> Check:
 
 def loads_of(sender: Sender, options: Any) -> tuple[list[Load], list[Check]]:
     """The load to learn costs from before, then those to compare."""
-    sender.steady("warm up", poisson_arrivals(40, 50.0, 1, num_steps=NUM_STEPS))
+    sender.warm_up()
     full = sender.steady("all at once", [Arrival(number, 0.0, NUM_STEPS) for number in range(NUM_FULL)])
     rate_per_s = options.busy * NUM_FULL / max(full.wholes_s)
     other = poisson_arrivals(NUM_BEFORE, rate_per_s, 1, num_steps=NUM_STEPS)

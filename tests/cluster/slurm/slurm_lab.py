@@ -132,8 +132,8 @@ def fill(lab: Lab, count: int = NUM_NODES * 4) -> list[str]:
 def gang_after_s(lab: Lab, spots: list[str], *, are_known: bool = True) -> tuple[str, float]:
     """A gang of four full nodes on a cluster that is full of spot jobs, and how long after its submission it ran.
 
-    Slurm numbers new jobs in its database every five seconds. To end one that has no number yet takes it 0.2 s, one after
-    the other, whoever asks for it.
+    Slurm numbers new jobs in its database every five seconds. To end one without a number takes it 0.2 s, one after the
+    other, whoever asks for it.
     """
     time.sleep(2.0)  # Slurm is slow to end what it is still launching
     if are_known:

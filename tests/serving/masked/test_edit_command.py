@@ -44,8 +44,24 @@ def test_only_masked_pixels_change_and_the_second_edit_computes_less(
     assert [answer.code for answer in answers] == [0, 0]
     assert (first["from_template"], second["from_template"]) == (False, True)
     assert second["computed_share"] < 0.6 < first["computed_share"]
+    assert second["stale_error"] < 1e-5  # the same edit again
     assert np.array_equal(after[mask == 0], before[mask == 0])
     assert not np.array_equal(after[mask > 0], before[mask > 0])
+
+
+def test_a_template_stands_for_the_image_it_was_told_for(run: Run, files: tuple[Path, Path], tmp_path: Path) -> None:
+    options = (*FEW, "--templates", str(tmp_path / "kept"), "--out", str(tmp_path / "edited.png"))
+    told = run("serving", "edit", *map(str, files), "a cat", *options)
+    template = told.err.split()[-1]
+    files[0].unlink()
+    answer = run("serving", "edit", template, str(files[1]), "a dog", *options, "--json")
+    elsewhere = run("serving", "edit", template, str(files[1]), "a dog", *FEW, "--templates", str(tmp_path / "other"))
+    done = json.loads(answer.out)
+
+    assert template.startswith("tpl_")
+    assert (done["template"], done["from_template"]) == (template, True)
+    assert done["stale_error"] > 0
+    assert_one_sentence(elsewhere, template, "cannot be read")
 
 
 def test_a_mask_of_another_size_is_one_sentence_and_exit_code_2(run: Run, files: tuple[Path, Path]) -> None:

@@ -293,19 +293,19 @@ def test_the_same_context_is_found_to_be_exact(start: Start, name: str) -> None:
     session.edit(asked)
     report = report_of(session.edit(asked).run)
 
-    assert report.error is not None
-    assert report.error < 1e-5
+    assert report.stale_error is not None
+    assert report.stale_error < 1e-5
 
 
 def test_another_content_is_found_to_be_stale_and_refreshed_above_the_bound(start: Start) -> None:
     session, asked = start(checks=Checks(every=1, share=0.1)), Edit(image(), square())
     session.edit(asked)
     stale = report_of(session.edit(asked, request(prompt="zzz", seed=77)).run)
-    assert stale.error is not None
-    strict = replace(asked, max_error=stale.error / 2)
+    assert stale.stale_error is not None
+    strict = replace(asked, max_error=stale.stale_error / 2)
     refreshed = report_of(session.edit(strict, request(prompt="zzz", seed=77)).run)
 
-    assert stale.error > 1e-4
+    assert stale.stale_error > 1e-4
     assert stale.num_whole_steps == 0
     assert refreshed.num_whole_steps > 0
 
@@ -317,8 +317,8 @@ def test_packing_is_counted_in_the_error(start: Start) -> None:
     report = report_of(again.run)
 
     assert 0 < report.packing_error <= 0.05
-    assert report.error is not None
-    assert 0 < report.error < 0.1
+    assert report.stale_error is not None
+    assert 0 < report.stale_error < 0.1
     assert gap(again.result().latents, exact) < 0.05
 
 

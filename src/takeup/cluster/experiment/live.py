@@ -1,7 +1,8 @@
 """A scheduler at work on an engine: observe, decide, apply, and at the end what was decided and why.
 
 The embedded engine plays the jobs of a workload in virtual time. The others are real clusters in real time, where a dry
-run looks and tells, and touches nothing. Where an engine remembers what ran, every day ends with a look back: the jobs
+run looks and tells, and touches nothing. On a terminal the cluster is shown while work goes on; anywhere else every
+decision is a line. Where an engine remembers what ran, every day ends with a look back: the jobs
 of the day are replayed under this scheduler and under another one.
 """
 
@@ -20,11 +21,13 @@ from takeup.cluster.contract import Engine
 from takeup.cluster.engines import find_engine
 from takeup.cluster.experiment.replays import scheduler_of
 from takeup.cluster.experiment.scenario import ClusterScenario, report_on
+from takeup.cluster.experiment.view import View, view
 from takeup.cluster.experiment.workloads import DAY_S, load
 from takeup.cluster.model import Decision, State, Workload
 from takeup.cluster.report import schedulers_table
 from takeup.cluster.report.diary import Diary, counts_table, decisions_table, sentence, state_table
 from takeup.cluster.report.metrics import prometheus
+from takeup.cluster.report.screen import screen
 from takeup.cluster.simulate import replay
 from takeup.core.clock import Clock, VirtualClock, WallClock
 from takeup.core.control import ControlLoop, Outcome
@@ -41,12 +44,13 @@ JOURNALLED = {"slurm"}  # others keep in the cluster itself what must survive
 
 def run_engine(scenario: ClusterScenario, quiet: bool, tell: Tell | None = None) -> Report:
     """Let the policy work for as long as was asked for, or until somebody stops it."""
-    work = _Work(scenario, tell if tell is not None and not quiet else lambda text: None)
-    try:
-        work.go()
-    finally:
-        with suppress(AttributeError):
-            work.engine.close()
+    with view(quiet=quiet or tell is None) as seen:
+        work = _Work(scenario, lambda text: None if tell is None or quiet or seen else tell(text), seen)
+        try:
+            work.go()
+        finally:
+            with suppress(AttributeError):
+                work.engine.close()
     return work.report()
 
 
@@ -83,6 +87,7 @@ class _Work:
 
     scenario: ClusterScenario
     tell: Tell
+    view: View | None = None
     clock: Clock = field(init=False)
     engine: Any = field(init=False)
     watched: _Watched = field(init=False)
@@ -95,7 +100,7 @@ class _Work:
         scenario, is_virtual = self.scenario, self.scenario.engine == "embedded"
         self.clock = VirtualClock() if is_virtual else WallClock()
         self.engine = _engine(scenario, self.clock)
-        self.watched = _Watched(self.engine, self._write_metrics)
+        self.watched = _Watched(self.engine, self._look)
         scheduler = scheduler_of(scenario, scenario.policies[0])
         period_s = scenario.period_s or (VIRTUAL_PERIOD_S if is_virtual else REAL_PERIOD_S)
         hear: dict[str, Any] = {"on_decision": self._hear, "on_problem": self._complain}
@@ -157,6 +162,21 @@ class _Work:
     def _complain(self, problem: str) -> None:
         self.problems.append(problem)
         self.tell(problem)
+
+    def _look(self) -> None:
+        """Let others see how things are; nothing that goes wrong with that stops the work."""
+        self._write_metrics()
+        if self.view is not None:
+            try:
+                self.view.draw(self._picture)
+            except Exception as error:
+                self.view = None
+                self._complain(f"the cluster is no longer shown: {type(error).__name__}: {error}")
+
+    def _picture(self) -> Report:
+        scenario = self.scenario
+        title = f"{scenario.policies[0]} on {scenario.engine}" + (", dry run" if scenario.dry_run else "")
+        return screen(title, scenario.seed, self.watched.last, self.diary, self.loop.counters, self.problems)
 
     def _write_metrics(self) -> None:
         """What was done until now; a disk that is full stops nothing."""

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from takeup.errors import BadInput
 from takeup.output import say
 from takeup.serving.model import Request
+
+if TYPE_CHECKING:
+    from takeup.serving.engines.diffusers.masked.editing import EditReport
 
 __all__ = ["edit"]
 
 
 @click.command()
-@click.argument("image", type=click.Path(path_type=Path))
-@click.argument("mask", type=click.Path(path_type=Path))
+@click.argument("image")
+@click.argument("mask")
 @click.argument("prompt")
 @click.option("--model", default="takeup/tiny-sdxl", show_default=True, help="A folder, a hub id, or takeup/tiny-...")
 @click.option("--out", default="edited.png", show_default=True, type=click.Path(path_type=Path), help="The new image.")
@@ -30,31 +32,30 @@ __all__ = ["edit"]
 @click.option("--max-error", type=float, help="Steps are made whole where a template is more stale than this.")
 @click.option("--budget", default=0.0, show_default=True, help="Relative error that packing of templates may cause.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
-def edit(image: Path, mask: Path, prompt: str, model: str, out: Path, as_json: bool, **settings: Any) -> None:
+def edit(image: str, mask: str, prompt: str, model: str, out: Path, as_json: bool, **settings: Any) -> None:
     """Change IMAGE where MASK is white, as PROMPT says. Every other pixel stays as it is, bit for bit.
 
-    The first edit of an image computes everything; with --templates the next ones compute the masked part only.
+    The first edit of an image computes everything; with --templates the next ones compute the masked part only, and
+    IMAGE may be the template that an earlier edit has told.
     """
     from takeup.serving.engines.diffusers.masked.asked import Edit
-    from takeup.serving.engines.diffusers.masked.session import edit_once
+    from takeup.serving.engines.diffusers.masked.session import edit_once, open_original
     from takeup.serving.server.models import open_model
 
-    asked = Edit(_picture(image), _picture(mask), settings.pop("strength"), settings.pop("max_error"))
+    picture, template = open_original(image, settings["templates"])
+    white, _ = open_original(mask)
+    asked = Edit(picture, white, settings.pop("strength"), settings.pop("max_error"))
     request = Request(prompt, **{name: settings.pop(name) for name in ("num_steps", "guidance", "seed")})
     edited, report = edit_once(open_model(model), request, asked, **settings)
     edited.save(out)
     if as_json:
-        click.echo(json.dumps({"out": str(out), **asdict(report)}))
+        click.echo(json.dumps({"out": str(out), "template": template, **asdict(report)}))
     else:
-        say(f"{out}: {report.computed_share:.0%} of the tokens were computed, {report.mask_share:.0%} are masked")
+        say(_sentence(out, template, report))
 
 
-def _picture(path: Path) -> Any:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(path) as opened:
-            opened.load()
-            return opened.copy()
-    except (OSError, UnidentifiedImageError) as error:
-        raise BadInput(f"{path} cannot be read as an image; give a PNG, JPEG or WebP file") from error
+def _sentence(out: Path, template: str | None, report: EditReport) -> str:
+    stale = "" if report.stale_error is None else f", the rest is stale by {report.stale_error:.2g}"
+    again = "" if template is None else f"; its template is {template}"
+    shares = f"{report.computed_share:.0%} of the tokens were computed, {report.mask_share:.0%} are masked"
+    return f"{out}: {shares}{stale}{again}"

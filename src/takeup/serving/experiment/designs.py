@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from takeup.errors import BadInput, BadScenario, UnknownName
+from takeup.serving.experiment.measured import counts_of, measured_design
 from takeup.serving.policies.lateness import FEW_STEPS
 from takeup.serving.traffic import Design, RowCosts
 
 __all__ = ["DESIGNS", "design_of"]
 
 NUM_STEPS = 50
+PAGE = "# HELP"
 STEP = RowCosts(((2, 2.88 / NUM_STEPS),))
 CONTROL = RowCosts(((2, (4.54 - 0.28 - 2.88) / NUM_STEPS),))
 STOCK = Design("diffusers", STEP, CONTROL, switch_s=0.28, patch_s=2.85)
@@ -58,20 +60,26 @@ DESIGNS: dict[str, Design] = {
 
 
 def design_of(name: str, *, max_running: int | None = None, costs: str | None = None) -> Design:
-    """The design of this name; `costs` is a file with measured seconds, for the designs on one GPU."""
+    """The design of this name; `costs` is a file with measured seconds, for the designs on one GPU.
+
+    It is a table of seconds by rows, or the page of metrics of a running server.
+    """
     if name not in DESIGNS:
         raise UnknownName("design", name, DESIGNS)
     design = DESIGNS[name]
     if costs is not None and design.gpus_per_instance == 1:
-        measured = _measured(Path(costs))
-        design = replace(design, step=measured["step"], control=measured.get("control", design.control))
+        design = replace(design, **_measured(Path(costs)))
     return design if max_running is None or design.max_running == 1 else replace(design, max_running=max_running)
 
 
-def _measured(path: Path) -> dict[str, RowCosts]:
-    """`step` and, if it is there, `control`: lists of [rows, seconds]."""
+def _measured(path: Path) -> dict[str, Any]:
+    """What a design is told: of a table, `step` and, if it is there, `control` as lists of [rows, seconds]."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if text.startswith(PAGE):
+            told = measured_design(counts_of(text))
+            return {name: getattr(told, name) for name in ("step", "before_s", "after_s", "contention_share")}
+        values = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise BadScenario(f"cannot read costs {path}: {problem}; give a .toml file with 'step = [[2, 0.04]]'") from None
     if "step" not in values:

@@ -4,9 +4,9 @@ A call of n rows is padded to its largest mask. Counted in whole images, it cost
 
     call_share + n * (largest share that one of them computes),
 
-so a call of its own pays for an edit whose mask is much larger or smaller than the others'. An optimal split never
-crosses: sorted by their shares, calls are runs of neighbours. That leaves a shortest path over the places between two
-neighbours, and it is found exactly.
+so a call of its own pays for an edit whose mask is much larger or smaller than the others'. An optimal split of edits
+with as many rows each never crosses: sorted by their shares, calls are runs of neighbours. That leaves a shortest path
+over the places between two neighbours, and it is found exactly.
 """
 
 from __future__ import annotations

@@ -63,4 +63,11 @@ class Meter:
             return dict(self._counts)
 
     def _worked_s(self) -> float:
-        return sum(time.clock_gettime(clock) for clock in self._clocks)
+        return sum(map(_seconds, self._clocks))
+
+
+def _seconds(clock: int) -> float:
+    try:
+        return time.clock_gettime(clock)
+    except OSError:  # its thread is gone, for the server is being stopped
+        return 0.0

@@ -30,11 +30,12 @@ def joined_norm(
     has_silu: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The group norm of two images joined, each channel with `added`, and the joined image: empty without a second."""
-    joined = image.new_empty(0) if skip is None else torch.cat([image, skip], 1)
+    last = torch.channels_last
+    joined = image.new_empty(0) if skip is None else torch.cat([image, skip], 1).contiguous(memory_format=last)
     whole = image if skip is None else joined
     shifted = whole if added is None else whole + added[:, :, None, None]
     normed = group_norm(shifted, num_groups, weight, bias, eps)
-    return (silu(normed) if has_silu else normed).contiguous(memory_format=torch.channels_last), joined
+    return (silu(normed) if has_silu else normed).contiguous(memory_format=last), joined
 
 
 @joined_norm.register_fake

@@ -17,13 +17,13 @@ SLOT = "edit"
 
 @dataclass(frozen=True, slots=True)
 class EditReport:
-    """What an edit did. `error`: how far keys and values of sampled tokens outside the mask were from the template's,
+    """What an edit did. `stale_error`: how far keys and values of sampled tokens outside the mask were from the template's,
     relative to their size, in the worst check; None if nothing was checked. `packing_error` is part of it."""
 
     from_template: bool
     mask_share: float
     computed_share: float
-    error: float | None
+    stale_error: float | None
     packing_error: float
     num_whole_steps: int
 
@@ -80,7 +80,7 @@ class Editing:
             from_template=self.template is not None,
             mask_share=float(self.mask.float().mean()),
             computed_share=sum(shares) / len(shares),
-            error=max(self.errors) if self.errors else None,
+            stale_error=max(self.errors) if self.errors else None,
             packing_error=self.template.error if self.template is not None else 0.0,
             num_whole_steps=sum(share == 1.0 for share in shares),
         )
