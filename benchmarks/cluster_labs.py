@@ -157,8 +157,8 @@ def main() -> int:
         notes=(
             f"Command: {command}. Versions: {versions(('takeup',))}; Slurm 22.05 and Kubernetes 1.20 of Debian 12.",
             "Wall times, with daemons and emulated nodes on the same cores.",
-            "Slurm 22.05 numbers new jobs in its database every five seconds. To end a job without a number takes it a round "
-            "trip to the database, 0.2 s with its lock held: times with such young victims are shown, not judged.",
+            "Slurm 22.05 numbers new jobs in its database every five seconds. To end a job without a number takes it a "
+            "round trip to the database, 0.2 s with its lock held: times with so young victims are shown, not judged.",
         ),
     )
     return publish(report, "-".join(["cluster-labs", *parts]), options)

@@ -1,8 +1,8 @@
 """Masked edits: `python benchmarks/editing.py [--device cpu|cuda] [--part sdxl,flux] [--tiny] [--json] [--out FOLDER]`.
 
-On an accelerator, whole edits of networks of full size beside stock ones (see editing_gpu.py). On a CPU what does not
-depend on its speed: counted operations beside their floors, differences to whole runs, sizes of templates at stated
-errors, milliseconds of the planner, and the latencies of simulated fleets. Exit code 1 if a bar is missed.
+On an accelerator, whole edits of networks of full size beside stock ones, steps beside their predictions, sizes of
+templates at stated errors, mixed masks, and latencies under load (see editing_gpu.py). On a CPU what does not depend on
+its speed: counted operations beside their floors, and milliseconds of the planner. Exit code 1 if a bar is missed.
 """
 
 from __future__ import annotations

@@ -97,15 +97,17 @@ def recorded(tick: Callable[[], object], options: argparse.Namespace) -> tuple[l
         slowest, usual = np.quantile(times_s, (0.99, 0.5))
         are_slow = [bool(np.median(times_s[began : declared + 1]) >= REAL * usual) for began, declared in spans]
         num_true = sum(is_slow and not is_blame for is_slow, is_blame in zip(are_slow, blames, strict=True))
-        rows.append((path.stem, len(times_s), 1e3 * usual, slowest / usual, num_true, len(spans) - num_true))
+        blamed = int(blames.sum())
+        rows.append((path.stem, len(times_s), 1e3 * usual, slowest / usual, num_true, blamed, len(spans) - num_true))
     tick()
-    total, num_false = (sum(int(str(row[column])) for row in rows) for column in (1, 5))
+    total, num_false = (sum(int(str(row[column])) for row in rows) for column in (1, 6))
     columns = (
         Column("job"),
         Column("iterations", "", 0),
         Column("median", "ms", 1),
         Column("99 % of iterations below", "x", 1),
         Column("slow for real, nobody blamed", "", 0),
+        Column("rank or link blamed", "", 0),
         Column("false alarms", "", 0),
     )
     return [Table("Said live of healthy jobs on a noisy machine", columns, tuple(rows))], [

@@ -1,4 +1,4 @@
-"""The cluster on a terminal while a scheduler works: what is shown, when, and what is shown where there is no terminal."""
+"""The cluster on a terminal while a scheduler works: what is shown and when, and what where there is no terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 
@@ -14,8 +13,10 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
+from command_line import Run
+from takeup.cluster import model
 from takeup.cluster.experiment.view import DRAW_EVERY_S, View, view
-from takeup.cluster.model import Evict, Eviction, Grade, Hold, Job, Kind, Node, Quota, Run, Start, State, Waiting
+from takeup.cluster.model import Evict, Eviction, Grade, Hold, Job, Kind, Node, Quota, Start, State, Waiting
 from takeup.cluster.report.diary import Diary
 from takeup.cluster.report.screen import BAR_WIDTH, MOST_DECISIONS, MOST_ROWS, screen
 from takeup.core.control import Counters
@@ -52,7 +53,7 @@ def row(of: Table, number: int = 0) -> dict[str, Cell]:
 
 
 def test_use_is_shown_by_class_with_what_is_idle() -> None:
-    runs = tuple(Run(job(grade.name, gpus=4), ("n0",), 0.0, grade, 0.0) for grade in Grade)
+    runs = tuple(model.Run(job(grade.name, gpus=4), ("n0",), 0.0, grade, 0.0) for grade in Grade)
 
     use = row(table(shown(state(runs=runs)), "GPUs"))
 
@@ -63,13 +64,13 @@ def test_use_is_shown_by_class_with_what_is_idle() -> None:
 
 @pytest.mark.parametrize(("gpus", "letters"), [(0.1, 0), (8.0, BAR_WIDTH // 2), (16.0, BAR_WIDTH), (20.0, BAR_WIDTH)])
 def test_the_bar_is_never_wider_than_its_place(gpus: float, letters: int) -> None:
-    of = state(runs=(Run(job("j", Kind.HIGH, gpus), ("n0",), 0.0, Grade.HIGH, 0.0),))
+    of = state(runs=(model.Run(job("j", Kind.HIGH, gpus), ("n0",), 0.0, Grade.HIGH, 0.0),))
 
     assert row(table(shown(of), "GPUs"))["use"] == "H" * letters + "." * (BAR_WIDTH - letters)
 
 
 def test_the_quota_stands_beside_the_demand_that_runs_and_waits() -> None:
-    high = Run(job("h", Kind.HIGH, 3), ("n0",), 0.0, Grade.HIGH, 0.0)
+    high = model.Run(job("h", Kind.HIGH, 3), ("n0",), 0.0, Grade.HIGH, 0.0)
     waiting = (Waiting(job("w", Kind.HIGH, 2), 0.0), Waiting(job("s", Kind.SPOT, 8), 0.0))
     of = state(runs=(high,), waiting=waiting, quotas={"a": Quota("a", {1.0: 6.0, 4.0: 2.0})})
 
@@ -215,10 +216,9 @@ def test_on_a_terminal_the_cluster_is_shown_and_the_report_follows(tmp_path: Pat
     assert '"title": "Cluster: gfs on embedded"' in output
 
 
-def test_anywhere_else_every_decision_is_a_line(run: Callable[..., tuple[int, str, str]]) -> None:
-    code, _, errors = run(*RUN, "--json")
+def test_anywhere_else_every_decision_is_a_line(run: Run) -> None:
+    outcome = run(*RUN, "--json")
 
-    lines = errors.splitlines()
-    assert code == 0
-    assert any(line.startswith("applied: start ") for line in lines)
-    assert "Last decisions" not in errors
+    assert outcome.code == 0
+    assert any(line.startswith("applied: start ") for line in outcome.err.splitlines())
+    assert "Last decisions" not in outcome.err

@@ -117,8 +117,8 @@ def test_stretched_times_are_those_of_threads_that_share(
 ) -> None:
     times_s = [ROOTS[0] * sum(gap_s for gap_s, _ in drawn[: place + 1]) for place in range(len(drawn))]
     arrivals = [Arrival(place, times_s[place], num_steps) for place, (_, num_steps) in enumerate(drawn)]
-    around = {"before_s": ROOTS[1] * before_s, "after_s": ROOTS[2] * after_s}
-    design = replace(DESIGN, max_running=max_running, contention_share=share, **around)
+    design = replace(DESIGN, max_running=max_running, contention_share=share)
+    design = replace(design, before_s=ROOTS[1] * before_s, after_s=ROOTS[2] * after_s)
     twin = Twin(design)
     twin.serve(arrivals)
 

@@ -253,6 +253,15 @@ def test_a_full_queue_refuses() -> None:
     assert outcome.num_most_waiting == 1
 
 
+def test_where_nobody_may_wait_who_finds_a_place_is_served() -> None:
+    arrivals = [Arrival(number, 0.1 * number, num_steps=1) for number in range(3)]
+    rules = Rules(one_by_one, Tiers(ADAPTER_POLICIES["lru"]))
+    design = Design("two at a time", RowCosts(((2, 1.0),)), max_running=2)
+    outcome = simulate_queue(arrivals, design, num_gpus=1, rules=rules, route=least_busy, admit=Admission(0))
+
+    assert [one.ending for one in outcome.served] == ["done", "done", "refused"]
+
+
 def test_nobody_is_let_in_who_would_be_late() -> None:
     requests = [request(number, 0.0, 5, deadline_s=11.0) for number in range(4)]
     eager, careful = (serve(requests, ONE, admit=Admission(in_time=in_time)) for in_time in (False, True))

@@ -39,6 +39,8 @@ class World:
         create_pods(self.admin, pods)
 
     def places(self) -> dict[str, str]:
+        """Where pods are bound, once the server has answered to what it was asked for."""
+        self.engine._hands.settle(time.time())
         return nodes_of(self.admin)
 
     def run(self, until: Callable[[], bool], scheduler: Scheduler | None = None, *, dry_run: bool = False) -> None:

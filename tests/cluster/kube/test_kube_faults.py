@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from threading import Barrier
 
 import pytest
 
@@ -170,9 +171,54 @@ def test_a_binding_whose_answer_got_lost_counts(world: World) -> None:
     world.engine.observe()
     api.fault = bind_and_hang_up
     world.start("a", "n0")
+    world.engine.observe()
 
     assert world.places() == {"a": "n0"}
     assert len(world.look(lambda state: bool(state.runs)).runs) == 1
+
+
+def test_lone_pods_are_bound_beside_each_other(world: World) -> None:
+    world.create([pod("a"), pod("b")])
+    world.settle()
+    together = Barrier(2)
+
+    def wait_for_the_other(method: str, path: str) -> int | None:
+        if path.endswith("/binding"):
+            together.wait(10.0)
+        return None
+
+    api_of(world).fault = wait_for_the_other
+    world.start("a", "n0")
+    world.start("b", "n1")
+    world.engine.observe()
+
+    assert world.places() == {"a": "n0", "b": "n1"}
+    assert not together.broken
+
+
+def test_a_lone_pod_that_the_server_refuses_waits_again_and_others_run(world: World) -> None:
+    world.create([pod("a"), pod("b")])
+    world.settle()
+    api_of(world).fault = once("POST", "/a/binding", 409)
+
+    world.start("a", "n0")
+    world.start("b", "n0")
+    state = world.look(lambda state: len(state.runs) == 1)
+
+    assert [run.job.id for run in state.runs] == ["default/b"]
+    assert [wait.job.id for wait in state.waiting] == ["default/a"]
+    world.start("a", "n0")
+    world.engine.observe()
+    assert world.places() == {"a": "n0", "b": "n0"}
+
+
+def test_a_pod_that_is_being_bound_is_not_bound_again(world: World) -> None:
+    world.create([pod("a")])
+    world.settle()
+    world.start("a", "n0")
+
+    with pytest.raises(BadInput, match="does not wait"):
+        world.start("a", "n1")
 
 
 def test_a_gang_of_which_others_took_a_worker_leaves_again(world: World) -> None:
@@ -232,6 +278,7 @@ def test_our_gate_is_lifted_before_the_binding(world: World) -> None:
     world.settle()
 
     world.start("a", "n0", grade=Grade.GUARANTEED)
+    world.engine.observe()
 
     found = world.admin.get(f"{PODS}/a")
     assert found["spec"]["schedulingGates"] == []

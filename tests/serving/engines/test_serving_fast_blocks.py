@@ -21,7 +21,7 @@ from takeup.serving.engines.diffusers.device.compute import Recorded, prepare
 from takeup.serving.engines.diffusers.device.eight import EIGHT, Eight, product
 from takeup.serving.engines.diffusers.device.encoders import record_encoders
 from takeup.serving.engines.diffusers.device.layout import channels_last
-from takeup.serving.engines.diffusers.device.ops import gated, joined_norm, self_attention, text_attention
+from takeup.serving.engines.diffusers.device.ops import joined_norm, self_attention, text_attention
 from takeup.serving.engines.diffusers.device.stacks import stack_layers
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.steps import StepEngine
@@ -108,7 +108,6 @@ def test_compilers_are_told_the_shapes_that_come_out(with_skip: bool) -> None:
     torch.library.opcheck(joined_norm, (*given_tensors, 2, 1e-5, True), test_utils=checks)
     torch.library.opcheck(text_attention, (drawn(2, 5, 8), drawn(2, 2, 3, 8), 2), test_utils=checks)
     torch.library.opcheck(self_attention, (drawn(2, 5, 24), 2), test_utils=checks)
-    torch.library.opcheck(gated, (drawn(2, 5, 8),), test_utils=checks)
 
 
 def test_attention_of_tokens_to_each_other_is_computed_head_by_head() -> None:
@@ -119,13 +118,6 @@ def test_attention_of_tokens_to_each_other_is_computed_head_by_head() -> None:
         query, key, value = (packed[0, :, 6 * part + 3 * head : 6 * part + 3 * head + 3] for part in range(3))
         weights = (query @ key.T / 3**0.5).softmax(-1)
         torch.testing.assert_close(answer[0, :, 3 * head : 3 * head + 3], weights @ value)
-
-
-def test_a_gate_of_large_numbers_lets_everything_through_and_one_of_small_numbers_nothing() -> None:
-    value = drawn(3, 4)
-
-    assert torch.equal(gated(torch.cat([value, torch.full_like(value, 50.0)], -1)), 50 * value)
-    assert not gated(torch.cat([value, torch.full_like(value, -50.0)], -1)).any()
 
 
 # Blocks ---------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from serving.stock import ENGINE_MARKS
 from takeup.serving.engines.diffusers.tiny import build
 from takeup.serving.model import Request
 from takeup.serving.quality.makers import makers_of
-from takeup.serving.quality.measures import compare_images
+from takeup.serving.quality.measures import compare_images, cosine
 
 pytestmark = ENGINE_MARKS
 
@@ -29,6 +29,25 @@ def test_a_recorded_run_is_as_good_as_a_lossless_one(run: Run) -> None:
     assert row["prompt"] == "a cat"
     assert float(str(row["cosine"])) > 0.99999
     assert float(str(row["SSIM"])) > 0.999
+
+
+def test_eight_bits_pass_the_gate_and_are_told_from_rounding(run: Run) -> None:
+    outcome = run("serving", "quality", "--accelerate", "eight", "--json", *SMALL)
+    (row,) = rows_of(outcome)
+
+    assert outcome.code == 0
+    assert 0.99 < float(str(row["cosine"])) < 0.999999
+
+
+def test_a_lora_is_felt_in_eight_bits(files: dict[str, Path]) -> None:
+    requests = [Request("a cat", num_steps=2, height_px=32, width_px=32)]
+    with_it, without = (
+        makers_of("eight", lambda: build("takeup/tiny-sdxl"), lora)[1](requests[0]) for lora in (files["paper"], None)
+    )
+    lossless = makers_of("recorded", lambda: build("takeup/tiny-sdxl"), files["paper"])[0](requests[0])
+
+    assert cosine(with_it.latents, lossless.latents) > 0.999
+    assert cosine(with_it.latents, lossless.latents) > cosine(without.latents, lossless.latents)
 
 
 def test_a_bar_that_is_missed_is_told_by_the_exit_code(run: Run) -> None:

@@ -25,13 +25,13 @@ FAMILY_NAMES = ("takeup/tiny-sd15", "takeup/tiny-sdxl", "takeup/tiny-sd3", "take
 class Network:
     """A tiny network in the middle of some requests, with hooks. Close it, for tiny networks are shared."""
 
-    def __init__(self, name: str, num_requests: int = 1, size_px: int = 32) -> None:
+    def __init__(self, name: str, num_requests: int = 1, size_px: int = 32, *, convolutions: bool = False) -> None:
         self.family: Family = family_of(tiny(name))
         seeds = range(1, num_requests + 1)
         first = Request("a cat", num_steps=4, height_px=size_px, width_px=size_px)
         self.runs = [self.family.prepare(replace(first, seed=seed)) for seed in seeds]
         self.call = Call()
-        self.hooks = Hooks(self.family.network, self.call)
+        self.hooks = Hooks(self.family.network, self.call, convolutions=convolutions)
 
     @property
     def rows(self) -> Rows:

@@ -120,6 +120,61 @@ def test_a_first_edit_is_that_of_stock_inpainting(start: Start, name: str, stren
     assert gap(ticket.result().latents, inpainted(name, asked, request())) < 1e-5
 
 
+WHOLE = {
+    "takeup/tiny-sd15": "StableDiffusionImg2ImgPipeline",
+    "takeup/tiny-sdxl": "StableDiffusionXLImg2ImgPipeline",
+    "takeup/tiny-sd3": "StableDiffusion3Img2ImgPipeline",
+    "takeup/tiny-flux": "FluxImg2ImgPipeline",
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_edit_without_a_mask_is_stock_image_to_image(start: Start, name: str) -> None:
+    parts = {key: part for key, part in tiny(name).components.items() if part is not None}
+    others = {"requires_safety_checker": False, "safety_checker": None, "feature_extractor": None}
+    stock = getattr(import_module("diffusers"), WHOLE[name])(**parts, **(others if name == "takeup/tiny-sd15" else {}))
+    stock.set_progress_bar_config(disable=True)
+    size = {} if name in {"takeup/tiny-sd15", "takeup/tiny-sdxl"} else {"height": SIDE, "width": SIDE}
+    theirs = stock(
+        prompt="a cat",
+        image=Image.fromarray(image()),
+        strength=0.67,
+        num_inference_steps=3,
+        guidance_scale=4.0,
+        generator=torch.Generator("cpu").manual_seed(5),
+        output_type="latent",
+        **size,
+    ).images
+    ticket = start(name).edit(Edit(image(), strength=0.67))
+
+    assert gap(ticket.result().latents, theirs) < 1e-5
+
+
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_an_image_of_any_size_is_padded_for_the_model_and_cut_again(start: Start, name: str) -> None:
+    odd, mask = image()[:29, :27], square()[:29, :27]
+    session, asked = start(name), Edit(odd, mask)
+    ticket = session.edit(asked)
+    edited = session.editor.finish(asked, session.engine.image(ticket))
+    pixels = (edited[0].permute(1, 2, 0) * 255).round().byte().numpy()
+
+    assert pixels.shape == odd.shape
+    assert np.array_equal(pixels[mask == 0], odd[mask == 0])
+    assert not np.array_equal(pixels[mask > 0], odd[mask > 0])
+
+
+def test_a_template_too_large_for_all_tiers_is_given_up_at_once(start: Start) -> None:
+    session, asked = start(store=TemplateStore(LeastRecentlyUsed, Room(host_bytes=1000))), Edit(image(), square())
+    ticket = session.engine.enter(session.editor.prepare(request(), asked))
+    session.engine.advance()
+    has_recorder = ticket.run.extras["edit"].recorder is not None
+    session.engine.run()
+
+    assert not has_recorder
+    assert ticket.state == "done"
+    assert not report_of(session.edit(asked).run).from_template
+
+
 @pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_the_same_edit_again_computes_less_and_is_the_same(start: Start, name: str) -> None:
     session, asked = start(name), Edit(image(), square())

@@ -1,4 +1,4 @@
-"""The fast path computes what the hooks compute, and leaves the network as it was."""
+"""The fast path of Flux computes what the hooks compute; full-size networks have the operations of the real ones."""
 
 from __future__ import annotations
 
@@ -11,62 +11,13 @@ import torch
 
 from serving.masked.networks import Network, block_mask, scattered_mask
 from serving.stock import ENGINE_MARKS, gap
-from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.masked.fast_flux import BoundFlux
-from takeup.serving.engines.diffusers.masked.fast_unet import BoundUnet
 from takeup.serving.engines.diffusers.masked.flat import Flat, flatten
-from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE, count_flop
+from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE, box_mask, count_flop
 from takeup.serving.engines.diffusers.masked.graphs import Repeated
 from takeup.serving.engines.diffusers.masked.pages import working_copy
 
 pytestmark = ENGINE_MARKS
-
-
-def bound(network: Network) -> BoundUnet:
-    """Bound to what the last masked call had."""
-    network.hooks.remove()
-    made = BoundUnet(network.family.network, network.call.recorded, network.call.places)
-    for name, kept in network.call.recorded.items():
-        made.flat.views[name].copy_(kept)
-    made.tell(network.rows.inputs["encoder_hidden_states"])
-    return made
-
-
-@pytest.mark.parametrize("num_requests", [1, 2])
-def test_the_fast_path_is_that_of_the_hooks(num_requests: int) -> None:
-    with Network("takeup/tiny-sdxl", num_requests) as network:
-        network.whole()
-        masks = [block_mask(network.grid, 0.2), scattered_mask(network.grid, 0.1)][:num_requests]
-        hooked = network.masked(masks, multiple=4)
-        fast = bound(network)
-        ours = network.family.predict(network.rows)
-        fast.release()
-
-    assert gap(ours, hooked) < 1e-5
-
-
-def test_the_fast_path_sees_what_is_new_in_the_mask() -> None:
-    with Network("takeup/tiny-sdxl") as network:
-        network.whole()
-        mask = block_mask(network.grid, 0.2)
-        network.runs[0].latents[:, :, mask] += 1.0
-        hooked = network.masked([mask])
-        fast = bound(network)
-        ours = network.family.predict(network.rows)
-        fast.release()
-
-    assert gap(ours, hooked) < 1e-5
-
-
-def test_it_leaves_the_network_as_it_was() -> None:
-    with Network("takeup/tiny-sdxl") as network:
-        before = network.family.predict(network.rows)
-        network.whole()
-        network.masked([block_mask(network.grid, 0.2)])
-        bound(network).release()
-
-        assert torch.equal(network.family.predict(network.rows), before)
-        assert not any(hasattr(one, "kept_places") for one in network.family.network.modules())
 
 
 @pytest.mark.parametrize("num_requests", [1, 2])
@@ -79,26 +30,21 @@ def test_the_fast_path_of_flux_is_that_of_the_hooks(num_requests: int) -> None:
         hooked = network.masked(masks, multiple=4)
         network.hooks.remove()
         page = working_copy(network.call.recorded, network.hooks.fronted, network.call.num_front)
-        fast = BoundFlux(network.family.network, page, network.call.places, network.runs[0].shared)
-        for name, kept in page.items():
-            fast.flat.views[name].copy_(kept)
-        ours = network.family.predict(network.rows)
+        fast = BoundFlux(network.family.network, page, network.call.places, network.runs[0].shared, 2)
+        for flat in fast.flats:
+            for name, kept in page.items():
+                flat.views[name].copy_(kept)
+        ours = network.family.predict(network.rows).clone()
+        fast.use(1)
+        again = network.family.predict(network.rows)
         fast.release()
         for run, mask in zip(network.runs, masks, strict=True):
             run.latents[:, mask.flatten()] -= 1.0
         after = network.family.predict(network.rows)
 
     assert gap(ours, hooked) < 1e-5
+    assert torch.equal(ours, again)
     assert gap(after, before) < 1e-5
-
-
-def test_convolutional_projections_have_no_fast_path() -> None:
-    with Network("takeup/tiny-sd15") as network:
-        network.whole()
-        network.masked([block_mask(network.grid, 0.2)])
-
-        with pytest.raises(BadInput, match="use the hooks"):
-            BoundUnet(network.family.network, network.call.recorded, network.call.places)
 
 
 def test_a_flat_page_is_filled_with_what_was_flattened() -> None:
@@ -136,3 +82,16 @@ def test_full_size_networks_have_the_size_of_the_real_ones() -> None:
 
     assert sizes["sdxl"] == pytest.approx(2.567e9, rel=0.001)
     assert sizes["flux"] == pytest.approx(11.9e9, rel=0.005)
+
+
+def test_masked_convolutions_leave_their_share_of_operations() -> None:
+    assert count_flop("sdxl", 0.1, convolutions=True) / 1e12 == pytest.approx(4.37 - 0.9 * 3.25, rel=0.03)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.35, 0.5, 1.0])
+@pytest.mark.parametrize("grid", [(128, 128), (64, 64), (16, 24)])
+def test_a_box_has_exactly_its_share_of_the_tokens(share: float, grid: tuple[int, int]) -> None:
+    mask = box_mask(grid, share)
+
+    assert mask.shape == grid
+    assert int(mask.sum()) == round(share * grid[0] * grid[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -21,7 +22,9 @@ from command_line import Run, assert_one_sentence
 pytest.importorskip("fastapi", reason="needs the package 'fastapi': pip install 'takeup[web]'")
 pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip install 'takeup[diffusion]'")
 
-from serving.server.houses import ALICE, ask, bearer, metric
+from PIL import Image
+
+from serving.server.houses import ALICE, ask, bearer, eventually, metric
 from serving.stock import ENGINE_MARKS
 
 pytestmark = ENGINE_MARKS
@@ -72,6 +75,8 @@ def test_a_folder_that_is_no_model_is_a_sentence(run: Run, tmp_path: Path) -> No
         (("--controlnet", "depth"), ("NAME=FOLDER",)),
         (("--cache", "lots"), ("not a size",)),
         (("--cache-policy", "luck"), ("no policy", "lru")),
+        (("--order", "luck"), ("no order of the queue", "in_order")),
+        (("--route", "anywhere"), ("no route", "affinity")),
         (("--keys", "nowhere"), ("nowhere", "tenant:key")),
         (("--adapters", "nowhere"), ("nowhere", "not a folder")),
     ],
@@ -128,6 +133,18 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     process.stdout.close()
 
 
+def png(picture: Image.Image) -> bytes:
+    file = io.BytesIO()
+    picture.convert("RGB").save(file, "png")
+    return file.getvalue()
+
+
+def corner_mask() -> Image.Image:
+    mask = Image.new("L", (32, 32))
+    mask.paste(255, (0, 0, 12, 12))
+    return mask
+
+
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
     """Its child processes that have the model."""
     tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
@@ -163,6 +180,27 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_step_is_not_noticed(program:
     assert [event["b64_json"] for event in events[-2:]] == before
     assert retries == 1
     assert f"worker {victim} died" in program.log.read_text()
+
+
+def test_an_edit_whose_worker_is_killed_is_made_again_by_another(program: Program) -> None:
+    url, files = "/v1/images/edits", {"image": png(Image.effect_noise((32, 32), 90)), "mask": png(corner_mask())}
+    wanted = {"prompt": "a dog", "steps": 60, "seed": 3, "n": 2}
+    with httpx.Client(base_url=program.address, headers=bearer(ALICE), timeout=280) as client:
+        eventually(lambda: metric(client, "workers") == 2, within_s=280)
+        before = client.post(url, data=wanted, files=files).json()["data"]
+        retries = metric(client, "retries_total")
+        with client.stream("POST", url, data=wanted | {"stream": True}, files=files) as stream:
+            lines = stream.iter_lines()
+            while "progress" not in next(lines):
+                pass
+            os.kill(workers_of(program.process)[0], signal.SIGKILL)
+            events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+        retries = metric(client, "retries_total") - retries
+
+    assert [(event["b64_json"], event["edit"]) for event in events[-2:]] == [
+        (one["b64_json"], one["edit"]) for one in before
+    ]
+    assert retries == 1
 
 
 def test_a_server_that_is_told_to_stop_does_so_with_all_its_workers(program: Program) -> None:

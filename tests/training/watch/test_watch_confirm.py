@@ -57,6 +57,15 @@ def test_beside_a_slow_rank_a_link_must_be_clearly_slow() -> None:
     assert judge(ranks(*walls_s), links(r02=1.0, r23=9.0, r03=1.0), 0.5).slow_links == {(2, 3): 9.0}
 
 
+def test_beside_a_clearly_slow_link_a_rank_must_be_clearly_slow() -> None:
+    thin = links(r01=1.0, r12=1.0, r23=9.0, r03=1.0)
+    doubtful, clear = (judge(ranks(1.0, 1.0, 1.0, wall_s), thin, 0.5) for wall_s in (1.4, 1.6))
+
+    assert (doubtful.slow_ranks, doubtful.slow_links) == ({}, {(2, 3): 9.0})
+    assert (clear.slow_ranks, clear.slow_links) == ({3: 1.6}, {})
+    assert judge(ranks(1.0, 1.0, 1.0, 1.4), links(r01=1.0, r12=1.0, r23=2.9, r03=1.0), 0.5).slow_ranks == {3: 1.4}
+
+
 def test_a_link_is_compared_with_all_others_also_those_of_a_slow_rank() -> None:
     found = judge(ranks(2.0, 1.0, 1.0, 1.0), links(r01=1.0, r12=3.5, r23=1.0, r03=1.2), 0.5)
     alone = judge(ranks(2.0, 1.0, 1.0, 1.0), links(r01=3.0, r12=3.5, r23=1.0, r03=3.0), 0.5)

@@ -17,7 +17,7 @@ PROMPTS = ("a cat on a red roof", "a bridge at night, long exposure")
 
 @click.command()
 @click.argument("model", default="takeup/tiny-sdxl")
-@click.option("--accelerate", default="recorded", show_default=True, help="recorded, bfloat16 or late.")
+@click.option("--accelerate", default="recorded", show_default=True, help="recorded, eight, bfloat16 or late.")
 @click.option("--prompt", "prompts", multiple=True, help="What to draw; give it several times. Two of ours if absent.")
 @click.option("--images", default=2, show_default=True, help="Seeds for every prompt.")
 @click.option("--seed", default=0, show_default=True, help="The first seed.")

@@ -1,7 +1,8 @@
 """Lossless and accelerated engines for the same model, as makers of images.
 
 recorded   the network prepared for a device: packed, padded, recorded, LoRAs merged by stacks
-bfloat16   the same engine in half the precision
+eight      the same with its widest products in eight bits
+bfloat16   the lossless engine in half the precision
 late       a LoRA that arrives as late as its bound allows: exactly after `late_steps` steps
 """
 
@@ -28,7 +29,7 @@ from takeup.serving.quality.measures import Made, Maker
 
 __all__ = ["ACCELERATIONS", "engine_maker", "makers_of"]
 
-ACCELERATIONS = ("recorded", "bfloat16", "late")
+ACCELERATIONS = ("recorded", "eight", "bfloat16", "late")
 LORA = "lora"
 
 
@@ -46,7 +47,7 @@ def makers_of(
     pipeline = open_pipeline()
     if acceleration == "bfloat16":
         return lossless, engine_maker(_engine(pipeline.to(torch.bfloat16), lora))
-    return lossless, engine_maker(_engine(pipeline, lora, compute=Recorded()))
+    return lossless, engine_maker(_engine(pipeline, lora, compute=Recorded(eight_bits=acceleration == "eight")))
 
 
 def engine_maker(engine: StepEngine, loader: _Held | None = None, **changes: Any) -> Maker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from takeup.serving.server.errors import ApiError
@@ -16,9 +16,10 @@ MAX_FINISHED = 256
 
 
 class Progress:
-    """The events of one request, from the first on, for any number of watchers."""
+    """The events of one request, from the first on, for any number of watchers; `on_end` hears that it is over."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_end: Callable[[], None] = lambda: None) -> None:
+        self._on_end = on_end
         self._events: list[Event] = []
         self._changed = asyncio.Event()
         self.is_over = False
@@ -32,6 +33,7 @@ class Progress:
         """There will be no more."""
         self.is_over = True
         self._wake()
+        self._on_end()
 
     async def events(self) -> AsyncIterator[Event]:
         """All events, those of the past at once, until the end."""
@@ -67,9 +69,8 @@ class Board:
                 code="request_exists",
                 headers={"x-should-retry": "false"},
             )
-        self._requests[tenant, request] = progress = Progress()
+        self._requests[tenant, request] = progress = Progress(self._forget_old)
         self._requests.move_to_end((tenant, request))
-        self._forget_old()
         return progress
 
     def find(self, tenant: str, request: str) -> Progress:

@@ -163,8 +163,10 @@ class EditForm(Asked):
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
-        if (self.image is None) == (self.template is None):
-            raise ValueError("send an image, or the template of one, and not both")
+        if self.template is None and self.image is None:
+            raise ValueError("there is neither an image nor the template of one; send either")
+        if self.template is not None and self.image is not None and self.image.size:
+            raise ValueError("there are both an image and the template of one; send either, or an empty image")
         for name, kind in (("loras", _LORAS), ("controls", _CONTROLS)):
             try:
                 kind.validate_json(getattr(self, name))

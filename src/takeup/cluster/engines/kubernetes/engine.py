@@ -113,6 +113,7 @@ class KubernetesEngine:
         """The cluster now; refuses while the API server is silent or the clock goes backwards."""
         self._begin()
         now_s = self.wall_s()
+        self._hands.settle(now_s)
         self._require_fresh(now_s)
         self.last = self._look(now_s)
         if self._has_acted and self._hands.tend(self.last, now_s):

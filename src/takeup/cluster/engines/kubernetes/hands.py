@@ -1,21 +1,24 @@
 """Decisions carried out: gangs start whole, victims leave through the front door, and nothing is left half done.
 
 How it works. A start binds all workers of a gang; if the server refuses one, those that were bound leave again. Where
-its victims have not left yet, their GPUs are kept for it instead, and it starts when a later round says so. An eviction
+its victims have not left yet, their GPUs are kept for it instead, and it starts when a later round says so. Lone pods
+are bound beside each other: they count as bound, and `settle` sees before the next look whether they were. An eviction
 goes through the eviction subresource, so that disruption budgets hold. What did not work at once (a notice that runs, a
 budget that says no, a gang that the network interrupted) is taken up again by `tend` in the next round.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import floor
 
 from takeup.cluster.engines.kubernetes.client import Refused
 from takeup.cluster.engines.kubernetes.jobs import Gang
 from takeup.cluster.engines.kubernetes.ledger import Bound, Leaving, Ledger
 from takeup.cluster.engines.kubernetes.notices import Notices
+from takeup.cluster.engines.kubernetes.objects import Pod
 from takeup.cluster.engines.kubernetes.survey import Survey
 from takeup.cluster.engines.kubernetes.writer import TOO_MANY, Writer
 from takeup.cluster.model import Evict, Grade, Kind, Start
@@ -35,6 +38,7 @@ class Hands:
     writer: Writer
     notices: Notices
     ledger: Ledger
+    underway: list[tuple[Future[list[Exception | None]], Pod, Start]] = field(default_factory=list)
 
     def start(self, seen: Survey, decision: Start, now_s: float) -> None:
         """Bind a gang that waits, or keep the GPUs for it that are about to become free."""
@@ -43,14 +47,35 @@ class Hands:
             raise BadInput(f"{decision.job_id} does not wait for {len(decision.nodes)} nodes any more; observe again")
         if seen.has_room(gang, decision.nodes, self.ledger.kept, later=False):
             self._require_more_than_gpus(seen, gang, decision, now_s)
-            self._bind(seen, gang, decision.nodes, Bound("", now_s, decision.grade, decision.nodes))
-            self.notices.starts(gang, decision, now_s)
+            if len(gang) == 1:
+                self._bind_soon(seen, gang[0], decision, now_s)
+            else:
+                self._bind(seen, gang, decision.nodes, Bound("", now_s, decision.grade, decision.nodes))
+                self.notices.starts(gang, decision, now_s)
         elif gang[0].kind == Kind.HIGH and seen.has_room(gang, decision.nodes, self.ledger.kept, later=True):
             if self.ledger.kept.get(decision.job_id) != decision.nodes:
                 self.ledger.kept[decision.job_id] = decision.nodes
                 self.writer.nominate(gang, decision.nodes)
         else:
             raise BadInput(f"{decision.job_id} finds no room on {', '.join(decision.nodes)} now; observe again")
+
+    def _bind_soon(self, seen: Survey, pod: Pod, decision: Start, now_s: float) -> None:
+        (node,) = decision.nodes
+        self.ledger.bound[pod.uid] = Bound(node, now_s, decision.grade, decision.nodes)
+        self.ledger.kept.pop(pod.job_id, None)
+        seen.take(pod, node)
+        self.underway.append((self.writer.bind_soon(pod, node, decision.grade), pod, decision))
+
+    def settle(self, now_s: float) -> None:
+        """Wait until the server has answered about lone pods; whoever it did not bind waits again."""
+        for answer, pod, decision in self.underway:
+            (error,) = answer.result()
+            if error is None:
+                self.notices.starts((pod,), decision, now_s)
+            else:
+                self.ledger.bound.pop(pod.uid, None)
+                self.notices.waits((pod,), f"the server did not bind it: {error}", now_s)
+        self.underway.clear()
 
     def _require_more_than_gpus(self, seen: Survey, gang: Gang, decision: Start, now_s: float) -> None:
         """A node refuses pods for which it has too little of something, and then they fail: better that they wait."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -52,6 +52,11 @@ class Writer:
         """Bind each worker to its node; for each the reason why it could not be, or None."""
         notes = {GRADE: grade.name.lower()} | ({GANG_NODES: ",".join(gang_nodes)} if len(gang_nodes) > 1 else {})
         return self._each(zip(pods, nodes, strict=True), lambda pair: self._bind(*pair, notes))
+
+    def bind_soon(self, pod: Pod, node: str, grade: Grade) -> Future[list[Exception | None]]:
+        """Bind a lone pod while others are bound too; `bind`'s answer comes later."""
+        self._asked_s = time.monotonic()
+        return self._pool.submit(self.bind, (pod,), (node,), (node,), grade)
 
     def evict(self, gang: Sequence[Pod], for_job: str) -> list[Exception | None]:
         """Evict each worker, unless it has become another pod since; for each the reason why not, or None."""

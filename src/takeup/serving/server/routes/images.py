@@ -31,7 +31,7 @@ async def edit(
     asked: Annotated[EditForm, File()], request: Request, caller: CallerOf, service: ServiceOf
 ) -> Images | Response:
     """Change an image where its mask is transparent (an opaque one: where it is bright); without a mask, all of it."""
-    image = None if asked.image is None else await asked.image.read()
+    image = None if asked.image is None or asked.template is not None else await asked.image.read()
     mask = None if asked.mask is None else await asked.mask.read()
     work = await service.accept(caller, asked, EditFiles(image, mask))
     if asked.stream:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.functional import conv2d, silu
 
-from takeup.serving.engines.diffusers.device.ops import gated, joined_norm
+from takeup.serving.engines.diffusers.device.ops import joined_norm
 
 __all__ = ["Joined"]
 
@@ -23,19 +23,14 @@ UP_BLOCKS = ("UpBlock2D", "CrossAttnUpBlock2D")
 
 
 class Joined:
-    """A network whose plain residual blocks join and norm at once, and whose blocks on the way up let them.
+    """A network whose plain residual blocks join and norm at once, and whose blocks on the way up let them."""
 
-    `has_gates`: feed-forward layers have a kernel for their gates, too.
-    """
-
-    def __init__(self, network: Any, has_gates: bool = True) -> None:
+    def __init__(self, network: Any) -> None:
         blocks = [one for one in network.modules() if _is_plain(one)]
         ups = [one for one in network.modules() if type(one).__name__ in UP_BLOCKS and _lets_join(one)]
         self._forwards = {one: MethodType(_resnet, one) for one in blocks}
         self._forwards |= {one: MethodType(_up, one) for one in ups}
         self._forwards |= {one.norm: MethodType(_norm, one.norm) for one in network.modules() if _has_group_norm(one)}
-        gates = [one for one in network.modules() if has_gates and type(one).__name__ == "GEGLU"]
-        self._forwards |= {one: MethodType(_geglu, one) for one in gates}
         if hasattr(network, "conv_norm_out") and isinstance(getattr(network, "conv_act", None), torch.nn.SiLU):
             self._forwards[network.conv_norm_out] = MethodType(_norm_and_silu, network.conv_norm_out)
             self._forwards[network.conv_act] = MethodType(_nothing, network.conv_act)
@@ -82,11 +77,6 @@ def _resnet(self: Any, image: torch.Tensor, temb: torch.Tensor, skip: torch.Tens
 
 def _norm(self: Any, image: torch.Tensor) -> torch.Tensor:
     return _normed(self, image, None, None, has_silu=False)[0]
-
-
-def _geglu(self: Any, x: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = gated(self.proj(x))
-    return found
 
 
 def _norm_and_silu(self: Any, image: torch.Tensor) -> torch.Tensor:

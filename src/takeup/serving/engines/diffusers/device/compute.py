@@ -91,8 +91,7 @@ class Prepared:
 def prepare(network: Any, compile_options: Mapping[str, Any] | None = None, eight_bits: bool = False) -> Prepared:
     """Stack, pack and lay out the weights of a network, once; have its blocks compiled, if options are given."""
     stacks = stack_layers(channels_last(network))
-    packed = Packed(network, stacks)
-    joined = Joined(network, has_gates=not eight_bits)  # there, rounding is a part of the gate
+    packed, joined = Packed(network, stacks), Joined(network)
     eight = Eight(network, stacks) if eight_bits else None
     if compile_options is not None:
         compile_regions(network, dict(compile_options))

@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch.nn.functional import gelu, group_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import group_norm, scaled_dot_product_attention, silu
 
-__all__ = ["gated", "joined_norm", "self_attention", "text_attention"]
+__all__ = ["joined_norm", "self_attention", "text_attention"]
 
 FAST = "takeup.serving.engines.diffusers.device.fast"
 HEAD_WIDTHS, MOST_TEXT = (16, 32, 64, 128), 128
@@ -102,23 +102,4 @@ def _(packed: Any, num_heads: int) -> torch.Tensor:
         plain: torch.Tensor = self_attention._init_fn(packed, num_heads)
         return plain
     found: torch.Tensor = import_module(f"{FAST}.attention").self_attention(packed.contiguous(), num_heads)
-    return found
-
-
-@custom_op("takeup::gated", mutates_args=())
-def gated(x: torch.Tensor) -> torch.Tensor:
-    """One half of the last dimension times the GELU of the other half."""
-    value, gate = x.chunk(2, dim=-1)
-    return value * gelu(gate)
-
-
-@gated.register_fake
-def _(x: Any) -> torch.Tensor:
-    shape: torch.Tensor = x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
-    return shape
-
-
-@gated.register_kernel("cuda")
-def _(x: Any) -> torch.Tensor:
-    found: torch.Tensor = import_module(f"{FAST}.gates").gated(x.contiguous())
     return found

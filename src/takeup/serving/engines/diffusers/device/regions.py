@@ -12,8 +12,8 @@ from typing import Any
 
 __all__ = ["FAST", "REGIONS", "compile_regions"]
 
-FAST: dict[str, Any] = {"conv_1x1_as_mm": True, "triton.multi_kernel": 2}
-"""Options of TorchInductor: 1x1 convolutions as products; norms with a whole row in registers."""
+FAST: dict[str, Any] = {"conv_1x1_as_mm": True, "triton.multi_kernel": 1}
+"""Options of TorchInductor: 1x1 convolutions as products; norms in the faster of two ways, tried when first called."""
 
 REGIONS = frozenset(
     {

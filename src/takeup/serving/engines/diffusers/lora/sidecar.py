@@ -7,6 +7,7 @@ Changes that are no thin product (DoRA, LoHa, LoKr) are added as the difference 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,64 +21,87 @@ from takeup.serving.engines.diffusers.lora.weights import LoraSet
 __all__ = ["Sidecar"]
 
 Groups = list[tuple[LoraSet, torch.Tensor]]
+Parts = dict[LayerId, dict[str, torch.Tensor]]
+"""The thin matrices of one LoRA by layer, where the layer is and in its type."""
 
 
 class Sidecar:
-    """Stands beside the layers of a denoiser; hooks are there only while a call is made that needs them."""
+    """Stands beside the layers of a denoiser; hooks are there only while a call is made that needs them.
 
-    def __init__(self, layers: Mapping[LayerId, Layer]) -> None:
-        self._layers = layers
+    The parts of LoRAs stay where they are computed with, those of the last `max_kept` LoRAs.
+    """
+
+    def __init__(self, layers: Mapping[LayerId, Layer], max_kept: int = 8) -> None:
+        self._layers, self._max_kept = layers, max_kept
+        self._kept: OrderedDict[int, tuple[Lora, Parts]] = OrderedDict()
 
     @contextmanager
     def beside(self, sets: Sequence[LoraSet]) -> Iterator[None]:
         """Inside, row i of the network's input is computed with the LoRAs of `sets[i]`."""
-        groups = _groups(sets)
+        groups = _groups(sets, next(iter(self._layers.values())).weight.device)
         changed = {layer for loras, _ in groups for lora, _ in loras for layer in lora.changes if layer in self._layers}
-        # before all others: they want the layer's output with everything that belongs to it
-        hooks = [self._layers[layer].register_forward_hook(_adding(layer, groups), prepend=True) for layer in changed]
+        parts = self._parts({id(lora): lora for loras, _ in groups for lora, _ in loras})
+        hooks = [  # before all others: they want the layer's output with everything that belongs to it
+            self._layers[layer].register_forward_hook(_adding(layer, groups, parts), prepend=True) for layer in changed
+        ]
         try:
             yield
         finally:
             for hook in hooks:
                 hook.remove()
 
+    def _parts(self, loras: Mapping[int, Lora]) -> Mapping[int, Parts]:
+        """What was placed of these LoRAs; hooks add to it, layer by layer."""
+        for number, lora in loras.items():
+            self._kept.setdefault(number, (lora, {}))
+            self._kept.move_to_end(number)
+        while len(self._kept) > max(self._max_kept, len(loras)):
+            self._kept.popitem(last=False)
+        return {number: self._kept[number][1] for number in loras}
 
-def _groups(sets: Sequence[LoraSet]) -> Groups:
+
+def _groups(sets: Sequence[LoraSet], device: torch.device) -> Groups:
     """The rows of every different set; rows that want nothing are in none."""
     rows: dict[tuple[tuple[int, float], ...], tuple[LoraSet, list[int]]] = {}
     for row, loras in enumerate(sets):
         key = tuple((id(lora), scale) for lora, scale in loras)
         if key:
             rows.setdefault(key, (loras, []))[1].append(row)
-    return [(loras, torch.tensor(members)) for loras, members in rows.values()]
+    return [(loras, torch.tensor(members, device=device)) for loras, members in rows.values()]
 
 
-def _adding(layer: LayerId, groups: Groups) -> Any:
+def _adding(layer: LayerId, groups: Groups, parts: Mapping[int, Parts]) -> Any:
     def add(module: Layer, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
-        for loras, members in groups:
+        for loras, rows in groups:
             if any(layer in lora.changes for lora, _ in loras):
-                rows = members.to(output.device)
-                change = _change(module, layer, loras, inputs[0][rows])
+                change = _change(module, layer, loras, inputs[0][rows], parts)
                 output = output.index_add(0, rows, change.to(output.dtype))
         return output
 
     return add
 
 
-def _change(module: Layer, layer: LayerId, loras: LoraSet, x: torch.Tensor) -> torch.Tensor:
+def _change(module: Layer, layer: LayerId, loras: LoraSet, x: torch.Tensor, parts: Mapping[int, Parts]) -> torch.Tensor:
     """What these LoRAs add to the output of the layer for the input `x`."""
     own = [(lora, scale) for lora, scale in loras if layer in lora.changes]
     if all(lora.changes[layer].is_low_rank for lora, _ in own):
-        parts = [_thin(module, layer, lora, scale, x) for lora, scale in own]
-        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+        changes = [
+            _thin(module, _placed(layer, lora, x, parts), lora.changes[layer].factor * scale, x) for lora, scale in own
+        ]
+        return torch.stack(changes).sum(0) if len(changes) > 1 else changes[0]
     weight = module.weight
     difference = patched(weight, layer, loras) - weight.float()
     return _apply(module, difference.to(x.dtype), x)
 
 
-def _thin(module: Layer, layer: LayerId, lora: Lora, scale: float, x: torch.Tensor) -> torch.Tensor:
-    parts = {name: part.to(x) for name, part in lora.parts(layer).items()}
-    factor = lora.changes[layer].factor * scale
+def _placed(layer: LayerId, lora: Lora, x: torch.Tensor, parts: Mapping[int, Parts]) -> dict[str, torch.Tensor]:
+    own = parts[id(lora)]
+    if layer not in own or own[layer]["down"].dtype != x.dtype or own[layer]["down"].device != x.device:
+        own[layer] = {name: part.to(x) for name, part in lora.parts(layer).items()}
+    return own[layer]
+
+
+def _thin(module: Layer, parts: Mapping[str, torch.Tensor], factor: float, x: torch.Tensor) -> torch.Tensor:
     if isinstance(module, torch.nn.Conv2d):
         down, up = (part if part.ndim == 4 else part[:, :, None, None] for part in (parts["down"], parts["up"]))
         return torch.conv2d(_apply(module, down, x), up) * factor

@@ -51,7 +51,7 @@ class CallSource:
 
     def leave(self, tokens: torch.Tensor) -> torch.Tensor:
         every = self._call.fill(OUT, tokens)
-        return every.transpose(1, 2).unflatten(2, self._size)
+        return every.transpose(1, 2).view(len(every), -1, *self._size)
 
 
 def recorders(network: Any, call: Call) -> list[Any]:

@@ -56,6 +56,8 @@ class Columns:
         self.network, self.source = network, source
         self._changed: list[Any] = []
         self._resnets = [one for _, one in _named(network, "ResnetBlock2D")]
+        if not all(map(_is_plain, self._resnets)):
+            raise BadInput("this U-Net has blocks that mask-aware convolutions do not know; leave them off")
         self._override("ResnetBlock2D", self._resnet)
         self._override("Downsample2D", self._down)
         self._override("Upsample2D", self._up)
@@ -63,8 +65,6 @@ class Columns:
         self._override("Transformer2DModel", self._transformer)
         self._change(network.conv_in, partial(self._first, network.conv_in))
         self._change(network.conv_out, partial(self._last, network.conv_out))
-        if not all(map(_is_plain, self._resnets)):
-            raise BadInput("this U-Net has blocks that mask-aware convolutions do not know; leave them off")
 
     def remove(self) -> None:
         """Leave the network as it was."""
@@ -84,7 +84,7 @@ class Columns:
 
     def _first(self, module: Any, sample: torch.Tensor) -> torch.Tensor:
         if not self.source.is_masked:
-            return _stock(module, sample)
+            return _stock_map(module, sample)
         table = self.source.enter((sample.shape[2], sample.shape[3]))
         pixels = sample.permute(0, 2, 3, 1).flatten(1, 2)
         return column(
@@ -93,12 +93,12 @@ class Columns:
 
     def _last(self, module: Any, sample: torch.Tensor) -> torch.Tensor:
         if not self.source.is_masked:
-            return _stock(module, sample)
+            return _stock_map(module, sample)
         return self.source.leave(self._convolved("conv_out", module, tokens_of(sample), "same"))
 
     def _resnet(self, name: str, module: Any, sample: torch.Tensor, temb: torch.Tensor, *_: Any) -> torch.Tensor:
         if not self.source.is_masked:
-            return _stock(module, sample, temb)
+            return _stock_map(module, sample, temb)
         tokens = tokens_of(sample)
         first = self.source.affine(f"{name}.norm1")
         made = self._convolved(f"{name}.conv1", module.conv1, tokens, "same", first)
@@ -111,17 +111,17 @@ class Columns:
 
     def _down(self, name: str, module: Any, sample: torch.Tensor, *others: Any) -> torch.Tensor:
         if not self.source.is_masked:
-            return _stock(module, sample, *others)
+            return _stock_map(module, sample, *others)
         return column(self._convolved(f"{name}.conv", module.conv, tokens_of(sample), "down"))
 
     def _up(self, name: str, module: Any, sample: torch.Tensor, *others: Any) -> torch.Tensor:
         if not self.source.is_masked:
-            return _stock(module, sample, *others)
+            return _stock_map(module, sample, *others)
         return column(self._convolved(f"{name}.conv", module.conv, tokens_of(sample), "up"))
 
     def _norm(self, name: str, module: Any, sample: torch.Tensor) -> torch.Tensor:
         if not self.source.is_masked:
-            return _stock(module, sample)
+            return _stock_map(module, sample)
         scale, shift = self.source.affine(name)
         return column(torch.addcmul(shift[:, None], tokens_of(sample), scale[:, None]).to(sample.dtype))
 
@@ -153,6 +153,11 @@ class Columns:
 
 def _stock(module: Any, *inputs: Any, **named: Any) -> Any:
     return type(module).forward(module, *inputs, **named)
+
+
+def _stock_map(module: Any, *inputs: Any) -> torch.Tensor:
+    made: torch.Tensor = _stock(module, *inputs)
+    return made
 
 
 def _product(rows: torch.Tensor, module: Any, num_rows: int) -> torch.Tensor:

@@ -17,8 +17,11 @@ SLOT = "edit"
 
 @dataclass(frozen=True, slots=True)
 class EditReport:
-    """What an edit did. `stale_error`: how far keys and values of sampled tokens outside the mask were from the template's,
-    relative to their size, in the worst check; None if nothing was checked. `packing_error` is part of it."""
+    """What an edit did.
+
+    `stale_error`: how far keys and values of sampled tokens outside the mask were from those of the template, as a
+    share of their size, in the worst check; None if nothing was checked. `packing_error` is part of it.
+    """
 
     from_template: bool
     mask_share: float

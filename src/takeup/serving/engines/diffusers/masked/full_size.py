@@ -109,7 +109,8 @@ def box_mask(grid: Grid, share: float) -> torch.Tensor:
     """So many tokens of a grid, row by row in a box about as wide as high, a quarter from the left and from the top."""
     height, width = grid
     count = round(share * height * width)
-    wide = min(width, ALIGNED * math.ceil(count**0.5 / ALIGNED))
+    narrowest = max(count**0.5, count / height)
+    wide = min(width, ALIGNED * math.ceil(narrowest / ALIGNED))
     high = math.ceil(count / wide)
     top, left = (min(side // 4, (side - size) // ALIGNED * ALIGNED) for side, size in ((height, high), (width, wide)))
     box = (torch.arange(high * wide) < count).view(high, wide)

@@ -48,7 +48,7 @@ class KeptColumns:
         self._found = {name: tables.of(name, one.shape[1]) for name, one in maps.items()}
         self._rims = Rims(maps, {name: found.rim for name, found in self._found.items()})
         self._norms = torch.empty(sum(one.numel() for one in norms.values()), device=self._rims.values.device)
-        split = self._norms.split([one.numel() for one in norms.values()])
+        split = torch.split(self._norms, [one.numel() for one in norms.values()])
         self._affines = {name: part.view(len(norms[name]), -1) for name, part in zip(norms, split, strict=True)}
         self.views = self._flat.views
 
@@ -78,7 +78,7 @@ class KeptColumns:
     def leave(self, tokens: torch.Tensor) -> torch.Tensor:
         every = self.views[OUT]
         put(every, self._tables.places[every.shape[1]].flat, tokens)
-        return every.transpose(1, 2).unflatten(2, self._tables.size)
+        return every.transpose(1, 2).view(len(every), -1, *self._tables.size)
 
 
 def flatten_columns(page: Page) -> FlatPage:

@@ -27,7 +27,7 @@ class Rims:
             first += kept.numel() // self._chunk
         self._pieces = torch.cat(parts)
         self.values = torch.empty(len(self._pieces), self._chunk, dtype=like.dtype, device=like.device)
-        split = self.values.split([len(part) for part in parts])
+        split = torch.split(self.values, [len(part) for part in parts])
         self.views = {name: part.view(-1, page[name].shape[2]) for name, part in zip(page, split, strict=True)}
 
     def cut(self, whole: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -34,7 +34,8 @@ BUSY_SHARE = 0.2
 CLEARLY_SLOW_LINK = 3.0  # also needed beside a slow rank, whose tests keep its neighbours waiting
 NUM_AGAIN = 2  # more tests of links that are not clearly slow
 SLOW_RANK, SLOW_LINK = 1.3, 1.6  # times the median; single machines are noisy
-MATRIX, COMPUTE_S = 256, 0.15
+CLEARLY_SLOW_RANK = 1.5  # needed beside a clearly slow link
+MATRIX, COMPUTE_S, LONG_COMPUTE_S = 256, 0.15, 0.45
 MESSAGE_BYTES, NUM_REPEATS = 1 << 20, 5
 Anchor = tuple[int, int, int]
 Pair = tuple[int, int]
@@ -149,7 +150,7 @@ class Pauses:
         """Test all, and what seems slow once more, each alone: what else goes on may have slowed it down."""
         computed = self._compute(_waves(readers))
         if slow := judge(computed, {}, 0.0).slow_ranks:
-            again = self._compute({rank: readers[rank]} for rank in slow)
+            again = self._compute(({rank: readers[rank]} for rank in slow), LONG_COMPUTE_S)
             computed = {rank: min(each, again.get(rank, each), key=_wall_s) for rank, each in computed.items()}
         carried = self._carry(readers, passes) if len(readers) > 1 else {}
         for most in (math.inf, *[CLEARLY_SLOW_LINK] * NUM_AGAIN):  # what is clear is tested twice
@@ -159,10 +160,10 @@ class Pauses:
                 carried = {rank: _faster(each, again[rank]) for rank, each in carried.items()}
         return judge(computed, carried, 0.0)
 
-    def _compute(self, waves: Iterable[Mapping[int, Reader]]) -> dict[int, dict[str, Any]]:
+    def _compute(self, waves: Iterable[Mapping[int, Reader]], seconds: float = COMPUTE_S) -> dict[int, dict[str, Any]]:
         found: dict[int, dict[str, Any]] = {}
         for some in waves:
-            found |= self._test(some, {"kind": "compute", "size": MATRIX, "seconds": COMPUTE_S})
+            found |= self._test(some, {"kind": "compute", "size": MATRIX, "seconds": seconds})
         return found
 
     def _carry(self, readers: Mapping[int, Reader], passes: Sequence[Sequence[Pair]]) -> dict[int, dict[str, Any]]:
@@ -227,13 +228,14 @@ def _faster(found: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any
 def judge(
     computed: Mapping[int, Mapping[str, Any]], carried: Mapping[int, Mapping[str, Any]], seconds: float
 ) -> Confirmed:
-    """Slow ranks, and links that are slow although both their ends are not."""
-    slow_ranks = _outliers(_times_s(computed), SLOW_RANK)
+    """Slow ranks, and links that are slow though both their ends are not; of both, what is clear before what is not."""
     links_s: dict[Pair, float] = {}
     for rank, found in carried.items():
         for peer, time_s in found["links_s"].items():
             pair = min(rank, int(peer)), max(rank, int(peer))
             links_s[pair] = max(time_s, links_s.get(pair, 0.0))
+    are_clear = bool(_outliers(links_s, CLEARLY_SLOW_LINK))
+    slow_ranks = _outliers(_times_s(computed), CLEARLY_SLOW_RANK if are_clear else SLOW_RANK)
     outliers = _outliers(links_s, CLEARLY_SLOW_LINK if slow_ranks else SLOW_LINK)
     slow_links = {pair: factor for pair, factor in outliers.items() if not set(pair) & set(slow_ranks)}
     return Confirmed(slow_ranks, slow_links, seconds)

@@ -1,0 +1,257 @@
+"""Mask-aware convolutions compute masked pixels as if all had been computed, and nothing but them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch: pip install 'takeup[diffusion]'")
+pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[diffusion]'")
+
+import torch
+from torch.nn.functional import conv2d, group_norm, interpolate, silu
+
+from serving.masked.networks import Network, block_mask, scattered_mask
+from serving.stock import ENGINE_MARKS, gap
+from takeup.errors import BadInput
+from takeup.serving.engines.diffusers.masked.ahead import Ahead, pinned
+from takeup.serving.engines.diffusers.masked.columns import Columns, affine_of, column, tokens_of
+from takeup.serving.engines.diffusers.masked.fast_unet import BoundUnet
+from takeup.serving.engines.diffusers.masked.flat import flatten
+from takeup.serving.engines.diffusers.masked.gather import gathered
+from takeup.serving.engines.diffusers.masked.kept_columns import Tables, flatten_columns
+from takeup.serving.engines.diffusers.masked.neighbours import Move, around, entrance
+from takeup.serving.engines.diffusers.masked.rims import Rims
+from takeup.serving.engines.diffusers.masked.tokens import grids_of, places_of
+
+pytestmark = ENGINE_MARKS
+
+EXACT = 1e-5
+UNETS = ("takeup/tiny-sdxl", "takeup/tiny-sd15")
+Draw = Callable[[tuple[int, int], float, int], torch.Tensor]
+
+
+@pytest.fixture(params=UNETS)
+def network(request: pytest.FixtureRequest) -> Iterator[Network]:
+    with Network(request.param, convolutions=True) as opened:
+        yield opened
+
+
+@pytest.fixture(params=UNETS)
+def two(request: pytest.FixtureRequest) -> Iterator[Network]:
+    with Network(request.param, num_requests=2, convolutions=True) as opened:
+        yield opened
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def whole_convolution(pixels: torch.Tensor, weight: torch.Tensor, move: Move, wide: tuple[int, int]) -> torch.Tensor:
+    if move == "up":
+        pixels = interpolate(pixels, size=wide, mode="nearest")
+    return conv2d(pixels, weight, padding=1, stride=2 if move == "down" else 1)
+
+
+@pytest.mark.parametrize("move", ["same", "down", "up"])
+@pytest.mark.parametrize("grid", [(8, 8), (7, 5), (6, 9)])
+@pytest.mark.parametrize("multiple", [1, 16])
+def test_a_product_of_neighbours_is_the_convolution(move: Move, grid: tuple[int, int], multiple: int) -> None:
+    random = torch.Generator().manual_seed(1)
+    fine, coarse = grids_of(grid, 2)
+    source, target = {"same": (fine, fine), "down": (fine, coarse), "up": (coarse, fine)}[move]
+    masks = [block_mask(fine, 0.2), scattered_mask(fine, 0.3)]
+    places = places_of(masks, [fine, coarse], multiple=4)
+    pixels = torch.randn(2, 6, *source, generator=random)
+    weight = torch.randn(5, 6, 3, 3, generator=random)
+
+    found = around(places, source, move, target, multiple)
+    every = tokens_of(pixels)
+    own = places[source[0] * source[1]]
+    fresh = every.reshape(-1, 6)[own.flat].view(2, -1, 6)
+    rim = every.reshape(-1, 6)[found.rim]
+    ours = gathered(fresh, rim, found.table, None) @ weight.permute(0, 2, 3, 1).flatten(1).T
+
+    whole = tokens_of(whole_convolution(pixels, weight, move, target)).reshape(-1, 5)
+    assert len(found.rim) % multiple == 0
+    assert gap(ours, whole[places[target[0] * target[1]].flat]) < EXACT
+
+
+def test_the_rim_is_what_lies_beside_the_mask() -> None:
+    mask = torch.zeros(6, 6, dtype=torch.bool)
+    mask[2:4, 2:4] = True
+    places = places_of([mask], [(6, 6)])
+    found = around(places, (6, 6), "same", (6, 6))
+
+    beside = {y * 6 + x for y in range(1, 5) for x in range(1, 5)} - {y * 6 + x for y in (2, 3) for x in (2, 3)}
+    assert set(found.rim.tolist()) == beside
+
+
+def test_the_first_convolution_sees_every_pixel() -> None:
+    pixels, weight = torch.randn(2, 3, 5, 7), torch.randn(4, 3, 3, 3)
+    places = places_of([block_mask((5, 7), 0.3), scattered_mask((5, 7), 0.2)], [(5, 7)])[35]
+    rows = gathered(tokens_of(pixels), torch.empty(0, 3), entrance(places, (5, 7)), None)
+
+    whole = tokens_of(conv2d(pixels, weight, padding=1)).reshape(-1, 4)[places.flat]
+    assert gap(rows @ weight.permute(0, 2, 3, 1).flatten(1).T, whole) < EXACT
+
+
+def test_a_norm_with_known_statistics_is_the_norm() -> None:
+    norm = torch.nn.GroupNorm(4, 8).requires_grad_(False)
+    norm.weight.normal_()
+    norm.bias.normal_()
+    pixels = torch.randn(2, 8, 5, 5) * 3 + 1
+    scale, shift = affine_of(norm, pixels)[:, 0].chunk(2, dim=1)
+
+    table = torch.arange(50)[:, None]
+    ours = gathered(tokens_of(pixels), torch.empty(0, 8), table, (scale, shift))
+    theirs = silu(group_norm(pixels, 4, norm.weight, norm.bias))
+    assert gap(ours, tokens_of(theirs).reshape(-1, 8)) < EXACT
+
+
+def test_a_column_and_its_tokens_share_their_memory() -> None:
+    tokens = torch.randn(2, 5, 3)
+
+    assert column(tokens).shape == (2, 3, 5, 1)
+    assert tokens_of(column(tokens)).data_ptr() == tokens.data_ptr()
+    assert column(tokens).is_contiguous(memory_format=torch.channels_last)
+
+
+# Networks -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("draw", [scattered_mask, block_mask])
+def test_masked_pixels_are_those_of_the_whole_run(network: Network, draw: Draw) -> None:
+    whole = network.whole()
+    for share in (0.05, 0.2, 0.5, 1.0):
+        masked = network.masked([draw(network.grid, share, 0)])
+
+        assert gap(masked, whole) < EXACT
+
+
+def test_different_masks_share_a_call_with_columns(two: Network) -> None:
+    whole = two.whole()
+    masked = two.masked([block_mask(two.grid, 0.3), scattered_mask(two.grid, 0.1)], multiple=8)
+
+    assert gap(masked, whole) < EXACT
+
+
+def test_what_is_outside_the_mask_stays_bit_for_bit(network: Network) -> None:
+    mask = block_mask(network.grid, 0.2)
+    whole = network.whole()
+    network.runs[0].latents[:, :, mask] += 1.0
+    masked = network.masked([mask])
+
+    assert torch.equal(masked[:, :, ~mask], whole[:, :, ~mask])
+    assert gap(masked[:, :, mask], whole[:, :, mask]) > 0.01
+
+
+def test_convolutions_compute_the_masked_pixels_only(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    network.whole()
+    sizes: list[int] = []
+    stock = torch.nn.functional.linear
+
+    def counted(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        sizes.append(rows.shape[0] if rows.ndim == 2 else 0)
+        return stock(rows, weight, bias)
+
+    monkeypatch.setattr("takeup.serving.engines.diffusers.masked.columns.linear", counted)
+    mask = block_mask(network.grid, 0.1)
+    network.masked([mask])
+
+    assert max(sizes) == 2 * int(mask.sum())
+    assert max(sizes) < 0.2 * 2 * mask.numel()
+
+
+def test_columns_off_and_removed_change_nothing_bit_for_bit(network: Network) -> None:
+    network.call.mode = "off"
+    hooked = network.family.predict(network.rows)
+    network.close()
+
+    assert torch.equal(network.family.predict(network.rows), hooked)
+    assert not any("forward" in vars(module) for module in network.family.network.modules())
+
+
+def test_blocks_of_another_kind_are_refused(network: Network) -> None:
+    resnet = next(one for one in network.family.network.modules() if type(one).__name__ == "ResnetBlock2D")
+    network.close()
+    resnet.output_scale_factor = 2.0
+    try:
+        with pytest.raises(BadInput, match="leave them off"):
+            Columns(network.family.network, Tables.__new__(Tables))  # type: ignore[arg-type]
+    finally:
+        resnet.output_scale_factor = 1.0
+    assert not any("forward" in vars(module) for module in network.family.network.modules())
+
+
+# In fixed memory ------------------------------------------------------------------------------------------------------
+
+
+def bound(network: Network, num_flats: int = 1) -> BoundUnet:
+    """Bound to what the last masked call had, and filled with what was recorded, in eight bits."""
+    network.hooks.remove()
+    made = BoundUnet(network.family.network, network.call.recorded, network.call.places, network.grid, num_flats)
+    page = flatten_columns(network.call.recorded)
+    for flat in made.flats:
+        flat.fill(*flat.cut(page))
+    made.tell(network.rows.inputs["encoder_hidden_states"])
+    return made
+
+
+def test_the_fast_path_is_that_of_the_hooks_within_eight_bits(two: Network) -> None:
+    two.whole()
+    masks = [block_mask(two.grid, 0.2), scattered_mask(two.grid, 0.1)]
+    for run, mask in zip(two.runs, masks, strict=True):
+        run.latents[:, :, mask] += 1.0
+    hooked = two.masked(masks, multiple=4)
+    fast = bound(two, num_flats=2)
+    first = two.family.predict(two.rows).clone()
+    fast.use(1)
+    second = two.family.predict(two.rows)
+    fast.release()
+
+    assert gap(first, hooked) < 0.02
+    assert torch.equal(first, second)
+
+
+def test_a_released_network_is_as_it_was(network: Network) -> None:
+    network.call.mode = "off"
+    before = network.family.predict(network.rows)
+    network.whole()
+    network.masked([block_mask(network.grid, 0.2)])
+    bound(network).release()
+
+    assert torch.equal(network.family.predict(network.rows), before)
+    names = {"kept_places", "kept_k", "kept_text", "packed_qkv", "forward"}
+    assert not any(names & set(vars(module)) for module in network.family.network.modules())
+
+
+def test_rims_are_the_pixels_that_were_asked_for() -> None:
+    page = {"a": torch.randn(2, 9, 32), "b": torch.randn(2, 4, 96)}
+    wanted = {"a": torch.tensor([0, 5, 17]), "b": torch.tensor([7, 2])}
+    rims = Rims(page, wanted)
+    rims.fill(*rims.cut(*flatten(page)))
+
+    for name, pixels in wanted.items():
+        assert gap(rims.views[name], page[name].reshape(-1, page[name].shape[2])[pixels]) < 0.01
+
+
+class Slot:
+    """A place that remembers what was put there."""
+
+    def __init__(self) -> None:
+        self.value = torch.zeros(1)
+
+    def fill(self, *page: torch.Tensor) -> None:
+        self.value = page[0]
+
+
+@pytest.mark.parametrize("num_places", [1, 2])
+def test_every_step_computes_from_its_own_page(num_places: int) -> None:
+    slots = [Slot() for _ in range(num_places)]
+    ahead = Ahead(slots, [lambda slot=slot: slot.value + 100 for slot in slots])  # type: ignore[misc]
+    for first in (0, 10):  # two edits, one after the other
+        ahead.begin([pinned((torch.full((1,), float(first + step)),)) for step in range(5)])
+        made = [float(ahead.play(step)) for step in range(5)]
+
+        assert made == [100.0 + first + step for step in range(5)]
