@@ -36,6 +36,10 @@ from cluster.slurm.slurm_lab import Lab, Nursery, fill, gang_after_s, killed, la
 SEED, NUM_GANGS, NUM_YOUNG, NUM_QUOTAS, NUM_KILLS, NUM_ROUNDS = 0, 8, 3, 2, 20, 9
 GANG_BAR_S, QUOTA_BAR_S, PROMISED_GPUS = 2.0, 5.0, 64
 PARTS = ("slurm", "kubernetes")
+YOUNG = (
+    "Slurm 22.05 numbers new jobs in its database every five seconds. To end a job without a number takes it a round "
+    "trip to the database, 0.2 s with its lock held: times with so young victims are shown, not judged."
+)
 Found = tuple[list[Table], list[Check]]
 
 
@@ -51,10 +55,10 @@ def lab(script: str, *options: str) -> Iterator[Path]:
             subprocess.run([ROOT / "scripts" / script, "stop", folder], check=True)
 
 
-def times_table(title: str, rows: Mapping[str, Sequence[float]]) -> Table:
+def times_table(title: str, rows: Mapping[str, Sequence[float]], note: str = "") -> Table:
     """Wall times by what was timed."""
     columns = (Column("what"), Column("times"), *(Column(name, "s", 2) for name in ("least", "median", "most")))
-    return Table(title, columns, tuple((name, len(s), min(s), median(s), max(s)) for name, s in rows.items()))
+    return Table(title, columns, tuple((name, len(s), min(s), median(s), max(s)) for name, s in rows.items()), note)
 
 
 # Slurm ----------------------------------------------------------------------------------------------------------------
@@ -84,7 +88,7 @@ def slurm() -> Found:
         "jobs evicted twice for one gang": found.num_evicted_twice_for_one,
         "GPUs promised above the quota": max(0, found.most_guaranteed_gpus - PROMISED_GPUS),
     }
-    return [times_table("Slurm", rows), _killed_table(counts, found.num_evictions)], [
+    return [times_table("Slurm", rows, YOUNG), _killed_table(counts, found.num_evictions)], [
         Check.at_most("slurm: gang of 4 nodes runs after, most", max(gangs_s), GANG_BAR_S, unit="s"),
         Check.at_most("slurm: larger quota in use after, most", max(quotas_s), QUOTA_BAR_S, unit="s"),
         *(Check.at_most(f"slurm: killed {NUM_KILLS} times, {name}", float(count), 0) for name, count in counts.items()),
@@ -157,8 +161,6 @@ def main() -> int:
         notes=(
             f"Command: {command}. Versions: {versions(('takeup',))}; Slurm 22.05 and Kubernetes 1.20 of Debian 12.",
             "Wall times, with daemons and emulated nodes on the same cores.",
-            "Slurm 22.05 numbers new jobs in its database every five seconds. To end a job without a number takes it a "
-            "round trip to the database, 0.2 s with its lock held: times with so young victims are shown, not judged.",
         ),
     )
     return publish(report, "-".join(["cluster-labs", *parts]), options)

@@ -18,7 +18,7 @@ from takeup.serving.simulate.queue import simulate_queue
 from takeup.serving.simulate.residents import Tiers
 from takeup.serving.traffic import Arrival, Design, Outcome, RowCosts
 
-MAX_ROWS, TINY = 16, 1e-12
+MAX_ROWS, TINY = 2**13, 1e-12
 DESIGN = Design(
     "shared", RowCosts(((2, 1.0), (4, 1.5), (8, 2.5))), max_running=2, before_s=0.5, after_s=0.25, contention_share=1.0
 )
@@ -51,12 +51,14 @@ class Twin:
         self.done_steps: dict[int, int] = {}
         self.in_step: list[int] = []
         self.free = design.max_running
+        self.num_rows: dict[int, int] = {}
         self.starts_s: dict[int, float] = {}
         self.ends_s: dict[int, float] = {}
 
     def serve(self, arrivals: list[Arrival]) -> None:
         """Until everybody has left."""
         coming, now_s = sorted(arrivals, key=lambda one: (one.arrival_s, one.number)), 0.0
+        self.num_rows = {one.number: one.num_rows for one in arrivals}
         while len(self.ends_s) < len(arrivals):
             self.fill(now_s)
             speed = 1 / (1 + self.design.contention_share * max(0, len(self.threads) - 1))
@@ -77,7 +79,7 @@ class Twin:
             self.threads.append(Thread(self.design.before_s, "before", number))
         if self.done_steps and not self.in_step:
             self.in_step = list(self.done_steps)
-            self.threads.append(Thread(self.design.step(2 * len(self.in_step)), "loop"))
+            self.threads.append(Thread(self.design.step(sum(self.num_rows[one] for one in self.in_step)), "loop"))
 
     def end_what_is_done(self, now_s: float, arrivals: list[Arrival]) -> None:
         steps = {one.number: one.num_steps for one in arrivals}
@@ -101,8 +103,14 @@ class Twin:
         self.in_step = []
 
 
+def twin_of(arrivals: list[Arrival], design: Design) -> Twin:
+    twin = Twin(design)
+    twin.serve(arrivals)
+    return twin
+
+
 SECONDS = st.integers(1, 400).map(lambda number: number / 97)
-ROOTS = 2**0.5, 3**0.5 / 5, 5**0.5 / 7  # so that no two things happen at the same time by chance: rounding would decide
+ROOTS = 2**0.5, 3**0.5 / 5, 5**0.5 / 7  # so that hardly two things happen at the same time
 
 
 @given(
@@ -116,11 +124,12 @@ def test_stretched_times_are_those_of_threads_that_share(
     drawn: list[tuple[float, int]], max_running: int, share: float, before_s: float, after_s: float
 ) -> None:
     times_s = [ROOTS[0] * sum(gap_s for gap_s, _ in drawn[: place + 1]) for place in range(len(drawn))]
-    arrivals = [Arrival(place, times_s[place], num_steps) for place, (_, num_steps) in enumerate(drawn)]
-    design = replace(DESIGN, max_running=max_running, contention_share=share)
+    arrivals = [  # no two sets of requests have steps of one length, so that rounding decides nothing
+        Arrival(place, times_s[place], num_steps, 2 << place) for place, (_, num_steps) in enumerate(drawn)
+    ]
+    design = replace(DESIGN, max_running=max_running, contention_share=share, step=RowCosts(((2, 1.0), (4096, 77.7))))
     design = replace(design, before_s=ROOTS[1] * before_s, after_s=ROOTS[2] * after_s)
-    twin = Twin(design)
-    twin.serve(arrivals)
+    twin = twin_of(arrivals, design)
 
     for served in simulate(arrivals, design).served:
         assert served.start_s == pytest.approx(twin.starts_s[served.arrival.number], abs=1e-6)

@@ -143,7 +143,7 @@ def forecast(models: str, as_json: bool, out: Path | None, quiet: bool, **settin
 @click.option("--engine", default="embedded", show_default=True, help="The engine to run on.")
 @click.option("--dry-run", is_flag=True, help="Shadow mode: look, say what would be decided and why, change nothing.")
 @click.option("--for-s", type=float, help="How long; until it is stopped if absent, the embedded engine for a day.")
-@click.option("--period-s", type=float, help="Time between two looks; 5 if absent, 300 on the embedded engine.")
+@click.option("--period-s", type=float, help="Time between two looks; 1 if absent, 300 on the embedded engine.")
 @click.option("--journal", help="Where a controller writes what it does, so that it can be killed at any moment.")
 @click.option("--metrics", help="A file to keep counters and gauges in, as Prometheus reads them.")
 @click.option("--conf", "--kubeconfig", "conf", help="The slurm.conf or kubeconfig to use instead of the usual one.")

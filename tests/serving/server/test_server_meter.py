@@ -144,3 +144,15 @@ def test_a_real_server_says_what_the_simulator_must_know(real: httpx.Client, bac
     assert counts[("prepare_calls",)] == counts[("finish_calls",)] == 1
     assert measured_design(counts).step.points[0][0] == 2  # guidance: two rows
     assert set(backend.numbers()) >= {"prepare_seconds", "finish_seconds"}
+
+
+@needs_clocks
+def test_a_thread_that_has_ended_keeps_what_it_worked() -> None:
+    meter = Meter()
+    beside(meter, lambda: compute(0.01))
+    before = meter.numbers()
+    meter.turned(4)
+
+    assert before["beside_seconds"] >= 0.01
+    assert meter.numbers()["beside_seconds"] == before["beside_seconds"]
+    assert meter.numbers()["turns/4/alone"] == before.get("turns/4/alone", 0) + 1

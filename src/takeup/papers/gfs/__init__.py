@@ -39,11 +39,11 @@ NOTES = (
     "neither placement nor the fixed coefficient is beyond doubt",
     "the coefficient may grow to 4, chosen on seeds 1 to 3. On five draws that had no part in it (seeds 6 to 10) spot "
     "time without a promise rose by 16.9 points, error 4.5, where it was fixed; limited to 1.25 it was worth nothing "
-    "(-2.3, error 5.3). All four parts had the right sign there. As printed, a fixed coefficient then made no difference "
-    "(spot JQT +46 s, error 833)",
+    "(-2.3, error 5.3). All four parts had the right sign there. As printed, a fixed coefficient then made no "
+    "difference (spot JQT +46 s, error 833)",
     "where less was allocated than by FIFO on lower days, nobody waited in 81, 40 and 12 % of the missing GPU time at "
-    "low, medium and high load, because the work was done before; in the rest those who waited fitted nowhere, wide "
-    "gangs that had been evicted; never did a GPU idle that somebody who waited could have used",
+    "low, medium and high load, because the work was done before; in the rest somebody waited, most likely wide gangs "
+    "that had been evicted and fitted nowhere",
     "forecasts on the measured series of six GPU models are in benchmarks/forecast.py; no row of that trace is here",
 )
 

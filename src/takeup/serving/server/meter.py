@@ -11,7 +11,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 __all__ = ["Meter"]
@@ -25,7 +25,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._clocks: list[int] = []
+        self._clocks: dict[int, float] = {}  # and what they said last
         self._counts: defaultdict[str, float] = defaultdict(float)
         self._turned_s, self._beside_s = time.perf_counter(), 0.0
 
@@ -33,7 +33,7 @@ class Meter:
         """The calling thread works beside the loop from now on."""
         if hasattr(time, "pthread_getcpuclockid"):  # elsewhere all turns count as alone
             with self._lock:
-                self._clocks.append(time.pthread_getcpuclockid(threading.get_ident()))
+                self._clocks[time.pthread_getcpuclockid(threading.get_ident())] = 0.0
 
     @contextmanager
     def working(self, stage: Stage) -> Iterator[None]:
@@ -63,11 +63,7 @@ class Meter:
             return dict(self._counts)
 
     def _worked_s(self) -> float:
-        return sum(map(_seconds, self._clocks))
-
-
-def _seconds(clock: int) -> float:
-    try:
-        return time.clock_gettime(clock)
-    except OSError:  # its thread is gone, for the server is being stopped
-        return 0.0
+        for clock in list(self._clocks):
+            with suppress(OSError):  # its thread is gone: what it worked stays
+                self._clocks[clock] = time.clock_gettime(clock)
+        return sum(self._clocks.values())

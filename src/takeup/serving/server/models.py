@@ -14,12 +14,13 @@ import torch
 from takeup.errors import BadInput, UnknownName
 from takeup.serving.engines.diffusers.addons import AddOn
 from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.controls.workers import ThreadWorker
-from takeup.serving.engines.diffusers.families import Family, family_of
+from takeup.serving.engines.diffusers.device.compute import Eager
+from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Form, Loras
 from takeup.serving.engines.diffusers.lora.loaders import ProcessLoader, ThreadLoader
 from takeup.serving.engines.diffusers.lora.store import LoraStore
 from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.placement import compute_for, stacks_for, workers_for
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tiny import TINY, build
 from takeup.serving.policies.adapters import ADAPTER_POLICIES
@@ -61,9 +62,12 @@ class Plan:
         nets = self._controlnets(pipeline)
         store = self._store(targets)
         editor = make_editor(family, NO_TEMPLATES if self.deterministic else self.templates)
-        add_ons: list[AddOn] = [Loras(family, store, self.lora_form), *editor.add_ons, *_controls(family, nets)]
+        compute = Eager() if self.deterministic else compute_for(pipeline.device)
+        loras = Loras(family, store, self.lora_form, stacks=stacks_for(compute, family))
+        controls = [Controls(family, nets, workers_for(compute, nets))] if nets else []
+        add_ons: list[AddOn] = [loras, *editor.add_ons, *controls]
         group = one_by_one if self.deterministic else MaskGrouping(self.max_rows)
-        engine = StepEngine(pipeline, add_ons=add_ons, group=group)
+        engine = StepEngine(pipeline, add_ons=add_ons, group=group, compute=compute)
         return LocalBackend(engine, editor, Card(type(pipeline).__name__, targets, tuple(nets)), store)
 
     def _store(self, targets: Targets) -> LoraStore:
@@ -126,7 +130,3 @@ def _pretrained(kind: str, where: str, **options: Any) -> Any:
             f"the model {where!r} could not be opened ({reason}); give a folder that diffusers wrote with "
             f"safetensors, connect to the hub, or try {OURS}tiny-sdxl"
         ) from problem
-
-
-def _controls(family: Family, nets: Mapping[str, Any]) -> list[AddOn]:
-    return [Controls(family, nets, {name: ThreadWorker(net) for name, net in nets.items()})] if nets else []

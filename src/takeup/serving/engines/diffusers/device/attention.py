@@ -1,6 +1,6 @@
 """Attention over packed weights: one product for queries, keys and values, and the text projected once for all layers.
 
-The keys and values of cross-attention depend on the prompt and on the weights, not on the step. `TextKeys` computes
+The keys and values of cross-attention depend on the prompt and on the weights, not on the step. `project` computes
 those of all layers with one product for each width, when one of both changed. All of this is the same mathematics with
 larger products; rounding differs. Processors read their tensors from the attention module, so that equal modules share
 compiled code.

@@ -1,19 +1,23 @@
-"""The gathering of neighbours as one kernel for accelerators. Imported only there: it needs Triton."""
+"""The gathering of neighbours as one kernel for accelerators: it needs Triton, and is never called without one."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
 import torch
-import triton  # type: ignore[import-not-found, unused-ignore]
-import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 
 from takeup.serving.engines.diffusers.masked.gather import Affine
 
 __all__ = ["gathered"]
 
+triton: Any = import_module("triton") if find_spec("triton") else None
+tl: Any = import_module("triton.language") if find_spec("triton") else None
 NUM_PIXELS, NUM_CHANNELS = 32, 64
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _gather(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  the compiler would look for annotations
     tokens,
     rim,
@@ -50,6 +54,11 @@ def _gather(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  the comp
     tl.store(made + out, value.to(made.dtype.element_ty), mask=(mine < num_made)[:, None] & is_channel)
 
 
+@lru_cache(maxsize=1)
+def _kernel() -> Any:
+    return triton.jit(_gather)
+
+
 def gathered(tokens: torch.Tensor, rim: torch.Tensor, table: torch.Tensor, norm: Affine | None) -> torch.Tensor:
     """As `plain` of the module `gather`, which this must equal but for rounding."""
     num_rows, per_row, width = tokens.shape
@@ -57,7 +66,7 @@ def gathered(tokens: torch.Tensor, rim: torch.Tensor, table: torch.Tensor, norm:
     made = tokens.new_empty((table.shape[0], table.shape[1] * width))
     scale, shift = (one.contiguous() for one in norm) if norm is not None else (tokens, tokens)
     grid = (triton.cdiv(num_made, NUM_PIXELS), triton.cdiv(width, NUM_CHANNELS))
-    _gather[grid](
+    _kernel()[grid](
         tokens,
         rim.contiguous(),
         table,
