@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from takeup.training.engines.pytorch.watch.cores import Cores, note_waiting, waiting_ns
+from takeup.training.engines.pytorch.watch.cores import Cores, Usual, note_waiting, waiting_ns
 from takeup.training.engines.pytorch.watch.ring import Ring, Word
 from takeup.training.engines.pytorch.watch.rows import Reader
 from takeup.training.engines.pytorch.watch.session import Session
@@ -18,6 +20,7 @@ from takeup.training.model.slowdowns import Event
 from takeup.training.policies.stragglers.cores import blamed_on_cores
 from training.watch.watched_rings import RELIEF, SLOW_LINK, Scripted, new_ring
 
+SLOWER = replace(SLOW_LINK, before_s=0.028, after_s=0.0392)  # than the iterations of a script
 needs_schedstat = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs a kernel that counts it")
 
 
@@ -138,7 +141,7 @@ def test_a_busy_machine_is_told_instead_of_blaming_a_link(tmp_path: Path) -> Non
     for ring in rings:
         ring.words[Word.PID] = 2**22 + 1  # which the kernel knows nothing of
     rounds: list[list[Event]] = [[] for _ in range(8)]
-    session = Session(tmp_path, lambda: Scripted([*rounds, [SLOW_LINK]]), divide, ring_passes, explain=blamed_on_cores)
+    session = Session(tmp_path, lambda: Scripted([*rounds, [SLOWER]]), divide, ring_passes, explain=blamed_on_cores)
 
     for number in range(9):
         for ring in rings:
@@ -149,3 +152,55 @@ def test_a_busy_machine_is_told_instead_of_blaming_a_link(tmp_path: Path) -> Non
     assert finding.event.suspects[0].kind == "host"
     assert finding.event.suspects[0].ranks == (0, 1, 2, 3)
     assert finding.action == "none; end what else runs on this machine, or start fewer ranks"
+
+
+def busy_session(folder: Path, *events: Event) -> tuple[Session, list[Ring]]:
+    """Eight quiet rounds of ten iterations, then these events, in rounds of their own."""
+    rings = [new_ring(folder, rank, 4) for rank in range(4)]
+    for ring in rings:
+        ring.words[Word.PID] = 2**22 + 1
+    rounds: list[list[Event]] = [[] for _ in range(8)]
+    script = [*rounds, *([event] for event in events)]
+    return Session(folder, lambda: Scripted(script), divide, ring_passes, explain=blamed_on_cores), rings
+
+
+def events_told(session: Session, rings: list[Ring], num_rounds: int) -> list[Event]:
+    """While ranks wait for cores from the sixth round on."""
+    for number in range(num_rounds):
+        for ring in rings:
+            ring.words[Word.WAITED_NS] = 80_000_000 * max(0, number - 5)
+        session.look()
+    return [finding.event for finding in session.findings]
+
+
+def test_short_cores_are_no_news_while_iterations_take_as_long_as_usual(tmp_path: Path) -> None:
+    as_usual = replace(SLOW_LINK, before_s=0.022, after_s=0.0295)
+    session, rings = busy_session(tmp_path, as_usual, RELIEF, SLOWER, RELIEF)
+
+    told = events_told(session, rings, 12)
+
+    assert [event.is_slow for event in told] == [True, False]
+    assert told[0].after_s == SLOWER.after_s
+
+
+def test_a_link_that_is_slow_is_news_however_long_iterations_usually_take(tmp_path: Path) -> None:
+    as_usual = replace(SLOW_LINK, before_s=0.022, after_s=0.0295)
+    session, _ = busy_session(tmp_path, as_usual)
+
+    assert events_told(session, [], 12) == [as_usual]
+
+
+def test_usual_is_the_median_of_many_iterations_each_counted_once() -> None:
+    usual = Usual()
+    assert usual.is_exceeded_by(0.001)
+
+    latest_s = deque([1.0] * 6, maxlen=6)
+    usual.look(6, latest_s)
+    for number in range(7, 10):
+        latest_s.append(3.0)
+        usual.look(number, latest_s)
+    usual.look(9, latest_s)
+
+    assert list(usual._times_s) == [1.0] * 6 + [3.0] * 3
+    assert usual.is_exceeded_by(1.11)
+    assert not usual.is_exceeded_by(1.09)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ import numpy.typing as npt
 
 from takeup.training.engines.pytorch.watch.ring import Word
 
-__all__ = ["Cores", "note_waiting", "waiting_ns"]
+__all__ = ["Cores", "Usual", "note_waiting", "waiting_ns"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 NUM_BEFORE = 32  # iterations that stand for before
 NUM_KEPT = 2_000  # looks
+NUM_USUAL = 4_096  # iterations that say how long one usually takes
+NOTABLE = 1.1  # times that
 
 
 def waiting_ns(process: int) -> int:
@@ -66,6 +69,24 @@ class Cores:
             since, before = (began, int(numbers[-1])), (began - NUM_BEFORE, began)
             more[rank] = _usual_rate(numbers, waited_s, since) - _usual_rate(numbers, waited_s, before)
         return more
+
+
+@dataclass(slots=True)
+class Usual:
+    """How long iterations usually take, over many of them: where cores are always short, bursts of it are no news."""
+
+    _times_s: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_USUAL))
+    _num_seen: int = 0
+
+    def look(self, num_iterations: int, latest_s: Sequence[float]) -> None:
+        """Take in those that are new, of which the latest are given."""
+        num_new = min(num_iterations - self._num_seen, len(latest_s))
+        self._num_seen = num_iterations
+        self._times_s.extend(list(latest_s)[len(latest_s) - num_new :])
+
+    def is_exceeded_by(self, taken_s: float) -> bool:
+        """Whether iterations that take so long are notably slower."""
+        return not self._times_s or taken_s >= NOTABLE * median(self._times_s)
 
 
 def _usual_rate(at: Ints, values: Floats, window: tuple[int, int]) -> float:

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from takeup.training.engines.pytorch.watch.confirm import Confirmed, Pauses
-from takeup.training.engines.pytorch.watch.cores import Cores, note_waiting
+from takeup.training.engines.pytorch.watch.cores import Cores, Usual, note_waiting
 from takeup.training.engines.pytorch.watch.gather import Gather
 from takeup.training.engines.pytorch.watch.remedy import Divide, Schedules, Shares
 from takeup.training.engines.pytorch.watch.restart import Restarts, Wait
@@ -110,6 +110,8 @@ class Session:
     _shares: Shares = field(init=False)
     _schedules: Schedules = field(init=False)
     _cores: Cores = field(init=False)
+    _usual: Usual = field(init=False)
+    _is_quiet: bool = False  # about what is slow now
     _pauses: Pauses = field(init=False)
     _restarts: Restarts = field(init=False)
     _moved: tuple[Moved, Event] | None = None
@@ -133,7 +135,8 @@ class Session:
         self._watcher = self.judge()
         self._shares = Shares(self.divide)
         self._schedules = Schedules()
-        self._cores = Cores()
+        self._cores, self._usual = Cores(), Usual()
+        self._is_quiet = False
         self._slow = None
         self._waiting = []
         self._seen = self._settled_from = 0
@@ -164,10 +167,19 @@ class Session:
         new = self._watcher.see(self._gather.read())
         note_waiting(self._gather.readers)
         self._cores.look(self._watcher.num_iterations, self._gather.readers)
+        self._usual.look(self._watcher.num_iterations, self._watcher.iterations_s)
         for event in new:
             is_early = bool(event.suspects) and self._cores.is_too_soon(event.began)
             (self._waiting if is_early or self._waiting else events).append(event)
-        return [self.explain(event, self._cores.more_waiting_s(event.began)) for event in events]
+        explained = [self.explain(event, self._cores.more_waiting_s(event.began)) for event in events]
+        return [event for event in explained if self._is_news(event)]
+
+    def _is_news(self, event: Event) -> bool:
+        """Not if ranks wait for cores and are no slower than usual all the same; nor if that is over."""
+        was_quiet = self._is_quiet
+        is_host = any(suspect.kind == "host" for suspect in event.suspects)
+        self._is_quiet = event.is_slow and is_host and not self._usual.is_exceeded_by(event.after_s)
+        return not (self._is_quiet or (was_quiet and not event.is_slow))
 
     def _came_back(self) -> list[Finding]:
         """Ranks have begun anew; if we had asked for that, how long it took."""
