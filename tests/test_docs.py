@@ -16,6 +16,7 @@ import click
 import numpy as np
 import pytest
 
+from reproduced import reproduced, together
 from takeup.caching import engines as caching_engines
 from takeup.caching.policies import POLICIES
 from takeup.caching.traces import WORKLOADS
@@ -80,7 +81,10 @@ docs = load_script()
 # Generated parts ------------------------------------------------------------------------------------------------------
 
 
-def test_generated_parts_are_current() -> None:
+@together
+def test_generated_parts_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docs, "reproduce", lambda paper, quiet: reproduced(paper))
+
     assert [name_of(path) for path in docs.outdated()] == [], "run `make docs`"
 
 

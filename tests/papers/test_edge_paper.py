@@ -5,17 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from reproduced import reproduced, together
 from takeup.core.report import Report, Table
 from takeup.edge.traces.generators import paper_setting
-from takeup.papers import numbers, reproduce
+from takeup.papers import numbers
 from takeup.papers.edge.samples import mean_check, run_all
 
 EXPECTED = numbers("edge")
 
 
+pytestmark = together
+
+
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return reproduce("edge", quiet=True)
+    return reproduced("edge")
 
 
 def table(report: Report, title: str) -> Table:

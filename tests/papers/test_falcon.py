@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from reproduced import reproduced, together
 from takeup.core.report import Cell, Report, Source, Table
 from takeup.papers import numbers
 from takeup.papers.falcon import reproduce
@@ -13,9 +14,12 @@ from takeup.papers.falcon import reproduce
 EXPECTED = numbers("falcon")
 
 
+pytestmark = together
+
+
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return reproduce(quiet=True)
+    return reproduced("falcon")
 
 
 def table(report: Report, title: str) -> Table:

@@ -6,17 +6,20 @@ from typing import get_args
 
 import pytest
 
+from reproduced import reproduced, together
 from takeup.core.report import Report, Source, Table
 from takeup.papers import numbers
-from takeup.papers.instgenie import reproduce
 from takeup.papers.instgenie.parts import template_size
 
 EXPECTED = numbers("instgenie")
 
 
+pytestmark = together
+
+
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return reproduce(quiet=True)
+    return reproduced("instgenie")
 
 
 def table(report: Report, title: str) -> Table:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from reproduced import reproduced, together
 from takeup.core.report import Report
-from takeup.papers import numbers, reproduce
+from takeup.papers import numbers
 
 EXPECTED = numbers("lerc")
 
 
+pytestmark = together
+
+
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return reproduce("lerc", quiet=True)
+    return reproduced("lerc")
 
 
 def test_every_check_that_counts_holds(report: Report) -> None:

@@ -6,15 +6,19 @@ from typing import Any, get_args
 
 import pytest
 
+from reproduced import reproduced, together
 from takeup.core.report import Report, Source
-from takeup.papers import PAPERS, numbers, reproduce
+from takeup.papers import PAPERS, numbers
 
 EXPECTED = numbers("lrc")
 
 
+pytestmark = together
+
+
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return reproduce("lrc", quiet=True)
+    return reproduced("lrc")
 
 
 def check(report: Report, name: str) -> Any:

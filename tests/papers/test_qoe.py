@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
+from reproduced import reproduced, together
 from takeup.core.report import Report, Table
-from takeup.papers import numbers, reproduce
+from takeup.papers import numbers
 from takeup.papers.qoe.dynamics import at_mean_throughput, frozen
 from takeup.papers.qoe.findings import cell_of, chain_at, solution_at, to_the_digit
 from takeup.papers.qoe.reference import eigen_stall_probability
@@ -21,9 +22,12 @@ EXPECTED = numbers("qoe")
 SETTING = EXPECTED["setting"]
 
 
+pytestmark = together
+
+
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return reproduce("qoe", quiet=True)
+    return reproduced("qoe")
 
 
 def table(report: Report, title: str) -> Table:

@@ -7,17 +7,20 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from reproduced import reproduced, together
 from takeup.core.report import Cell, Report, Source, Table
 from takeup.papers import numbers
-from takeup.papers.swiftdiffusion import reproduce
 from takeup.papers.swiftdiffusion.formulas import _rounded
 
 EXPECTED = numbers("swiftdiffusion")
 
 
+pytestmark = together
+
+
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return reproduce(quiet=True)
+    return reproduced("swiftdiffusion")
 
 
 def table(report: Report, title: str) -> Table:

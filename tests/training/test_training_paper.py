@@ -6,16 +6,19 @@ from typing import get_args
 
 import pytest
 
+from reproduced import reproduced, together
 from takeup.core.report import Report, Source
 from takeup.papers import numbers
-from takeup.papers.adaptra import reproduce
 
 EXPECTED = numbers("adaptra")
 
 
+pytestmark = together
+
+
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return reproduce(quiet=True)
+    return reproduced("adaptra")
 
 
 def test_every_check_that_counts_holds(report: Report) -> None:

@@ -38,6 +38,7 @@ def test_a_finding_is_plain_values(session: Session) -> None:
         "factor": 1.5,
         "share_late": 0.98,
         "reason": "it computes",
+        "excess_s": 0.0,
     }
     assert values["lost_share"] == 0.29
 
