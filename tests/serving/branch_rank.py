@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -51,3 +52,4 @@ def follow(store: Path, files: dict[str, Path]) -> None:
     engine, clock = rank_engine(exchange, files)
     Follower(engine, exchange, clock).run()
     dist.destroy_process_group()
+    os._exit(0)  # all is done; threads of PyTorch that live on now and then abort a process that ends

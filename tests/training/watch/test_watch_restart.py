@@ -212,7 +212,8 @@ def test_an_exchange_that_does_not_help_is_undone_by_another_restart(tmp_path: P
 
 
 def test_a_busy_machine_is_no_reason_to_restart(tmp_path: Path) -> None:
-    busy = replace(SLOW_LINK, suspects=(Suspect("host", (0, 1, 2, 3), 1.4, 0.0, ""),))
+    host = Suspect("host", (0, 1, 2, 3), 1.4, 0.0, "")
+    busy = replace(SLOW_LINK, suspects=(host,), after_s=0.0392)  # more than iterations usually take
     rings = restarted(tmp_path, 1)
     session = Session(tmp_path, lambda: Scripted([[busy]]), divide, ring_passes, Settings(restart_after_s=0.05))
 
