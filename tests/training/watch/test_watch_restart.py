@@ -259,23 +259,27 @@ def test_torchrun_restarts_a_slow_job_which_goes_on_from_its_checkpoint_to_the_s
     options = ["--steps", "70", "--microbatch-ms", "8", "--checkpoint"]
     watch = ["-m", "takeup", "training", "watch", "--no-action", "--restart-after", "0.5", "--", sys.executable, "-m"]
 
-    ran = [
-        subprocess.run(
+    def run(name: str, before: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [sys.executable, *before, *job, *options, str(tmp_path / name)],
             env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment},
             capture_output=True,
             text=True,
             check=False,
-            timeout=280,
+            timeout=140,
         )
-        for name, before, environment in (("alone", ["-m"], {}), ("watched", watch, injected))
-    ]
 
-    assert [each.returncode for each in ran] == [0, 0], ran[1].stderr
-    alone, watched = (re.findall(r"70 steps, 2 ranks, loss .*", each.stdout) for each in ran)
-    assert len(alone) == 1
-    assert alone == watched
-    assert "rank 1 computes" in ran[1].stderr
-    assert "action: saved and restarted after a loss of" in ran[1].stderr
+    alone = run("alone", ["-m"], {})
+    for number in range(2):  # on a busy machine it may look as if all ranks were slow
+        watched = run(f"watched-{number}", watch, injected)
+        if "rank 1 computes" in watched.stderr:
+            break
+
+    assert (alone.returncode, watched.returncode) == (0, 0), watched.stderr
+    losses = [re.findall(r"70 steps, 2 ranks, loss .*", each.stdout) for each in (alone, watched)]
+    assert len(losses[0]) == 1
+    assert losses[0] == losses[1]
+    assert "rank 1 computes" in watched.stderr
+    assert "action: saved and restarted after a loss of" in watched.stderr
     assert not (tmp_path / "alone").exists()
-    assert (tmp_path / "watched").exists()
+    assert (tmp_path / f"watched-{number}").exists()
