@@ -255,13 +255,13 @@ def test_ranks_are_exchanged_for_the_link_that_tests_have_found(
 def test_torchrun_restarts_a_slow_job_which_goes_on_from_its_checkpoint_to_the_same_result(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs the package torch")
     injected = {"INJECTED_RANK": "1", "INJECTED_FACTOR": "4", "INJECTED_AFTER": "240", "PYTHONPATH": str(INJECTOR)}
-    job = ["torch.distributed.run", "--standalone", "--max-restarts", "1", "--nproc-per-node", "2", str(EXAMPLE)]
+    job = ["-m", "torch.distributed.run", "--standalone", "--max-restarts", "1", "--nproc-per-node", "2", str(EXAMPLE)]
     options = ["--steps", "70", "--microbatch-ms", "8", "--checkpoint"]
-    watch = ["-m", "takeup", "training", "watch", "--no-action", "--restart-after", "0.5", "--", sys.executable, "-m"]
+    watch = ["-m", "takeup", "training", "watch", "--no-action", "--restart-after", "0.5", "--", sys.executable]
 
-    def run(name: str, before: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    def run(name: str, words: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, *before, *job, *options, str(tmp_path / name)],
+            [sys.executable, *words, *options, str(tmp_path / name)],
             env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment},
             capture_output=True,
             text=True,
@@ -269,14 +269,14 @@ def test_torchrun_restarts_a_slow_job_which_goes_on_from_its_checkpoint_to_the_s
             timeout=140,
         )
 
-    alone = run("alone", ["-m"], {})
+    alone = run("alone", [str(EXAMPLE)], {})  # one rank that computes all, without torchrun
     for number in range(2):  # on a busy machine it may look as if all ranks were slow
-        watched = run(f"watched-{number}", watch, injected)
+        watched = run(f"watched-{number}", [*watch, *job], injected)
         if "rank 1 computes" in watched.stderr:
             break
 
-    assert (alone.returncode, watched.returncode) == (0, 0), watched.stderr
-    losses = [re.findall(r"70 steps, 2 ranks, loss .*", each.stdout) for each in (alone, watched)]
+    assert (alone.returncode, watched.returncode) == (0, 0), alone.stderr + watched.stderr
+    losses = [re.findall(r"70 steps, . ranks, (loss .*)", each.stdout) for each in (alone, watched)]
     assert len(losses[0]) == 1
     assert losses[0] == losses[1]
     assert "rank 1 computes" in watched.stderr
