@@ -125,6 +125,28 @@ def test_cells_with_tolerances_of_their_own_are_compared_in_tolerances() -> None
     assert row[2:] == ("0.800", "at most 1", "measured", "holds")
 
 
+def test_a_bound_on_what_was_measured_elsewhere_has_a_row_of_its_own() -> None:
+    checks = (Check.near("a", 1.0, 1.5, 1.0, source="measured"), Check.at_most("factor", 1.3, 3.0, source="measured"))
+    rows = list(docs.result_rows("other", Report("r", "papers", {}, 1, checks=checks)))
+
+    assert [row[1:] for row in rows] == [
+        ("1 cells of the reference, largest difference", "0.500", "at most 1", "measured", "holds"),
+        ("factor", "1.300", "at most 3", "measured", "holds"),
+    ]
+
+
+def test_the_readme_counts_what_holds_and_names_what_fails() -> None:
+    checks = (
+        Check.at_least("kept", 1.0, 0.5),
+        Check.near("gain", 0.61, 0.6, 0.02, source="paper"),
+        Check.at_most("days", 8.0, 0.0),
+        Check.at_most("not ours", 8.0, 0.0, source="unverified"),
+    )
+    table = docs.results_table({"gfs": Report("r", "papers", {}, 1, checks=checks)})
+
+    assert table.splitlines()[2:] == ["| GFS | 2 of 3 | gain: 0.610 (0.6 ± 0.02) | days 8 |"]
+
+
 def test_fragments_are_gathered_by_kind(tmp_path: Path) -> None:
     (tmp_path / "b.fixed.md").write_text("Now it\nworks.\n")
     (tmp_path / "a.added.md").write_text("A thing.\n")

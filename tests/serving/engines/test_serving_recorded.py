@@ -174,6 +174,22 @@ def test_a_padded_call_gives_the_images_of_diffusers(engine: StepEngine) -> None
     assert max(gap(one, steered(other)) for one, other in zip(ours, requests, strict=True)) < EXACT
 
 
+@pytest.mark.parametrize(("negative", "num_attending"), [((None, None), 1), ((None, "blurry"), 2), (("", "blurry"), 2)])
+def test_rows_without_a_text_do_not_attend_and_images_stay_those_of_diffusers(
+    engine: StepEngine, negative: tuple[str | None, ...], num_attending: int
+) -> None:
+    """Rows that attend, out of two for each request."""
+    seen: set[int] = set()
+    layer = engine.family.network.mid_block.attentions[0].transformer_blocks[0].attn2.to_q
+    handle = layer.register_forward_hook(lambda _module, given, _answer: seen.add(len(given[0])))
+    requests = [request(seed, negative_prompt=text, controls=(DEPTH,)) for seed, text in enumerate(negative)]
+    ours = images(engine, requests)
+    handle.remove()
+
+    assert seen == {num_attending * len(requests)}
+    assert max(gap(one, steered(other)) for one, other in zip(ours, requests, strict=True)) < EXACT
+
+
 def test_controlnets_in_streams_give_the_images_of_diffusers(engine: StepEngine) -> None:
     requests = [
         request(1, controls=(DEPTH, EDGES)),

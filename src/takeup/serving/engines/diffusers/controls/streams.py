@@ -51,7 +51,8 @@ class StreamWorker:
 
     def _recording(self, call: ControlCall) -> _Recording:
         num_rows = num_padded(len(call.tensors["sample"]), ROW_SIZES)
-        kind = num_rows, tuple((name, tensor.shape[1:]) for name, tensor in call.tensors.items())
+        is_silent = self._prepared.packed.is_silent(call.tensors["encoder_hidden_states"])
+        kind = num_rows, is_silent, tuple((name, tensor.shape[1:]) for name, tensor in call.tensors.items())
         if kind not in self._calls:
             self._calls[kind] = _Recording(self._net, self._prepared, call, num_rows, self._pool)
         return self._calls[kind]
@@ -94,6 +95,7 @@ class _Recording:
         self._inputs = dict(self._buffers.tensors)
         self._embedded = self._inputs.pop("embedded")
         self._text = prepared.packed.blocks(self._inputs["encoder_hidden_states"])
+        self._is_silent = prepared.packed.is_silent(call.tensors["encoder_hidden_states"])
         self._seen: tuple[list[torch.Tensor], tuple[int, ...]] = ([], ())
         self._fill(call)
         self._pass: Pass = record(self._compute, embedded.device, pool)
@@ -115,5 +117,5 @@ class _Recording:
         self._seen = list(lasting.values()), call.images
 
     def _compute(self, at_seam: Callable[[], None]) -> Tensors:
-        self._packed.attach(self._text)
+        self._packed.attach(self._text, self._is_silent)
         return self._net.compute(self._inputs, self._embedded)

@@ -2,8 +2,9 @@
 
 The keys and values of cross-attention depend on the prompt and on the weights, not on the step. `project` computes
 those of all layers with one product for each width, when one of both changed. All of this is the same mathematics with
-larger products; rounding differs. Processors read their tensors from the attention module, so that equal modules share
-compiled code.
+larger products; rounding differs. A negative branch without a prompt is often zeros (SDXL): attention to it adds the
+last bias and nothing else, so that half of the rows need no product. Processors read their tensors from the attention
+module, so that equal modules share compiled code.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.nn.functional import linear
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from takeup.serving.engines.diffusers.device.eight import product
 from takeup.serving.engines.diffusers.device.ops import self_attention, text_attention
@@ -42,12 +44,20 @@ def _projected(module: Any, hidden_states: torch.Tensor) -> torch.Tensor:
 
 
 class TextAttention:
-    """Keys and values that were computed before. Reads `module.packed_text`: those of this layer."""
+    """Keys and values that were computed before. Reads `module.packed_text`: those of this layer.
+
+    Where `module.is_silent` is set, these are of every second row, and the rows between attend to zeros.
+    """
 
     def __call__(self, module: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        attended: torch.Tensor = text_attention(module.to_q(hidden_states), module.packed_text, module.heads)
+        heard = hidden_states[1::2] if module.is_silent else hidden_states
+        attended: torch.Tensor = text_attention(module.to_q(heard), module.packed_text, module.heads)
         projected: torch.Tensor = module.to_out[0](attended)
-        return projected
+        if not module.is_silent:
+            return projected
+        bias = module.to_out[0].bias
+        silent = torch.zeros_like(projected) if bias is None else bias.expand_as(projected)
+        return torch.stack([silent, projected], 1).flatten(0, 1)
 
 
 class Packed:
@@ -64,6 +74,7 @@ class Packed:
             if module in self._self:
                 module.packed_qkv = stacks.rows(f"{path}.to_q", 3)
         self._original = {module: module.processor for module in (*self._self, *self._text.values())}
+        self._silent: Any = WeakTensorKeyDictionary()
         self._use_packed()
 
     @property
@@ -84,13 +95,20 @@ class Packed:
             every = text.flatten(0, 1).expand(len(stack.paths), -1, -1)
             torch.bmm(every, stack.block.transpose(1, 2), out=block.flatten(1, 2))
 
-    def attach(self, blocks: TextBlocks) -> None:
-        """From now on cross-attention reads these."""
+    def is_silent(self, text: torch.Tensor) -> bool:
+        """Whether the first of every two rows of this text is nothing but zeros."""
+        if text not in self._silent:
+            self._silent[text] = len(text) % 2 == 0 and not bool(text[::2].any())
+        return bool(self._silent[text])
+
+    def attach(self, blocks: TextBlocks, is_silent: bool = False) -> None:
+        """From now on cross-attention reads these, and takes every first row of two for silent if told so."""
         block_of = {id(stack): block for stack, block in zip(self._text_stacks(), blocks, strict=True)}
         for path, module in self._text.items():
             place = self.stacks.places[f"{path}.to_k"]
             block = block_of[id(self.stacks.stacks[place.stack])]
-            module.packed_text = block[place.number : place.number + 2]
+            module.packed_text = block[place.number : place.number + 2, is_silent :: 1 + is_silent]
+            module.is_silent = is_silent
 
     @contextmanager
     def unpacked(self) -> Iterator[None]:

@@ -143,7 +143,8 @@ class Recorded:
 
     def _call(self, family: Family, prepared: Prepared, rows: Rows) -> _Call:
         num_rows = num_padded(len(rows.sample), ROW_SIZES)
-        kind = (id(family.network), num_rows, rows.aids.residuals is not None, _shapes(rows))
+        is_silent = prepared.packed.is_silent(rows.inputs["encoder_hidden_states"])
+        kind = (id(family.network), num_rows, rows.aids.residuals is not None, is_silent, _shapes(rows))
         if kind not in self._calls:
             if self._pool is None and rows.sample.is_cuda:
                 self._pool = cuda.graph_pool_handle()
@@ -164,6 +165,7 @@ class _Call:
         self._shared = {name: tensor.clone() for name, tensor in rows.shared.items()}
         self._rows = Rows((), named.pop("sample"), named.pop("timestep"), named, self._shared)
         self._text = prepared.packed.blocks(named["encoder_hidden_states"])
+        self._is_silent = prepared.packed.is_silent(rows.inputs["encoder_hidden_states"])
         self._residuals: dict[int, torch.Tensor] | None = None if rows.aids.residuals is None else {}
         self._seen: tuple[Any, Any] = (None, None)
         self._fill(rows)
@@ -189,7 +191,7 @@ class _Call:
         self._seen = rows.inputs, rows.aids.weights
 
     def _compute(self, at_seam: Any) -> Tensors:
-        self._packed.attach(self._text)
+        self._packed.attach(self._text, self._is_silent)
         if self._residuals is None:
             return (self._family.predict(self._rows),)
         with residuals_added(self._family.network, self._residual, at_seam):
