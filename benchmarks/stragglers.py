@@ -4,7 +4,7 @@
 each with its defaults and with what suits the development set best (see peers/change_points.py for what to install).
 `escalation` compares plans for remedies, `solver` times the sharing of micro-batches, `topology` moves reductions off
 slow links. Parts on real processes are in stragglers_real.py (iterations, overhead), stragglers_shim.py (shim),
-stragglers_named.py (locate) and stragglers_helped.py (recovery, schedule, exchange);
+stragglers_named.py (locate), stragglers_helped.py (recovery, schedule) and stragglers_restart.py (restart);
 `recorded --from FOLDER` is of jobs that were recorded by stragglers_record.py. Without --part: detectors, plans,
 and what came back on real processes (recovery; as root, schedule), in some ten minutes. Exit code 1 if a bar is missed.
 """
@@ -311,7 +311,7 @@ REAL = {  # where the parts on real processes are
     "recorded": "stragglers_record",
     "recovery": "stragglers_helped",
     "schedule": "stragglers_helped",
-    "exchange": "stragglers_helped",
+    "restart": "stragglers_restart",
 }
 HELPED = ("recovery", "schedule") if os.geteuid() == 0 else ("recovery",)  # cables need root
 

@@ -2,8 +2,6 @@
 
 recovery   one rank of four computes 1.5 times as long: throughput before, then, and with other shares of the batch
 schedule   a cable between two stages of a pipeline becomes thin: throughput before, then, and with another schedule
-exchange   a cable between neighbours of a ring is thin: what is foretold of an exchange of two ranks, and what comes of
-           it in a job whose ranks are exchanged, as after a restart
 
 A job is healthy at first, then slow, then helped, by whoever watches it and knows only its calls. What came back is the
 share of the lost throughput, within the same job, so that a machine that is busy for a while does not count; the median
@@ -20,14 +18,11 @@ from statistics import median
 from typing import NamedTuple
 
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.errors import TakeupError
 from takeup.training.engines.pytorch.watch.lab import Job, Recorded, Slow, run_jobs
 from takeup.training.engines.pytorch.watch.session import Session, Settings
-from takeup.training.experiment.watch import exchange as foretold
 from takeup.training.experiment.watch import new_session
-from takeup.training.model.slowdowns import Event, Suspect
 
-__all__ = ["exchange", "recovery", "schedule"]
+__all__ = ["Phases", "recovery", "schedule"]
 
 Part = tuple[list[Table], list[Check]]
 NUM_JOBS = 3  # that are helped
@@ -35,8 +30,7 @@ FOREVER = 100_000
 SETTLED = 8  # iterations after which a change counts
 SHARES = Job("batches", 4, 120, 0.16, (Slow((2,), 40, FOREVER, factor=1.5),))
 PIPELINE = Job("adaptive", 4, 56, 0.36, (Slow((1, 2), 20, FOREVER, rate_bps=28e6),), num_rows=512)
-RING = Job("ddp", 4, 80, 0.03, (Slow((1, 2), 40, FOREVER, rate_bps=8e6),))
-LEAST_SHARES, LEAST_SCHEDULE, LEAST_EXCHANGE = 0.6, 0.5, 0.5
+LEAST_SHARES, LEAST_SCHEDULE = 0.6, 0.5
 
 
 def recovery(tick: Callable[[], object], options: Namespace) -> Part:
@@ -49,41 +43,6 @@ def schedule(tick: Callable[[], object], options: Namespace) -> Part:
     """Another schedule for a pipeline with a slow link."""
     best = "above 1: the schedule before was not the best one for a healthy link either"
     return _part("A pipeline with a thin cable plans anew", PIPELINE, LEAST_SCHEDULE, best, tick)
-
-
-def exchange(tick: Callable[[], object], options: Namespace) -> Part:
-    """Other roles for two ranks, so that a ring does not pass a slow link."""
-    (session,), (before,) = _watched([RING], Settings(confirm=True))
-    event = _tested(session)
-    moved = foretold(event, session.watcher.logs(), RING.num_ranks)
-    if moved is None:
-        raise TakeupError(f"no exchange of ranks would help with the link {event.suspects[0].ranks}")
-    slow, order = RING.slow[0], moved.order(RING.num_ranks)
-    ends = tuple(order[rank] for rank in slow.ranks)  # the same cable, between other ranks
-    (after,) = run_jobs([replace(RING, slow=(replace(slow, ranks=ends),))])
-    tick()
-    healthy, since = slice(10, slow.first), slice(slow.first + 1, None)
-    parts = (before.iterations_s[healthy], before.iterations_s[since], after.iterations_s[since])
-    phases = Phases(*(median(part.tolist()) for part in parts))
-    words = [" ".join(map(str, ranks)) for ranks in (slow.ranks, event.suspects[0].ranks, moved.ranks)]
-    times_ms = [1e3 * each for each in (*phases[:2], moved.predicted_s, phases.helped_s)]
-    columns = (
-        *(Column(name) for name in ("slow cable", "named by tests", "exchanged ranks")),
-        *(Column(name, "ms", 1) for name in ("healthy", "slow", "foretold", "exchanged")),
-        Column("came back", digits=3),
-    )
-    return [Table("Two ranks exchange their roles", columns, ((*words, *times_ms, phases.came_back),))], [
-        Check.at_least("share of the lost throughput that came back", phases.came_back, LEAST_EXCHANGE),
-    ]
-
-
-def _tested(session: Session) -> Event:
-    """The slow event, blamed on the link that tests in a pause have found."""
-    for finding in session.findings:
-        if finding.event.is_slow and finding.confirmed is not None and finding.confirmed.slow_links:
-            pair = next(iter(finding.confirmed.slow_links))
-            return replace(finding.event, suspects=(Suspect("link", pair, 1.0, 1.0, "tested"),))
-    raise TakeupError("the slow link was not found; try again on a machine that is less busy")
 
 
 class Phases(NamedTuple):

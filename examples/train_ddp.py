@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from takeup.training.engines.pytorch.watch import Batches
 
-NUM_MICROBATCHES, ROWS, WIDTH = 16, 4, 32
+NUM_MICROBATCHES, ROWS = 16, 4
 
 
 def compute(time_s: float) -> None:
@@ -26,22 +26,23 @@ def compute(time_s: float) -> None:
     time.sleep(time_s)
 
 
-def make_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+def make_batch(step: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The batch of the whole job, the same on all ranks."""
     generator = torch.Generator().manual_seed(step)
-    inputs = torch.randn(NUM_MICROBATCHES * ROWS, WIDTH, generator=generator, dtype=torch.float64)
+    inputs = torch.randn(NUM_MICROBATCHES * ROWS, width, generator=generator, dtype=torch.float64)
     return inputs, inputs.sum(1, keepdim=True).sin()
 
 
 class Training:
     """A model, its optimizer, and how far they are."""
 
-    def __init__(self, checkpoint: Path | None) -> None:
+    def __init__(self, width: int, checkpoint: Path | None) -> None:
         torch.manual_seed(1)
-        layers = (torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, 1))
+        layers = (torch.nn.Linear(width, width), torch.nn.Tanh(), torch.nn.Linear(width, 1))
         self.model = DistributedDataParallel(torch.nn.Sequential(*layers).double())
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
         self.num_steps = 0
+        self.width = width
         self.checkpoint = checkpoint
         if checkpoint is not None and checkpoint.exists():
             weights, self.num_steps = torch.load(checkpoint)
@@ -59,7 +60,7 @@ class Training:
         while self.num_steps < num_steps:
             self.optimizer.zero_grad()
             total.zero_()
-            for inputs, targets in share.of(make_batch(self.num_steps)):
+            for inputs, targets in share.of(make_batch(self.num_steps, self.width)):
                 compute(microbatch_s)
                 loss = torch.nn.functional.mse_loss(self.model(inputs), targets)
                 torch.autograd.backward(loss * share.weight)
@@ -75,6 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small model with DDP.")
     parser.add_argument("--steps", type=int, help="300, or 20 without torchrun")
     parser.add_argument("--microbatch-ms", type=float, default=5.0)
+    parser.add_argument("--width", type=int, default=32, help="of the model")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="where to save, and to go on from")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -83,7 +85,7 @@ def main() -> None:
     else:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     num_steps = options.steps or (300 if dist.is_torchelastic_launched() else 20)
-    loss = Training(options.checkpoint).run(num_steps, options.microbatch_ms / 1e3)
+    loss = Training(options.width, options.checkpoint).run(num_steps, options.microbatch_ms / 1e3)
     if dist.get_rank() == 0:
         print(f"{num_steps} steps, {dist.get_world_size()} ranks, loss {loss:.6f}")
     dist.destroy_process_group()

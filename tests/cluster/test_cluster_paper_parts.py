@@ -12,9 +12,11 @@ from cluster.cluster_outcomes import outcome, two_pools, workload
 from takeup.cluster.fleet.outcome import Metrics, Outcome, Spread
 from takeup.cluster.model import Grade
 from takeup.cluster.policies import POLICIES
+from takeup.cluster.simulate.moment import Idle
 from takeup.core.report import Check
 from takeup.papers import numbers
 from takeup.papers.gfs import fifo, forms, loads, money, variants
+from takeup.papers.gfs.days import Day, LookBack
 from takeup.papers.gfs.loads import Load
 from takeup.papers.gfs.variants import Figures
 
@@ -89,21 +91,32 @@ POOL_DAY_S = 16 * 86_400.0
 SHORT = EXPECTED | {"setting": EXPECTED["setting"] | {"num_history_days": 0, "num_days": 3}}
 
 
-def judged(draws: list[Load], narrow: list[Load]) -> dict[str, Check]:
-    return by_name(fifo.against_fifo(SHORT, draws, narrow).checks)
+def seen(load: Load, most_pp: float = 0.0, num_fitting: int = 0) -> LookBack:
+    """The days of a draw, on each of which so much could have been had over FIFO."""
+    lead_h = [0.0, *fifo._lead_h(load)[23::24].tolist()]
+    days = [
+        Day(number + 1, gap_pp, lead_h[number], lead_h[number + 1], most_pp, dict.fromkeys(Idle, 1.0))
+        for number, gap_pp in enumerate(fifo._daily_pp(load).tolist())
+    ]
+    return LookBack(load, 100, num_fitting, tuple(days))
+
+
+def judged(draws: list[Load], narrow: list[Load], **more: float) -> dict[str, Check]:
+    backs = [seen(load, **more) for load in draws]  # type: ignore[arg-type]
+    return by_name(fifo.against_fifo(SHORT, draws, narrow, backs).checks)
 
 
 def test_a_lower_day_after_a_higher_one_is_shown_and_is_no_loss() -> None:
     ahead = draw(shifted(shifted(outcome("fifo"), 1, 0.05 * POOL_DAY_S), 2, -0.05 * POOL_DAY_S))
-    findings = fifo.against_fifo(SHORT, [ahead], [ahead])
+    findings = fifo.against_fifo(SHORT, [ahead], [ahead], [seen(ahead)])
     summary, days, _ = findings.tables
 
     assert by_name(findings.checks)[f"low load, {WHAT}"].ours == pytest.approx(100)
     assert summary.rows[0][7:9] == (1, 3)
     assert summary.rows[0][9] == pytest.approx(-5.0)
-    ((name, day, *numbers_of_day),) = days.rows
-    assert (name, day) == ("low", 3)
-    assert numbers_of_day == pytest.approx([-5.0, 1.2, 0.0], abs=1e-9)
+    ((name, seed, day, *numbers_of_day),) = days.rows
+    assert (name, seed, day) == ("low", 1, 3)
+    assert numbers_of_day == pytest.approx([-5.0, 1.2, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0], abs=1e-9)
     check = by_name(findings.checks)["low load, days with less allocation than FIFO, all seeds"]
     assert "after 1 of these gfs had still delivered more" in check.why
     assert summary.rows[0][10] == 0
@@ -123,6 +136,27 @@ def test_a_lower_day_before_a_higher_one_is_a_loss() -> None:
     assert checks["low load, whole windows with less allocation than FIFO"].holds
 
 
+@pytest.mark.parametrize(
+    ("most_pp", "says"), [(-0.1, "; 1 could be won by nobody"), (0.0, "; 0 could be won by nobody")]
+)
+def test_a_lower_day_is_lost_for_everybody_where_the_bound_is_below_fifo(most_pp: float, says: str) -> None:
+    lower = draw(shifted(outcome("fifo"), 1, -0.05 * POOL_DAY_S))
+    check = judged([lower], [lower], most_pp=most_pp)["low load, days with less allocation than FIFO, all seeds"]
+
+    assert (check.ours, check.holds) == (1, False)
+    assert says in check.why
+
+
+def test_moments_at_which_somebody_waits_who_would_fit_are_judged() -> None:
+    same = draw(outcome("fifo"))
+    check = judged([same, same], [same], num_fitting=3)[
+        "low load, moments at which somebody waits who would fit, all seeds"
+    ]
+
+    assert (check.ours, check.holds, check.counts) == (6, False, True)
+    assert check.why == "of 200 moments, five minutes apart"
+
+
 def test_a_window_with_less_allocation_is_counted_with_its_seed() -> None:
     same, below = draw(outcome("fifo")), draw(shifted(outcome("fifo"), 2, -0.01 * POOL_DAY_S), seed=7)
     check = judged([same, below], [same])["low load, whole windows with less allocation than FIFO"]
@@ -132,10 +166,11 @@ def test_a_window_with_less_allocation_is_counted_with_its_seed() -> None:
 
 
 def test_the_same_replay_is_never_behind() -> None:
-    findings = fifo.against_fifo(SHORT, [draw(outcome("fifo"))], [draw(outcome("fifo"))])
+    same = draw(outcome("fifo"))
+    findings = fifo.against_fifo(SHORT, [same], [same], [seen(same)])
 
     assert all(check.holds for check in findings.checks)
-    assert [check.ours for check in findings.checks] == pytest.approx([100, 100, 0, 0, 0])
+    assert [check.ours for check in findings.checks] == pytest.approx([100, 100, 0, 0, 0, 0])
     assert findings.tables[1].rows == ()
     assert [row[2] for row in findings.tables[0].rows] == ["all", "narrow"]
 
@@ -196,6 +231,18 @@ def test_guaranteed_spot_jobs_are_compared_with_all_spot_jobs_of_a_baseline() ->
     assert ours(metrics(eviction=0.5)) == pytest.approx(0.05)
     assert theirs(metrics(eviction=0.5)) == 0.5
     assert "guaranteed spot eviction rate" not in forms._compared("gfs_promised")
+
+
+def test_evictions_stand_beside_the_spot_work_that_was_done() -> None:
+    """In three days a spot job of eight GPUs runs for a day, is evicted half an hour later, and runs to its end."""
+    load = Load("low", 1, two_pools(), {name: outcome(name) for name in ("fifo", "gfs")})
+    rows = {str(row[1]): row[2:] for row in forms.spot_work([load]).rows}
+
+    assert list(rows) == ["fifo", "gfs", "gfs, with a promise"]
+    assert [float(str(value)) for value in rows["fifo"]] == pytest.approx([8 * 30 + 2 * 5, 0, 0, 0])
+    useful, num_evictions, rate, lost = (float(str(value)) for value in rows["gfs"])
+    assert [num_evictions, rate] == pytest.approx([1, 1000 / useful])
+    assert lost * useful / 1000 == pytest.approx(outcome().metrics().lost_gpu_s / 3600)
 
 
 def test_high_priority_jobs_alone_wait_for_nobody_on_an_empty_pool() -> None:

@@ -69,6 +69,25 @@ def test_the_three_pipelines_of_the_figure_are_exact(report: Report) -> None:
     assert [row[2] for row in table(report, "Slow stages").rows] == [6.0, 8.0, 8.5]
 
 
+def test_slow_devices_in_all_stages_cost_as_much_as_they_are_slow(report: Report) -> None:
+    ours = [float(str(row[2])) for row in table(report, "Slow devices gathered").rows]
+
+    assert ours == sorted(ours)
+    assert ours[-1] == EXPECTED["gathered"]["factor"]
+
+
+def test_shares_removed_by_an_exchange_are_those_of_the_slowdowns_beside_them(report: Report) -> None:
+    for before, after, removed in rows(report, "Nodes exchanged").values():
+        left = 1 - float(str(removed)) / 100
+        assert 1 + left * (float(str(before)) - 1) == pytest.approx(float(str(after)))
+
+
+def test_a_job_that_is_hit_twice_gets_back_a_part_each_time(report: Report) -> None:
+    shares = [float(str(row[-1])) for row in table(report, "One job").rows]
+
+    assert shares == pytest.approx([100 * 3 / 7, 100 / 3])
+
+
 def test_nothing_beats_hindsight_and_ours_beats_the_published_rule(report: Report) -> None:
     for nothing, published, ours, best in rows(report, "When to act").values():
         assert float(str(best)) <= float(str(ours)) <= float(str(published)) <= float(str(nothing))

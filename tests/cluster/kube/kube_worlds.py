@@ -80,13 +80,13 @@ class World:
 
 
 @contextmanager
-def fake_world(num_nodes: int = 4, **settings: Any) -> Iterator[World]:
-    """Everything in this process."""
+def fake_world(num_nodes: int = 4, patience_s: float = 2.0, **settings: Any) -> Iterator[World]:
+    """Everything in this process; the engine thinks that the server is gone after some `patience_s` of silence."""
     with FakeApi() as server:
-        admin = server.client()
+        admin = server.client(PATIENCE_S)
         create_nodes(admin, num_nodes)
-        engine = KubernetesEngine(client=server.client(2.0), watch_s=2.0, **settings)
-        with FakeKubelet(server.client()) as kubelet, engine:
+        engine = KubernetesEngine(client=server.client(patience_s), watch_s=patience_s, **settings)
+        with FakeKubelet(server.client(PATIENCE_S)) as kubelet, engine:
             yield World(admin, engine, kubelet, server)
         admin.close()
 

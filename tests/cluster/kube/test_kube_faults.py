@@ -318,20 +318,23 @@ def test_a_disruption_budget_is_asked_again_until_it_agrees(world: World) -> Non
     assert [it.job_id for it in world.engine.observe().evictions] == ["default/a"]
 
 
-def test_a_budget_that_never_agrees_is_left_alone_for_a_while(world: World) -> None:
-    run_spot(world, "a")
-    api_of(world).protected.add("a")
-    world.evict("a", "h")
+def test_a_budget_that_never_agrees_is_left_alone_for_a_while() -> None:
+    began_s = time.time()
+    later_s = [0.0]
+    with fake_world(patience_s=60.0, wall_s=lambda: began_s + later_s[0]) as world:
+        run_spot(world, "a")
+        api_of(world).protected.add("a")
+        world.evict("a", "h")
 
-    world.engine.wall_s = lambda: time.time() + 200
-    state = world.engine.observe()
-    assert (state.runs, [node.num_gpus for node in state.nodes]) == ((), [0, 8, 8, 8])
-    asked = api_of(world).asked("POST", "/eviction")
-    world.engine.observe()
-    assert api_of(world).asked("POST", "/eviction") == asked
+        later_s[0] = 200.0
+        state = world.engine.observe()
+        assert (state.runs, [node.num_gpus for node in state.nodes]) == ((), [0, 8, 8, 8])
+        asked = api_of(world).asked("POST", "/eviction")
+        world.engine.observe()
+        assert api_of(world).asked("POST", "/eviction") == asked
 
-    world.engine.wall_s = lambda: time.time() + 1000
-    assert len(world.engine.observe().runs) == 1
+        later_s[0] = 1000.0
+        assert len(world.engine.observe().runs) == 1
 
 
 def test_an_eviction_that_is_forbidden_is_refused_and_nothing_is_kept_of_it(world: World) -> None:

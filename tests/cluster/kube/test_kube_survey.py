@@ -250,6 +250,19 @@ def test_the_ledger_forgets_what_pods_show_by_themselves() -> None:
     assert ledger.spared_until_s == {}
 
 
+def test_a_pod_that_leaves_before_its_binding_was_shown_still_leaves() -> None:
+    ledger = Ledger(
+        bound={"uid-a": Bound("n0", NOW_S, Grade.OPPORTUNISTIC, ("n0",))},
+        leaving={name: Leaving("", NOW_S, NOW_S + 2, NOW_S + 120) for name in ("default/a", "default/b")},
+    )
+    pods = [make("a"), make("b")]
+
+    ledger.tidy({it.key: it for it in pods}, NOW_S)
+
+    assert set(ledger.leaving) == {"default/a"}
+    assert [run.job.id for run in look(pods, ledger).state.runs] == []
+
+
 @st.composite
 def clusters(draw: st.DrawFn) -> list[Pod]:
     """Pods of all sorts on four nodes, also more than fit."""

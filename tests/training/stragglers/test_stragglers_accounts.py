@@ -74,6 +74,48 @@ def test_own_work_is_the_same_whether_calls_overlap_or_not() -> None:
         assert own_s[1] == pytest.approx(0.1425, rel=0.03)
 
 
+# Ends that are noted late ---------------------------------------------------------------------------------------------
+
+
+def agreeing(own_ms: float, others_ms: float, num: int, late_ms: float, first: int = 0) -> list[Call]:
+    """Iterations that reduce, for which the rank waits, and then agree, at once; every third end is noted so late."""
+    calls, now = list[Call](), 1000.0 * first
+    for number in range(first, first + num):
+        began, ended = now + own_ms, now + max(own_ms, others_ms) + 1
+        agreed = ended + 0.5
+        calls.append(Call(began, agreed + late_ms if number % 3 == 0 else ended, 2 * number))
+        calls.append(Call(agreed, agreed + 0.4, 2 * number + 1, size=8))
+        now = agreed + 0.4
+    return calls
+
+
+@pytest.mark.parametrize("late_ms", [0.1, 0.3, 0.9])
+def test_an_end_that_is_noted_after_the_next_call_has_begun_was_before_it(late_ms: float) -> None:
+    fast, slow = accounts_of(agreeing(40, 90, 12, late_ms), agreeing(90, 40, 12, late_ms))
+
+    assert fast.owns_s == pytest.approx(np.full(11, 0.0405), abs=0.0006)
+    assert fast.waits_s == pytest.approx(np.full(11, 0.050), abs=0.001)
+    assert slow.owns_s == pytest.approx(np.full(11, 0.0905), abs=0.0006)
+
+
+def test_a_call_that_ends_long_after_the_next_has_begun_was_not_waited_for() -> None:
+    (account, _) = accounts_of(*[agreeing(40, 90, 12, 30)] * 2)
+
+    assert account.owns_s[::3] == pytest.approx(np.full(4, 0.0515 + 0.0400 - 0.0296))  # until then, and after its end
+
+
+def test_ranks_that_wait_longer_after_a_change_did_not_work_meanwhile() -> None:
+    """Though in either window waits vary less than the moments at which their ends are noted."""
+    before = [log_of(rank, agreeing(40, 40, 12, 0.5), PAIR) for rank in (0, 1)]
+    after = [log_of(rank, agreeing(own, 130 - own, 12, 0.5, first=12), PAIR) for rank, own in enumerate((40, 90))]
+    alone = worked_through([Timeline(Calls.of(after), place) for place in (0, 1)])
+    now, past = windows_of(after, before)
+
+    assert alone == {((1, 1000), (1, 8))}
+    assert [account.own_s for account in past.accounts.values()] == pytest.approx([0.0405] * 2, abs=0.0006)
+    assert [account.own_s for account in now.accounts.values()] == pytest.approx([0.0405, 0.0905], abs=0.0006)
+
+
 # Windows --------------------------------------------------------------------------------------------------------------
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -230,3 +232,30 @@ def test_a_group_of_one_rank_is_no_link() -> None:
     log = CallLog(0, rows, {0: (0,)})
 
     assert locate([replace(log, calls=rows[20:])], [replace(log, calls=rows[:20])]) == []
+
+
+# A recorded job -------------------------------------------------------------------------------------------------------
+
+RECORDED = Path(__file__).parent / "recorded" / "two_ranks.csv"
+
+
+def recorded(window: str) -> list[CallLog]:
+    """Calls of a real job of two ranks, on a busy machine, of which rank 1 became four times as slow."""
+    rows: dict[int, list[tuple[int, ...]]] = {0: [], 1: []}
+    with RECORDED.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["window"] == window:
+                what = (Operation.ALL_REDUCE, -1, 1, int(row["number"]), int(row["size_bytes"]))
+                rows[int(row["rank"])].append((*what, 1000 * int(row["began_us"]), 1000 * int(row["ended_us"])))
+    return [CallLog(rank, np.array(each, CALL), {1: (0, 1)}) for rank, each in rows.items()]
+
+
+def test_a_slow_rank_of_two_is_named_though_ends_of_calls_were_noted_late() -> None:
+    since, before = recorded("since"), recorded("before")
+    ended_ns, next_ns = since[0].calls["ended_ns"][:-1], since[0].calls["began_ns"][1:]
+
+    (suspect,) = locate(since, before)
+
+    assert (ended_ns > next_ns).mean() > 0.1  # so they were
+    assert (suspect.kind, suspect.ranks) == ("compute", (1,))
+    assert suspect.factor > 2

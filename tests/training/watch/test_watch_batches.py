@@ -108,6 +108,21 @@ def test_a_job_that_is_to_restart_saves_first(hook: hooks.Hook) -> None:
     assert saved == [True]
 
 
+@pytest.mark.parametrize(("num_restarts", "save"), [("1", print), ("0", None)])
+def test_a_job_that_would_not_come_back_says_so_and_goes_on_whoever_asks(
+    hook: hooks.Hook, monkeypatch: pytest.MonkeyPatch, num_restarts: str, save: Any
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", num_restarts)
+    share = Batches(torch.nn.Linear(1, 1), 4, save=save)
+    pieces(share, torch.zeros(4))
+    ask(hook, PLAN_FIRST=0, PLAN_COUNT=4, PLAN_RESTART=1, PLAN=1)
+
+    assert len(pieces(share, torch.zeros(4))) == 4
+    assert hook.ring is not None
+    assert not hook.ring.words[Word.CAN_RESTART]
+
+
 @pytest.mark.usefixtures("alone")
 def test_without_a_watcher_nothing_is_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(hooks.FOLDER, raising=False)

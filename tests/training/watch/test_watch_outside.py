@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from takeup.errors import MissingEngine
+from takeup.errors import MissingEngine, TakeupError
 from takeup.training.engines.pytorch import networks
 from takeup.training.engines.pytorch.watch.lab import outside
 from takeup.training.engines.pytorch.watch.lab.jobs import Job, Slow
@@ -150,6 +150,21 @@ def test_what_is_under_way_ends_with_the_job(noted: list[Noted]) -> None:
 
     assert [line.split()[2] for line in noted[0].commands if line.startswith("tc")] == ["replace", "del"]
     assert not any(each.is_open for each in noted)
+
+
+def test_who_made_the_networks_says_where_they_are(noted: list[Noted]) -> None:
+    assert Mesh(3).paths == [each.path for each in noted]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_what_is_no_network_cannot_be_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    (tmp_path / "file").touch()
+
+    with pytest.raises(TakeupError, match="may not enter its network: "):
+        networks.enter(str(tmp_path / "file"))
+
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "eth0"  # it is where it was
 
 
 @needs_root

@@ -16,7 +16,7 @@ import pytest
 
 from takeup.training.engines.pytorch.watch.confirm import Confirmed, Pauses
 from takeup.training.engines.pytorch.watch.launch import environment_of
-from takeup.training.engines.pytorch.watch.restart import GIVEN, ORDER, Restarts, take_rank
+from takeup.training.engines.pytorch.watch.restart import GIVEN, ORDER, Restarts, is_started_anew, take_rank
 from takeup.training.engines.pytorch.watch.ring import Ring, Word
 from takeup.training.engines.pytorch.watch.session import Session, Settings
 from takeup.training.experiment.watch import divide, ring_passes, wait_before_restart_s
@@ -77,6 +77,18 @@ def test_a_cheap_restart_comes_sooner_than_a_dear_one_and_short_events_are_waite
     assert wait_before_restart_s(0.35, 1e9, ()) > 1e6
     assert wait_before_restart_s(0.0, 30.0, ()) == math.inf
     assert wait_before_restart_s(0.35, 30.0, [5.0] * 200) > 0  # here events end by themselves after five seconds
+
+
+@pytest.mark.parametrize(
+    ("most", "number", "expected"),
+    [("3", "0", True), ("3", "2", True), ("3", "3", False), ("0", "0", False), ("", "", True), ("many", "0", True)],
+)
+def test_torchrun_starts_ranks_anew_as_often_as_it_was_told_and_others_are_trusted(
+    most: str, number: str, expected: bool
+) -> None:
+    found = {"TORCHELASTIC_MAX_RESTARTS": most, "TORCHELASTIC_RESTART_COUNT": number}
+
+    assert is_started_anew({name: value for name, value in found.items() if value}) is expected
 
 
 # Other roles ----------------------------------------------------------------------------------------------------------

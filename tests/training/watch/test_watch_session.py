@@ -210,20 +210,32 @@ def test_the_loss_is_what_iterations_take_beyond_the_healthy_time(tmp_path: Path
     assert lost_s == [0.08, 0.16, 0.16, 0.16]
 
 
-@pytest.mark.parametrize(("can_restart", "asked"), [(True, [1, 1, 1, 1]), (False, [0, 0, 0, 0])])
-def test_a_job_that_can_save_restarts_once_the_loss_is_too_much(
-    tmp_path: Path, can_restart: bool, asked: list[int]
-) -> None:
-    rings = four(tmp_path)
+def losing(folder: Path, *, can_restart: bool) -> tuple[Session, list[Ring]]:
+    """A session whose job may lose little before it is restarted, and has lost more after the second look."""
+    rings = four(folder)
     sharing(rings, 16, [5.0, 5.0, 5.0, 5.0], can_restart=can_restart)
-    session, _ = watched(tmp_path, [SLOW_LINK], [], settings=Settings(restart_after_s=0.1))
+    return watched(folder, [SLOW_LINK], [], settings=Settings(restart_after_s=0.1))[0], rings
+
+
+def test_a_job_that_can_save_restarts_once_the_loss_is_too_much(tmp_path: Path) -> None:
+    session, rings = losing(tmp_path, can_restart=True)
 
     session.look()
     assert [ring.words[Word.PLAN_RESTART] for ring in rings] == [0, 0, 0, 0]
-    later = session.look()
+    (finding,) = session.look()
 
-    assert [ring.words[Word.PLAN_RESTART] for ring in rings] == asked
-    assert len(later) == int(can_restart)
+    assert finding.action.startswith("saved and restarted after a loss of ")
+    assert [ring.words[Word.PLAN_RESTART] for ring in rings] == [1, 1, 1, 1]
+
+
+def test_a_job_that_would_not_come_back_is_not_restarted_which_is_said_once(tmp_path: Path) -> None:
+    session, rings = losing(tmp_path, can_restart=False)
+    session.look()
+
+    actions = [finding.action for _ in range(3) for finding in session.look()]
+
+    assert actions == ["no restart; Batches needs a save function, and torchrun --max-restarts"]
+    assert [ring.words[Word.PLAN_RESTART] for ring in rings] == [0, 0, 0, 0]
 
 
 def test_a_pause_that_is_impossible_is_said_and_the_event_is_acted_on(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,28 @@ for attempt in range(30):
     hook.new_epoch()
 print(len(ended))
 """
+OVER_BY_THE_NEXT = """
+import sys
+from pathlib import Path
+import torch, torch.distributed as dist
+from takeup.training.engines.pytorch.watch.hook import install
+from takeup.training.engines.pytorch.watch.rows import Reader
+from takeup.training.engines.pytorch.watch.waits import Waits
+
+torch.set_num_threads(1)
+Waits._follow = lambda self, queue: None  # threads that never get a core
+hook = install(Path(sys.argv[1]))
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+for _ in range(50):
+    work = dist.all_reduce(torch.ones(10), async_op=True)
+    while not work.is_completed():  # as DDP does, without telling anybody in Python
+        pass
+    dist.all_reduce(torch.ones(20))
+hook.waits.close()
+calls = Reader(next(Path(sys.argv[1]).glob("*.ring"))).read()
+for asked, other in zip(calls[:-1:2], calls[1::2]):
+    print(other["began_ns"] - asked["ended_ns"])
+"""
 
 
 class FakeWork:
@@ -48,6 +71,9 @@ class FakeWork:
         self.may_end.wait(10)
         if self.fails:
             raise RuntimeError("the other rank is gone")
+
+    def is_completed(self) -> bool:
+        return self.may_end.is_set()
 
 
 def test_ends_of_a_group_are_told_in_order_also_of_calls_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +109,43 @@ def test_a_slow_group_does_not_hold_up_another(monkeypatch: pytest.MonkeyPatch) 
     assert told.wait(10)
     slow.may_end.set()
     waiting.close()
+
+
+def test_what_is_over_when_the_next_call_begins_is_told_before_it_and_only_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from takeup.training.engines.pytorch.watch import waits
+
+    may_look = threading.Event()
+    monkeypatch.setattr(waits, "PLAIN_WAIT", lambda work: may_look.wait(10))  # a thread that does not get the core
+    ended: list[int] = []
+    waiting = waits.Waits(ended.append)
+    over, under_way = FakeWork(), FakeWork()
+
+    waiting.add("a", 0, over)
+    waiting.add("a", 1, under_way)
+    over.may_end.set()
+    waiting.settle()
+
+    assert ended == [0]
+    may_look.set()
+    waiting.close()
+    assert ended == [0, 1]
+
+
+def test_a_real_call_that_is_over_is_told_as_such(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", OVER_BY_THE_NEXT, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    before_ns = [int(each) for each in done.stdout.split()]
+    assert len(before_ns) == 50
+    assert min(before_ns) >= 0
 
 
 def test_groups_can_be_destroyed_while_their_calls_end() -> None:

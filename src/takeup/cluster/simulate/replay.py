@@ -1,11 +1,13 @@
 """A whole workload under a scheduler: pool after pool, since jobs never move between pools.
 
 A scheduler is replayed through its rules, in compiled code that makes the same decisions as its `decide`. The quota is
-asked for every five minutes while spot jobs run, wait or are about to come; after the window there is no quota.
+asked for every five minutes while spot jobs run, wait or are about to come; after the window there is no quota. Whoever
+wants to look on sees each pool at these moments.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,12 +43,14 @@ from takeup.cluster.simulate.fast.story import (
     Story,
     empty_story,
 )
+from takeup.cluster.simulate.moment import Moment
 from takeup.errors import BadInput
 
 __all__ = ["Ruled", "fits_pool", "replay"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Look = Callable[[Moment], None]
 
 NO_LIMIT = np.array([np.inf])
 MOST_EVICTIONS = 100_000  # that are remembered at a time: those of a day
@@ -68,8 +72,17 @@ class Ruled(Protocol):
         """How much it may promise."""
 
 
-def replay(workload: Workload, scheduler: Ruled, from_s: float = 0.0, to_s: float | None = None) -> Outcome:
-    """Replay everything; the window [from_s, to_s) is what metrics are about (default: until the last submission)."""
+def replay(
+    workload: Workload,
+    scheduler: Ruled,
+    from_s: float = 0.0,
+    to_s: float | None = None,
+    look: Look | None = None,
+) -> Outcome:
+    """Replay everything; the window [from_s, to_s) is what metrics are about (default: until the last submission).
+
+    `look` sees a pool whenever its scheduler is about to ask for a quota, and when the window ends.
+    """
     if workload.num_jobs and workload.job_submit_s[0] < 0:
         raise BadInput(f"the first job comes at {workload.job_submit_s[0]:g} s; count time from 0")
     last_s = float(workload.job_submit_s[-1]) if workload.num_jobs else 0.0
@@ -78,7 +91,7 @@ def replay(workload: Workload, scheduler: Ruled, from_s: float = 0.0, to_s: floa
         raise BadInput(f"the window runs from {from_s:g} s to {end_s:g} s; it must not start below 0 or end before it")
     lives = [_Life.of(workload, number, scheduler, end_s) for number in range(len(workload.pools))]
     for life in lives:
-        life.live()
+        life.live(look)
     return _outcome(workload, scheduler.name, lives, from_s, end_s)
 
 
@@ -118,16 +131,21 @@ class _Life:
             high_nodes=np.full(num_hours, np.nan), below_gpus=np.full(num_hours, np.nan),
         )  # fmt: skip
 
-    def live(self) -> None:
+    def live(self, look: Look | None = None) -> None:
         """From the first arrival to the last end."""
         while self.scheduler.rules.uses_quota and (next_s := self._next_question_s()) < self.to_s:
             if next_s > self.clock[0]:
                 self._run(next_s, NO_LIMIT, NO_LIMIT)  # no spot job runs, waits or comes until then
+            if look is not None:
+                look(Moment(float(self.clock[0]), self.fleet, self.story))
             quota = self.scheduler.quota_source.quota(self.name, self._evidence())
             hours, gpus = quota_arrays(quota)
             hour, below = int(self.clock[0] // 3600), quota.demand_below_gpus
             self.quota_gpus[hour], self.below_gpus[hour] = gpus[0], np.nan if below is None else below
             self._run(min(self.clock[0] + TICK_S, self.to_s), hours, gpus)
+        if look is not None:
+            self._run(self.to_s, NO_LIMIT, NO_LIMIT)
+            look(Moment(self.to_s, self.fleet, self.story))
         self._run(np.inf, NO_LIMIT, NO_LIMIT)
 
     def _run(self, until_s: float, hours: Floats, gpus: Floats) -> None:

@@ -11,6 +11,7 @@ from takeup.core.report import Report
 from takeup.papers import numbers
 from takeup.papers.falcon.detection import causes, drawn_jobs, iterations, printed_tables
 from takeup.papers.falcon.mitigation import at_scale, consolidation, planner, rebalancing
+from takeup.papers.falcon.topology import compound, gathering, swaps
 from takeup.papers.findings import report_of
 
 __all__ = ["reproduce"]
@@ -30,7 +31,7 @@ def reproduce(*, quiet: bool = False) -> Report:
     expected = numbers("falcon")
     parts_of = (
         *(causes, printed_tables, drawn_jobs, iterations),
-        *(rebalancing, consolidation, at_scale, planner),
+        *(rebalancing, consolidation, gathering, swaps, compound, at_scale, planner),
     )
     parts = []
     with progress("reproduce falcon", len(parts_of), quiet=quiet) as tick:

@@ -12,9 +12,10 @@ from takeup.core.progress import progress
 from takeup.core.report import Report
 from takeup.papers import numbers
 from takeup.papers.findings import Findings, report_of
+from takeup.papers.gfs.days import look_back
 from takeup.papers.gfs.fifo import against_fifo, without_wide_gangs
 from takeup.papers.gfs.forecasts import demand
-from takeup.papers.gfs.forms import both_forms, published
+from takeup.papers.gfs.forms import both_forms, published, spot_work
 from takeup.papers.gfs.loads import Load, Numbers, against_baselines, replayed
 from takeup.papers.gfs.money import benefit
 from takeup.papers.gfs.variants import JUDGED, ablations
@@ -54,8 +55,9 @@ def reproduce(*, quiet: bool = False) -> Report:
     with progress("reproduce gfs", _num_steps(expected), quiet=quiet) as tick:
         draws = _drawn(expected, tick)
         loads = [load for load in draws if load.seed == expected["setting"]["seed"]]
-        parts = [against_baselines(expected, loads), Findings((), (both_forms(expected, loads),))]
-        parts.append(against_fifo(expected, draws, [without_wide_gangs(expected, load, tick) for load in draws]))
+        parts = [against_baselines(expected, loads), Findings((), (both_forms(expected, loads), spot_work(loads)))]
+        narrow = [without_wide_gangs(expected, load, tick) for load in draws]
+        parts.append(against_fifo(expected, draws, narrow, [look_back(expected, load, tick) for load in draws]))
         parts.append(ablations(expected, [load for load in draws if load.name == "medium"], tick))
         parts += [demand(expected), benefit(expected, loads[1])]
     return report_of("gfs", expected["setting"]["seed"], parts, NOTES)
@@ -72,8 +74,8 @@ def _policies(expected: Numbers, seed: int) -> tuple[str, ...]:
 def _num_steps(expected: Numbers) -> int:
     setting = expected["setting"]
     num_replays = sum(len(_policies(expected, seed)) for seed in setting["seeds"]) * len(setting["loads"])
-    num_narrow = len(setting["seeds"]) * len(setting["loads"])
-    return num_replays + num_narrow + sum(1 + len(parts) for parts in JUDGED.values())
+    num_draws = len(setting["seeds"]) * len(setting["loads"])
+    return num_replays + 2 * num_draws + sum(1 + len(parts) for parts in JUDGED.values())
 
 
 def _drawn(expected: Numbers, tick: Callable[[], None]) -> list[Load]:

@@ -2,7 +2,7 @@
 
 No day should be below FIFO, and some are. Who works ahead has less left for a later day; where nobody is evicted, both
 do the same work in the end, so that more on one day *must* be less on another. So it is also shown how much was
-delivered up to each hour, and the lead that GFS had when a lower day began.
+delivered up to each hour, and `days` looks at every lower day: what was idle, and whether anybody could have won it.
 
 GFS can fall behind in one way: a spot gang as wide as a part of the pool, and days long. FIFO lets it run to its end
 and lets high-priority jobs wait for that. Under any scheduler that evicts for them at once such a gang is stopped again
@@ -24,6 +24,7 @@ from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.cluster.simulate import replay
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
+from takeup.papers.gfs.days import LookBack, days_table
 from takeup.papers.gfs.loads import Load, Numbers, window_s
 
 __all__ = ["against_fifo", "without_wide_gangs"]
@@ -46,17 +47,20 @@ def without_wide_gangs(expected: Numbers, load: Load, tick: Callable[[], None]) 
     return Load(load.name, load.seed, workload, outcomes)
 
 
-def against_fifo(expected: Numbers, draws: Sequence[Load], narrow: Sequence[Load]) -> Findings:
+def against_fifo(
+    expected: Numbers, draws: Sequence[Load], narrow: Sequence[Load], backs: Sequence[LookBack]
+) -> Findings:
     """Delivered GPU time up to every hour, days beside it, and how often guaranteed spot jobs were evicted.
 
-    `narrow` are the same draws without wide spot gangs.
+    `narrow` are the same draws without wide spot gangs, `backs` what was seen of their days.
     """
     checks: list[Check] = []
     for name in dict.fromkeys(load.name for load in draws):
         checks += _checks(expected, name, *([load for load in some if load.name == name] for some in (draws, narrow)))
+        checks += _days_checks(expected, name, [back for back in backs if back.load.name == name])
     first = [load for load in draws if load.seed == expected["setting"]["seed"]]
     rows = [_summary_row(load, "all") for load in draws] + [_summary_row(load, "narrow") for load in narrow]
-    return Findings(tuple(checks), (_summary(expected, rows), _lower_days(first), _at_once(expected, first[-1])))
+    return Findings(tuple(checks), (_summary(expected, rows), days_table(backs), _at_once(expected, first[-1])))
 
 
 def _checks(expected: Numbers, name: str, draws: Sequence[Load], narrow: Sequence[Load]) -> list[Check]:
@@ -77,23 +81,34 @@ def _checks(expected: Numbers, name: str, draws: Sequence[Load], narrow: Sequenc
             why=late,
         ),
         Check.at_most(f"{name} load, eviction of guaranteed spot jobs, 95 % bound, worst seed", broken, most, unit="%"),
-        _days_check(name, draws, bar["days_below"]),
         _windows_check(name, draws, bar["windows_below"]),
     ]
 
 
-def _days_check(name: str, draws: Sequence[Load], most: float) -> Check:
-    """The count of lower days, which nobody can keep at 0 who is ahead before; it says how many of them are a loss."""
-    num_below = sum(int((_daily_pp(load) < -TINY).sum()) for load in draws)
-    num_days = sum(len(_daily_pp(load)) for load in draws)
-    num_behind = sum(_num_behind(load) for load in draws)
+def _days_checks(expected: Numbers, name: str, backs: Sequence[LookBack]) -> list[Check]:
+    """The count of lower days, with how many of them are a loss and how many nobody could win; and what was left idle.
+
+    Nobody can keep the count at 0 who is ahead before.
+    """
+    bar, lower = expected["fifo_bar"], [day for back in backs for day in back.lower]
+    num_behind, num_lost = sum(day.after_h < -TINY for day in lower), sum(not day.could_be_won for day in lower)
+    num_fitting, num_moments = sum(back.num_fitting for back in backs), sum(back.num_moments for back in backs)
     why = (
-        f"of {num_days} days; after {num_below - num_behind} of these gfs had still delivered more since the beginning"
+        f"of {sum(len(back.days) for back in backs)} days; after {len(lower) - num_behind} of these gfs had still "
+        "delivered more since the beginning, so that it had less left to do; "
+        f"after {num_behind} it had delivered less; {num_lost} could be won by nobody from where they began"
     )
-    why += f", so that it had less left to do; after {num_behind} it had delivered less"
-    return Check.at_most(
-        f"{name} load, days with less allocation than FIFO, all seeds", float(num_below), most, why=why
-    )
+    return [
+        Check.at_most(
+            f"{name} load, days with less allocation than FIFO, all seeds", len(lower), bar["days_below"], why=why
+        ),
+        Check.at_most(
+            f"{name} load, moments at which somebody waits who would fit, all seeds",
+            num_fitting,
+            bar["moments_fitting"],
+            why=f"of {num_moments} moments, five minutes apart",
+        ),
+    ]
 
 
 def _windows_check(name: str, draws: Sequence[Load], most: float) -> Check:
@@ -154,23 +169,6 @@ def _summary_row(load: Load, gangs: str) -> tuple[Cell, ...]:
         float(lead_h[-1]), int((daily < -TINY).sum()), len(daily), float(daily.min()), _num_behind(load), 100 * broken,
         *(load.metrics(name).high_jqt_s.mean for name in ("gfs", "fifo")),
     )  # fmt: skip
-
-
-def _lower_days(loads: Sequence[Load]) -> Table:
-    """Every day on which less was allocated, and who had delivered more before and after it."""
-    rows: list[tuple[Cell, ...]] = []
-    for load in loads:
-        lead_h, daily = _lead_h(load), _daily_pp(load)
-        first = int(load.outcomes["gfs"].from_s // 3600)
-        for day in np.flatnonzero(daily < -TINY).tolist():
-            hour = first + 24 * day
-            before_h = float(lead_h[hour - 1]) if hour else 0.0
-            rows.append((load.name, day + 1, float(daily[day]), before_h, float(lead_h[hour + 23])))
-    columns = (
-        Column("load"), Column("day"), Column("allocation", "pp", 3),
-        Column("lead before", "h of the pool", 3), Column("lead after", "h of the pool", 3),
-    )  # fmt: skip
-    return Table("Days with less allocation than FIFO", columns, tuple(rows), "FIFO had so much more left to do")
 
 
 def _at_once(expected: Numbers, load: Load) -> Table:

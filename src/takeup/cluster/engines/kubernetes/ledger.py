@@ -79,8 +79,9 @@ class Ledger:
         """Forget what the pods show by themselves, and what is long ago."""
         by_uid = {pod.uid: pod for pod in pods.values()}
         jobs = {pod.job_id for pod in pods.values() if not pod.is_over}
-        standing = {pod.job_id for pod in pods.values() if pod.node and not pod.is_over and not pod.is_leaving}
         self.bound = {uid: it for uid, it in self.bound.items() if uid in by_uid and not by_uid[uid].node}
+        here = (pod for pod in pods.values() if pod.node or pod.uid in self.bound)  # shown as bound, or about to be
+        standing = {pod.job_id for pod in here if not pod.is_over and not pod.is_leaving}
         self.leaving = {job: it for job, it in self.leaving.items() if job in standing}
         self.kept = {job: nodes for job, nodes in self.kept.items() if job in jobs}
         self.spared_until_s = {job: until_s for job, until_s in self.spared_until_s.items() if until_s > now_s}

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from takeup.core.namespaces import CLONE_NEWNET, FRAME_BYTES, Namespace, check_commands
 from takeup.errors import TakeupError
 
-__all__ = ["Networks", "address", "bucket"]
+__all__ = ["Networks", "address", "bucket", "enter"]
 
 BURST_BYTES, QUEUE_BYTES = 2 * FRAME_BYTES, 8 * 2**20
 
@@ -25,6 +25,17 @@ def address(rank: int) -> str:
 def bucket(rate_bps: float) -> str:
     """What tc is told, so that so many bits pass in a second."""
     return f"tbf rate {rate_bps:.0f}bit burst {BURST_BYTES} limit {QUEUE_BYTES}"
+
+
+def enter(path: str) -> None:
+    """Let this process, and all its threads to come, be in the network that is found there."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(descriptor, CLONE_NEWNET) != 0:
+            raise TakeupError(f"this process may not enter its network: {os.strerror(ctypes.get_errno())}")
+    finally:
+        os.close(descriptor)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 
 
 class Networks(ABC):
@@ -42,15 +53,14 @@ class Networks(ABC):
             self.close()
             raise
 
+    @property
+    def paths(self) -> list[str]:
+        """Where the networks of the ranks are found."""
+        return [network.path for network in self._networks]
+
     def join(self, rank: int) -> None:
         """Let this process, and all its threads to come, be in the network of a rank."""
-        descriptor = os.open(self._networks[rank].path, os.O_RDONLY)
-        try:
-            if ctypes.CDLL(None, use_errno=True).setns(descriptor, CLONE_NEWNET) != 0:
-                raise TakeupError(f"rank {rank} may not enter its network: {os.strerror(ctypes.get_errno())}")
-        finally:
-            os.close(descriptor)
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        enter(self._networks[rank].path)
 
     def close(self) -> None:
         """Leave all networks."""

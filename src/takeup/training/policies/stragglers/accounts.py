@@ -2,15 +2,20 @@
 
 How it works: a rank that is not waiting is working. The time before it begins a call is its own; the time before a call
 ends was spent on that call, unless the rank works on meanwhile. It does so if the time from the beginning of the call
-to that of the next varies less than the time from its end to that of the next: what varies less is the work.
+to that of the next varies less than the time from its end to that of the next: what varies less is the work. It varies
+from one iteration to the other, and from before a change to after it.
+
+Who notes the end of a call may be late, and a rank that has waited for it begins its next call meanwhile. So an end
+that seems to come just after the beginning of another call comes before it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +30,7 @@ Flags = npt.NDArray[np.bool_]
 Pair = tuple[tuple[int, int], tuple[int, int]]  # operation and bytes of a call and of the next
 FEW = 4  # instances from which a spread is taken
 CLEARLY = 0.85
+LATE_NS = 1_000_000  # at most, to note an end
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,18 +67,33 @@ class Timeline:
     calls: Calls
     place: int
 
+    @property
+    def rank(self) -> int:
+        """Whose calls they are."""
+        return self.calls.logs[self.place].rank
+
     @cached_property
     def _rows(self) -> Ints:
         return np.flatnonzero(self.calls.place == self.place)
 
     @cached_property
-    def _order(self) -> tuple[Ints, Ints]:
-        """Row and moment of every event; rows of ends are counted from the negative end, beginning with -1."""
+    def _order(self) -> tuple[Ints, Ints, Ints]:
+        """Row and moment of every event, and how late it was noted; rows of ends are negative, beginning with -1."""
         ended = self._rows[self.calls.has_ended[self._rows]]
         rows = np.concatenate([-1 - ended, self._rows])
-        moments = np.concatenate([self.calls.rows["ended_ns"][ended], self.calls.rows["began_ns"][self._rows]])
+        late_ns = np.concatenate([self._late_ns(ended), np.zeros(len(self._rows), np.int64)])
+        moments = (
+            np.concatenate([self.calls.rows["ended_ns"][ended], self.calls.rows["began_ns"][self._rows]]) - late_ns
+        )
         order = np.argsort(moments, kind="stable")  # ends before what begins at the same time
-        return rows[order], moments[order]
+        return rows[order], moments[order], late_ns[order]
+
+    def _late_ns(self, ended: Ints) -> Ints:
+        """How late ends were noted: since another call began, if that is not long ago."""
+        noted_ns, began_ns = self.calls.rows["ended_ns"][ended], np.sort(self.calls.rows["began_ns"][self._rows])
+        latest_ns = began_ns[np.searchsorted(began_ns, noted_ns, side="right") - 1]
+        is_late = (latest_ns > self.calls.rows["began_ns"][ended]) & (noted_ns - latest_ns <= LATE_NS)
+        return np.where(is_late, noted_ns - latest_ns, 0)
 
     @cached_property
     def _is_end(self) -> Flags:
@@ -93,21 +114,33 @@ class Timeline:
     @cached_property
     def _pairs(self) -> list[Pair]:
         """By event: what is asked for and how much, here and by the next event."""
-        rows, _ = self._order
-        calls = self.calls.rows[np.where(rows < 0, -1 - rows, rows)]
-        sorts = list(zip(calls["operation"].tolist(), calls["size_bytes"].tolist(), strict=True))
+        rows, _, _ = self._order
+        sorts = _sorts_of(self.calls.rows[np.where(rows < 0, -1 - rows, rows)])
         return list(zip(sorts, [*sorts[1:], *sorts[-1:]], strict=True))
 
-    def spreads(self) -> dict[Pair, tuple[float, float]]:
-        """By sorts of a call and the next: spreads of the time until that begins, with the call and from its end."""
-        places = defaultdict(list)
-        for place in np.flatnonzero(self._before_own).tolist():
-            places[self._pairs[place]].append(place)
-        chosen = {pair: np.array(each) for pair, each in places.items() if len(each) >= FEW}
-        return {
-            pair: (_spread(self._gaps_s[each] + self._gaps_s[each + 1]), _spread(self._gaps_s[each + 1]))
-            for pair, each in chosen.items()
-        }
+    def around(self) -> dict[Pair, Floats]:
+        """By sorts of a call and the next: times in the call, and from its end until the next begins, below zero if the
+        next began before."""
+        found = defaultdict(list)
+        for pair, in_call_s, after_s in chain(self._followed(), self._overtaken()):
+            found[pair].append((in_call_s, after_s))
+        return {pair: np.array(times_s).T for pair, times_s in found.items() if len(times_s) >= FEW}
+
+    def _followed(self) -> Iterator[tuple[Pair, float, float]]:
+        """Calls after whose ends the rank begins another."""
+        places = np.flatnonzero(self._before_own)
+        late_s = self._order[2][places] / 1e9
+        times_s = self._gaps_s[places] + late_s, self._gaps_s[places + 1] - late_s
+        return zip([self._pairs[place] for place in places.tolist()], *(each.tolist() for each in times_s), strict=True)
+
+    def _overtaken(self) -> Iterator[tuple[Pair, float, float]]:
+        """Calls during which the rank begins another."""
+        calls = np.sort(self.calls.rows[self._rows], order="began_ns")
+        sorts = _sorts_of(calls)
+        in_call_ns, until_next_ns = (calls["ended_ns"] - calls["began_ns"])[:-1], np.diff(calls["began_ns"])
+        for place in np.flatnonzero(in_call_ns > until_next_ns + LATE_NS).tolist():
+            in_call_s, until_next_s = in_call_ns[place] / 1e9, until_next_ns[place] / 1e9
+            yield (sorts[place], sorts[place + 1]), in_call_s, until_next_s - in_call_s
 
     def account(self, anchor: Anchor, worked_through: frozenset[Pair]) -> Account | None:
         """What iterations consist of; none if there is no whole one."""
@@ -120,7 +153,7 @@ class Timeline:
 
     def _parts_s(self, cuts: Ints, worked_through: frozenset[Pair]) -> Floats:
         """Own work, waiting and transfer, by iteration."""
-        events, moments = self._order
+        events, moments, _ = self._order
         through = np.array([pair in worked_through for pair in self._pairs])
         is_own = ~self._is_end | (self._before_own & through)
         of_end_s = np.nan_to_num(self.calls.transfer_s[self.calls.instance[np.where(events < 0, -1 - events, 0)]])
@@ -132,6 +165,10 @@ class Timeline:
         return np.array([np.bincount(iteration[inside], part[inside], len(cuts) - 1) for part in parts_s])
 
 
+def _sorts_of(calls: npt.NDArray[np.void]) -> list[tuple[int, int]]:
+    return list(zip(calls["operation"].tolist(), calls["size_bytes"].tolist(), strict=True))
+
+
 def _spread(values: Floats) -> float:
     """The standard deviation, from the middle half."""
     return float(np.subtract(*np.quantile(values, (0.75, 0.25)))) / 1.35
@@ -139,9 +176,24 @@ def _spread(values: Floats) -> float:
 
 def worked_through(timelines: Iterable[Timeline]) -> frozenset[Pair]:
     """Sorts of calls, each with that of the next, between which ranks work all the time; judged over all ranks."""
-    sums: dict[Pair, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    seen: dict[tuple[Pair, int], list[Floats]] = defaultdict(list)
     for timeline in timelines:
-        for pair, (whole, after) in timeline.spreads().items():
-            sums[pair][0] += whole
-            sums[pair][1] += after
+        for pair, times_s in timeline.around().items():
+            seen[pair, timeline.rank].append(times_s)
+    sums: dict[Pair, Floats] = defaultdict(lambda: np.zeros(2))
+    for (pair, _), windows in seen.items():
+        sums[pair] += sum(map(_spreads, windows)) + sum(map(_shifts, windows, windows[1:]))
     return frozenset(pair for pair, (whole, after) in sums.items() if whole < CLEARLY * after)
+
+
+def _spreads(times_s: Floats) -> Floats:
+    """Of the time until the next call begins, with the call and from its end."""
+    in_call_s, after_s = times_s
+    return np.array([_spread(in_call_s + after_s), _spread(after_s)])
+
+
+def _shifts(one_s: Floats, other_s: Floats) -> Floats:
+    """The same from one window to the other, as far as the time in the call has shifted: work may have, too."""
+    in_call_s, after_s = np.median(one_s, axis=1) - np.median(other_s, axis=1)
+    shifts: Floats = np.minimum(np.abs([in_call_s + after_s, after_s]), abs(in_call_s))
+    return shifts

@@ -52,7 +52,7 @@ def windows_of(logs: Sequence[CallLog], before: Sequence[CallLog]) -> tuple[Wind
     calls = [Calls.of(each) if each else None for each in usable]
     timelines = [[] if each is None else [Timeline(each, place) for place in range(len(each.logs))] for each in calls]
     through = worked_through(chain.from_iterable(timelines))
-    accounts = [{_rank(line): line.account(anchors[_rank(line)], through) for line in lines} for lines in timelines]
+    accounts = [{line.rank: line.account(anchors[line.rank], through) for line in lines} for lines in timelines]
     known = [{rank: account for rank, account in each.items() if account is not None} for each in accounts]
     return Window(calls[0], known[0]), Window(calls[1], known[1])
 
@@ -61,10 +61,6 @@ def own_seconds(logs: Sequence[CallLog]) -> dict[int, float]:
     """By rank: the median time of its own work in an iteration."""
     now, _ = windows_of(logs, ())
     return {rank: account.own_s for rank, account in now.accounts.items()}
-
-
-def _rank(timeline: Timeline) -> int:
-    return timeline.calls.logs[timeline.place].rank
 
 
 def _anchors(logs: Sequence[CallLog], before: Sequence[CallLog]) -> dict[int, Anchor]:

@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from takeup.errors import BadInput
 from takeup.training.engines.pytorch.watch.hook import FOLDER, Hook, current
+from takeup.training.engines.pytorch.watch.restart import is_started_anew
 from takeup.training.engines.pytorch.watch.ring import Word
 
 __all__ = ["RESTART_CODE", "Batches"]
@@ -45,7 +46,8 @@ class _Plan:
 class Batches:
     """The part of every batch that this rank computes.
 
-    `save`, if given, writes a checkpoint; only then may a watcher ask the job to restart on other machines.
+    `save`, if given, writes a checkpoint; only then may a watcher ask the job to restart on other machines, and not if
+    torchrun has no restart left (`--max-restarts`).
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Batches:
         self.weight = num_ranks / num_microbatches
         """By which the mean loss of a micro-batch is multiplied, for gradients that DDP averages over ranks."""
         self._model, self._group, self._save = model, group, save
+        self._can_restart = save is not None and is_started_anew()
         self._plans = {0: _Plan(place * each, each)}
         self._version = 0
         self._is_watched = bool(os.environ.get(FOLDER))
@@ -119,7 +122,8 @@ class Batches:
             return max(self._plans)
         words = hook.ring.words
         version = words[Word.PLAN]
-        plan = _Plan(words[Word.PLAN_FIRST], words[Word.PLAN_COUNT], bool(words[Word.PLAN_RESTART]))
+        is_restart = bool(words[Word.PLAN_RESTART]) and self._can_restart
+        plan = _Plan(words[Word.PLAN_FIRST], words[Word.PLAN_COUNT], is_restart)
         is_sound = plan.first >= 0 and plan.count >= 1 and plan.first + plan.count <= self.num_microbatches
         if version > max(self._plans) and version == words[Word.PLAN] and is_sound:
             self._plans[version] = plan
@@ -133,7 +137,7 @@ class Batches:
             words = hook.ring.words
             words[Word.MICROBATCH_NS] = round(self._microbatch_ns)
             words[Word.NUM_MICROBATCHES] = self.num_microbatches
-            words[Word.CAN_RESTART] = self._save is not None
+            words[Word.CAN_RESTART] = self._can_restart
 
     def _restart(self) -> None:
         assert self._save is not None

@@ -121,6 +121,7 @@ class Hook:
             count = self._kinds[kind] = self._kinds.get(kind, 0) + 1
             if ring.words[Word.STOP] and peer < 0:
                 self._stop(ring, kind, count)
+            self.waits.settle()
             self.last_began_ns = began_ns = monotonic_ns()
             return ring.begin(operation, peer, number_of_group, number, size_bytes, began_ns)
 

@@ -73,8 +73,12 @@ class Shares:
         return before, after
 
     def can_restart(self, readers: Mapping[int, Reader]) -> bool:
+        """Whether all ranks follow the last change, and can save and end to be started anew."""
+        return self.can_change(readers) and self.could_restart(readers)
+
+    def could_restart(self, readers: Mapping[int, Reader]) -> bool:
         """Whether all ranks can save and end, so that whoever started them starts them anew."""
-        return self.can_change(readers) and all(reader.word(Word.CAN_RESTART) for reader in readers.values())
+        return all(reader.word(Word.CAN_RESTART) for reader in readers.values())
 
     def restart(self, readers: Mapping[int, Reader]) -> None:
         """Ask all ranks to save and to end."""

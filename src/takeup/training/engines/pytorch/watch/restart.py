@@ -19,7 +19,7 @@ from typing import Any
 
 from takeup.core.files import write_atomically
 
-__all__ = ["ORDER", "Restarts", "take_rank"]
+__all__ = ["ORDER", "Restarts", "is_started_anew", "take_rank"]
 
 ORDER = "order.json"
 GIVEN = "TAKEUP_WATCH_GIVEN_RANK"
@@ -74,6 +74,12 @@ class Restarts:
         before = self.order or tuple(range(len(order)))
         self.order = tuple(order[rank] for rank in before)  # by the rank that torchrun gives
         write_atomically(self.folder / ORDER, json.dumps(self.order))
+
+
+def is_started_anew(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this rank would be started anew if it ended: not if torchrun has no restart left; others know it best."""
+    most, number = (environment.get(f"TORCHELASTIC_{name}", "") for name in ("MAX_RESTARTS", "RESTART_COUNT"))
+    return not (most.isdigit() and number.isdigit()) or int(number) < int(most)
 
 
 def take_rank(folder: Path | str, environment: Any = os.environ) -> None:

@@ -116,6 +116,7 @@ class Session:
     _restarts: Restarts = field(init=False)
     _moved: tuple[Moved, Event] | None = None
     _left: Event | None = None  # for which ranks were asked to restart
+    _refused: Event | None = None  # for which they could not be asked
     _slow: Event | None = None
     _waiting: list[Event] = field(init=False)  # for the next look
     _lasted_s: float = 0.0
@@ -261,6 +262,8 @@ class Session:
     def _restart(self, event: Event) -> list[Finding]:
         """Save and begin anew, with other roles for two ranks if that keeps traffic off a slow link."""
         readers = self._gather.readers
+        if not self._shares.could_restart(readers):
+            return self._refuse_to_restart(event)
         if not self._shares.can_restart(readers):
             return []
         moved = self.exchange(event, self._watcher.logs(), len(readers)) if self._are_here() else None
@@ -272,6 +275,13 @@ class Session:
         self._ask_to_restart(event)
         self._moved = None if moved is None else (moved, event)
         return [self._finding(event, f"saved and restarted after a loss of {self._cost_s:.4g} s{how}")]
+
+    def _refuse_to_restart(self, event: Event) -> list[Finding]:
+        """Say once of an event that there is no restart, as the job would not come back."""
+        if self._refused is event:
+            return []
+        self._refused = event
+        return [self._finding(event, "no restart; Batches needs a save function, and torchrun --max-restarts")]
 
     def _ask_to_restart(self, event: Event) -> None:
         self._shares.restart(self._gather.readers)

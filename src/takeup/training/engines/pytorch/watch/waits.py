@@ -2,6 +2,9 @@
 
 Callbacks of their futures would tell, too, but they run in Gloo's own threads. Whoever destroys a process group holds
 the interpreter until these threads have ended; a callback needs the interpreter to end; both would wait for ever.
+
+A thread that waits is late when it has to wait for the interpreter as well, or for a core. Meanwhile a rank that has
+waited for the same call begins its next one. So with every call that begins, those that are over are noted first.
 """
 
 from __future__ import annotations
@@ -28,11 +31,24 @@ class Waits:
     def __init__(self, ended: Callable[[int], None]) -> None:
         self._ended = ended
         self._queues: dict[str, tuple[Queue, threading.Thread]] = {}
+        self._open: dict[int, Any] = {}
 
     def add(self, group: str, row: int, work: Any) -> None:
         """Wait for this call, too; calls of one group end in the order in which they began."""
         queue, _ = self._queues.get(group) or self._begin(group)
+        self._open[row] = work
         queue.put((row, work))
+
+    def settle(self) -> None:
+        """Tell of all calls that are over by now."""
+        for row, work in list(self._open.items()):
+            if work.is_completed():
+                self._end(row)
+
+    def _end(self, row: int) -> None:
+        """Tell once, whoever comes first."""
+        if self._open.pop(row, None) is not None:
+            self._ended(row)
 
     def close(self) -> None:
         """Wait for what is under way, but not for long: the job wants to end."""
@@ -56,5 +72,5 @@ class Waits:
                 PLAIN_WAIT(work)
             except RuntimeError as error:  # whoever made the call is told; it is over all the same
                 LOG.debug("takeup: a call failed: %s", error)
-            self._ended(row)
+            self._end(row)
             del item, work  # its tensors are not ours to keep

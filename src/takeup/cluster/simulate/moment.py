@@ -1,0 +1,87 @@
+"""A pool at one moment of a replay: who waits, whether they would fit, and how much work is left.
+
+Only for those who judge a replay afterwards: the work that is left is known from true durations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.cluster.fleet.layout import NUM_WAITING_HIGH, NUM_WAITING_SPOT, Fleet
+from takeup.cluster.simulate.fast.story import Story
+
+__all__ = ["Idle", "Moment"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+MILLI = 1000
+
+
+class Idle(Enum):
+    """Why GPUs are idle."""
+
+    NOBODY_WAITS = "nobody waits"
+    TOO_WIDE = "all who wait ask for more than is idle"
+    SCATTERED = "somebody who waits asks for no more than is idle, but on other nodes"
+    FITS = "somebody who waits would fit"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Looks into the arrays of a replay: valid until it goes on."""
+
+    now_s: float
+    fleet: Fleet
+    story: Story
+
+    @property
+    def idle_gpus(self) -> Ints:
+        """Whole GPUs of each node that anybody may take."""
+        nodes = self.fleet.nodes
+        return np.where(nodes["healthy"] > 0, np.maximum(0, nodes["free"] - nodes["reserved"]), 0)
+
+    @property
+    def waiting(self) -> Ints:
+        """Numbers of the jobs that wait for any GPUs."""
+        fleet, totals = self.fleet, self.fleet.totals
+        high, spot = fleet.high_queue[: totals[NUM_WAITING_HIGH]], fleet.spot_queue[: totals[NUM_WAITING_SPOT]]
+        jobs = np.concatenate([high, spot])
+        return np.asarray(jobs[fleet.jobs["nominated"][jobs] < 0])
+
+    def why_idle(self) -> Idle:
+        """Why the GPUs that are idle now are."""
+        jobs = self.fleet.jobs[self.waiting]
+        if not len(jobs):
+            return Idle.NOBODY_WAITS
+        if (jobs["workers"] <= self._num_places(jobs["milli"])).any():
+            return Idle.FITS
+        asked_milli = jobs["milli"] * jobs["workers"]
+        room_milli = MILLI * int(self.idle_gpus.sum()) + int(self._shared_room_milli.sum())
+        return Idle.SCATTERED if (asked_milli <= room_milli).any() else Idle.TOO_WIDE
+
+    def left_gpu_s(self) -> Floats:
+        """For each job the GPU-seconds of work that it has still to do; all of it before it comes."""
+        jobs, story = self.fleet.jobs, self.story
+        ran_s = np.maximum(0.0, self.now_s - jobs["start_s"] - story.overhead_s)
+        done_s = story.done_s + np.where(jobs["running"] > 0, ran_s, 0.0)
+        return np.asarray(np.maximum(0.0, story.duration_s - done_s) * jobs["milli"] * jobs["workers"] / MILLI)
+
+    @property
+    def _shared_room_milli(self) -> Ints:
+        """Room on GPUs that are shared already."""
+        room = self.fleet.share_room_milli
+        return np.where(room < MILLI, room, 0)
+
+    def _num_places(self, milli: Ints) -> Ints:
+        """For each request of one worker, for how many of its kind there is room."""
+        sizes, which = np.unique(milli, return_inverse=True)
+        return np.array([self._places(int(size)) for size in sizes])[which]
+
+    def _places(self, milli: int) -> int:
+        if milli >= MILLI:
+            return int((self.idle_gpus // (milli // MILLI)).sum())
+        return int((self._shared_room_milli // milli).sum() + self.idle_gpus.sum() * (MILLI // milli))

@@ -1,0 +1,192 @@
+"""Days with less allocation than FIFO, one by one: was anything left idle that could be used, and could it be won?
+
+How it works. GFS is replayed once more, and looked at every five minutes: if a job that waits would fit, something was
+left idle that need not have been. At the beginning of a day, the spot work that is left is known for every job. The
+most that anybody could allocate on that day is then a flow from jobs through hours: each job has so much work and runs
+on so many GPUs at most, and each hour has what high-priority jobs leave. Whoever is asked for that may know the future,
+stop, divide and move jobs as it likes; it must serve high-priority jobs as early as GFS does, and may do no more work
+twice than GFS did. A day on which FIFO was above that could not be won from there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_flow
+
+from takeup.cluster.experiment.workloads import only
+from takeup.cluster.fleet.outcome import Outcome
+from takeup.cluster.model import Grade, Kind, Workload
+from takeup.cluster.policies import find_policy
+from takeup.cluster.policies.gfs.quota import SpotQuota
+from takeup.cluster.simulate import replay
+from takeup.cluster.simulate.moment import Idle, Moment
+from takeup.cluster.simulate.replay import fits_pool
+from takeup.core.report import Cell, Column, Table
+from takeup.papers.gfs.loads import Load, Numbers, window_s
+
+__all__ = ["Day", "LookBack", "days_table", "look_back", "most_gpu_s"]
+
+Floats = npt.NDArray[np.float64]
+HOUR_S, DAY_S, HOURS = 3600.0, 86_400.0, 24  # in an hour, in a day, and of a day
+TINY = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A day of GFS less FIFO, in percentage points of the pool and in hours of the whole pool.
+
+    `most_pp` is the most that anybody could have had over FIFO. `idle_pp` says why GPUs were idle.
+    """
+
+    number: int
+    allocation_pp: float
+    before_h: float
+    after_h: float
+    most_pp: float
+    idle_pp: Mapping[Idle, float]
+
+    @property
+    def is_lower(self) -> bool:
+        """Whether less was allocated than by FIFO."""
+        return self.allocation_pp < -TINY
+
+    @property
+    def could_be_won(self) -> bool:
+        """Whether the bound leaves it open that somebody allocates as much as FIFO."""
+        return self.most_pp >= -TINY
+
+
+@dataclass(frozen=True, slots=True)
+class LookBack:
+    """All days of a draw, and at how many moments a job waited that would have fitted."""
+
+    load: Load
+    num_moments: int
+    num_fitting: int
+    days: tuple[Day, ...]
+
+    @property
+    def lower(self) -> tuple[Day, ...]:
+        """The days with less allocation than FIFO."""
+        return tuple(day for day in self.days if day.is_lower)
+
+
+@dataclass(slots=True)
+class _Watcher:
+    """Notes how many GPUs are idle and why, by day, and the work that is left when days begin and the last one ends."""
+
+    from_s: float
+    num_days: int
+    idle_gpus: list[Counter[Idle]] = field(init=False)
+    left_gpu_s: list[Floats] = field(default_factory=list)
+    num_moments: int = 0
+    num_fitting: int = 0
+
+    def __post_init__(self) -> None:
+        self.idle_gpus = [Counter() for _ in range(self.num_days)]
+
+    def look(self, moment: Moment) -> None:
+        """One more moment."""
+        while len(self.left_gpu_s) <= self.num_days and moment.now_s >= self.from_s + DAY_S * len(self.left_gpu_s):
+            self.left_gpu_s.append(moment.left_gpu_s())
+        day = int((moment.now_s - self.from_s) // DAY_S)
+        if 0 <= day < self.num_days:
+            why = moment.why_idle()
+            self.num_moments += 1
+            self.num_fitting += why == Idle.FITS
+            self.idle_gpus[day][why] += int(moment.idle_gpus.sum())
+
+
+def look_back(expected: Numbers, load: Load, tick: Callable[[], None]) -> LookBack:
+    """Replay GFS on a draw of one pool once more and look at every day."""
+    from_s, to_s = window_s(expected)
+    watcher = _Watcher(from_s, int((to_s - from_s) // DAY_S))
+    jobs = only(load.workload, fits_pool(load.workload))
+    ours = replay(jobs, find_policy("gfs", SpotQuota()), from_s, to_s, watcher.look)
+    days = tuple(_day(jobs, ours, load.outcomes["fifo"], number, watcher) for number in range(watcher.num_days))
+    tick()
+    return LookBack(load, watcher.num_moments, watcher.num_fitting, days)
+
+
+def _day(jobs: Workload, ours: Outcome, fifo: Outcome, number: int, watcher: _Watcher) -> Day:
+    num_gpus, hour = float(ours.capacity_gpus.sum()), int(ours.from_s // HOUR_S) + HOURS * number
+    lead_h = (ours.delivered_gpu_h() - fifo.delivered_gpu_h()) / num_gpus
+    most = most_gpu_s(jobs, ours, hour, *watcher.left_gpu_s[number : number + 2])
+    return Day(
+        number=number + 1,
+        allocation_pp=100 * float(ours.daily()[number] - fifo.daily()[number]),
+        before_h=float(lead_h[hour - 1]) if hour else 0.0,
+        after_h=float(lead_h[hour + HOURS - 1]),
+        most_pp=100 * (most / (num_gpus * DAY_S) - float(fifo.daily()[number])),
+        idle_pp=_split(100 * (1 - float(ours.daily()[number])), watcher.idle_gpus[number]),
+    )
+
+
+def _split(idle_pp: float, seen: Counter[Idle]) -> dict[Idle, float]:
+    """What was idle, in the proportions that were seen; where nobody looked, no spot job was there."""
+    total = seen.total()
+    if not total:
+        return {why: idle_pp if why == Idle.NOBODY_WAITS else 0.0 for why in Idle}
+    return {why: idle_pp * seen[why] / total for why in Idle}
+
+
+# The bound ------------------------------------------------------------------------------------------------------------
+
+
+def most_gpu_s(workload: Workload, ours: Outcome, hour: int, left_gpu_s: Floats, later_gpu_s: Floats) -> float:
+    """The most GPU-seconds that anybody could allocate in the day that begins with this hour.
+
+    `left_gpu_s` and `later_gpu_s` are the work of all jobs that is left when it begins and when it ends.
+    """
+    hours = slice(hour, hour + HOURS)
+    used = ours.allocated_gpu_s[:, hours].sum(axis=0)
+    spot = (workload.job_kind == Kind.SPOT) & (workload.job_submit_s < (hour + HOURS) * HOUR_S)
+    gpus = workload.job_gpus[spot] * workload.job_workers[spot]
+    begin_s = np.arange(hour, hour + HOURS) * HOUR_S
+    here_s = np.clip(begin_s + HOUR_S - workload.job_submit_s[spot, None], 0.0, HOUR_S)
+    room_gpu_s = ours.capacity_gpus.sum() * HOUR_S - used[:, Grade.HIGH]
+    twice_gpu_s = used[:, Grade.GUARANTEED :].sum() - (left_gpu_s - later_gpu_s)[spot].sum()
+    fresh_gpu_s = _most_flow(left_gpu_s[spot], gpus[:, None] * here_s, room_gpu_s)
+    return float(used[:, Grade.HIGH].sum() + fresh_gpu_s + max(0.0, twice_gpu_s))
+
+
+def _most_flow(work: Floats, rates: Floats, room: Floats) -> float:
+    """The largest flow from jobs with `work` to hours with `room`, at most `rates[job, hour]` from one to the other."""
+    some = work > 0
+    num_jobs, num_hours = int(some.sum()), len(room)
+    graph = np.zeros((num_jobs + num_hours + 2, num_jobs + num_hours + 2), np.int32)
+    graph[0, 1 : num_jobs + 1] = np.ceil(work[some])
+    graph[1 : num_jobs + 1, num_jobs + 1 : -1] = np.ceil(rates[some])
+    graph[num_jobs + 1 : -1, -1] = np.ceil(room)
+    return float(maximum_flow(csr_array(graph), 0, len(graph) - 1).flow_value)
+
+
+# The table ------------------------------------------------------------------------------------------------------------
+
+
+def days_table(backs: Sequence[LookBack]) -> Table:
+    """Every day on which less was allocated: who had delivered more, what was idle, and whether it could be won."""
+    rows: list[tuple[Cell, ...]] = [
+        (
+            back.load.name, back.load.seed, day.number, day.allocation_pp, day.before_h, day.after_h, day.most_pp,
+            *(day.idle_pp[why] for why in Idle),
+        )
+        for back in backs
+        for day in back.lower
+    ]  # fmt: skip
+    columns = (
+        Column("load"), Column("seed"), Column("day"), Column("allocation", "pp", 3),
+        Column("lead before", "h of the pool", 3), Column("lead after", "h of the pool", 3),
+        Column("most over FIFO", "pp", 2), *(Column(f"idle: {why.value}", "pp", 2) for why in Idle),
+    )  # fmt: skip
+    note = (
+        "gfs less fifo; most over FIFO: what nobody could exceed from the state in which the day began, below 0 where "
+        "the day could not be won; idle: GPUs of gfs, by why they were"
+    )
+    return Table("Days with less allocation than FIFO", columns, tuple(rows), note)

@@ -1,0 +1,121 @@
+"""Days below FIFO: the bound is one, and what is said of a day is what happened on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from cluster.simulate.cluster_traces import HIGH, SPOT, philly_like, workload
+from takeup.cluster.model import Workload
+from takeup.cluster.policies import find_policy
+from takeup.cluster.policies.gfs.quota import SpotQuota
+from takeup.cluster.simulate import replay
+from takeup.cluster.simulate.moment import Idle
+from takeup.papers.gfs import days
+from takeup.papers.gfs.days import LookBack, days_table, look_back
+from takeup.papers.gfs.loads import Load, Numbers
+
+DAY_S = 86_400.0
+
+
+def setting(num_days: int) -> Numbers:
+    return {"setting": {"num_history_days": 0, "num_days": num_days}}
+
+
+def seen(jobs: Workload, num_days: int) -> LookBack:
+    fifo = replay(jobs, find_policy("fifo", SpotQuota()), 0.0, num_days * DAY_S)
+    ticks: list[int] = []
+    back = look_back(setting(num_days), Load("low", 7, jobs, {"fifo": fifo}), lambda: ticks.append(1))
+    assert ticks == [1]
+    return back
+
+
+def by_programme(work: Any, rates: Any, room: Any) -> float:
+    """The same flow as a linear programme."""
+    num_jobs, num_hours = rates.shape
+    of_job = np.kron(np.eye(num_jobs), np.ones(num_hours))
+    of_hour = np.kron(np.ones(num_jobs), np.eye(num_hours))
+    limits = [(0, rate) for rate in rates.ravel()]
+    found = linprog(-np.ones(rates.size), np.vstack([of_job, of_hour]), np.concatenate([work, room]), bounds=limits)
+    return -float(found.fun)
+
+
+whole = st.integers(0, 40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(whole, whole, whole, whole), min_size=1, max_size=5), st.tuples(whole, whole, whole))
+def test_the_largest_flow_is_that_of_a_linear_programme(jobs: list[tuple[int, ...]], room: tuple[int, ...]) -> None:
+    rows = np.array(jobs, float)
+    flow = days._most_flow(rows[:, 0], rows[:, 1:], np.array(room, float))
+
+    assert flow == pytest.approx(by_programme(rows[:, 0], rows[:, 1:], np.array(room, float)))
+
+
+def test_who_worked_ahead_cannot_win_the_day_on_which_others_catch_up() -> None:
+    """Larger jobs go first, so that eight GPUs are full on the first day and one is left for the second."""
+    jobs = workload((SPOT, 4, 0, DAY_S), (SPOT, 1, 1, DAY_S - 1), (SPOT, 4, 1, DAY_S - 1), nodes=(8,))
+    back = seen(jobs, 2)
+    first, second = back.days
+
+    assert (first.is_lower, second.is_lower) == (False, True)
+    assert (second.allocation_pp, second.most_pp) == pytest.approx((-37.5, -37.5), abs=0.01)
+    assert (second.before_h, second.after_h) == pytest.approx((9.0, 0.0), abs=0.01)
+    assert not second.could_be_won
+    assert second.idle_pp[Idle.NOBODY_WAITS] == pytest.approx(87.5, abs=0.01)
+    assert back.lower == (second,)
+
+
+def test_without_spot_jobs_there_is_nothing_to_choose_from() -> None:
+    jobs = workload((HIGH, 4, 0, DAY_S), (HIGH, 1, 1, DAY_S - 1), (HIGH, 4, 1, DAY_S - 1), nodes=(8,))
+    back = seen(jobs, 2)
+
+    assert [day.most_pp for day in back.days] == pytest.approx([day.allocation_pp for day in back.days], abs=0.01)
+    assert (back.num_moments, back.num_fitting) == (0, 0)
+
+
+def test_a_day_that_somebody_could_win_is_not_called_lost() -> None:
+    """A spot gang of all GPUs is stopped by a small job; who divides it would lose nothing."""
+    arrivals = [(HIGH, 1.0, hour * 3600.0, 7200.0) for hour in range(1, 22, 3)]
+    back = seen(workload((SPOT, 8, 0, DAY_S), *arrivals, nodes=(8,)), 1)
+    (day,) = back.lower
+
+    assert day.could_be_won
+    assert day.idle_pp[Idle.TOO_WIDE] > 30
+    assert day.idle_pp[Idle.SCATTERED] == day.idle_pp[Idle.FITS] == 0
+
+
+def test_work_that_is_done_twice_is_allowed_to_everybody() -> None:
+    """The gang loses half an hour each time; the day with it is as long as it was."""
+    arrivals = [(HIGH, 8.0, hour * 3600.0 + 1800.0, 600.0) for hour in range(1, 12, 2)]
+    back = seen(workload((SPOT, 8, 0, DAY_S / 2), *arrivals, nodes=(8,)), 1)
+    (day,) = back.days
+
+    assert day.allocation_pp > 0
+    assert day.most_pp == pytest.approx(day.allocation_pp, abs=0.05)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nobody_allocates_more_than_the_bound_and_idle_time_adds_up(seed: int) -> None:
+    jobs = philly_like(seed, load_share=1.1)
+    num_days = int(jobs.job_submit_s[-1] // DAY_S) + 1
+    ours = replay(jobs, find_policy("gfs", SpotQuota()), 0.0, num_days * DAY_S).daily()
+    back = seen(jobs, num_days)
+
+    for day in back.days:
+        assert day.most_pp >= day.allocation_pp - 1e-3
+        assert sum(day.idle_pp.values()) == pytest.approx(100 * (1 - ours[day.number - 1]), abs=1e-6)
+    assert back.num_fitting == 0 < back.num_moments
+
+
+def test_a_table_has_the_lower_days_only() -> None:
+    jobs = workload((SPOT, 4, 0, DAY_S), (SPOT, 1, 1, DAY_S - 1), (SPOT, 4, 1, DAY_S - 1), nodes=(8,))
+    table = days_table([seen(jobs, 2)])
+
+    assert [row[:3] for row in table.rows] == [("low", 7, 2)]
+    assert len(table.columns) == len(table.rows[0]) == 7 + len(Idle)

@@ -1,0 +1,174 @@
+"""Faults of whole jobs that are watched: the watch is killed, a rank dies in a pause, the clocks of machines differ."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from takeup.training.engines.pytorch.watch import launch
+from takeup.training.engines.pytorch.watch.confirm import Pauses
+from takeup.training.engines.pytorch.watch.gather import Gather
+from takeup.training.engines.pytorch.watch.restart import Restarts
+from takeup.training.engines.pytorch.watch.ring import Word
+from takeup.training.experiment.watch import ring_passes, wait_before_restart_s
+from takeup.training.policies.stragglers.watcher import Watcher
+
+torch = pytest.importorskip("torch", reason="needs the package torch")
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("watch")]
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "train_ddp.py"
+NUM_STEPS = 120
+JOB = [str(EXAMPLE), "--steps", str(NUM_STEPS), "--microbatch-ms", "4"]
+WATCH = [sys.executable, "-m", "takeup", "training", "watch"]
+PLAIN = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+LIMIT_S = 150
+HOURS_S = 100 * 3_600
+has_clocks = shutil.which("unshare") is not None and not subprocess.call(
+    ["unshare", "--time", "--monotonic", "1", "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+)
+
+
+@cache
+def loss() -> str:
+    """Of one rank that nobody watches and that trains on whole batches."""
+    command = [sys.executable, *JOB[:-1], "0"]
+    ran = subprocess.run(command, env={**os.environ, **PLAIN}, capture_output=True, text=True, check=True)
+    return loss_in(ran.stdout)
+
+
+def loss_in(said: str) -> str:
+    (found,) = re.findall(rf"{NUM_STEPS} steps, . ranks, (loss .*)", said)
+    return str(found)
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    until_s = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+
+
+# The watch is killed --------------------------------------------------------------------------------------------------
+
+
+def test_a_job_whose_watch_is_killed_goes_on_to_the_same_result(tmp_path: Path) -> None:
+    watch = subprocess.Popen(
+        [*WATCH, "--", sys.executable, *JOB],
+        env={**os.environ, **PLAIN, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: list(tmp_path.glob("takeup-watch-*/*.ring")))
+    watch.kill()
+    said, _ = watch.communicate(timeout=LIMIT_S)  # until the job has ended, too
+
+    assert watch.returncode == -signal.SIGKILL
+    assert loss_in(said) == loss()
+
+
+# A rank dies ----------------------------------------------------------------------------------------------------------
+
+
+def kill_when_it_stands(gather: Gather, rank: int) -> None:
+    wait_until(lambda: gather.readers[rank].word(Word.STOPPED) > 0)
+    os.kill(gather.readers[rank].word(Word.PID), signal.SIGKILL)
+
+
+def processes(gather: Gather) -> dict[int, int]:
+    """By rank."""
+    return {rank: reader.word(Word.PID) for rank, reader in gather.readers.items()}
+
+
+def given_rank(process: int) -> str:
+    """What torchrun said when it started the process."""
+    environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    return next(each.decode() for each in environment if each.startswith(b"RANK="))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_after_a_rank_died_in_a_pause_torchrun_starts_all_anew_in_the_roles_that_were_ordered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in PLAIN.items():
+        monkeypatch.setenv(name, value)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--max-restarts", "1", "--nproc-per-node", "2"]
+    rings, said = tmp_path / "rings", tmp_path / "said"
+    rings.mkdir()
+    gather, watcher = Gather(rings), Watcher()
+
+    def are_iterations_known() -> bool:
+        gather.look()
+        if gather.is_complete:
+            watcher.see(gather.read())
+        return len(watcher.anchors) == 2
+
+    with said.open("w", encoding="utf-8") as file:
+        job = launch.start([sys.executable, *torchrun, *JOB], rings, stdout=file)
+    wait_until(are_iterations_known)
+    Restarts(rings, wait_before_restart_s).use((1, 0))
+    killing = threading.Thread(target=kill_when_it_stands, args=(gather, 1))
+    killing.start()
+    confirmed = Pauses(rings).confirm(gather.readers, watcher.anchors, ring_passes(2))
+    killing.join()
+    before = processes(gather)
+    wait_until(lambda: gather.look() or set(before.values()).isdisjoint(processes(gather).values()))
+    wait_until(lambda: gather.look() or gather.is_complete)
+    given = {rank: given_rank(process) for rank, process in processes(gather).items()}
+
+    assert job.wait(LIMIT_S) == 0
+    assert confirmed.problem.endswith(" has ended")  # torchrun ends the other one soon
+    assert given == {0: "RANK=1", 1: "RANK=0"}
+    assert loss_in(said.read_text("utf-8")) == loss()
+
+
+# Clocks differ --------------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def machine(rank: int, port: int, words: Sequence[str], before: Sequence[str] = ()) -> subprocess.Popen[str]:
+    """A machine with one rank of two, which is watched."""
+    meeting = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return subprocess.Popen(
+        [*before, *WATCH, *words, "--", sys.executable, *JOB],
+        env={**os.environ, **PLAIN, **meeting, "TORCHELASTIC_RUN_ID": "by hand"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.skipif(not has_clocks, reason="needs Linux, root and unshare, for another clock")
+def test_ranks_of_machines_whose_clocks_differ_by_days_are_watched_as_one_job() -> None:
+    port = free_port()
+    first = machine(0, port, ["--listen", "127.0.0.1:0"])
+    assert first.stderr is not None
+    address = first.stderr.readline().rpartition(" ")[2].strip()
+    another_clock = ["unshare", "--time", "--monotonic", str(HOURS_S), "--fork"]
+    second = machine(1, port, ["--report-to", address], another_clock)
+
+    (said, told), (_, errors) = (each.communicate(timeout=LIMIT_S) for each in (first, second))
+
+    assert (first.returncode, second.returncode) == (0, 0), told + errors
+    assert loss_in(said) == loss()
+    counted = re.findall(r"watched (\d+) iterations", told)
+    assert NUM_STEPS - 10 <= int(counted[0]) <= NUM_STEPS
+    assert "made no sense" not in told
