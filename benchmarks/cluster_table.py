@@ -40,6 +40,7 @@ class Row:
     worst_day: float
     least_lead_h: float
     eviction: float
+    evictions_of_work: float
     guaranteed_eviction: float
     broken_high: float
     spot_jqt_s: float
@@ -70,6 +71,7 @@ def row_of(outcome: Outcome, fifo: Outcome) -> Row:
         worst_day=float(apart.min()),
         least_lead_h=float((outcome.delivered_gpu_h() - fifo.delivered_gpu_h()).min() / outcome.capacity_gpus.sum()),
         eviction=metrics.eviction_rate,
+        evictions_of_work=1000 * metrics.num_evictions / max(1.0, useful_spot_gpu_h(outcome)),
         guaranteed_eviction=outcome.broken(Grade.GUARANTEED).mean,
         broken_high=outcome.broken(Grade.GUARANTEED).high,
         spot_jqt_s=metrics.spot_jqt_s.mean,
@@ -78,6 +80,12 @@ def row_of(outcome: Outcome, fifo: Outcome) -> Row:
         lost_gpu_h=metrics.lost_gpu_s / 3600.0,
         promised_share=promised_share(outcome),
     )
+
+
+def useful_spot_gpu_h(outcome: Outcome) -> float:
+    """GPU-hours of spot runs up to their last kept period, in the window."""
+    hours = slice(int(outcome.from_s // 3600), int(outcome.to_s // 3600))
+    return float(outcome.useful_gpu_s[:, hours, Grade.GUARANTEED :].sum()) / 3600.0
 
 
 def promised_share(outcome: Outcome) -> float:
@@ -117,16 +125,17 @@ def load_table(load: str, rows: dict[str, list[Row]], seeds: Sequence[int]) -> T
         Column("scheduler"), Column("allocation", "", 4), Column("useful", "", 4),
         Column("days below FIFO", f"of {SPOT_DAYS * len(seeds)}", 0), Column("worst day", "pp", 2),
         Column("delivered, least lead", "h of the pool", 2), Column("eviction rate", "", 4),
-        Column("promises broken", "", 4), Column("95 % bound", "", 4),
-        Column("spot JQT", "s", 0), Column("HP JQT", "s", 0), Column("HP p99 JCT", "s", 0), Column("lost", "GPU h", 0),
+        Column("evictions for 1,000 useful GPU h", "", 2), Column("promises broken", "", 4),
+        Column("95 % bound", "", 4), Column("spot JQT", "s", 0), Column("HP JQT", "s", 0),
+        Column("HP p99 JCT", "s", 0), Column("lost", "GPU h", 0),
     )  # fmt: skip
     cells = tuple(
         (
             name, mean_of(of, "allocation"), mean_of(of, "useful"), sum(row.days_below for row in of),
             100 * min(row.worst_day for row in of), min(row.least_lead_h for row in of), mean_of(of, "eviction"),
-            mean_of(of, "guaranteed_eviction"), max(row.broken_high for row in of), mean_of(of, "spot_jqt_s"),
-            mean_of(of, "high_jqt_s"), mean_of(of, "high_p99_jct_s"),
-            mean_of(of, "lost_gpu_h"),
+            mean_of(of, "evictions_of_work"), mean_of(of, "guaranteed_eviction"),
+            max(row.broken_high for row in of), mean_of(of, "spot_jqt_s"), mean_of(of, "high_jqt_s"),
+            mean_of(of, "high_p99_jct_s"), mean_of(of, "lost_gpu_h"),
         )
         for name, of in rows.items()
     )  # fmt: skip

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 
 from takeup.serving.engines.diffusers.masked.ahead import Ahead
 from takeup.serving.engines.diffusers.masked.blend import Blended
+from takeup.serving.engines.diffusers.masked.call import Places
 from takeup.serving.engines.diffusers.masked.fast_flux import BoundFlux
 from takeup.serving.engines.diffusers.masked.fast_unet import BoundUnet
 from takeup.serving.engines.diffusers.masked.flat import flatten
@@ -25,7 +27,7 @@ from takeup.serving.engines.diffusers.masked.kept_columns import flatten_columns
 from takeup.serving.engines.diffusers.masked.pages import working_copy
 from takeup.serving.engines.diffusers.masked.tokens import grids_of, places_of
 
-__all__ = ["Bench", "Bound", "Page", "full_bench", "now_s", "say", "seconds_of", "tiny_bench"]
+__all__ = ["Bench", "Bound", "Page", "full_bench", "middle_bench", "now_s", "say", "seconds_of", "tiny_bench"]
 
 NUM_STEPS = {"sdxl": 50, "flux": 28}
 NUM_ROUNDS, MULTIPLE = 3, 32
@@ -143,15 +145,28 @@ class Bench:
         """In eight bits."""
         return flatten_columns(page) if self.name == "sdxl" else flatten(page)
 
+    @property
+    def num_front(self) -> int:
+        """Tokens of the text before those of the image, where both are in one sequence."""
+        return 0 if self.name == "sdxl" else int(self.inputs()["encoder_hidden_states"].shape[1])
+
+    def tokens(self, share: float) -> dict[int, int]:
+        """How many are computed on every grid."""
+        return {number: places.by_row.shape[1] for number, places in self.places([share]).items()}
+
+    def places(self, shares: Sequence[float]) -> dict[int, Places]:
+        """The tokens of boxes of these shares."""
+        masks = [box_mask(self.size.grid, share) for _ in range(self.size.num_rows) for share in shares]
+        grids = grids_of(self.size.grid, self.size.num_levels)
+        return places_of([mask.to(self.device) for mask in masks], grids, MULTIPLE)
+
     @contextmanager
     def bound(
         self, like: Any, shares: Sequence[float], inputs: dict[str, Any] | None = None, num_flats: int = 2
     ) -> Iterator[Bound]:
         """The network for edits with masks of these shares, and as it was afterwards."""
         inputs = self.inputs(len(shares)) if inputs is None else inputs
-        masks = [box_mask(self.size.grid, share) for _ in range(self.size.num_rows) for share in shares]
-        grids = grids_of(self.size.grid, self.size.num_levels)
-        places = places_of([mask.to(self.device) for mask in masks], grids, MULTIPLE)
+        places = self.places(shares)
         if self.name == "flux":
             made: Any = BoundFlux(self.network, like, places, inputs, num_flats)
         else:
@@ -232,6 +247,45 @@ def tiny_bench(name: str) -> Bench:
     size = FullSize(full.build, made, full.num_rows, grid, min(full.num_levels, 2))
     network = pipeline.unet if name == "sdxl" else pipeline.transformer
     return Bench(name, size, network, "cpu", 4, torch.float32, compiled=False)
+
+
+def middle_bench(name: str, num_steps: int, scale: int = 1) -> Bench:
+    """Between tiny and full, for a CPU of some patience; random weights, as diffusers draws them."""
+    full, where = FULL_SIZE[name], {"sdxl": _middle_sdxl, "flux": _middle_flux}
+    grid = (32 * scale, 32 * scale) if name == "sdxl" else (16 * scale, 16 * scale)
+    size = FullSize(where[name], partial(_middle_inputs, full, grid), full.num_rows, grid, full.num_levels)
+    torch.manual_seed(0)
+    network = size.build().eval().requires_grad_(False)
+    return Bench(name, size, network, "cpu", num_steps, torch.float32, compiled=False)
+
+
+def _middle_sdxl() -> Any:
+    config = dict(FULL_SIZE["sdxl"].network("meta").config)
+    config |= {"block_out_channels": (64, 128, 256), "attention_head_dim": (1, 2, 4)}
+    make: Any = diffusers.UNet2DConditionModel
+    return make(**config | {"transformer_layers_per_block": (1, 2, 4)})
+
+
+def _middle_flux() -> Any:
+    make: Any = diffusers.FluxTransformer2DModel
+    return make(guidance_embeds=True, num_layers=3, num_single_layers=6, num_attention_heads=4)
+
+
+def _middle_inputs(full: FullSize, grid: tuple[int, int], num_rows: int, where: dict[str, Any]) -> dict[str, Any]:
+    """Those of the full size, for a smaller image and a shorter text."""
+    inputs = full.inputs(num_rows, where)
+    inputs["encoder_hidden_states"] = inputs["encoder_hidden_states"][:, :64]
+    if "sample" in inputs:
+        inputs["sample"] = inputs["sample"][:, :, : grid[0], : grid[1]].contiguous()
+        return inputs
+    count = grid[0] * grid[1]
+    places = torch.cartesian_prod(torch.zeros(1), *(torch.arange(float(side)) for side in grid))
+    return {
+        **inputs,
+        "hidden_states": inputs["hidden_states"][:, :count].contiguous(),
+        "img_ids": places,
+        "txt_ids": inputs["txt_ids"][:64],
+    }
 
 
 def _tiny_sdxl_inputs(num_rows: int, where: dict[str, Any]) -> dict[str, Any]:

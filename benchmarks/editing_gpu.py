@@ -14,6 +14,7 @@ import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,18 +22,17 @@ import torch
 from dated import versions
 from editing_bench import Bench, Page, full_bench, now_s, say, tiny_bench
 from editing_load import PUBLIC_MASKS, between, drawn, mean_latency_s
-from editing_template import STRIDES, Packing
+from editing_template import BUDGETS, Packing
 
 from takeup.core.report import Check, Column, Report, Table
 from takeup.serving.engines.diffusers.masked.ahead import pinned
 from takeup.serving.policies.masks import FLUX, H200, SDXL_COLUMNS
-from takeup.serving.policies.plan_fits import fitted, predicted_s
+from takeup.serving.policies.plan_fits import MeasuredStep, fitted, predicted_s
 
 __all__ = ["measure"]
 
 TFLOPS = 790e12
 SHARES = (0.05, 0.1, 0.2, 0.35, 0.5)
-FITTED = (0.05, 0.2, 0.5)
 TERA = {
     "sdxl": {1.0: 13.52, 0.05: 0.774, 0.1: 1.444, 0.2: 2.790, 0.35: 4.798, 0.5: 6.814},
     "flux": {1.0: 74.38, 0.05: 11.6, 0.1: 14.9, 0.2: 21.5, 0.35: 31.4, 0.5: 41.3},
@@ -102,11 +102,11 @@ def measure_one(bench: Bench, shares: Sequence[float], found: Found) -> None:
 
 def recorded(bench: Bench) -> Subject:
     """A template by a whole run, and how far a masked step is from a whole one that sees the same."""
-    inputs, packing = bench.inputs(), Packing(bench.num_steps)
+    inputs, packing = bench.inputs(), Packing(bench.num_front)
     made = Subject(bench, {}, [], packing, 0.0)
 
     def keep(step: int, page: dict[str, torch.Tensor]) -> None:
-        packing.add(step, page)
+        packing.add(page)
         made.pages.append(bench.flatten(page))
         made.like = {name: torch.empty_like(one) for name, one in page.items()} if step == 0 else made.like
 
@@ -123,18 +123,17 @@ def recorded(bench: Bench) -> Subject:
 def judge_packing(subject: Subject, found: Found) -> None:
     """Sizes at stated errors; among the small enough the one with the least error."""
     name, packing = subject.bench.name, subject.packing
-    for stride in STRIDES:
-        errors = packing.usual[stride], packing.worst[stride]
-        found.sizes.append((name, stride, packing.raw_bytes / 2**30, packing.ratio(stride), *errors))
-        say(f"{name} packed, every {stride}", f"{packing.ratio(stride):.2f} times smaller, errors {errors}")
-    small = min(stride for stride in STRIDES if packing.ratio(stride) >= LEAST_RATIO)
-    label = f"{name}, times smaller than keys and values, error {packing.usual[small]:.3f} (worst tensor"
+    for budget in BUDGETS:
+        errors = packing.usual(budget), packing.worst(budget)
+        found.sizes.append((name, budget, packing.raw_bytes / 2**30, packing.ratio(budget), *errors))
+        say(f"{name} packed, budget {budget}", f"{packing.ratio(budget):.2f} times smaller, errors {errors}")
+    small = next((budget for budget in BUDGETS if packing.ratio(budget) >= LEAST_RATIO), BUDGETS[-1])
+    label = f"{name}, times smaller than keys and values, error {packing.usual(small):.3f} (worst tensor"
     found.checks.append(
-        Check.at_least(f"{label} {packing.worst[small]:.3f})", packing.ratio(small), LEAST_RATIO, unit="x")
+        Check.at_least(f"{label} {packing.worst(small):.3f})", packing.ratio(small), LEAST_RATIO, unit="x")
     )
-    exact = max(packing.ratio(stride) for stride in STRIDES if packing.worst[stride] <= MOST_ERROR)
     label = f"{name}, the same with no tensor off by more than {MOST_ERROR:g}"
-    found.checks.append(Check.at_least(label, exact, LEAST_RATIO, unit="x"))
+    found.checks.append(Check.at_least(label, packing.ratio(MOST_ERROR), LEAST_RATIO, unit="x"))
 
 
 # Edits of one image ---------------------------------------------------------------------------------------------------
@@ -173,21 +172,24 @@ def judge_plans(
     num_bytes: dict[float, float],
     found: Found,
 ) -> None:
-    """Launch, speed and link fitted on some masks, and predictions beside what was measured on all of them."""
-    known = {share: steps_s[share] for share in FITTED if share in steps_s}
-    if len(known) < 2:
+    """Steps of every mask beside what is predicted from those of all other masks."""
+    if len(steps_s) < 3:
         return
-    network = NETWORKS[bench.name]
-    device = replace(fitted(network, known, H200), link_bytes_per_s=link_bytes_per_s())
-    say(f"{bench.name} fitted", device)
+    network, link = NETWORKS[bench.name], replace(H200, link_bytes_per_s=link_bytes_per_s())
+    is_full = network.num_tokens == prod(bench.size.grid)
+    measured = [
+        (share, where, MeasuredStep(bench.tokens(share) if is_full else share, true_s, loaded))
+        for share, step_s in steps_s.items()
+        for where, true_s, loaded in (("device", step_s, 0.0), ("host", host_s[share], num_bytes[share]))
+    ]
     worst = 0.0
-    for share, measured_s in steps_s.items():
-        for where, true_s, loaded in (("device", measured_s, 0.0), ("host", host_s[share], num_bytes[share])):
-            predicted = predicted_s(network, share, device, loaded)
-            off = abs(predicted / true_s - 1)
-            is_judged = share not in FITTED or where == "host"
-            worst = max(worst, off if is_judged else 0.0)
-            found.plans.append((bench.name, share, where, 1e3 * predicted, 1e3 * true_s, off, is_judged))
+    for share, where, step in measured:
+        device = fitted(network, [one for other, _, one in measured if other != share], link)
+        predicted = predicted_s(network, step.mask, device, step.page_bytes)
+        off = abs(predicted / step.step_s - 1)
+        worst = max(worst, off)
+        found.plans.append((bench.name, share, where, 1e3 * predicted, 1e3 * step.step_s, off))
+    say(f"{bench.name} fitted", fitted(network, [one for _, _, one in measured], link))
     found.checks.append(Check.at_most(f"{bench.name}, steps off their predictions", worst, MOST_OFF))
 
 
@@ -284,15 +286,15 @@ def report_of(found: Found, device: str) -> Report:
                 Column("predicted", "ms", 2),
                 Column("measured", "ms", 2),
                 Column("off", "", 3),
-                Column("judged"),
             ),
             tuple(found.plans),
+            "each predicted from steps of all other masks",
         ),
         Table(
-            "Keys and values of a run, packed: eight bits, and every so many steps",
+            "Keys and values of a run, packed",
             (
                 Column("network"),
-                Column("every", "steps", 0),
+                Column("budget", "", 2),
                 Column("raw", "GiB", 1),
                 Column("smaller", "x", 2),
                 Column("error", "", 4),

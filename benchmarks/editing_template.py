@@ -1,78 +1,90 @@
-"""How small a template gets on the activations of a run, and how wrong: eight bits, and every so many steps only."""
+"""How small a template gets on the activations of a run, and how wrong: each tensor, and what is edited with it."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+from editing_bench import Bench
 
-from takeup.serving.engines.templates.packing import PackedTensor, pack, unpack, weights_between
+from takeup.serving.engines.diffusers.masked.hooks import Hooks
+from takeup.serving.engines.diffusers.masked.pages import working_copy
+from takeup.serving.engines.templates.packing import Packer, error_of, unpack_page
 
-__all__ = ["STRIDES", "Packing"]
+__all__ = ["BUDGETS", "Packing", "edited"]
 
-STRIDES = (1, 2, 3)
-
-
-@dataclass
-class _Step:
-    """Keys and values of a step: as they are, and in eight bits."""
-
-    raw: dict[str, torch.Tensor]
-    packed: dict[str, PackedTensor]
-
-    @classmethod
-    def of(cls, page: dict[str, torch.Tensor]) -> _Step:
-        raw = {name: one for name, one in page.items() if name.endswith((".k", ".v"))}
-        return cls(raw, {name: pack(one, exact=False) for name, one in raw.items()})
+BUDGETS = (0.02, 0.05, 0.1, 0.2)
+RAW_BYTES = 2
+"""Of a key or value as it is: half precision, whatever the run computes in."""
+Page = dict[str, torch.Tensor]
 
 
 @dataclass
+class _Way:
+    """One budget: how it packs, what it made of the last page, and sums so far."""
+
+    packer: Packer
+    known: Page = field(default_factory=dict)
+    num_bytes: int = 0
+    errors: list[float] = field(default_factory=list)
+    pages: list[Page] = field(default_factory=list)
+
+
 class Packing:
-    """Told every step of a run in turn. Errors are root mean squares relative to the size of a tensor.
+    """Told every step of a run in turn; keys and values only. With `keeps`, what is unpacked stays at hand.
 
-    `worst`: of any tensor in any step. `usual`: the mean over all of them.
+    Templates do not keep the first `num_front` tokens, those of the text.
     """
 
-    num_steps: int
-    worst: dict[int, float] = field(default_factory=lambda: dict.fromkeys(STRIDES, 0.0))
-    usual: dict[int, float] = field(default_factory=lambda: dict.fromkeys(STRIDES, 0.0))
-    raw_bytes: int = 0
-    packed_bytes: dict[int, int] = field(default_factory=lambda: dict.fromkeys(STRIDES, 0))
-    _last: deque[_Step] = field(default_factory=lambda: deque(maxlen=max(STRIDES) + 1))
+    def __init__(self, num_front: int = 0, *, keeps: bool = False) -> None:
+        self.ways = {budget: _Way(Packer(budget)) for budget in BUDGETS}
+        self.raw_bytes, self._num_front, self._keeps = 0, num_front, keeps
 
-    def add(self, step: int, page: dict[str, torch.Tensor]) -> None:
+    def add(self, page: Page) -> None:
         """The next step."""
-        self._last.append(_Step.of(page))
-        newest = self._last[-1]
-        self.raw_bytes += sum(one.numel() * one.element_size() for one in newest.raw.values())
-        for stride in STRIDES:
-            if step % stride == 0 or step == self.num_steps - 1:
-                self.packed_bytes[stride] += sum(one.size_bytes for one in newest.packed.values())
-                self._compare(step, stride)
+        raw = {name: one[:, self._num_front :] for name, one in page.items() if name.endswith((".k", ".v"))}
+        self.raw_bytes += RAW_BYTES * sum(one.numel() for one in raw.values())
+        for way in self.ways.values():
+            packed = way.packer.add(raw)
+            way.num_bytes += sum(one.size_bytes for one in packed.values())
+            way.known = unpack_page(packed, way.known)
+            way.errors += [error_of({name: way.known[name]}, {name: one}) for name, one in raw.items()]
+            if self._keeps:
+                way.pages.append(page | {name: self._with_room(one) for name, one in way.known.items()})
 
-    def ratio(self, stride: int) -> float:
+    def _with_room(self, kept: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.zeros_like(kept[:, : self._num_front]), kept], dim=1)
+
+    def ratio(self, budget: float) -> float:
         """How many times smaller than keys and values as they are."""
-        return self.raw_bytes / self.packed_bytes[stride]
+        return self.raw_bytes / self.ways[budget].num_bytes
 
-    def _compare(self, step: int, stride: int) -> None:
-        """The steps since the last one that was kept, with what would be guessed of them."""
-        num_since = (step % stride or stride) if step else 1
-        for back in range(num_since):
-            sources = weights_between(step - back, stride, self.num_steps)
-            weighted = [(self._last[source - step - 1].packed, weight) for source, weight in sources]
-            errors = _errors(weighted, self._last[-1 - back].raw)
-            self.worst[stride] = max(self.worst[stride], float(errors.max()))
-            self.usual[stride] += float(errors.mean()) / self.num_steps
+    def usual(self, budget: float) -> float:
+        """The mean error of a tensor in a step."""
+        errors = self.ways[budget].errors
+        return sum(errors) / len(errors)
+
+    def worst(self, budget: float) -> float:
+        """The error of the worst tensor in any step."""
+        return max(self.ways[budget].errors)
 
 
-def _errors(weighted: list[tuple[dict[str, PackedTensor], float]], raw: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Of every tensor."""
-    found = []
-    for name, true in raw.items():
-        gone = true.float()
-        size = gone.norm().clamp(min=1e-12)
-        for page, weight in weighted:
-            gone = gone - weight * unpack(page[name]).float()
-        found.append(gone.norm() / size)
-    return torch.stack(found)
+@torch.no_grad()
+def edited(bench: Bench, pages: Sequence[Page], share: float = 0.1) -> torch.Tensor:
+    """The last prediction of an edit that was made with these pages of a template; the same noise every time."""
+    torch.manual_seed(1)
+    inputs, hooks = bench.inputs(), Hooks(bench.network, convolutions=bench.name == "sdxl")
+    call = hooks.call
+    made: list[torch.Tensor] = []
+
+    def play(step: int) -> torch.Tensor:
+        call.mode, call.made, call.places = "masked", {}, bench.places([share])
+        call.num_front = inputs["encoder_hidden_states"].shape[1] if hooks.fronted else 0
+        call.kept = working_copy(pages[step])
+        made.append(bench.predict(**inputs))
+        return made[-1]
+
+    bench.loop(inputs, play)
+    hooks.remove()
+    return made[-1]

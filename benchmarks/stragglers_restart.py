@@ -9,7 +9,8 @@ undone      as soon as they have, all other cables are thin as well: the exchang
 
 Every process notes when it steps (stragglers_rank.py). A job is away from the moment the watch says that it restarts it
 until the first step after that. What came back is the share of the lost throughput, within the same job. All jobs must
-end with the weights of one that nobody slows down, watches or restarts. Cables need root; without, there are none.
+end with the weights of one that nobody slows down, watches or restarts; for this DDP must not order its gradients anew
+after the first step (`--exact`), or any job that is started once more adds up in another order. Cables need root.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ HERE = Path(__file__).parent
 NUM_RANKS, NUM_STEPS, FIRST_SLOW, SETTLED = 4, 200, 60, 8
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--max-restarts", "3", "--nproc-per-node", str(NUM_RANKS)]
 SCRIPT = [str(HERE / "stragglers_rank.py"), str(HERE.parent / "examples" / "train_ddp.py")]
-OPTIONS = ["--steps", str(NUM_STEPS), "--microbatch-ms", "8", "--width", "160", "--checkpoint"]
+OPTIONS = ["--steps", str(NUM_STEPS), "--microbatch-ms", "8", "--width", "160", "--exact", "--checkpoint"]
 WATCH = ["-m", "takeup", "training", "watch", "--json", "--no-action", "--restart-after", "1"]
 SLOW_RANK, FACTOR = 1, 4.0
 CABLE, RATE_BPS = (1, 2), 32e6
@@ -143,7 +144,8 @@ class Watched:
     def phases(self) -> Phases:
         """Steps before the job became slow, from then until it was restarted, and at last."""
         first, last = self._times_s(0), self._times_s(-1)
-        return Phases(median(first[FIRST_SLOW // 4 : FIRST_SLOW]), median(first[FIRST_SLOW + 1 :]), median(last))
+        slow = first[FIRST_SLOW + 1 :] or first[-1:]
+        return Phases(median(first[FIRST_SLOW // 4 : FIRST_SLOW]), median(slow), median(last))
 
     @property
     def came_back(self) -> float:
@@ -209,7 +211,8 @@ def _gain(name: str, job: Watched) -> tuple[Cell, ...]:
     foretold_ms = None if foretold is None else float(foretold)
     came_back = None if name == "undone" else job.came_back
     tested = job.heard(r"(link \d+-\d+ is \S+ slower)") or "-"
-    return name, tested, orders, healthy_ms, slow_ms, foretold_ms, last_ms, came_back, job.said[-1][1]
+    last_said = job.said[-1][1] if job.said else "nothing"
+    return name, tested, orders, healthy_ms, slow_ms, foretold_ms, last_ms, came_back, last_said
 
 
 # Running jobs ---------------------------------------------------------------------------------------------------------

@@ -36,10 +36,11 @@ def make_batch(step: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
 class Training:
     """A model, its optimizer, and how far they are."""
 
-    def __init__(self, width: int, checkpoint: Path | None) -> None:
+    def __init__(self, width: int, is_exact: bool, checkpoint: Path | None) -> None:
         torch.manual_seed(1)
         layers = (torch.nn.Linear(width, width), torch.nn.Tanh(), torch.nn.Linear(width, 1))
-        self.model = DistributedDataParallel(torch.nn.Sequential(*layers).double())
+        # After the first step DDP adds gradients up in another order, unless it must expect that some are not used.
+        self.model = DistributedDataParallel(torch.nn.Sequential(*layers).double(), find_unused_parameters=is_exact)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
         self.num_steps = 0
         self.width = width
@@ -77,6 +78,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="300, or 20 without torchrun")
     parser.add_argument("--microbatch-ms", type=float, default=5.0)
     parser.add_argument("--width", type=int, default=32, help="of the model")
+    parser.add_argument("--exact", action="store_true", help="let a restart change not even a bit")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="where to save, and to go on from")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -85,7 +87,7 @@ def main() -> None:
     else:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     num_steps = options.steps or (300 if dist.is_torchelastic_launched() else 20)
-    loss = Training(options.width, options.checkpoint).run(num_steps, options.microbatch_ms / 1e3)
+    loss = Training(options.width, options.exact, options.checkpoint).run(num_steps, options.microbatch_ms / 1e3)
     if dist.get_rank() == 0:
         print(f"{num_steps} steps, {dist.get_world_size()} ranks, loss {loss:.6f}")
     dist.destroy_process_group()

@@ -16,7 +16,7 @@ from takeup.cluster.policies import find_policy
 from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.cluster.simulate import replay
 from takeup.cluster.simulate.moment import Idle
-from takeup.papers.gfs import days
+from takeup.papers.gfs import bound
 from takeup.papers.gfs.days import LookBack, days_table, look_back
 from takeup.papers.gfs.loads import Load, Numbers
 
@@ -52,7 +52,7 @@ whole = st.integers(0, 40)
 @given(st.lists(st.tuples(whole, whole, whole, whole), min_size=1, max_size=5), st.tuples(whole, whole, whole))
 def test_the_largest_flow_is_that_of_a_linear_programme(jobs: list[tuple[int, ...]], room: tuple[int, ...]) -> None:
     rows = np.array(jobs, float)
-    flow = days._most_flow(rows[:, 0], rows[:, 1:], np.array(room, float))
+    flow = bound._most_flow(rows[:, 0], rows[:, 1:], np.array(room, float))
 
     assert flow == pytest.approx(by_programme(rows[:, 0], rows[:, 1:], np.array(room, float)))
 

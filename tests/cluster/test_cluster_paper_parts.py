@@ -188,13 +188,25 @@ def test_only_spot_gangs_wider_than_a_share_of_the_pool_are_left_out() -> None:
 
 
 def test_who_evicts_at_once_is_shown_beside_who_does_not() -> None:
-    table = fifo._at_once(SHORT, draw(outcome()))
-    rows = {str(row[0]): row[1:] for row in table.rows}
+    found = fifo._at_once(SHORT, draw(outcome()))
+    rows = {
+        str(row[0]): dict(zip((each.name for each in found.columns[1:]), row[1:], strict=True)) for row in found.rows
+    }
 
     assert list(rows)[:2] == ["fifo", "gfs"]
-    assert rows["gfs"][1] == rows["kube without quota"][1] == rows["slurm without quota"][1] == 1
-    assert rows["fifo"][1] == rows["high priority first, nobody evicted"][1] == 0
-    assert float(str(rows["fifo"][2])) > float(str(rows["gfs"][2])) == 0
+    evictions = {name: row["evictions"] for name, row in rows.items()}
+    assert evictions["gfs"] == evictions["kube without quota"] == evictions["slurm without quota"] == 1
+    assert evictions["fifo"] == evictions["high priority first, nobody evicted"] == 0
+    assert float(str(rows["fifo"]["high JQT"])) > float(str(rows["gfs"]["high JQT"])) == 0
+    assert rows["fifo"]["days below FIFO"] == 0
+
+
+def test_who_moves_jobs_is_shown_where_it_was_replayed() -> None:
+    load = draw(shifted(outcome(), 1, -0.05 * POOL_DAY_S))
+    load = replace(load, outcomes={**load.outcomes, "chronus_published": shifted(outcome("fifo"), 2, -1.0)})
+    rows = {str(row[0]): row for row in fifo._at_once(SHORT, load).rows}
+
+    assert rows["chronus_published"][2] == 1
 
 
 def test_broken_promises_are_those_of_guaranteed_jobs() -> None:

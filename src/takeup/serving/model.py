@@ -61,7 +61,8 @@ class Request:
 
     `guidance` is that of the family: two branches in the Stable Diffusions, an input of the network in Flux;
     `true_guidance` is for Flux with a negative prompt. `late_steps` is the bound K: so many steps may pass without the
-    LoRAs while they are loaded; 0 waits for them. `deadline_s` is a time of the engine's clock.
+    LoRAs while they are loaded; 0 waits for them. The first `plain_steps` are made without them in any case.
+    `deadline_s` is a time of the engine's clock.
     """
 
     prompt: str
@@ -79,6 +80,7 @@ class Request:
     controls: tuple[ControlUse, ...] = ()
     guess_mode: bool = False
     late_steps: int = 0
+    plain_steps: int = 0
     deadline_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -86,6 +88,8 @@ class Request:
             raise BadInput(f"num_steps is {self.num_steps}; give at least one step")
         if self.late_steps < 0:
             raise BadInput(f"late_steps is {self.late_steps}; give 0 to wait for LoRAs, or how many steps may pass")
+        if self.plain_steps < 0:
+            raise BadInput(f"plain_steps is {self.plain_steps}; give how many steps are made without LoRAs, from 0 up")
         if not 0 <= self.seed < 2**63:
             raise BadInput(f"the seed is {self.seed}; choose a whole number from zero up, below 2^63")
         names = [use.name for use in self.loras]

@@ -25,6 +25,7 @@ from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.masked.addon import Checks
 from takeup.serving.engines.diffusers.masked.asked import Edit
 from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
+from takeup.serving.engines.diffusers.runs import Run
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tickets import Ticket
 from takeup.serving.engines.diffusers.tiny import tiny
@@ -256,6 +257,22 @@ def test_edits_with_different_masks_and_generations_share_the_engine(start: Star
     for ticket, before in zip(tickets, alone, strict=True):
         assert gap(ticket.result().latents, before.result().latents) < 1e-5
     assert plain.state == "done"
+
+
+def test_an_edit_in_the_place_of_an_older_one_has_its_own_mask(start: Start) -> None:
+    session, asked = start(), [Edit(image(), square(share)) for share in (0.05, 0.25)]
+    for one in asked:
+        session.edit(one)
+    right = session.edit(asked[1]).result().latents
+    older, newer = (session.editor.prepare(request(), one) for one in asked)
+    session.engine.enter(older)
+    session.engine.run()
+    for name in Run.__slots__:  # as if it had got the memory of the first
+        setattr(older, name, getattr(newer, name))
+    ticket = session.engine.enter(older)
+    session.engine.run()
+
+    assert torch.equal(ticket.result().latents, right)
 
 
 def test_another_image_tenant_noise_or_number_of_steps_is_not_served_from_the_template(start: Start) -> None:

@@ -1,4 +1,7 @@
-"""Fitted devices predict the steps they were fitted to, and those between."""
+"""Fitted devices predict the steps they were fitted to, those between, and on a real device those that were left out.
+
+What was measured is from one H200: boxes of a share of the image, their tokens on every grid in multiples of 32.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,28 @@ from hypothesis import strategies as st
 
 from takeup.errors import BadInput
 from takeup.serving.policies.masks import FLUX, H200, SDXL, SDXL_COLUMNS, Network, costs_of, flop_of
-from takeup.serving.policies.plan_fits import fitted, predicted_s, with_pages
+from takeup.serving.policies.plan_fits import MeasuredStep, fitted, predicted_s, with_pages
 
 MASKS = (0.05, 0.2, 0.5)
+SDXL_TOKENS = [(832, 224, 64), (1664, 448, 128), (3296, 832, 224), (5760, 1472, 384), (8192, 2080, 544)]
+FLUX_TOKENS = [224, 416, 832, 1440, 2048]
+SDXL_STEPS = [
+    MeasuredStep(dict(zip((16384, 4096, 1024), tokens, strict=True)), 1e-3 * step_ms, page_bytes)
+    for page_bytes, steps_ms in (
+        (0.0, (9.03, 10.68, 14.45, 17.25, 23.82)),
+        (0.45e9, (9.25, 10.75, 14.73, 17.44, 23.87)),
+    )
+    for tokens, step_ms in zip(SDXL_TOKENS, steps_ms, strict=True)
+]
+FLUX_PAGE_BYTES = 57 * 2 * (4096 + 512) * 3072 * (1 + 2 / 64)
+FLUX_STEPS = [
+    MeasuredStep({4096: tokens}, 1e-3 * step_ms, page_bytes)
+    for page_bytes, steps_ms in (
+        (0.0, (30.14, 35.77, 45.41, 63.10, 78.52)),
+        (FLUX_PAGE_BYTES, (33.58, 37.51, 46.97, 64.86, 80.17)),
+    )
+    for tokens, step_ms in zip(FLUX_TOKENS, steps_ms, strict=True)
+]
 
 
 @settings(max_examples=30, deadline=None)
@@ -21,7 +43,7 @@ def test_a_device_that_is_as_the_model_says_is_found(
     network: Network, flop_per_s: float, launch_s: float, share: float
 ) -> None:
     true = replace(H200, flop_per_s=flop_per_s, launch_s=launch_s)
-    found = fitted(network, {one: predicted_s(network, one, true) for one in MASKS}, H200)
+    found = fitted(network, [MeasuredStep(one, predicted_s(network, one, true)) for one in MASKS], H200)
 
     assert predicted_s(network, share, found) == pytest.approx(predicted_s(network, share, true), rel=1e-3)
 
@@ -31,13 +53,50 @@ def test_a_step_waits_for_its_page_or_its_computation() -> None:
     slow = replace(H200, link_bytes_per_s=1e9)
 
     assert predicted_s(FLUX, 0.1, H200, page_bytes=1.0) == pytest.approx(computed_s)
-    assert predicted_s(FLUX, 0.1, slow, page_bytes=1e9) == pytest.approx(1.0)
+    assert predicted_s(FLUX, 0.1, slow, page_bytes=1e9) == pytest.approx(1.0 + 3e9 / H200.memory_bytes_per_s)
+
+
+@pytest.mark.parametrize(("network", "steps"), [(SDXL_COLUMNS, SDXL_STEPS), (FLUX, FLUX_STEPS)])
+@pytest.mark.parametrize("number", range(5))
+def test_steps_of_a_mask_are_predicted_from_those_of_other_masks(
+    network: Network, steps: list[MeasuredStep], number: int
+) -> None:
+    judged = [one for one in steps if one.mask == steps[number].mask]
+    device = fitted(network, [one for one in steps if one not in judged], H200)
+
+    for one in judged:
+        assert predicted_s(network, one.mask, device, one.page_bytes) == pytest.approx(one.step_s, rel=0.1)
+
+
+def test_tokens_are_computed_in_whole_tiles() -> None:
+    tiled = replace(H200, tile_tokens=128)
+    (tokens,) = {block.num_tokens for block in FLUX.blocks}
+
+    assert predicted_s(FLUX, {tokens: 1}, tiled) == pytest.approx(predicted_s(FLUX, {tokens: 128}, tiled))
+    assert predicted_s(FLUX, {tokens: 129}, tiled) == pytest.approx(predicted_s(FLUX, {tokens: 256}, H200))
+    assert costs_of(FLUX, [0.5], tiled)[0].full_s == costs_of(FLUX, [0.5], H200)[0].full_s
+
+
+def test_a_mask_is_what_it_is_on_every_grid() -> None:
+    share = {16384: 1639, 4096: 410, 1024: 103}
+
+    assert flop_of(SDXL_COLUMNS, "kv", share) == pytest.approx(flop_of(SDXL_COLUMNS, "kv", 0.1), rel=1e-3)
+    assert flop_of(SDXL_COLUMNS, "kv", {**share, 1024: 206}) > 1.4 * flop_of(SDXL_COLUMNS, "kv", share)
+
+
+def test_pages_hold_computation_up_as_they_did() -> None:
+    true = replace(H200, launch_s=1e-4, held_s_per_byte=2e-12)
+    steps = [MeasuredStep(share, predicted_s(FLUX, share, true)) for share in MASKS]
+    slower = [MeasuredStep(share, predicted_s(FLUX, share, true, 1e9), 1e9) for share in MASKS]
+
+    assert fitted(FLUX, steps + slower, H200).held_s_per_byte == pytest.approx(2e-12, rel=0.01)
+    assert fitted(FLUX, steps, H200).held_s_per_byte == 0.0
 
 
 def test_blocks_load_their_part_of_a_page() -> None:
     blocks = with_pages(costs_of(SDXL, [0.1], H200), 55e9, H200)
 
-    assert sum(block.kv_load_s for block in blocks) == pytest.approx(1.0)
+    assert sum(block.kv_load_s for block in blocks) == pytest.approx(H200.page_s(55e9))
     assert blocks[0].kv_load_s == pytest.approx(
         2 * blocks[10].kv_load_s, rel=0.01
     )  # four times the tokens, half the width
@@ -50,7 +109,15 @@ def test_masked_convolutions_cost_their_share() -> None:
     assert flop_of(SDXL, "full", 1.0) == flop_of(SDXL_COLUMNS, "full", 1.0)
 
 
-@pytest.mark.parametrize("measured", [{}, {0.1: 1.0}, {0.1: 1.0, 0.2: 0.0}])
-def test_too_little_to_fit_is_refused(measured: dict[float, float]) -> None:
+@pytest.mark.parametrize(
+    "measured",
+    [
+        [],
+        [MeasuredStep(0.1, 1.0)],
+        [MeasuredStep(0.1, 1.0), MeasuredStep(0.2, 0.0)],
+        [MeasuredStep(0.1, 1.0), MeasuredStep(0.2, 1.0, page_bytes=1.0)],
+    ],
+)
+def test_too_little_to_fit_is_refused(measured: list[MeasuredStep]) -> None:
     with pytest.raises(BadInput, match="two masks or more"):
         fitted(SDXL, measured, H200)

@@ -29,9 +29,8 @@ torch = pytest.importorskip("torch", reason="needs the package torch")
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("watch")]
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "train_ddp.py"
 NUM_STEPS = 120
-JOB = [str(EXAMPLE), "--steps", str(NUM_STEPS), "--microbatch-ms", "4"]
+JOB = [sys.executable, str(Path(__file__).parent / "reducing_job.py"), str(NUM_STEPS), "0.03"]
 WATCH = [sys.executable, "-m", "takeup", "training", "watch"]
 PLAIN = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 LIMIT_S = 150
@@ -42,15 +41,15 @@ has_clocks = shutil.which("unshare") is not None and not subprocess.call(
 
 
 @cache
-def loss() -> str:
-    """Of one rank that nobody watches and that trains on whole batches."""
-    command = [sys.executable, *JOB[:-1], "0"]
-    ran = subprocess.run(command, env={**os.environ, **PLAIN}, capture_output=True, text=True, check=True)
-    return loss_in(ran.stdout)
+def digest(num_ranks: int = 2) -> str:
+    """What comes out, by hand."""
+    from training.watch.reducing_job import digest_of, part_of
+
+    return digest_of(NUM_STEPS, lambda step: torch.stack([part_of(rank, step) for rank in range(num_ranks)]).sum(0))
 
 
-def loss_in(said: str) -> str:
-    (found,) = re.findall(rf"{NUM_STEPS} steps, . ranks, (loss .*)", said)
+def digest_in(said: str) -> str:
+    (found,) = re.findall(r"digest (\w+)", said)
     return str(found)
 
 
@@ -61,22 +60,40 @@ def wait_until(is_so: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def machine(
+    rank: int, num_ranks: int, port: int, words: Sequence[str] = (), before: Sequence[str] = (), **more: str
+) -> subprocess.Popen[str]:
+    """A machine with one of the ranks, which is watched."""
+    ranks = {"RANK": str(rank), "WORLD_SIZE": str(num_ranks)}
+    meeting = {**ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return subprocess.Popen(
+        [*before, *WATCH, *words, "--", *JOB],
+        env={**os.environ, **PLAIN, **meeting, **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 # The watch is killed --------------------------------------------------------------------------------------------------
 
 
 def test_a_job_whose_watch_is_killed_goes_on_to_the_same_result(tmp_path: Path) -> None:
-    watch = subprocess.Popen(
-        [*WATCH, "--", sys.executable, *JOB],
-        env={**os.environ, **PLAIN, "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    watch = machine(0, 1, free_port(), TMPDIR=str(tmp_path))
     wait_until(lambda: list(tmp_path.glob("takeup-watch-*/*.ring")))
     watch.kill()
+
     said, _ = watch.communicate(timeout=LIMIT_S)  # until the job has ended, too
 
     assert watch.returncode == -signal.SIGKILL
-    assert loss_in(said) == loss()
+    assert digest_in(said) == digest(1)
 
 
 # A rank dies ----------------------------------------------------------------------------------------------------------
@@ -116,7 +133,7 @@ def test_after_a_rank_died_in_a_pause_torchrun_starts_all_anew_in_the_roles_that
         return len(watcher.anchors) == 2
 
     with said.open("w", encoding="utf-8") as file:
-        job = launch.start([sys.executable, *torchrun, *JOB], rings, stdout=file)
+        job = launch.start([sys.executable, *torchrun, *JOB[1:]], rings, stdout=file)
     wait_until(are_iterations_known)
     Restarts(rings, wait_before_restart_s).use((1, 0))
     killing = threading.Thread(target=kill_when_it_stands, args=(gather, 1))
@@ -131,44 +148,25 @@ def test_after_a_rank_died_in_a_pause_torchrun_starts_all_anew_in_the_roles_that
     assert job.wait(LIMIT_S) == 0
     assert confirmed.problem.endswith(" has ended")  # torchrun ends the other one soon
     assert given == {0: "RANK=1", 1: "RANK=0"}
-    assert loss_in(said.read_text("utf-8")) == loss()
+    assert digest_in(said.read_text("utf-8")) == digest()
 
 
 # Clocks differ --------------------------------------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def machine(rank: int, port: int, words: Sequence[str], before: Sequence[str] = ()) -> subprocess.Popen[str]:
-    """A machine with one rank of two, which is watched."""
-    meeting = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return subprocess.Popen(
-        [*before, *WATCH, *words, "--", sys.executable, *JOB],
-        env={**os.environ, **PLAIN, **meeting, "TORCHELASTIC_RUN_ID": "by hand"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 @pytest.mark.skipif(not has_clocks, reason="needs Linux, root and unshare, for another clock")
 def test_ranks_of_machines_whose_clocks_differ_by_days_are_watched_as_one_job() -> None:
     port = free_port()
-    first = machine(0, port, ["--listen", "127.0.0.1:0"])
+    first = machine(0, 2, port, ["--listen", "127.0.0.1:0"])
     assert first.stderr is not None
     address = first.stderr.readline().rpartition(" ")[2].strip()
     another_clock = ["unshare", "--time", "--monotonic", str(HOURS_S), "--fork"]
-    second = machine(1, port, ["--report-to", address], another_clock)
+    second = machine(1, 2, port, ["--report-to", address], another_clock)
 
     (said, told), (_, errors) = (each.communicate(timeout=LIMIT_S) for each in (first, second))
 
     assert (first.returncode, second.returncode) == (0, 0), told + errors
-    assert loss_in(said) == loss()
+    assert digest_in(said) == digest()
     counted = re.findall(r"watched (\d+) iterations", told)
     assert NUM_STEPS - 10 <= int(counted[0]) <= NUM_STEPS
     assert "made no sense" not in told

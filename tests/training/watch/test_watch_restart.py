@@ -236,11 +236,43 @@ def test_a_busy_machine_is_no_reason_to_restart(tmp_path: Path) -> None:
     assert [ring.words[Word.PLAN_RESTART] for ring in rings] == [0, 0, 0, 0]
 
 
+def confirming(folder: Path, monkeypatch: pytest.MonkeyPatch, confirmed: Confirmed) -> tuple[Session, list[Ring]]:
+    """A session whose pause shows this of a link; every look is a loss of 80 ms."""
+    monkeypatch.setattr(Pauses, "confirm", lambda *arguments: confirmed)
+    settings = Settings(confirm=True, restart_after_s=0.1)
+    rings = restarted(folder, 1)
+    return Session(folder, lambda: Scripted([[SLOW_LINK]]), divide, ring_passes, settings), rings
+
+
+def num_looks_until_restart(session: Session, rings: list[Ring]) -> int:
+    for number in range(1, 20):
+        session.look()
+        if rings[0].words[Word.PLAN_RESTART]:
+            return number
+    return 20
+
+
+def test_what_had_vanished_in_a_pause_is_no_reason_to_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = confirming(tmp_path, monkeypatch, Confirmed({}, {}, 0.4))
+
+    assert num_looks_until_restart(*found) == 20
+    assert found[0].slow == ()
+
+
+@pytest.mark.parametrize(("pause_s", "num_looks"), [(0.0, 2), (0.4, 7)])
+def test_what_a_pause_took_is_not_the_loss_of_which_a_job_is_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause_s: float, num_looks: int
+) -> None:
+    found = confirming(tmp_path, monkeypatch, Confirmed({}, {(0, 1): 7.0}, pause_s))
+
+    assert num_looks_until_restart(*found) == num_looks
+
+
 def test_ranks_are_exchanged_for_the_link_that_tests_have_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = replace(SLOW_LINK, suspects=(Suspect("link", (0, 1, 2, 3), 2.0, 1.0, "it carries"),))
-    monkeypatch.setattr(Pauses, "confirm", lambda *arguments: Confirmed({}, {(2, 3): 7.0}, 0.4))
+    monkeypatch.setattr(Pauses, "confirm", lambda *arguments: Confirmed({}, {(2, 3): 7.0}))
     asked: list[Event] = []
     restarted(tmp_path, 1)
     session = Session(

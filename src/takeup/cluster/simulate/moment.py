@@ -22,12 +22,12 @@ MILLI = 1000
 
 
 class Idle(Enum):
-    """Why GPUs are idle."""
+    """Why GPUs are idle: a job that waits may ask for more than there are, or for others than those."""
 
     NOBODY_WAITS = "nobody waits"
-    TOO_WIDE = "all who wait ask for more than is idle"
-    SCATTERED = "somebody who waits asks for no more than is idle, but on other nodes"
-    FITS = "somebody who waits would fit"
+    TOO_WIDE = "too few for all who wait"
+    SCATTERED = "enough for one, but scattered"
+    FITS = "one would fit"
 
 
 @dataclass(frozen=True, slots=True)

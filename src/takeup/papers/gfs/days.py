@@ -1,11 +1,8 @@
 """Days with less allocation than FIFO, one by one: was anything left idle that could be used, and could it be won?
 
 How it works. GFS is replayed once more, and looked at every five minutes: if a job that waits would fit, something was
-left idle that need not have been. At the beginning of a day, the spot work that is left is known for every job. The
-most that anybody could allocate on that day is then a flow from jobs through hours: each job has so much work and runs
-on so many GPUs at most, and each hour has what high-priority jobs leave. Whoever is asked for that may know the future,
-stop, divide and move jobs as it likes; it must serve high-priority jobs as early as GFS does, and may do no more work
-twice than GFS did. A day on which FIFO was above that could not be won from there.
+left idle that need not have been. When a day begins, the spot work that is left is known for every job, and from it the
+most that anybody could allocate on that day. A day on which FIFO was above that could not be won from there.
 """
 
 from __future__ import annotations
@@ -16,21 +13,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_flow
 
 from takeup.cluster.experiment.workloads import only
 from takeup.cluster.fleet.outcome import Outcome
-from takeup.cluster.model import Grade, Kind, Workload
+from takeup.cluster.model import Workload
 from takeup.cluster.policies import find_policy
 from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.cluster.simulate import replay
 from takeup.cluster.simulate.moment import Idle, Moment
 from takeup.cluster.simulate.replay import fits_pool
 from takeup.core.report import Cell, Column, Table
+from takeup.papers.gfs.bound import most_gpu_s
 from takeup.papers.gfs.loads import Load, Numbers, window_s
 
-__all__ = ["Day", "LookBack", "days_table", "look_back", "most_gpu_s"]
+__all__ = ["Day", "LookBack", "days_table", "look_back"]
 
 Floats = npt.NDArray[np.float64]
 HOUR_S, DAY_S, HOURS = 3600.0, 86_400.0, 24  # in an hour, in a day, and of a day
@@ -136,40 +132,6 @@ def _split(idle_pp: float, seen: Counter[Idle]) -> dict[Idle, float]:
     return {why: idle_pp * seen[why] / total for why in Idle}
 
 
-# The bound ------------------------------------------------------------------------------------------------------------
-
-
-def most_gpu_s(workload: Workload, ours: Outcome, hour: int, left_gpu_s: Floats, later_gpu_s: Floats) -> float:
-    """The most GPU-seconds that anybody could allocate in the day that begins with this hour.
-
-    `left_gpu_s` and `later_gpu_s` are the work of all jobs that is left when it begins and when it ends.
-    """
-    hours = slice(hour, hour + HOURS)
-    used = ours.allocated_gpu_s[:, hours].sum(axis=0)
-    spot = (workload.job_kind == Kind.SPOT) & (workload.job_submit_s < (hour + HOURS) * HOUR_S)
-    gpus = workload.job_gpus[spot] * workload.job_workers[spot]
-    begin_s = np.arange(hour, hour + HOURS) * HOUR_S
-    here_s = np.clip(begin_s + HOUR_S - workload.job_submit_s[spot, None], 0.0, HOUR_S)
-    room_gpu_s = ours.capacity_gpus.sum() * HOUR_S - used[:, Grade.HIGH]
-    twice_gpu_s = used[:, Grade.GUARANTEED :].sum() - (left_gpu_s - later_gpu_s)[spot].sum()
-    fresh_gpu_s = _most_flow(left_gpu_s[spot], gpus[:, None] * here_s, room_gpu_s)
-    return float(used[:, Grade.HIGH].sum() + fresh_gpu_s + max(0.0, twice_gpu_s))
-
-
-def _most_flow(work: Floats, rates: Floats, room: Floats) -> float:
-    """The largest flow from jobs with `work` to hours with `room`, at most `rates[job, hour]` from one to the other."""
-    some = work > 0
-    num_jobs, num_hours = int(some.sum()), len(room)
-    graph = np.zeros((num_jobs + num_hours + 2, num_jobs + num_hours + 2), np.int32)
-    graph[0, 1 : num_jobs + 1] = np.ceil(work[some])
-    graph[1 : num_jobs + 1, num_jobs + 1 : -1] = np.ceil(rates[some])
-    graph[num_jobs + 1 : -1, -1] = np.ceil(room)
-    return float(maximum_flow(csr_array(graph), 0, len(graph) - 1).flow_value)
-
-
-# The table ------------------------------------------------------------------------------------------------------------
-
-
 def days_table(backs: Sequence[LookBack]) -> Table:
     """Every day on which less was allocated: who had delivered more, what was idle, and whether it could be won."""
     rows: list[tuple[Cell, ...]] = [
@@ -186,7 +148,7 @@ def days_table(backs: Sequence[LookBack]) -> Table:
         Column("most over FIFO", "pp", 2), *(Column(f"idle: {why.value}", "pp", 2) for why in Idle),
     )  # fmt: skip
     note = (
-        "gfs less fifo; most over FIFO: what nobody could exceed from the state in which the day began, below 0 where "
-        "the day could not be won; idle: GPUs of gfs, by why they were"
+        "gfs less fifo; most over FIFO: what nobody who serves high-priority jobs when gfs does could exceed from the "
+        "state in which the day began, below 0 where it could not be won; idle: GPUs under gfs, and jobs that wait"
     )
     return Table("Days with less allocation than FIFO", columns, tuple(rows), note)

@@ -12,10 +12,14 @@ from collections.abc import Sequence
 
 from takeup.errors import BadInput
 
-__all__ = ["FEW_STEPS", "bound_for", "measured_bound"]
+__all__ = ["FEW_STEPS", "bound_for", "measured_bound", "usual_bound"]
 
 FEW_STEPS = 8
 """Models distilled to so few steps (LCM, Turbo, schnell) decide the style in the first one."""
+
+
+USUAL_BOUND, PROFILED_STEPS = 10, 50
+"""The bound K that Katz was evaluated with; a measured one for a LoRA is better."""
 
 
 def measured_bound(similarities: Sequence[float], least: float = 0.99) -> int:
@@ -44,3 +48,8 @@ def bound_for(bound: int, profiled_steps: int, num_steps: int, strength: float =
     scaled = bound * num_steps // max(1, profiled_steps)
     skipped = num_steps - int(num_steps * strength)
     return max(0, min(scaled - skipped, num_steps - skipped - 1))
+
+
+def usual_bound(num_steps: int, strength: float = 1.0) -> int:
+    """K for a LoRA that nobody has measured."""
+    return bound_for(USUAL_BOUND, PROFILED_STEPS, num_steps, strength)

@@ -2,13 +2,14 @@
 
 A block of a U-Net (self-attention, attention to the text, a gated feed-forward) needs 36 n H^2 operations for n tokens
 of width H, and 4 n H for every key; one of a transformer of text and image (Flux) 24 n H^2, its text tokens counted in,
-as they are always computed. With `output` keys and values of the other tokens are 4 H^2 more for each.
+as they are always computed. With `output` keys and values of the other tokens are 4 H^2 more for each. A mask is the
+share of the image that it covers, or what it really is on every grid: coarse grids round up.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,6 +23,7 @@ __all__ = [
     "SDXL_COLUMNS",
     "Block",
     "Device",
+    "Mask",
     "Network",
     "costs_of",
     "flop_of",
@@ -32,6 +34,8 @@ __all__ = [
 BYTES = 2
 """Of a number in half precision."""
 TEXT_KEYS = 77
+Mask = float | Mapping[int, int]
+"""A share of the image, or masked tokens by the number of tokens of a grid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +76,38 @@ class Network:
     num_rows: int = 1
     others_masked: bool = False
 
-    def outside_flop(self, mask_share: float) -> float:
+    def outside_flop(self, mask: Mask) -> float:
         """Operations outside of the blocks for one row."""
-        return self.other_flop * (mask_share if self.others_masked else 1.0)
+        share = mask[self.num_tokens] / self.num_tokens if isinstance(mask, Mapping) else mask
+        return self.other_flop * (share if self.others_masked else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """How fast a machine is; `launch_s` is what a block takes with no tokens at all."""
+    """How fast a machine is; `launch_s` is what a block takes with no tokens at all.
+
+    Tokens of all rows together are computed in whole tiles of `tile_tokens`. `held_s_per_byte`: how long computation is
+    held up by a byte that comes beside it.
+    """
 
     flop_per_s: float
     memory_bytes_per_s: float
     link_bytes_per_s: float
     launch_s: float = 0.0
+    tile_tokens: int = 1
+    held_s_per_byte: float = 0.0
 
     def compute_s(self, flop: float, weight_bytes: float) -> float:
         """Never faster than its weights can be read."""
         return max(flop / self.flop_per_s, weight_bytes / self.memory_bytes_per_s) + self.launch_s
+
+    def tiled(self, num_tokens: int) -> float:
+        """How many times more tokens are computed than asked for."""
+        return -(-num_tokens // self.tile_tokens) * self.tile_tokens / max(1, num_tokens)
+
+    def page_s(self, page_bytes: float) -> float:
+        """Until a page of eight bits is here, and unpacked: read, and written in twice as many bytes."""
+        return page_bytes / self.link_bytes_per_s + 3 * page_bytes / self.memory_bytes_per_s
 
 
 SDXL = Network(
@@ -103,41 +122,45 @@ FLUX = Network(blocks=(Block(4096, 3072, "joint", 512),) * 57, num_tokens=4096)
 H200 = Device(flop_per_s=790e12, memory_bytes_per_s=4.3e12, link_bytes_per_s=55e9)
 
 
-def num_masked(block: Block, mask_share: float) -> int:
-    """Tokens of this block inside a mask that covers such a share of the image."""
-    if not 0 <= mask_share <= 1:
-        raise BadInput(f"the mask covers {mask_share:g} of the image; give a share from 0 to 1")
-    return math.ceil(mask_share * block.num_tokens)
+def num_masked(block: Block, mask: Mask) -> int:
+    """Tokens of this block inside the mask."""
+    if isinstance(mask, Mapping):
+        return mask[block.num_tokens]
+    if not 0 <= mask <= 1:
+        raise BadInput(f"the mask covers {mask:g} of the image; give a share from 0 to 1")
+    return math.ceil(mask * block.num_tokens)
 
 
-def flop_of(network: Network, what: Format, mask_share: float) -> float:
+def flop_of(network: Network, what: Format, mask: Mask) -> float:
     """Operations of one step of one image with every block in this format."""
-    blocks = sum(block.flop(what, num_masked(block, mask_share)) for block in network.blocks)
-    return network.num_rows * (blocks + network.outside_flop(mask_share))
+    blocks = sum(block.flop(what, num_masked(block, mask)) for block in network.blocks)
+    return network.num_rows * (blocks + network.outside_flop(mask))
 
 
-def load_bytes(network: Network, what: Format, mask_share: float) -> float:
+def load_bytes(network: Network, what: Format, mask: Mask) -> float:
     """Loads of one step of one image with every block in this format."""
-    return network.num_rows * sum(b.load_bytes(what, num_masked(b, mask_share)) for b in network.blocks)
+    return network.num_rows * sum(b.load_bytes(what, num_masked(b, mask)) for b in network.blocks)
 
 
-def costs_of(network: Network, mask_shares: Sequence[float], device: Device) -> list[BlockCost]:
+def costs_of(network: Network, masks: Sequence[Mask], device: Device) -> list[BlockCost]:
     """The blocks for a batch of edits of these masks. Every edit loads its own template; weights are read once.
 
     What is computed between the blocks, convolutions, is shared out evenly among them.
     """
-    other_flop = network.num_rows * sum(map(network.outside_flop, mask_shares)) / len(network.blocks)
+    other_flop = network.num_rows * sum(map(network.outside_flop, masks)) / len(network.blocks)
     made: dict[Block, BlockCost] = {}
     for block in network.blocks:
-        made[block] = made.get(block) or _cost(block, network.num_rows, mask_shares, device, other_flop)
+        made[block] = made.get(block) or _cost(block, network.num_rows, masks, device, other_flop)
     return [made[block] for block in network.blocks]
 
 
-def _cost(block: Block, num_rows: int, mask_shares: Sequence[float], device: Device, other_flop: float) -> BlockCost:
-    counts = [num_masked(block, share) for share in mask_shares]
+def _cost(block: Block, num_rows: int, masks: Sequence[Mask], device: Device, other_flop: float) -> BlockCost:
+    counts = [num_masked(block, mask) for mask in masks]
 
     def compute_s(what: Format) -> float:
-        return device.compute_s(num_rows * sum(block.flop(what, n) for n in counts) + other_flop, block.weight_bytes)
+        computed = num_rows * sum((block.num_tokens if what == "full" else n) + block.num_text for n in counts)
+        flop = num_rows * sum(block.flop(what, n) for n in counts) * device.tiled(computed)
+        return device.compute_s(flop + other_flop, block.weight_bytes)
 
     def load_s(what: Format) -> float:
         return num_rows * sum(block.load_bytes(what, n) for n in counts) / device.link_bytes_per_s

@@ -79,6 +79,7 @@ def _edit(made: Made) -> EditFacts | None:
         stale_error=report.stale_error,
         packing_error=report.packing_error,
         whole_steps=report.num_whole_steps,
+        plain_steps=report.plain_steps,
     )
 
 

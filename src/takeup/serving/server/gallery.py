@@ -13,6 +13,7 @@ from takeup.serving.engines.diffusers.masked.asked import Edit
 from takeup.serving.engines.diffusers.masked.images import image_id, pixels_of
 from takeup.serving.engines.templates.keys import template_id
 from takeup.serving.engines.templates.originals import Original, Originals
+from takeup.serving.policies.lateness import usual_bound
 from takeup.serving.server.errors import ApiError
 from takeup.serving.server.pictures import from_bytes, mask_of
 from takeup.serving.server.schemas import EditForm
@@ -55,10 +56,12 @@ class Gallery:
             data, image = files.image, from_bytes(files.image, self._limits, "image")
         mask = mask_of(image, None if files.mask is None else from_bytes(files.mask, self._limits, "mask"))
         template = _template_of(tenant, image)
+        strength = asked.strength or (WHOLE_STRENGTH if mask is None else MASKED_STRENGTH)
         return Edit(
             image,
             mask,
-            strength=asked.strength or (WHOLE_STRENGTH if mask is None else MASKED_STRENGTH),
+            strength=strength,
+            shared_steps=min(asked.shared_steps or 0, usual_bound(asked.steps, strength)),
             max_error=asked.max_error,
             exact=asked.exact is True,
             tenant=tenant,

@@ -156,6 +156,9 @@ class EditForm(Asked):
     max_error: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(
         None, description="Steps are made whole where what is kept of the image is more stale than this."
     )
+    shared_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = Field(
+        None, description="So many first steps go without the LoRAs and are shared by edits with others; bounded."
+    )
     loras: Annotated[str, StringConstraints(max_length=10_000)] = Field("[]", description="A list as JSON text.")
     controls: Annotated[str, StringConstraints(max_length=MAX_CONTROLS * MAX_IMAGE_CHARS)] = Field(
         "[]", description="A list as JSON text."
@@ -167,6 +170,8 @@ class EditForm(Asked):
             raise ValueError("there is neither an image nor the template of one; send either")
         if self.template is not None and self.image is not None and self.image.size:
             raise ValueError("there are both an image and the template of one; send either, or an empty image")
+        if self.exact and self.shared_steps:
+            raise ValueError("exact images have their LoRAs from the first step; leave out shared_steps, or exact")
         for name, kind in (("loras", _LORAS), ("controls", _CONTROLS)):
             try:
                 kind.validate_json(getattr(self, name))
@@ -189,7 +194,8 @@ class EditForm(Asked):
 class EditFacts(BaseModel):
     """What an edit did: which template it used or made, how much of the image it computed, and how stale the rest was.
 
-    `stale_error` is the largest relative error of tokens outside the mask that were computed to be compared.
+    `stale_error` is the largest relative error of tokens outside the mask that were computed to be compared;
+    `plain_steps` were made without LoRAs.
     """
 
     template: str | None = None
@@ -199,6 +205,7 @@ class EditFacts(BaseModel):
     stale_error: float | None = None
     packing_error: float
     whole_steps: int
+    plain_steps: int = 0
 
 
 class ImageObject(BaseModel):

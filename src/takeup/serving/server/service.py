@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from takeup.serving.model import ControlUse, LoraUse, Request
-from takeup.serving.policies.lateness import bound_for
+from takeup.serving.policies.lateness import usual_bound
 from takeup.serving.server.board import Board
 from takeup.serving.server.errors import ApiError
 from takeup.serving.server.gallery import EditFiles, Gallery
@@ -24,9 +24,6 @@ from takeup.serving.server.shelf import Adapter, Shelf
 from takeup.serving.server.work import Work
 
 __all__ = ["Caller", "Service"]
-
-USUAL_BOUND, PROFILED_STEPS = 10, 50
-"""The bound K that Katz was evaluated with; a measured one for a LoRA is better."""
 
 SEEDS = 2**32 - MAX_IMAGES
 
@@ -157,4 +154,4 @@ def _names(asked: Asked) -> list[str]:
 def _late_steps(asked: Asked) -> int:
     if asked.late_steps is not None:
         return asked.late_steps
-    return bound_for(USUAL_BOUND, PROFILED_STEPS, asked.steps) if asked.exact is False else 0
+    return usual_bound(asked.steps) if asked.exact is False else 0

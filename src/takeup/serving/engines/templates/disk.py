@@ -1,11 +1,13 @@
 """Templates on disk: files in a folder for every owner, within a quota for each and one for all.
 
 Several processes may share the folder: files are whole or not there, one that leaves while it is used stays mapped, and
-what another process wrote or took away is noticed when room is made.
+what another process wrote or took away is noticed when room is made. That an image is to be forgotten is written down,
+so that all of them hear of it: its *generation* is another one afterwards.
 """
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import deque
@@ -13,6 +15,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from takeup.core.files import write_atomically
 from takeup.errors import BadInput, OutputFailed
 from takeup.serving.contract import CachePolicy
 from takeup.serving.engines.templates.files import UNFINISHED, read_template, write_template
@@ -22,6 +25,7 @@ from takeup.serving.engines.templates.templates import Template
 __all__ = ["TemplateFolder"]
 
 SUFFIX = ".template"
+FORGOTTEN = ".forgotten"
 UNFINISHED_S = 3600.0
 MOST_PROBLEMS = 100
 
@@ -69,8 +73,23 @@ class TemplateFolder:
         with self._lock:
             self._used(key.name)
 
+    def drop(self, key: TemplateKey) -> None:
+        """Delete one file."""
+        self._drop(key.name)
+
+    def generation(self, template: str) -> str:
+        """Changes whenever the image is forgotten, by whichever process."""
+        try:
+            return (self._folder / FORGOTTEN / template).read_text()
+        except OSError:
+            return ""
+
     def forget(self, template: str) -> None:
-        """Delete all files of an image."""
+        """Delete all files of an image, and let other processes know."""
+        try:
+            write_atomically(self._folder / FORGOTTEN / template, secrets.token_hex(8))
+        except OutputFailed as problem:
+            self.problems.append(str(problem))
         for name in self._names("*"):
             if template_of(name) == template:
                 self._drop(name)

@@ -23,12 +23,12 @@ from takeup.serving.engines.templates.templates import Template
 
 __all__ = ["ALIGNMENT", "UNFINISHED", "read_template", "write_template"]
 
-MAGIC = b"takeup template 1"
+MAGIC = b"takeup template 2"
 TAIL = struct.Struct("<QQI17s")
 ALIGNMENT = 4096
 UNFINISHED = ".template."
 """How names of files begin that are being written."""
-DTYPES = {str(one): one for one in (torch.float32, torch.float16, torch.bfloat16, torch.int8)}
+DTYPES = {str(one): one for one in (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8)}
 
 
 def write_template(path: Path, template: Template, key: str) -> None:
@@ -60,20 +60,18 @@ def read_template(path: Path, key: str) -> Template:
     if index["key"] != key:
         raise BadInput(f"template {path} was made for another request; it will be made again")
     data = torch.from_numpy(mapped)
-    pages = {entry["step"]: _page(path, data, entry) for entry in index["pages"]}
+    pages = tuple(_page(path, data, entry) for entry in index["pages"])
     known = torch.tensor(index["known"], dtype=torch.bool).view(index["grid"])
-    return Template(index["num_steps"], index["stride"], pages, known, index["error"], index["raw_bytes"])
+    return Template(pages, known, index["error"], index["raw_bytes"])
 
 
 # Writing ----------------------------------------------------------------------------------------------------------
 
 
 def _write(file: IO[bytes], template: Template, key: str) -> None:
-    pages = [_write_page(file, step, page) for step, page in sorted(template.pages.items())]
+    pages = [_write_page(file, step, page) for step, page in enumerate(template.pages)]
     index = {
         "key": key,
-        "num_steps": template.num_steps,
-        "stride": template.stride,
         "error": template.error,
         "raw_bytes": template.raw_bytes,
         "grid": list(template.known.shape),
@@ -98,7 +96,7 @@ def _write_page(file: IO[bytes], step: int, page: PackedPage) -> dict[str, Any]:
             file.write(data)
             checksum = zlib.crc32(data, checksum)
         shapes = [list(packed.values.shape), None if packed.scales is None else list(packed.scales.shape)]
-        tensors.append([name, offsets, shapes, list(packed.shape), str(packed.dtype)])
+        tensors.append([name, offsets, shapes, list(packed.shape), str(packed.dtype), packed.bits, packed.is_change])
     return {"step": step, "start": start, "size": file.tell() - start, "checksum": checksum, "tensors": tensors}
 
 
@@ -131,10 +129,10 @@ def _page(path: Path, data: torch.Tensor, entry: dict[str, Any]) -> PackedPage:
     return {name: _tensor(part, *places) for name, *places in entry["tensors"]}
 
 
-def _tensor(page: torch.Tensor, offsets: Any, shapes: Any, shape: list[int], dtype: str) -> PackedTensor:
+def _tensor(page: torch.Tensor, offsets: Any, shapes: Any, shape: list[int], dtype: str, *how: Any) -> PackedTensor:
     parts = [
         page[start : start + size].view(DTYPES[kind]).view(form) if kind else None
         for (start, size, kind), form in zip(offsets, shapes, strict=True)
     ]
     assert parts[0] is not None
-    return PackedTensor(parts[0], parts[1], tuple(shape), DTYPES[dtype])
+    return PackedTensor(parts[0], parts[1], tuple(shape), DTYPES[dtype], *how)

@@ -35,6 +35,7 @@ class TemplateKey:
     image: str
     noise: str
     libraries: str
+    kept: str
 
     @property
     def template(self) -> str:

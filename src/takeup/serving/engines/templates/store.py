@@ -2,7 +2,8 @@
 
 What is wanted and not on the device comes up from below; what must leave goes down or, from the disk, away. The policy
 says what leaves and is shown the queue: templates of the edits that are not done. A template of an edit that is running
-does not leave. Whatever is wrong with a file (damaged, half-written, deleted, of another request), the answer is that
+does not leave. What another process with the same folder forgets is forgotten here too, when it is next looked for.
+Whatever is wrong with a file (damaged, half-written, deleted, of another request), the answer is that
 there is no template: the edit then computes everything and makes it again.
 """
 
@@ -107,7 +108,10 @@ class TemplateStore:
             "host": _Tier(room.host_bytes, make_policy()),
         }
         self._users: Counter[str] = Counter()
-        self._unwanted: set[str] = set()
+        self._begun: dict[str, str] = {}
+        self._made: dict[str, str] = {}
+        """Generations of images: when edits of them began, and when what is kept of them was made."""
+        self._forgotten: Counter[str] = Counter()
         self._lock = threading.RLock()
 
     @property
@@ -119,13 +123,15 @@ class TemplateStore:
         """An edit that needs this template is in the queue; it stays until `released`."""
         with self._lock:
             self._users[key.name] += 1
+            self._begun.setdefault(key.name, self._generation(key))
 
     def released(self, key: TemplateKey) -> None:
         """The edit is over."""
         with self._lock:
             self._users[key.name] -= 1
             self._users += Counter()  # forget those at zero
-            self._unwanted &= set(self._users)
+            if key.name not in self._users:
+                self._begun.pop(key.name, None)
 
     def find(self, key: TemplateKey) -> Template | None:
         """The template, brought up as far as there is room; None if it must be made. May wait for a disk."""
@@ -133,45 +139,57 @@ class TemplateStore:
             coming = self._coming.get(key.name)
         if coming is not None:
             coming.exception()
+        generation = self._generation(key)
         found = self.peek(key)
         if found is None and self._disk is not None:
             found = self._disk.find(key)
         if found is None:
             return None
         with self._lock:
-            return self._raised(key.name, found)
+            return self._raised(key.name, found, generation)
 
     def peek(self, key: TemplateKey) -> Template | None:
-        """The template if it is in memory; waits for nothing."""
+        """The template if it is in memory; waits for nothing but to hear that it was forgotten."""
         with self._lock:
+            if self._made.get(key.name) != self._generation(key):
+                self._removed(key.name)
             for tier in self._tiers.values():
                 if key.name in tier.kept:
                     tier.policy.used(key.name)
                     return tier.kept[key.name]
         return None
 
-    def put(self, key: TemplateKey, template: Template) -> None:
-        """Keep a template that was just made. What does not fit is not kept; that is no error."""
+    def put(self, key: TemplateKey, template: Template, began: str | None = None) -> None:
+        """Keep a template that was just made, unless its image was forgotten since the edit `began`.
+
+        What does not fit is not kept; that is no error.
+        """
         moved = template.to(self._device if self.room.device_bytes else "cpu")
+        generation = self._generation(key)
         with self._lock:
-            if key.name in self._unwanted:
+            if began is None:
+                began = self._begun.get(key.name, generation)
+            if began != generation:
                 return
             self._removed(key.name)
-            self._raised(key.name, moved)
+            self._raised(key.name, moved, generation)
             wanted = tuple(self._users)
         if self._disk is not None and self.room.disk_bytes:
             self._disk.put(key, moved, wanted)
+            if self._generation(key) != generation:  # forgotten while it was written
+                self._disk.drop(key)
 
     def put_soon(self, key: TemplateKey, make: Callable[[], Template]) -> None:
         """The same in a thread of its own; whoever looks for it waits until it is there."""
         with self._lock:
-            coming = self._coming[key.name] = self._writer.submit(lambda: self.put(key, make()))
+            began = self._begun.get(key.name)
+            coming = self._coming[key.name] = self._writer.submit(lambda: self.put(key, make(), began))
         coming.add_done_callback(lambda done: self._came(key.name, done))
 
     def forget(self, template: str) -> None:
         """Delete everything of this image; an edit that has some of it keeps what it has, and adds nothing."""
         with self._lock:
-            self._unwanted |= {name for name in self._users if template_of(name) == template}
+            self._forgotten[template] += 1
             kept = {name for tier in self._tiers.values() for name in tier.kept}
             coming = [one for name, one in self._coming.items() if template_of(name) == template]
             for name in kept:
@@ -193,12 +211,20 @@ class TemplateStore:
 
     # ---------------------------------------------------------------------------------------------------------------
 
+    def _generation(self, key: TemplateKey) -> str:
+        """Another one whenever the image was forgotten, here or by another process."""
+        elsewhere = "" if self._disk is None else self._disk.generation(key.template)
+        return f"{self._forgotten[key.template]} {elsewhere}"
+
     def _removed(self, name: str) -> None:
+        self._made.pop(name, None)
         for tier in self._tiers.values():
             tier.remove(name)
 
-    def _raised(self, name: str, template: Template) -> Template:
+    def _raised(self, name: str, template: Template, generation: str) -> Template:
         """Into the highest tier with room."""
+        kept = {one for tier in self._tiers.values() for one in tier.kept}
+        self._made = {one: made for one, made in self._made.items() if one in kept} | {name: generation}
         for tier_name, tier in self._tiers.items():
             if name in tier.kept:
                 return tier.kept[name]

@@ -1,4 +1,4 @@
-"""A template in memory: pages of its kept steps, which tokens they are good for, how wrong packing made them."""
+"""A template in memory: pages of its steps, which tokens they are good for, how wrong packing made them."""
 
 from __future__ import annotations
 
@@ -7,61 +7,73 @@ from functools import cached_property
 
 import torch
 
-from takeup.serving.engines.templates.packing import (
-    PackedPage,
-    PackedTensor,
-    Page,
-    choose_stride,
-    error_of,
-    pack,
-    unpack,
-    weights_between,
-)
+from takeup.serving.engines.templates.packing import PackedPage, PackedTensor, Packer, Page, unpack_page
 
-__all__ = ["Recorder", "Template"]
+__all__ = ["Reader", "Recorder", "Template"]
 
 
 @dataclass(frozen=True)
 class Template:
-    """`pages` by step, those that were kept; `known`: tokens of the finest grid that were not edited themselves."""
+    """`pages` by step; `known`: tokens of the finest grid that were not edited themselves."""
 
-    num_steps: int
-    stride: int
-    pages: dict[int, PackedPage]
+    pages: tuple[PackedPage, ...]
     known: torch.Tensor
     error: float
     raw_bytes: int
 
+    @property
+    def num_steps(self) -> int:
+        return len(self.pages)
+
     @cached_property
     def size_bytes(self) -> int:
         """In memory, and on disk but for the index."""
-        return sum(packed.size_bytes for page in self.pages.values() for packed in page.values())
+        return sum(packed.size_bytes for page in self.pages for packed in page.values())
 
-    def page(self, step: int) -> dict[str, torch.Tensor]:
-        """Activations of a step by name. Exact ones are the template's own: copy before writing."""
-        sources = weights_between(step, self.stride, self.num_steps)
-        if len(sources) == 1:
-            return {name: unpack(packed) for name, packed in self.pages[step].items()}
-        (first, share), (second, other) = sources
-        before, after = self.pages[first], self.pages[second]
-        return {name: share * unpack(packed) + other * unpack(after[name]) for name, packed in before.items()}
+    def first(self, num_steps: int) -> Template:
+        """The beginning of it, in the same memory."""
+        return replace(self, pages=self.pages[:num_steps], raw_bytes=self.raw_bytes * num_steps // self.num_steps)
 
     def to(self, device: torch.device | str) -> Template:
         """The same on another device."""
-        moved = {
-            step: {name: _moved(packed, device) for name, packed in page.items()} for step, page in self.pages.items()
-        }
-        return replace(self, pages=moved, known=self.known.to(device))
+        moved = ({name: _moved(packed, device) for name, packed in page.items()} for page in self.pages)
+        return replace(self, pages=tuple(moved), known=self.known.to(device))
+
+
+class Reader:
+    """Gives the pages of a template, best in order: a page may say only what changed since the one before."""
+
+    def __init__(self, template: Template) -> None:
+        self._template = template
+        self._step, self._page = -1, dict[str, torch.Tensor]()
+
+    def page(self, step: int) -> dict[str, torch.Tensor]:
+        """Activations of a step by name: to be read, not written to."""
+        if step < self._step:
+            self._step, self._page = -1, {}
+        while self._step < step:
+            self._step += 1
+            self._page = unpack_page(self._template.pages[self._step], self._page)
+        return self._page
 
 
 class Recorder:
-    """Collects the pages of a run. `budget` is the relative error that packing may cause; zero keeps every bit."""
+    """Collects the pages of a run. `budget` is the relative error that packing may cause; zero keeps every bit.
 
-    def __init__(self, num_steps: int, known: torch.Tensor, budget: float = 0.0) -> None:
-        self._num_steps, self._known, self._budget = num_steps, known, budget
-        self._pages: list[PackedPage] = []
-        self._raw_bytes, self._error = 0, 0.0
-        self.size_bytes = 0
+    A template of its first steps may be `begun` already.
+    """
+
+    def __init__(self, num_steps: int, known: torch.Tensor, budget: float = 0.0, begun: Template | None = None) -> None:
+        self._num_steps, self._packer = num_steps, Packer(budget)
+        self._pages: list[PackedPage] = [] if begun is None else list(begun.pages)
+        self._known = known if begun is None else known & begun.known.to(known.device)
+        self._raw_bytes, self._error = (0, 0.0) if begun is None else (begun.raw_bytes, begun.error)
+        self.size_bytes = 0 if begun is None else begun.size_bytes
+
+    @property
+    def num_pages(self) -> int:
+        """Steps that are there."""
+        return len(self._pages)
 
     @property
     def is_complete(self) -> bool:
@@ -69,22 +81,15 @@ class Recorder:
 
     def add(self, page: Page) -> None:
         """The next step."""
-        packed = {name: pack(tensor, exact=self._budget == 0) for name, tensor in page.items()}
-        if self._budget:
-            self._error = max(self._error, error_of({name: unpack(one) for name, one in packed.items()}, page))
-            if self._error > self._budget:  # eight bits are too few for this one
-                packed = {name: pack(tensor, exact=True) for name, tensor in page.items()}
-                self._error = 0.0
+        packed = self._packer.add(page)
         self._raw_bytes += sum(tensor.numel() * tensor.element_size() for tensor in page.values())
         self.size_bytes += sum(one.size_bytes for one in packed.values())
         self._pages.append(packed)
 
     def finish(self) -> Template:
         """The template, packed as far as the budget allows."""
-        stride, error = choose_stride(self._pages, self._budget - self._error) if self._budget else (1, 0.0)
-        last = len(self._pages) - 1
-        kept = {step: page for step, page in enumerate(self._pages) if step % stride == 0 or step == last}
-        return Template(len(self._pages), stride, kept, self._known, self._error + error, self._raw_bytes)
+        error = max(self._error, self._packer.error)
+        return Template(tuple(self._pages), self._known, error, self._raw_bytes)
 
 
 def _moved(packed: PackedTensor, device: torch.device | str) -> PackedTensor:

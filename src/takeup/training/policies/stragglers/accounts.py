@@ -82,9 +82,8 @@ class Timeline:
         ended = self._rows[self.calls.has_ended[self._rows]]
         rows = np.concatenate([-1 - ended, self._rows])
         late_ns = np.concatenate([self._late_ns(ended), np.zeros(len(self._rows), np.int64)])
-        moments = (
-            np.concatenate([self.calls.rows["ended_ns"][ended], self.calls.rows["began_ns"][self._rows]]) - late_ns
-        )
+        noted_ns = np.concatenate([self.calls.rows["ended_ns"][ended], self.calls.rows["began_ns"][self._rows]])
+        moments = noted_ns - late_ns
         order = np.argsort(moments, kind="stable")  # ends before what begins at the same time
         return rows[order], moments[order], late_ns[order]
 
@@ -119,8 +118,7 @@ class Timeline:
         return list(zip(sorts, [*sorts[1:], *sorts[-1:]], strict=True))
 
     def around(self) -> dict[Pair, Floats]:
-        """By sorts of a call and the next: times in the call, and from its end until the next begins, below zero if the
-        next began before."""
+        """By sorts of a call and the next: times in the call, and from its end until the next begins (or since)."""
         found = defaultdict(list)
         for pair, in_call_s, after_s in chain(self._followed(), self._overtaken()):
             found[pair].append((in_call_s, after_s))

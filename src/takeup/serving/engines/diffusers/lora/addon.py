@@ -101,7 +101,7 @@ class Loras:
 
     def is_ready(self, run: Run) -> bool:
         wanted: Wanted = run.extras[SLOT]
-        if wanted.is_felt or not wanted.loading:
+        if wanted.is_felt or not wanted.loading or run.step < run.request.plain_steps:
             return True
         if self._have_all_arrived(run, wanted):
             wanted.arrived_at_step = run.step

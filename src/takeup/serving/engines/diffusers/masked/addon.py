@@ -11,18 +11,20 @@ import torch
 
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.masked.call import Call, Places
+from takeup.serving.engines.diffusers.masked.columns import can_mask
 from takeup.serving.engines.diffusers.masked.editing import SLOT, Editing, sampled
 from takeup.serving.engines.diffusers.masked.hooks import Hooks
 from takeup.serving.engines.diffusers.masked.pages import Page, stacked
 from takeup.serving.engines.diffusers.masked.tokens import grids_of, places_of, token_mask
 from takeup.serving.engines.diffusers.runs import Rows, Run
 from takeup.serving.engines.templates.store import TemplateStore
-from takeup.serving.engines.templates.templates import Recorder
+from takeup.serving.engines.templates.templates import Recorder, Template
 
 __all__ = ["Checks", "Edits"]
 
-WHOLE_SHARE = 0.9
-"""Masks that cover more are computed in the plain way: nothing is loaded, and nothing is kept."""
+WHOLE_SHARE = {False: 0.9, True: 0.75}
+"""Masks that cover more are computed in the plain way: nothing is loaded, and nothing is kept. Masked convolutions
+(True) copy nine pixels for each, which costs more than it saves where most of them are masked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class Checks:
 class Edits:
     """The add-on. Edits with templates may share a call, whatever their masks: it is padded to the largest of them.
 
-    Numbers of tokens are rounded up to multiples of `multiple`, so that calls come in few sizes.
+    Numbers of tokens are rounded up to multiples of `multiple`, so that calls come in few sizes. With `convolutions`
+    U-Nets compute masked pixels in these too, and templates keep what they need for it; None: where a U-Net allows it.
     """
 
     def __init__(
@@ -47,16 +50,23 @@ class Edits:
         budget: float = 0.0,
         multiple: int = 64,
         checks: Checks | None = None,
+        convolutions: bool | None = None,
     ) -> None:
         self._store, self._budget, self._multiple = store, budget, multiple
         self._checks = checks or Checks()
-        self.hooks = Hooks(family.network)
+        self.convolutions = can_mask(family.network) if convolutions is None else convolutions
+        self.hooks = Hooks(family.network, convolutions=self.convolutions)
         self._places: tuple[Hashable, dict[int, Places]] = (None, {})
 
     @property
     def call(self) -> Call:
         """What the hooks know."""
         return self.hooks.call
+
+    @property
+    def whole_share(self) -> float:
+        """Edits that compute more than this share are made in the plain way."""
+        return WHOLE_SHARE[self.convolutions]
 
     def close(self) -> None:
         """Leave the network as it was."""
@@ -68,14 +78,15 @@ class Edits:
         editing = _editing(run)
         if editing is None or editing.key is None:
             return
-        self._store.wanted(editing.key)
+        for key in editing.keys:
+            self._store.wanted(key)
         template = editing.found or self._store.peek(editing.key)  # another edit may have made it since
-        if template is not None:
-            editing.use(template)
-            if editing.usual_share <= WHOLE_SHARE:
-                return
-            editing.template = None  # it knows too little: made again
-        editing.recorder = Recorder(len(run.timesteps), ~editing.mask, self._budget)
+        if template is not None and self._is_used(editing, template):
+            return
+        begun = None
+        if editing.shared is not None and self._is_used(editing, editing.shared):
+            begun = editing.shared
+        editing.recorder = Recorder(len(run.timesteps), ~editing.mask, self._budget, begun)
 
     def is_ready(self, run: Run) -> bool:
         return True
@@ -95,6 +106,8 @@ class Edits:
     def around(self, rows: Rows) -> Iterator[None]:
         first = _editing(rows.runs[0])
         self.call.mode = "off" if first is None else first.mode
+        if self.call.mode == "masked" and not self.hooks.is_exact:
+            self.call.mode = "off"  # LoRAs beside convolutions: this step is made whole
         rows.aids.has_hooks = rows.aids.has_hooks or self.call.mode != "off"
         pages = self._prepare(rows)
         try:
@@ -110,9 +123,20 @@ class Edits:
             return
         if editing.recorder is not None and editing.recorder.is_complete and run.is_done:
             self._store.put_soon(editing.key, editing.recorder.finish)
-        self._store.released(editing.key)
+            if editing.shared_key is not None and editing.template is None:
+                made = editing.recorder.finish().first(editing.num_shared)
+                self._store.put_soon(editing.shared_key, lambda: made)
+        for key in editing.keys:
+            self._store.released(key)
 
     # ---------------------------------------------------------------------------------------------------------------
+
+    def _is_used(self, editing: Editing, template: Template) -> bool:
+        """Not if it knows too little: then it is made again."""
+        editing.use(template)
+        if editing.usual_share > self.whole_share:
+            editing.template = editing.reader = None
+        return editing.template is not None
 
     def _prepare(self, rows: Rows) -> list[Page]:
         """Lay out what the call needs; the pages of its templates."""
@@ -160,7 +184,7 @@ class Edits:
 
     def _places_of(self, rows: Rows) -> dict[int, Places]:
         """Made again only if other edits share the call, or others of their tokens are looked at."""
-        who = tuple((id(run), run.step if self._is_checked(run) else -1) for run in rows.runs)
+        who = tuple((_edited(run).number, run.step if self._is_checked(run) else -1) for run in rows.runs)
         if self._places[0] != who:
             masks = [self._computed(run, _edited(run)) for run in rows.runs for _ in range(run.num_rows)]
             grid = tuple(masks[0].shape)
@@ -204,6 +228,6 @@ def _edited(run: Run) -> Editing:
 
 
 def _template_page(run: Run) -> Page:
-    template = _edited(run).template
-    assert template is not None
-    return template.page(run.step)
+    reader = _edited(run).reader
+    assert reader is not None
+    return reader.page(run.step)

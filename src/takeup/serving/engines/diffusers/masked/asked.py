@@ -16,6 +16,7 @@ class Edit:
 
     Where a template is more stale than `max_error`, steps are made whole. An `exact` edit neither uses nor fills one.
     Templates belong to `tenant`, and to the noise of `noise_seed`; `template` is their identity, for whoever keeps it.
+    The first `shared_steps` are made without the LoRAs of the request: what is kept of them serves any other LoRAs.
     """
 
     image: Any
@@ -26,9 +27,14 @@ class Edit:
     tenant: str = ""
     noise_seed: int = 0
     template: str | None = None
+    shared_steps: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.strength <= 1:
             raise BadInput(f"the strength is {self.strength:g}; give a share of the steps above 0, at most 1")
+        if self.shared_steps < 0:
+            raise BadInput(
+                f"shared_steps is {self.shared_steps}; give how many steps are made without LoRAs, from 0 up"
+            )
         if self.max_error is not None and not self.max_error >= 0:
             raise BadInput(f"the bound of the error is {self.max_error:g}; give a share from zero up, or none")

@@ -12,12 +12,10 @@ from takeup.serving.engines.diffusers.masked.call import Call, Places
 from takeup.serving.engines.diffusers.masked.columns import Found, affine_of, tokens_of
 from takeup.serving.engines.diffusers.masked.gather import Affine
 from takeup.serving.engines.diffusers.masked.neighbours import Around, Move, arounds, entrance
+from takeup.serving.engines.diffusers.masked.pages import MAP, NORM, OUT
 from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of
 
-__all__ = ["MAP", "NORM", "OUT", "CallSource", "kept_modules", "recorders"]
-
-MAP, NORM, OUT = ".map", ".norm", "out"
-"""How names end under which inputs of convolutions and norms are kept; the name of what the network answered."""
+__all__ = ["CallSource", "recorders"]
 
 
 class CallSource:
@@ -28,10 +26,6 @@ class CallSource:
         self._places: Mapping[int, Places] = {}
         self._arounds: dict[tuple[int, Move], Around] = {}
         self._size: Grid = (0, 0)
-
-    @property
-    def is_masked(self) -> bool:
-        return self._call.mode == "masked"
 
     def enter(self, size: Grid) -> torch.Tensor:
         if self._places is not self._call.places or size != self._size:
@@ -55,15 +49,15 @@ class CallSource:
 
 
 def recorders(network: Any, call: Call) -> list[Any]:
-    """Hooks that record what columns need, in calls that record."""
+    """Hooks that record what columns need."""
     handles = [
         module.register_forward_pre_hook(partial(_record, call, name, make))
-        for name, module, make in kept_modules(network)
+        for name, module, make in _kept_modules(network)
     ]
     return [*handles, network.conv_out.register_forward_hook(partial(_record_output, call))]
 
 
-def kept_modules(network: Any) -> Iterator[tuple[str, Any, Callable[[Any, torch.Tensor], torch.Tensor]]]:
+def _kept_modules(network: Any) -> Iterator[tuple[str, Any, Callable[[Any, torch.Tensor], torch.Tensor]]]:
     """Names, modules before which something is kept, and what is made of their input for it."""
     for name, module in network.named_modules():
         kind = type(module).__name__
@@ -83,10 +77,8 @@ def _pixels(module: Any, sample: torch.Tensor) -> torch.Tensor:
 
 
 def _record(call: Call, name: str, make: Any, module: Any, inputs: tuple[Any, ...]) -> None:
-    if call.mode == "record":
-        call.recorded[name] = make(module, inputs[0]).detach()
+    call.recorded[name] = make(module, inputs[0]).detach()
 
 
 def _record_output(call: Call, module: Any, inputs: Any, output: torch.Tensor) -> None:
-    if call.mode == "record":
-        call.recorded[OUT] = _pixels(module, output).detach()
+    call.recorded[OUT] = _pixels(module, output).detach()

@@ -7,7 +7,7 @@ pixels, sums and joined channels do not notice. What does gets a forward of its 
     group norms     use the statistics of the template, so that they are products for single pixels too
     the first one   makes a column of the whole map, and the last one puts it back into the kept one
 
-Tokens of attention need nothing: columns hold the masked ones already. Where nothing is masked, all is as it was.
+Tokens of attention need nothing: columns hold the masked ones already.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.masked.gather import Affine, gathered
 from takeup.serving.engines.diffusers.masked.neighbours import Move
 
-__all__ = ["Columns", "Source", "affine_of", "column", "tokens_of"]
+__all__ = ["Columns", "Source", "affine_of", "can_mask", "column", "tokens_of"]
 
+BLOCKS = frozenset(
+    {"DownBlock2D", "CrossAttnDownBlock2D", "UNetMidBlock2DCrossAttn", "CrossAttnUpBlock2D", "UpBlock2D"}
+)
 Found = tuple[torch.Tensor, torch.Tensor]
 """Kept pixels of the rim, and the table of neighbours."""
 
 
 class Source(Protocol):
     """What is kept of a template, for the call that is under way."""
-
-    @property
-    def is_masked(self) -> bool:
-        """Whether columns are computed now."""
 
     def enter(self, size: tuple[int, int]) -> torch.Tensor:
         """For a map of this size, the table of neighbours of the first convolution: among all pixels, or nothing."""
@@ -50,41 +49,52 @@ class Source(Protocol):
 
 
 class Columns:
-    """On a U-Net until `remove`."""
+    """For a U-Net, in effect from `put` to `remove`: every call in between computes columns."""
 
     def __init__(self, network: Any, source: Source) -> None:
         self.network, self.source = network, source
-        self._changed: list[Any] = []
+        if not can_mask(network):
+            raise BadInput("this network has blocks that mask-aware convolutions do not know; leave them off")
         self._resnets = [one for _, one in _named(network, "ResnetBlock2D")]
-        if not all(map(_is_plain, self._resnets)):
-            raise BadInput("this U-Net has blocks that mask-aware convolutions do not know; leave them off")
-        self._override("ResnetBlock2D", self._resnet)
-        self._override("Downsample2D", self._down)
-        self._override("Upsample2D", self._up)
-        self._override("GroupNorm", self._norm)
-        self._override("Transformer2DModel", self._transformer)
-        self._change(network.conv_in, partial(self._first, network.conv_in))
-        self._change(network.conv_out, partial(self._last, network.conv_out))
+        self._forwards = dict(self._all_forwards())
+        self._before: dict[Any, Any] = {}
+        self._convolutions = list(_convolutions(network))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nobody else acts on convolutions, such as LoRAs beside them: columns know their weights only."""
+        return not any(one._forward_hooks for one in self._convolutions)
+
+    def put(self) -> None:
+        """Over whatever forwards the modules have now."""
+        for module, forward in self._forwards.items():
+            self._before[module] = vars(module).get("forward")
+            module.__dict__["forward"] = forward
 
     def remove(self) -> None:
         """Leave the network as it was."""
-        for module in self._changed:
-            del module.forward
-        self._changed = []
+        for module, before in self._before.items():
+            del module.__dict__["forward"]
+            if before is not None:
+                module.__dict__["forward"] = before
+        self._before = {}
 
-    def _override(self, kind: str, forward: Any) -> None:
-        for name, module in _named(self.network, kind):
-            self._change(module, partial(forward, name, module))
-
-    def _change(self, module: Any, forward: Any) -> None:
-        module.forward = forward
-        self._changed.append(module)
+    def _all_forwards(self) -> Iterator[tuple[Any, Any]]:
+        kinds: dict[str, Any] = {
+            "ResnetBlock2D": self._resnet,
+            "Downsample2D": self._down,
+            "Upsample2D": self._up,
+            "GroupNorm": self._norm,
+            "Transformer2DModel": self._transformer,
+        }
+        for kind, forward in kinds.items():
+            yield from ((module, partial(forward, name, module)) for name, module in _named(self.network, kind))
+        yield self.network.conv_in, partial(self._first, self.network.conv_in)
+        yield self.network.conv_out, partial(self._last, self.network.conv_out)
 
     # Forwards -------------------------------------------------------------------------------------------------------
 
     def _first(self, module: Any, sample: torch.Tensor) -> torch.Tensor:
-        if not self.source.is_masked:
-            return _stock_map(module, sample)
         table = self.source.enter((sample.shape[2], sample.shape[3]))
         pixels = sample.permute(0, 2, 3, 1).flatten(1, 2)
         return column(
@@ -92,13 +102,9 @@ class Columns:
         )
 
     def _last(self, module: Any, sample: torch.Tensor) -> torch.Tensor:
-        if not self.source.is_masked:
-            return _stock_map(module, sample)
         return self.source.leave(self._convolved("conv_out", module, tokens_of(sample), "same"))
 
     def _resnet(self, name: str, module: Any, sample: torch.Tensor, temb: torch.Tensor, *_: Any) -> torch.Tensor:
-        if not self.source.is_masked:
-            return _stock_map(module, sample, temb)
         tokens = tokens_of(sample)
         first = self.source.affine(f"{name}.norm1")
         made = self._convolved(f"{name}.conv1", module.conv1, tokens, "same", first)
@@ -110,25 +116,19 @@ class Columns:
         return column(tokens + made)
 
     def _down(self, name: str, module: Any, sample: torch.Tensor, *others: Any) -> torch.Tensor:
-        if not self.source.is_masked:
-            return _stock_map(module, sample, *others)
         return column(self._convolved(f"{name}.conv", module.conv, tokens_of(sample), "down"))
 
     def _up(self, name: str, module: Any, sample: torch.Tensor, *others: Any) -> torch.Tensor:
-        if not self.source.is_masked:
-            return _stock_map(module, sample, *others)
         return column(self._convolved(f"{name}.conv", module.conv, tokens_of(sample), "up"))
 
     def _norm(self, name: str, module: Any, sample: torch.Tensor) -> torch.Tensor:
-        if not self.source.is_masked:
-            return _stock_map(module, sample)
         scale, shift = self.source.affine(name)
         return column(torch.addcmul(shift[:, None], tokens_of(sample), scale[:, None]).to(sample.dtype))
 
     def _transformer(self, name: str, module: Any, sample: torch.Tensor, *others: Any, **named: Any) -> Any:
         """Without the copies that the stock one makes of maps."""
-        if not (self.source.is_masked and isinstance(module.proj_in, torch.nn.Linear)):
-            return _stock(module, sample, *others, **named)
+        if not isinstance(module.proj_in, torch.nn.Linear):
+            return type(module).forward(module, sample, *others, **named)
         text = others[0] if others else named.get("encoder_hidden_states")
         tokens = module.proj_in(tokens_of(module.norm(sample)))
         for block in module.transformer_blocks:
@@ -151,15 +151,6 @@ class Columns:
         return added
 
 
-def _stock(module: Any, *inputs: Any, **named: Any) -> Any:
-    return type(module).forward(module, *inputs, **named)
-
-
-def _stock_map(module: Any, *inputs: Any) -> torch.Tensor:
-    made: torch.Tensor = _stock(module, *inputs)
-    return made
-
-
 def _product(rows: torch.Tensor, module: Any, num_rows: int) -> torch.Tensor:
     weight = module.weight.permute(0, 2, 3, 1).flatten(1)
     return linear(rows, weight, module.bias).view(num_rows, -1, len(weight))
@@ -169,9 +160,37 @@ def _named(network: Any, kind: str) -> Iterator[tuple[str, Any]]:
     return ((name, one) for name, one in network.named_modules() if type(one).__name__ == kind)
 
 
-def _is_plain(resnet: Any) -> bool:
-    same = resnet.time_embedding_norm == "default" and resnet.output_scale_factor == 1
-    return bool(same and resnet.upsample is None and resnet.downsample is None and resnet.time_emb_proj is not None)
+def _convolutions(network: Any) -> Iterator[Any]:
+    """Those that are computed here, not by themselves."""
+    for name in ("ResnetBlock2D", "Downsample2D", "Upsample2D"):
+        for _, module in _named(network, name):
+            yield from (one for one in module.modules() if isinstance(one, torch.nn.Conv2d))
+    yield from (network.conv_in, network.conv_out)
+
+
+def can_mask(network: Any) -> bool:
+    """Whether all blocks of a network are known here: those of Stable Diffusion 1, 2 and XL are."""
+    if type(network).__name__ != "UNet2DConditionModel":
+        return False
+    blocks = [*network.down_blocks, network.mid_block, *network.up_blocks]
+    same_size = all(one.kernel_size == (3, 3) and one.padding == (1, 1) for one in (network.conv_in, network.conv_out))
+    return same_size and all(map(_is_known, blocks)) and all(map(_is_plain, network.modules()))
+
+
+def _is_known(block: Any) -> bool:
+    """Blocks with filters of whole maps (FreeU) are not."""
+    return type(block).__name__ in BLOCKS and not getattr(block, "s1", None)
+
+
+def _is_plain(module: Any) -> bool:
+    kind = type(module).__name__
+    if kind == "ResnetBlock2D":
+        is_usual = module.time_embedding_norm == "default" and module.output_scale_factor == 1
+        return bool(is_usual and module.time_emb_proj is not None and isinstance(module.nonlinearity, torch.nn.SiLU))
+    if kind in {"Downsample2D", "Upsample2D"}:
+        conv = module.conv
+        return bool(isinstance(conv, torch.nn.Conv2d) and conv.padding == (1, 1) and module.norm is None)
+    return True
 
 
 def column(tokens: torch.Tensor) -> torch.Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 
 import torch
 
 from takeup.serving.engines.diffusers.masked.call import Mode
 from takeup.serving.engines.templates.keys import TemplateKey
-from takeup.serving.engines.templates.templates import Recorder, Template
+from takeup.serving.engines.templates.templates import Reader, Recorder, Template
 
 __all__ = ["SLOT", "EditReport", "Editing", "sampled"]
 
@@ -20,7 +21,8 @@ class EditReport:
     """What an edit did.
 
     `stale_error`: how far keys and values of sampled tokens outside the mask were from those of the template, as a
-    share of their size, in the worst check; None if nothing was checked. `packing_error` is part of it.
+    share of their size, in the worst check; None if nothing was checked. `packing_error` is part of it. `plain_steps`
+    were made without the LoRAs of the request.
     """
 
     from_template: bool
@@ -29,20 +31,26 @@ class EditReport:
     stale_error: float | None
     packing_error: float
     num_whole_steps: int
+    plain_steps: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Editing:
     """`mask`: tokens of the finest grid that may change. Without a key nothing is kept: everything is computed.
 
-    `found` is the template as it was when the edit was prepared.
+    `found` is the template as it was when the edit was prepared. The first `num_shared` steps are those of every edit
+    with other LoRAs: `shared` has them, if there is one, else they are kept under `shared_key` for the others.
     """
 
     key: TemplateKey | None
     mask: torch.Tensor
     max_error: float | None = None
     found: Template | None = None
+    num_shared: int = 0
+    shared_key: TemplateKey | None = None
+    shared: Template | None = None
     template: Template | None = None
+    reader: Reader | None = None
     recorder: Recorder | None = None
     computed: torch.Tensor | None = None
     usual_share: float = 1.0
@@ -50,17 +58,25 @@ class Editing:
     computed_shares: list[float] = field(default_factory=list)
     num_whole_left: int = 0
     num_refreshed: int = 0
+    number: int = field(default_factory=count().__next__)
+    """Its own, never that of another edit."""
 
     @property
     def mode(self) -> Mode:
         """How the next step is made."""
-        if self.recorder is not None:
+        if self.recorder is not None and self.recorder.num_pages == len(self.computed_shares):
             return "record"
-        return "masked" if self.template is not None and not self.num_whole_left else "off"
+        is_known = self.template is not None and len(self.computed_shares) < self.template.num_steps
+        return "masked" if is_known and not self.num_whole_left else "off"
+
+    @property
+    def keys(self) -> list[TemplateKey]:
+        """Of all that it uses or fills."""
+        return [one for one in (self.key, self.shared_key) if one is not None]
 
     def use(self, template: Template) -> None:
         """Compute what may change, and what the template does not know."""
-        self.template = template
+        self.template, self.reader = template, Reader(template)
         self.computed = self.mask | ~template.known.to(self.mask.device)
         self.usual_share = float(self.computed.float().mean())
 
@@ -86,6 +102,7 @@ class Editing:
             stale_error=max(self.errors) if self.errors else None,
             packing_error=self.template.error if self.template is not None else 0.0,
             num_whole_steps=sum(share == 1.0 for share in shares),
+            plain_steps=self.num_shared,
         )
 
 

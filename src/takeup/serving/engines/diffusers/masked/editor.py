@@ -20,7 +20,7 @@ from takeup.core.lazy import load
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.families.sizes import grain_of
-from takeup.serving.engines.diffusers.masked.addon import WHOLE_SHARE, Checks, Edits
+from takeup.serving.engines.diffusers.masked.addon import Checks, Edits
 from takeup.serving.engines.diffusers.masked.asked import Edit
 from takeup.serving.engines.diffusers.masked.blend import Blended, noised
 from takeup.serving.engines.diffusers.masked.editing import SLOT, Editing, EditReport
@@ -50,7 +50,8 @@ POLICY = "takeup.serving.policies.adapters:LeastEffectiveReferenceCount"
 class MaskedEditor:
     """Edits for one family. `budget` is the relative error that packing of templates may cause.
 
-    `identity` says which bytes a LoRA has by its name; without it edits with LoRAs compute everything.
+    `identity` says which bytes a LoRA has by its name; without it edits with LoRAs compute everything. `convolutions`:
+    as of `Edits`.
     """
 
     def __init__(
@@ -62,10 +63,11 @@ class MaskedEditor:
         grow: int = 1,
         checks: Checks | None = None,
         identity: Callable[[str], str] | None = None,
+        convolutions: bool | None = None,
     ) -> None:
         self._family, self._grow, self._identity = family, grow, identity
         self.store = store or TemplateStore(load(POLICY), Room(), device=family.network.device)
-        self.edits = Edits(family, self.store, budget=budget, checks=checks)
+        self.edits = Edits(family, self.store, budget=budget, checks=checks, convolutions=convolutions)
         self.add_ons = (self.edits,)
         self._weights = weights_digest(dict(family.network.state_dict()))
 
@@ -89,9 +91,14 @@ class MaskedEditor:
         kept_noise = drawn_noise(clean, generator)
         mask = token_mask(torch.from_numpy(shares), self._grid(clean), self._grow).to(clean.device)
         self._start(run, clean, kept_noise, _own_noise(clean, request.seed), mask, edit.strength)
-        key = None if edit.exact or mask.float().mean() > WHOLE_SHARE else self._key(run, edit, image_id(image))
+        if request.loras and not edit.exact:
+            run.request = replace(run.request, plain_steps=min(edit.shared_steps, len(run.timesteps) - 1))
+        is_plain = edit.exact or mask.float().mean() > self.edits.whole_share
+        key = None if is_plain else self._key(run, edit, image_id(image))
         found = None if key is None else self.store.find(key)
-        run.extras[SLOT] = Editing(key, mask, edit.max_error, found=found)
+        editing = run.extras[SLOT] = Editing(key, mask, edit.max_error, found, run.request.plain_steps)
+        if key is not None and editing.num_shared:
+            self._share(editing, replace(key, adapters=digest_of([])))
         return run
 
     def finish(self, edit: Edit, image: torch.Tensor) -> torch.Tensor:
@@ -145,12 +152,21 @@ class MaskedEditor:
             run.latents = noised(run.scheduler, pack(clean), pack(noise), run.timesteps[0])
         run.scheduler = Blended(run.scheduler, run.timesteps, pack(clean), pack(kept_noise), pack(wide))
 
+    def _share(self, editing: Editing, plain: TemplateKey) -> None:
+        """Look for the first steps in the template of edits without LoRAs, and in those of edits with others."""
+        editing.shared_key = replace(plain, kept=f"{plain.kept}, {editing.num_shared} steps")
+        shared = self.store.find(plain) or self.store.find(editing.shared_key)
+        editing.shared = None if shared is None else shared.first(editing.num_shared)
+
     def _key(self, run: Run, edit: Edit, image: str) -> TemplateKey | None:
         """None if what the activations depend on is not known well enough to keep them."""
         request, network = run.request, self._family.network
         if request.controls or request.late_steps or (request.loras and self._identity is None):
             return None
-        adapters = [(use.name, use.scale, self._identity and self._identity(use.name)) for use in request.loras]
+        adapters = [
+            (use.name, use.scale, self._identity and self._identity(use.name), request.plain_steps)
+            for use in request.loras
+        ]
         guidance = (request.guidance, request.guidance_rescale, request.true_guidance, request.negative_prompt)
         height, width = request.height_px, request.width_px
         assert height is not None
@@ -170,6 +186,7 @@ class MaskedEditor:
             attention=_attention_of(network),
             image=image,
             noise=str(edit.noise_seed),
+            kept="with maps" if self.edits.convolutions else "keys and values",
             libraries=f"torch {torch.__version__}, diffusers {version('diffusers')}",
         )
 

@@ -67,6 +67,7 @@ class BoundUnet:
         self.flats = [KeptColumns(page, tables) for _ in range(num_flats)]
         self._processors = dict(network.attn_processors)
         self._columns = Columns(network, self.flats[0])
+        self._columns.put()
         self._blocks = list(_blocks(network))
         self._compiled: list[Any] = []
         for name, block in self._blocks:

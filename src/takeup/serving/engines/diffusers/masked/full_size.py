@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -123,20 +123,25 @@ def box_mask(grid: Grid, share: float) -> torch.Tensor:
 def count_flop(name: str, share: float | None = None, *, convolutions: bool = False) -> float:
     """Operations of one step of one image; of a mask that covers this share, or of everything. Nothing is computed.
 
-    With `convolutions` these are masked too: of theirs, the share is counted.
+    With `convolutions` these are masked too.
     """
     size = FULL_SIZE[name]
     network = size.network("meta")
     inputs = size.inputs(size.num_rows, {"device": "meta", "dtype": torch.bfloat16})
-    hooks = Hooks(network)
+    hooks = Hooks(network, convolutions=convolutions)
     with torch.device("meta"):
         if share is not None:
             hooks.call.mode = "record"
             network(**inputs)
             hooks.call.mode = "masked"
-            hooks.call.places = masked_places(size, share, size.num_rows, "meta")
+            hooks.call.places = _counted_places(size, share, "cpu" if convolutions else "meta")
             hooks.call.kept = working_copy(hooks.call.recorded, hooks.fronted, hooks.call.num_front)
         with FlopCounterMode(display=False) as counter:
             network(**inputs)
-    convolved = counter.get_flop_counts()["Global"].get(torch.ops.aten.convolution, 0) if convolutions else 0
-    return float(counter.get_total_flops() - (1 - (share or 1.0)) * convolved)
+    return float(counter.get_total_flops())
+
+
+def _counted_places(size: FullSize, share: float, device: str) -> dict[int, Places]:
+    """Tables of neighbours need real numbers, but tokens are copied nowhere."""
+    places = masked_places(size, share, size.num_rows, device)
+    return {number: replace(one, flat=one.flat.to("meta")) for number, one in places.items()}

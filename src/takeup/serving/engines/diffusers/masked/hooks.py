@@ -34,6 +34,7 @@ class Hooks:
         self._columns: Columns | None = None
         self.fronted: frozenset[str] = frozenset()
         self._handles: list[Any] = []
+        self._recorders: list[Any] = []
         self._processors: dict[str, Any] | None = None
         kind = type(network).__name__
         installers: dict[str, Callable[[], None]] = {
@@ -45,12 +46,15 @@ class Hooks:
             raise BadInput(f"a {kind} cannot compute masked tokens only; use one of {', '.join(installers)}")
         installers[kind]()
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the next call can be masked; not if somebody acts on convolutions that are to be masked."""
+        return self._columns is None or self._columns.is_exact
+
     def remove(self) -> None:
         """Leave the network as it was."""
         for handle in self._handles:
             handle.remove()
-        if self._columns is not None:
-            self._columns.remove()
         if self._processors is not None:
             self.network.set_attn_processor(dict(self._processors))
 
@@ -69,7 +73,8 @@ class Hooks:
 
     def _into_columns(self) -> None:
         self._columns = Columns(self.network, CallSource(self.call))
-        self._handles += recorders(self.network, self.call)
+        self._handles.append(self.network.register_forward_pre_hook(self._begin))
+        self._handles.append(self.network.register_forward_hook(self._end, always_call=True))
         for name, module in _named(self.network, "Transformer2DModel"):
             for number, block in enumerate(module.transformer_blocks):
                 self._fill_attention(getattr(block, SELF_ATTENTION), f"{name}.{number}")
@@ -90,6 +95,21 @@ class Hooks:
         ours = {name: RotaryProcessor(f"{number}", self.call, stock) for number, (name, stock) in numbered}
         self.fronted = frozenset(f"{number}.{part}" for number in range(len(ours)) for part in "kv")
         self.network.set_attn_processor(ours)  # which empties what it is given
+
+    def _begin(self, network: Any, _: Any) -> None:
+        """As late as can be: others change forwards too, and put them back before a call with hooks."""
+        assert self._columns is not None
+        if self.call.mode == "masked":
+            self._columns.put()
+        elif self.call.mode == "record":
+            self._recorders = recorders(network, self.call)
+
+    def _end(self, *_: Any) -> None:
+        assert self._columns is not None
+        self._columns.remove()
+        for handle in self._recorders:
+            handle.remove()
+        self._recorders = []
 
     def _fill_attention(self, attention: Any, name: str) -> None:
         self._fill(attention.to_k, f"{name}.k")

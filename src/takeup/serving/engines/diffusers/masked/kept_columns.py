@@ -7,12 +7,11 @@ from collections.abc import Mapping
 import torch
 
 from takeup.serving.engines.diffusers.masked.call import Places
-from takeup.serving.engines.diffusers.masked.column_call import MAP, NORM, OUT
 from takeup.serving.engines.diffusers.masked.columns import Found
 from takeup.serving.engines.diffusers.masked.flat import Flat, flatten, put
 from takeup.serving.engines.diffusers.masked.gather import Affine
 from takeup.serving.engines.diffusers.masked.neighbours import Around, Move, arounds, entrance
-from takeup.serving.engines.diffusers.masked.pages import Page
+from takeup.serving.engines.diffusers.masked.pages import MAP, NORM, OUT, Page
 from takeup.serving.engines.diffusers.masked.rims import Rims
 from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of
 
@@ -39,8 +38,6 @@ class Tables:
 
 class KeptColumns:
     """Filled for every step; between fills nothing in it moves."""
-
-    is_masked = True
 
     def __init__(self, page: Page, tables: Tables) -> None:
         kept, maps, norms = _parted(page)

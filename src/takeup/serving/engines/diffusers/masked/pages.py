@@ -6,15 +6,24 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-__all__ = ["stacked", "working_copy"]
+__all__ = ["MAP", "NORM", "OUT", "stacked", "working_copy"]
+
+MAP, NORM, OUT = ".map", ".norm", "out"
+"""How names end under which inputs of convolutions and norms are kept; the name of what the network answered."""
 
 Page = Mapping[str, torch.Tensor]
 """What one step of a template left, by name."""
 
 
 def working_copy(page: Page, fronted: frozenset[str] = frozenset(), num_front: int = 0) -> dict[str, torch.Tensor]:
-    """A copy that a call may write to, with room for the text in front of names that have it."""
-    return {name: _roomy(kept, num_front if name in fronted else 0) for name, kept in page.items()}
+    """A copy that a call may write to, with room for the text in front of names that have it.
+
+    Maps and norms are only read: they are the template's own.
+    """
+    return {
+        name: kept if name.endswith((MAP, NORM)) else _roomy(kept, num_front if name in fronted else 0)
+        for name, kept in page.items()
+    }
 
 
 def stacked(

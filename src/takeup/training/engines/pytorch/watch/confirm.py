@@ -53,6 +53,11 @@ class Confirmed:
     seconds: float = 0.0
     problem: str = ""
 
+    @property
+    def has_vanished(self) -> bool:
+        """Whether there was a test and nothing is slow any more."""
+        return not (self.problem or self.slow_ranks or self.slow_links)
+
     def sentence(self) -> str:
         """All of it in words."""
         if self.problem:

@@ -197,8 +197,10 @@ class Session:
         confirmed = self._confirm() if event.is_slow and self.settings.confirm else None
         if self._slow is not None:
             self._restarts.durations_s.append(self._lasted_s)
-        self._slow, self._lasted_s, self._cost_s = _refined(event, confirmed) if event.is_slow else None, 0.0, 0.0
-        self.slow = event.suspects if event.is_slow else ()
+        is_slow = event.is_slow and not (confirmed is not None and confirmed.has_vanished)
+        ours_s = 0.0 if confirmed is None else confirmed.seconds  # of an iteration that is yet to be counted
+        self._slow, self._lasted_s, self._cost_s = _refined(event, confirmed) if is_slow else None, -ours_s, -ours_s
+        self.slow = event.suspects if is_slow else ()
         return self._finding(event, self._act(event, confirmed), confirmed)
 
     def _finding(self, event: Event, action: str, confirmed: Confirmed | None = None) -> Finding:
@@ -212,7 +214,7 @@ class Session:
     def _act(self, event: Event, confirmed: Confirmed | None) -> str:
         if not event.is_slow:
             return "none is needed"
-        if confirmed is not None and not confirmed.problem and not (confirmed.slow_ranks or confirmed.slow_links):
+        if confirmed is not None and confirmed.has_vanished:
             return "none, it is over"
         kinds = {suspect.kind for suspect in event.suspects}
         if "host" in kinds:

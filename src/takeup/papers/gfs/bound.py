@@ -1,0 +1,49 @@
+"""The most that anybody could allocate on a day, from the state in which it began.
+
+How it works. It is a flow from spot jobs through hours: each job has so much work left and runs on so many GPUs at
+most, and each hour has what high-priority jobs leave. So whoever is asked for that knows the future, and stops, divides
+and moves spot jobs as it likes, for nothing. It serves high-priority jobs when GFS does, and does no more work twice.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_flow
+
+from takeup.cluster.fleet.outcome import Outcome
+from takeup.cluster.model import Grade, Kind, Workload
+
+__all__ = ["most_gpu_s"]
+
+Floats = npt.NDArray[np.float64]
+HOUR_S, HOURS = 3600.0, 24  # in an hour, and of a day
+
+
+def most_gpu_s(workload: Workload, ours: Outcome, hour: int, left_gpu_s: Floats, later_gpu_s: Floats) -> float:
+    """The most GPU-seconds that anybody could allocate in the day that begins with this hour.
+
+    `left_gpu_s` and `later_gpu_s` are the work of all jobs that is left when it begins and when it ends.
+    """
+    hours = slice(hour, hour + HOURS)
+    used = ours.allocated_gpu_s[:, hours].sum(axis=0)
+    spot = (workload.job_kind == Kind.SPOT) & (workload.job_submit_s < (hour + HOURS) * HOUR_S)
+    gpus = workload.job_gpus[spot] * workload.job_workers[spot]
+    begin_s = np.arange(hour, hour + HOURS) * HOUR_S
+    here_s = np.clip(begin_s + HOUR_S - workload.job_submit_s[spot, None], 0.0, HOUR_S)
+    room_gpu_s = ours.capacity_gpus.sum() * HOUR_S - used[:, Grade.HIGH]
+    twice_gpu_s = used[:, Grade.GUARANTEED :].sum() - (left_gpu_s - later_gpu_s)[spot].sum()
+    fresh_gpu_s = _most_flow(left_gpu_s[spot], gpus[:, None] * here_s, room_gpu_s)
+    return float(used[:, Grade.HIGH].sum() + fresh_gpu_s + max(0.0, twice_gpu_s))
+
+
+def _most_flow(work: Floats, rates: Floats, room: Floats) -> float:
+    """The largest flow from jobs with `work` to hours with `room`, at most `rates[job, hour]` from one to the other."""
+    some = work > 0
+    num_jobs, num_hours = int(some.sum()), len(room)
+    graph = np.zeros((num_jobs + num_hours + 2, num_jobs + num_hours + 2), np.int32)
+    graph[0, 1 : num_jobs + 1] = np.ceil(work[some])
+    graph[1 : num_jobs + 1, num_jobs + 1 : -1] = np.ceil(rates[some])
+    graph[num_jobs + 1 : -1, -1] = np.ceil(room)
+    return float(maximum_flow(csr_array(graph), 0, len(graph) - 1).flow_value)
