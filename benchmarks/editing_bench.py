@@ -72,9 +72,16 @@ class Bench:
     num_steps: int
     dtype: torch.dtype = torch.bfloat16
     compiled: bool = True
+    is_silent: bool = False
+    """Whether negative branches have no text, as those of pipelines without a negative prompt; SDXL only."""
+    is_told: bool = False
+    """Whether edits know their timesteps when they begin; Flux only."""
 
     def inputs(self, num_images: int = 1) -> dict[str, Any]:
-        return self.size.inputs(num_images * self.size.num_rows, {"device": self.device, "dtype": self.dtype})
+        inputs = self.size.inputs(num_images * self.size.num_rows, {"device": self.device, "dtype": self.dtype})
+        if self.is_silent and self.size.num_rows == 2:
+            inputs["encoder_hidden_states"][:num_images] = 0
+        return inputs
 
     def laid_out(self) -> None:
         """The network with channels last, as ours wants it and stock has it not."""
@@ -87,6 +94,10 @@ class Bench:
     @property
     def sample_name(self) -> str:
         return "sample" if self.name == "sdxl" else "hidden_states"
+
+    def timesteps(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """Of all steps, as calls of Flux get them."""
+        return torch.stack(list(self.scheduler(inputs[self.sample_name]).timesteps)) / 1000
 
     def scheduler(self, latents: torch.Tensor) -> Any:
         """That of the published pipeline, blending with an original."""
@@ -200,6 +211,7 @@ class Bound:
     def ahead(self, page: Page) -> Ahead:
         """Recorded when first asked for."""
         if self._ahead is None:
+            self._begin()
             plays = []
             with preferring(self._attention):
                 for number, flat in enumerate(self.made.flats):
@@ -215,11 +227,21 @@ class Bound:
         ahead = self.ahead(pages[0]) if not is_cut else self._recorded()
 
         def edit() -> None:
+            self._begin()
             mine = pages if is_cut else [self.cut(page) for page in pages]
             ahead.begin([mine[step % len(mine)] for step in range(count)])
-            self.bench.loop(self.inputs, ahead.play)
+            self.bench.loop(self.inputs, lambda step: self._play(ahead, step))
 
         return seconds_of(edit)
+
+    def _begin(self) -> None:
+        if self.bench.is_told and self.bench.name == "flux":
+            self.made.tell(self.bench.timesteps(self.inputs), self.inputs)
+
+    def _play(self, ahead: Ahead, step: int) -> torch.Tensor:
+        if self.bench.is_told and self.bench.name == "flux":
+            self.made.at(step)
+        return ahead.play(step)
 
     def _recorded(self) -> Ahead:
         assert self._ahead is not None
@@ -233,7 +255,8 @@ def _scheduler(name: str, **options: Any) -> Any:
 
 def full_bench(name: str, device: str) -> Bench:
     """A network of full size."""
-    return Bench(name, FULL_SIZE[name], FULL_SIZE[name].network(device), device, NUM_STEPS[name])
+    network = FULL_SIZE[name].network(device)
+    return Bench(name, FULL_SIZE[name], network, device, NUM_STEPS[name], is_silent=True, is_told=True)
 
 
 def tiny_bench(name: str) -> Bench:
@@ -246,7 +269,7 @@ def tiny_bench(name: str) -> Bench:
     grid = (32, 32) if name == "sdxl" else (8, 8)
     size = FullSize(full.build, made, full.num_rows, grid, min(full.num_levels, 2))
     network = pipeline.unet if name == "sdxl" else pipeline.transformer
-    return Bench(name, size, network, "cpu", 4, torch.float32, compiled=False)
+    return Bench(name, size, network, "cpu", 4, torch.float32, compiled=False, is_silent=True, is_told=True)
 
 
 def middle_bench(name: str, num_steps: int, scale: int = 1) -> Bench:

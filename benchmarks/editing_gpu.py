@@ -1,4 +1,7 @@
-"""Masked edits on one accelerator beside stock networks: what `editing.py --device cuda` runs.
+"""Masked edits on one accelerator beside stock networks: `python benchmarks/editing_gpu.py [--part table]`.
+
+The part `table`, all of it, is what `editing.py --device cuda` runs; `ways` compares ways to compute an edit, `profile`
+says where a step's time goes (see editing_ways.py).
 
 Networks of SDXL and Flux at 1024x1024 in bfloat16 with random weights (times do not depend on their values). One edit:
 all steps of the denoising loop with the scheduler and the blending of diffusers, without text encoder and decoder.
@@ -11,6 +14,7 @@ the same on tiny networks and any device: does it run, not how fast.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,12 +23,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from dated import versions
+from dated import options_of, publish, versions
 from editing_bench import Bench, Page, full_bench, now_s, say, tiny_bench
 from editing_load import PUBLIC_MASKS, between, drawn, mean_latency_s
 from editing_template import BUDGETS, Packing
+from editing_ways import EDIT_WAYS, profile_tables, ways_table
+from kernel_table import Limit, choices_table
 
 from takeup.core.report import Check, Column, Report, Table
+from takeup.serving.engines.diffusers.device.choices import CHOICES
 from takeup.serving.engines.diffusers.masked.ahead import pinned
 from takeup.serving.policies.masks import FLUX, H200, SDXL_COLUMNS
 from takeup.serving.policies.plan_fits import MeasuredStep, fitted, predicted_s
@@ -318,3 +325,41 @@ def report_of(found: Found, device: str) -> Report:
     )
     scenario = {"domain": "serving", "benchmark": "editing", "device": device}
     return Report("Masked edits on an accelerator", "serving", scenario, 1, tables, (), tuple(found.checks), notes)
+
+
+# Parts ----------------------------------------------------------------------------------------------------------------
+
+
+def part_report(name: str, device: str, networks: Sequence[str], ways: Sequence[str], limit: Limit) -> Report:
+    """Ways beside each other, or where the time of a step goes."""
+    is_tiny = device == "cpu"
+    benches = [tiny_bench(one) if is_tiny else full_bench(one, device) for one in networks]
+    with torch.no_grad():
+        is_ways = name == "ways"
+        tables = [ways_table(benches, ways, limit)] if is_ways else list(profile_tables(benches, ways, is_tiny))
+    machine = torch.cuda.get_device_name() if device == "cuda" else "no accelerator"
+    notes = (f"{machine}; {versions(('torch', 'diffusers'))}",)
+    scenario = {"domain": "serving", "benchmark": f"editing {name}", "device": device, "ways": list(ways)}
+    tables.append(choices_table(CHOICES.made))
+    return Report(f"Masked edits: {name}", "serving", scenario, 1, tuple(tables), notes=notes)
+
+
+def main() -> int:
+    """Run the part that was asked for; the part `table` is what `editing.py --device cuda` runs."""
+    parser = options_of(__doc__)
+    parser.add_argument("--part", choices=("table", "ways", "profile"), default="table")
+    parser.add_argument("--networks", default="flux,sdxl", metavar="A,B", help="of flux, sdxl")
+    parser.add_argument("--ways", default="today,all", metavar="A,B", help=f"every, or of {', '.join(EDIT_WAYS)}")
+    parser.add_argument("--limit-s", type=float, default=540.0, metavar="S", help="leave out ways beyond this (540)")
+    parser.add_argument("--tiny", action="store_true", help="tiny networks on a CPU: does it run, not how fast")
+    options = parser.parse_args()
+    device, networks = "cpu" if options.tiny else "cuda", options.networks.split(",")
+    if options.part == "table":
+        return publish(measure(device, networks, is_tiny=options.tiny), "editing_gpu", options)
+    ways = [name for name in EDIT_WAYS if options.ways == "every" or name in options.ways.split(",")]
+    made = part_report(options.part, device, networks, ways, Limit(options.limit_s))
+    return publish(made, f"editing-gpu-{options.part}", options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

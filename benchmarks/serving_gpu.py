@@ -1,4 +1,7 @@
-"""The step engine on one accelerator beside stock diffusers: what `serving.py --device cuda` runs.
+"""The step engine on one accelerator beside stock diffusers: `python benchmarks/serving_gpu.py [--part table]`.
+
+The part `table`, all of it, is what `serving.py --device cuda` runs; `ways` compares ways to compute a step, `profile`
+says where its time goes (see serving_ways.py).
 
 SDXL at 1024x1024, 50 steps, bfloat16, random weights (times do not depend on their values), one process. Seconds are
 from the prompt to finished latents, medians of three; stock pipelines make the same requests once in the same run,
@@ -10,17 +13,23 @@ the same on tiny models: does it run, not how fast.
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from dated import versions
+from dated import options_of, publish, versions
+from kernel_table import Limit, choices_table
 from serving_sides import KINDS, MOST, RANK, Bench, Kind, copied, decoded, now_s, say, together
+from serving_ways import OPERATIONS, WAYS, measured_ways, profile_tables
 
 from takeup.core.report import Check, Column, Report, Table
+from takeup.serving.engines.diffusers.device.choices import CHOICES
 from takeup.serving.engines.diffusers.device.compute import Recorded
 from takeup.serving.engines.diffusers.device.regions import FAST
 from takeup.serving.engines.diffusers.lora.addon import Form, Loras
@@ -30,6 +39,9 @@ from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.quality.measures import cosine, psnr_db, ssim
 
 NUM_SWAPS, NUM_TOGETHER, NUM_SHORT = 1000, 4, 10
+SWITCHES = OPERATIONS | {"lean"}
+TODAY = frozenset({"lean"})
+"""What servers do without; a run of `ways` says what each of them brings."""
 Stock = dict[str, tuple[float, float]]
 Latents = dict[str, torch.Tensor]
 Row = tuple[str, float, float, float, float, float, float, float | None, float | None, float | None]
@@ -159,15 +171,16 @@ def _swap_ms(weights: GroupedWeights, sets: Sequence[Any], is_fresh: bool) -> fl
 # The report -----------------------------------------------------------------------------------------------------------
 
 
-def report(device: str, is_tiny: bool, num_steps: int) -> Report:
+def report(device: str, is_tiny: bool, num_steps: int, without: Set[str] = TODAY) -> Report:
     """Stock, then ours, then the swaps, then what changes images."""
     torch.backends.cudnn.benchmark = True
+    CHOICES.off = frozenset(without & OPERATIONS)
     options = None if is_tiny else FAST
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         bench = Bench(device, is_tiny, num_steps, Path(folder))
         stock = stock_side(bench)
         others = copied(bench.models)
-        compute = Recorded(options)
+        compute = Recorded(options, is_lean="lean" not in without)
         engine, loras = bench.engine(compute, bench.models)
         rows = [kind_row(bench, engine, one, stock) for one in KINDS]
         rows.append(crowd_row(bench, engine, KINDS * 2, stock[0], "mixed, 8 at once"))
@@ -185,13 +198,20 @@ def report(device: str, is_tiny: bool, num_steps: int) -> Report:
     return Report(
         title="SDXL with add-ons on one accelerator" + (" (tiny models)" if is_tiny else ""),
         domain="serving",
-        scenario={"steps": num_steps, "size_px": bench.models.size_px, "rank": RANK, "device": device},
+        scenario={
+            "steps": num_steps,
+            "size_px": bench.models.size_px,
+            "rank": RANK,
+            "device": device,
+            "without": sorted(without),
+        },
         seed=0,
         tables=(
             Table("From the prompt to latents", COLUMNS, tuple(rows), "Stock, LoRAs + image: " + _said(stock[0])),
             Table("Accelerated: other images", COLUMNS, tuple(changed), "Random weights feel little of either."),
             Table("Changing LoRAs", (Column("swap"), Column("time", "ms", 2)), tuple(swaps)),
             Table("Different LoRAs at once", (Column("step"), Column("time", "ms", 1)), tuple(different)),
+            choices_table(CHOICES.made),
         ),
         checks=tuple(_checks({row[0]: row for row in rows}, swaps[0][1], is_same)),
         notes=(
@@ -236,3 +256,58 @@ def _decode_ms(engine: StepEngine, latents: torch.Tensor) -> float:
 
 def _numbers(tensor: torch.Tensor) -> Any:
     return tensor.detach().cpu().double().numpy()
+
+
+# Parts ----------------------------------------------------------------------------------------------------------------
+
+
+def part(name: str, device: str, is_tiny: bool, num_steps: int, ways: Sequence[str], limit: Limit) -> Report:
+    """One part, without stock beside it."""
+    torch.backends.cudnn.benchmark = True
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        bench = Bench(device, is_tiny, num_steps, Path(folder))
+        if name == "ways":
+            tables = [measured_ways(bench, list(ways), limit)]
+        else:
+            tables = [table for way in ways for table in profile_tables(bench, way)]
+    return Report(
+        title=f"Steps of SDXL on one accelerator: {name}",
+        domain="serving",
+        scenario={"steps": num_steps, "device": device, "ways": list(ways)},
+        seed=0,
+        tables=(*tables, choices_table(CHOICES.made)),
+        notes=(
+            versions(["torch", "diffusers", "transformers"]),
+            torch.cuda.get_device_name() if device == "cuda" else "no accelerator",
+        ),
+    )
+
+
+def main() -> int:
+    """Run the part that was asked for."""
+    parser = options_of(__doc__)
+    parser.add_argument("--part", choices=("table", "ways", "profile"), default="table")
+    parser.add_argument(
+        "--ways", default="today,all", metavar="A,B", help=f"every, or of {', '.join(WAYS)} (today,all)"
+    )
+    parser.add_argument("--without", default="lean", metavar="A,B", help=f"of {', '.join(sorted(SWITCHES))}, or none")
+    parser.add_argument("--steps", type=int, default=50, metavar="N", help="steps of an image (50)")
+    parser.add_argument("--limit-s", type=float, default=540.0, metavar="S", help="leave out ways beyond this (540)")
+    parser.add_argument("--every-convolution", action="store_true", help="let cuDNN try all it has, not the first ten")
+    parser.add_argument("--tiny", action="store_true", help="tiny models on a CPU: does it run, not how fast")
+    options = parser.parse_args()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    warnings.simplefilter("ignore")  # those of the packages below
+    if options.every_convolution:
+        torch.backends.cudnn.benchmark_limit = 0
+    where, limit = "cpu" if options.tiny else "cuda", Limit(options.limit_s)
+    if options.part == "table":
+        without = frozenset(options.without.split(",")) & SWITCHES
+        return publish(report(where, options.tiny, options.steps, without), "serving-gpu", options)
+    ways = [name for name in WAYS if options.ways == "every" or name in options.ways.split(",")]
+    made = part(options.part, where, options.tiny, options.steps, ways, limit)
+    return publish(made, f"serving-gpu-{options.part}", options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.training.engines.pytorch.watch.lab import Job, run_jobs
-from takeup.training.model.calls import CallLog
+from takeup.training.engines.pytorch.watch.lab import Job, Recorded, run_jobs
+from takeup.training.model.calls import CallLog, Operation
 from takeup.training.policies.stragglers.watcher import Watcher
 
 __all__ = ["iterations", "overhead"]
@@ -32,6 +32,7 @@ Tick = Callable[[], object]
 COMPUTE_S = 0.06
 NUM_PORTIONS = 40
 MOST_ERROR, MOST_SHARE, MOST_CALL_US = 0.01, 0.005, 20.0
+CALLED = ("waited for at once", "by its future", "from C++", "message")
 
 
 # Times of iterations --------------------------------------------------------------------------------------------------
@@ -82,52 +83,78 @@ def _in_time(logs: Sequence[CallLog]) -> Iterator[list[CallLog]]:
 CALLS = """
 import sys, time, torch, torch.distributed as dist
 from pathlib import Path
+mode, folder, rank, num_ranks = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 torch.set_num_threads(1)
-if sys.argv[1] == "watched":
+if mode == "watched":
     from takeup.training.engines.pytorch.watch.hook import install
-    install(Path(sys.argv[2]))
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-tensor, rounds = torch.ones(256), []
-for is_async in (False, True):
+    install(folder)
+store = dist.FileStore(str(folder / f"{mode}-{num_ranks}"), num_ranks)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks)
+tensor = torch.ones(256)
+
+def at_once():
+    dist.all_reduce(tensor)
+
+def by_its_future():
+    dist.all_reduce(tensor, async_op=True).wait()
+
+def as_from_c():  # named arguments take the way through the dispatcher that calls of C++ take
+    options.asyncOp = True
+    dist.group.WORLD.allreduce([tensor], opts=options).wait()
+
+options = dist.AllreduceOptions()
+def there_and_back():
+    for post in (dist.isend, dist.irecv)[:: 1 if rank == 0 else -1]:
+        post(tensor, 1 - rank).wait()
+
+# For messages no thread is added to Gloo's own, and that one turns round for as long as it likes.
+messages, collectives = ((there_and_back, 2, time.thread_time),), (
+    (at_once, 1, time.process_time),
+    (by_its_future, 1, time.process_time),
+    (as_from_c, 1, time.process_time),
+)
+for call, num_calls, clock in messages if num_ranks == 2 else collectives:
     rounds = []
     for _ in range(15):
-        start_s = time.process_time()
+        start_s = clock()
         for _ in range(400):
-            work = dist.all_reduce(tensor, async_op=is_async)
-            if is_async:
-                work.wait()
-        rounds.append((time.process_time() - start_s) / 400)
-    print(1e6 * min(rounds))
+            call()
+        rounds.append((clock() - start_s) / 400 / num_calls)
+    if rank == 0:
+        print(1e6 * min(rounds))
+dist.barrier()
 dist.destroy_process_group()
 """
 
 
 def overhead(tick: Tick, options: Namespace) -> Part:
-    """Processor time of a noted call, and its share of an iteration."""
+    """Processor time of a noted call, and its share of an iteration: every kind of call at its own price."""
     with TemporaryDirectory() as name:
         plain_us, watched_us = (_calls_us(mode, Path(name)) for mode in ("plain", "watched"))
     added_us = [watched - plain for watched, plain in zip(watched_us, plain_us, strict=True)]
-    rows: list[tuple[Cell, ...]] = []
     jobs = [Job(kind, 4, 40, COMPUTE_S) for kind in ("ddp", "fsdp", "pipeline")]
-    for job, recorded in zip(jobs, run_jobs(jobs), strict=True):
-        calls = max(len(log.calls) for log in recorded.logs) / job.num_iterations
-        iteration_s = median(recorded.iterations_s.tolist())
-        share = calls * max(added_us) / 1e6 / iteration_s
-        rows.append((job.kind, calls, 1e3 * iteration_s, calls * max(added_us), 100 * share))
+    in_python_us, in_c_us, message_us = max(added_us[:2]), max(added_us[:3]), added_us[3]
+    rows = [
+        _share_of(job, recorded, in_python_us if job.kind == "fsdp" else in_c_us, message_us)
+        for job, recorded in zip(jobs, run_jobs(jobs), strict=True)
+    ]
     tick()
+    costs = Table(
+        "A call over Gloo, processor time of one rank",
+        (Column("call"), Column("alone", "us", 1), Column("noted", "us", 1), Column("added", "us", 1)),
+        tuple(zip(CALLED, plain_us, watched_us, added_us, strict=True)),
+        "by its future and from C++: somebody waits later, so a thread of the watch waits as well",
+    )
     columns = (
         Column("loop"),
-        Column("calls an iteration", "", 1),
+        Column("collectives an iteration", "", 1),
+        Column("messages an iteration", "", 1),
         Column("iteration", "ms", 1),
         Column("noting", "us", 0),
         Column("share", "%", 3),
     )
-    costs = Table(
-        "A call over Gloo, one rank, processor time",
-        (Column("call"), Column("alone", "us", 1), Column("noted", "us", 1), Column("added", "us", 1)),
-        tuple(zip(("waited for at once", "by its future"), plain_us, watched_us, added_us, strict=True)),
-    )
-    shares = Table("What noting costs an iteration", columns, tuple(rows))
+    note = "the rank with the dearest calls; collectives of FSDP at the higher price of Python's, of others of all"
+    shares = Table("What noting costs an iteration", columns, tuple(rows), note)
     return [costs, shares], [
         Check.at_most("noting a call that is waited for at once", added_us[0], MOST_CALL_US, unit="us"),
         Check.at_most(
@@ -136,9 +163,35 @@ def overhead(tick: Tick, options: Namespace) -> Part:
     ]
 
 
+def _share_of(job: Job, recorded: Recorded, collective_us: float, message_us: float) -> tuple[Cell, ...]:
+    """What noting costs the rank of a job that has most of it."""
+    iteration_s = median(recorded.iterations_s.tolist())
+    costs = []
+    for log in recorded.logs:
+        messages = np.count_nonzero(log.calls["operation"] >= Operation.SEND) / job.num_iterations
+        collectives = len(log.calls) / job.num_iterations - messages
+        costs.append((collectives * collective_us + messages * message_us, collectives, messages))
+    noting_us, collectives, messages = max(costs)
+    return job.kind, collectives, messages, 1e3 * iteration_s, noting_us, 100 * noting_us / 1e6 / iteration_s
+
+
 def _calls_us(mode: str, folder: Path) -> list[float]:
-    """Processor time of one call, waited for at once and by its future."""
-    command = [sys.executable, "-c", CALLS, mode, str(folder)]
+    """Processor time of one call, of each kind."""
+    return [*_ranks_us(mode, folder, 1), *_ranks_us(mode, folder, 2)]
+
+
+def _ranks_us(mode: str, folder: Path, num_ranks: int) -> list[float]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    ran = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    return [float(line) for line in ran.stdout.split()]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", CALLS, mode, str(folder), str(rank), str(num_ranks)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(num_ranks)
+    ]
+    said = [rank.communicate()[0] for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        raise RuntimeError(f"a rank that makes calls ended with {[rank.returncode for rank in ranks]}")
+    return [float(line) for line in said[0].split()]

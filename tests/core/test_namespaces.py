@@ -45,7 +45,7 @@ def test_a_missing_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bytes_go_over_the_cable(pair: tuple[Namespace, Namespace]) -> None:
     left, right = pair
     listener = left.do(lambda: socket.create_server((LEFT, 0)))
-    caller = right.do(lambda: socket.create_connection(listener.getsockname(), timeout=10))
+    caller = right.do(lambda: socket.create_connection(listener.getsockname(), timeout=60))
     with listener, caller:
         answering, address = listener.accept()
         with answering:
@@ -61,7 +61,7 @@ def test_a_namespace_is_not_the_one_of_this_process_and_is_gone_when_closed(
     left, right = pair
     inodes = {Path(path).stat().st_ino for path in (left.path, right.path, "/proc/self/ns/net")}
     left.close()
-    until_s = time.monotonic() + 10
+    until_s = time.monotonic() + 60
     while Path(left.path).exists() and time.monotonic() < until_s:
         time.sleep(0.01)  # the kernel takes a thread off its list a moment after it has ended
 

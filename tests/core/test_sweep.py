@@ -97,7 +97,7 @@ def test_an_interrupt_cancels_what_has_not_started(tmp_path: Path) -> None:
 
         def work(point):
             pathlib.Path(f"started {point}").touch()
-            time.sleep(0.3)
+            time.sleep(1)
 
         if __name__ == "__main__":
             sweep(work, range(100), num_processes=2)
@@ -142,6 +142,12 @@ def answer_once(listener: socket.socket, says: bytes) -> None:
 
 
 @pytest.fixture
+def long_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a scheduler that is there, on a machine that is busy."""
+    monkeypatch.setattr("takeup.core.sweep.CONNECT_TIMEOUT_S", 60)
+
+
+@pytest.fixture
 def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("takeup.core.sweep.CONNECT_TIMEOUT_S", 0.5)
 
@@ -166,6 +172,7 @@ def test_what_is_not_an_address_is_refused(address: str) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.usefixtures("long_timeout")
 def test_a_cluster_gives_the_results_of_one_process() -> None:
     distributed = pytest.importorskip("distributed", reason="needs the package 'distributed'")
     seen: list[tuple[int, int]] = []
@@ -190,6 +197,7 @@ def test_a_cluster_gives_the_results_of_one_process() -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.usefixtures("long_timeout")
 def test_a_cluster_without_workers_is_refused() -> None:
     distributed = pytest.importorskip("distributed", reason="needs the package 'distributed'")
 

@@ -28,7 +28,7 @@ def download_from(answer: bytes) -> Arrivals:
         link = UserSpaceLink(1e6)
         server = await asyncio.start_server(serve, sock=link.listener())
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 return await download(link, server.sockets[0].getsockname(), 0, VIDEO)
         finally:
             server.close()

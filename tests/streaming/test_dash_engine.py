@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from scipy.linalg import expm
 
@@ -12,6 +13,7 @@ from takeup.errors import BadInput, UnknownName
 from takeup.streaming.engines import ENGINES, find_engine
 from takeup.streaming.engines.dash import DashEngine
 from takeup.streaming.engines.dash.engine import Downloads
+from takeup.streaming.engines.dash.playout import play
 from takeup.streaming.model import Capacity, Cell, Player, Views
 
 CELL = Cell(capacity_bps=2.8e6, bitrate_bps=360e3, arrivals_per_s=0.5, max_users=6, views=(Views(1.0, 12.0),))
@@ -132,11 +134,20 @@ def test_nobody_is_served_faster_than_the_whole_link(downloads: Downloads) -> No
 
 @pytest.mark.engine
 def test_players_see_what_an_ideal_link_would_show_them(downloads: Downloads) -> None:
-    """The same arrivals on both sides, so chance plays no part; what is left is quanta, timers and a busy machine."""
-    real = downloads.answer(Player(5.0)).startup_s.value
-    ideal = downloads.on_ideal_link().answer(Player(5.0)).startup_s.value
+    """The same arrivals on both sides, so chance plays no part; what is left is quanta and timers.
 
-    assert 0.9 * ideal < real < 1.2 * ideal + 0.3
+    The middle one of the viewers counts: a machine that stands still for a moment hits those who start just then.
+    """
+    real_s, ideal_s = startups_s(downloads), startups_s(downloads.on_ideal_link())
+    later_s = float(np.median(real_s - ideal_s))
+
+    assert -0.1 * ideal_s.mean() < later_s < 0.2 * ideal_s.mean() + 0.3
+
+
+def startups_s(downloads: Downloads) -> npt.NDArray[np.float64]:
+    """How long every viewer who was let in waited for the first picture."""
+    admitted = [session for session in downloads.sessions if not session.blocked]
+    return np.array([play(zip(s.times_s, s.contents_s, strict=True), Player(5.0)).startup_s for s in admitted])
 
 
 def expected_startup_s(cell: Cell, start_s: float) -> float:

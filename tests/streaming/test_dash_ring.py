@@ -86,7 +86,7 @@ def test_a_crowded_ring_blocks_and_ends() -> None:
     cell = Cell(2.8e6, 360e3, arrivals_per_s=8.0, max_users=2, views=(Views(1.0, 4.0),))
     ring = ring_of(cell, speedup=10.0)
 
-    sessions = asyncio.run(asyncio.wait_for(ring.run(40), 30))
+    sessions = asyncio.run(asyncio.wait_for(ring.run(40), 120))
 
     assert len(sessions) == 40
     assert 0 < sum(session.blocked for session in sessions) < 40

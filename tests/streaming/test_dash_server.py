@@ -17,6 +17,13 @@ from takeup.streaming.engines.dash.videos import Video
 Address = tuple[str, int]
 VIDEO = Video(length_s=2.5, bitrate_bps=80_000, segment_s=1.0)
 HOST = b"Host: here\r\n"
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _all_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is refused is heard to the end, also where both sides had to wait for a core."""
+    monkeypatch.setattr(server_module, "LINGER_S", PATIENCE_S)
 
 
 def serve(
@@ -27,7 +34,7 @@ def serve(
     async def run() -> bytes:
         page = Page(b"<html>", "text/html")
         server = SegmentServer(UserSpaceLink(rate_bytes_per_s), most_connections, {7: VIDEO}, {"/": page})
-        async with asyncio.timeout(20), server.listening() as address:
+        async with asyncio.timeout(PATIENCE_S), server.listening() as address:
             return await action(address)
 
     return asyncio.run(run())
@@ -56,7 +63,7 @@ def fetch(method: str, path: str) -> tuple[int, bytes]:
     found: list[tuple[int, bytes]] = []
 
     def client(address: Address) -> None:
-        connection = http.client.HTTPConnection(*address, timeout=10)
+        connection = http.client.HTTPConnection(*address, timeout=PATIENCE_S)
         for _ in range(2):
             connection.request(method, path)
             response = connection.getresponse()

@@ -153,7 +153,7 @@ def test_blocks_that_are_read_back_from_disk_displace_few_that_are_as_good(drive
 
 
 def test_blocks_come_back_from_disk_before_their_tasks_begin(driver: Driver) -> None:
-    back = ["comeBack", NUM_BLOCKS, NUM_VALUES, 2, 10]
+    back = ["comeBack", NUM_BLOCKS, NUM_VALUES, 2, 30]
     half = {"spark.memory.fraction": "0.12"}
     expected = driver.run(None, back, conf=half, master="local[1]")["results"]
 
@@ -256,7 +256,7 @@ def test_speculative_copies_of_tasks_count_once(driver: Driver, stock: float) ->
         "spark.speculation.minTaskRuntime": "1ms",
     }
 
-    answer = driver.run("lerc", ITERATE, ["sleep", 0.5], conf=conf)
+    answer = driver.run("lerc", ITERATE, ["until", "driver_groups", 2 * NUM_BLOCKS], conf=conf)
 
     assert answer["results"] == [stock]
     assert answer["counts"]["failures"] == answer["counts"]["driver_failures"] == 0
@@ -267,7 +267,7 @@ def test_blocks_may_be_unpersisted_while_they_are_read(driver: Driver) -> None:
     call = ["unpersistInFlight", 30, NUM_VALUES, 2]
 
     expected = driver.run(None, call, master="local[2]")["results"]
-    answer = driver.run("dag", call, ["sleep", 0.5], master="local[2]")
+    answer = driver.run("dag", call, ["until", "driver_groups", 0], ["until", "groups", 0], master="local[2]")
 
     assert answer["results"] == expected
     assert answer["counts"]["failures"] == answer["counts"]["driver_failures"] == 0
@@ -289,7 +289,7 @@ def test_a_killed_executor_costs_time_but_neither_results_nor_counts(driver: Dri
         "lerc+admission",
         ["iterate", NUM_BLOCKS, NUM_VALUES, 2, NUM_ITERATIONS, "MEMORY_ONLY"],
         ITERATE,
-        ["sleep", 1],
+        ["until", "driver_groups", 6 * NUM_BLOCKS],
     )
     while not driver.cluster.executors():
         time.sleep(0.05)

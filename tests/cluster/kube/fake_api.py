@@ -47,6 +47,7 @@ class FakeApi:
     _version: int = 100
     _news: threading.Condition = field(default_factory=threading.Condition)
     is_closing: bool = False
+    _era: int = 0  # no watch outlives its own
 
     def __enter__(self) -> FakeApi:
         handler = type("Handler", (_Handler,), {"api": self})
@@ -62,14 +63,21 @@ class FakeApi:
         self._server.shutdown()
         self._server.server_close()
 
-    def client(self, timeout_s: float = 5.0) -> Client:
+    def client(self, timeout_s: float = 60.0) -> Client:
         return Client(Access(f"http://127.0.0.1:{self._server.server_port}"), timeout_s)
+
+    def break_off(self) -> None:
+        """End all watches, as a server that restarts does."""
+        with self._news:
+            self._era += 1
+            self._news.notify_all()
 
     def forget_history(self) -> None:
         """No watch can go on from before now."""
         with self._news:
             self._version += 1
             self.oldest = self._version
+        self.break_off()
 
     def asked(self, method: str, ending: str) -> int:
         """How many requests of this kind came in."""
@@ -170,9 +178,10 @@ class FakeApi:
 
     def events(self, path: str, since: int, until_s: float, write: Callable[[Json], None]) -> None:
         with self._news:
+            era = self._era
             if since < self.oldest:
                 return write({"type": "ERROR", "object": status(410, "Expired", "too old resource version")[1]})
-        while not self.is_closing and monotonic() < until_s:
+        while not self.is_closing and era == self._era and monotonic() < until_s:
             with self._news:
                 new = [it for it in self._log if it[0] > since and _covers(path, it[2])]
                 if not new:

@@ -36,7 +36,7 @@ def require_lab() -> Path:
 def _start() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="takeup-kube-"))
     atexit.register(_stop, folder)
-    subprocess.run([SCRIPT, "start", folder], check=True, capture_output=True, timeout=120)
+    subprocess.run([SCRIPT, "start", folder], check=True, capture_output=True, timeout=250)
     return folder
 
 

@@ -21,7 +21,7 @@ from takeup.core.clock import WallClock
 from takeup.core.control import ControlLoop, Outcome
 
 Json = dict[str, Any]
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @dataclass
@@ -80,25 +80,25 @@ class World:
 
 
 @contextmanager
-def fake_world(num_nodes: int = 4, patience_s: float = 2.0, **settings: Any) -> Iterator[World]:
-    """Everything in this process; the engine thinks that the server is gone after some `patience_s` of silence."""
+def fake_world(num_nodes: int = 4, **settings: Any) -> Iterator[World]:
+    """Everything in this process; nobody thinks that the server is gone because the machine is busy."""
     with FakeApi() as server:
-        admin = server.client(PATIENCE_S)
+        admin = server.client()
         create_nodes(admin, num_nodes)
-        engine = KubernetesEngine(client=server.client(patience_s), watch_s=patience_s, **settings)
-        with FakeKubelet(server.client(PATIENCE_S)) as kubelet, engine:
+        engine = KubernetesEngine(client=server.client(), watch_s=PATIENCE_S, **settings)
+        with FakeKubelet(server.client()) as kubelet, engine:
             yield World(admin, engine, kubelet, server)
         admin.close()
 
 
 @contextmanager
-def real_world(num_nodes: int = 4, **settings: Any) -> Iterator[World]:
+def real_world(num_nodes: int = 4, watch_s: float = PATIENCE_S, **settings: Any) -> Iterator[World]:
     """The real server, on which the engine has the rights that deploy/ gives it and no more."""
     admin = lab_client("admin")
     create_classes(admin)
     apply_manifests(admin, "02-rights.yaml")
     create_nodes(admin, num_nodes)
-    engine = KubernetesEngine(client=lab_client("takeup"), watch_s=2.0, **settings)
+    engine = KubernetesEngine(client=lab_client("takeup"), watch_s=watch_s, **settings)
     try:
         with FakeKubelet(lab_client("admin")) as kubelet, engine:
             yield World(admin, engine, kubelet, None)

@@ -131,7 +131,7 @@ def test_a_watch_tells_what_happened_since_a_version(api: Client) -> None:
     create_pods(api, [pod("a")])
     bind(api, "a")
 
-    seen = list(islice(api.watch("/api/v1/pods", 5.0, resourceVersion=since), 3))
+    seen = list(islice(api.watch("/api/v1/pods", 60.0, resourceVersion=since), 3))
 
     assert [it["type"] for it in seen] == ["BEGUN", "ADDED", "MODIFIED"]
     assert seen[2]["object"]["spec"]["nodeName"] == "n0"

@@ -82,7 +82,7 @@ def test_a_new_engine_finds_the_promises_of_the_old_one(world: World) -> None:
     kept = dict(world.engine.ledger.kept)
 
     assert world.engine.client is not None
-    with KubernetesEngine(client=world.engine.client, watch_s=2.0) as other:
+    with KubernetesEngine(client=world.engine.client) as other:
         assert other.observe().nominations == kept
 
 
@@ -199,7 +199,7 @@ def test_quotas_survive_the_engine(world: World) -> None:
     world.look(lambda _: QuotaStore(world.admin).read() == {"a100": quota})
 
     assert world.engine.client is not None
-    with KubernetesEngine(client=world.engine.client, watch_s=2.0) as other:
+    with KubernetesEngine(client=world.engine.client) as other:
         assert other.observe().quotas == {"a100": quota}
 
 
@@ -260,7 +260,7 @@ def allow(world: World, folder: str, count: int) -> None:
 
 @pytest.mark.engine
 def test_a_server_that_stops_answering_stops_all_decisions_until_it_is_back() -> None:
-    with real_world() as world:
+    with real_world(watch_s=4.0) as world:
         world.create([pod("a")])
         world.settle()
         world.start("a", "n0")

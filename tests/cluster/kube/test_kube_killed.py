@@ -49,7 +49,7 @@ class MortalClient(Client):
 
 def one_life(client: Client, rounds: int = 40) -> None:
     """Rounds of one process, until it dies or has nothing more to do."""
-    with KubernetesEngine(client=client, watch_s=1.0) as engine:
+    with KubernetesEngine(client=client) as engine:
         scheduler = find_policy("gfs")
         for _ in range(rounds):
             for decision in scheduler.decide(engine.observe()):
@@ -82,11 +82,11 @@ def test_a_gang_gets_its_room_and_nobody_is_evicted_in_vain(last: int, is_heard:
             admin.request("POST", f"{PODS}/s{number}/binding", target)
         create_pods(admin, gang("h", NUM_WORKERS))
 
-        mortal = MortalClient(admin.access, 5.0, last=last, is_heard=is_heard)
+        mortal = MortalClient(admin.access, 60.0, last=last, is_heard=is_heard)
         with suppress(Killed):
             one_life(mortal)
         heir = api.client()
-        one_life(heir)
+        one_life(heir, rounds=400)
 
         places = nodes_of(admin)
         assert places["h-0"] != places["h-1"] != ""

@@ -26,7 +26,7 @@ def mirror_of(client: Client) -> Mirror[Json]:
     changed = threading.Event()
     made: Mirror[Json] = Mirror(client, "/api/v1/pods", dict, changed.set, 2.0)
     made.start()
-    changed.wait(10.0)
+    changed.wait(60.0)
     return made
 
 

@@ -40,7 +40,7 @@ class Lab:
         """Run one of Slurm's programs; what it printed."""
         environment = {**os.environ, "SLURM_CONF": str(self.conf)}
         texts = [str(argument) for argument in arguments]
-        done = subprocess.run(texts, check=False, capture_output=True, text=True, env=environment, timeout=60)
+        done = subprocess.run(texts, check=False, capture_output=True, text=True, env=environment, timeout=120)
         assert done.returncode == 0, f"{texts}: {done.stderr or done.stdout}"
         return done.stdout
 

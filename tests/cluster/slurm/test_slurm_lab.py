@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from cluster.slurm.slurm_lab import (
     wait_until,
 )
 from takeup.cluster.engines.slurm import Slurm, SlurmDown, SlurmEngine
-from takeup.cluster.engines.slurm.commands import caller
+from takeup.cluster.engines.slurm.commands import Answer, caller
 from takeup.cluster.engines.slurm.rows import Status
 from takeup.cluster.fleet.evidence import StaticQuota
 from takeup.cluster.model import Evict, Grade, Hold, Kind, Start
@@ -99,6 +99,11 @@ def start(lab: Lab, engine: SlurmEngine, job: str, *nodes: str, grade: Grade = G
     wait_until(lambda: job in lab.running(), f"job {job}")
 
 
+def statuses(lab: Lab, names: Sequence[str]) -> Counter[Status]:
+    jobs = lab.jobs()
+    return Counter(jobs[name].status for name in names if name in jobs)
+
+
 def test_a_gang_of_four_nodes_runs_where_it_was_put_and_its_victims_wait_again(lab: Lab, nursery: Nursery) -> None:
     nursery.start("gfs", 0.5)
     spots = fill(lab)
@@ -106,11 +111,11 @@ def test_a_gang_of_four_nodes_runs_where_it_was_put_and_its_victims_wait_again(l
     gang, took_s = gang_after_s(lab, spots)
     print(f"a gang of 4 nodes ran {took_s:.2f} s after it was submitted, 16 victims were requeued")
 
+    wait_until(lambda: statuses(lab, spots) == {Status.RUNNING: 48, Status.HELD: 16}, "16 victims that wait again")
     jobs = lab.jobs()
     decided = [it for it in nursery.entries() if it["do"] == "start" and it["job"] == gang]
     assert [set(jobs[gang].nodes)] == [set(it["nodes"]) for it in decided]
     assert jobs[gang].gpus_on == (8, 8, 8, 8)
-    assert Counter(jobs[name].status for name in spots) == {Status.RUNNING: 48, Status.HELD: 16}
     assert Counter(jobs[name].num_restarts for name in spots) == {0: 48, 1: 16}
     assert {jobs[name].qos for name in spots if jobs[name].num_restarts} == {"spot_idle"}
 
@@ -176,20 +181,21 @@ def test_the_victim_is_whoever_saved_last(lab: Lab, engine: SlurmEngine) -> None
     foreign = lab.submit("normal", "--nodes=14", "--gres=gpu:8")
     wait_until(lambda: foreign in lab.running(), "others on all other nodes")
     time.sleep(1.1)
-    lab.call("scontrol", "update", f"JobId={careful}", f"Comment=takeup saved_s={time.time():.0f}")
+    saved_s = int(time.time())
+    lab.call("scontrol", "update", f"JobId={careful}", f"Comment=takeup saved_s={saved_s}")
     gang = lab.submit("hp", "--gres=gpu:8")
 
     decisions = find_policy("gfs", StaticQuota(0.5)).decide(engine.observe())
 
     evictions = [it for it in decisions if isinstance(it, Evict)]
     assert [(it.job_id, it.for_job) for it in evictions] == [(careful, gang)]
-    assert evictions[0].lost_gpu_s < 8 * 3
+    assert evictions[0].lost_gpu_s <= 8 * (time.time() - saved_s)
 
 
 def test_a_job_that_is_told_saves_its_work_leaves_at_once_and_goes_on_where_it_was(
     lab: Lab, engine: SlurmEngine, tmp_path: Path
 ) -> None:
-    saved, log = tmp_path / "saved", tmp_path / "log"
+    saved, log, steps = tmp_path / "saved", tmp_path / "log", tmp_path / "steps"
     script = f"""
     count=$(cat {saved} 2> /dev/null || echo 0)
     echo begin $count >> {log}
@@ -198,13 +204,12 @@ def test_a_job_that_is_told_saves_its_work_leaves_at_once_and_goes_on_where_it_w
         scontrol update JobId=$SLURM_JOB_ID Comment="takeup notice=USR1 saved_s=$(date +%s)"
     }}
     trap save USR1
-    while true; do count=$((count + 1)); sleep 0.05; done
+    while true; do count=$((count + 1)); echo $count > {steps}; sleep 0.05; done
     """
     job = lab.submit("spot", "--gres=gpu:8", "--comment=takeup notice=USR1", script=script)
     gang = lab.submit("hp", "--gres=gpu:8")
     start(lab, engine, job, "n3")
-    wait_until(log.exists, "begin of the job")
-    time.sleep(1.0)
+    wait_until(steps.exists, "first step of the job")  # it can be told by now
 
     state = engine.observe()
     engine.apply(Evict(job, gang, 0.0, "because", notice_s=600.0))
@@ -246,19 +251,26 @@ def test_what_was_decided_is_what_slurm_does(lab: Lab, engine: SlurmEngine) -> N
 
 def test_a_slurm_that_was_away_is_found_again_as_it_was(lab: Lab) -> None:
     job = lab.submit("spot", "--gres=gpu:2")
-    engine = SlurmEngine(slurm=Slurm(caller(lab.conf, timeout_s=2.0)))
+    patience_s = 60.0
+
+    def call(arguments: Sequence[str]) -> Answer:
+        return caller(lab.conf, timeout_s=patience_s)(arguments)
+
+    engine = SlurmEngine(slurm=Slurm(call))
     start(lab, engine, job, "n2")
     before = engine.observe()
     pid = int((lab.folder / "run" / "slurmctld.pid").read_text())
 
     os.kill(pid, 15)
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "end of slurmctld")
+    patience_s = 2.0
     with pytest.raises(SlurmDown):
         engine.observe()
     with pytest.raises(SlurmDown, match="asked again"):
         engine.observe()
     lab.call("slurmctld")
     wait_until(lab.answers, "slurmctld")
+    patience_s = 60.0
     engine.patience.regain()
     after = engine.observe()
 

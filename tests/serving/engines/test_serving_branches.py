@@ -65,7 +65,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, files: dict[str, Path], loras
     made = Pair(Leader(engine, exchange, clock, lambda: made.now_s), engine, loader)
     yield made
     made.leader.stop()
-    other.join(60)
+    other.join(200)
     dist.destroy_process_group()
     assert other.exitcode == 0
 

@@ -6,9 +6,11 @@ import base64
 import io
 import json
 import struct
+import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from serving.stock import ENGINE_MARKS
 from takeup.serving.engines.diffusers.lora.targets import layers_of
 from takeup.serving.engines.diffusers.tiny import build, tiny
 from takeup.serving.server.local import LocalBackend
+from takeup.serving.traffic import Candidate
 
 pytestmark = ENGINE_MARKS
 URL = "/v1/images/generations"
@@ -40,7 +43,7 @@ def _nothing_is_left_behind(real: httpx.Client, backend: LocalBackend) -> Iterat
     before = image_of(real)
     yield
     assert image_of(real) == before
-    assert backend.engine.num_running == 0
+    eventually(lambda: backend.engine.num_running == 0)
     fresh = layers_of(build("takeup/tiny-sdxl-controlnet"))
     for layer, module in layers_of(backend.engine.family.pipeline).items():
         assert torch.equal(module.weight, fresh[layer].weight), layer
@@ -330,20 +333,37 @@ def test_a_deadline_that_cannot_be_kept_is_refused_at_the_door(real: httpx.Clien
     assert backend.numbers()["steps"] == before
 
 
+@contextmanager
+def held_after_a_step(backend: LocalBackend) -> Iterator[Callable[[], None]]:
+    """The next request makes one step, and no other until it is let go."""
+    engine, usual, may_go = backend.engine, backend.engine._group, threading.Event()
+    before = engine.num_calls
+
+    def held(candidates: Sequence[Candidate]) -> list[tuple[int, ...]]:
+        return usual(candidates) if may_go.is_set() or engine.num_calls == before else []
+
+    engine._group = held
+    try:
+        yield may_go.set
+    finally:
+        engine._group = usual
+
+
 def test_an_adapter_deleted_while_in_use_is_felt_to_the_end_and_then_gone(
-    real: httpx.Client, lora_files: dict[str, Path]
+    real: httpx.Client, backend: LocalBackend, lora_files: dict[str, Path]
 ) -> None:
-    wanted = ask(steps=40, loras=[{"name": "going"}], seed=3)
+    wanted = ask(steps=10, loras=[{"name": "going"}], seed=3)
     uploads = app_of(real).state.service.settings.uploads
     assert upload(real, lora_files["paper"].read_bytes(), "going").status_code == 201
     undisturbed = real.post(URL, json=wanted).json()["data"][0]["b64_json"]
-    with real.stream("POST", URL, json=wanted | {"stream": True}) as stream:
+    with held_after_a_step(backend) as let_go, real.stream("POST", URL, json=wanted | {"stream": True}) as stream:
         lines = stream.iter_lines()
         while "progress" not in next(lines):
             pass
         deleted = real.delete("/v1/adapters/going")
         refused = real.post(URL, json=wanted)
         num_files = len(list(uploads.glob("alice/going.*")))
+        let_go()
         last = json.loads([line for line in lines if line.startswith("data: ")][-1].removeprefix("data: "))
 
     assert deleted.json() == {"id": "going", "object": "adapter", "deleted": True}

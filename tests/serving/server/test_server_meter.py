@@ -76,13 +76,19 @@ def test_a_turn_beside_which_somebody_computes_is_shared() -> None:
 
 @needs_clocks
 def test_a_thread_that_only_waits_is_no_company() -> None:
-    meter = Meter()
-    meter.turned(0)
+    meter, begun, may_end = Meter(), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        may_end.wait(60)
+
     with ThreadPoolExecutor(1, initializer=meter.joined) as thread:
-        thread.submit(int).result()
-        meter.turned(0)
-        thread.submit(time.sleep, 0.01).result()
-        meter.turned(4)
+        thread.submit(wait)
+        begun.wait(60)
+        for num_rows in (0, 2, 4):  # it waits from the first of these turns on, or soon after
+            time.sleep(0.01)
+            meter.turned(num_rows)
+        may_end.set()
 
     assert meter.numbers().get("turns/4/alone") == 1
 

@@ -233,6 +233,7 @@ def test_an_image_that_fails_ends_the_others_of_its_request() -> None:
     class Fails(Painter):
         def _paint(self, order: Any) -> None:
             if order.job.request.seed == 2:
+                eventually(lambda: len(self.orders) == 3)
                 order.fail(ValueError("no"))
 
     painter = Fails(holds=True)
@@ -248,7 +249,11 @@ def test_stopping_lets_what_runs_finish_and_closes_the_backend() -> None:
     answers: list[httpx.Response] = []
     with house(painter) as client:
         url, headers = f"{client.base_url}{URL}", dict(client.headers)  # that client is closed before its server
-        thread = threading.Thread(target=lambda: answers.append(httpx.post(url, json=ask(), headers=headers)))
+
+        def post() -> None:
+            answers.append(httpx.post(url, json=ask(), headers=headers, timeout=60))
+
+        thread = threading.Thread(target=post)
         thread.start()
         eventually(lambda: len(painter.orders) == 1)
         threading.Timer(0.3, painter.let_go).start()

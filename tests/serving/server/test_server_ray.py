@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import httpx
 import pytest
 
 pytest.importorskip("fastapi", reason="needs the package 'fastapi': pip install 'takeup[web]'")
@@ -43,10 +44,11 @@ def replicas(folder: Path) -> Iterator[RayBackend]:
 
 def test_two_replicas_serve_the_same_api_and_survive_a_job_that_kills(replicas: RayBackend, folder: Path) -> None:
     with house(replicas) as client:
+        client.timeout = httpx.Timeout(300)  # who comes when all replicas died waits until there is another
         answers = [client.post("/v1/images/generations", json=ask(seed=seed, n=2)) for seed in (0, 2, 4)]
         deadly = client.post("/v1/images/generations", json=ask(prompt=DEADLY))
         after = client.post("/v1/images/generations", json=ask(seed=9))
-        eventually(lambda: len(list(folder.iterdir())) == 4)  # two replicas, and two in place of those that died
+        eventually(lambda: len(list(folder.iterdir())) == 4, within_s=300)  # two, and two in place of those that died
 
     pictures = [base64.b64decode(one["b64_json"]) for answer in answers for one in answer.json()["data"]]
     assert pictures == [PICTURE + str(seed).encode() for seed in range(6)]

@@ -50,7 +50,8 @@ from training.engines.pipeline_model import (
 )
 from training.engines.pretended_card import pretend
 
-SLOW_LINK, DELAY_S = 2, 0.06
+SLOW_LINK, DELAY_S = 2, 0.15  # much longer than a message waits for a core where cores are short
+PATIENCE_S = 60.0
 FAULTS = ExitStack()
 EAGER = Rule(least_gain_share=-1.0)  # takes any plan
 ORDERS = ("one_f_one_b", "gpipe", "zb_h1", "zb_h2", "adaptra", "adaptra_as_published")
@@ -202,7 +203,7 @@ def recovers(rank: int) -> dict[str, Any]:
     """A link is slow for some iterations and then is not."""
     restore = slow_down(rank)
     module = make_modules()[rank]
-    pipeline = make_pipeline(rank, module, SleepingStage, every=1, rule=Rule(patience=2, slow_share=5.0))
+    pipeline = make_pipeline(rank, module, SleepingStage, every=1, rule=Rule(patience=2, slow_share=12.0))
     errors, delegated = [], []
     for step in range(12):
         if step == 4:
@@ -289,7 +290,7 @@ def struck(rank: int, strike: Callable[..., Any], when: str) -> dict[str, Any]:
     """Rank 2 is struck in the middle of an iteration, or while ranks plan what to switch to."""
     module = make_modules()[rank]
     planner = Planning(strike if rank == 2 and when == "planning" else None)
-    pipeline = make_pipeline(rank, module, every=2, planner=planner, timeout_s=2.0)
+    pipeline = make_pipeline(rank, module, every=2, planner=planner, timeout_s=6.0)
     error_of(rank, 0, module, pipeline)
     if rank == 2 and when == "computing":
         module.register_forward_pre_hook(strike)
@@ -333,12 +334,12 @@ def run_program(rank: int, program: Path) -> None:
         runpy.run_path(str(program))
 
 
-def end_all(ranks: list[Any]) -> None:
-    """Wait for the ranks; once most have ended, the last is either done as well or never will be."""
+def end_all(ranks: list[Any], patience_s: float) -> None:
+    """Wait for the ranks; once most have ended, the last is done soon as well or never will be."""
     while sum(rank.is_alive() for rank in ranks) > 1:
         time.sleep(0.02)
     for rank in ranks:
-        rank.join(3.0)
+        rank.join(patience_s)
         rank.kill()
         rank.join()
 
@@ -353,7 +354,7 @@ def run_job(folder: Path, job: str) -> None:
     folder.mkdir(exist_ok=True)
     for rank in ranks:
         rank.start()
-    end_all(ranks)
+    end_all(ranks, 0.0 if job.startswith("stopped") else PATIENCE_S)
     (folder / "codes.json").write_text(json.dumps([rank.exitcode for rank in ranks]))
 
 

@@ -55,7 +55,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     environment["PYTHONPATH"] = str(PROGRAM.parents[2])
     (folder / "train.py").write_text(FENCE.findall(GUIDE.read_text("utf-8"))[0])
     command = [sys.executable, str(PROGRAM), str(folder), HEALTHY, BROKEN, CUT, *STRUCK, str(folder / "train.py")]
-    ran = subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True, timeout=150, env=environment)
+    ran = subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True, timeout=280, env=environment)
     return Jobs(folder, ran.stderr)
 
 
@@ -81,7 +81,7 @@ def test_schedules_that_are_given_count_as_versions_and_not_as_changes(ranks: li
 def test_a_slow_link_is_measured_and_the_others_are_not_blamed(ranks: list[dict[str, Any]]) -> None:
     delays_s = ranks[0]["adapts"]["delays_s"]
 
-    assert delays_s[2] > 0.04  # 60 ms were added
+    assert delays_s[2] > 0.1  # 150 ms were added
     assert delays_s[2] == max(delays_s)
 
 
@@ -107,7 +107,7 @@ def test_stages_on_a_card_are_measured_by_its_marks_and_adapt_as_others(ranks: l
     found = [rank["pretends"] for rank in ranks]
 
     assert max(error for each in found for error in each["errors"]) < EXACT
-    assert found[0]["delays_s"][2] == max(found[0]["delays_s"]) > 0.04
+    assert found[0]["delays_s"][2] == max(found[0]["delays_s"]) > 0.1
     assert all(forward_s >= 0.004 for forward_s in found[0]["forwards_s"])
     assert found[0]["changes"]
     assert all(each["changes"] == found[0]["changes"] and each["order"] == found[0]["order"] for each in found)

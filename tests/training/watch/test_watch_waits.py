@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -45,7 +46,7 @@ from takeup.training.engines.pytorch.watch.rows import Reader
 from takeup.training.engines.pytorch.watch.waits import Waits
 
 torch.set_num_threads(1)
-Waits._follow = lambda self, queue: None  # threads that never get a core
+Waits._follow = lambda self, calls: None  # threads that never get a core
 hook = install(Path(sys.argv[1]))
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 for _ in range(50):
@@ -66,14 +67,15 @@ class FakeWork:
     def __init__(self) -> None:
         self.may_end = threading.Event()
         self.fails = False
+        self.knows = True
 
-    def wait(self) -> None:
-        self.may_end.wait(10)
-        if self.fails:
+    def wait(self, moment: timedelta) -> None:
+        self.may_end.wait(moment.total_seconds())
+        if self.fails or not self.may_end.is_set():
             raise RuntimeError("the other rank is gone")
 
     def is_completed(self) -> bool:
-        return self.may_end.is_set()
+        return self.knows and self.may_end.is_set()
 
 
 def test_ends_of_a_group_are_told_in_order_also_of_calls_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,9 +86,10 @@ def test_ends_of_a_group_are_told_in_order_also_of_calls_that_fail(monkeypatch: 
     waiting = waits.Waits(ended.append)
     works = [FakeWork() for _ in range(3)]
     works[1].fails = True
+    works[2].knows = False  # that it is over; it can only be waited for
 
     for row, work in enumerate(works):
-        waiting.add("a", row, work)
+        waiting.add(1, row, work)
     for work in reversed(works):
         work.may_end.set()
     waiting.close()
@@ -102,8 +105,8 @@ def test_a_slow_group_does_not_hold_up_another(monkeypatch: pytest.MonkeyPatch) 
     waiting = waits.Waits(lambda row: told.set() if row == 1 else None)
     slow, fast = FakeWork(), FakeWork()
 
-    waiting.add("slow", 0, slow)
-    waiting.add("fast", 1, fast)
+    waiting.add(1, 0, slow)
+    waiting.add(2, 1, fast)
     fast.may_end.set()
 
     assert told.wait(10)
@@ -117,20 +120,39 @@ def test_what_is_over_when_the_next_call_begins_is_told_before_it_and_only_once(
     from takeup.training.engines.pytorch.watch import waits
 
     may_look = threading.Event()
-    monkeypatch.setattr(waits, "PLAIN_WAIT", lambda work: may_look.wait(10))  # a thread that does not get the core
+    monkeypatch.setattr(
+        waits, "PLAIN_WAIT", lambda work, moment: may_look.wait(10)
+    )  # a thread that does not get the core
     ended: list[int] = []
     waiting = waits.Waits(ended.append)
     over, under_way = FakeWork(), FakeWork()
 
-    waiting.add("a", 0, over)
-    waiting.add("a", 1, under_way)
+    waiting.add(1, 0, over)
+    waiting.add(1, 1, under_way)
     over.may_end.set()
     waiting.settle()
 
     assert ended == [0]
+    under_way.may_end.set()
     may_look.set()
     waiting.close()
     assert ended == [0, 1]
+
+
+def test_no_thread_is_left_for_a_call_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    from takeup.training.engines.pytorch.watch import waits
+
+    monkeypatch.setattr(waits, "PLAIN_WAIT", FakeWork.wait)
+    monkeypatch.setattr(waits, "PATIENCE_S", 0.01)
+    ended: list[int] = []
+    waiting = waits.Waits(ended.append)
+
+    waiting.add(1, 0, FakeWork())
+    waiting.add(1, 1, FakeWork())
+    waiting.close()
+
+    assert ended == []
+    assert not any(thread.name == "takeup-ends" for thread in threading.enumerate())
 
 
 def test_a_real_call_that_is_over_is_told_as_such(tmp_path: Path) -> None:

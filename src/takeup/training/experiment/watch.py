@@ -42,6 +42,7 @@ from takeup.training.traces.slowdowns import LINK_MINUTES
 __all__ = ["Watch", "divide", "exchange", "new_session", "ring_passes", "wait_before_restart_s", "watch"]
 
 LOOK_EVERY_S = 0.2
+LAST_WORDS_S = 10.0  # for what other machines still have to say when our part of the job is over
 OWN_WEIGHT = 5  # events of this job count as so many of those that were published
 LEAST_SAVED = 0.1  # of an iteration
 Say = Callable[[str], object]
@@ -68,12 +69,12 @@ def watch(command: Sequence[str], asked: Watch, say: Say, tell: Say) -> int:
     with tempfile.TemporaryDirectory(prefix="takeup-watch-") as name:
         if asked.report_to is not None:
             return _send(command, asked, Path(name))
-        with _listening(asked, say) as far:
-            session = new_session(Path(name), asked.settings, far)
+        with _listening(asked, say) as listener:
+            session = new_session(Path(name), asked.settings, None if listener is None else listener.ranks)
             job = _start(command, asked, Path(name))
             with _passing_on_signals(job), _metrics(asked, session, say), _live(asked, session) as refresh:
                 try:
-                    for _ in _rounds(job):
+                    for _ in _rounds(job, listener):
                         for finding in session.look():
                             _tell(asked, session, finding, say, tell)
                         refresh()
@@ -89,11 +90,13 @@ def _start(command: Sequence[str], asked: Watch, folder: Path) -> subprocess.Pop
     return launch.start(command, folder, sys.stderr if asked.as_json else None, asked.shim)
 
 
-def _rounds(job: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Again and again while the job runs, and once when it is over."""
+def _rounds(job: subprocess.Popen[bytes], listener: Listener | None = None) -> Iterator[None]:
+    """Again and again while the job runs, and once when it is over, here and on machines that report to us."""
     while job.poll() is None:
         yield
         time.sleep(LOOK_EVERY_S)
+    if listener is not None:
+        listener.hear_out(LAST_WORDS_S)
     yield
 
 
@@ -110,15 +113,15 @@ def _send(command: Sequence[str], asked: Watch, folder: Path) -> int:
 
 
 @contextmanager
-def _listening(asked: Watch, say: Say) -> Iterator[Mapping[int, Any]]:
-    """The ranks of other machines, if we listen to them."""
+def _listening(asked: Watch, say: Say) -> Iterator[Listener | None]:
+    """Who hears ranks of other machines, if we listen to them."""
     if asked.listen is None:
-        yield {}
+        yield None
         return
     listener = Listener(address_of(asked.listen), asked.token)
     say(f"takeup: listening at {listener.address[0]}:{listener.address[1]}")
     try:
-        yield listener.ranks
+        yield listener
     finally:
         listener.close()
 

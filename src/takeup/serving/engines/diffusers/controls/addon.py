@@ -13,13 +13,13 @@ import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import torch
 
 from takeup.errors import BadInput, UnknownName
 from takeup.serving.engines.diffusers.controls.calls import ControlCall, scales_of
+from takeup.serving.engines.diffusers.controls.pictures import as_control
 from takeup.serving.engines.diffusers.controls.reuse import Reuse
 from takeup.serving.engines.diffusers.controls.workers import InlineWorker, Stream, Worker, WorkerDied
 from takeup.serving.engines.diffusers.device.seams import num_residuals
@@ -152,18 +152,10 @@ class Controls:
         net = self._nets[use.net]
         guess_mode = run.request.guess_mode or bool(net.config.global_pool_conditions)
         rows = slice(run.num_rows - 1, run.num_rows) if guess_mode else slice(0, run.num_rows)
-        image = self._image(run, use, net)
+        size = size_of(self._family.pipeline, run.request)
+        image = as_control(use.image, size, self._family.pipeline.vae_scale_factor, net)
         repeated = torch.cat([image] * (rows.stop - rows.start))
         return Told(use, next(self._keys), repeated, rows, guess_mode)
-
-    def _image(self, run: Run, use: ControlUse, net: Any) -> torch.Tensor:
-        pipeline = self._family.pipeline
-        make = import_module("diffusers.image_processor").VaeImageProcessor
-        processor = make(vae_scale_factor=pipeline.vae_scale_factor, do_convert_rgb=True, do_normalize=False)
-        height, width = size_of(pipeline, run.request)
-        image: torch.Tensor = processor.preprocess(use.image, height=height, width=width)
-        # The layout too: convolutions round differently for channels that come last, as they do in pictures.
-        return image.to(net.device, net.dtype).contiguous()
 
     def _call(self, net: str, rows: Rows) -> ControlCall:
         """The rows of this call that the ControlNet acts on."""

@@ -13,9 +13,10 @@ from types import MethodType
 from typing import Any
 
 import torch
-from torch.nn.functional import conv2d, silu
+from torch.nn.functional import conv2d
 
 from takeup.serving.engines.diffusers.device.ops import joined_norm
+from takeup.serving.engines.diffusers.device.times import Times, time_numbers
 
 __all__ = ["Joined"]
 
@@ -23,11 +24,15 @@ UP_BLOCKS = ("UpBlock2D", "CrossAttnUpBlock2D")
 
 
 class Joined:
-    """A network whose plain residual blocks join and norm at once, and whose blocks on the way up let them."""
+    """A network whose plain residual blocks join and norm at once, and whose blocks on the way up let them.
 
-    def __init__(self, network: Any) -> None:
+    With `is_timed` what the time adds is computed for all blocks at once.
+    """
+
+    def __init__(self, network: Any, is_timed: bool = False) -> None:
         blocks = [one for one in network.modules() if _is_plain(one)]
         ups = [one for one in network.modules() if type(one).__name__ in UP_BLOCKS and _lets_join(one)]
+        self._times = Times(network, blocks) if is_timed and blocks else None
         self._forwards = {one: MethodType(_resnet, one) for one in blocks}
         self._forwards |= {one: MethodType(_up, one) for one in ups}
         self._forwards |= {one.norm: MethodType(_norm, one.norm) for one in network.modules() if _has_group_norm(one)}
@@ -44,6 +49,7 @@ class Joined:
     @contextmanager
     def separate(self) -> Iterator[None]:
         """Inside, every layer is called for itself, as hooks on layers need it."""
+        self._let_time(False)
         for one in self._forwards:
             del one.forward
         try:
@@ -52,8 +58,13 @@ class Joined:
             self._use()
 
     def _use(self) -> None:
+        self._let_time(True)
         for one, forward in self._forwards.items():
             one.forward = forward
+
+    def _let_time(self, is_on: bool) -> None:
+        if self._times is not None:
+            self._times.is_on = is_on
 
 
 def _normed(norm: Any, *images: torch.Tensor | None, has_silu: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
@@ -69,7 +80,7 @@ def _resnet(self: Any, image: torch.Tensor, temb: torch.Tensor, skip: torch.Tens
     hidden, joined = _normed(self.norm1, image, skip, None)
     source = image if skip is None else joined
     hidden = conv2d(hidden, self.conv1.weight, None, padding=self.conv1.padding)  # its bias is added by the next norm
-    hidden, _ = _normed(self.norm2, hidden, None, self.time_emb_proj(silu(temb)) + self.conv1.bias)
+    hidden, _ = _normed(self.norm2, hidden, None, time_numbers(self, temb))
     if self.conv_shortcut is not None:
         source = self.conv_shortcut(source)
     return (source + self.conv2(hidden)) / self.output_scale_factor  # type: ignore[no-any-return]

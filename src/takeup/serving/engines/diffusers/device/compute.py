@@ -21,6 +21,7 @@ from takeup.serving.engines.diffusers.device.blocks import Joined
 from takeup.serving.engines.diffusers.device.eight import Eight
 from takeup.serving.engines.diffusers.device.encoders import record_encoders
 from takeup.serving.engines.diffusers.device.layout import channels_last
+from takeup.serving.engines.diffusers.device.lean import Lean
 from takeup.serving.engines.diffusers.device.passes import Buffers, Pass, Tensors, cuda, num_padded, record
 from takeup.serving.engines.diffusers.device.regions import compile_regions
 from takeup.serving.engines.diffusers.device.seams import residuals_added
@@ -65,13 +66,14 @@ class Eager:
 
 @dataclass(slots=True)
 class Prepared:
-    """A network made ready for a device. `eight` computes in eight bits, if that was asked for."""
+    """A network made ready for a device. `eight` computes in eight bits, `lean` in place, if that was asked for."""
 
     network: Any
     stacks: Stacks
     packed: Packed
     joined: Joined
     eight: Eight | None = None
+    lean: Lean | None = None
     _weights: Hashable = ()
 
     def follow(self, weights: Hashable) -> None:
@@ -83,31 +85,44 @@ class Prepared:
     @contextmanager
     def plain(self) -> Iterator[None]:
         """Inside, every layer is called for itself, as hooks on layers need it."""
-        eight = nullcontext() if self.eight is None else self.eight.separate()
-        with self.packed.unpacked(), self.joined.separate(), eight, torch.compiler.set_stance("force_eager"):
+        eight, lean = (nullcontext() if one is None else one.separate() for one in (self.eight, self.lean))
+        with self.packed.unpacked(), self.joined.separate(), eight, lean, torch.compiler.set_stance("force_eager"):
             yield
 
 
-def prepare(network: Any, compile_options: Mapping[str, Any] | None = None, eight_bits: bool = False) -> Prepared:
+def prepare(
+    network: Any,
+    compile_options: Mapping[str, Any] | None = None,
+    eight_bits: bool = False,
+    is_lean: bool = False,
+) -> Prepared:
     """Stack, pack and lay out the weights of a network, once; have its blocks compiled, if options are given."""
     stacks = stack_layers(channels_last(network))
-    packed, joined = Packed(network, stacks), Joined(network)
+    packed, joined = Packed(network, stacks), Joined(network, is_lean)
     eight = Eight(network, stacks) if eight_bits else None
+    lean = Lean(network) if is_lean and not eight_bits else None
     if compile_options is not None:
-        compile_regions(network, dict(compile_options))
-    return Prepared(network, stacks, packed, joined, eight)
+        compile_regions(network, dict(compile_options), frozenset() if lean is None else lean.modules)
+    return Prepared(network, stacks, packed, joined, eight, lean)
 
 
 class Recorded:
     """Records calls. `compile_options` are those of TorchInductor; None does not compile.
 
-    With `eight_bits` the widest products are rounded to eight bits, which changes images.
+    With `eight_bits` the widest products are rounded to eight bits, which changes images. With `is_lean` transformer
+    blocks compute in place, with kernels of their own and not with compiled ones.
     """
 
     def __init__(
-        self, compile_options: Mapping[str, Any] | None = None, max_kinds: int = 16, *, eight_bits: bool = False
+        self,
+        compile_options: Mapping[str, Any] | None = None,
+        max_kinds: int = 16,
+        *,
+        eight_bits: bool = False,
+        is_lean: bool = False,
     ) -> None:
-        self._compile_options, self._max_kinds, self._eight_bits = compile_options, max_kinds, eight_bits
+        self._compile_options, self._max_kinds = compile_options, max_kinds
+        self._eight_bits, self._is_lean = eight_bits, is_lean
         self._prepared: dict[int, Prepared] = {}
         self._calls: OrderedDict[Hashable, _Call] = OrderedDict()
         self._sent: deque[Any] = deque()
@@ -120,7 +135,9 @@ class Recorded:
     def prepared(self, network: Any) -> Prepared:
         """The network, made ready when it is first asked for."""
         if id(network) not in self._prepared:
-            self._prepared[id(network)] = prepare(network, self._compile_options, self._eight_bits)
+            _try_convolutions(network.device)
+            made = prepare(network, self._compile_options, self._eight_bits, self._is_lean)
+            self._prepared[id(network)] = made
         return self._prepared[id(network)]
 
     @torch.no_grad()
@@ -153,6 +170,12 @@ class Recorded:
         while len(self._calls) > self._max_kinds:
             self._calls.popitem(last=False)
         return self._calls[kind]
+
+
+def _try_convolutions(device: torch.device) -> None:
+    """Let the library of a CUDA device try its convolutions out: shapes are few, and recorded."""
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = True
 
 
 class _Call:

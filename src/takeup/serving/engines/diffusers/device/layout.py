@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from types import MethodType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
-__all__ = ["channels_last"]
+__all__ = ["channels_last", "where_of"]
+
+Where = tuple[torch.device, torch.dtype]
+_known: WeakKeyDictionary[Any, tuple[Where, Where]] = WeakKeyDictionary()
 
 
 def channels_last(network: Any) -> Any:
@@ -40,3 +44,15 @@ def _output(
     if not self.use_linear_projection:
         image = self.proj_out(image)
     return image + residual
+
+
+def where_of(network: Any) -> Where:
+    """The device and the precision of a network. Networks of diffusers walk through all their modules to tell either,
+
+    which takes milliseconds: they are asked once, and again when their first weight is elsewhere.
+    """
+    weight = next(network.parameters())
+    first = weight.device, weight.dtype
+    if network not in _known or _known[network][0] != first:
+        _known[network] = first, (network.device, network.dtype)
+    return _known[network][1]

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch.nn.functional import group_norm, scaled_dot_product_attention, silu
 
-__all__ = ["joined_norm", "self_attention", "text_attention"]
+from takeup.serving.engines.diffusers.device.attending import attended
+
+__all__ = ["joined_norm", "self_attention", "text_attention", "token_attention"]
 
 FAST = "takeup.serving.engines.diffusers.device.fast"
 HEAD_WIDTHS, MOST_TEXT = (16, 32, 64, 128), 128
-FEW_TOKENS, GRAIN = 1024, 128
 
 custom_op: Any = torch.library.custom_op  # whose decorators are not annotated
 
@@ -84,9 +85,7 @@ def _(query: Any, text: Any, num_heads: int) -> torch.Tensor:
 @custom_op("takeup::self_attention", mutates_args=())
 def self_attention(packed: torch.Tensor, num_heads: int) -> torch.Tensor:
     """Attention of tokens to each other: queries, keys and values of all heads side by side in the last dimension."""
-    num_rows, num_tokens, _width = packed.shape
-    query, key, value = packed.view(num_rows, num_tokens, 3, num_heads, -1).permute(2, 0, 3, 1, 4)
-    return scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2).contiguous()
+    return attended(*_unpacked(packed, num_heads))
 
 
 @self_attention.register_fake
@@ -95,11 +94,21 @@ def _(packed: Any, num_heads: int) -> torch.Tensor:
     return shape
 
 
-@self_attention.register_kernel("cuda")
-def _(packed: Any, num_heads: int) -> torch.Tensor:
-    num_tokens, width = packed.shape[1], packed.shape[2] // 3 // num_heads
-    if width not in HEAD_WIDTHS or num_tokens > FEW_TOKENS or num_tokens % GRAIN:
-        plain: torch.Tensor = self_attention._init_fn(packed, num_heads)
-        return plain
-    found: torch.Tensor = import_module(f"{FAST}.attention").self_attention(packed.contiguous(), num_heads)
-    return found
+@custom_op("takeup::token_attention", mutates_args=())
+def token_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Attention of some tokens to others, each rows, tokens, heads, width; of the answer the last two are one.
+
+    An operation of its own, because compilers would otherwise choose a library when they first see it, for good.
+    """
+    return attended(query, key, value)
+
+
+@token_attention.register_fake
+def _(query: Any, key: Any, value: Any) -> torch.Tensor:
+    shape: torch.Tensor = query.new_empty((*query.shape[:2], query.shape[2] * query.shape[3]))
+    return shape
+
+
+def _unpacked(packed: torch.Tensor, num_heads: int) -> tuple[torch.Tensor, ...]:
+    num_rows, num_tokens, _width = packed.shape
+    return packed.contiguous().view(num_rows, num_tokens, 3, num_heads, -1).unbind(2)

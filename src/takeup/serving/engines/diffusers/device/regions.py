@@ -7,13 +7,17 @@ patching weights in place needs no new compilation.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from importlib import import_module
 from typing import Any
 
-__all__ = ["FAST", "REGIONS", "compile_regions"]
+__all__ = ["FAST", "REGIONS", "TUNED", "compile_regions"]
 
 FAST: dict[str, Any] = {"conv_1x1_as_mm": True, "triton.multi_kernel": 1}
 """Options of TorchInductor: 1x1 convolutions as products; norms in the faster of two ways, tried when first called."""
+
+TUNED: dict[str, Any] = {**FAST, "max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON"}
+"""The same, and products in the fastest of many tiles, which takes minutes to find where nothing is cached."""
 
 REGIONS = frozenset(
     {
@@ -29,12 +33,12 @@ REGIONS = frozenset(
 MOST_SHAPES = 256
 
 
-def compile_regions(network: Any, options: dict[str, Any]) -> int:
-    """Have the regions of the network compiled when they are first called; how many there are."""
+def compile_regions(network: Any, options: dict[str, Any], apart: Set[Any] = frozenset()) -> int:
+    """Have the regions of the network but those `apart` compiled when they are first called; how many there are."""
     dynamo = import_module("torch._dynamo").config
     dynamo.recompile_limit = max(dynamo.recompile_limit, MOST_SHAPES)
     dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, 4 * MOST_SHAPES)
-    regions = [module for module in network.modules() if type(module).__name__ in REGIONS]
+    regions = [one for one in network.modules() if type(one).__name__ in REGIONS and one not in apart]
     for module in regions:
         module.compile(fullgraph=True, dynamic=False, options=options)
     return len(regions)

@@ -18,6 +18,7 @@ import torch
 
 from takeup.core.lazy import load
 from takeup.errors import BadInput
+from takeup.serving.engines.diffusers.device.layout import where_of
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.families.sizes import grain_of
 from takeup.serving.engines.diffusers.masked.addon import Checks, Edits
@@ -171,6 +172,7 @@ class MaskedEditor:
         height, width = request.height_px, request.width_px
         assert height is not None
         assert width is not None
+        device, dtype = where_of(network)
         return TemplateKey(
             tenant=edit.tenant,
             network=type(network).__name__,
@@ -181,8 +183,8 @@ class MaskedEditor:
             strength=edit.strength,
             guidance=digest_of([*guidance, run.num_rows, run.inputs["encoder_hidden_states"].shape[1]]),
             size_px=(height, width),
-            dtype=str(network.dtype),
-            device=str(network.device.type),
+            dtype=str(dtype),
+            device=device.type,
             attention=_attention_of(network),
             image=image,
             noise=str(edit.noise_seed),

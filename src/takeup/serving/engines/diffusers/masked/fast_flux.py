@@ -11,10 +11,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import linear
 
+from takeup.serving.engines.diffusers.device.ops import token_attention
 from takeup.serving.engines.diffusers.masked.call import Places
 from takeup.serving.engines.diffusers.masked.flat import Flat, compile_modules, put, release_modules
+from takeup.serving.engines.diffusers.masked.modulations import Modulations
 from takeup.serving.engines.diffusers.masked.pages import Page
 from takeup.serving.engines.diffusers.masked.rotary import turned
 
@@ -49,8 +51,7 @@ class _KeptAttention:
         query, key = turned(query, module.kept_turns), turned(key, module.kept_turns)
         put(module.kept_k, module.kept_places, key)
         put(module.kept_v, module.kept_places, value)
-        query, key, value = (part.transpose(1, 2) for part in (query, module.kept_k, module.kept_v))
-        attended = scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        attended = token_attention(query, module.kept_k, module.kept_v)
         if encoder_hidden_states is None:
             return attended
         num_text = encoder_hidden_states.shape[1]
@@ -73,6 +74,7 @@ class BoundFlux:
     ) -> None:
         self.network, self.flats = network, [Flat(page) for _ in range(num_flats)]
         self._processors = dict(network.attn_processors)
+        self._modulations = Modulations(network)
         self._compiled: list[Any] = []
         num_text, num_image = len(ids["txt_ids"]), len(ids["img_ids"])
         own = places[num_image]
@@ -101,6 +103,14 @@ class BoundFlux:
         for place, attention in enumerate(self._attentions):
             attention.kept_k, attention.kept_v = (self.flats[number].views[f"{place}.{part}"] for part in "kv")
 
+    def tell(self, timesteps: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> None:
+        """The timesteps of an edit that begins: say `at` before each step. Untold, calls go by their own timestep."""
+        self._modulations.tell(timesteps, inputs)
+
+    def at(self, step: int) -> None:
+        """The next call is this step of the edit."""
+        self._modulations.use(step)
+
     def _given(self, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
         put(self._out, self._own, output)
         return self._out
@@ -112,6 +122,7 @@ class BoundFlux:
     def release(self) -> None:
         """Leave the network as it was."""
         release_modules(self._compiled)
+        self._modulations.remove()
         for handle in self._handles:
             handle.remove()
         for attention in self._attentions:

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import linear
 
+from takeup.serving.engines.diffusers.device.ops import text_attention, token_attention
 from takeup.serving.engines.diffusers.masked.call import Places
 from takeup.serving.engines.diffusers.masked.columns import Columns
 from takeup.serving.engines.diffusers.masked.flat import compile_modules, put, release_modules
@@ -36,23 +37,27 @@ class _KeptAttention:
         put(key, module.kept_places, packed[:, 1])
         put(value, module.kept_places, packed[:, 2])
         heads = (num_rows, -1, module.heads, width // module.heads)
-        query, key, value = (part.reshape(heads).transpose(1, 2) for part in (packed[:, 0], key, value))
-        return _projected(module, scaled_dot_product_attention(query, key, value))
+        query, key, value = (part.reshape(heads) for part in (packed[:, 0], key, value))
+        projected: torch.Tensor = module.to_out[0](token_attention(query, key, value))
+        return projected
 
 
 class _TextAttention:
-    """Attention to a text whose keys and values are there. Reads `kept_text` of the module."""
+    """Attention to a text whose keys and values are there. Reads `kept_text` of the module, and which rows it is of:
+
+    every `heard_step`-th from `first_heard` on. The text of all others is nothing but zeros, and adds the last bias.
+    """
 
     def __call__(self, module: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        num_rows, num_tokens, width = hidden_states.shape
-        query = module.to_q(hidden_states).view(num_rows, num_tokens, module.heads, -1).transpose(1, 2)
-        key, value = module.kept_text.view(2, num_rows, -1, module.heads, width // module.heads).transpose(2, 3)
-        return _projected(module, scaled_dot_product_attention(query, key, value))
-
-
-def _projected(module: Any, attended: torch.Tensor) -> torch.Tensor:
-    projected: torch.Tensor = module.to_out[0](attended.transpose(1, 2).flatten(2))
-    return projected
+        heard = hidden_states[module.first_heard :: module.heard_step]
+        attended = text_attention(module.to_q(heard), module.kept_text, module.heads)
+        projected: torch.Tensor = module.to_out[0](attended)
+        if len(heard) == len(hidden_states):
+            return projected
+        bias = module.to_out[0].bias
+        every = torch.zeros_like(hidden_states) if bias is None else bias.expand_as(hidden_states).clone()
+        every[module.first_heard :: module.heard_step] = projected
+        return every
 
 
 class BoundUnet:
@@ -85,14 +90,20 @@ class BoundUnet:
             block.attn1.kept_k, block.attn1.kept_v = (self.flats[number].views[f"{name}.{part}"] for part in "kv")
 
     @torch.no_grad()
-    def tell(self, text: torch.Tensor) -> None:
-        """The text of all rows, once for a request: into the same memory every time."""
+    def tell(self, text: torch.Tensor) -> bool:
+        """The text of all rows, once for a request. Whether it lies where that before lay: else record calls anew."""
+        has_bias = any(block.attn2.to_v.bias is not None for _, block in self._blocks)
+        first, step = (0, 1) if has_bias else _heard(text)
+        is_same = True
         for _, block in self._blocks:
-            keys = torch.stack([block.attn2.to_k(text), block.attn2.to_v(text)])
-            if hasattr(block.attn2, "kept_text") and block.attn2.kept_text.shape == keys.shape:
-                block.attn2.kept_text.copy_(keys)
+            layer = block.attn2
+            keys = torch.stack([one(text[first::step]) for one in (layer.to_k, layer.to_v)])
+            old = getattr(layer, "kept_text", None)
+            if old is not None and old.shape == keys.shape and (layer.first_heard, layer.heard_step) == (first, step):
+                old.copy_(keys)
             else:
-                block.attn2.kept_text = keys
+                layer.kept_text, layer.first_heard, layer.heard_step, is_same = keys, first, step, False
+        return is_same
 
     def compile_blocks(self, options: dict[str, Any] | None = None) -> None:
         """Compile what repeats, when it is first called."""
@@ -104,8 +115,21 @@ class BoundUnet:
         self._columns.remove()
         for _, block in self._blocks:
             del block.attn1.kept_k, block.attn1.kept_v, block.attn1.kept_places, block.attn1.packed_qkv
-            del block.attn2.kept_text
+            for name in ("kept_text", "first_heard", "heard_step"):
+                vars(block.attn2).pop(name, None)
         self.network.set_attn_processor(self._processors)
+
+
+def _heard(text: torch.Tensor) -> tuple[int, int]:
+    """The first row whose text is more than zeros, and how far apart such rows are: negative branches often have none.
+
+    Those stand before each row that has one, or all of them before all others.
+    """
+    is_heard = text.flatten(1).any(1).tolist()
+    half = len(is_heard) // 2
+    if half and is_heard == [False, True] * half:
+        return 1, 2
+    return (half, 1) if half and is_heard == [False] * half + [True] * half else (0, 1)
 
 
 def _blocks(network: Any) -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from takeup.errors import BadInput
+from takeup.serving.engines.diffusers.device.layout import where_of
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.templates.keys import digest_of
 
@@ -53,8 +54,9 @@ def padded(array: Any, grain: int, mode: Literal["edge", "constant"]) -> Any:
 @torch.no_grad()
 def encode(family: Family, image: Pixels, generator: torch.Generator) -> torch.Tensor:
     """The latents of an image, one row, before Flux packs them."""
-    vae, network = family.pipeline.vae, family.network
-    scaled = torch.from_numpy(image.copy()).permute(2, 0, 1)[None].to(network.device, vae.dtype) / 127.5 - 1
+    vae = family.pipeline.vae
+    device, dtype = where_of(family.network)
+    scaled = torch.from_numpy(image.copy()).permute(2, 0, 1)[None].to(device, vae.dtype) / 127.5 - 1
     latents = vae.encode(scaled).latent_dist.sample(generator)
     config = vae.config
     mean, spread = (getattr(config, name, None) for name in ("latents_mean", "latents_std"))
@@ -63,7 +65,7 @@ def encode(family: Family, image: Pixels, generator: torch.Generator) -> torch.T
         latents = (latents - mean) / spread
     elif getattr(config, "shift_factor", None):
         latents = latents - config.shift_factor
-    scaled_latents: torch.Tensor = (latents * config.scaling_factor).to(network.dtype)
+    scaled_latents: torch.Tensor = (latents * config.scaling_factor).to(dtype)
     return scaled_latents
 
 

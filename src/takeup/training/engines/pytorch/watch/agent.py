@@ -13,6 +13,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -123,6 +124,8 @@ class Agent:
 
     def close(self) -> None:
         """Say no more."""
+        with suppress(OSError):  # the other end has hung up
+            self._connection.shutdown(socket.SHUT_RDWR)  # or it would stay open for whoever obeys
         self._connection.close()
 
 
@@ -181,6 +184,7 @@ class Listener:
             raise BadInput("others can reach this address; set TAKEUP_WATCH_TOKEN to a secret on all machines")
         self._token = token
         self.ranks: dict[int, Far] = {}
+        self._hearing: list[threading.Thread] = []
         try:
             self._server = socket.create_server(address)
         except OSError as error:
@@ -199,7 +203,9 @@ class Listener:
         with suppress(OSError):
             while True:
                 connection, _ = self._server.accept()
-                threading.Thread(target=self._hear, args=(connection,), name="takeup-watch-far", daemon=True).start()
+                hears = threading.Thread(target=self._hear, args=(connection,), name="takeup-watch-far", daemon=True)
+                self._hearing = [*(each for each in self._hearing if each.is_alive()), hears]
+                hears.start()
 
     def _hear(self, connection: socket.socket) -> None:
         with connection, suppress(OSError, ValueError, KeyError, TypeError):
@@ -219,9 +225,17 @@ class Listener:
             raise ValueError
         far = self.ranks.get(rank)
         if far is None or far.header[Word.PID] != header[Word.PID]:
-            far = self.ranks[rank] = Far(rank, connection, header, places)
+            far = Far(rank, connection, header, places)
         far.header, far.places = header, places
         far.add(np.frombuffer(rows, CALL))
+        self.ranks[rank] = far  # whoever finds it finds its first calls too
+
+    def hear_out(self, limit_s: float) -> None:
+        """Wait until agents have said all and hung up, for so long at most."""
+        until_s = time.monotonic() + limit_s
+        for hears in self._hearing:
+            if hears.is_alive():
+                hears.join(max(0.0, until_s - time.monotonic()))
 
     def close(self) -> None:
         """Hear no more."""

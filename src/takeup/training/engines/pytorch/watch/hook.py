@@ -1,8 +1,9 @@
 """Sees every collective operation and message of this process, in the dispatcher of PyTorch, and writes them down.
 
 How it works. All of them, also those of the C++ reducer of DDP, are operators `c10d::...` that pass the dispatcher.
-Here each gets a kernel in front of its own: it notes the call, and lets it go on. Whatever goes wrong in noting ends
-the noting with one line in the log; the job goes on as if we were not there.
+Here each gets a kernel in front of its own: it notes the call, and lets it go on. What Python calls most is noted
+before it gets there (methods.py). Whatever goes wrong in noting ends the noting with one line in the log; the job goes
+on as if we were not there.
 
 When a call ended is known by the `wait` that returns, if whoever called it waits at once, and for messages; else by a
 thread that waits as well (waits.py). On CUDA (cuda.py) events in the stream tell how long it lasted.
@@ -11,7 +12,6 @@ thread that waits as well (waits.py). On CUDA (cuda.py) events in the stream tel
 from __future__ import annotations
 
 import atexit
-import ctypes
 import hashlib
 import logging
 import os
@@ -26,17 +26,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from takeup.training.engines.pytorch.watch.groups import keep_for_ever
+from takeup.training.engines.pytorch.watch.methods import Method, watch_methods
 from takeup.training.engines.pytorch.watch.ring import UNSEEN, Ring, Word
 from takeup.training.engines.pytorch.watch.waits import PLAIN_WAIT, Waits
 
-__all__ = ["FOLDER", "Hook", "current", "install", "keep_for_ever", "uninstall"]
+__all__ = ["FOLDER", "Hook", "current", "install", "uninstall"]
 
 FOLDER = "TAKEUP_WATCH_FOLDER"
 LOG = logging.getLogger("takeup.training")
 ADAPTIVE = "takeup.training.engines.pytorch.adaptive"
 MOST_UNWAITED = 1_024
-SEND, RECEIVE = 10, 11
+NOBODY = -1, False
+BARRIER, SEND, RECEIVE = 9, 10, 11
 AFTER_AUTOGRAD = torch._C._after_autograd_keyset
+GROUP_OF, WORK_OF = dist.ProcessGroup.unbox, dist.Work.unbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ WATCHED = {
     "reduce_": _Watched(6),
     "gather_": _Watched(7, data=1, group=2),
     "scatter_": _Watched(8, group=2),
-    "barrier": _Watched(9),
+    "barrier": _Watched(BARRIER),
     "send": _Watched(SEND, peer=2),
     "recv_": _Watched(RECEIVE, peer=2),
     "recv_any_source_": _Watched(RECEIVE),
@@ -88,7 +92,7 @@ class Hook:
         self.waits = Waits(self.end)
         self._folder = folder
         self._lock = threading.Lock()
-        self._groups: dict[str, int] = {}
+        self._groups: dict[dist.ProcessGroup, int] = {}
         self._numbers: dict[tuple[int, int, int], int] = {}
         self._kinds: dict[tuple[int, int, int], int] = {}
         self._unwaited: dict[Any, tuple[int, bool]] = {}
@@ -101,25 +105,36 @@ class Hook:
         if self.is_off:
             return -1
         try:
-            return self._begin(watched, arguments)
+            peer = -1 if watched.peer is None else arguments[watched.peer]
+            return self._begin(GROUP_OF(arguments[watched.group]), watched.operation, peer, arguments[watched.data])
         except Exception as error:
             self.give_up(error)
             return -1
 
-    def _begin(self, watched: _Watched, arguments: Any) -> int:
-        group = dist.ProcessGroup.unbox(arguments[watched.group])
-        peer = -1 if watched.peer is None else arguments[watched.peer]
-        operation = watched.operation
-        size_bytes = 0 if operation == 9 else _size_bytes(arguments[watched.data])
+    def begin_method(self, method: Method, group: dist.ProcessGroup, arguments: Any) -> int:
+        """The same of a method of a group; nothing is noted here of what is on a device."""
+        if self.is_off:
+            return -1
+        try:
+            data = arguments[method.data]
+            if (data[0] if type(data) is list else data).is_cuda:
+                return -1
+            return self._begin(group, method.operation, -1 if method.peer is None else arguments[method.peer], data)
+        except Exception as error:
+            self.give_up(error)
+            return -1
+
+    def _begin(self, group: dist.ProcessGroup, operation: int, peer: int, data: Any) -> int:
+        size_bytes = 0 if operation == BARRIER else _size_bytes(data)
         with self._lock:
             ring = self.ring or self._open()
-            number_of_group = self._groups.get(group.group_name) or self._add(ring, group)
+            number_of_group = self._groups.get(group) or self._add(ring, group)
             stream = (number_of_group, peer, operation if peer >= 0 else 0)
             number = self._numbers.get(stream, 0)
             self._numbers[stream] = number + 1
             kind = (operation, number_of_group, size_bytes)
             count = self._kinds[kind] = self._kinds.get(kind, 0) + 1
-            if ring.words[Word.STOP] and peer < 0:
+            if peer < 0 and ring.words[Word.STOP]:
                 self._stop(ring, kind, count)
             self.waits.settle()
             self.last_began_ns = began_ns = monotonic_ns()
@@ -134,7 +149,7 @@ class Hook:
         """The number of a group: the same on all its ranks, another one for every group."""
         name = f"{self._epoch} {group.group_name} {dist.get_process_group_ranks(group)}"
         number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "little") + 1
-        self._groups[group.group_name] = number
+        self._groups[group] = number
         keep_for_ever(group)
         ring.add_group(number, group.rank(), group.size())
         ring.words[Word.IS_ADAPTIVE] = ADAPTIVE in sys.modules
@@ -150,11 +165,21 @@ class Hook:
     def under_way(self, row: int, watched: _Watched, arguments: Any, result: Any) -> None:
         """Note its end when it comes."""
         try:
-            work = dist.Work.unbox(result[-1] if type(result) is tuple else result)
+            work = WORK_OF(result[-1] if type(result) is tuple else result)
             if watched.is_waited_for(arguments):
                 self._expect_wait(work, row, watched.operation == RECEIVE)
             else:
-                self.waits.add(dist.ProcessGroup.unbox(arguments[watched.group]).group_name, row, work)
+                self.waits.add(self._groups[GROUP_OF(arguments[watched.group])], row, work)
+        except Exception as error:
+            self.give_up(error)
+
+    def method_under_way(self, row: int, method: Method, group: dist.ProcessGroup, arguments: Any, work: Any) -> None:
+        """The same of a method."""
+        try:
+            if method.is_waited_for(arguments):
+                self._expect_wait(work, row, method.operation == RECEIVE)
+            else:
+                self.waits.add(self._groups[group], row, work)
         except Exception as error:
             self.give_up(error)
 
@@ -168,8 +193,8 @@ class Hook:
 
         What is received counts from then on: what the rank did since it asked for it is not waiting.
         """
-        row, is_receive = self._unwaited.pop(work, (-1, False))
-        if row >= 0 and is_receive:
+        row, is_receive = self._unwaited.pop(work, NOBODY)
+        if is_receive:
             self.note(row, asked_ns, monotonic_ns())
         elif row >= 0:
             self.end(row)
@@ -183,8 +208,7 @@ class Hook:
     def note(self, row: int, began_ns: int, ended_ns: int) -> None:
         """Note when a call began and ended, both known only now."""
         if self.ring is not None and not self.is_off:
-            self.ring.began(row, began_ns)
-            self.ring.end(row, ended_ns)
+            self.ring.note(row, began_ns, ended_ns)
 
     def lasted(self, row: int, duration_ns: int) -> None:
         """Note how long a call lasted, known only now."""
@@ -217,15 +241,6 @@ class Hook:
         self.is_off = True
 
 
-def keep_for_ever(group: dist.ProcessGroup) -> None:
-    """Whoever destroys a group holds the interpreter until the group's threads have ended.
-
-    Tensors that have passed through Python need the interpreter when they are freed, and the last ones are freed by
-    these threads: both would wait for ever. A group that is kept closes with the process.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
-
-
 def _size_bytes(data: Any) -> int:
     """How many bytes tensors have, however they are nested."""
     while type(data) is list and len(data) == 1:
@@ -241,6 +256,7 @@ def install(folder: Path) -> Hook:
     hook = Hook(folder)
     _HOOKS.append(hook)
     _put_before("AutogradCPU", lambda name, watched: _kernel(hook, name, watched))
+    _UNDO.append(watch_methods(hook.begin_method, hook.method_under_way))
     if torch.cuda.is_available():
         from takeup.training.engines.pytorch.watch.cuda import Ends
 
@@ -256,6 +272,8 @@ def uninstall() -> None:
     """Watch no longer."""
     for hook in _HOOKS:
         hook.waits.close()
+    while _UNDO:
+        _UNDO.pop()()
     _LIBRARIES.clear()
     _HOOKS.clear()
     dist.Work.wait = PLAIN_WAIT  # type: ignore[method-assign]
@@ -267,6 +285,7 @@ def current() -> Hook | None:
 
 
 _HOOKS: list[Hook] = []
+_UNDO: list[Callable[[], object]] = []
 _LIBRARIES: list[torch.library.Library] = []
 
 
@@ -317,10 +336,12 @@ def _cuda_kernel(hook: Hook, ends: Any, name: str, watched: _Watched) -> Callabl
 
 
 def _waiting(hook: Hook, wait: Callable[..., Any]) -> Callable[..., Any]:
+    unwaited = hook._unwaited
+
     def timed(work: Any, *arguments: Any, **named: Any) -> Any:
         asked_ns = monotonic_ns()
         result = wait(work, *arguments, **named)
-        if hook._unwaited:
+        if unwaited:
             hook.waited(work, asked_ns)
         return result
 

@@ -94,6 +94,7 @@ class Ring:
             os.close(descriptor)
         self.words = memoryview(self._memory).cast("q")
         self._pack_row = struct.Struct(f"={ROW_WORDS}q").pack_into
+        self._pack_times = struct.Struct("=2q").pack_into
         self._head = 0
         self._groups = 0
         self.words[Word.RANK], self.words[Word.NUM_RANKS], self.words[Word.PID] = rank, num_ranks, os.getpid()
@@ -116,9 +117,10 @@ class Ring:
         self.words[Word.HEAD] = self._head
         return head
 
-    def began(self, row: int, began_ns: int) -> None:
-        """Say more exactly when the call of a row began."""
-        self._set(row, BEGAN, began_ns)
+    def note(self, row: int, began_ns: int, ended_ns: int) -> None:
+        """Say more exactly when the call of a row began, and when it ended."""
+        if self._head - row < CAPACITY:
+            self._pack_times(self._memory, 8 * (FIRST_ROW + ROW_WORDS * (row % CAPACITY) + BEGAN), began_ns, ended_ns)
 
     def end(self, row: int, ended_ns: int) -> None:
         """Say when the call of a row ended."""

@@ -9,9 +9,11 @@ waited for the same call begins its next one. So with every call that begins, th
 
 from __future__ import annotations
 
-import logging
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
 
@@ -19,10 +21,18 @@ import torch.distributed as dist
 
 __all__ = ["PLAIN_WAIT", "Waits"]
 
-LOG = logging.getLogger("takeup.training")
 PLAIN_WAIT = dist.Work.wait
 PATIENCE_S = 1.0
-Queue = SimpleQueue[tuple[int, Any] | None]
+MOMENT_S = 0.5
+
+
+@dataclass(slots=True)
+class _Calls:
+    """Calls of a group in their order, and the thread that waits for them."""
+
+    queue: SimpleQueue[tuple[int, Any] | None] = field(default_factory=SimpleQueue)
+    is_given_up: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread = field(default_factory=threading.Thread)
 
 
 class Waits:
@@ -30,14 +40,14 @@ class Waits:
 
     def __init__(self, ended: Callable[[int], None]) -> None:
         self._ended = ended
-        self._queues: dict[str, tuple[Queue, threading.Thread]] = {}
+        self._groups: dict[int, _Calls] = {}
         self._open: dict[int, Any] = {}
 
-    def add(self, group: str, row: int, work: Any) -> None:
+    def add(self, group: int, row: int, work: Any) -> None:
         """Wait for this call, too; calls of one group end in the order in which they began."""
-        queue, _ = self._queues.get(group) or self._begin(group)
+        calls = self._groups.get(group) or self._begin(group)
         self._open[row] = work
-        queue.put((row, work))
+        calls.queue.put((row, work))
 
     def settle(self) -> None:
         """Tell of all calls that are over by now."""
@@ -51,26 +61,39 @@ class Waits:
             self._ended(row)
 
     def close(self) -> None:
-        """Wait for what is under way, but not for long: the job wants to end."""
-        for queue, _ in self._queues.values():
-            queue.put(None)
-        for _, thread in self._queues.values():
-            thread.join(PATIENCE_S)
-        self._queues.clear()
+        """Wait for what is under way, but not for long: the job wants to end, and no thread may be left then."""
+        closing, self._groups = list(self._groups.values()), {}
+        for calls in closing:
+            calls.queue.put(None)
+        for calls in closing:
+            calls.thread.join(PATIENCE_S)
+            calls.is_given_up.set()
+        for calls in closing:
+            calls.thread.join()
 
-    def _begin(self, group: str) -> tuple[Queue, threading.Thread]:
-        queue: Queue = SimpleQueue()
-        thread = threading.Thread(target=self._follow, args=(queue,), name="takeup-ends", daemon=True)
-        self._queues[group] = queue, thread
-        thread.start()
-        return queue, thread
+    def _begin(self, group: int) -> _Calls:
+        calls = self._groups[group] = _Calls()
+        calls.thread = threading.Thread(target=self._follow, args=(calls,), name="takeup-ends", daemon=True)
+        calls.thread.start()
+        return calls
 
-    def _follow(self, queue: Queue) -> None:
-        while (item := queue.get()) is not None:
+    def _follow(self, calls: _Calls) -> None:
+        while (item := calls.queue.get()) is not None:
             row, work = item
-            try:
-                PLAIN_WAIT(work)
-            except RuntimeError as error:  # whoever made the call is told; it is over all the same
-                LOG.debug("takeup: a call failed: %s", error)
+            while not _is_over(work):
+                if calls.is_given_up.is_set():
+                    return
             self._end(row)
             del item, work  # its tensors are not ours to keep
+
+
+def _is_over(work: Any) -> bool:
+    """Wait for it, for a moment at most. Some calls do not know that they are over, but can be waited for."""
+    if work.is_completed():
+        return True
+    began_s = time.monotonic()
+    try:
+        PLAIN_WAIT(work, timedelta(seconds=MOMENT_S))
+    except RuntimeError:  # the moment has passed; or the call failed, and whoever made it is told
+        return work.is_completed() or time.monotonic() < began_s + MOMENT_S
+    return True

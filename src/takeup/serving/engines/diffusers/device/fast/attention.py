@@ -1,4 +1,4 @@
-"""Attention where few tokens are looked at: a short text, or an image of few tokens.
+"""Attention where few tokens are looked at: a short text, or an image of few tokens; and answers of parts joined.
 
 All keys of a text fit into one block. For images of about a thousand tokens, small blocks of queries share a device
 more evenly than the large ones of its libraries, which are made for longer sequences.
@@ -12,9 +12,10 @@ import torch
 
 from takeup.serving.engines.diffusers.device.fast.language import tl, triton
 
-__all__ = ["self_attention", "text_attention"]
+__all__ = ["attention", "joined", "text_attention"]
 
-TOKENS, KEYS = 64, 128
+TOKENS = 64
+JOINED_TOKENS = 16
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -79,31 +80,38 @@ def text_attention(query: torch.Tensor, text: torch.Tensor, num_heads: int) -> t
 
 @triton.jit
 def _attend_to_all(
-    packed,
+    query,
+    keys,
+    values,
     out,
     scale,
-    row_step,
-    token_step,
-    num_tokens: tl.constexpr,
+    num_tokens,
+    query_row,
+    query_token,
+    key_row,
+    key_token,
+    num_keys: tl.constexpr,
     num_heads: tl.constexpr,
     width: tl.constexpr,
     tokens: tl.constexpr,
-    keys: tl.constexpr,
+    step: tl.constexpr,
 ):
     row, head = tl.program_id(1) // num_heads, tl.program_id(1) % num_heads
     all_heads: tl.constexpr = num_heads * width
     lane = tl.arange(0, width)
     token = tl.program_id(0) * tokens + tl.arange(0, tokens)
-    base = packed + row * row_step + head * width
-    q = tl.load(base + token[:, None] * token_step + lane[None, :])
+    inside = token[:, None] < num_tokens
+    own = query + row.to(tl.int64) * query_row + head * width
+    q = tl.load(own + token[:, None] * query_token + lane[None, :], mask=inside, other=0.0)
+    base = row.to(tl.int64) * key_row + head * width
     best = tl.full((tokens,), float("-inf"), tl.float32)
     total = tl.zeros((tokens,), tl.float32)
     answer = tl.zeros((tokens, width), tl.float32)
     factor = scale * LOG2_E
-    for start in range(0, num_tokens, keys):
-        at = (start + tl.arange(0, keys)) * token_step
-        k = tl.load(base + all_heads + at[None, :] + lane[:, None])
-        v = tl.load(base + 2 * all_heads + at[:, None] + lane[None, :])
+    for start in range(0, num_keys, step):
+        at = (start + tl.arange(0, step)) * key_token
+        k = tl.load(keys + base + at[None, :] + lane[:, None])
+        v = tl.load(values + base + at[:, None] + lane[None, :])
         score = tl.dot(q, k)
         better = tl.maximum(best, tl.max(score, 1) * factor)
         weight = tl.exp2(score * factor - better[:, None])
@@ -111,26 +119,98 @@ def _attend_to_all(
         total = total * shrink + tl.sum(weight, 1)
         answer = tl.dot(weight.to(v.dtype), v, answer * shrink[:, None])
         best = better
-    place = (row * num_tokens + token[:, None]) * all_heads + head * width + lane[None, :]
-    tl.store(out + place, (answer / total[:, None]).to(q.dtype))
+    place = (row.to(tl.int64) * num_tokens + token[:, None]) * all_heads + head * width + lane[None, :]
+    tl.store(out + place, (answer / total[:, None]).to(q.dtype), mask=inside)
 
 
-def self_attention(packed: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """`packed`: rows, tokens, then queries, keys and values of all heads. The tokens divide by `KEYS`."""
-    num_rows, num_tokens, three = packed.shape
-    width = three // 3 // num_heads
-    out = packed.new_empty((num_rows, num_tokens, three // 3))
-    _attend_to_all[(num_tokens // TOKENS, num_rows * num_heads)](
-        packed,
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    blocks: tuple[int, int, int, int, int | None] = (64, 128, 4, 2, None),
+) -> torch.Tensor:
+    """Rows, tokens, heads, width, with heads side by side.
+
+    `blocks`: queries, keys that divide all, warps, stages, and how many registers a thread may have.
+    """
+    num_rows, num_tokens, num_heads, width = query.shape
+    tokens, step, num_warps, num_stages, most_registers = blocks
+    out = query.new_empty((num_rows, num_tokens, num_heads * width))
+    _attend_to_all[(triton.cdiv(num_tokens, tokens), num_rows * num_heads)](
+        query,
+        key,
+        value,
         out,
         width**-0.5,
-        packed.stride(0),
-        packed.stride(1),
-        num_tokens=num_tokens,
+        num_tokens,
+        query.stride(0),
+        query.stride(1),
+        key.stride(0),
+        key.stride(1),
+        num_keys=key.shape[1],
         num_heads=num_heads,
         width=width,
-        tokens=TOKENS,
-        keys=KEYS,
-        num_stages=2,
+        tokens=tokens,
+        step=step,
+        num_warps=num_warps,
+        num_stages=num_stages,
+        maxnreg=most_registers,
+    )
+    return out
+
+
+@triton.jit
+def _join(
+    answers,
+    logs,
+    out,
+    num_tokens,
+    part_step,
+    token_step,
+    head_step,
+    num_parts: tl.constexpr,
+    num_heads: tl.constexpr,
+    width: tl.constexpr,
+    tokens: tl.constexpr,
+):
+    row, head = tl.program_id(1) // num_heads, tl.program_id(1) % num_heads
+    token = tl.program_id(0) * tokens + tl.arange(0, tokens)
+    is_token = token < num_tokens
+    inside = is_token[:, None]
+    lane = tl.arange(0, width)
+    first = row * num_parts
+    best = tl.full((tokens,), float("-inf"), tl.float32)
+    for part in tl.static_range(num_parts):
+        at = logs + ((first + part) * num_heads + head) * num_tokens + token
+        best = tl.maximum(best, tl.load(at, mask=is_token, other=0.0))
+    total = tl.zeros((tokens,), tl.float32)
+    answer = tl.zeros((tokens, width), tl.float32)
+    for part in tl.static_range(num_parts):
+        at = logs + ((first + part) * num_heads + head) * num_tokens + token
+        weight = tl.exp2((tl.load(at, mask=is_token, other=0.0) - best) * LOG2_E)
+        place = (first + part).to(tl.int64) * part_step + token[:, None] * token_step + head * head_step + lane[None, :]
+        answer += tl.load(answers + place, mask=inside, other=0.0).to(tl.float32) * weight[:, None]
+        total += weight
+    place = (row.to(tl.int64) * num_tokens + token[:, None]) * (num_heads * width) + head * width + lane[None, :]
+    tl.store(out + place, (answer / total[:, None]).to(out.dtype.element_ty), mask=inside)
+
+
+def joined(answers: torch.Tensor, logs: torch.Tensor, num_parts: int) -> torch.Tensor:
+    """Answers of parts (rows x parts, tokens, heads, width), weighted by `logs` (rows x parts, heads, tokens)."""
+    num_all, num_tokens, num_heads, width = answers.shape
+    num_rows = num_all // num_parts
+    out = answers.new_empty((num_rows, num_tokens, num_heads * width))
+    _join[(triton.cdiv(num_tokens, JOINED_TOKENS), num_rows * num_heads)](
+        answers,
+        logs.contiguous(),
+        out,
+        num_tokens,
+        answers.stride(0),
+        answers.stride(1),
+        answers.stride(2),
+        num_parts=num_parts,
+        num_heads=num_heads,
+        width=width,
+        tokens=JOINED_TOKENS,
     )
     return out

@@ -42,6 +42,7 @@ def _sum(
     num_places,
     num_first,
     num_second,
+    added_step,
     num_loops: tl.constexpr,
     places: tl.constexpr,
     width: tl.constexpr,
@@ -54,7 +55,7 @@ def _sum(
     base, step = _source(first_image, second_image, row, first, channels, num_places, num_first, num_second, has_second)
     shift = tl.zeros((width,), tl.float32)
     if has_added:
-        shift = tl.load(added + row * num_channels + channels).to(tl.float32)
+        shift = tl.load(added + row * added_step + channels).to(tl.float32)
     total = tl.zeros((places, width), tl.float32)
     square = tl.zeros((places, width), tl.float32)
     for loop in range(num_loops):
@@ -115,6 +116,7 @@ def _apply(
     num_places,
     num_first,
     num_second,
+    added_step,
     places: tl.constexpr,
     width: tl.constexpr,
     has_second: tl.constexpr,
@@ -132,7 +134,7 @@ def _apply(
     shift = tl.load(scales + (row * 2 + 1) * num_channels + channels)
     x = raw.to(tl.float32)
     if has_added:
-        x += tl.load(added + row * num_channels + channels).to(tl.float32)[None, :]
+        x += tl.load(added + row * added_step + channels).to(tl.float32)[None, :]
     y = x * factor[None, :] + shift[None, :]
     if has_silu:
         y = y * tl.sigmoid(y)
@@ -166,7 +168,7 @@ def group_norm(
     normed = torch.empty(shape, dtype=image.dtype, device=image.device, memory_format=torch.channels_last)
     joined = image.new_empty(0) if skip is None else torch.empty_like(normed)
     images = image, image if skip is None else skip, image if added is None else added
-    sizes = num_places, num_first, num_second
+    sizes = num_places, num_first, num_second, 0 if added is None else added.stride(0)
     kinds = {"width": width, "has_second": skip is not None, "has_added": added is not None}
     _sum[(num_channels // width, num_parts, num_rows)](
         *images, sums, *sizes, num_loops=num_loops, places=SUMMED_PLACES, **kinds

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from takeup.training.engines.pytorch.watch.batches import Batches
-from takeup.training.engines.pytorch.watch.hook import keep_for_ever
+from takeup.training.engines.pytorch.watch.groups import keep_for_ever
 from takeup.training.engines.pytorch.watch.lab.jobs import Job
 from takeup.training.engines.pytorch.watch.lab.slowness import SlowLinks
 from takeup.training.model import Stage

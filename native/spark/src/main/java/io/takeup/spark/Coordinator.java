@@ -85,7 +85,7 @@ final class Coordinator {
         executors.sendClosed();
     }
 
-    synchronized List<RpcEndpointRef> executorReferences() {
+    synchronized Map<String, RpcEndpointRef> executorReferences() {
         return executors.all();
     }
 

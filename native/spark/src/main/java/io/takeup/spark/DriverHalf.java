@@ -8,10 +8,12 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.util.Map;
+import java.util.Set;
 import java.util.Timer;
 import java.util.TimerTask;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkContext;
 import org.apache.spark.api.plugin.DriverPlugin;
@@ -25,10 +27,14 @@ final class DriverHalf implements DriverPlugin {
     private static final Logger LOG = LoggerFactory.getLogger(DriverHalf.class);
     private static final String KNOWN = "3\\.5\\..*|4\\..*";
     private static final long CLOSE_MS = 50;
-    private static final long PATIENCE_MS = 300;
+    private static final long PATIENCE_MS = 10_000; // for executors that are there, on a machine that may be busy
+    private static final long LAST_PATIENCE_MS = 1_000; // in the end executors go while they are asked
+    private static final long LOOK_MS = 5;
     private static volatile DriverHalf current;
 
     private final Map<String, long[]> executors = new ConcurrentHashMap<>();
+    private final Map<String, Long> answered = new ConcurrentHashMap<>(); // by executor: the last request
+    private final AtomicLong numRequests = new AtomicLong();
     private final Timer timer = new Timer("takeup-close", true);
     private SparkConf conf;
     private Policy policy;
@@ -117,6 +123,7 @@ final class DriverHalf implements DriverPlugin {
                 coordinator.hits.add(line);
             }
         }
+        answered.merge((String) fields[1], (Long) fields[4], Math::max);
         return null;
     }
 
@@ -131,7 +138,7 @@ final class DriverHalf implements DriverPlugin {
         if (coordinator == null || isFinal) {
             return;
         }
-        askForReports();
+        askForReports(LAST_PATIENCE_MS);
         isFinal = true;
         write(Settings.COUNTERS, path -> Files.writeString(path, toJson()));
         if (coordinator.future.isStale() && !coordinator.future.recorded.jobs.isEmpty()) {
@@ -160,15 +167,25 @@ final class DriverHalf implements DriverPlugin {
         }
     }
 
-    private void askForReports() {
-        for (RpcEndpointRef reference : coordinator.executorReferences()) {
-            reference.send(new Object[] {Messages.FLUSH});
-        }
+    /** Everybody reports, and is waited for; but not for longer than this, nor if it is gone. */
+    private void askForReports(long patienceMs) {
+        long request = numRequests.incrementAndGet();
+        Map<String, RpcEndpointRef> asked = coordinator.executorReferences();
+        asked.values().forEach(reference -> reference.send(new Object[] {Messages.FLUSH, request}));
+        long untilNs = System.nanoTime() + 1_000_000 * patienceMs;
         try {
-            Thread.sleep(PATIENCE_MS);
+            while (!haveAnswered(asked.keySet(), request) && System.nanoTime() < untilNs) {
+                Thread.sleep(LOOK_MS);
+            }
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
         }
+    }
+
+    private boolean haveAnswered(Set<String> asked, long request) {
+        Set<String> here = coordinator.executorReferences().keySet();
+        return asked.stream()
+                .allMatch(executor -> !here.contains(executor) || answered.getOrDefault(executor, 0L) >= request);
     }
 
     static String currentCounters() {
@@ -177,7 +194,8 @@ final class DriverHalf implements DriverPlugin {
             return null;
         }
         if (half.coordinator != null && !half.isFinal) {
-            half.askForReports();
+            half.listener.hearOut(PATIENCE_MS);
+            half.askForReports(PATIENCE_MS);
         }
         return half.toJson();
     }

@@ -68,7 +68,7 @@ final class ExecutorHalf implements ExecutorPlugin {
     private Object receive(Object[] message) {
         counters.add(Counters.MESSAGES, 1);
         if (message[0].equals(Messages.FLUSH)) {
-            report();
+            report((Long) message[1]);
         } else if (ranks != null && !store.isStock()) {
             guard(() -> ranks.apply(message));
             prefetch();
@@ -127,7 +127,7 @@ final class ExecutorHalf implements ExecutorPlugin {
     public void shutdown() {
         timer.cancel();
         if (store != null) {
-            report();
+            report(Long.MAX_VALUE); // which answers whatever will be asked
         }
     }
 
@@ -138,20 +138,20 @@ final class ExecutorHalf implements ExecutorPlugin {
                 new TimerTask() {
                     @Override
                     public void run() {
-                        report();
+                        report(0);
                     }
                 },
                 REPORT_MS,
                 REPORT_MS);
     }
 
-    /** The counters, and what the tasks that have finished since the last report found in memory. */
-    private synchronized void report() {
+    /** The counters, and what the tasks that have finished since the last report found in memory; for a request. */
+    private synchronized void report(long request) {
         List<long[]> lines = tasks.take();
         refreshGauges();
         try {
             Object[] message = {
-                Messages.TASKS, context.executorID(), counters.snapshot(), lines.toArray(new long[0][])
+                Messages.TASKS, context.executorID(), counters.snapshot(), lines.toArray(new long[0][]), request
             };
             context.send(message);
         } catch (Exception error) {

@@ -71,8 +71,8 @@ final class Executors {
         });
     }
 
-    List<RpcEndpointRef> all() {
-        return new ArrayList<>(references.values());
+    Map<String, RpcEndpointRef> all() {
+        return new HashMap<>(references);
     }
 
     static long[] toArray(Iterable<Long> values) {

@@ -138,6 +138,15 @@ final class JobListener extends SparkListener {
         guard(atEnd::run);
     }
 
+    /** Wait until all that has happened so far was heard, for so long at most. */
+    void hearOut(long patienceMs) {
+        try {
+            context.listenerBus().waitUntilEmpty(patienceMs);
+        } catch (Exception error) {
+            LOG.debug("takeup: not all was heard in time", error);
+        }
+    }
+
     private void guard(Step step) {
         long beganNs = System.nanoTime();
         try {

@@ -1,0 +1,125 @@
+"""Attention of some tokens to others in every exact way there is: libraries, a kernel of our own, keys in parts.
+
+How it works. A device computes a block of queries of one head on each of its processors. Few tokens are few blocks,
+often just more than there are processors, so that a second round runs with most of them idle. Keys in parts are more,
+smaller blocks: each is answered for itself, with the logarithm of its weights, and the answers are joined by these.
+That is the same sum in another order.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from takeup.serving.engines.diffusers.device.choices import CHOICES, Way, described
+
+__all__ = ["attended", "fits_own", "in_parts", "plain", "ways_of"]
+
+FAST = "takeup.serving.engines.diffusers.device.fast.attention"
+FLASH_3 = "flash_attn_interface"
+BACKENDS = ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION")
+HEAD_WIDTHS, FEW_TOKENS, GRAIN = (16, 32, 64, 128), 1024, 128
+PARTS = (2, 3, 4)
+LEAST_PART = 256
+"""Keys of a part, at least: below it joining costs more than it saves."""
+OwnBlocks = tuple[int, int, int, int, int | None]
+OWN_BLOCKS: tuple[OwnBlocks, ...] = (
+    (64, 128, 4, 2, None),
+    (64, 64, 4, 2, None),
+    (64, 64, 4, 2, 96),
+    (64, 64, 4, 3, None),
+)
+"""Queries and keys of a block, warps, stages, registers of a thread at most. With few of these, five blocks share a
+processor, and 640 of them (SDXL, 1024 tokens, two rows) run in one round on 132. So far the first was the fastest."""
+
+
+def attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Rows, tokens, heads, width; of the answer heads and width are one dimension."""
+    if not query.is_cuda:
+        return plain(query, key, value)
+    given = query, key, value
+    return CHOICES.way("attention", described(*given), ways_of(query, key, value), lambda: given)(*given)
+
+
+def ways_of(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dict[str, Way]:
+    """All ways for tensors like these by name, the usual one first."""
+    own = {_named(blocks): partial(_own, blocks) for blocks in OWN_BLOCKS if fits_own(query, key, value)}
+    is_few = query.shape[1] == key.shape[1] <= FEW_TOKENS
+    ways: dict[str, Way] = {**own, "as torch does": plain} if own and is_few else {"as torch does": plain, **own}
+    ways |= {name: partial(_by, name) for name in BACKENDS}
+    if find_spec(FLASH_3) is not None:
+        ways[FLASH_3] = _by_flash_3
+    return ways | {f"{parts} parts": partial(in_parts, parts) for parts in PARTS if _has_parts(key, parts)}
+
+
+def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """By whatever torch chooses."""
+    asked, seen, said = (one.transpose(1, 2) for one in (query, key, value))
+    return scaled_dot_product_attention(asked, seen, said).transpose(1, 2).flatten(2).contiguous()
+
+
+def in_parts(num_parts: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Keys in so many parts, answered side by side and joined."""
+    asked = query[:, None].expand(-1, num_parts, -1, -1, -1).flatten(0, 1)
+    parts = (one.reshape(len(asked), -1, *one.shape[2:]) for one in (key, value))
+    answers, logs = _with_logs(asked, *parts)
+    if not query.is_cuda:
+        return _joined(answers, logs, num_parts)
+    joined: torch.Tensor = import_module(FAST).joined(answers, logs, num_parts)
+    return joined
+
+
+def fits_own(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether our kernel can: heads side by side, keys in whole blocks."""
+    width = query.shape[3]
+    are_beside = all(one.stride(2) == width and one.stride(3) == 1 for one in (query, key, value))
+    return are_beside and width in HEAD_WIDTHS and key.shape[1] % GRAIN == 0 and key.stride() == value.stride()
+
+
+def _named(blocks: OwnBlocks) -> str:
+    queries, keys, _, num_stages, most_registers = blocks
+    return f"own {queries}x{keys}, {num_stages} stages" + (f", {most_registers} registers" if most_registers else "")
+
+
+def _has_parts(key: torch.Tensor, num_parts: int) -> bool:
+    return key.shape[1] % num_parts == 0 and key.shape[1] // num_parts >= LEAST_PART
+
+
+def _own(blocks: OwnBlocks, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = import_module(FAST).attention(query, key, value, blocks)
+    return found
+
+
+def _by(backend: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    attention: Any = import_module("torch.nn.attention")
+    with attention.sdpa_kernel(getattr(attention.SDPBackend, backend)):
+        return plain(query, key, value)
+
+
+def _by_flash_3(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    found = import_module(FLASH_3).flash_attn_func(query, key, value)
+    answer: torch.Tensor = found[0] if isinstance(found, tuple) else found
+    return answer.flatten(2)
+
+
+def _with_logs(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Answers (rows, tokens, heads, width), and the logarithms of the sums of their weights (rows, heads, tokens)."""
+    heads = [one.transpose(1, 2) for one in (query, key, value)]
+    aten: Any = torch.ops.aten
+    if query.is_cuda:
+        answer, logs = aten._scaled_dot_product_cudnn_attention(*heads, None, True)[:2]
+    else:
+        answer, logs = aten._scaled_dot_product_flash_attention_for_cpu(*heads)[:2]
+    return answer.transpose(1, 2), logs.reshape(answer.shape[:3])
+
+
+def _joined(answers: torch.Tensor, logs: torch.Tensor, num_parts: int) -> torch.Tensor:
+    """What `joined` of the kernels does, in words of torch."""
+    weights = logs.view(-1, num_parts, *logs.shape[1:]).softmax(1).transpose(2, 3)[..., None]
+    weighted: torch.Tensor = answers.reshape(-1, num_parts, *answers.shape[1:]) * weights
+    return weighted.sum(1).flatten(2).to(answers.dtype)

@@ -1,0 +1,102 @@
+"""Passes over the tokens of a transformer block: the norm of tokens that lack a bias, and gates."""
+
+# ruff: noqa: PLR0913, PLR0917  kernels take numbers, and branch when they are compiled
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+from __future__ import annotations
+
+import torch
+
+from takeup.serving.engines.diffusers.device.fast.language import tl, triton
+
+__all__ = ["gated", "gelu", "layer_norm"]
+
+TOKENS, WIDEST_GATE, GATED_TOKENS = 4, 1024, 2
+ROOT_HALF = tl.constexpr(0.7071067811865476)
+
+
+@triton.jit
+def _norm(
+    x,
+    shift,
+    weight,
+    bias,
+    out,
+    num_tokens,
+    per_row,
+    row_step,
+    token_step,
+    eps,
+    width: tl.constexpr,
+    lanes: tl.constexpr,
+    tokens: tl.constexpr,
+    has_shift: tl.constexpr,
+):
+    token = tl.program_id(0) * tokens + tl.arange(0, tokens)
+    lane = tl.arange(0, lanes)
+    is_lane = lane < width
+    inside = (token < num_tokens)[:, None] & is_lane[None, :]
+    place = (token // per_row).to(tl.int64) * row_step + (token % per_row) * token_step
+    value = tl.load(x + place[:, None] + lane[None, :], mask=inside, other=0.0).to(tl.float32)
+    if has_shift:
+        value += tl.load(shift + lane, mask=is_lane, other=0.0)[None, :]
+    mean = tl.sum(value, 1) / width
+    centred = tl.where(inside, value - mean[:, None], 0.0)
+    scale = 1 / tl.sqrt(tl.sum(centred * centred, 1) / width + eps)
+    factor = tl.load(weight + lane, mask=is_lane, other=0.0).to(tl.float32)
+    added = tl.load(bias + lane, mask=is_lane, other=0.0).to(tl.float32)
+    answer = centred * scale[:, None] * factor[None, :] + added[None, :]
+    to = token.to(tl.int64)[:, None] * width + lane[None, :]
+    tl.store(out + to, answer.to(out.dtype.element_ty), mask=inside)
+
+
+def layer_norm(
+    x: torch.Tensor, shift: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """The norm of `x` (rows, tokens, width) with `shift` added to every token; rows may lie apart."""
+    num_rows, per_row, width = x.shape
+    out = torch.empty((num_rows, per_row, width), dtype=x.dtype, device=x.device)
+    _norm[(triton.cdiv(num_rows * per_row, TOKENS),)](
+        x,
+        weight if shift is None else shift,
+        weight,
+        bias,
+        out,
+        num_rows * per_row,
+        per_row,
+        x.stride(0),
+        x.stride(1),
+        eps,
+        width=width,
+        lanes=triton.next_power_of_2(width),
+        tokens=TOKENS,
+        has_shift=shift is not None,
+    )
+    return out
+
+
+@triton.jit
+def gelu(gate):
+    """The exact one."""
+    return gate * 0.5 * (1 + tl.erf(gate * ROOT_HALF))
+
+
+@triton.jit
+def _gate(x, out, num_tokens, width, tokens: tl.constexpr, lanes: tl.constexpr):
+    token = tl.program_id(1) * tokens + tl.arange(0, tokens)[:, None].to(tl.int64)
+    lane = tl.program_id(0) * lanes + tl.arange(0, lanes)[None, :]
+    inside = token < num_tokens
+    value = tl.load(x + token * (2 * width) + lane, mask=inside, other=0.0).to(tl.float32)
+    gate = tl.load(x + token * (2 * width) + width + lane, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + token * width + lane, (value * gelu(gate)).to(out.dtype.element_ty), mask=inside)
+
+
+def gated(x: torch.Tensor) -> torch.Tensor:
+    """The first half of the last dimension, times the gelu of the second."""
+    width = x.shape[-1] // 2
+    num_tokens = x.numel() // x.shape[-1]
+    lanes = min(WIDEST_GATE, width & -width)  # a power of two that divides the width
+    out = x.new_empty((*x.shape[:-1], width))
+    _gate[(width // lanes, triton.cdiv(num_tokens, GATED_TOKENS))](
+        x, out, num_tokens, width, tokens=GATED_TOKENS, lanes=lanes
+    )
+    return out

@@ -1,0 +1,348 @@
+"""Lean transformer blocks compute what those of diffusers compute, and step aside where they cannot."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch: pip install 'takeup[diffusion]'")
+pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[diffusion]'")
+
+import torch
+from PIL import Image
+from torch.nn.functional import gelu, layer_norm, linear
+
+from serving.lora_cases import EXACT, images, stock
+from serving.stock import ENGINE_MARKS, gap, stock_latents
+from takeup.serving.engines.diffusers.controls.addon import Controls
+from takeup.serving.engines.diffusers.controls.streams import StreamWorker
+from takeup.serving.engines.diffusers.device import compute as compute_module
+from takeup.serving.engines.diffusers.device import lean as lean_module
+from takeup.serving.engines.diffusers.device.blocks import Joined
+from takeup.serving.engines.diffusers.device.compute import Prepared, Recorded, prepare
+from takeup.serving.engines.diffusers.device.layers import add_product, gated_product, normed, product
+from takeup.serving.engines.diffusers.device.lean import Lean
+from takeup.serving.engines.diffusers.device.regions import compile_regions
+from takeup.serving.engines.diffusers.families import family_of
+from takeup.serving.engines.diffusers.lora.addon import Loras
+from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
+from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.steps import StepEngine
+from takeup.serving.engines.diffusers.tiny import build, tiny
+from takeup.serving.model import ControlUse, LoraUse, Request
+
+pytestmark = ENGINE_MARKS
+
+SDXL, SD15, CONTROLLED = "takeup/tiny-sdxl", "takeup/tiny-sd15", "takeup/tiny-sdxl-controlnet"
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def inputs(unet: Any, num_rows: int = 2, *, is_silent: bool = False) -> dict[str, Any]:
+    text = drawn(num_rows, 7, unet.config.cross_attention_dim, seed=2)
+    if is_silent:
+        text[::2] = 0
+    return {
+        "sample": drawn(num_rows, 4, 16, 16, seed=1),
+        "timestep": torch.arange(num_rows) * 100.0,
+        "encoder_hidden_states": text,
+        "added_cond_kwargs": {"text_embeds": drawn(num_rows, 32, seed=3), "time_ids": drawn(num_rows, 6, seed=4)},
+        "return_dict": False,
+    }
+
+
+@torch.no_grad()
+def predicted(unet: Any, given: dict[str, Any], prepared: Prepared | None = None) -> torch.Tensor:
+    if prepared is not None:
+        text = given["encoder_hidden_states"]
+        blocks = prepared.packed.blocks(text)
+        prepared.packed.project(text, blocks)
+        prepared.packed.attach(blocks, prepared.packed.is_silent(text))
+    found: torch.Tensor = unet(**given)[0]
+    return found
+
+
+def with_biases(unet: Any) -> Any:
+    """Those of tiny networks are zero where diffusers draws none; here all of them count."""
+    for number, (name, parameter) in enumerate(unet.named_parameters()):
+        if name.endswith("bias"):
+            parameter.data = drawn(*parameter.shape, seed=number) * 0.3
+    return unet
+
+
+# Blocks ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_rows", [2, 4])
+@pytest.mark.parametrize("is_silent", [False, True])
+@pytest.mark.parametrize("name", [SD15, SDXL])
+def test_lean_blocks_predict_what_diffusers_predicts(name: str, is_silent: bool, num_rows: int) -> None:
+    unet = with_biases(build(name).unet)
+    given = inputs(unet, num_rows, is_silent=is_silent)
+    plain = predicted(unet, given)
+    prepared = prepare(unet, is_lean=True)
+
+    assert prepared.lean is not None
+    assert len(prepared.lean.modules) == sum(type(one).__name__ == "Transformer2DModel" for one in unet.modules())
+    assert gap(predicted(unet, given, prepared), plain) < EXACT
+    assert all(one.is_lean for one in prepared.lean.modules)
+
+
+def test_the_image_that_came_in_is_not_written_to() -> None:
+    unet = build(SDXL).unet
+    prepared = prepare(unet, is_lean=True)
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    one = unet.mid_block.attentions[0]
+    one.register_forward_pre_hook(lambda _module, args: seen.append((args[0], args[0].clone())))
+    predicted(unet, inputs(unet), prepared)
+
+    assert len(seen) == 1
+    assert torch.equal(*seen[0])
+
+
+def test_silent_rows_are_neither_normed_nor_projected_for_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    num_rows: list[int] = []
+
+    def noting(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        num_rows.append(len(x))
+        return product(x, weight)
+
+    monkeypatch.setattr(lean_module, "product", noting)
+    unet = build(SDXL).unet
+    prepared = prepare(unet, is_lean=True)
+    predicted(unet, inputs(unet, 4, is_silent=True), prepared)
+    heard = set(num_rows)
+    num_rows.clear()
+    predicted(unet, inputs(unet, 4), prepared)
+
+    assert heard == {2}
+    assert set(num_rows) == {4}
+
+
+def test_blocks_are_told_the_sums_of_the_biases_that_were_not_added() -> None:
+    unet = with_biases(build(SDXL).unet)
+    prepare(unet, is_lean=True)
+    transformer = next(one for one in unet.modules() if len(getattr(one, "transformer_blocks", ())) > 1)
+    first, second = transformer.transformer_blocks[:2]
+    biases = [first.attn1.to_out[0].bias, first.attn2.to_out[0].bias, first.ff.net[2].bias]
+
+    assert first.shifts[0] is None
+    torch.testing.assert_close(first.shifts[2], biases[0] + biases[1])
+    torch.testing.assert_close(second.shifts[0], sum(biases))
+
+
+def test_layers_are_called_for_themselves_while_hooks_need_them() -> None:
+    unet = build(SDXL).unet
+    given = inputs(unet)
+    plain = predicted(unet, given)
+    prepared = prepare(unet, is_lean=True)
+    calls: list[int] = []
+    layer = unet.mid_block.attentions[0].transformer_blocks[0].ff.net[2]
+    layer.register_forward_hook(lambda *_: calls.append(1))
+    with prepared.plain():
+        inside = predicted(unet, given)
+    num_inside = len(calls)
+    outside = predicted(unet, given, prepared)
+
+    assert num_inside == 1
+    assert len(calls) == 1  # its weight is read, the module is not called
+    assert max(gap(inside, plain), gap(outside, plain)) < EXACT
+
+
+def test_a_transformer_that_fails_computes_as_usual_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> torch.Tensor:
+        raise RuntimeError("no such kernel")
+
+    unet = build(SDXL).unet
+    given = inputs(unet)
+    plain = predicted(unet, given)
+    prepared = prepare(unet, is_lean=True)
+    monkeypatch.setattr(lean_module, "gated_product", fail)
+    with caplog.at_level(logging.WARNING):
+        ours = [predicted(unet, given, prepared) for _ in range(2)]
+
+    assert prepared.lean is not None
+    assert max(gap(one, plain) for one in ours) < EXACT
+    assert len(caplog.records) == len(prepared.lean.modules)
+    assert "no such kernel" in caplog.text
+
+
+def test_blocks_that_compute_otherwise_are_left_alone() -> None:
+    unet = build(SDXL).unet
+    odd = unet.mid_block.attentions[0]
+    odd.transformer_blocks[0].norm_type = "ada_norm"
+    prepared = prepare(unet, is_lean=True)
+
+    assert prepared.lean is not None
+    assert odd not in prepared.lean.modules
+    assert unet.up_blocks[0].attentions[0] in prepared.lean.modules
+
+
+def test_without_packed_attention_nothing_is_lean() -> None:
+    assert not Lean(build(SDXL).unet).modules
+
+
+def test_products_in_eight_bits_stay_as_they_are() -> None:
+    assert prepare(build(SDXL).unet, eight_bits=True, is_lean=True).lean is None
+
+
+def test_lean_transformers_are_not_compiled_and_all_else_is() -> None:
+    unet = build(SDXL).unet
+    apart = frozenset(one for one in unet.modules() if type(one).__name__ == "Transformer2DModel")
+    compile_regions(unet, {}, apart)
+    compiled = {type(one).__name__ for one in unet.modules() if one._compiled_call_impl is not None}
+
+    assert compiled == {"Downsample2D", "ResnetBlock2D", "Upsample2D"}
+
+
+# Layers ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_shift", [False, True])
+def test_a_norm_adds_what_tokens_lack_first(has_shift: bool) -> None:
+    x, weight, bias = drawn(4, 5, 8, seed=1)[1::2], drawn(8, seed=2), drawn(8, seed=3)
+    shift = drawn(8, seed=4) if has_shift else None
+    answer = normed(x, shift, weight, bias, 1e-5)
+
+    torch.testing.assert_close(answer, layer_norm(x if shift is None else x + shift, (8,), weight, bias, 1e-5))
+    assert answer.is_contiguous()
+
+
+def test_a_norm_in_half_precision_answers_in_half_precision() -> None:
+    x = drawn(1, 5, 8).bfloat16()
+    ones, zeros = torch.ones(8).bfloat16(), torch.zeros(8).bfloat16()
+
+    assert normed(x, drawn(8), ones, zeros, 1e-5).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("rows", [slice(None), slice(1, None, 2), slice(1, 2)])
+def test_a_product_is_added_where_the_tokens_lie(rows: slice) -> None:
+    tokens, weight = drawn(4, 5, 8, seed=1), drawn(8, 6, seed=2)
+    before = tokens.clone()
+    x = drawn(len(tokens[rows]), 5, 6, seed=3)
+    add_product(tokens[rows], x, weight)
+
+    expected = before.clone()
+    expected[rows] += linear(x, weight)
+    torch.testing.assert_close(tokens, expected)
+
+
+def test_a_gated_product_is_a_product_times_the_gelu_of_another() -> None:
+    x, weight, bias = drawn(2, 3, 4, seed=1), drawn(10, 4, seed=2), drawn(10, seed=3)
+    expected = linear(x, weight[:5], bias[:5]) * gelu(linear(x, weight[5:], bias[5:]))
+
+    torch.testing.assert_close(gated_product(x, weight, bias), expected)
+
+
+# Whole images ---------------------------------------------------------------------------------------------------------
+
+
+def request(seed: int = 0, num_steps: int = 3, **others: Any) -> Request:
+    return Request("a cat", num_steps=num_steps, seed=seed, height_px=32, width_px=32, **others)
+
+
+@pytest.fixture(scope="module")
+def lean_engine(files: dict[str, Path]) -> Iterator[StepEngine]:
+    pipeline, compute = build(CONTROLLED), Recorded(is_lean=True)
+    family = family_of(pipeline)
+    nets = dict(zip(("depth", "edges"), pipeline.controlnet.nets, strict=True))
+    workers = {name: StreamWorker(net, compute) for name, net in nets.items()}
+    loras = Loras(family, ThreadLoader(files, Targets.of(pipeline)), stacks=compute.prepared(family.network).stacks)
+    controls = Controls(family, nets, workers)
+    yield StepEngine(pipeline, compute=compute, add_ons=[loras, controls])
+    loras.close()
+    controls.close()
+
+
+def test_images_of_requests_together_are_those_of_diffusers(lean_engine: StepEngine) -> None:
+    requests = [request(1), request(2, 2, negative_prompt="blurry"), request(3, guidance=1.0)]
+    ours = images(lean_engine, requests)
+
+    assert max(gap(one, stock_latents(tiny(SDXL), two)) for one, two in zip(ours, requests, strict=True)) < EXACT
+
+
+def test_merged_loras_are_felt_and_taken_out_again(lean_engine: StepEngine, files: dict[str, Path]) -> None:
+    requests = [request(6, loras=uses) for uses in ((), (LoraUse("paper", 0.8), LoraUse("film", 0.5)), ())]
+    ours = [images(lean_engine, [one])[0] for one in requests]
+
+    assert max(gap(one, stock(files, two)) for one, two in zip(ours, requests, strict=True)) < EXACT
+    assert torch.equal(ours[0], ours[2])
+
+
+def test_controlnets_are_lean_too_and_give_the_same_images(lean_engine: StepEngine) -> None:
+    picture = Image.effect_noise((32, 32), 64).convert("RGB")
+    uses = (ControlUse("depth", picture, scale=0.8), ControlUse("edges", picture, scale=0.3))
+    one = request(4, controls=uses)
+    (ours,) = images(lean_engine, [one])
+    theirs = stock_latents(
+        tiny(CONTROLLED),
+        replace(one, controls=()),
+        image=[use.image for use in uses],
+        controlnet_conditioning_scale=[use.scale for use in uses],
+    )
+
+    assert gap(ours, theirs) < EXACT
+
+
+@pytest.mark.parametrize(("device", "tries"), [("cpu", False), ("cuda", True)])
+def test_convolutions_are_tried_out_where_calls_are_recorded(
+    monkeypatch: pytest.MonkeyPatch, device: str, tries: bool
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    compute_module._try_convolutions(torch.device(device))
+
+    assert torch.backends.cudnn.benchmark is tries
+
+
+# Times ----------------------------------------------------------------------------------------------------------------
+
+
+def test_what_time_adds_is_computed_once_for_all_blocks_and_forgotten_after_the_call() -> None:
+    unet = with_biases(build(SDXL).unet)
+    given = inputs(unet)
+    plain = predicted(unet, given)
+    Joined(unet, is_timed=True)
+    blocks = [one for one in unet.modules() if type(one).__name__ == "ResnetBlock2D"]
+    calls: list[int] = []
+    seen: list[bool] = []
+    for one in blocks:
+        one.time_emb_proj.register_forward_hook(lambda *_: calls.append(1))
+    blocks[-1].register_forward_pre_hook(lambda module, _args: seen.append(hasattr(module, "time_numbers")))
+    ours = predicted(unet, given)
+
+    assert gap(ours, plain) < EXACT
+    assert (calls, seen) == ([], [True])
+    assert not any(hasattr(one, "time_numbers") for one in blocks)
+
+
+def test_patched_weights_of_the_time_are_felt_in_the_next_call() -> None:
+    unet = build(SDXL).unet
+    given = inputs(unet)
+    Joined(unet, is_timed=True)
+    before = predicted(unet, given)
+    unet.mid_block.resnets[0].time_emb_proj.weight.data.mul_(2)
+    after = predicted(unet, given)
+    with Joined(unet).separate():
+        plain = predicted(unet, given)
+
+    assert gap(after, plain) < EXACT
+    assert gap(after, before) > EXACT
+
+
+def test_times_are_forgotten_when_a_call_fails() -> None:
+    unet = build(SDXL).unet
+    Joined(unet, is_timed=True)
+    given = inputs(unet) | {"encoder_hidden_states": torch.zeros(2, 7, 3)}
+    with pytest.raises(RuntimeError):
+        predicted(unet, given)
+
+    assert not any(hasattr(one, "time_numbers") for one in unet.modules())

@@ -1,0 +1,102 @@
+"""Methods of process groups: every call is noted once, whichever way it takes, and they can be put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the package torch")
+import torch.distributed as dist  # noqa: E402
+
+from takeup.training.engines.pytorch.watch import hook as hooks  # noqa: E402
+from takeup.training.engines.pytorch.watch.methods import METHODS, watch_methods  # noqa: E402
+from takeup.training.engines.pytorch.watch.rows import Reader  # noqa: E402
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("pytorch")]
+C10D: Any = torch._C._distributed_c10d  # which has no types for this
+ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER = 1, 2, 3, 4
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    yield
+    hooks.uninstall()
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def folder(alone: None, tmp_path: Path) -> Path:
+    hooks.install(tmp_path)
+    return tmp_path
+
+
+def rows(folder: Path) -> list[tuple[int, int]]:
+    """Operations and bytes of the calls that were noted and have ended."""
+    hook = hooks.current()
+    assert hook is not None
+    hook.waits.close()
+    calls = Reader(next(folder.glob("*.ring"))).read()
+    assert (calls["ended_ns"] >= calls["began_ns"]).all()
+    return [(int(call["operation"]), int(call["size_bytes"])) for call in calls]
+
+
+def test_a_call_is_noted_once_whichever_way_it_takes(folder: Path) -> None:
+    group, options = dist.group.WORLD, dist.AllreduceOptions()
+    assert group is not None
+
+    dist.all_reduce(torch.ones(1))
+    dist.all_reduce(torch.ones(2), async_op=True).wait()
+    group.allreduce([torch.ones(3)], opts=options).wait()  # through the dispatcher
+    group.allreduce([torch.ones(4)]).wait()
+    dist.broadcast(torch.ones(5), 0)
+
+    assert rows(folder) == [(ALL_REDUCE, 4), (ALL_REDUCE, 8), (ALL_REDUCE, 12), (ALL_REDUCE, 16), (BROADCAST, 20)]
+
+
+def test_gathering_counts_what_comes_out_and_scattering_what_goes_in(folder: Path) -> None:
+    output, group = torch.zeros(2, 3), dist.group.WORLD
+    assert group is not None
+
+    group._allgather_base(output, torch.ones(2, 3), C10D.AllgatherOptions()).wait()
+    group._reduce_scatter_base(torch.zeros(4), torch.ones(4), C10D.ReduceScatterOptions()).wait()
+
+    assert output.tolist() == [[1.0] * 3] * 2
+    assert rows(folder) == [(ALL_GATHER, 24), (REDUCE_SCATTER, 16)]
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_is_not_noted_goes_its_usual_way() -> None:
+    told: list[Any] = []
+    put_back = watch_methods(lambda *_: -1, lambda *all_of_it: told.append(all_of_it))
+    tensor = torch.ones(2)
+
+    dist.all_reduce(tensor)
+    put_back()
+
+    assert tensor.tolist() == [1.0, 1.0]
+    assert told == []
+
+
+@pytest.mark.usefixtures("alone")
+def test_methods_are_put_back_as_they_were() -> None:
+    before = {name: vars(dist.ProcessGroup).get(name) for name in METHODS}
+
+    put_back = watch_methods(lambda *_: -1, lambda *_: None)
+    changed = {name for name in METHODS if vars(dist.ProcessGroup).get(name) is not before[name]}
+    put_back()
+
+    assert {"allreduce", "broadcast", "send", "recv"} <= changed
+    assert {name: vars(dist.ProcessGroup).get(name) for name in METHODS} == before
+
+
+@pytest.mark.parametrize(("is_async", "expected"), [(False, True), (True, False)])
+def test_whoever_waits_at_once_is_seen_by_the_options(is_async: bool, expected: bool) -> None:
+    options = dist.AllreduceOptions()
+    options.asyncOp = is_async
+
+    assert METHODS["allreduce"].is_waited_for(([], options)) is expected
+    assert METHODS["send"].is_waited_for(([], 1, 0))
