@@ -315,6 +315,7 @@ def report_of(found: Found, device: str) -> Report:
             tuple(found.loads),
             "mean latencies in virtual time from the measured seconds: stock in batches of up to four, ours one by one",
         ),
+        choices_table(CHOICES.made),
     )
     name = torch.cuda.get_device_name() if device == "cuda" else "no accelerator"
     notes = (
@@ -322,6 +323,7 @@ def report_of(found: Found, device: str) -> Report:
         "masks are boxes; mixed masks are drawn from a beta distribution with the mean of the public trace, 0.19",
         "errors of packing: root mean square relative to the tensor, the mean and the worst of all tensors and steps",
         "random weights: seconds do not depend on them, errors may",
+        "negative branches of SDXL have no text, as without a negative prompt; edits of Flux know their timesteps",
     )
     scenario = {"domain": "serving", "benchmark": "editing", "device": device}
     return Report("Masked edits on an accelerator", "serving", scenario, 1, tables, (), tuple(found.checks), notes)

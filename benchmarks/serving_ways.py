@@ -49,9 +49,8 @@ class SomeWay:
 WAYS = {
     "today": SomeWay(frozenset(), seconds=70),
     "attention": SomeWay(frozenset({"attention"})),
-    "lean": SomeWay(frozenset({"norm"}), is_lean=True),
-    "lean-products": SomeWay(frozenset({"norm", "product", "sum"}), is_lean=True),
-    "lean-gates": SomeWay(frozenset({"norm", "gate"}), is_lean=True),
+    "lean": SomeWay(frozenset({"norm", "gate"}), is_lean=True),
+    "lean-products": SomeWay(frozenset({"norm", "gate", "product", "sum"}), is_lean=True),
     "all": SomeWay(OPERATIONS, is_lean=True),
     "tuned": SomeWay(frozenset({"attention"}), is_tuned=True, seconds=TUNING_S),
 }

@@ -57,6 +57,26 @@ def test_the_largest_flow_is_that_of_a_linear_programme(jobs: list[tuple[int, ..
     assert flow == pytest.approx(by_programme(rows[:, 0], rows[:, 1:], np.array(room, float)))
 
 
+def test_work_beyond_all_bounds_is_no_more_than_there_is_room() -> None:
+    """A job as wide as the pool for a year does not fit into 32 bits, nor do two of them."""
+    room = np.full(3, 8e6)
+    year = np.full(2, 2296 * 365 * DAY_S)
+
+    assert bound._most_flow(year, np.full((2, 3), 8e6), room) == room.sum()
+    assert bound._most_flow(year, np.full((2, 3), 1e6), room) == 6e6
+    assert bound._most_flow(year, np.full((2, 3), 1e12), room) == room.sum()
+
+
+def test_a_pool_too_large_for_small_numbers_still_has_a_bound() -> None:
+    """A hundred thousand GPUs for a day are nine billion GPU-seconds; units round up, so that it stays a bound."""
+    room = np.full(24, 100_000 * 3600.0)
+    work = np.array([1e9, 2.5e9, 1e7])
+    flow = bound._most_flow(work, np.full((3, 24), 5e7), room)
+    exact = by_programme(work, np.full((3, 24), 5e7), room)
+
+    assert exact <= flow <= exact * 1.001
+
+
 def test_who_worked_ahead_cannot_win_the_day_on_which_others_catch_up() -> None:
     """Larger jobs go first, so that eight GPUs are full on the first day and one is left for the second."""
     jobs = workload((SPOT, 4, 0, DAY_S), (SPOT, 1, 1, DAY_S - 1), (SPOT, 4, 1, DAY_S - 1), nodes=(8,))

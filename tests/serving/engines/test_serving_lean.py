@@ -95,6 +95,23 @@ def test_lean_blocks_predict_what_diffusers_predicts(name: str, is_silent: bool,
     assert all(one.is_lean for one in prepared.lean.modules)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("seed", [0, 1])
+def test_in_sixteen_bits_lean_blocks_are_as_near_to_the_truth_as_those_of_diffusers(seed: int) -> None:
+    unet = with_biases(build(SDXL).unet)
+    given = inputs(unet, is_silent=True) | {"sample": drawn(2, 4, 16, 16, seed=seed)}
+    truth = predicted(unet, given)
+    unet.bfloat16()
+    halves = {name: one.bfloat16() if isinstance(one, torch.Tensor) else one for name, one in given.items()}
+    halves["added_cond_kwargs"] = {name: one.bfloat16() for name, one in given["added_cond_kwargs"].items()}
+    halves["timestep"] = given["timestep"]
+    theirs = predicted(unet, halves).float()
+    ours = predicted(unet, halves, prepare(unet, is_lean=True)).float()
+
+    assert (ours - truth).norm() < 1.1 * (theirs - truth).norm()
+    assert (theirs - truth).norm() > 0.001 * truth.norm()  # there is something to round
+
+
 def test_the_image_that_came_in_is_not_written_to() -> None:
     unet = build(SDXL).unet
     prepared = prepare(unet, is_lean=True)

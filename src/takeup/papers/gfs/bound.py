@@ -19,6 +19,7 @@ __all__ = ["most_gpu_s"]
 
 Floats = npt.NDArray[np.float64]
 HOUR_S, HOURS = 3600.0, 24  # in an hour, and of a day
+MOST_UNITS = 2**30
 
 
 def most_gpu_s(workload: Workload, ours: Outcome, hour: int, left_gpu_s: Floats, later_gpu_s: Floats) -> float:
@@ -39,11 +40,16 @@ def most_gpu_s(workload: Workload, ours: Outcome, hour: int, left_gpu_s: Floats,
 
 
 def _most_flow(work: Floats, rates: Floats, room: Floats) -> float:
-    """The largest flow from jobs with `work` to hours with `room`, at most `rates[job, hour]` from one to the other."""
+    """The largest flow from jobs with `work` to hours with `room`, at most `rates[job, hour]` from one to the other.
+
+    The solver counts in 32 bits: nobody has more work than there is room, and large pools are counted in larger units.
+    """
+    unit = max(1.0, float(room.sum()) / MOST_UNITS)
+    work = np.minimum(work, room.sum())
     some = work > 0
     num_jobs, num_hours = int(some.sum()), len(room)
     graph = np.zeros((num_jobs + num_hours + 2, num_jobs + num_hours + 2), np.int32)
-    graph[0, 1 : num_jobs + 1] = np.ceil(work[some])
-    graph[1 : num_jobs + 1, num_jobs + 1 : -1] = np.ceil(rates[some])
-    graph[num_jobs + 1 : -1, -1] = np.ceil(room)
-    return float(maximum_flow(csr_array(graph), 0, len(graph) - 1).flow_value)
+    graph[0, 1 : num_jobs + 1] = np.ceil(work[some] / unit)
+    graph[1 : num_jobs + 1, num_jobs + 1 : -1] = np.ceil(np.minimum(rates[some], room) / unit)
+    graph[num_jobs + 1 : -1, -1] = np.ceil(room / unit)
+    return unit * float(maximum_flow(csr_array(graph), 0, len(graph) - 1).flow_value)

@@ -24,7 +24,7 @@ _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
 _HOST = "127.0.0.1"
-_PATIENCE_S = 60
+_PATIENCE_S = 180  # a JVM starts slowly on a machine that is busy
 
 
 @dataclass(frozen=True, slots=True)

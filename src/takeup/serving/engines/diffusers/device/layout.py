@@ -47,9 +47,9 @@ def _output(
 
 
 def where_of(network: Any) -> Where:
-    """The device and the precision of a network. Networks of diffusers walk through all their modules to tell either,
+    """The device and the precision of a network, asked once, and again when its first weight is elsewhere.
 
-    which takes milliseconds: they are asked once, and again when their first weight is elsewhere.
+    Networks of diffusers walk through all their modules to tell either, which takes milliseconds.
     """
     weight = next(network.parameters())
     first = weight.device, weight.dtype
