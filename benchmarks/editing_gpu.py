@@ -351,7 +351,7 @@ def main() -> int:
     parser = options_of(__doc__)
     parser.add_argument("--part", choices=("table", "ways", "profile"), default="table")
     parser.add_argument("--networks", default="flux,sdxl", metavar="A,B", help="of flux, sdxl")
-    parser.add_argument("--ways", default="today,all", metavar="A,B", help=f"every, or of {', '.join(EDIT_WAYS)}")
+    parser.add_argument("--ways", default="plain,all", metavar="A,B", help=f"every, or of {', '.join(EDIT_WAYS)}")
     parser.add_argument("--limit-s", type=float, default=540.0, metavar="S", help="leave out ways beyond this (540)")
     parser.add_argument("--tiny", action="store_true", help="tiny networks on a CPU: does it run, not how fast")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """Edits of a tenth of an image on one accelerator: ways to compute them beside each other, and where time goes.
 
 A template of two steps takes turns, so that little time goes into making it: seconds of an edit do not depend on what
-pages hold. `today` computes attention as libraries choose and everything for all rows and for every step.
+pages hold. `plain` computes attention as libraries choose and everything for all rows and for every step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EditWay:
 
 
 EDIT_WAYS = {
-    "today": EditWay(is_chosen=False, is_silent=False, is_told=False),
+    "plain": EditWay(is_chosen=False, is_silent=False, is_told=False),
     "attention": EditWay(is_chosen=True, is_silent=False, is_told=False),
     "silent": EditWay(is_chosen=False, is_silent=True, is_told=False),
     "told": EditWay(is_chosen=False, is_silent=False, is_told=True),

@@ -25,8 +25,9 @@ from takeup.serving.engines.diffusers.device import compute as compute_module
 from takeup.serving.engines.diffusers.device import lean as lean_module
 from takeup.serving.engines.diffusers.device.blocks import Joined
 from takeup.serving.engines.diffusers.device.compute import Prepared, Recorded, prepare
-from takeup.serving.engines.diffusers.device.layers import add_product, gated_product, normed, product
+from takeup.serving.engines.diffusers.device.layers import add_product, gated_product, normed
 from takeup.serving.engines.diffusers.device.lean import Lean
+from takeup.serving.engines.diffusers.device.ops import text_attention
 from takeup.serving.engines.diffusers.device.regions import compile_regions
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Loras
@@ -87,7 +88,7 @@ def test_lean_blocks_predict_what_diffusers_predicts(name: str, is_silent: bool,
     unet = with_biases(build(name).unet)
     given = inputs(unet, num_rows, is_silent=is_silent)
     plain = predicted(unet, given)
-    prepared = prepare(unet, is_lean=True)
+    prepared = prepare(unet)
 
     assert prepared.lean is not None
     assert len(prepared.lean.modules) == sum(type(one).__name__ == "Transformer2DModel" for one in unet.modules())
@@ -106,7 +107,7 @@ def test_in_sixteen_bits_lean_blocks_are_as_near_to_the_truth_as_those_of_diffus
     halves["added_cond_kwargs"] = {name: one.bfloat16() for name, one in given["added_cond_kwargs"].items()}
     halves["timestep"] = given["timestep"]
     theirs = predicted(unet, halves).float()
-    ours = predicted(unet, halves, prepare(unet, is_lean=True)).float()
+    ours = predicted(unet, halves, prepare(unet)).float()
 
     assert (ours - truth).norm() < 1.1 * (theirs - truth).norm()
     assert (theirs - truth).norm() > 0.001 * truth.norm()  # there is something to round
@@ -114,7 +115,7 @@ def test_in_sixteen_bits_lean_blocks_are_as_near_to_the_truth_as_those_of_diffus
 
 def test_the_image_that_came_in_is_not_written_to() -> None:
     unet = build(SDXL).unet
-    prepared = prepare(unet, is_lean=True)
+    prepared = prepare(unet)
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
     one = unet.mid_block.attentions[0]
     one.register_forward_pre_hook(lambda _module, args: seen.append((args[0], args[0].clone())))
@@ -127,13 +128,14 @@ def test_the_image_that_came_in_is_not_written_to() -> None:
 def test_silent_rows_are_neither_normed_nor_projected_for_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     num_rows: list[int] = []
 
-    def noting(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        num_rows.append(len(x))
-        return product(x, weight)
+    def noting(query: torch.Tensor, text: torch.Tensor, num_heads: int) -> torch.Tensor:
+        num_rows.append(len(query))
+        attended: torch.Tensor = text_attention(query, text, num_heads)
+        return attended
 
-    monkeypatch.setattr(lean_module, "product", noting)
+    monkeypatch.setattr(lean_module, "text_attention", noting)
     unet = build(SDXL).unet
-    prepared = prepare(unet, is_lean=True)
+    prepared = prepare(unet)
     predicted(unet, inputs(unet, 4, is_silent=True), prepared)
     heard = set(num_rows)
     num_rows.clear()
@@ -143,23 +145,38 @@ def test_silent_rows_are_neither_normed_nor_projected_for_the_text(monkeypatch: 
     assert set(num_rows) == {4}
 
 
-def test_blocks_are_told_the_sums_of_the_biases_that_were_not_added() -> None:
+def test_blocks_that_are_not_lean_do_not_project_silent_rows_either() -> None:
     unet = with_biases(build(SDXL).unet)
-    prepare(unet, is_lean=True)
-    transformer = next(one for one in unet.modules() if len(getattr(one, "transformer_blocks", ())) > 1)
-    first, second = transformer.transformer_blocks[:2]
-    biases = [first.attn1.to_out[0].bias, first.attn2.to_out[0].bias, first.ff.net[2].bias]
+    given = inputs(unet, 4, is_silent=True)
+    plain = predicted(unet, given)
+    prepared = prepare(unet, is_lean=False)
+    seen: list[int] = []
+    layer = unet.mid_block.attentions[0].transformer_blocks[0].attn2.to_q
+    layer.register_forward_hook(lambda _module, given, _answer: seen.append(len(given[0])))
 
-    assert first.shifts[0] is None
-    torch.testing.assert_close(first.shifts[2], biases[0] + biases[1])
-    torch.testing.assert_close(second.shifts[0], sum(biases))
+    assert gap(predicted(unet, given, prepared), plain) < EXACT
+    assert seen == [2]
+
+
+def test_blocks_are_told_the_sums_of_the_biases_that_their_tokens_have_too_early() -> None:
+    unet = with_biases(build(SDXL).unet)
+    prepare(unet)
+    transformer = next(one for one in unet.modules() if len(getattr(one, "transformer_blocks", ())) > 1)
+    blocks = transformer.transformer_blocks
+    biases = [[one.attn1.to_out[0].bias, one.attn2.to_out[0].bias, one.ff.net[2].bias] for one in blocks]
+    total = sum(map(sum, biases))
+
+    torch.testing.assert_close(transformer.raised_bias, transformer.proj_in.bias + total)
+    torch.testing.assert_close(-blocks[0].shifts[0], total)
+    torch.testing.assert_close(-blocks[0].shifts[2], total - biases[0][0] - biases[0][1])
+    torch.testing.assert_close(-blocks[1].shifts[0], total - sum(biases[0]))
 
 
 def test_layers_are_called_for_themselves_while_hooks_need_them() -> None:
     unet = build(SDXL).unet
     given = inputs(unet)
     plain = predicted(unet, given)
-    prepared = prepare(unet, is_lean=True)
+    prepared = prepare(unet)
     calls: list[int] = []
     layer = unet.mid_block.attentions[0].transformer_blocks[0].ff.net[2]
     layer.register_forward_hook(lambda *_: calls.append(1))
@@ -182,7 +199,7 @@ def test_a_transformer_that_fails_computes_as_usual_and_says_so_once(
     unet = build(SDXL).unet
     given = inputs(unet)
     plain = predicted(unet, given)
-    prepared = prepare(unet, is_lean=True)
+    prepared = prepare(unet)
     monkeypatch.setattr(lean_module, "gated_product", fail)
     with caplog.at_level(logging.WARNING):
         ours = [predicted(unet, given, prepared) for _ in range(2)]
@@ -197,7 +214,7 @@ def test_blocks_that_compute_otherwise_are_left_alone() -> None:
     unet = build(SDXL).unet
     odd = unet.mid_block.attentions[0]
     odd.transformer_blocks[0].norm_type = "ada_norm"
-    prepared = prepare(unet, is_lean=True)
+    prepared = prepare(unet)
 
     assert prepared.lean is not None
     assert odd not in prepared.lean.modules
@@ -209,7 +226,7 @@ def test_without_packed_attention_nothing_is_lean() -> None:
 
 
 def test_products_in_eight_bits_stay_as_they_are() -> None:
-    assert prepare(build(SDXL).unet, eight_bits=True, is_lean=True).lean is None
+    assert prepare(build(SDXL).unet, eight_bits=True).lean is None
 
 
 def test_lean_transformers_are_not_compiled_and_all_else_is() -> None:
@@ -224,13 +241,11 @@ def test_lean_transformers_are_not_compiled_and_all_else_is() -> None:
 # Layers ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("has_shift", [False, True])
-def test_a_norm_adds_what_tokens_lack_first(has_shift: bool) -> None:
-    x, weight, bias = drawn(4, 5, 8, seed=1)[1::2], drawn(8, seed=2), drawn(8, seed=3)
-    shift = drawn(8, seed=4) if has_shift else None
+def test_a_norm_shifts_tokens_first() -> None:
+    x, weight, bias, shift = drawn(4, 5, 8, seed=1)[1::2], drawn(8, seed=2), drawn(8, seed=3), drawn(8, seed=4)
     answer = normed(x, shift, weight, bias, 1e-5)
 
-    torch.testing.assert_close(answer, layer_norm(x if shift is None else x + shift, (8,), weight, bias, 1e-5))
+    torch.testing.assert_close(answer, layer_norm(x + shift, (8,), weight, bias, 1e-5))
     assert answer.is_contiguous()
 
 
@@ -269,7 +284,7 @@ def request(seed: int = 0, num_steps: int = 3, **others: Any) -> Request:
 
 @pytest.fixture(scope="module")
 def lean_engine(files: dict[str, Path]) -> Iterator[StepEngine]:
-    pipeline, compute = build(CONTROLLED), Recorded(is_lean=True)
+    pipeline, compute = build(CONTROLLED), Recorded()
     family = family_of(pipeline)
     nets = dict(zip(("depth", "edges"), pipeline.controlnet.nets, strict=True))
     workers = {name: StreamWorker(net, compute) for name, net in nets.items()}

@@ -66,7 +66,11 @@ class Net:
         self.module.controlnet_cond_embedding = torch.nn.Identity()
         try:
             skips, middle = self.module(
-                **tensors, controlnet_cond=embedded, added_cond_kwargs=added or None, return_dict=False
+                **tensors,
+                controlnet_cond=embedded,
+                conditioning_scale=_One(),
+                added_cond_kwargs=added or None,
+                return_dict=False,
             )
         finally:
             self.module.controlnet_cond_embedding = self._embed
@@ -74,6 +78,13 @@ class Net:
 
     def _is_bgr(self) -> bool:
         return bool(self.module.config.controlnet_conditioning_channel_order == "bgr")
+
+
+class _One:
+    """A scale of one that costs no pass over memory: networks multiply all they leave by their scale."""
+
+    def __rmul__(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
 
 
 def scales_of(scale: float, num_residuals: int, guess_mode: bool) -> Sequence[float | torch.Tensor]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.nn.functional import conv2d
 
+from takeup.serving.engines.diffusers.device.forwards import Forwards
 from takeup.serving.engines.diffusers.device.ops import joined_norm
 from takeup.serving.engines.diffusers.device.times import Times, time_numbers
 
@@ -33,13 +34,13 @@ class Joined:
         blocks = [one for one in network.modules() if _is_plain(one)]
         ups = [one for one in network.modules() if type(one).__name__ in UP_BLOCKS and _lets_join(one)]
         self._times = Times(network, blocks) if is_timed and blocks else None
-        self._forwards = {one: MethodType(_resnet, one) for one in blocks}
-        self._forwards |= {one: MethodType(_up, one) for one in ups}
-        self._forwards |= {one.norm: MethodType(_norm, one.norm) for one in network.modules() if _has_group_norm(one)}
+        forwards = {one: MethodType(_resnet, one) for one in blocks}
+        forwards |= {one: MethodType(_up, one) for one in ups}
+        forwards |= {one.norm: MethodType(_norm, one.norm) for one in network.modules() if _has_group_norm(one)}
         if hasattr(network, "conv_norm_out") and isinstance(getattr(network, "conv_act", None), torch.nn.SiLU):
-            self._forwards[network.conv_norm_out] = MethodType(_norm_and_silu, network.conv_norm_out)
-            self._forwards[network.conv_act] = MethodType(_nothing, network.conv_act)
-        self._use()
+            forwards[network.conv_norm_out] = MethodType(_norm_and_silu, network.conv_norm_out)
+            forwards[network.conv_act] = MethodType(_nothing, network.conv_act)
+        self._forwards = Forwards(forwards)
 
     @property
     def num_blocks(self) -> int:
@@ -50,17 +51,11 @@ class Joined:
     def separate(self) -> Iterator[None]:
         """Inside, every layer is called for itself, as hooks on layers need it."""
         self._let_time(False)
-        for one in self._forwards:
-            del one.forward
         try:
-            yield
+            with self._forwards.separate():
+                yield
         finally:
-            self._use()
-
-    def _use(self) -> None:
-        self._let_time(True)
-        for one, forward in self._forwards.items():
-            one.forward = forward
+            self._let_time(True)
 
     def _let_time(self, is_on: bool) -> None:
         if self._times is not None:

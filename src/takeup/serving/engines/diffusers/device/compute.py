@@ -94,7 +94,7 @@ def prepare(
     network: Any,
     compile_options: Mapping[str, Any] | None = None,
     eight_bits: bool = False,
-    is_lean: bool = False,
+    is_lean: bool = True,
 ) -> Prepared:
     """Stack, pack and lay out the weights of a network, once; have its blocks compiled, if options are given."""
     stacks = stack_layers(channels_last(network))
@@ -109,8 +109,8 @@ def prepare(
 class Recorded:
     """Records calls. `compile_options` are those of TorchInductor; None does not compile.
 
-    With `eight_bits` the widest products are rounded to eight bits, which changes images. With `is_lean` transformer
-    blocks compute in place, with kernels of their own and not with compiled ones.
+    With `eight_bits` the widest products are rounded to eight bits, which changes images. Otherwise transformer blocks
+    compute in place, with kernels of their own; without `is_lean` they are compiled like all others.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Recorded:
         max_kinds: int = 16,
         *,
         eight_bits: bool = False,
-        is_lean: bool = False,
+        is_lean: bool = True,
     ) -> None:
         self._compile_options, self._max_kinds = compile_options, max_kinds
         self._eight_bits, self._is_lean = eight_bits, is_lean

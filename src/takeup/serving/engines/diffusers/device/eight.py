@@ -8,13 +8,13 @@ asked for, and belongs before the quality gate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from types import MethodType
 from typing import Any
 
 import torch
 
+from takeup.serving.engines.diffusers.device.forwards import Forwards
 from takeup.serving.engines.diffusers.device.stacks import Stacks
 
 __all__ = ["EIGHT", "Eight", "product"]
@@ -33,13 +33,14 @@ class Eight:
         self._blocks = [torch.empty_like(stack.block, dtype=EIGHT) for stack in self._stacks]
         self._scales = [torch.ones((), device=stack.block.device) for stack in self._stacks]
         modules = dict(network.named_modules())
-        self._forwards: dict[Any, Any] = {}
+        forwards = {}
         for stack, block, scale in zip(self._stacks, self._blocks, self._scales, strict=True):
             for number, path in enumerate(stack.paths):
                 if path.endswith(CHOSEN):
-                    self._bind(modules, path, block, number, scale)
+                    _bind(modules, path, block, number, scale)
+                    forwards[modules[path]] = MethodType(_linear, modules[path])
         self.refresh()
-        self._use()
+        self._forwards = Forwards(forwards)
 
     @property
     def num_layers(self) -> int:
@@ -54,27 +55,17 @@ class Eight:
             for weight, rounded in zip(stack.block, block, strict=True):
                 rounded.copy_((weight.float() / scale).to(EIGHT))
 
-    @contextmanager
-    def separate(self) -> Iterator[None]:
+    def separate(self) -> AbstractContextManager[None]:
         """Inside, layers compute with their own weights, as hooks on layers need it."""
-        for module in self._forwards:
-            del module.forward
-        try:
-            yield
-        finally:
-            self._use()
+        return self._forwards.separate()
 
-    def _bind(self, modules: Any, path: str, block: torch.Tensor, number: int, scale: torch.Tensor) -> None:
-        module, owner = modules[path], modules[path.rpartition(".")[0]]
-        module.eight_weight, module.eight_scale = block[number], scale
-        module.eight_input_scale = torch.ones_like(scale)
-        self._forwards[module] = MethodType(_linear, module)
-        if path.endswith("attn1.to_q") and hasattr(owner, "packed_qkv"):
-            owner.eight_qkv = block[number : number + 3].flatten(0, 1), module.eight_input_scale, scale
 
-    def _use(self) -> None:
-        for module, forward in self._forwards.items():
-            module.forward = forward
+def _bind(modules: Any, path: str, block: torch.Tensor, number: int, scale: torch.Tensor) -> None:
+    module, owner = modules[path], modules[path.rpartition(".")[0]]
+    module.eight_weight, module.eight_scale = block[number], scale
+    module.eight_input_scale = torch.ones_like(scale)
+    if path.endswith("attn1.to_q") and hasattr(owner, "packed_qkv"):
+        owner.eight_qkv = block[number : number + 3].flatten(0, 1), module.eight_input_scale, scale
 
 
 def product(

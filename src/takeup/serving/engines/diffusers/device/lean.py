@@ -4,10 +4,10 @@ How it works. A block adds three layers to its tokens, one after the other, and 
 layer is computed, written, read, added and written again. Here
 
     products add to the tokens themselves, which stay where they are for all blocks;
-    biases of those products are not added: a norm is told what the tokens lack (`shifts`, sums of biases), and the end
-    of the last block adds all of it at once;
+    biases of those products are not added: tokens have all of them from the start, in the bias of the product that
+    makes them, and every norm is told what is not theirs yet (`shifts`);
     where every second row is silent, only the others are normed, projected and added to for the text: what silent rows
-    get from it is the bias, which they lack like all others.
+    get from it is the bias, which they have like all others.
 
 The numbers are those of diffusers; rounding differs. Nothing in here is compiled by others: on a device the kernels of
 a block are few, and each was chosen by measuring (`layers`, `attending`).
@@ -16,8 +16,7 @@ a block are few, and each was chosen by measuring (`layers`, `attending`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from types import MethodType
 from typing import Any
 
@@ -25,7 +24,8 @@ import torch
 from torch.nn.functional import linear
 
 from takeup.serving.engines.diffusers.device.attention import SelfAttention, TextAttention
-from takeup.serving.engines.diffusers.device.layers import add_product, gated_product, normed, product
+from takeup.serving.engines.diffusers.device.forwards import Forwards
+from takeup.serving.engines.diffusers.device.layers import add_product, gated_product, normed
 from takeup.serving.engines.diffusers.device.ops import self_attention, text_attention
 
 __all__ = ["Lean"]
@@ -39,22 +39,12 @@ class Lean:
     def __init__(self, network: Any) -> None:
         self.modules = frozenset(one for one in network.modules() if _is_plain(one))
         for one in self.modules:
-            one.is_lean, one.lacking = True, _note_shifts(one.transformer_blocks)
-        self._use()
+            one.is_lean, one.raised_bias = True, _note_shifts(one)
+        self._forwards = Forwards({one: MethodType(_transformer, one) for one in self.modules})
 
-    @contextmanager
-    def separate(self) -> Iterator[None]:
+    def separate(self) -> AbstractContextManager[None]:
         """Inside, every layer is called for itself, as hooks on layers need it."""
-        for one in self.modules:
-            del one.forward
-        try:
-            yield
-        finally:
-            self._use()
-
-    def _use(self) -> None:
-        for one in self.modules:
-            one.forward = MethodType(_transformer, one)
+        return self._forwards.separate()
 
 
 def _transformer(self: Any, hidden_states: torch.Tensor, *others: Any, **named: Any) -> Any:
@@ -70,14 +60,12 @@ def _transformer(self: Any, hidden_states: torch.Tensor, *others: Any, **named: 
 
 def _advanced(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     num_rows, _, height, width = hidden_states.shape
-    tokens, inner_width = self._operate_on_continuous_inputs(hidden_states)
-    tokens = tokens.contiguous()
+    pixels = self.norm(hidden_states).permute(0, 2, 3, 1).flatten(1, 2)
+    tokens = linear(pixels, self.proj_in.weight.flatten(1), self.raised_bias)
     for block in self.transformer_blocks:
         _advance(block, tokens)
-    if self.lacking is not None:
-        tokens += self.lacking
     image: torch.Tensor = self._get_output_for_continuous_inputs(
-        tokens, hidden_states, num_rows, height, width, inner_width
+        tokens, hidden_states, num_rows, height, width, tokens.shape[-1]
     )
     return image
 
@@ -90,29 +78,39 @@ def _advance(block: Any, tokens: torch.Tensor) -> None:
     add_product(tokens, self_attention(packed, attention.heads), attention.to_out[0].weight)
     attention = block.attn2
     heard = tokens[1::2] if attention.is_silent else tokens
-    query = product(_norm(block.norm2, heard, second), attention.to_q.weight)
+    query = linear(_norm(block.norm2, heard, second), attention.to_q.weight)
     add_product(heard, text_attention(query, attention.packed_text, attention.heads), attention.to_out[0].weight)
     gates, _, last = block.ff.net
     hidden = gated_product(_norm(block.norm3, tokens, third), gates.proj.weight, gates.proj.bias)
     add_product(tokens, hidden, last.weight)
 
 
-def _norm(norm: Any, tokens: torch.Tensor, shift: torch.Tensor | None) -> torch.Tensor:
+def _norm(norm: Any, tokens: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     return normed(tokens, shift, norm.weight, norm.bias, norm.eps)
 
 
-def _note_shifts(blocks: Sequence[Any]) -> torch.Tensor | None:
-    """Tell every block what its tokens lack before each of its norms; what they lack at the end."""
-    lacking: torch.Tensor | None = None
-    for block in blocks:
+def _note_shifts(transformer: Any) -> torch.Tensor:
+    """The first bias with all later ones in it; every block is told what to take off before each of its norms."""
+    layers = [[one.attn1.to_out[0], one.attn2.to_out[0], one.ff.net[2]] for one in transformer.transformer_blocks]
+    biases = [[_bias(layer) for layer in of_block] for of_block in layers]
+    first = _bias(transformer.proj_in)
+    raised = (first + sum(sum(of_block) for of_block in biases)).to(transformer.proj_in.weight.dtype)
+    surplus = raised.float() - first
+    for block, of_block in zip(transformer.transformer_blocks, biases, strict=True):
         shifts = []
-        for layer in (block.attn1.to_out[0], block.attn2.to_out[0], block.ff.net[2]):
-            shifts.append(lacking)
-            if layer.bias is not None:
-                bias = layer.bias.detach().float()
-                lacking = bias if lacking is None else lacking + bias
+        for bias in of_block:
+            shifts.append(-surplus)
+            surplus = surplus - bias
         block.shifts = tuple(shifts)
-    return lacking
+    return raised
+
+
+def _bias(layer: Any) -> torch.Tensor:
+    """In single precision; zeros if there is none."""
+    if layer.bias is None:
+        return torch.zeros(len(layer.weight), device=layer.weight.device)
+    bias: torch.Tensor = layer.bias.detach().float()
+    return bias
 
 
 def _is_plain(module: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from takeup.serving.engines.diffusers.device.layout import Where, where_of
 from takeup.serving.engines.diffusers.runs import Run
 
 __all__ = ["FlowTransformer"]
@@ -27,6 +28,11 @@ class FlowTransformer:
     @property
     def network(self) -> Any:
         return self.pipeline.transformer
+
+    @property
+    def where(self) -> Where:
+        """The device and the precision of the network."""
+        return where_of(self.network)
 
     @torch.no_grad()
     def decode(self, run: Run) -> torch.Tensor:

@@ -29,9 +29,8 @@ class Flux(FlowTransformer):
         generator = torch.Generator("cpu").manual_seed(request.seed)
         height, width = size_of(self.pipeline, request)
         channels = self.network.config.in_channels // 4
-        latents, image_ids = self.pipeline.prepare_latents(
-            1, channels, height, width, self.network.dtype, self.network.device, generator
-        )
+        device, dtype = self.where
+        latents, image_ids = self.pipeline.prepare_latents(1, channels, height, width, dtype, device, generator)
         text_ids = torch.zeros(inputs["encoder_hidden_states"].shape[1], 3).to(image_ids)
         scheduler = new_scheduler(self.pipeline, request.scheduler)
         timesteps = self._timesteps(scheduler, request.num_steps, latents)
@@ -48,7 +47,7 @@ class Flux(FlowTransformer):
             "pooled_projections": torch.cat([one[1] for one in encoded]),
         }
         if self.network.config.guidance_embeds:
-            inputs["guidance"] = torch.full([len(branches)], request.guidance, device=self.network.device)
+            inputs["guidance"] = torch.full([len(branches)], request.guidance, device=self.where[0])
         return inputs
 
     @torch.no_grad()

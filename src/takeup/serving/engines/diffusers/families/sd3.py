@@ -27,12 +27,13 @@ class StableDiffusion3(FlowTransformer):
             inputs = self.encode(request)
         generator = torch.Generator("cpu").manual_seed(request.seed)
         height, width = size_of(self.pipeline, request)
+        device, dtype = self.where
         latents = self.pipeline.prepare_latents(
-            1, self.network.config.in_channels, height, width, self.network.dtype, self.network.device, generator
+            1, self.network.config.in_channels, height, width, dtype, device, generator
         )
         scheduler = new_scheduler(self.pipeline, request.scheduler)
         shift = self._shifted(scheduler, latents)
-        timesteps = set_steps(scheduler, request.num_steps, self.network.device, **shift)
+        timesteps = set_steps(scheduler, request.num_steps, device, **shift)
         options = step_options(scheduler, request, generator)
         return Run(request, latents, scheduler, timesteps, inputs, step_options=options)
 
@@ -45,7 +46,7 @@ class StableDiffusion3(FlowTransformer):
             prompt_3=None,
             negative_prompt=request.negative_prompt,
             do_classifier_free_guidance=with_branches,
-            device=self.network.device,
+            device=self.where[0],
         )
         if not with_branches:
             return {"encoder_hidden_states": positive, "pooled_projections": pooled}

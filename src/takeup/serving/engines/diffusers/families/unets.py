@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from takeup.serving.engines.diffusers.device.layout import Where, where_of
 from takeup.serving.engines.diffusers.families.guidance import guided
 from takeup.serving.engines.diffusers.families.sizes import size_of
 from takeup.serving.engines.diffusers.runs import Rows, Run
@@ -28,13 +29,18 @@ class StableDiffusion:
     def network(self) -> Any:
         return self.pipeline.unet
 
+    @property
+    def where(self) -> Where:
+        """The device and the precision of the network."""
+        return where_of(self.network)
+
     @torch.no_grad()
     def prepare(self, request: Request) -> Run:
         with self.encoding:
             inputs = self.encode(request)
         generator = torch.Generator("cpu").manual_seed(request.seed)
         scheduler = new_scheduler(self.pipeline, request.scheduler)
-        timesteps = set_steps(scheduler, request.num_steps, self.network.device)
+        timesteps = set_steps(scheduler, request.num_steps, self.where[0])
         latents = self._noise(request, generator) * scheduler.init_noise_sigma
         options = step_options(scheduler, request, generator)
         return Run(request, latents, scheduler, timesteps, inputs, step_options=options)
@@ -42,7 +48,7 @@ class StableDiffusion:
     @torch.no_grad()
     def encode(self, request: Request) -> dict[str, torch.Tensor]:
         positive, negative = self.pipeline.encode_prompt(
-            request.prompt, self.network.device, 1, self._has_branches(request), request.negative_prompt
+            request.prompt, self.where[0], 1, self._has_branches(request), request.negative_prompt
         )
         return {**self._guidance_input(request), "encoder_hidden_states": _branches(negative, positive)}
 
@@ -81,14 +87,15 @@ class StableDiffusion:
             return {}
         scale = torch.tensor([request.guidance - 1])
         embedding = self.pipeline.get_guidance_scale_embedding(scale, self.network.config.time_cond_proj_dim)
-        return {"timestep_cond": embedding.to(self.network.device, self.network.dtype)}
+        return {"timestep_cond": embedding.to(*self.where)}
 
     def _noise(self, request: Request, generator: torch.Generator) -> torch.Tensor:
         height, width = size_of(self.pipeline, request)
         factor = self.pipeline.vae_scale_factor
         shape = (1, self.network.config.in_channels, height // factor, width // factor)
         draw = import_module("diffusers.utils.torch_utils").randn_tensor
-        noise: torch.Tensor = draw(shape, generator=generator, device=self.network.device, dtype=self.network.dtype)
+        device, dtype = self.where
+        noise: torch.Tensor = draw(shape, generator=generator, device=device, dtype=dtype)
         return noise
 
 
@@ -108,7 +115,7 @@ class StableDiffusionXL(StableDiffusion):
     def encode(self, request: Request) -> dict[str, torch.Tensor]:
         positive, negative, pooled, negative_pooled = self.pipeline.encode_prompt(
             prompt=request.prompt,
-            device=self.network.device,
+            device=self.where[0],
             num_images_per_prompt=1,
             do_classifier_free_guidance=self._has_branches(request),
             negative_prompt=request.negative_prompt,

@@ -1,7 +1,7 @@
-"""Products with something at their end: a gate, or a sum with what is there already.
+"""Products with a gate at their end.
 
-Tiles are brought by the copy engine of the device (tensor descriptors), so nothing is masked on the way in. With a gate
-a program computes a tile of values and the tile of their gates, and neither is ever written down.
+Tiles are brought by the copy engine of the device (tensor descriptors), so nothing is masked on the way in. A program
+computes a tile of values and the tile of their gates, and neither is ever written down.
 """
 
 # ruff: noqa: PLR0913, PLR0917  kernels take numbers, and branch when they are compiled
@@ -16,7 +16,7 @@ import torch
 from takeup.serving.engines.diffusers.device.fast.language import tl, triton
 from takeup.serving.engines.diffusers.device.fast.rows import gelu
 
-__all__ = ["Tile", "added_product", "gated_product", "product"]
+__all__ = ["Tile", "gated_product"]
 
 TOGETHER = 8
 """Tiles of rows that follow each other, so that they find the same weights in the cache."""
@@ -45,8 +45,6 @@ def _multiply(
     outs: tl.constexpr,
     ins: tl.constexpr,
     together: tl.constexpr,
-    is_gated: tl.constexpr,
-    is_added: tl.constexpr,
 ):
     program = tl.program_id(0)
     num_tiles, num_across = tl.cdiv(num_rows, rows), tl.cdiv(num_out, outs)
@@ -60,53 +58,21 @@ def _multiply(
     for start in range(0, num_in, ins):
         tile = x.load([row, start])
         total = tl.dot(tile, weight.load([column, start]).T, total)
-        if is_gated:
-            gates = tl.dot(tile, weight.load([num_out + column, start]).T, gates)
+        gates = tl.dot(tile, weight.load([num_out + column, start]).T, gates)
     lane = column + tl.arange(0, outs)
-    if is_gated:
-        total += tl.load(bias + lane).to(tl.float32)[None, :]
-        gates += tl.load(bias + num_out + lane).to(tl.float32)[None, :]
-        total = total * gelu(gates)
+    total += tl.load(bias + lane).to(tl.float32)[None, :]
+    gates += tl.load(bias + num_out + lane).to(tl.float32)[None, :]
+    total = total * gelu(gates)
     line = row + tl.arange(0, rows)
     place = out + line.to(tl.int64)[:, None] * num_out + lane[None, :]
-    inside = (line < num_rows)[:, None]
-    if is_added:
-        total += tl.load(place, mask=inside, other=0.0).to(tl.float32)
-    tl.store(place, total.to(out.dtype.element_ty), mask=inside)
-
-
-def product(x: torch.Tensor, weight: torch.Tensor, tile: Tile) -> torch.Tensor:
-    """`x` (..., inputs) times the weights (outputs, inputs), whose sizes the tile divides."""
-    out = x.new_empty((*x.shape[:-1], weight.shape[0]))
-    _launch(x, weight, weight, out, tile)
-    return out
-
-
-def added_product(into: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, tile: Tile) -> torch.Tensor:
-    """The same, added to what is there."""
-    _launch(x, weight, weight, into, tile, is_added=True)
-    return into
+    tl.store(place, total.to(out.dtype.element_ty), mask=(line < num_rows)[:, None])
 
 
 def gated_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, tile: Tile) -> torch.Tensor:
     """The product with the first half of the weights, times the gelu of that with the second half."""
-    out = x.new_empty((*x.shape[:-1], weight.shape[0] // 2))
-    _launch(x, weight, bias, out, tile, is_gated=True)
-    return out
-
-
-def _launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    out: torch.Tensor,
-    tile: Tile,
-    *,
-    is_gated: bool = False,
-    is_added: bool = False,
-) -> None:
     descriptor: Any = import_module("triton.tools.tensor_descriptor").TensorDescriptor
-    lines, num_out = x.reshape(-1, x.shape[-1]), out.shape[-1]
+    lines, num_out = x.reshape(-1, x.shape[-1]), weight.shape[0] // 2
+    out = x.new_empty((*x.shape[:-1], num_out))
     num_programs = triton.cdiv(len(lines), tile.rows) * (num_out // tile.outs)
     _multiply[(num_programs,)](
         descriptor.from_tensor(lines, [tile.rows, tile.ins]),
@@ -120,8 +86,7 @@ def _launch(
         outs=tile.outs,
         ins=tile.ins,
         together=TOGETHER,
-        is_gated=is_gated,
-        is_added=is_added,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
+    return out
