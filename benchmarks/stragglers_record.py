@@ -11,6 +11,7 @@ iterations must have taken a tenth longer, in the median, than those of the whol
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -56,7 +57,8 @@ class Live:
         self.session.look()
         watcher = self.session.watcher
         new = watcher.num_iterations - len(self.times_s)
-        self.times_s += list(watcher.iterations_s)[-new:] if new else []
+        latest_s = list(watcher.iterations_s)[-new:] if new else []
+        self.times_s += [math.nan] * (new - len(latest_s)) + latest_s  # it keeps but the latest, if we come late
 
 
 def write(path: Path, job: Job, live: Live) -> str:
@@ -94,8 +96,8 @@ def recorded(tick: Callable[[], object], options: argparse.Namespace) -> tuple[l
     for path in sorted(options.folder.glob("healthy-*.npz")):
         with np.load(path, allow_pickle=False) as arrays:
             times_s, spans, blames = (arrays[name] for name in ("iterations_s", "spans", "blames"))
-        slowest, usual = np.quantile(times_s, (0.99, 0.5))
-        are_slow = [bool(np.median(times_s[began : declared + 1]) >= REAL * usual) for began, declared in spans]
+        slowest, usual = np.nanquantile(times_s, (0.99, 0.5))
+        are_slow = [bool(np.nanmedian(times_s[began : declared + 1]) >= REAL * usual) for began, declared in spans]
         num_true = sum(is_slow and not is_blame for is_slow, is_blame in zip(are_slow, blames, strict=True))
         blamed = int(blames.sum())
         rows.append((path.stem, len(times_s), 1e3 * usual, slowest / usual, num_true, blamed, len(spans) - num_true))

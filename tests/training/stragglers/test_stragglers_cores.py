@@ -59,6 +59,27 @@ def test_a_rank_is_slow_if_it_computes_for_longer_by_much_more_than_it_waited() 
     assert blamed_on_cores(innocent, waits_s).suspects[0].kind == "host"
 
 
+def test_a_rank_that_alone_waits_for_a_core_is_told_to_wait_and_not_to_be_slow() -> None:
+    alone = replace(EVENT, suspects=(Suspect("compute", (2,), 2.0, 1.0, "own work", 0.020),))
+    waits_s = {0: 0.0, 1: -0.002, 2: 0.011, 3: 0.001}
+
+    (suspect,) = blamed_on_cores(alone, waits_s).suspects
+    assert (suspect.kind, suspect.ranks) == ("host", (2, 3))
+    assert blamed_on_cores(alone, waits_s | {2: 0.009}) is alone
+    assert blamed_on_cores(alone, {0: 0.011, 1: 0.0, 2: 0.0, 3: 0.0}) is alone  # another one waits
+
+
+def test_two_ranks_that_wait_for_cores_explain_each_their_own_part_of_the_loss() -> None:
+    ranks = tuple(
+        Suspect("compute", (rank,), 1.3, 1.0, "own work", more_s) for rank, more_s in ((2, 0.012), (1, 0.009))
+    )
+    both = replace(EVENT, suspects=ranks)
+    waits_s = {0: 0.0, 1: 0.007, 2: 0.012, 3: 0.001}  # rank 1 alone not by half of all that was lost
+
+    assert blamed_on_cores(both, waits_s).suspects[0].kind == "host"
+    assert blamed_on_cores(both, waits_s | {1: 0.004}) is both
+
+
 def test_a_slow_rank_beside_a_slow_link_is_blamed_unless_most_ranks_waited() -> None:
     both = replace(EVENT, suspects=(Suspect("compute", (2,), 2.0, 1.0, "own work"), LINK))
 

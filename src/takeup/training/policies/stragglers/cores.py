@@ -1,24 +1,23 @@
 """Slow because the cores of a machine do other work: neither a slow device nor a slow link, though it looks like both.
 
 A rank that is ready to run and does not get a core computes late, sends late and receives late. The system knows for
-how long it waited. If for most ranks that grew by enough of what iterations lost, it explains them, and nobody is
-blamed; unless a rank computes for longer by much more than it waited. A single rank without a core is slow like any
-other. Where nobody was to blame anyway, it is enough if all ranks together waited so much longer: in a pipeline one
-waits for the other. What crosses a link needs cores at all ranks there, one after the other: it is not the link if
-together these waited longer by all that was lost, and by all that messages took longer.
+how long it waited. If that grew by enough of what the rank computes for longer, it explains a slow rank, whether or not
+others waited, and nobody is blamed. What crosses a link needs cores at all ranks there, one after the other: it is not
+the link if together these waited longer by all that messages took longer. Where nobody was to blame anyway, it is
+enough if all ranks together waited longer by enough of what was lost: in a pipeline one waits for the other. To wait
+because a quota of one's own is spent does not count, that is a slow rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from statistics import median
 
 from takeup.training.model.slowdowns import Event, Suspect
 
 __all__ = ["blamed_on_cores"]
 
-LEAST_EXPLAINED = 0.5  # of what an iteration lost
+LEAST_EXPLAINED = 0.5  # of what an iteration lost, or a rank computes for longer
 
 
 def blamed_on_cores(event: Event, more_waiting_s: Mapping[int, float]) -> Event:
@@ -40,8 +39,6 @@ def blamed_on_cores(event: Event, more_waiting_s: Mapping[int, float]) -> Event:
 
 def _is_explained(suspect: Suspect, more_waiting_s: Mapping[int, float], lost_s: float) -> bool:
     """Whether a suspect only seems slow because ranks wait for cores."""
-    most_wait = median(more_waiting_s.values() or [0.0]) >= LEAST_EXPLAINED * lost_s
     there_s = sum(more_waiting_s.get(rank, 0.0) for rank in suspect.ranks)
-    if suspect.kind == "link":
-        return there_s >= suspect.excess_s and (most_wait or there_s >= lost_s)
-    return most_wait and there_s >= LEAST_EXPLAINED * suspect.excess_s
+    longer_s = suspect.excess_s or lost_s  # where it is not known, all of it
+    return there_s >= (1.0 if suspect.kind == "link" else LEAST_EXPLAINED) * longer_s

@@ -136,7 +136,8 @@ class Hook:
             count = self._kinds[kind] = self._kinds.get(kind, 0) + 1
             if peer < 0 and ring.words[Word.STOP]:
                 self._stop(ring, kind, count)
-            self.waits.settle()
+            if self.waits.under_way:
+                self.waits.settle()
             self.last_began_ns = began_ns = monotonic_ns()
             return ring.begin(operation, peer, number_of_group, number, size_bytes, began_ns)
 

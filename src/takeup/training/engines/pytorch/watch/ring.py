@@ -71,6 +71,8 @@ class Word:
     ADAPTED = 35  # the number of the last such request that all ranks followed
     SCHEDULE = 36  # how often the pipeline has changed its schedule
     WAITED_NS = 37  # for how long this rank was ready to run but had no core; written by who reads the ring
+    DELAYED_NS = 38  # the same as the kernel counted it when it was last read, whatever the reason
+    THROTTLED_NS = 39  # and for how long a quota of this rank alone was spent
     # Shares of the batch (batches.py).
     PLAN = 40  # the version, written last
     PLAN_FIRST = 41
@@ -124,12 +126,9 @@ class Ring:
 
     def end(self, row: int, ended_ns: int) -> None:
         """Say when the call of a row ended."""
-        self._set(row, ENDED, ended_ns)
+        if self._head - row < CAPACITY:  # else another row stands there
+            self.words[FIRST_ROW + ROW_WORDS * (row % CAPACITY) + ENDED] = ended_ns
 
     def lasted(self, row: int, duration_ns: int) -> None:
         """Say how long the call of a row lasted."""
-        self._set(row, ENDED, self.words[FIRST_ROW + ROW_WORDS * (row % CAPACITY) + BEGAN] + duration_ns)
-
-    def _set(self, row: int, column: int, value: int) -> None:
-        if self._head - row < CAPACITY:  # else another row stands there
-            self.words[FIRST_ROW + ROW_WORDS * (row % CAPACITY) + column] = value
+        self.end(row, self.words[FIRST_ROW + ROW_WORDS * (row % CAPACITY) + BEGAN] + duration_ns)

@@ -165,8 +165,9 @@ class Session:
     def _events(self) -> list[Event]:
         """Events; at the next look if this one came too soon to say for how long ranks waited for cores since then."""
         events, self._waiting = self._waiting, []
-        new = self._watcher.see(self._gather.read())
-        note_waiting(self._gather.readers)
+        logs = self._gather.read()
+        note_waiting(self._gather.readers)  # before we take our time to judge, in which ranks go on
+        new = self._watcher.see(logs)
         self._cores.look(self._watcher.num_iterations, self._gather.readers)
         self._usual.look(self._watcher.num_iterations, self._watcher.iterations_s)
         for event in new:

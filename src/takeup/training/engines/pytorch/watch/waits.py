@@ -41,23 +41,23 @@ class Waits:
     def __init__(self, ended: Callable[[int], None]) -> None:
         self._ended = ended
         self._groups: dict[int, _Calls] = {}
-        self._open: dict[int, Any] = {}
+        self.under_way: dict[int, Any] = {}  # by row
 
     def add(self, group: int, row: int, work: Any) -> None:
         """Wait for this call, too; calls of one group end in the order in which they began."""
         calls = self._groups.get(group) or self._begin(group)
-        self._open[row] = work
+        self.under_way[row] = work
         calls.queue.put((row, work))
 
     def settle(self) -> None:
         """Tell of all calls that are over by now."""
-        for row, work in list(self._open.items()):
+        for row, work in list(self.under_way.items()):
             if work.is_completed():
                 self._end(row)
 
     def _end(self, row: int) -> None:
         """Tell once, whoever comes first."""
-        if self._open.pop(row, None) is not None:
+        if self.under_way.pop(row, None) is not None:
             self._ended(row)
 
     def close(self) -> None:
