@@ -82,6 +82,7 @@ docs = load_script()
 
 
 @together
+@pytest.mark.timeout(900)  # if it comes first, it is the one that reproduces all papers
 def test_generated_parts_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docs, "reproduce", lambda paper, quiet: reproduced(paper))
 
