@@ -82,6 +82,12 @@ NEEDED = {
     "--template-memory", default="1GiB", show_default=True, help="Memory of a worker for templates of edited images."
 )
 @click.option(
+    "--template-device-memory",
+    default="16GiB",
+    show_default=True,
+    help="Memory of an accelerator for templates, where there is one.",
+)
+@click.option(
     "--template-disk", default="8GiB", show_default=True, help="Room in the folder of templates for every tenant."
 )
 @click.option(
@@ -151,6 +157,7 @@ def _backend(options: dict[str, Any]) -> Backend:
         num_cpu_threads=max(1, (os.cpu_count() or 1) // num_workers) if num_workers > 1 else None,
         templates=TemplateRoom(
             options["templates"],
+            device_bytes=parse_amount(options["template_device_memory"]).of(1),
             memory_bytes=parse_amount(options["template_memory"]).of(1),
             tenant_bytes=parse_amount(options["template_disk"]).of(1),
             packing_error=options["packing_error"],

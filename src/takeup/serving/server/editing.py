@@ -35,9 +35,13 @@ GIBI = 2**30
 
 @dataclass(frozen=True, slots=True)
 class TemplateRoom:
-    """Where templates are kept, how much of them, for each tenant on disk; how wrong packing may make them."""
+    """Where templates are kept, how much of them, for each tenant on disk; how wrong packing may make them.
+
+    `device_bytes` are those of an accelerator, where there is one: edits need not wait for templates that lie there.
+    """
 
     folder: Path | None = None
+    device_bytes: int = 0
     memory_bytes: int = GIBI
     disk_bytes: int = 64 * GIBI
     tenant_bytes: int = 8 * GIBI
@@ -71,12 +75,13 @@ class Editor(Protocol):
         """Give back all that is held."""
 
 
-def make_editor(family: Family, room: TemplateRoom) -> Editor:
-    """The editor of a server; processes that share the folder share the templates."""
+def make_editor(family: Family, room: TemplateRoom, *, binds: bool = False) -> Editor:
+    """The editor of a server; processes that share the folder share the templates. `binds`: record masked calls."""
     on_disk = 0 if room.folder is None else room.disk_bytes
-    tiers = Room(host_bytes=room.memory_bytes, disk_bytes=on_disk, owner_bytes=room.tenant_bytes)
+    on_device = room.device_bytes if family.where[0].type == "cuda" else 0
+    tiers = Room(on_device, room.memory_bytes, on_disk, room.tenant_bytes)
     store = TemplateStore(LeastEffectiveReferenceCount, tiers, room.folder, family.network.device)
-    editor: Editor = load(EDITOR)(family, store, budget=room.packing_error, identity=_bytes_of)
+    editor: Editor = load(EDITOR)(family, store, budget=room.packing_error, identity=_bytes_of, binds=binds)
     return editor
 
 

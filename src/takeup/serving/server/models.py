@@ -20,7 +20,7 @@ from takeup.serving.engines.diffusers.lora.addon import Form, Loras
 from takeup.serving.engines.diffusers.lora.loaders import ProcessLoader, ThreadLoader
 from takeup.serving.engines.diffusers.lora.store import LoraStore
 from takeup.serving.engines.diffusers.lora.targets import Targets
-from takeup.serving.engines.diffusers.placement import compute_for, stacks_for, workers_for
+from takeup.serving.engines.diffusers.placement import binds_edits, compute_for, stacks_for, workers_for
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tiny import TINY, build
 from takeup.serving.policies.adapters import ADAPTER_POLICIES
@@ -61,8 +61,9 @@ class Plan:
         family, targets = family_of(pipeline), Targets.of(pipeline)
         nets = self._controlnets(pipeline)
         store = self._store(targets)
-        editor = make_editor(family, NO_TEMPLATES if self.deterministic else self.templates)
         compute = Eager() if self.deterministic else compute_for(pipeline.device)
+        room = NO_TEMPLATES if self.deterministic else self.templates
+        editor = make_editor(family, room, binds=binds_edits(compute, family))
         loras = Loras(family, store, self.lora_form, stacks=stacks_for(compute, family))
         controls = [Controls(family, nets, workers_for(compute, nets))] if nets else []
         add_ons: list[AddOn] = [loras, *editor.add_ons, *controls]

@@ -13,8 +13,9 @@ from takeup.serving.engines.diffusers.device.compute import Compute, Eager, Reco
 from takeup.serving.engines.diffusers.device.regions import FAST
 from takeup.serving.engines.diffusers.device.stacks import Stacks
 from takeup.serving.engines.diffusers.families import Family
+from takeup.serving.engines.diffusers.masked.bound import can_bind
 
-__all__ = ["compute_for", "stacks_for", "workers_for"]
+__all__ = ["binds_edits", "compute_for", "stacks_for", "workers_for"]
 
 
 def compute_for(device: torch.device | str, *, compiles: bool = True) -> Compute:
@@ -27,6 +28,11 @@ def compute_for(device: torch.device | str, *, compiles: bool = True) -> Compute
 def stacks_for(compute: Compute, family: Family) -> Stacks | None:
     """The weights that LoRAs are merged into by whole stacks; none where layers are patched one by one."""
     return compute.prepared(family.network).stacks if isinstance(compute, Recorded) else None
+
+
+def binds_edits(compute: Compute, family: Family) -> bool:
+    """Whether masked edits are recorded, or made by hooks."""
+    return isinstance(compute, Recorded) and can_bind(compute.prepared(family.network))
 
 
 def workers_for(compute: Compute, nets: Mapping[str, Any]) -> dict[str, Worker]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ import torch
 
 from takeup.serving.model import Request
 
-__all__ = ["Aids", "Gatherer", "Residuals", "Rows", "Run", "gather"]
+__all__ = ["Aids", "Bound", "Gatherer", "Masked", "Residuals", "Rows", "Run", "gather"]
 
 MOST_KEPT = 8
 
@@ -74,6 +75,31 @@ class Residuals(Protocol):
         """All residuals, each into the tensor of its number."""
 
 
+class Bound(Protocol):
+    """One kind of masked call, in fixed memory. What is kept lies in several places, which take turns."""
+
+    num_places: int
+
+    def fill(self, masked: Any) -> int:
+        """Bring what this call needs; the place it lies in."""
+
+    def computing(self, number: int) -> AbstractContextManager[None]:
+        """Inside, the network computes masked tokens from what lies in this place."""
+
+    def leave(self, masked: Any, number: int) -> None:
+        """After the call."""
+
+
+class Masked(Protocol):
+    """What a call that computes some tokens only is told. Calls of one `kind` differ in numbers, not in sizes."""
+
+    @property
+    def kind(self) -> Hashable: ...
+
+    def bound(self, prepared: Any) -> Bound:
+        """Memory for calls of this kind."""
+
+
 @dataclass(slots=True)
 class Aids:
     """What add-ons say about one call. `weights` is equal for equal weights; hooks mean: call layer by layer."""
@@ -81,6 +107,7 @@ class Aids:
     residuals: Residuals | None = None
     weights: Hashable = ()
     has_hooks: bool = False
+    masked: Masked | None = None
 
 
 @dataclass(frozen=True, slots=True)

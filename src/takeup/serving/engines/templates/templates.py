@@ -47,6 +47,10 @@ class Reader:
         self._template = template
         self._step, self._page = -1, dict[str, torch.Tensor]()
 
+    def has(self, step: int) -> bool:
+        """Whether the template knows this step."""
+        return step < self._template.num_steps
+
     def page(self, step: int) -> dict[str, torch.Tensor]:
         """Activations of a step by name: to be read, not written to."""
         if step < self._step:

@@ -12,6 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -98,7 +99,7 @@ def prepare(
 ) -> Prepared:
     """Stack, pack and lay out the weights of a network, once; have its blocks compiled, if options are given."""
     stacks = stack_layers(channels_last(network))
-    packed, joined = Packed(network, stacks), Joined(network, is_lean)
+    packed, joined = Packed(network, stacks), Joined(network, stacks if is_lean else None)
     eight = Eight(network, stacks) if eight_bits else None
     lean = Lean(network) if is_lean and not eight_bits else None
     if compile_options is not None:
@@ -159,9 +160,11 @@ class Recorded:
             self._sent.popleft().synchronize()
 
     def _call(self, family: Family, prepared: Prepared, rows: Rows) -> _Call:
-        num_rows = num_padded(len(rows.sample), ROW_SIZES)
+        masked = rows.aids.masked
+        num_rows = num_padded(len(rows.sample), ROW_SIZES) if masked is None else len(rows.sample)
         is_silent = prepared.packed.is_silent(rows.inputs["encoder_hidden_states"])
-        kind = (id(family.network), num_rows, rows.aids.residuals is not None, is_silent, _shapes(rows))
+        aided = rows.aids.residuals is not None, masked and masked.kind
+        kind = (id(family.network), num_rows, aided, is_silent, _shapes(rows))
         if kind not in self._calls:
             if self._pool is None and rows.sample.is_cuda:
                 self._pool = cuda.graph_pool_handle()
@@ -190,16 +193,23 @@ class _Call:
         self._text = prepared.packed.blocks(named["encoder_hidden_states"])
         self._is_silent = prepared.packed.is_silent(rows.inputs["encoder_hidden_states"])
         self._residuals: dict[int, torch.Tensor] | None = None if rows.aids.residuals is None else {}
+        masked = rows.aids.masked
+        self._bound = None if masked is None else masked.bound(prepared)
         self._seen: tuple[Any, Any] = (None, None)
         self._fill(rows)
         if self._residuals is not None:
-            self._compute(lambda: None)  # once, to see how large residuals are
-        self._pass: Pass = record(self._compute, rows.sample.device, pool)
+            self._compute(0, lambda: None)  # once, to see how large residuals are
+        num_places = 1 if self._bound is None else self._bound.num_places
+        device = rows.sample.device
+        self._passes: list[Pass] = [record(partial(self._compute, one), device, pool) for one in range(num_places)]
 
     def __call__(self, rows: Rows) -> torch.Tensor:
         """The prediction for these rows, which nobody overwrites."""
         self._fill(rows)
-        (prediction,) = self._pass.play(lambda: self._take(rows))
+        number = 0 if self._bound is None else self._bound.fill(rows.aids.masked)
+        (prediction,) = self._passes[number].play(lambda: self._take(rows))
+        if self._bound is not None:
+            self._bound.leave(rows.aids.masked, number)
         return prediction[: len(rows.sample)].clone()
 
     def _fill(self, rows: Rows) -> None:
@@ -213,8 +223,11 @@ class _Call:
             self._packed.project(self._rows.inputs["encoder_hidden_states"], self._text)
         self._seen = rows.inputs, rows.aids.weights
 
-    def _compute(self, at_seam: Any) -> Tensors:
+    def _compute(self, place: int, at_seam: Any) -> Tensors:
         self._packed.attach(self._text, self._is_silent)
+        if self._bound is not None:
+            with self._bound.computing(place):
+                return (self._family.predict(self._rows),)
         if self._residuals is None:
             return (self._family.predict(self._rows),)
         with residuals_added(self._family.network, self._residual, at_seam):

@@ -6,6 +6,8 @@ layer is computed, written, read, added and written again. Here
     products add to the tokens themselves, which stay where they are for all blocks;
     biases of those products are not added: tokens have all of them from the start, in the bias of the product that
     makes them, and every norm is told what is not theirs yet (`shifts`);
+    the last product adds to the image that came in, which nobody else reads, and its bias comes with that image: from
+    the residual block before, whose own bias is raised by it;
     where every second row is silent, only the others are normed, projected and added to for the text: what silent rows
     get from it is the bias, which they have like all others.
 
@@ -16,6 +18,7 @@ a block are few, and each was chosen by measuring (`layers`, `attending`).
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from types import MethodType
 from typing import Any
@@ -24,22 +27,28 @@ import torch
 from torch.nn.functional import linear
 
 from takeup.serving.engines.diffusers.device.attention import SelfAttention, TextAttention
+from takeup.serving.engines.diffusers.device.blocks import can_raise
 from takeup.serving.engines.diffusers.device.forwards import Forwards
 from takeup.serving.engines.diffusers.device.layers import add_product, gated_product, normed
-from takeup.serving.engines.diffusers.device.ops import self_attention, text_attention
+from takeup.serving.engines.diffusers.device.ops import joined_norm, self_attention, text_attention
 
-__all__ = ["Lean"]
+__all__ = ["Lean", "advance"]
 
 LOG = logging.getLogger(__name__)
+BLOCKS = ("CrossAttnDownBlock2D", "UNetMidBlock2DCrossAttn", "CrossAttnUpBlock2D")
+"""In these every transformer has a residual block just before it."""
 
 
 class Lean:
-    """A network whose packed transformers of plain blocks compute like this. Make it after `Packed`."""
+    """A network whose packed transformers of plain blocks compute like this. Make it after `Packed` and `Joined`."""
 
     def __init__(self, network: Any) -> None:
         self.modules = frozenset(one for one in network.modules() if _is_plain(one))
         for one in self.modules:
-            one.is_lean, one.raised_bias = True, _note_shifts(one)
+            one.is_lean, one.raised_bias, one.lacking = True, _note_shifts(one), None
+        for one, resnet in _resnets_before(network):
+            if one in self.modules and can_raise(resnet):
+                one.lacking = _raise_bias(resnet, one.proj_out)
         self._forwards = Forwards({one: MethodType(_transformer, one) for one in self.modules})
 
     def separate(self) -> AbstractContextManager[None]:
@@ -55,27 +64,49 @@ def _transformer(self: Any, hidden_states: torch.Tensor, *others: Any, **named: 
         except Exception as problem:  # nothing but tokens of its own was written
             LOG.warning("a transformer computes as usual from now on: %s", problem)
             self.is_lean = False
-    return type(self).forward(self, hidden_states, *others, **named)
+    usual = hidden_states if self.lacking is None else hidden_states + self.lacking[:, None, None]
+    return type(self).forward(self, usual, *others, **named)
 
 
 def _advanced(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     num_rows, _, height, width = hidden_states.shape
-    pixels = self.norm(hidden_states).permute(0, 2, 3, 1).flatten(1, 2)
-    tokens = linear(pixels, self.proj_in.weight.flatten(1), self.raised_bias)
+    tokens = linear(_pixels(_normed_image(self, hidden_states)), self.proj_in.weight.flatten(1), self.raised_bias)
     for block in self.transformer_blocks:
-        _advance(block, tokens)
-    image: torch.Tensor = self._get_output_for_continuous_inputs(
-        tokens, hidden_states, num_rows, height, width, tokens.shape[-1]
-    )
+        advance(block, tokens)
+    if self.lacking is None:
+        usual: torch.Tensor = self._get_output_for_continuous_inputs(
+            tokens, hidden_states, num_rows, height, width, tokens.shape[-1]
+        )
+        return usual
+    image = hidden_states.contiguous(memory_format=torch.channels_last)
+    add_product(_pixels(image), tokens, self.proj_out.weight.flatten(1))
     return image
 
 
-def _advance(block: Any, tokens: torch.Tensor) -> None:
-    """One block further, in place."""
+def _normed_image(self: Any, image: torch.Tensor) -> torch.Tensor:
+    norm, lacking = self.norm, None if self.lacking is None else self.lacking.expand(len(image), -1)
+    found: torch.Tensor = joined_norm(image, None, lacking, norm.weight, norm.bias, norm.num_groups, norm.eps, False)[0]
+    return found
+
+
+def _pixels(image: torch.Tensor) -> torch.Tensor:
+    """Of an image with channels last, without a copy."""
+    return image.permute(0, 2, 3, 1).flatten(1, 2)
+
+
+def _to_each_other(attention: Any, packed: torch.Tensor) -> torch.Tensor:
+    attended: torch.Tensor = self_attention(packed, attention.heads)
+    return attended
+
+
+def advance(
+    block: Any, tokens: torch.Tensor, attended: Callable[[Any, torch.Tensor], torch.Tensor] = _to_each_other
+) -> None:
+    """One block further, in place; `attended` is self-attention, given queries, keys and values side by side."""
     first, second, third = block.shifts
     attention = block.attn1
     packed = linear(_norm(block.norm1, tokens, first), attention.packed_qkv)
-    add_product(tokens, self_attention(packed, attention.heads), attention.to_out[0].weight)
+    add_product(tokens, attended(attention, packed), attention.to_out[0].weight)
     attention = block.attn2
     heard = tokens[1::2] if attention.is_silent else tokens
     query = linear(_norm(block.norm2, heard, second), attention.to_q.weight)
@@ -103,6 +134,20 @@ def _note_shifts(transformer: Any) -> torch.Tensor:
             surplus = surplus - bias
         block.shifts = tuple(shifts)
     return raised
+
+
+def _resnets_before(network: Any) -> Iterator[tuple[Any, Any]]:
+    """Transformers, each with the residual block whose image it takes."""
+    for block in network.modules():
+        if type(block).__name__ in BLOCKS:
+            yield from zip(block.attentions, block.resnets, strict=False)  # the middle ends with a residual block
+
+
+def _raise_bias(resnet: Any, last: Any) -> torch.Tensor:
+    """Let the residual block add the bias of `last` too; what its image lacks then, to be as it was."""
+    own = _bias(resnet.conv2)
+    resnet.raised_bias = (own + _bias(last)).to(resnet.conv2.bias.dtype)
+    return (own - resnet.raised_bias.float()).to(resnet.conv2.bias.dtype)
 
 
 def _bias(layer: Any) -> torch.Tensor:

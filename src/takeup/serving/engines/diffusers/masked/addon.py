@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from takeup.serving.engines.diffusers.families import Family
-from takeup.serving.engines.diffusers.masked.call import Call, Places
+from takeup.serving.engines.diffusers.masked.bound import Masked, Memory
+from takeup.serving.engines.diffusers.masked.call import Call, Mode, Places
 from takeup.serving.engines.diffusers.masked.columns import can_mask
-from takeup.serving.engines.diffusers.masked.editing import SLOT, Editing, sampled
+from takeup.serving.engines.diffusers.masked.editing import SLOT, Editing
 from takeup.serving.engines.diffusers.masked.hooks import Hooks
+from takeup.serving.engines.diffusers.masked.kept_columns import Tables
 from takeup.serving.engines.diffusers.masked.pages import Page, stacked
-from takeup.serving.engines.diffusers.masked.tokens import grids_of, places_of, token_mask
+from takeup.serving.engines.diffusers.masked.stale import Watched, stale_error, taken, watched_tokens
+from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of, places_of
 from takeup.serving.engines.diffusers.runs import Rows, Run
 from takeup.serving.engines.templates.store import TemplateStore
 from takeup.serving.engines.templates.templates import Recorder, Template
@@ -29,7 +31,7 @@ WHOLE_SHARE = {False: 0.9, True: 0.75}
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Every so many steps, such a share of the tokens outside the mask is computed too and compared."""
+    """Such a share of the tokens outside the mask is computed too, and compared every so many steps."""
 
     every: int = 4
     share: float = 0.01
@@ -40,6 +42,7 @@ class Edits:
 
     Numbers of tokens are rounded up to multiples of `multiple`, so that calls come in few sizes. With `convolutions`
     U-Nets compute masked pixels in these too, and templates keep what they need for it; None: where a U-Net allows it.
+    Where it `binds`, masked calls are recorded like all others, instead of being made by hooks.
     """
 
     def __init__(
@@ -51,12 +54,15 @@ class Edits:
         multiple: int = 64,
         checks: Checks | None = None,
         convolutions: bool | None = None,
+        binds: bool = False,
     ) -> None:
         self._store, self._budget, self._multiple = store, budget, multiple
         self._checks = checks or Checks()
         self.convolutions = can_mask(family.network) if convolutions is None else convolutions
         self.hooks = Hooks(family.network, convolutions=self.convolutions)
-        self._places: tuple[Hashable, dict[int, Places]] = (None, {})
+        self._memory = Memory() if binds and self.convolutions else None
+        self._num_levels = len(getattr(family.network, "down_blocks", (None,)))
+        self._laid: tuple[Hashable, _Laid] = (None, _Laid({}))
 
     @property
     def call(self) -> Call:
@@ -81,10 +87,10 @@ class Edits:
         for key in editing.keys:
             self._store.wanted(key)
         template = editing.found or self._store.peek(editing.key)  # another edit may have made it since
-        if template is not None and self._is_used(editing, template):
+        if template is not None and self._is_used(editing, template, run.request.seed):
             return
         begun = None
-        if editing.shared is not None and self._is_used(editing, editing.shared):
+        if editing.shared is not None and self._is_used(editing, editing.shared, run.request.seed):
             begun = editing.shared
         editing.recorder = Recorder(len(run.timesteps), ~editing.mask, self._budget, begun)
 
@@ -95,8 +101,10 @@ class Edits:
         """Say how much each of them computes."""
         for run in runs:
             editing = _editing(run)
+            if editing is not None:
+                editing.settle()
             is_masked = editing is not None and editing.mode == "masked"
-            run.computed_share = self._share(run, _edited(run)) if is_masked else 1.0
+            run.computed_share = _edited(run).share if is_masked else 1.0
 
     def bucket(self, run: Run) -> Hashable:
         editing = _editing(run)
@@ -105,17 +113,14 @@ class Edits:
     @contextmanager
     def around(self, rows: Rows) -> Iterator[None]:
         first = _editing(rows.runs[0])
-        self.call.mode = "off" if first is None else first.mode
-        if self.call.mode == "masked" and not self.hooks.is_exact:
-            self.call.mode = "off"  # LoRAs beside convolutions: this step is made whole
-        rows.aids.has_hooks = rows.aids.has_hooks or self.call.mode != "off"
-        pages = self._prepare(rows)
-        try:
-            yield
-            self._finish(rows, pages)
-        finally:
-            self.call.mode = "off"
-            self.call.recorded, self.call.fresh, self.call.kept = {}, None, {}
+        mode: Mode = "off" if first is None else first.mode
+        if mode == "masked" and not self.hooks.is_exact:
+            mode = "off"  # LoRAs beside convolutions: this step is made whole
+        if mode == "masked" and self._memory is not None and not rows.aids.has_hooks:
+            yield from self._bound(rows, self._memory)
+        else:
+            yield from self._hooked(rows, mode)
+        self._count(rows, mode)
 
     def left(self, run: Run) -> None:
         editing = _editing(run)
@@ -131,89 +136,112 @@ class Edits:
 
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _is_used(self, editing: Editing, template: Template) -> bool:
+    def _is_used(self, editing: Editing, template: Template, seed: int) -> bool:
         """Not if it knows too little: then it is made again."""
         editing.use(template)
-        if editing.usual_share > self.whole_share:
+        if editing.share > self.whole_share:
             editing.template = editing.reader = None
-        return editing.template is not None
+            return False
+        editing.watch(self._checks.share, seed, self._num_levels)
+        return True
 
-    def _prepare(self, rows: Rows) -> list[Page]:
-        """Lay out what the call needs; the pages of its templates."""
-        self.call.recorded, self.call.made = {}, {}
-        if self.call.mode != "masked":
-            return []
-        pages = [_template_page(run) for run in rows.runs]
+    def _bound(self, rows: Rows, memory: Memory) -> Iterator[None]:
+        """A masked call that is recorded."""
+        laid = self._lay(rows)
+        laid.tables = laid.tables or Tables(laid.places, laid.size, self._multiple)
+        edited = [_edited(run) for run in rows.runs]
+        who, steps = tuple(one.number for one in edited), [run.step for run in rows.runs]
+        readers = [one.reader for one in edited if one.reader is not None]
+        masked = rows.aids.masked = Masked(laid.tables, readers, steps, who, memory, self._looked_at(rows))
+        yield
+        for place, error in masked.errors.items():
+            edited[place].checked(error, self._checks.every)
+
+    def _hooked(self, rows: Rows, mode: Mode) -> Iterator[None]:
+        """A call that hooks look at, or none."""
+        self.call.mode, self.call.recorded, self.call.made = mode, {}, {}
+        rows.aids.has_hooks = rows.aids.has_hooks or mode != "off"
+        if mode == "masked":
+            self._prepare(rows)
+        watched = self._looked_at(rows) if mode == "masked" else {}
+        try:
+            before = self._taken(watched)
+            yield
+            if mode == "record":
+                self._record(rows)
+            for place, after in self._taken(watched).items():
+                _edited(rows.runs[place]).checked(stale_error(before[place], after), self._checks.every)
+        finally:
+            self.call.mode, self.call.recorded, self.call.kept = "off", {}, {}
+
+    def _prepare(self, rows: Rows) -> None:
         num_text = rows.inputs["encoder_hidden_states"].shape[1] if self.hooks.fronted else 0
-        self.call.num_front = num_text
+        self.call.num_front, self.call.places = num_text, self._lay(rows).places
+        pages = [_template_page(run, rows.sample.device) for run in rows.runs]
         self.call.kept = stacked(pages, self.hooks.fronted, num_text)
-        self.call.places = self._places_of(rows)
-        self.call.fresh = {} if any(map(self._is_checked, rows.runs)) else None
-        return pages
 
-    def _finish(self, rows: Rows, pages: Sequence[Page]) -> None:
-        start = 0
-        for number, run in enumerate(rows.runs):
-            editing, own = _editing(run), slice(start, start + run.num_rows)
-            start += run.num_rows
-            if editing is None:
-                continue
-            if self.call.mode == "record":
-                assert editing.recorder is not None
-                editing.recorder.add({name: kept[own].clone() for name, kept in self.call.recorded.items()})
-                if editing.recorder.size_bytes > self._store.room.most_bytes:
-                    editing.recorder = None  # there is no room for it anywhere
-            editing.stepped(run.computed_share if self.call.mode == "masked" else 1.0)
-            if self.call.fresh and self._is_checked(run):
-                editing.checked(self._stale_error(editing, own, pages[number]), self._checks.every)
+    def _taken(self, watched: Mapping[int, Watched]) -> dict[int, torch.Tensor]:
+        return {place: taken(self.call.kept, one, self.call.num_front) for place, one in watched.items()}
 
-    def _is_checked(self, run: Run) -> bool:
-        return self._checks.share > 0 and run.step % self._checks.every == 0
+    def _record(self, rows: Rows) -> None:
+        for run, own in _slices(rows):
+            recorder = _edited(run).recorder
+            assert recorder is not None
+            recorder.add({name: kept[own].clone() for name, kept in self.call.recorded.items()})
+            if recorder.size_bytes > self._store.room.most_bytes:
+                _edited(run).recorder = None  # there is no room for it anywhere
 
-    def _share(self, run: Run, editing: Editing) -> float:
-        if not self._is_checked(run):
-            return editing.usual_share
-        return float(self._computed(run, editing).float().mean())
+    def _count(self, rows: Rows, mode: Mode) -> None:
+        for run in rows.runs:
+            editing = _editing(run)
+            if editing is not None:
+                editing.stepped(run.computed_share if mode == "masked" else 1.0)
 
-    def _computed(self, run: Run, editing: Editing) -> torch.Tensor:
-        """Tokens of this step, those that are looked at for errors included."""
-        assert editing.computed is not None
-        if not self._is_checked(run):
-            return editing.computed
-        return sampled(editing.computed, self._checks.share, run.step)
+    def _looked_at(self, rows: Rows) -> dict[int, Watched]:
+        """By place among the requests, tokens of those that are looked at in this step."""
+        if not self._checks.share:
+            return {}
+        watched = self._lay(rows).watched
+        return {place: watched[place] for place, run in enumerate(rows.runs) if run.step % self._checks.every == 0}
 
-    def _places_of(self, rows: Rows) -> dict[int, Places]:
-        """Made again only if other edits share the call, or others of their tokens are looked at."""
-        who = tuple((_edited(run).number, run.step if self._is_checked(run) else -1) for run in rows.runs)
-        if self._places[0] != who:
-            masks = [self._computed(run, _edited(run)) for run in rows.runs for _ in range(run.num_rows)]
-            grid = tuple(masks[0].shape)
-            self._places = who, places_of(masks, grids_of((grid[0], grid[1])), self._multiple)
-        return self._places[1]
+    def _lay(self, rows: Rows) -> _Laid:
+        """Made again only if other edits share the call."""
+        who = tuple(_edited(run).number for run in rows.runs)
+        if self._laid[0] != who:
+            masks = [self._watched(run) for run in rows.runs for _ in range(run.num_rows)]
+            size = (masks[0].shape[0], masks[0].shape[1])
+            places = places_of(masks, grids_of(size, self._num_levels), self._multiple)
+            watched = [self._watched_tokens(run, own) for run, own in _slices(rows)]
+            self._laid = who, _Laid(places, size, watched)
+        return self._laid[1]
 
-    def _stale_error(self, editing: Editing, rows: slice, page: Page) -> float:
-        """How far what was computed of tokens outside the mask is from what was kept of them."""
-        assert self.call.fresh is not None
-        assert editing.computed is not None
-        outside: dict[int, torch.Tensor] = {}
-        gone, size = 0.0, 0.0
-        for name, fresh in self.call.fresh.items():
-            kept = page[name].flatten(2)
-            by_row = self.call.places[kept.shape[1]].by_row[rows]
-            if kept.shape[1] not in outside:
-                outside[kept.shape[1]] = _outside(editing.computed, kept.shape[1])
-            chosen = outside[kept.shape[1]][by_row]
-            stale = torch.gather(kept, 1, by_row[:, :, None].expand(-1, -1, kept.shape[2]))[chosen].float()
-            gone += float((fresh[rows].flatten(2)[chosen].float() - stale).square().sum())
-            size += float(stale.square().sum())
-        return math.sqrt(gone / max(size, 1e-20))
+    def _watched_tokens(self, run: Run, rows: slice) -> Watched:
+        computed = _edited(run).computed
+        assert computed is not None
+        return watched_tokens(computed, self._watched(run), self._num_levels, rows)
+
+    def _watched(self, run: Run) -> torch.Tensor:
+        editing = _edited(run)
+        assert editing.watched is not None
+        return editing.watched
 
 
-def _outside(computed: torch.Tensor, num_tokens: int) -> torch.Tensor:
-    """Tokens of the grid of this size that the mask does not touch."""
-    grids = grids_of((computed.shape[0], computed.shape[1]))
-    grid = next(grid for grid in grids if grid[0] * grid[1] == num_tokens)
-    return ~token_mask(computed, grid).flatten()
+@dataclass(slots=True)
+class _Laid:
+    """Where the tokens of a call are, and those of each edit that are looked at; tables of neighbours, if any."""
+
+    places: Mapping[int, Places]
+    size: Grid = (0, 0)
+    watched: Sequence[Watched] = ()
+    tables: Tables | None = None
+
+
+def _slices(rows: Rows) -> Iterator[tuple[Run, slice]]:
+    """Requests, and their rows among all."""
+    start = 0
+    for run in rows.runs:
+        yield run, slice(start, start + run.num_rows)
+        start += run.num_rows
 
 
 def _editing(run: Run) -> Editing | None:
@@ -227,7 +255,7 @@ def _edited(run: Run) -> Editing:
     return editing
 
 
-def _template_page(run: Run) -> Page:
+def _template_page(run: Run, device: torch.device) -> Page:
     reader = _edited(run).reader
     assert reader is not None
-    return reader.page(run.step)
+    return {name: one.to(device) for name, one in reader.page(run.step).items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import torch
@@ -10,7 +11,11 @@ __all__ = ["Blended", "noised"]
 
 
 class Blended:
-    """Wraps the scheduler of one run. `mask` is one where the image is made, zero where it is kept."""
+    """Wraps the scheduler of one run. `mask` is one where the image is made, zero where it is kept.
+
+    What is kept after every step is made at once: schedulers look numbers up in tables of the host, and a device that
+    fetches one waits until it has nothing else to do.
+    """
 
     def __init__(
         self,
@@ -20,8 +25,8 @@ class Blended:
         noise: torch.Tensor,
         mask: torch.Tensor,
     ) -> None:
-        self._scheduler, self._timesteps = scheduler, timesteps
-        self._clean, self._noise, self._mask = clean, noise, mask
+        self._scheduler, self._mask = scheduler, mask
+        self._kept = _kept(scheduler, timesteps, clean, noise)
         self._step = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -32,11 +37,22 @@ class Blended:
     ) -> tuple[torch.Tensor]:
         """As that of the scheduler; what it answers is the next latents."""
         made: torch.Tensor = self._scheduler.step(prediction, timestep, latents, **{**options, "return_dict": False})[0]
+        kept = self._kept[self._step]
         self._step += 1
-        kept = self._clean
-        if self._step < len(self._timesteps):
-            kept = noised(self._scheduler, self._clean, self._noise, self._timesteps[self._step])
         return ((1 - self._mask) * kept.to(made.dtype) + self._mask * made,)
+
+
+def _kept(
+    scheduler: Any, timesteps: list[torch.Tensor], clean: torch.Tensor, noise: torch.Tensor
+) -> list[torch.Tensor]:
+    """The image as it is to be after each step: before the next one, and in the end without noise."""
+    shadow, on_host, made = copy(scheduler), (clean.cpu(), noise.cpu()), []
+    shadow.timesteps = scheduler.timesteps.cpu()
+    for step, timestep in enumerate(timesteps[1:], start=1):
+        if getattr(scheduler, "begin_index", None) is not None:
+            shadow._step_index = scheduler.begin_index + step  # where the scheduler will be by then
+        made.append(noised(shadow, *on_host, timestep.cpu()))
+    return list(torch.cat([*made, on_host[0]]).to(clean.device).split(len(clean)))
 
 
 def noised(scheduler: Any, clean: torch.Tensor, noise: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:

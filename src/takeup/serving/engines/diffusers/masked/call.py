@@ -38,6 +38,10 @@ class Places:
         first = torch.arange(len(by_row), device=by_row.device)[:, None] * num_tokens
         return cls(by_row, num_tokens, (by_row + first).flatten())
 
+    def copied(self) -> Places:
+        """The same in memory of its own."""
+        return Places(self.by_row.clone(), self.num_tokens, self.flat.clone())
+
     def after(self, num_front: int) -> Places:
         """The same behind so many tokens that are all computed."""
         front = torch.arange(num_front, device=self.by_row.device).expand(len(self.by_row), -1)
@@ -52,8 +56,6 @@ class Call:
     places: Mapping[int, Places] = field(default_factory=dict)
     kept: Mapping[str, torch.Tensor] = field(default_factory=dict)
     recorded: dict[str, torch.Tensor] = field(default_factory=dict)
-    fresh: dict[str, torch.Tensor] | None = None
-    """Where what was computed is noted beside, to be compared; usually nowhere."""
     num_front: int = 0
     """Text tokens in front of those of the image, in networks that have both in one sequence."""
     made: dict[str, object] = field(default_factory=dict)
@@ -74,8 +76,6 @@ class Call:
         if self.mode == "record":
             self.recorded[name] = tokens[:, num_front:].detach()
             return tokens
-        if self.fresh is not None:
-            self.fresh[name] = tokens[:, num_front:]
         return self._filled(self.kept[name], tokens, num_front)
 
     def turns(self, table: tuple[torch.Tensor, torch.Tensor], num_front: int) -> tuple[torch.Tensor, torch.Tensor]:

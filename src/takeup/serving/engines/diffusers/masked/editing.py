@@ -7,7 +7,9 @@ from itertools import count
 
 import torch
 
+from takeup.serving.engines.diffusers.masked.awaited import Awaited
 from takeup.serving.engines.diffusers.masked.call import Mode
+from takeup.serving.engines.diffusers.masked.tokens import grids_of, token_mask
 from takeup.serving.engines.templates.keys import TemplateKey
 from takeup.serving.engines.templates.templates import Reader, Recorder, Template
 
@@ -53,8 +55,11 @@ class Editing:
     reader: Reader | None = None
     recorder: Recorder | None = None
     computed: torch.Tensor | None = None
-    usual_share: float = 1.0
+    watched: torch.Tensor | None = None
+    """Tokens that an edit needs, and with those that are looked at for errors."""
+    share: float = 1.0
     errors: list[float] = field(default_factory=list)
+    awaited: list[tuple[Awaited, int]] = field(default_factory=list)
     computed_shares: list[float] = field(default_factory=list)
     num_whole_left: int = 0
     num_refreshed: int = 0
@@ -77,15 +82,27 @@ class Editing:
     def use(self, template: Template) -> None:
         """Compute what may change, and what the template does not know."""
         self.template, self.reader = template, Reader(template)
-        self.computed = self.mask | ~template.known.to(self.mask.device)
-        self.usual_share = float(self.computed.float().mean())
+        self.computed = self.watched = self.mask | ~template.known.to(self.mask.device)
+        self.share = float(self.computed.float().mean())
 
-    def checked(self, error: float, num_steps: int) -> None:
-        """Above the bound, the next steps are made whole."""
-        self.errors.append(error)
-        if self.max_error is not None and error > self.max_error:
-            self.num_whole_left = num_steps
-            self.num_refreshed += num_steps
+    def watch(self, share: float, seed: int, num_levels: int) -> None:
+        """Compute such a share of the other tokens too, the same in all steps."""
+        assert self.computed is not None
+        self.watched = sampled(self.computed, share, seed, num_levels)
+        self.share = float(self.watched.float().mean())
+
+    def checked(self, error: torch.Tensor, num_steps: int) -> None:
+        """Above the bound, so many steps are made whole, from when it is known."""
+        self.awaited.append((Awaited(error), num_steps))
+
+    def settle(self, *, waits: bool = False) -> None:
+        """Hear of errors that are known by now, or of all."""
+        while self.awaited and (waits or self.awaited[0][0].is_there):
+            error, num_steps = self.awaited.pop(0)
+            self.errors.append(error.value)
+            if self.max_error is not None and error.value > self.max_error:
+                self.num_whole_left = num_steps
+                self.num_refreshed += num_steps
 
     def stepped(self, computed_share: float) -> None:
         """A step is done."""
@@ -94,6 +111,7 @@ class Editing:
 
     def report(self) -> EditReport:
         """What was done so far."""
+        self.settle(waits=True)
         shares = self.computed_shares or [1.0]
         return EditReport(
             from_template=self.template is not None,
@@ -106,13 +124,29 @@ class Editing:
         )
 
 
-def sampled(computed: torch.Tensor, share: float, seed: int) -> torch.Tensor:
-    """The computed tokens and some of the others, at least one: the same for the same seed."""
-    others = (~computed).flatten().nonzero().flatten()
-    if not len(others) or not share:
-        return computed
+def sampled(computed: torch.Tensor, share: float, seed: int, num_levels: int = 1) -> torch.Tensor:
+    """The computed tokens and some of the others, at least one if there are: the same for the same seed.
+
+    They are taken as whole tokens of the coarsest grid on which there are others: single ones here and there would be
+    as many on every grid.
+    """
+    for level in reversed(range(num_levels if share else 0)):
+        grid = grids_of((computed.shape[0], computed.shape[1]), level + 1)[-1]
+        others = (~token_mask(computed, grid)).flatten().nonzero().flatten()
+        if len(others):
+            return computed | _spread(_some(others, share, seed), grid, 2**level, computed)
+    return computed
+
+
+def _some(others: torch.Tensor, share: float, seed: int) -> torch.Tensor:
     count = max(1, round(share * len(others)))
     chosen = torch.randperm(len(others), generator=torch.Generator().manual_seed(seed))[:count]
-    more = computed.clone().flatten()
-    more[others[chosen.to(others.device)]] = True
-    return more.view_as(computed)
+    return others[chosen.to(others.device)]
+
+
+def _spread(chosen: torch.Tensor, grid: tuple[int, int], scale: int, like: torch.Tensor) -> torch.Tensor:
+    """Tokens of a coarse grid as those of the finest."""
+    coarse = torch.zeros(grid[0] * grid[1], dtype=torch.bool, device=like.device)
+    coarse[chosen] = True
+    fine = coarse.view(grid).repeat_interleave(scale, 0).repeat_interleave(scale, 1)
+    return fine[: like.shape[0], : like.shape[1]]

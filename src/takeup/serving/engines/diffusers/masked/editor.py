@@ -51,8 +51,8 @@ POLICY = "takeup.serving.policies.adapters:LeastEffectiveReferenceCount"
 class MaskedEditor:
     """Edits for one family. `budget` is the relative error that packing of templates may cause.
 
-    `identity` says which bytes a LoRA has by its name; without it edits with LoRAs compute everything. `convolutions`:
-    as of `Edits`.
+    `identity` says which bytes a LoRA has by its name; without it edits with LoRAs compute everything. `convolutions`
+    and `binds`: as of `Edits`.
     """
 
     def __init__(
@@ -65,10 +65,12 @@ class MaskedEditor:
         checks: Checks | None = None,
         identity: Callable[[str], str] | None = None,
         convolutions: bool | None = None,
+        binds: bool = False,
     ) -> None:
         self._family, self._grow, self._identity = family, grow, identity
         self.store = store or TemplateStore(load(POLICY), Room(), device=family.network.device)
-        self.edits = Edits(family, self.store, budget=budget, checks=checks, convolutions=convolutions)
+        options: dict[str, Any] = {"checks": checks, "convolutions": convolutions, "binds": binds}
+        self.edits = Edits(family, self.store, budget=budget, **options)
         self.add_ons = (self.edits,)
         self._weights = weights_digest(dict(family.network.state_dict()))
 

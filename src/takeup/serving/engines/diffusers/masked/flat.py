@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -28,6 +29,29 @@ class Flat:
         self.values = torch.empty(sum(sizes.values()), dtype=like.dtype, device=like.device)
         parts = torch.split(self.values, list(sizes.values()))
         self.views = {name: part.view(page[name].shape) for (name, part) in zip(sizes, parts, strict=True)}
+        self.chunk = math.gcd(*(kept[0, 0].numel() for kept in page.values()))
+
+    def pieces(self, tokens: Mapping[int, torch.Tensor], num_front: int = 0) -> torch.Tensor:
+        """Where these tokens of all views lie, in pieces of `chunk` numbers: `tokens` of the flattened batch, by grid.
+
+        `num_front` tokens stand before those of the grid, in views that have more.
+        """
+        starts: dict[tuple[int, int], list[int]] = {}
+        for view in self.views.values():
+            kind = view.shape[1], view[0, 0].numel() // self.chunk
+            starts.setdefault(kind, []).append(view.storage_offset() // self.chunk)
+        found = []
+        for (length, each), begins in starts.items():
+            front = 0 if length in tokens else num_front
+            own = tokens[length - front]
+            placed = (own + (own // (length - front) + 1) * front)[:, None] * each
+            inside = placed + torch.arange(each, device=own.device)
+            found.append((torch.tensor(begins, device=own.device)[:, None, None] + inside).flatten())
+        return torch.cat(found)
+
+    def taken(self, pieces: torch.Tensor) -> torch.Tensor:
+        """What lies there now."""
+        return self.values.view(-1, self.chunk)[pieces]
 
     def cut(self, page: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """All of it is needed."""

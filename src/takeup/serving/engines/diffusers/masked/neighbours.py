@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 from takeup.serving.engines.diffusers.masked.call import Places
-from takeup.serving.engines.diffusers.masked.tokens import Grid
+from takeup.serving.engines.diffusers.masked.tokens import Grid, padded
 
 __all__ = ["Around", "Move", "around", "arounds", "entrance"]
 
@@ -31,7 +31,10 @@ class Around:
 
 
 def around(places: Mapping[int, Places], grid: Grid, move: Move, wide: Grid, multiple: int = 1) -> Around:
-    """Of a convolution whose input is on `grid` and whose output is on `wide`; the rim is rounded up to `multiple`."""
+    """Of a convolution whose input is on `grid` and whose output is on `wide`.
+
+    The rim has room for `multiple` pixels, doubled until they fit: room costs nothing, and makes calls alike.
+    """
     inside, outside = places[grid[0] * grid[1]], places[wide[0] * wide[1]]
     num_rows, num_inside = inside.by_row.shape
     tokens, is_pixel = _neighbours(outside.by_row, grid, wide, move)
@@ -40,10 +43,12 @@ def around(places: Mapping[int, Places], grid: Grid, move: Move, wide: Grid, mul
     flat = tokens + first * inside.num_tokens
     is_kept = is_pixel & (position < 0)
     rim = torch.unique(flat[is_kept])
-    num_rim = -(-len(rim) // multiple) * multiple
+    num_rim = len(rim)
+    if multiple > 1:
+        num_rim = max(multiple, 1 << max(0, len(rim) - 1).bit_length())
     table = torch.where(is_kept, num_rows * num_inside + torch.searchsorted(rim, flat), position + first * num_inside)
     table = torch.where(is_pixel, table, num_rows * num_inside + num_rim)
-    return Around(table.flatten(0, 1), torch.nn.functional.pad(rim, (0, num_rim - len(rim))))
+    return Around(table.flatten(0, 1), padded(rim, num_rim))
 
 
 def arounds(places: Mapping[int, Places], grids: list[Grid], multiple: int = 1) -> dict[tuple[int, Move], Around]:

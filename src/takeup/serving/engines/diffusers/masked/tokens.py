@@ -9,12 +9,13 @@ from torch.nn.functional import adaptive_max_pool2d, max_pool2d
 
 from takeup.serving.engines.diffusers.masked.call import Places
 
-__all__ = ["NUM_LEVELS", "Grid", "grids_of", "places_of", "token_mask"]
+__all__ = ["NUM_LEVELS", "Grid", "grids_of", "padded", "places_of", "roomy", "token_mask"]
 
 NUM_LEVELS = 4
 """Of a U-Net, at most; each halves the one before."""
 
 Grid = tuple[int, int]
+SIZES_PER_OCTAVE = 8
 
 
 def token_mask(mask: torch.Tensor, grid: Grid, grow: int = 0) -> torch.Tensor:
@@ -35,18 +36,25 @@ def grids_of(grid: Grid, num_levels: int = NUM_LEVELS) -> list[Grid]:
 
 
 def places_of(masks: Sequence[torch.Tensor], grids: Iterable[Grid], multiple: int = 1) -> dict[int, Places]:
-    """For every grid the tokens of each row, as many for all: the most that a row has, rounded up to `multiple`."""
+    """For every grid the tokens of each row, as many for all: the most that a row has, made `roomy`."""
     return {height * width: _places(masks, (height, width), multiple) for height, width in grids}
 
 
 def _places(masks: Sequence[torch.Tensor], grid: Grid, multiple: int) -> Places:
     rows = [token_mask(mask, grid).flatten().nonzero().flatten() for mask in masks]
     num_tokens = grid[0] * grid[1]
-    most = -(-max(map(len, rows)) // multiple) * multiple
-    return Places.of(torch.stack([_padded(row, min(most, num_tokens)) for row in rows]), num_tokens)
+    most = roomy(max(map(len, rows)), multiple)
+    return Places.of(torch.stack([padded(row, min(most, num_tokens)) for row in rows]), num_tokens)
 
 
-def _padded(row: torch.Tensor, length: int) -> torch.Tensor:
-    """Repeat the last token; a row without one computes the first."""
+def roomy(count: int, multiple: int) -> int:
+    """Rounded up to one of few sizes, so that calls are alike: a multiple, or of large ones an eighth of an octave."""
+    octave = 1 << max(count, 1).bit_length() - 1
+    step = multiple if multiple == 1 else max(multiple, octave // SIZES_PER_OCTAVE)
+    return -(-count // step) * step
+
+
+def padded(row: torch.Tensor, length: int) -> torch.Tensor:
+    """Repeat the last token; a row without one has the first."""
     last = row[-1:] if len(row) else row.new_zeros(1)
     return torch.cat([row, last.expand(length - len(row))])

@@ -1,0 +1,62 @@
+"""Two places for what is kept take turns: one is filled on a stream of its own, while a call reads the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+import torch
+
+from takeup.serving.engines.diffusers.masked.pages import Page
+
+__all__ = ["Place", "Turns"]
+
+Read = Callable[[], Sequence[Page]]
+cuda: Any = torch.cuda  # whose functions are not annotated
+
+
+class Place(Protocol):
+    """Where a call finds what is kept."""
+
+    def bring(self, pages: Sequence[Page]) -> None:
+        """Copy pages in, each for its own rows."""
+
+
+class Turns:
+    """Knows what lies where. `who` is equal for equal pages: edits, and how far they are."""
+
+    def __init__(self, places: Sequence[Place], device: torch.device) -> None:
+        self._places = places
+        self._stream: Any = cuda.Stream() if device.type == "cuda" else None
+        self._filled: list[Any] = [cuda.Event() for _ in places] if self._stream else []
+        self._who: list[Hashable] = [None for _ in places]
+        self._pages: list[Sequence[Page]] = [() for _ in places]
+
+    def now(self, who: Hashable, read: Read) -> int:
+        """The place that has these pages; they are brought there if they were not expected."""
+        if who not in self._who:
+            self._bring(0, who, read)
+        number = self._who.index(who)
+        if self._stream:
+            cuda.current_stream().wait_event(self._filled[number])
+        return number
+
+    def soon(self, number: int, who: Hashable, read: Read) -> None:
+        """Bring what is needed next into this place, which nobody reads after what was sent so far."""
+        self._bring(number, who, read)
+
+    def forget(self) -> None:
+        """What lies there is of other tokens."""
+        self._who = [None for _ in self._places]
+
+    def _bring(self, number: int, who: Hashable, read: Read) -> None:
+        if self._stream:
+            self._filled[number].synchronize()  # nobody copies from pages that are let go of now
+            self._stream.wait_stream(cuda.current_stream())
+        with cuda.stream(self._stream) if self._stream else nullcontext():
+            pages = self._pages[number] = read()
+            self._places[number].bring(pages)
+        if self._stream:
+            self._filled[number].record(self._stream)
+        self._who[number] = who

@@ -1,0 +1,155 @@
+"""Masked calls that are recorded make the pictures of those made by hooks; other masks of their sizes share them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+pytest.importorskip("torch", reason="needs torch: pip install 'takeup[diffusion]'")
+pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[diffusion]'")
+
+import torch
+
+from serving.stock import ENGINE_MARKS, gap
+from takeup.serving.engines.diffusers.device.compute import Recorded
+from takeup.serving.engines.diffusers.families import family_of
+from takeup.serving.engines.diffusers.masked.addon import Checks
+from takeup.serving.engines.diffusers.masked.asked import Edit
+from takeup.serving.engines.diffusers.masked.bound import can_bind
+from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
+from takeup.serving.engines.diffusers.steps import StepEngine
+from takeup.serving.engines.diffusers.tickets import Ticket
+from takeup.serving.engines.diffusers.tiny import build
+from takeup.serving.model import Request
+from takeup.serving.policies.mask_batches import MaskGrouping
+
+pytestmark = ENGINE_MARKS
+
+SIDE, EXACT = 64, 1e-4
+UNETS = ("takeup/tiny-sd15", "takeup/tiny-sdxl")
+Floats = npt.NDArray[np.float32]
+IMAGE = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+REQUEST = Request("a cat", num_steps=3, guidance=4.0, seed=5)
+OTHER = replace(REQUEST, prompt="a dog", seed=6)
+
+
+def box(left: int, top: int = 8, side: int = 16) -> Floats:
+    mask = np.zeros((SIDE, SIDE), np.float32)
+    mask[top : top + side, left : left + side] = 1
+    return mask
+
+
+class Session:
+    """An engine with an editor, on a pipeline of its own; recorded calls, or calls with hooks."""
+
+    def __init__(self, name: str, *, binds: bool, checks: Checks) -> None:
+        self.pipeline = build(name)
+        family = family_of(self.pipeline)
+        self.compute = Recorded()
+        assert can_bind(self.compute.prepared(family.network))
+        self.editor = MaskedEditor(family, checks=checks, binds=binds)
+        self.engine = StepEngine(
+            self.pipeline, add_ons=self.editor.add_ons, compute=self.compute, group=MaskGrouping(8, 100.0)
+        )
+
+    def edit(self, *asked: tuple[Floats, Request], max_error: float | None = None) -> list[Ticket]:
+        runs = [self.editor.prepare(request, Edit(IMAGE, mask, max_error=max_error)) for mask, request in asked]
+        tickets = [self.engine.enter(run) for run in runs]
+        self.engine.run()
+        return tickets
+
+    @property
+    def num_kinds(self) -> int:
+        """Of calls that were recorded."""
+        return len(self.compute._calls)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Session]]:
+    opened: list[Session] = []
+
+    def open_one(name: str = "takeup/tiny-sdxl", *, binds: bool = True, checks: Checks | None = None) -> Session:
+        opened.append(Session(name, binds=binds, checks=checks or Checks(share=0.0)))
+        return opened[-1]
+
+    yield open_one
+    for session in opened:
+        session.editor.close()
+
+
+Start = Callable[..., Session]
+
+
+def latents(tickets: list[Ticket]) -> torch.Tensor:
+    return torch.cat([ticket.result().latents for ticket in tickets])
+
+
+@pytest.mark.parametrize("name", UNETS)
+def test_recorded_edits_are_those_with_hooks(start: Start, name: str) -> None:
+    made = []
+    for binds in (True, False):
+        session = start(name, binds=binds)
+        session.edit((box(8), REQUEST))
+        tickets = session.edit((box(8), OTHER))
+        assert report_of(tickets[0].result()).from_template
+        made.append(latents(tickets))
+
+    assert gap(made[0], made[1]) < EXACT
+
+
+@pytest.mark.parametrize("name", UNETS)
+def test_edits_with_different_masks_share_a_recorded_call(start: Start, name: str) -> None:
+    made, num_calls = [], []
+    for binds in (True, False):
+        session = start(name, binds=binds)
+        session.edit((box(8), REQUEST))
+        before = session.engine.num_calls
+        made.append(latents(session.edit((box(8), OTHER), (box(24, 30, 20), REQUEST))))
+        num_calls.append(session.engine.num_calls - before)
+
+    assert gap(made[0], made[1]) < EXACT
+    assert num_calls[0] == num_calls[1] == REQUEST.num_steps
+
+
+def test_another_mask_of_the_same_sizes_needs_no_recording(start: Start) -> None:
+    bound, hooked = start(), start(binds=False)
+    for session in (bound, hooked):
+        session.edit((box(8), REQUEST))
+    bound.edit((box(24, 24), OTHER))
+    num_kinds = bound.num_kinds
+    for top in (28, 24):
+        ours, theirs = (latents(session.edit((box(24, top), OTHER))) for session in (bound, hooked))
+        assert gap(ours, theirs) < EXACT
+
+    assert bound.num_kinds == num_kinds
+
+
+def test_recorded_edits_know_how_stale_their_template_is(start: Start) -> None:
+    errors = []
+    for binds in (True, False):
+        session = start(binds=binds, checks=Checks(every=1, share=0.2))
+        session.edit((box(8), REQUEST))
+        errors.append(report_of(session.edit((box(8), OTHER))[0].result()).stale_error)
+
+    assert errors[0] == pytest.approx(errors[1], rel=1e-3)
+    assert errors[0] is not None
+    assert errors[0] > 0
+
+
+def test_above_the_bound_recorded_edits_make_whole_steps(start: Start) -> None:
+    session = start(checks=Checks(every=1, share=0.2))
+    session.edit((box(8), REQUEST))
+    report = report_of(session.edit((box(8), OTHER), max_error=1e-9)[0].result())
+
+    assert report.num_whole_steps == 1  # the second of three: what is whole is not compared
+
+
+def test_a_network_in_eight_bits_is_not_bound() -> None:
+    compute: Any = Recorded(eight_bits=True)
+
+    assert not can_bind(compute.prepared(build("takeup/tiny-sdxl").unet))
