@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -14,25 +13,17 @@ import diffusers
 import numpy as np
 import torch
 
-from takeup.serving.engines.diffusers.masked.ahead import Ahead
 from takeup.serving.engines.diffusers.masked.blend import Blended
 from takeup.serving.engines.diffusers.masked.call import Places
-from takeup.serving.engines.diffusers.masked.fast_flux import BoundFlux
-from takeup.serving.engines.diffusers.masked.fast_unet import BoundUnet
-from takeup.serving.engines.diffusers.masked.flat import flatten
 from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE, FullSize, box_mask
-from takeup.serving.engines.diffusers.masked.graphs import Repeated, preferring
 from takeup.serving.engines.diffusers.masked.hooks import Hooks
-from takeup.serving.engines.diffusers.masked.kept_columns import flatten_columns
 from takeup.serving.engines.diffusers.masked.pages import working_copy
 from takeup.serving.engines.diffusers.masked.tokens import grids_of, places_of
 
-__all__ = ["Bench", "Bound", "Page", "full_bench", "middle_bench", "now_s", "say", "seconds_of", "tiny_bench"]
+__all__ = ["NUM_STEPS", "Bench", "bench_around", "middle_bench", "now_s", "say", "seconds_of", "tiny_bench"]
 
 NUM_STEPS = {"sdxl": 50, "flux": 28}
 NUM_ROUNDS, MULTIPLE = 3, 32
-BLOCKS = {"max_autotune": False, "conv_1x1_as_mm": True}
-ATTENTION = {"sdxl": ("FLASH_ATTENTION",), "flux": ("CUDNN_ATTENTION", "FLASH_ATTENTION")}
 BEGIN = time.perf_counter()
 cuda: Any = torch.cuda
 Page = tuple[torch.Tensor, ...]
@@ -71,21 +62,9 @@ class Bench:
     device: str
     num_steps: int
     dtype: torch.dtype = torch.bfloat16
-    compiled: bool = True
-    is_silent: bool = False
-    """Whether negative branches have no text, as those of pipelines without a negative prompt; SDXL only."""
-    is_told: bool = False
-    """Whether edits know their timesteps when they begin; Flux only."""
 
     def inputs(self, num_images: int = 1) -> dict[str, Any]:
-        inputs = self.size.inputs(num_images * self.size.num_rows, {"device": self.device, "dtype": self.dtype})
-        if self.is_silent and self.size.num_rows == 2:
-            inputs["encoder_hidden_states"][:num_images] = 0
-        return inputs
-
-    def laid_out(self) -> None:
-        """The network with channels last, as ours wants it and stock has it not."""
-        self.network.to(memory_format=torch.channels_last)
+        return self.size.inputs(num_images * self.size.num_rows, {"device": self.device, "dtype": self.dtype})
 
     def predict(self, **inputs: Any) -> torch.Tensor:
         prediction: torch.Tensor = self.network(**inputs, return_dict=False)[0]
@@ -94,10 +73,6 @@ class Bench:
     @property
     def sample_name(self) -> str:
         return "sample" if self.name == "sdxl" else "hidden_states"
-
-    def timesteps(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Of all steps, as calls of Flux get them."""
-        return torch.stack(list(self.scheduler(inputs[self.sample_name]).timesteps)) / 1000
 
     def scheduler(self, latents: torch.Tensor) -> Any:
         """That of the published pipeline, blending with an original."""
@@ -152,10 +127,6 @@ class Bench:
         self.loop(inputs, play)
         hooks.remove()
 
-    def flatten(self, page: dict[str, torch.Tensor]) -> Page:
-        """In eight bits."""
-        return flatten_columns(page) if self.name == "sdxl" else flatten(page)
-
     @property
     def num_front(self) -> int:
         """Tokens of the text before those of the image, where both are in one sequence."""
@@ -171,105 +142,24 @@ class Bench:
         grids = grids_of(self.size.grid, self.size.num_levels)
         return places_of([mask.to(self.device) for mask in masks], grids, MULTIPLE)
 
-    @contextmanager
-    def bound(
-        self, like: Any, shares: Sequence[float], inputs: dict[str, Any] | None = None, num_flats: int = 2
-    ) -> Iterator[Bound]:
-        """The network for edits with masks of these shares, and as it was afterwards."""
-        inputs = self.inputs(len(shares)) if inputs is None else inputs
-        places = self.places(shares)
-        if self.name == "flux":
-            made: Any = BoundFlux(self.network, like, places, inputs, num_flats)
-        else:
-            made = BoundUnet(self.network, like, places, self.size.grid, num_flats)
-            made.tell(inputs["encoder_hidden_states"])
-        try:
-            if self.compiled:
-                made.compile_blocks(BLOCKS if self.name == "sdxl" else {})
-            yield Bound(self, made, inputs)
-        finally:
-            made.release()
-
-
-class Bound:
-    """A network bound to masks: its calls recorded, once for each place of what is kept."""
-
-    def __init__(self, bench: Bench, made: Any, inputs: dict[str, Any], attention: Sequence[str] = ()) -> None:
-        self.bench, self.made, self.inputs = bench, made, inputs
-        self._attention = attention or ATTENTION[bench.name]
-        self._ahead: Ahead | None = None
-
-    def cut(self, page: Page) -> Page:
-        """What this mask needs of a page."""
-        cut: Page = self.made.flats[0].cut(page)
-        return cut
-
-    def prefer(self, attention: Sequence[str]) -> None:
-        """Record again, with attention computed by the first of these that can."""
-        self._attention, self._ahead = attention, None
-
-    def ahead(self, page: Page) -> Ahead:
-        """Recorded when first asked for."""
-        if self._ahead is None:
-            self._begin()
-            plays = []
-            with preferring(self._attention):
-                for number, flat in enumerate(self.made.flats):
-                    flat.fill(*self.cut(page))
-                    self.made.use(number)
-                    plays.append(Repeated(self.bench.predict, self.inputs))
-            self._ahead = Ahead(self.made.flats, plays)
-        return self._ahead
-
-    def edit_s(self, pages: Sequence[Page], *, is_cut: bool = False) -> float:
-        """Seconds of an edit. Pages take turns if there are fewer than steps; cutting them is part of the edit."""
-        count = self.bench.num_steps
-        ahead = self.ahead(pages[0]) if not is_cut else self._recorded()
-
-        def edit() -> None:
-            self._begin()
-            mine = pages if is_cut else [self.cut(page) for page in pages]
-            ahead.begin([mine[step % len(mine)] for step in range(count)])
-            self.bench.loop(self.inputs, lambda step: self._play(ahead, step))
-
-        return seconds_of(edit)
-
-    def _begin(self) -> None:
-        if self.bench.is_told and self.bench.name == "flux":
-            self.made.tell(self.bench.timesteps(self.inputs), self.inputs)
-
-    def _play(self, ahead: Ahead, step: int) -> torch.Tensor:
-        if self.bench.is_told and self.bench.name == "flux":
-            self.made.at(step)
-        return ahead.play(step)
-
-    def _recorded(self) -> Ahead:
-        assert self._ahead is not None
-        return self._ahead
-
 
 def _scheduler(name: str, **options: Any) -> Any:
     make: Any = getattr(diffusers, name)
     return make(**options)
 
 
-def full_bench(name: str, device: str) -> Bench:
-    """A network of full size."""
-    network = FULL_SIZE[name].network(device)
-    return Bench(name, FULL_SIZE[name], network, device, NUM_STEPS[name], is_silent=True, is_told=True)
+def bench_around(name: str, network: Any) -> Bench:
+    """The loop of diffusers around a network of full size."""
+    return Bench(name, FULL_SIZE[name], network, str(network.device), NUM_STEPS[name])
 
 
-def tiny_bench(name: str) -> Bench:
-    """The same loop over tiny networks on the CPU."""
-    from takeup.serving.engines.diffusers.tiny import build  # not needed on the device, and not all of it is there
-
-    pipeline = build(f"takeup/tiny-{name}")
+def tiny_bench(name: str, network: Any) -> Bench:
+    """The same loop around a tiny network on the CPU."""
     made = {"sdxl": _tiny_sdxl_inputs, "flux": _tiny_flux_inputs}[name]
     full = FULL_SIZE[name]
     grid = (32, 32) if name == "sdxl" else (8, 8)
     size = FullSize(full.build, made, full.num_rows, grid, min(full.num_levels, 2))
-    network = pipeline.unet if name == "sdxl" else pipeline.transformer
-    return Bench(name, size, network, "cpu", 4, torch.float32, compiled=False, is_silent=True, is_told=True)
+    return Bench(name, size, network, "cpu", 4, torch.float32)
 
 
 def middle_bench(name: str, num_steps: int, scale: int = 1) -> Bench:
@@ -279,7 +169,7 @@ def middle_bench(name: str, num_steps: int, scale: int = 1) -> Bench:
     size = FullSize(where[name], partial(_middle_inputs, full, grid), full.num_rows, grid, full.num_levels)
     torch.manual_seed(0)
     network = size.build().eval().requires_grad_(False)
-    return Bench(name, size, network, "cpu", num_steps, torch.float32, compiled=False)
+    return Bench(name, size, network, "cpu", num_steps, torch.float32)
 
 
 def _middle_sdxl() -> Any:

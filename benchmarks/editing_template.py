@@ -37,8 +37,8 @@ class Packing:
     Templates do not keep the first `num_front` tokens, those of the text.
     """
 
-    def __init__(self, num_front: int = 0, *, keeps: bool = False) -> None:
-        self.ways = {budget: _Way(Packer(budget)) for budget in BUDGETS}
+    def __init__(self, num_front: int = 0, *, keeps: bool = False, budgets: Sequence[float] = BUDGETS) -> None:
+        self.ways = {budget: _Way(Packer(budget)) for budget in budgets}
         self.raw_bytes, self._num_front, self._keeps = 0, num_front, keeps
 
     def add(self, page: Page) -> None:

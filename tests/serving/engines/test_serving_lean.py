@@ -29,6 +29,7 @@ from takeup.serving.engines.diffusers.device.layers import add_product, gated_pr
 from takeup.serving.engines.diffusers.device.lean import Lean
 from takeup.serving.engines.diffusers.device.ops import text_attention
 from takeup.serving.engines.diffusers.device.regions import compile_regions
+from takeup.serving.engines.diffusers.device.stacks import stack_layers
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Loras
 from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
@@ -113,16 +114,46 @@ def test_in_sixteen_bits_lean_blocks_are_as_near_to_the_truth_as_those_of_diffus
     assert (theirs - truth).norm() > 0.001 * truth.norm()  # there is something to round
 
 
-def test_the_image_that_came_in_is_not_written_to() -> None:
-    unet = build(SDXL).unet
+def images_around(unet: Any) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """What comes into the transformer in the middle, how it was then, and what leaves it."""
     prepared = prepare(unet)
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    around: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
     one = unet.mid_block.attentions[0]
     one.register_forward_pre_hook(lambda _module, args: seen.append((args[0], args[0].clone())))
+    one.register_forward_hook(lambda _module, _args, answer: around.append((*seen.pop(), answer[0])))
     predicted(unet, inputs(unet), prepared)
+    return around
 
-    assert len(seen) == 1
-    assert torch.equal(*seen[0])
+
+def test_the_last_product_adds_to_the_image_that_came_in() -> None:
+    ((image, before, answer),) = images_around(build(SDXL).unet)
+
+    assert answer.data_ptr() == image.data_ptr()
+    assert not torch.equal(answer, before)
+
+
+def test_an_image_of_a_block_that_cannot_bring_the_bias_is_not_written_to() -> None:
+    unet = with_biases(build(SDXL).unet)
+    unet.mid_block.resnets[0].output_scale_factor = 2.0
+    given = inputs(unet)
+    plain = predicted(unet, given)
+    ((image, before, answer),) = images_around(unet)
+
+    assert torch.equal(image, before)
+    assert answer.data_ptr() != image.data_ptr()
+    assert gap(predicted(unet, given), plain) < EXACT
+
+
+def test_a_residual_block_brings_the_bias_of_the_transformer_behind_it() -> None:
+    unet = with_biases(build(SDXL).unet)
+    prepare(unet)
+    for block in (unet.mid_block, unet.down_blocks[1], unet.up_blocks[0]):
+        resnet, transformer = block.resnets[0], block.attentions[0]
+        torch.testing.assert_close(resnet.raised_bias, resnet.conv2.bias + transformer.proj_out.bias)
+        torch.testing.assert_close(transformer.lacking, -transformer.proj_out.bias)
+
+    assert not hasattr(unet.mid_block.resnets[1], "raised_bias")
 
 
 def test_silent_rows_are_neither_normed_nor_projected_for_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +227,7 @@ def test_a_transformer_that_fails_computes_as_usual_and_says_so_once(
     def fail(*_: Any) -> torch.Tensor:
         raise RuntimeError("no such kernel")
 
-    unet = build(SDXL).unet
+    unet = with_biases(build(SDXL).unet)
     given = inputs(unet)
     plain = predicted(unet, given)
     prepared = prepare(unet)
@@ -342,7 +373,7 @@ def test_what_time_adds_is_computed_once_for_all_blocks_and_forgotten_after_the_
     unet = with_biases(build(SDXL).unet)
     given = inputs(unet)
     plain = predicted(unet, given)
-    Joined(unet, is_timed=True)
+    Joined(unet, stack_layers(unet))
     blocks = [one for one in unet.modules() if type(one).__name__ == "ResnetBlock2D"]
     calls: list[int] = []
     seen: list[bool] = []
@@ -359,7 +390,7 @@ def test_what_time_adds_is_computed_once_for_all_blocks_and_forgotten_after_the_
 def test_patched_weights_of_the_time_are_felt_in_the_next_call() -> None:
     unet = build(SDXL).unet
     given = inputs(unet)
-    Joined(unet, is_timed=True)
+    Joined(unet, stack_layers(unet))
     before = predicted(unet, given)
     unet.mid_block.resnets[0].time_emb_proj.weight.data.mul_(2)
     after = predicted(unet, given)
@@ -372,9 +403,26 @@ def test_patched_weights_of_the_time_are_felt_in_the_next_call() -> None:
 
 def test_times_are_forgotten_when_a_call_fails() -> None:
     unet = build(SDXL).unet
-    Joined(unet, is_timed=True)
+    Joined(unet, stack_layers(unet))
     given = inputs(unet) | {"encoder_hidden_states": torch.zeros(2, 7, 3)}
     with pytest.raises(RuntimeError):
         predicted(unet, given)
 
     assert not any(hasattr(one, "time_numbers") for one in unet.modules())
+
+
+def test_blocks_beside_one_that_computes_otherwise_project_the_time_for_themselves() -> None:
+    unet = with_biases(build(SDXL).unet)
+    odd = unet.mid_block.resnets[0]
+    odd.nonlinearity = torch.nn.ReLU()
+    given = inputs(unet)
+    plain = predicted(unet, given)
+    Joined(unet, stack_layers(unet))
+    seen: dict[Any, bool] = {}
+    blocks = [one for one in unet.modules() if type(one).__name__ == "ResnetBlock2D"]
+    for one in blocks:
+        one.register_forward_pre_hook(lambda module, _args: seen.update({module: hasattr(module, "time_numbers")}))
+
+    assert gap(predicted(unet, given), plain) < EXACT
+    assert {one for one in blocks if not seen[one]} == {one for one in blocks if one.out_channels == odd.out_channels}
+    assert any(seen.values())

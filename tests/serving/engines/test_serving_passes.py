@@ -12,9 +12,10 @@ pytest.importorskip("torch", reason="needs torch: pip install 'takeup[diffusion]
 pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[diffusion]'")
 
 import torch
+from torch.nn.functional import conv2d
 
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.device import passes
+from takeup.serving.engines.diffusers.device import layout, passes
 from takeup.serving.engines.diffusers.device.compute import MOST_AHEAD, Recorded
 from takeup.serving.engines.diffusers.device.layout import channels_last
 from takeup.serving.engines.diffusers.device.passes import NUM_WARM_UPS, CudaPass
@@ -187,6 +188,50 @@ def test_blocks_keep_channels_last_and_their_numbers(name: str) -> None:
     assert torch.allclose(ours, theirs, atol=1e-5)
     assert seen
     assert all(seen)
+
+
+def first_convolution() -> Any:
+    """Of a network that is laid out, with a bias that counts."""
+    unet = build("takeup/tiny-sdxl").unet
+    torch.nn.init.normal_(unet.conv_in.bias)
+    return channels_last(unet).conv_in
+
+
+@torch.no_grad()
+def test_the_first_convolution_has_its_bias_among_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    biases: list[Any] = []
+
+    def noting(image: torch.Tensor, weight: torch.Tensor, bias: Any = None, **others: Any) -> torch.Tensor:
+        biases.append(bias)
+        return conv2d(image, weight, bias, **others)
+
+    monkeypatch.setattr(layout, "conv2d", noting)
+    layer, image = first_convolution(), torch.randn(2, 4, 5, 6)
+    ours = layer(image)
+
+    torch.testing.assert_close(ours, conv2d(image, layer.weight, layer.bias, padding=1))
+    assert biases == [None]
+    assert ours.is_contiguous(memory_format=torch.channels_last)
+
+
+@torch.no_grad()
+def test_a_first_convolution_that_is_patched_in_place_computes_with_the_patch() -> None:
+    layer, image = first_convolution(), torch.randn(1, 4, 5, 6)
+    before = layer(image)
+    layer.weight.mul_(-2)
+    after = layer(image)
+
+    bias = layer.bias[:, None, None]
+    torch.testing.assert_close(after - bias, -2 * (before - bias))
+
+
+@pytest.mark.parametrize("odd", [{"padding": 0}, {"stride": 2}, {"bias": False}, {"padding_mode": "circular"}])
+def test_a_first_convolution_of_another_kind_is_left_alone(odd: dict[str, Any]) -> None:
+    network = torch.nn.Module()
+    network.conv_in = torch.nn.Conv2d(4, 8, 3, **{"padding": 1} | odd)
+    channels_last(network)
+
+    assert "forward" not in vars(network.conv_in)
 
 
 def test_the_device_is_never_more_than_two_steps_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from takeup.serving.engines.diffusers.device.compute import Recorded
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.masked.addon import Checks
 from takeup.serving.engines.diffusers.masked.asked import Edit
-from takeup.serving.engines.diffusers.masked.bound import can_bind
+from takeup.serving.engines.diffusers.masked.binding import can_bind
 from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tickets import Ticket
@@ -31,7 +31,7 @@ from takeup.serving.policies.mask_batches import MaskGrouping
 pytestmark = ENGINE_MARKS
 
 SIDE, EXACT = 64, 1e-4
-UNETS = ("takeup/tiny-sd15", "takeup/tiny-sdxl")
+NAMES = ("takeup/tiny-sd15", "takeup/tiny-sdxl", "takeup/tiny-flux")
 Floats = npt.NDArray[np.float32]
 IMAGE = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
 REQUEST = Request("a cat", num_steps=3, guidance=4.0, seed=5)
@@ -47,14 +47,14 @@ def box(left: int, top: int = 8, side: int = 16) -> Floats:
 class Session:
     """An engine with an editor, on a pipeline of its own; recorded calls, or calls with hooks."""
 
-    def __init__(self, name: str, *, binds: bool, checks: Checks) -> None:
+    def __init__(self, name: str, *, binds: bool, checks: Checks, max_rows: int = 8) -> None:
         self.pipeline = build(name)
         family = family_of(self.pipeline)
         self.compute = Recorded()
         assert can_bind(self.compute.prepared(family.network))
         self.editor = MaskedEditor(family, checks=checks, binds=binds)
         self.engine = StepEngine(
-            self.pipeline, add_ons=self.editor.add_ons, compute=self.compute, group=MaskGrouping(8, 100.0)
+            self.pipeline, add_ons=self.editor.add_ons, compute=self.compute, group=MaskGrouping(max_rows, 100.0)
         )
 
     def edit(self, *asked: tuple[Floats, Request], max_error: float | None = None) -> list[Ticket]:
@@ -73,8 +73,10 @@ class Session:
 def start() -> Iterator[Callable[..., Session]]:
     opened: list[Session] = []
 
-    def open_one(name: str = "takeup/tiny-sdxl", *, binds: bool = True, checks: Checks | None = None) -> Session:
-        opened.append(Session(name, binds=binds, checks=checks or Checks(share=0.0)))
+    def open_one(
+        name: str = "takeup/tiny-sdxl", *, binds: bool = True, checks: Checks | None = None, max_rows: int = 8
+    ) -> Session:
+        opened.append(Session(name, binds=binds, checks=checks or Checks(share=0.0), max_rows=max_rows))
         return opened[-1]
 
     yield open_one
@@ -89,7 +91,7 @@ def latents(tickets: list[Ticket]) -> torch.Tensor:
     return torch.cat([ticket.result().latents for ticket in tickets])
 
 
-@pytest.mark.parametrize("name", UNETS)
+@pytest.mark.parametrize("name", NAMES)
 def test_recorded_edits_are_those_with_hooks(start: Start, name: str) -> None:
     made = []
     for binds in (True, False):
@@ -102,7 +104,7 @@ def test_recorded_edits_are_those_with_hooks(start: Start, name: str) -> None:
     assert gap(made[0], made[1]) < EXACT
 
 
-@pytest.mark.parametrize("name", UNETS)
+@pytest.mark.parametrize("name", NAMES)
 def test_edits_with_different_masks_share_a_recorded_call(start: Start, name: str) -> None:
     made, num_calls = [], []
     for binds in (True, False):
@@ -114,6 +116,22 @@ def test_edits_with_different_masks_share_a_recorded_call(start: Start, name: st
 
     assert gap(made[0], made[1]) < EXACT
     assert num_calls[0] == num_calls[1] == REQUEST.num_steps
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_edit_that_comes_in_between_changes_nothing(start: Start, name: str) -> None:
+    """Both use the same memory, and what the first one needs next lies there already."""
+    made = []
+    for binds in (True, False):
+        session = start(name, binds=binds, max_rows=2)
+        session.edit((box(8), REQUEST))
+        first = session.engine.enter(session.editor.prepare(OTHER, Edit(IMAGE, box(8))))
+        for _ in range(2):
+            session.engine.advance()
+        urgent = replace(OTHER, seed=7, deadline_s=1e12)
+        made.append(latents([*session.edit((box(4, 24, 40), urgent)), first]))
+
+    assert gap(made[0], made[1]) < EXACT
 
 
 def test_another_mask_of_the_same_sizes_needs_no_recording(start: Start) -> None:

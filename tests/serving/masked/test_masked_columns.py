@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -15,15 +15,13 @@ from torch.nn.functional import conv2d, group_norm, interpolate, silu
 from serving.masked.networks import Network, block_mask, scattered_mask
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.masked.ahead import Ahead, pinned
 from takeup.serving.engines.diffusers.masked.columns import Columns, affine_of, column, tokens_of
-from takeup.serving.engines.diffusers.masked.fast_unet import BoundUnet
-from takeup.serving.engines.diffusers.masked.flat import flatten
 from takeup.serving.engines.diffusers.masked.gather import gathered
-from takeup.serving.engines.diffusers.masked.kept_columns import Tables, flatten_columns
+from takeup.serving.engines.diffusers.masked.kept_columns import ColumnTables
 from takeup.serving.engines.diffusers.masked.neighbours import Move, around, entrance
-from takeup.serving.engines.diffusers.masked.rims import Rims
+from takeup.serving.engines.diffusers.masked.pages import MAP, Page
 from takeup.serving.engines.diffusers.masked.tokens import grids_of, places_of
+from takeup.serving.engines.diffusers.masked.turns import Turns
 
 pytestmark = ENGINE_MARKS
 
@@ -178,7 +176,7 @@ def test_blocks_of_another_kind_are_refused(network: Network) -> None:
     resnet.output_scale_factor = 2.0
     try:
         with pytest.raises(BadInput, match="leave them off"):
-            Columns(network.family.network, Tables.__new__(Tables))  # type: ignore[arg-type]
+            Columns(network.family.network, ColumnTables.__new__(ColumnTables))  # type: ignore[arg-type]
     finally:
         resnet.output_scale_factor = 1.0
     assert not any("forward" in vars(module) for module in network.family.network.modules())
@@ -187,71 +185,74 @@ def test_blocks_of_another_kind_are_refused(network: Network) -> None:
 # In fixed memory ------------------------------------------------------------------------------------------------------
 
 
-def bound(network: Network, num_flats: int = 1) -> BoundUnet:
-    """Bound to what the last masked call had, and filled with what was recorded, in eight bits."""
-    network.hooks.remove()
-    made = BoundUnet(network.family.network, network.call.recorded, network.call.places, network.grid, num_flats)
-    page = flatten_columns(network.call.recorded)
-    for flat in made.flats:
-        flat.fill(*flat.cut(page))
-    made.tell(network.rows.inputs["encoder_hidden_states"])
-    return made
+def tables_of(top: int, num_rows: int = 4) -> ColumnTables:
+    """Of squares, each row with another one."""
+    masks = [torch.zeros(16, 16, dtype=torch.bool) for _ in range(num_rows)]
+    for row, mask in enumerate(masks):
+        mask[top : top + 4, row : row + 4] = True
+    return ColumnTables(places_of(masks, grids_of((16, 16), 2), 16), (16, 16), 16)
 
 
-def test_the_fast_path_is_that_of_the_hooks_within_eight_bits(two: Network) -> None:
-    two.whole()
-    masks = [block_mask(two.grid, 0.2), scattered_mask(two.grid, 0.1)]
-    for run, mask in zip(two.runs, masks, strict=True):
-        run.latents[:, :, mask] += 1.0
-    hooked = two.masked(masks, multiple=4)
-    fast = bound(two, num_flats=2)
-    first = two.family.predict(two.rows).clone()
-    fast.use(1)
-    second = two.family.predict(two.rows)
-    fast.release()
+def test_tables_take_what_others_say_and_stay_where_they_are() -> None:
+    first, second = tables_of(2), tables_of(6)
+    mine = first.copied()
+    where = [one.data_ptr() for one in mine.tensors()]
+    mine.take(second)
 
-    assert gap(first, hooked) < 0.02
-    assert torch.equal(first, second)
+    assert mine.sizes == first.sizes == second.sizes
+    assert [one.data_ptr() for one in mine.tensors()] == where
+    assert all(torch.equal(one, other) for one, other in zip(mine.tensors(), second.tensors(), strict=True))
+    assert not all(torch.equal(one, other) for one, other in zip(first.tensors(), second.tensors(), strict=True))
 
 
-def test_a_released_network_is_as_it_was(network: Network) -> None:
-    network.call.mode = "off"
-    before = network.family.predict(network.rows)
-    network.whole()
-    network.masked([block_mask(network.grid, 0.2)])
-    bound(network).release()
+@pytest.mark.parametrize("sizes", [[4], [2, 2], [1, 2, 1]])
+def test_rims_are_the_pixels_beside_the_mask_wherever_rows_come_from(sizes: list[int]) -> None:
+    tables, name = tables_of(3), f"mid_block.conv{MAP}"
+    whole = torch.randn(4, 256, 8)
+    found = torch.full((len(tables.of(name, 256).rim), 8), torch.nan)
+    first = 0
+    for size in sizes:
+        rows = range(first, first + size)
+        own, places = tables.part(name, 256, rows)
+        found[own] = whole[rows.start : rows.stop].flatten(0, 1)[places]
+        first = rows.stop
 
-    assert torch.equal(network.family.predict(network.rows), before)
-    names = {"kept_places", "kept_k", "kept_text", "packed_qkv", "forward"}
-    assert not any(names & set(vars(module)) for module in network.family.network.modules())
+    assert torch.equal(found, whole.flatten(0, 1)[tables.of(name, 256).rim])
 
 
-def test_rims_are_the_pixels_that_were_asked_for() -> None:
-    page = {"a": torch.randn(2, 9, 32), "b": torch.randn(2, 4, 96)}
-    wanted = {"a": torch.tensor([0, 5, 17]), "b": torch.tensor([7, 2])}
-    rims = Rims(page, wanted)
-    rims.fill(*rims.cut(*flatten(page)))
-
-    for name, pixels in wanted.items():
-        assert gap(rims.views[name], page[name].reshape(-1, page[name].shape[2])[pixels]) < 0.01
+# Two places that take turns -------------------------------------------------------------------------------------------
 
 
 class Slot:
-    """A place that remembers what was put there."""
+    """A place that remembers what was brought there."""
 
     def __init__(self) -> None:
-        self.value = torch.zeros(1)
+        self.pages: list[float] = []
 
-    def fill(self, *page: torch.Tensor) -> None:
-        self.value = page[0]
+    def bring(self, pages: Sequence[Page]) -> None:
+        self.pages.append(float(pages[0]["a"]))
 
 
-@pytest.mark.parametrize("num_places", [1, 2])
-def test_every_step_computes_from_its_own_page(num_places: int) -> None:
-    slots = [Slot() for _ in range(num_places)]
-    ahead = Ahead(slots, [lambda slot=slot: slot.value + 100 for slot in slots])  # type: ignore[misc]
-    for first in (0, 10):  # two edits, one after the other
-        ahead.begin([pinned((torch.full((1,), float(first + step)),)) for step in range(5)])
-        made = [float(ahead.play(step)) for step in range(5)]
+def read(number: float) -> Callable[[], list[Page]]:
+    return lambda: [{"a": torch.tensor(number)}]
 
-        assert made == [100.0 + first + step for step in range(5)]
+
+def test_what_was_expected_is_not_brought_again() -> None:
+    slots = Slot(), Slot()
+    turns = Turns(slots, None)
+    first = turns.now("first", read(1.0))
+    turns.soon(1 - first, "second", read(2.0))
+    second = turns.now("second", read(3.0))
+
+    assert (first, second) == (0, 1)
+    assert [one.pages for one in slots] == [[1.0], [2.0]]
+
+
+def test_what_was_not_expected_is_brought_when_it_is_needed() -> None:
+    slots = Slot(), Slot()
+    turns = Turns(slots, None)
+    turns.soon(1, "second", read(2.0))
+    turns.forget()
+    number = turns.now("second", read(3.0))
+
+    assert slots[number].pages[-1] == 3.0

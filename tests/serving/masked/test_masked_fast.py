@@ -1,4 +1,4 @@
-"""The fast path of Flux computes what the hooks compute; full-size networks have the operations of the real ones."""
+"""Numbers and places of tokens that are computed; full-size networks have the operations of the real ones."""
 
 from __future__ import annotations
 
@@ -9,61 +9,60 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 
 import torch
 
-from serving.masked.networks import Network, block_mask, scattered_mask
-from serving.stock import ENGINE_MARKS, gap
-from takeup.serving.engines.diffusers.masked.fast_flux import BoundFlux
-from takeup.serving.engines.diffusers.masked.flat import Flat, flatten
+from serving.masked.networks import block_mask
+from serving.stock import ENGINE_MARKS
+from takeup.serving.engines.diffusers.masked.editing import sampled
+from takeup.serving.engines.diffusers.masked.flat import Flat
 from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE, box_mask, count_flop
-from takeup.serving.engines.diffusers.masked.graphs import Repeated
-from takeup.serving.engines.diffusers.masked.pages import working_copy
+from takeup.serving.engines.diffusers.masked.tokens import grids_of, roomy, token_mask
 
 pytestmark = ENGINE_MARKS
 
 
-@pytest.mark.parametrize("num_requests", [1, 2])
-def test_the_fast_path_of_flux_is_that_of_the_hooks(num_requests: int) -> None:
-    with Network("takeup/tiny-flux", num_requests) as network:
-        before = network.whole()
-        masks = [block_mask(network.grid, 0.2), scattered_mask(network.grid, 0.1)][:num_requests]
-        for run, mask in zip(network.runs, masks, strict=True):
-            run.latents[:, mask.flatten()] += 1.0
-        hooked = network.masked(masks, multiple=4)
-        network.hooks.remove()
-        page = working_copy(network.call.recorded, network.hooks.fronted, network.call.num_front)
-        fast = BoundFlux(network.family.network, page, network.call.places, network.runs[0].shared, 2)
-        for flat in fast.flats:
-            for name, kept in page.items():
-                flat.views[name].copy_(kept)
-        ours = network.family.predict(network.rows).clone()
-        fast.use(1)
-        again = network.family.predict(network.rows)
-        fast.release()
-        for run, mask in zip(network.runs, masks, strict=True):
-            run.latents[:, mask.flatten()] -= 1.0
-        after = network.family.predict(network.rows)
-
-    assert gap(ours, hooked) < 1e-5
-    assert torch.equal(ours, again)
-    assert gap(after, before) < 1e-5
-
-
-def test_a_flat_page_is_filled_with_what_was_flattened() -> None:
-    page = {"a": torch.randn(2, 4, 64), "b": torch.randn(2, 8, 128)}
+def test_a_flat_finds_tokens_of_all_its_views() -> None:
+    page = {"a": torch.randn(2, 4, 8), "b": torch.randn(2, 6, 2, 2), "c": torch.randn(2, 3, 2)}
     flat = Flat(page)
-    flat.fill(*flatten(page))
+    for name, kept in page.items():
+        flat.views[name].copy_(kept)
+    tokens = {4: torch.tensor([1, 7]), 3: torch.tensor([0, 5])}
+    found = flat.taken(flat.pieces(tokens, num_front=2))
 
-    assert all(gap(flat.views[name], kept) < 0.01 for name, kept in page.items())
+    ours = [one.flatten() for one in found.flatten().split([16, 8, 4])]
+    b = page["b"].flatten(2)
+    expected = [page["a"].flatten(0, 1)[[1, 7]], torch.stack([b[0, 3], b[1, 5]]), page["c"].flatten(0, 1)[[0, 5]]]
+    assert all(torch.equal(one, other.flatten()) for one, other in zip(ours, expected, strict=True))
     assert flat.views["a"].data_ptr() == flat.values.data_ptr()
 
 
-def test_without_an_accelerator_a_call_is_made_again() -> None:
-    numbers = torch.zeros(2)
-    repeated = Repeated(lambda number: number + 1, {"number": numbers})
-    first = repeated()
-    numbers += 1
+@pytest.mark.parametrize(("count", "multiple", "room"), [(0, 64, 0), (1, 1, 1), (1, 64, 64), (100, 64, 128)])
+def test_small_numbers_of_tokens_are_rounded_to_multiples(count: int, multiple: int, room: int) -> None:
+    assert roomy(count, multiple) == room
 
-    assert torch.equal(first, torch.ones(2))
-    assert torch.equal(repeated(), torch.full((2,), 2.0))
+
+def test_large_numbers_of_tokens_come_in_eight_sizes_an_octave() -> None:
+    sizes = {roomy(count, 32) for count in range(1025, 2049)}
+
+    assert len(sizes) == 8
+    assert all(roomy(count, 32) >= count for count in range(5000))
+
+
+@pytest.mark.parametrize("num_levels", [1, 2, 3])
+def test_watched_tokens_are_whole_ones_of_the_coarsest_grid(num_levels: int) -> None:
+    computed = block_mask((16, 24), 0.2)
+    more = sampled(computed, 0.05, 7, num_levels)
+    grid = grids_of((16, 24), num_levels)[-1]
+    others = token_mask(more & ~computed, grid)
+
+    assert bool((more & computed).eq(computed).all())
+    assert torch.equal(more, sampled(computed, 0.05, 7, num_levels))
+    assert 0 < int(others.sum()) == int((more & ~computed).sum()) // 4 ** (num_levels - 1)
+    assert not bool((others & token_mask(computed, grid)).any())
+
+
+def test_where_everything_is_computed_nothing_is_watched() -> None:
+    every = torch.ones(8, 8, dtype=torch.bool)
+
+    assert torch.equal(sampled(every, 0.5, 0, 2), every)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from takeup.serving.engines.diffusers.device.compute import Compute, Eager, Reco
 from takeup.serving.engines.diffusers.device.regions import FAST
 from takeup.serving.engines.diffusers.device.stacks import Stacks
 from takeup.serving.engines.diffusers.families import Family
-from takeup.serving.engines.diffusers.masked.bound import can_bind
+from takeup.serving.engines.diffusers.masked.binding import can_bind
 
 __all__ = ["binds_edits", "compute_for", "stacks_for", "workers_for"]
 

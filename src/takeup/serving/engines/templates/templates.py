@@ -41,10 +41,13 @@ class Template:
 
 
 class Reader:
-    """Gives the pages of a template, best in order: a page may say only what changed since the one before."""
+    """Gives the pages of a template, best in order: a page may say only what changed since the one before.
 
-    def __init__(self, template: Template) -> None:
-        self._template = template
+    Pages are unpacked on the `device`, wherever the template is; without one, where it is.
+    """
+
+    def __init__(self, template: Template, device: torch.device | None = None) -> None:
+        self._template, self._device = template, device
         self._step, self._page = -1, dict[str, torch.Tensor]()
 
     def has(self, step: int) -> bool:
@@ -57,7 +60,10 @@ class Reader:
             self._step, self._page = -1, {}
         while self._step < step:
             self._step += 1
-            self._page = unpack_page(self._template.pages[self._step], self._page)
+            packed = self._template.pages[self._step]
+            if self._device is not None:
+                packed = {name: _moved(one, self._device) for name, one in packed.items()}
+            self._page = unpack_page(packed, self._page)
         return self._page
 
 
@@ -97,6 +103,8 @@ class Recorder:
 
 
 def _moved(packed: PackedTensor, device: torch.device | str) -> PackedTensor:
+    if packed.values.device == device:
+        return packed
     scales = None if packed.scales is None else _sent(packed.scales, device)
     return replace(packed, values=_sent(packed.values, device), scales=scales)
 

@@ -23,6 +23,7 @@ from takeup.serving.engines.diffusers.controls.pictures import as_control
 from takeup.serving.engines.diffusers.controls.reuse import Reuse
 from takeup.serving.engines.diffusers.controls.workers import InlineWorker, Stream, Worker, WorkerDied
 from takeup.serving.engines.diffusers.device.seams import num_residuals
+from takeup.serving.engines.diffusers.device.sums import add_up
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.families.sizes import size_of
 from takeup.serving.engines.diffusers.runs import Rows, Run
@@ -209,14 +210,22 @@ class _Together:
         return total
 
     def write(self, into: Sequence[torch.Tensor]) -> None:
-        """The same sums, all at once and without copies in between; they round once less."""
-        torch._foreach_zero_(list(into))
-        for part in self.parts:
-            stream = self.streams[part.net]
-            residuals = [stream.take(number)[part.stream_rows] for number in range(len(into))]
-            parts = [tensor[part.rows] for tensor in into]
-            for tensor, residual, scale in zip(parts, residuals, part.scales, strict=True):
-                tensor.add_(residual.to(tensor.device), alpha=float(scale))
+        """The same sums, each in one pass; they round once."""
+        for first, stop in itertools.pairwise(self._bounds(len(into[0]))):
+            parts = [part for part in self.parts if part.rows.start <= first < part.rows.stop]
+            for number, tensor in enumerate(into):
+                residuals = [self._rows(part, number, first, stop).to(tensor.device) for part in parts]
+                add_up(tensor[first:stop], residuals, [float(part.scales[number]) for part in parts])
+
+    def _bounds(self, num_rows: int) -> list[int]:
+        """Between two neighbours of these, the same ControlNets act on all rows."""
+        ends = [end for part in self.parts for end in (part.rows.start, part.rows.stop)]
+        return sorted({0, num_rows, *ends})
+
+    def _rows(self, part: Part, number: int, first: int, stop: int) -> torch.Tensor:
+        """What a ControlNet says about these rows of the call."""
+        offset = part.stream_rows.start - part.rows.start
+        return self.streams[part.net].take(number)[first + offset : stop + offset]
 
 
 def _picked(tensors: Mapping[str, torch.Tensor], spans: Sequence[slice]) -> dict[str, torch.Tensor]:

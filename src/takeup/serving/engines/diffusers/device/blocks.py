@@ -17,9 +17,10 @@ from torch.nn.functional import conv2d
 
 from takeup.serving.engines.diffusers.device.forwards import Forwards
 from takeup.serving.engines.diffusers.device.ops import joined_norm
+from takeup.serving.engines.diffusers.device.stacks import Stacks
 from takeup.serving.engines.diffusers.device.times import Times, time_numbers
 
-__all__ = ["Joined"]
+__all__ = ["Joined", "can_raise"]
 
 UP_BLOCKS = ("UpBlock2D", "CrossAttnUpBlock2D")
 
@@ -27,13 +28,13 @@ UP_BLOCKS = ("UpBlock2D", "CrossAttnUpBlock2D")
 class Joined:
     """A network whose plain residual blocks join and norm at once, and whose blocks on the way up let them.
 
-    With `is_timed` what the time adds is computed for all blocks at once.
+    With the `stacks` of the network what the time adds is computed for all blocks at once.
     """
 
-    def __init__(self, network: Any, is_timed: bool = False) -> None:
+    def __init__(self, network: Any, stacks: Stacks | None = None) -> None:
         blocks = [one for one in network.modules() if _is_plain(one)]
         ups = [one for one in network.modules() if type(one).__name__ in UP_BLOCKS and _lets_join(one)]
-        self._times = Times(network, blocks) if is_timed and blocks else None
+        self._times = Times(network, blocks, stacks) if stacks is not None and blocks else None
         forwards = {one: MethodType(_resnet, one) for one in blocks}
         forwards |= {one: MethodType(_up, one) for one in ups}
         forwards |= {one.norm: MethodType(_norm, one.norm) for one in network.modules() if _has_group_norm(one)}
@@ -78,7 +79,9 @@ def _resnet(self: Any, image: torch.Tensor, temb: torch.Tensor, skip: torch.Tens
     hidden, _ = _normed(self.norm2, hidden, None, time_numbers(self, temb))
     if self.conv_shortcut is not None:
         source = self.conv_shortcut(source)
-    return (source + self.conv2(hidden)) / self.output_scale_factor  # type: ignore[no-any-return]
+    bias = getattr(self, "raised_bias", self.conv2.bias)
+    hidden = conv2d(hidden, self.conv2.weight, bias, padding=self.conv2.padding)
+    return (source + hidden) / self.output_scale_factor  # type: ignore[no-any-return]
 
 
 def _norm(self: Any, image: torch.Tensor) -> torch.Tensor:
@@ -112,6 +115,11 @@ def _up(
     for upsampler in self.upsamplers or ():
         hidden_states = upsampler(hidden_states, upsample_size)
     return hidden_states
+
+
+def can_raise(module: Any) -> bool:
+    """Whether this residual block is joined, and adds a `raised_bias` to its image as it is."""
+    return _is_plain(module) and module.output_scale_factor == 1 and module.conv2.bias is not None
 
 
 def _is_plain(module: Any) -> bool:

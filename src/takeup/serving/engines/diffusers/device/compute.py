@@ -199,6 +199,8 @@ class _Call:
         self._fill(rows)
         if self._residuals is not None:
             self._compute(0, lambda: None)  # once, to see how large residuals are
+        if self._bound is not None:
+            self._bound.fill(masked)  # kernels are chosen by what they make of it
         num_places = 1 if self._bound is None else self._bound.num_places
         device = rows.sample.device
         self._passes: list[Pass] = [record(partial(self._compute, one), device, pool) for one in range(num_places)]

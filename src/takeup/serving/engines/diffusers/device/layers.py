@@ -21,8 +21,8 @@ FAST = "takeup.serving.engines.diffusers.device.fast"
 TILES = ((128, 128, 64, 8, 4), (128, 128, 64, 8, 3), (256, 64, 64, 8, 4), (128, 64, 64, 4, 3))
 """Rows, outputs and inputs of a tile, warps, stages: see `Tile`. A program has one of values and one of gates."""
 
-TOKENS = (4, 2, 1)
-"""How many a program norms."""
+NORMED = ((2, 1), (2, 2), (4, 2), (4, 4))
+"""How many tokens a program norms, with how many warps: with few, hardly any of them waits for another."""
 
 
 def normed(x: torch.Tensor, shift: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
@@ -31,7 +31,7 @@ def normed(x: torch.Tensor, shift: torch.Tensor, weight: torch.Tensor, bias: tor
     if not x.is_cuda:
         return _plain_norm(*given)
     ways: dict[str, Way] = {"as torch does": _plain_norm}
-    ways |= {f"own, {tokens} at a time": partial(_own_norm, tokens) for tokens in TOKENS}
+    ways |= {f"own, {tokens} at a time, {warps} warps": partial(_own_norm, tokens, warps) for tokens, warps in NORMED}
     return CHOICES.way("norm", described(x), ways, lambda: given)(*given)
 
 
@@ -70,8 +70,8 @@ def _plain_gate(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> to
 # Ways of our own ------------------------------------------------------------------------------------------------------
 
 
-def _own_norm(tokens: int, *given: object) -> torch.Tensor:
-    return _own("rows", "layer_norm", *given, tokens)
+def _own_norm(tokens: int, num_warps: int, *given: object) -> torch.Tensor:
+    return _own("rows", "layer_norm", *given, tokens, num_warps)
 
 
 def _gate_behind(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,9 @@
 Convolutions on accelerators are fastest with their channels last, and tokens have them last anyway. But the blocks that
 turn images into tokens and back copy the result into channels first, and a network that is laid out otherwise then pays
 for two copies at each of them. Here they leave it as it is. With channels last a convolution of single pixels is a
-product, which adds its bias on the way; as a convolution, the bias is one more pass over the image.
+product, which adds its bias on the way; as a convolution, the bias is one more pass over the image. The first
+convolution has so few channels that libraries pad them: here they are padded with ones, and the weight of one of these
+is the bias.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.nn.functional import linear
+from torch.nn.functional import conv2d, linear, pad
 
 __all__ = ["Where", "channels_last", "where_of"]
 
 Where = tuple[torch.device, torch.dtype]
+WIDTH = 8
+"""Channels that a convolution on an accelerator has at least."""
 _known: WeakKeyDictionary[Any, tuple[Where, Where]] = WeakKeyDictionary()
 
 
@@ -29,7 +33,33 @@ def channels_last(network: Any) -> Any:
             module._get_output_for_continuous_inputs = MethodType(_output, module)
         elif type(module) is torch.nn.Conv2d and _is_of_single_pixels(module):
             module.forward = MethodType(_product, module)  # type: ignore[method-assign]
+    if _can_carry(getattr(network, "conv_in", None)):
+        _carry_bias(network.conv_in)
     return network
+
+
+def _can_carry(layer: Any) -> bool:
+    """Whether the bias may be a weight: of a further channel, in the middle, which lies inside the image everywhere."""
+    if type(layer) is not torch.nn.Conv2d or layer.bias is None or layer.in_channels >= WIDTH:
+        return False
+    plain = layer.stride == layer.padding == layer.dilation == (1, 1) and layer.padding_mode == "zeros"
+    return plain and layer.kernel_size == (3, 3) and layer.groups == 1
+
+
+@torch.no_grad()
+def _carry_bias(layer: Any) -> None:
+    """Its weight becomes a part of a wider one, so that whoever patches it in place patches both."""
+    num_out, num_in = layer.weight.shape[:2]
+    wide = layer.weight.new_zeros((num_out, WIDTH, 3, 3)).contiguous(memory_format=torch.channels_last)
+    wide[:, :num_in] = layer.weight
+    wide[:, num_in, 1, 1] = layer.bias
+    layer.wide_weight, layer.weight.data = wide, wide[:, :num_in]
+    layer.forward = MethodType(_padded, layer)
+
+
+def _padded(self: Any, image: torch.Tensor) -> torch.Tensor:
+    last = image.contiguous(memory_format=torch.channels_last)
+    return conv2d(pad(last, (0, 0, 0, 0, 0, WIDTH - self.in_channels), value=1), self.wide_weight, padding=1)
 
 
 def _is_of_single_pixels(layer: torch.nn.Conv2d) -> bool:

@@ -69,16 +69,21 @@ def _transformer(self: Any, hidden_states: torch.Tensor, *others: Any, **named: 
 
 
 def _advanced(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
-    num_rows, _, height, width = hidden_states.shape
     tokens = linear(_pixels(_normed_image(self, hidden_states)), self.proj_in.weight.flatten(1), self.raised_bias)
     for block in self.transformer_blocks:
         advance(block, tokens)
+    return _answer(self, tokens, hidden_states)
+
+
+def _answer(self: Any, tokens: torch.Tensor, came_in: torch.Tensor) -> torch.Tensor:
+    """Tokens as an image again, added to the one that came in: in place, if that brought the bias."""
     if self.lacking is None:
-        usual: torch.Tensor = self._get_output_for_continuous_inputs(
-            tokens, hidden_states, num_rows, height, width, tokens.shape[-1]
+        num_rows, _, height, width = came_in.shape
+        image: torch.Tensor = self._get_output_for_continuous_inputs(
+            tokens, came_in, num_rows, height, width, tokens.shape[-1]
         )
-        return usual
-    image = hidden_states.contiguous(memory_format=torch.channels_last)
+        return image
+    image = came_in.contiguous(memory_format=torch.channels_last)
     add_product(_pixels(image), tokens, self.proj_out.weight.flatten(1))
     return image
 
@@ -145,9 +150,10 @@ def _resnets_before(network: Any) -> Iterator[tuple[Any, Any]]:
 
 def _raise_bias(resnet: Any, last: Any) -> torch.Tensor:
     """Let the residual block add the bias of `last` too; what its image lacks then, to be as it was."""
-    own = _bias(resnet.conv2)
-    resnet.raised_bias = (own + _bias(last)).to(resnet.conv2.bias.dtype)
-    return (own - resnet.raised_bias.float()).to(resnet.conv2.bias.dtype)
+    own, dtype = _bias(resnet.conv2), resnet.conv2.weight.dtype
+    raised = (own + _bias(last)).to(dtype)
+    resnet.raised_bias = raised
+    return (own - raised.float()).to(dtype)
 
 
 def _bias(layer: Any) -> torch.Tensor:

@@ -2,7 +2,8 @@
 
 A network has hundreds of linear layers, but few shapes. Here the layers of one shape become slices of one tensor, in
 the order in which the network names them: its parameters stay what they were, and only live somewhere else. Layers
-that project the text for cross-attention have stacks of their own, for all of them have the same input.
+that project the text for cross-attention have stacks of their own, for all of them have the same input; so have those
+that project the time.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["Place", "Stack", "Stacks", "stack_layers"]
+__all__ = ["TIME_PROJECTION", "Place", "Stack", "Stacks", "stack_layers"]
 
-TEXT_PROJECTIONS = (".attn2.to_k", ".attn2.to_v")
+TEXT_PROJECTIONS, TIME_PROJECTION = (".attn2.to_k", ".attn2.to_v"), ".time_emb_proj"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def stack_layers(network: Any) -> Stacks:
     groups: dict[Any, list[tuple[str, torch.nn.Linear]]] = {}
     for path, module in network.named_modules():
         if type(module) is torch.nn.Linear:
-            key = (_is_text(path), module.weight.shape, module.weight.dtype)
+            key = (_is_text(path), path.endswith(TIME_PROJECTION), module.weight.shape, module.weight.dtype)
             groups.setdefault(key, []).append((path, module))
     stacks = tuple(_stack(members) for members in groups.values())
     places = {path: Place(i, j) for i, stack in enumerate(stacks) for j, path in enumerate(stack.paths)}

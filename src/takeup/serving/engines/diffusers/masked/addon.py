@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,14 +10,15 @@ from dataclasses import dataclass
 import torch
 
 from takeup.serving.engines.diffusers.families import Family
+from takeup.serving.engines.diffusers.masked.binding import bind, tables_for
 from takeup.serving.engines.diffusers.masked.bound import Masked, Memory
 from takeup.serving.engines.diffusers.masked.call import Call, Mode, Places
 from takeup.serving.engines.diffusers.masked.columns import can_mask
 from takeup.serving.engines.diffusers.masked.editing import SLOT, Editing
 from takeup.serving.engines.diffusers.masked.hooks import Hooks
-from takeup.serving.engines.diffusers.masked.kept_columns import Tables
 from takeup.serving.engines.diffusers.masked.pages import Page, stacked
 from takeup.serving.engines.diffusers.masked.stale import Watched, stale_error, taken, watched_tokens
+from takeup.serving.engines.diffusers.masked.tables import Tables
 from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of, places_of
 from takeup.serving.engines.diffusers.runs import Rows, Run
 from takeup.serving.engines.templates.store import TemplateStore
@@ -28,13 +30,15 @@ WHOLE_SHARE = {False: 0.9, True: 0.75}
 """Masks that cover more are computed in the plain way: nothing is loaded, and nothing is kept. Masked convolutions
 (True) copy nine pixels for each, which costs more than it saves where most of them are masked."""
 
+MOST_LAID = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Checks:
     """Such a share of the tokens outside the mask is computed too, and compared every so many steps."""
 
     every: int = 4
-    share: float = 0.01
+    share: float = 0.005
 
 
 class Edits:
@@ -60,9 +64,11 @@ class Edits:
         self._checks = checks or Checks()
         self.convolutions = can_mask(family.network) if convolutions is None else convolutions
         self.hooks = Hooks(family.network, convolutions=self.convolutions)
-        self._memory = Memory() if binds and self.convolutions else None
+        can_bind = self.convolutions or bool(self.hooks.fronted)
+        self._memory = Memory(family.network.device) if binds and can_bind else None
         self._num_levels = len(getattr(family.network, "down_blocks", (None,)))
-        self._laid: tuple[Hashable, _Laid] = (None, _Laid({}))
+        self._laid: OrderedDict[Hashable, _Laid] = OrderedDict()
+        self._num_masked = 0
 
     @property
     def call(self) -> Call:
@@ -99,12 +105,15 @@ class Edits:
 
     def plan(self, runs: Sequence[Run]) -> None:
         """Say how much each of them computes."""
+        self._num_masked = 0
         for run in runs:
             editing = _editing(run)
+            run.computed_share = 1.0
             if editing is not None:
                 editing.settle()
-            is_masked = editing is not None and editing.mode == "masked"
-            run.computed_share = _edited(run).share if is_masked else 1.0
+                if editing.mode == "masked":
+                    run.computed_share = editing.share
+                    self._num_masked += 1
 
     def bucket(self, run: Run) -> Hashable:
         editing = _editing(run)
@@ -147,12 +156,14 @@ class Edits:
 
     def _bound(self, rows: Rows, memory: Memory) -> Iterator[None]:
         """A masked call that is recorded."""
-        laid = self._lay(rows)
-        laid.tables = laid.tables or Tables(laid.places, laid.size, self._multiple)
+        laid, network = self._lay(rows), self.hooks.network
+        if laid.tables is None:
+            laid.tables = tables_for(network, laid.places, laid.size, rows.shared, self._multiple)
         edited = [_edited(run) for run in rows.runs]
-        who, steps = tuple(one.number for one in edited), [run.step for run in rows.runs]
-        readers = [one.reader for one in edited if one.reader is not None]
-        masked = rows.aids.masked = Masked(laid.tables, readers, steps, who, memory, self._looked_at(rows))
+        who, readers = tuple(one.number for one in edited), [one.reader for one in edited if one.reader is not None]
+        asked = rows.runs, readers, who, memory, self._looked_at(rows), rows.aids.weights
+        is_alone = len(rows.runs) == self._num_masked
+        masked = rows.aids.masked = Masked(bind, laid.tables, *asked, is_alone)
         yield
         for place, error in masked.errors.items():
             edited[place].checked(error, self._checks.every)
@@ -177,7 +188,7 @@ class Edits:
     def _prepare(self, rows: Rows) -> None:
         num_text = rows.inputs["encoder_hidden_states"].shape[1] if self.hooks.fronted else 0
         self.call.num_front, self.call.places = num_text, self._lay(rows).places
-        pages = [_template_page(run, rows.sample.device) for run in rows.runs]
+        pages = [_template_page(run) for run in rows.runs]
         self.call.kept = stacked(pages, self.hooks.fronted, num_text)
 
     def _taken(self, watched: Mapping[int, Watched]) -> dict[int, torch.Tensor]:
@@ -205,15 +216,17 @@ class Edits:
         return {place: watched[place] for place, run in enumerate(rows.runs) if run.step % self._checks.every == 0}
 
     def _lay(self, rows: Rows) -> _Laid:
-        """Made again only if other edits share the call."""
+        """Made once for all that share a call; calls of some groups in turn."""
         who = tuple(_edited(run).number for run in rows.runs)
-        if self._laid[0] != who:
+        if who not in self._laid:
             masks = [self._watched(run) for run in rows.runs for _ in range(run.num_rows)]
             size = (masks[0].shape[0], masks[0].shape[1])
             places = places_of(masks, grids_of(size, self._num_levels), self._multiple)
-            watched = [self._watched_tokens(run, own) for run, own in _slices(rows)]
-            self._laid = who, _Laid(places, size, watched)
-        return self._laid[1]
+            self._laid[who] = _Laid(places, size, [self._watched_tokens(run, own) for run, own in _slices(rows)])
+        self._laid.move_to_end(who)
+        while len(self._laid) > MOST_LAID:
+            self._laid.popitem(last=False)
+        return self._laid[who]
 
     def _watched_tokens(self, run: Run, rows: slice) -> Watched:
         computed = _edited(run).computed
@@ -255,7 +268,7 @@ def _edited(run: Run) -> Editing:
     return editing
 
 
-def _template_page(run: Run, device: torch.device) -> Page:
+def _template_page(run: Run) -> Page:
     reader = _edited(run).reader
     assert reader is not None
-    return {name: one.to(device) for name, one in reader.page(run.step).items()}
+    return reader.page(run.step)

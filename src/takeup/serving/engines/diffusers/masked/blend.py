@@ -52,7 +52,7 @@ def _kept(
         if getattr(scheduler, "begin_index", None) is not None:
             shadow._step_index = scheduler.begin_index + step  # where the scheduler will be by then
         made.append(noised(shadow, *on_host, timestep.cpu()))
-    return list(torch.cat([*made, on_host[0]]).to(clean.device).split(len(clean)))
+    return list(torch.split(torch.cat([*made, on_host[0]]).to(clean.device), len(clean)))
 
 
 def noised(scheduler: Any, clean: torch.Tensor, noise: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:

@@ -1,45 +1,48 @@
-"""Masked calls of U-Nets as they are recorded for a device: fixed memory, few kernels, no hooks.
+"""Masked calls as they are recorded for a device: fixed memory, few kernels, no hooks.
 
-How it works. A recorded call finds everything where it was when it was recorded. So a call of masked pixels has tables
-of its own, into which those of other masks of the same sizes are copied, and places for what is kept (`turns`). Blocks
-are those of `lean`, with attention to what is kept. Keys and values lie in memory that all sizes of calls share.
+How it works. A recorded call finds everything where it was when it was recorded. So each kind of masked call has tables
+of its own, into which those of other masks of the same sizes are copied, and places for what is kept (`turns`). Keys
+and values lie in memory that all kinds share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch.nn.functional import linear
 
-from takeup.serving.engines.diffusers.device.compute import Prepared
-from takeup.serving.engines.diffusers.device.lean import advance
-from takeup.serving.engines.diffusers.device.ops import token_attention
-from takeup.serving.engines.diffusers.masked.columns import Columns, can_mask, column, tokens_of
-from takeup.serving.engines.diffusers.masked.flat import Flat, put
-from takeup.serving.engines.diffusers.masked.kept_columns import KeptColumns, Tables
-from takeup.serving.engines.diffusers.masked.pages import MAP, NORM, Page
+from takeup.serving.engines.diffusers.masked.flat import Flat
+from takeup.serving.engines.diffusers.masked.pages import Page
 from takeup.serving.engines.diffusers.masked.stale import Watched, stale_error
-from takeup.serving.engines.diffusers.masked.turns import Turns
+from takeup.serving.engines.diffusers.masked.tables import Tables
+from takeup.serving.engines.diffusers.masked.turns import Place, Turns
+from takeup.serving.engines.diffusers.runs import Bound, Run
 from takeup.serving.engines.templates.templates import Reader
 
-__all__ = ["BoundColumns", "Masked", "Memory", "can_bind"]
+__all__ = ["NUM_PLACES", "BoundCall", "Kept", "Masked", "Memory", "like_all"]
 
 NUM_PLACES = 2
 
 
-class Memory:
-    """For keys and values, as much as the largest number of rows needs."""
+class Kept(Place, Protocol):
+    """A place whose keys and values lie in a flat."""
 
-    def __init__(self) -> None:
+    flat: Flat
+
+
+class Memory:
+    """For keys and values of calls that are recorded. `user` is the kind of call that was made last."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream: Any = torch.cuda.Stream() if device.type == "cuda" else None
+        self.user: object = None
         self._flats: dict[Hashable, list[Flat]] = {}
 
     def flats(self, like: Page) -> list[Flat]:
-        """Places for pages like this one."""
+        """Places for pages like this one, the same for all that ask."""
         kind = tuple((name, tuple(one.shape), one.dtype) for name, one in like.items())
         if kind not in self._flats:
             self._flats[kind] = [Flat(like) for _ in range(NUM_PLACES)]
@@ -48,17 +51,22 @@ class Memory:
 
 @dataclass(slots=True, eq=False)
 class Masked:
-    """Edits that share a call: where their tokens are, and how far each of them is in its template.
+    """Edits that share a call: where their tokens are, and what is kept of them.
 
-    The call says of each that is looked at, by its place among them, how far its `watched` tokens went.
+    `watched`: of edits that are looked at, by their place among all, tokens outside the mask; the call says by `errors`
+    how far these went. `weights` are equal for equal weights of the network. If it `is_alone`, the next masked call is
+    that of the next step.
     """
 
+    bind: Any
     tables: Tables
+    runs: Sequence[Run]
     readers: Sequence[Reader]
-    steps: Sequence[int]
     who: Hashable
     memory: Memory
     watched: Mapping[int, Watched] = field(default_factory=dict)
+    weights: Hashable = ()
+    is_alone: bool = True
     errors: dict[int, torch.Tensor] = field(default_factory=dict)
 
     @property
@@ -66,112 +74,74 @@ class Masked:
         """Equal for calls that can be made by one recorded call."""
         return self.tables.sizes
 
+    def steps(self, ahead: int = 0) -> tuple[int, ...]:
+        """How far each edit is, or will be."""
+        return tuple(run.step + ahead for run in self.runs)
+
     def pages(self, ahead: int = 0) -> list[Page]:
         """What is kept for this step, or for one that comes."""
-        return [reader.page(step + ahead) for reader, step in zip(self.readers, self.steps, strict=True)]
+        return [reader.page(step) for reader, step in zip(self.readers, self.steps(ahead), strict=True)]
 
     @property
     def has_next(self) -> bool:
         """Whether templates know another step."""
-        return all(reader.has(step + 1) for reader, step in zip(self.readers, self.steps, strict=True))
+        return all(reader.has(step) for reader, step in zip(self.readers, self.steps(1), strict=True))
 
-    def bound(self, prepared: Prepared) -> BoundColumns:
+    def bound(self, prepared: Any) -> Bound:
         """Memory for calls of this kind."""
-        return BoundColumns(prepared, self)
+        made: Bound = self.bind(prepared, self)
+        return made
 
 
-class BoundColumns:
-    """One kind of masked call of a U-Net."""
+class BoundCall:
+    """One kind of masked call. `num_front` tokens stand before those of the image."""
 
     num_places = NUM_PLACES
 
-    def __init__(self, prepared: Prepared, masked: Masked) -> None:
-        self._prepared, self._tables = prepared, masked.tables.copied()
-        like = _like(masked.pages(), prepared.network.device)
-        kept = {name: one for name, one in like.items() if not name.endswith((MAP, NORM))}
-        self._flats = [KeptColumns(like, self._tables, flat) for flat in masked.memory.flats(kept)]
-        self._columns = LeanColumns(prepared.network, self._flats[0])
-        self._turns = Turns(self._flats, prepared.network.device)
+    def __init__(self, tables: Tables, places: Sequence[Kept], memory: Memory, num_front: int = 0) -> None:
+        self._tables, self._places, self._memory, self._num_front = tables, places, memory, num_front
+        self._turns = Turns(places, memory.stream)
         self._told: Tables | None = None
         self._pieces: dict[int, torch.Tensor] = {}
         self._before: dict[int, torch.Tensor] = {}
 
     def fill(self, masked: Masked) -> int:
-        """Bring what the call needs; the place it lies in."""
-        if masked.tables is not self._told:
-            self._tables.take(masked.tables)
-            self._told = masked.tables
+        """Bring what the call needs, and what the next step needs too if that comes next; the place it lies in."""
+        if self._memory.user is not self or masked.tables is not self._told:
             self._turns.forget()
-            self._pieces = {}
-        number = self._turns.now((masked.who, tuple(masked.steps)), masked.pages)
-        if masked.has_next:
-            following = masked.who, tuple(step + 1 for step in masked.steps)
-            self._turns.soon(1 - number, following, partial(masked.pages, 1))
+        self._memory.user = self
+        self._tell(masked.tables)
+        number = self._turns.now((masked.who, masked.steps()), masked.pages)
+        if masked.is_alone and masked.has_next:
+            self._turns.soon(1 - number, (masked.who, masked.steps(1)), partial(masked.pages, 1))
         self._before = self._taken(masked, number)
         return number
+
+    def _tell(self, tables: Tables) -> None:
+        if tables is not self._told:
+            self._tables.take(tables)
+            self._told, self._pieces = tables, {}
 
     def leave(self, masked: Masked, number: int) -> None:
         """After the call."""
         after = self._taken(masked, number)
         masked.errors = {edit: stale_error(self._before[edit], after[edit]) for edit in masked.watched}
 
-    @contextmanager
-    def computing(self, number: int) -> Iterator[None]:
-        """Inside, the network computes masked pixels from what lies in this place."""
-        self._columns.source = self._flats[number]
-        with self._prepared.plain():
-            self._columns.put()
-            try:
-                yield
-            finally:
-                self._columns.remove()
-
     def _taken(self, masked: Masked, number: int) -> dict[int, torch.Tensor]:
         """What is kept now of the tokens that are looked at."""
-        flat = self._flats[number].flat
+        flat = self._places[number].flat
         for edit, watched in masked.watched.items():
             if edit not in self._pieces:
-                self._pieces[edit] = flat.pieces(watched)
+                self._pieces[edit] = flat.pieces(watched, self._num_front)
         return {edit: flat.taken(self._pieces[edit]) for edit in masked.watched}
 
 
-class LeanColumns(Columns):
-    """Columns whose transformers compute in place."""
-
-    def _transformer(self, name: str, module: Any, sample: torch.Tensor, *_: Any, **__: Any) -> Any:
-        source: Any = self.source
-        tokens = linear(tokens_of(module.norm(sample)), module.proj_in.weight.flatten(1), module.raised_bias)
-        for number, block in enumerate(module.transformer_blocks):
-            key, value = (source.views[f"{name}.{number}.{part}"] for part in "kv")
-            places = source.tables.places[key.shape[1]].flat
-            advance(block, tokens, partial(_to_kept, key, value, places))
-        out = linear(tokens, module.proj_out.weight.flatten(1), module.proj_out.bias)
-        return (column(out) + sample,)
+def like_all(pages: Sequence[Page], device: torch.device, fronted: frozenset[str], num_front: int = 0) -> Page:
+    """As large as all pages together, with room in front where names ask for it; without memory."""
+    num_rows = sum(len(next(iter(page.values()))) for page in pages)
+    return {name: _like(one, num_rows, device, num_front if name in fronted else 0) for name, one in pages[0].items()}
 
 
-def _to_kept(key: torch.Tensor, value: torch.Tensor, places: torch.Tensor, module: Any, packed: Any) -> torch.Tensor:
-    """Attention of some tokens to all, in which their own keys and values take the place of the kept ones."""
-    num_rows, num_tokens, _ = packed.shape
-    parts = packed.view(num_rows * num_tokens, 3, -1)
-    put(key, places, parts[:, 1])
-    put(value, places, parts[:, 2])
-    heads = (num_rows, -1, module.heads, parts.shape[2] // module.heads)
-    attended: torch.Tensor = token_attention(*(part.reshape(heads) for part in (parts[:, 0], key, value)))
-    return attended
-
-
-def can_bind(prepared: Prepared) -> bool:
-    """Whether masked calls of this network can be recorded."""
-    network, lean = prepared.network, prepared.lean
-    if lean is None or not can_mask(network):
-        return False
-    return all(one in lean.modules for one in network.modules() if type(one).__name__ == "Transformer2DModel")
-
-
-def _like(pages: Sequence[Page], device: torch.device) -> dict[str, torch.Tensor]:
-    """As large as all pages together, without memory."""
-    num_rows = {name: sum(len(page[name]) for page in pages) for name in pages[0]}
-    return {
-        name: torch.empty(1, dtype=one.dtype, device=device).expand(num_rows[name], *one.shape[1:])
-        for name, one in pages[0].items()
-    }
+def _like(one: torch.Tensor, num_rows: int, device: torch.device, num_front: int) -> torch.Tensor:
+    number = torch.empty(1, dtype=one.dtype, device=device)
+    return number.expand(num_rows, num_front + one.shape[1], *one.shape[2:])

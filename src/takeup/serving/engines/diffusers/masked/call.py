@@ -38,10 +38,6 @@ class Places:
         first = torch.arange(len(by_row), device=by_row.device)[:, None] * num_tokens
         return cls(by_row, num_tokens, (by_row + first).flatten())
 
-    def copied(self) -> Places:
-        """The same in memory of its own."""
-        return Places(self.by_row.clone(), self.num_tokens, self.flat.clone())
-
     def after(self, num_front: int) -> Places:
         """The same behind so many tokens that are all computed."""
         front = torch.arange(num_front, device=self.by_row.device).expand(len(self.by_row), -1)

@@ -81,7 +81,7 @@ class Editing:
 
     def use(self, template: Template) -> None:
         """Compute what may change, and what the template does not know."""
-        self.template, self.reader = template, Reader(template)
+        self.template, self.reader = template, Reader(template, self.mask.device)
         self.computed = self.watched = self.mask | ~template.known.to(self.mask.device)
         self.share = float(self.computed.float().mean())
 

@@ -2,7 +2,7 @@
 
 How it works. The image is encoded, and in every step what lies outside the mask is the image with noise of the
 template, never of the request: only then its activations are those of every other edit of the image, and can be kept.
-Inside the mask the noise is that of the request. The mask is grown by `grow` tokens, for the decoder looks beside each.
+Inside the mask the noise is that of the request. The mask is grown by `grow` latents: the decoder looks beside each.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class MaskedEditor:
         generator = torch.Generator("cpu").manual_seed(edit.noise_seed)
         clean = encode(self._family, padded(image, grain, "edge"), generator)
         kept_noise = drawn_noise(clean, generator)
-        mask = token_mask(torch.from_numpy(shares), self._grid(clean), self._grow).to(clean.device)
+        touched = token_mask(torch.from_numpy(shares), (clean.shape[-2], clean.shape[-1]), self._grow)
+        mask = token_mask(touched, self._grid(clean)).to(clean.device)
         self._start(run, clean, kept_noise, _own_noise(clean, request.seed), mask, edit.strength)
         if request.loras and not edit.exact:
             run.request = replace(run.request, plain_steps=min(edit.shared_steps, len(run.timesteps) - 1))

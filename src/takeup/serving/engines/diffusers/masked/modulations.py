@@ -21,34 +21,38 @@ KINDS = frozenset({"AdaLayerNormZero", "AdaLayerNormZeroSingle", "AdaLayerNormCo
 
 
 class Modulations:
-    """On a network from the first `tell` to `remove`. Calls read the numbers of the step that `use` named last."""
+    """On a network from `put` to `remove`. Calls read what was shown last."""
 
-    def __init__(self, network: Any) -> None:
+    def __init__(self, network: Any, num_rows: int) -> None:
         self.network = network
         self._layers = [one.linear for one in network.modules() if type(one).__name__ in KINDS]
-        self._steps = torch.empty(0)
-        self._now: torch.Tensor | None = None
+        weight = self._layers[0].weight
+        sizes = [one.out_features for one in self._layers]
+        self._now = torch.zeros(num_rows, sum(sizes), dtype=weight.dtype, device=weight.device)
+        self._parts = torch.split(self._now, sizes, dim=1)
 
     @torch.no_grad()
-    def tell(self, timesteps: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> None:
-        """The timesteps of all steps as calls get them, and the other inputs of these; use step 0."""
+    def of(self, timesteps: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Numbers for all steps: steps, rows, numbers. Timesteps as calls get them, and the other inputs of these."""
         active = silu(self._embedded(timesteps, inputs))
-        made = [linear(active, one.weight, one.bias).view(len(timesteps), -1) for one in self._layers]
-        self._steps = torch.cat(made, dim=1)
-        if self._now is None or len(self._now) != self._steps.shape[1]:
-            self._install([one.shape[1] for one in made], len(active) // len(timesteps))
-        self.use(0)
+        made = [linear(active, one.weight, one.bias) for one in self._layers]
+        return torch.cat(made, dim=1).view(len(timesteps), len(active) // len(timesteps), -1)
 
-    def use(self, step: int) -> None:
-        """From now on calls are those of this step."""
-        assert self._now is not None
-        self._now.copy_(self._steps[step])
+    def show(self, numbers: torch.Tensor, first_row: int = 0) -> None:
+        """From now on calls read these, for rows from this one on."""
+        self._now[first_row : first_row + len(numbers)].copy_(numbers)
+
+    def put(self) -> None:
+        """Norms read what was shown."""
+        for one, part in zip(self._layers, self._parts, strict=True):
+            one.kept_numbers = part
+            one.__dict__["forward"] = MethodType(_kept, one)
 
     def remove(self) -> None:
         """Norms compute for themselves again."""
-        for one in self._layers if self._now is not None else ():
-            del one.forward, one.kept_numbers
-        self._now = None
+        for one in self._layers:
+            if "forward" in vars(one):
+                del one.forward, one.kept_numbers
 
     def _embedded(self, timesteps: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Steps and, within them, rows; as the network does it for one step."""
@@ -59,12 +63,6 @@ class Modulations:
         )
         found: torch.Tensor = self.network.time_text_embed(each, *strengths, pooled.repeat(len(timesteps), 1))
         return found
-
-    def _install(self, sizes: list[int], num_rows: int) -> None:
-        self._now = torch.empty_like(self._steps[0])
-        for one, part in zip(self._layers, torch.split(self._now, sizes), strict=True):
-            one.kept_numbers = part.view(num_rows, -1)
-            one.__dict__["forward"] = MethodType(_kept, one)
 
 
 def _kept(self: Any, _embedding: torch.Tensor) -> torch.Tensor:

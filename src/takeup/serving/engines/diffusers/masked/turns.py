@@ -24,11 +24,13 @@ class Place(Protocol):
 
 
 class Turns:
-    """Knows what lies where. `who` is equal for equal pages: edits, and how far they are."""
+    """Knows what lies where. `who` is equal for equal pages: edits, and how far they are.
 
-    def __init__(self, places: Sequence[Place], device: torch.device) -> None:
-        self._places = places
-        self._stream: Any = cuda.Stream() if device.type == "cuda" else None
+    All that share memory copy on one `stream`; None on the host, which copies at once.
+    """
+
+    def __init__(self, places: Sequence[Place], stream: Any) -> None:
+        self._places, self._stream = places, stream
         self._filled: list[Any] = [cuda.Event() for _ in places] if self._stream else []
         self._who: list[Hashable] = [None for _ in places]
         self._pages: list[Sequence[Page]] = [() for _ in places]
@@ -47,7 +49,7 @@ class Turns:
         self._bring(number, who, read)
 
     def forget(self) -> None:
-        """What lies there is of other tokens."""
+        """Something else lies there now."""
         self._who = [None for _ in self._places]
 
     def _bring(self, number: int, who: Hashable, read: Read) -> None:

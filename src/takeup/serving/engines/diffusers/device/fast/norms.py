@@ -16,7 +16,8 @@ from takeup.serving.engines.diffusers.device.fast.language import tl, triton
 __all__ = ["group_norm"]
 
 MOST_PROGRAMS = 1056  # eight on each multiprocessor
-PLACES, SUMMED_PLACES = 64, 128
+PLACES, SUMMED_PLACES, SUMMING_WARPS = 64, 32, 2
+"""Places that a program norms, and that it sums at once. A sum waits for memory: few warps wait less for each other."""
 
 
 @triton.jit
@@ -171,7 +172,7 @@ def group_norm(
     sizes = num_places, num_first, num_second, 0 if added is None else added.stride(0)
     kinds = {"width": width, "has_second": skip is not None, "has_added": added is not None}
     _sum[(num_channels // width, num_parts, num_rows)](
-        *images, sums, *sizes, num_loops=num_loops, places=SUMMED_PLACES, **kinds
+        *images, sums, *sizes, num_loops=num_loops, places=SUMMED_PLACES, num_warps=SUMMING_WARPS, **kinds
     )
     size, parts = num_channels // num_groups, min(32, triton.next_power_of_2(num_parts))
     _finish[(num_groups, num_rows)](

@@ -47,11 +47,17 @@ def _norm(
 
 
 def layer_norm(
-    x: torch.Tensor, shift: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, tokens: int
+    x: torch.Tensor,
+    shift: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    eps: float,
+    tokens: int,
+    num_warps: int,
 ) -> torch.Tensor:
     """The norm of `x` (rows, tokens, width) with `shift` added to every token; rows may lie apart.
 
-    A program has so many `tokens`.
+    A program has so many `tokens` and warps.
     """
     num_rows, per_row, width = x.shape
     out = torch.empty((num_rows, per_row, width), dtype=x.dtype, device=x.device)
@@ -69,6 +75,7 @@ def layer_norm(
         width=width,
         lanes=triton.next_power_of_2(width),
         tokens=tokens,
+        num_warps=num_warps,
     )
     return out
 

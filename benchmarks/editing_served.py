@@ -1,0 +1,169 @@
+"""Masked edits through the step engine, as `takeup serve` makes them; whole pipelines of full size, random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from editing_bench import now_s, say
+from PIL import Image
+from serving_models import _clip, _full_parts, _made_on
+
+from takeup.core.lazy import load
+from takeup.serving.engines.diffusers.device.compute import Compute
+from takeup.serving.engines.diffusers.families import family_of
+from takeup.serving.engines.diffusers.masked.asked import Edit
+from takeup.serving.engines.diffusers.masked.editor import POLICY, MaskedEditor, report_of
+from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE
+from takeup.serving.engines.diffusers.placement import binds_edits
+from takeup.serving.engines.diffusers.steps import StepEngine
+from takeup.serving.engines.diffusers.tiny import _clip_tokenizer, _euler, _t5_tokenizer, build
+from takeup.serving.engines.templates.store import Room, TemplateStore
+from takeup.serving.model import Request
+from takeup.serving.policies.mask_batches import MaskGrouping
+
+__all__ = ["Edited", "Served", "pipeline_of", "served"]
+
+ROOM_BYTES = 100 << 30
+NUM_ROUNDS, FIRST_SHARE = 3, 0.01
+GUIDANCE = {"sdxl": 5.0, "flux": 3.5}
+
+
+# Pipelines ------------------------------------------------------------------------------------------------------------
+
+
+def pipeline_of(name: str, device: str, *, is_tiny: bool) -> Any:
+    """Of SDXL or Flux, for 1024x1024 in bfloat16; or a tiny one. Text encoders of Flux have one layer."""
+    if is_tiny:
+        return build(f"takeup/tiny-{name}").to(device)
+    torch.manual_seed(0)
+    made = {"sdxl": _full_sdxl, "flux": _full_flux}[name](device)
+    made.set_progress_bar_config(disable=True)
+    return made
+
+
+def _full_sdxl(device: str) -> Any:
+    diffusers = import_module("diffusers")
+    with _made_on(device, torch.bfloat16):
+        parts = _full_parts(diffusers)
+    return diffusers.StableDiffusionXLPipeline(**parts, scheduler=_euler())
+
+
+def _full_flux(device: str) -> Any:
+    diffusers, transformers = import_module("diffusers"), import_module("transformers")
+    tokenizer, t5_tokenizer = _clip_tokenizer(), _t5_tokenizer()
+    config = transformers.T5Config(d_model=4096, d_ff=64, num_layers=1, num_heads=1, vocab_size=len(t5_tokenizer))
+    with _made_on(device, torch.bfloat16):
+        text = _clip(tokenizer, "CLIPTextModel", 768, 1, 12, "quick_gelu")
+        text_2 = transformers.T5EncoderModel(config).eval().requires_grad_(False)
+        vae = diffusers.AutoencoderKL(
+            block_out_channels=(128, 256, 512, 512),
+            down_block_types=("DownEncoderBlock2D",) * 4,
+            up_block_types=("UpDecoderBlock2D",) * 4,
+            layers_per_block=2,
+            latent_channels=16,
+            use_quant_conv=False,
+            use_post_quant_conv=False,
+            scaling_factor=0.3611,
+            shift_factor=0.1159,
+        )
+    return diffusers.FluxPipeline(
+        text_encoder=text,
+        tokenizer=tokenizer,
+        text_encoder_2=text_2,
+        tokenizer_2=t5_tokenizer,
+        transformer=FULL_SIZE["flux"].network(device),
+        vae=vae.eval().requires_grad_(False),
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+    )
+
+
+# The engine -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """Seconds of the steps of an edit, and from image, mask and prompt to pixels; what was computed, how stale."""
+
+    steps_s: float
+    all_s: float
+    computed_share: float
+    stale_error: float | None
+
+
+class Served:
+    """An engine with an editor around a pipeline, whose first edit filled the template."""
+
+    def __init__(self, name: str, pipeline: Any, compute: Compute, room: Room, num_steps: int) -> None:
+        family = family_of(pipeline)
+        self.num_steps, self.size_px = num_steps, 1024 if family.network.device.type == "cuda" else 64
+        store = TemplateStore(load(POLICY), room, device=family.network.device)
+        self.editor = MaskedEditor(family, store, binds=binds_edits(compute, family))
+        self.engine = StepEngine(
+            pipeline, add_ons=self.editor.add_ons, compute=compute, group=MaskGrouping(8 if name == "sdxl" else 4)
+        )
+        drawn = np.random.default_rng(0).integers(0, 256, (self.size_px, self.size_px, 3), dtype=np.uint8)
+        self.image = Image.fromarray(drawn)
+        self.request = Request("a red hat", num_steps=num_steps, guidance=GUIDANCE[name], seed=1)
+        self.steps_s([FIRST_SHARE])
+
+    def edit(self, share: float) -> Edited:
+        """The median of some rounds, after one that records."""
+        self.steps_s([share])
+        rounds = [self._timed(share) for _ in range(NUM_ROUNDS)]
+        return sorted(rounds, key=lambda one: one.steps_s)[NUM_ROUNDS // 2]
+
+    def steps_s(self, shares: Sequence[float]) -> float:
+        """Seconds until the steps of edits with these masks are done, all of which come at once."""
+        asked = [Edit(self.image, square(self.size_px, share)) for share in shares]
+        runs = [self.editor.prepare(self.request, edit) for edit in asked]
+        begin = now_s()
+        tickets = [self.engine.enter(run) for run in runs]
+        self.engine.run()
+        spent_s = now_s() - begin
+        for ticket in tickets:
+            ticket.result()
+        return spent_s
+
+    def mixed_s(self, shares: Sequence[float]) -> float:
+        """The median of rounds of edits that come at once, after one that records."""
+        self.steps_s(shares)
+        return median(self.steps_s(shares) for _ in range(NUM_ROUNDS))
+
+    def _timed(self, share: float) -> Edited:
+        edit, begin = Edit(self.image, square(self.size_px, share)), now_s()
+        run = self.editor.prepare(self.request, edit)
+        before = now_s()
+        ticket = self.engine.enter(run)
+        self.engine.run()
+        after = now_s()
+        self.editor.finish(edit, self.engine.image(ticket))
+        report = report_of(ticket.result())
+        return Edited(after - before, now_s() - begin, report.computed_share, report.stale_error)
+
+
+@contextmanager
+def served(name: str, pipeline: Any, compute: Compute, num_steps: int, *, on_host: bool = False) -> Iterator[Served]:
+    """With templates on the device, or in memory of the host."""
+    room = Room(host_bytes=ROOM_BYTES) if on_host else Room(device_bytes=ROOM_BYTES, host_bytes=0)
+    begin = now_s()
+    made = Served(name, pipeline, compute, room, num_steps)
+    say(f"{name}, first edit of {num_steps} steps, which fills the template", f"{now_s() - begin:.1f} s")
+    try:
+        yield made
+    finally:
+        made.editor.close()
+
+
+def square(size_px: int, share: float) -> Any:
+    """A mask that covers this share of the image, an eighth from the left and from the top."""
+    mask = np.zeros((size_px, size_px), np.float32)
+    side, first = round(size_px * share**0.5), size_px // 8
+    mask[first : first + side, first : first + side] = 1
+    return mask

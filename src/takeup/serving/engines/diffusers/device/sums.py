@@ -1,0 +1,29 @@
+"""Sums of tensors, each times a number, in one pass over memory; elsewhere than on CUDA, in words of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+
+import torch
+
+__all__ = ["add_up"]
+
+FAST = "takeup.serving.engines.diffusers.device.fast.sums"
+
+
+def add_up(into: torch.Tensor, sources: Sequence[torch.Tensor], scales: Sequence[float]) -> None:
+    """Write the sum of `sources`, each times its scale, over whatever `into` was: zeros where there are none."""
+    if into.is_cuda and _fits(into, sources):
+        import_module(FAST).add_up(into, sources, scales)
+        return
+    into.zero_()
+    for source, scale in zip(sources, scales, strict=True):
+        into.add_(source, alpha=scale)
+
+
+def _fits(into: torch.Tensor, sources: Sequence[torch.Tensor]) -> bool:
+    """Whether our kernel can, which takes numbers as they lie in memory."""
+    has_no_gaps = into.is_contiguous() or (into.ndim == 4 and into.is_contiguous(memory_format=torch.channels_last))
+    alike = all(one.shape == into.shape and one.stride() == into.stride() for one in sources)
+    return has_no_gaps and alike and 0 < len(sources) <= import_module(FAST).MOST_SOURCES

@@ -1,0 +1,39 @@
+"""Which networks have masked calls that can be recorded, and by what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from takeup.serving.engines.diffusers.device.compute import Prepared
+from takeup.serving.engines.diffusers.masked.bound import BoundCall, Masked
+from takeup.serving.engines.diffusers.masked.bound_flux import BoundTokens, can_bind_tokens
+from takeup.serving.engines.diffusers.masked.bound_unet import BoundColumns, can_bind_columns
+from takeup.serving.engines.diffusers.masked.call import Places
+from takeup.serving.engines.diffusers.masked.kept_columns import ColumnTables
+from takeup.serving.engines.diffusers.masked.kept_tokens import TokenTables
+from takeup.serving.engines.diffusers.masked.tables import Tables
+from takeup.serving.engines.diffusers.masked.tokens import Grid
+
+__all__ = ["bind", "can_bind", "tables_for"]
+
+
+def can_bind(prepared: Prepared) -> bool:
+    """Whether masked calls of this network can be recorded."""
+    return can_bind_columns(prepared) or can_bind_tokens(prepared)
+
+
+def tables_for(
+    network: Any, places: Mapping[int, Places], size: Grid, shared: Mapping[str, torch.Tensor], multiple: int
+) -> Tables:
+    """Where the tokens of a call are; `shared` is what all rows of it share."""
+    if "img_ids" in shared:
+        return TokenTables(network, places, shared)
+    return ColumnTables(places, size, multiple)
+
+
+def bind(prepared: Prepared, masked: Masked) -> BoundCall:
+    """Memory for masked calls of this kind."""
+    return BoundTokens(prepared, masked) if isinstance(masked.tables, TokenTables) else BoundColumns(prepared, masked)

@@ -1,0 +1,183 @@
+"""Masked calls of Flux as they are recorded: the same computation as with hooks, with fewer kernels.
+
+Blocks read their tensors from their own modules, so that equal blocks share compiled code; what they are compiled to
+takes any number of tokens. What time and prompt do to norms is computed when an edit begins (`modulations`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.functional import linear
+
+from takeup.serving.engines.diffusers.device.compute import Prepared
+from takeup.serving.engines.diffusers.device.ops import token_attention
+from takeup.serving.engines.diffusers.device.stacks import Stacks
+from takeup.serving.engines.diffusers.masked.bound import BoundCall, Masked, like_all
+from takeup.serving.engines.diffusers.masked.flat import put
+from takeup.serving.engines.diffusers.masked.kept_tokens import KeptTokens, TokenTables
+from takeup.serving.engines.diffusers.masked.modulations import Modulations
+from takeup.serving.engines.diffusers.masked.pages import OUT
+from takeup.serving.engines.diffusers.masked.rotary import turned
+from takeup.serving.engines.diffusers.runs import Run
+
+__all__ = ["BoundTokens", "can_bind_tokens"]
+
+SLOT = "modulations"
+PROJECTIONS = {"packed_qkv": ("to_q", "to_k", "to_v"), "packed_text": ("add_q_proj", "add_k_proj", "add_v_proj")}
+Layer = tuple[torch.Tensor, torch.Tensor | None]
+
+
+class _KeptAttention:
+    """Reads `packed_qkv`, `packed_text`, `kept_k`, `kept_v`, `kept_places` and `kept_turns` of the module."""
+
+    _attention_backend = None
+    _parallel_config = None
+
+    def __call__(
+        self,
+        module: Any,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        image_rotary_emb: Any = None,
+    ) -> Any:
+        query, key, value = _split(hidden_states, module.packed_qkv, module.head_dim)
+        query, key = module.norm_q(query), module.norm_k(key)
+        if encoder_hidden_states is not None:
+            text_query, text_key, text_value = _split(encoder_hidden_states, module.packed_text, module.head_dim)
+            query = torch.cat([module.norm_added_q(text_query), query], dim=1)
+            key = torch.cat([module.norm_added_k(text_key), key], dim=1)
+            value = torch.cat([text_value, value], dim=1)
+        query, key = turned(query, module.kept_turns), turned(key, module.kept_turns)
+        put(module.kept_k, module.kept_places, key)
+        put(module.kept_v, module.kept_places, value)
+        attended = token_attention(query, module.kept_k, module.kept_v)
+        if encoder_hidden_states is None:
+            return attended
+        num_text = encoder_hidden_states.shape[1]
+        return module.to_out[0](attended[:, num_text:]), module.to_add_out(attended[:, :num_text])
+
+
+class BoundTokens(BoundCall):
+    """One kind of masked call of Flux."""
+
+    def __init__(self, prepared: Prepared, masked: Masked) -> None:
+        assert isinstance(masked.tables, TokenTables)
+        network, tables = prepared.network, masked.tables.copied()
+        pages, num_text = masked.pages(), tables.num_text
+        like = like_all(pages, network.device, frozenset(pages[0]) - {OUT}, num_text)
+        self._kept = [KeptTokens(flat, num_text) for flat in masked.memory.flats(like)]
+        self._network, self._own = network, tables.own.flat
+        self._modulations = Modulations(network, len(tables.own.by_row))
+        self._blocks = [*network.transformer_blocks, *network.single_transformer_blocks]
+        self._compiled = {  # blocks that are compiled for one size, for any
+            one: torch.compile(one._call_impl, dynamic=True, fullgraph=True)
+            for one in self._blocks
+            if one._compiled_call_impl is not None
+        }
+        fixed = {"kept_places": tables.behind.flat, "kept_turns": tables.turns}
+        self._fixed = [fixed | _packed(prepared.stacks, network, block.attn) for block in self._blocks]
+        super().__init__(tables, self._kept, masked.memory, num_text)
+
+    def fill(self, masked: Masked) -> int:
+        """Bring what the call needs, and what time does to its norms; the place it lies in."""
+        first = 0
+        for run in masked.runs:
+            self._modulations.show(self._numbers(run, masked)[run.step], first)
+            first += run.num_rows
+        return super().fill(masked)
+
+    @contextmanager
+    def computing(self, number: int) -> Iterator[None]:
+        """Inside, the network computes masked tokens from what lies in this place."""
+        views, processors = self._kept[number].flat.views, dict(self._network.attn_processors)
+        for place, (block, fixed) in enumerate(zip(self._blocks, self._fixed, strict=True)):
+            block.attn.processor = _KeptAttention()
+            vars(block.attn).update(fixed, kept_k=views[f"{place}.k"], kept_v=views[f"{place}.v"])
+        hooks = [
+            self._network.x_embedder.register_forward_hook(partial(_taken, self._own)),
+            self._network.proj_out.register_forward_hook(partial(_given, views[OUT], self._own)),
+        ]
+        self._modulations.put()
+        try:
+            with _compiled_as(self._compiled):
+                yield
+        finally:
+            self._modulations.remove()
+            for hook in hooks:
+                hook.remove()
+            self._network.set_attn_processor(processors)
+            for block, fixed in zip(self._blocks, self._fixed, strict=True):
+                for name in (*fixed, "kept_k", "kept_v"):
+                    del vars(block.attn)[name]
+
+    def _numbers(self, run: Run, masked: Masked) -> torch.Tensor:
+        """For all steps of a run; made again only for other weights."""
+        weights, numbers = run.extras.get(SLOT, (None, None))
+        if numbers is None or weights != masked.weights:
+            dtype = run.latents.dtype
+            times = torch.stack([one.to(torch.float32) for one in run.timesteps]).to(dtype) / 1000
+            inputs = {"hidden_states": run.latents, "timestep": times, **run.inputs}
+            numbers = self._modulations.of(times.to(run.latents.device), inputs)
+            run.extras[SLOT] = masked.weights, numbers
+        found: torch.Tensor = numbers
+        return found
+
+
+@contextmanager
+def _compiled_as(compiled: dict[Any, Any]) -> Iterator[None]:
+    """Inside, these blocks are called like this."""
+    usual = {block: block._compiled_call_impl for block in compiled}
+    for block, call in compiled.items():
+        block._compiled_call_impl = call
+    try:
+        yield
+    finally:
+        for block, call in usual.items():
+            block._compiled_call_impl = call
+
+
+def _packed(stacks: Stacks, network: Any, attention: Any) -> dict[str, Layer | None]:
+    """One product instead of three: the weights themselves where they lie one below the other, else a copy."""
+    path = next(path for path, one in network.named_modules() if one is attention)
+    found: dict[str, Layer | None] = {}
+    for name, parts in PROJECTIONS.items():
+        layers = [getattr(attention, part, None) for part in parts]
+        found[name] = None if layers[0] is None else _joined(stacks, [f"{path}.{part}" for part in parts], layers)
+    return found
+
+
+def _joined(stacks: Stacks, paths: list[str], layers: list[Any]) -> Layer:
+    bias = None if layers[0].bias is None else torch.cat([layer.bias.detach() for layer in layers])
+    if stacks.are_neighbours(tuple(paths)):
+        return stacks.rows(paths[0], len(paths)), bias
+    return torch.cat([layer.weight.detach() for layer in layers]), bias
+
+
+def _split(tokens: torch.Tensor, layer: Layer, head_dim: int) -> tuple[torch.Tensor, ...]:
+    packed = linear(tokens, *layer)
+    return packed.view(*packed.shape[:2], 3, -1, head_dim).unbind(2)
+
+
+def _taken(places: torch.Tensor, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    return output.reshape(-1, output.shape[-1]).index_select(0, places).view(len(output), -1, output.shape[-1])
+
+
+def _given(out: torch.Tensor, places: torch.Tensor, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    put(out, places, output)
+    return out
+
+
+def can_bind_tokens(prepared: Prepared) -> bool:
+    """Whether this is Flux with the attention of diffusers, and its weights one below the other."""
+    network = prepared.network
+    if type(network).__name__ != "FluxTransformer2DModel":
+        return False
+    blocks = (*network.transformer_blocks, *network.single_transformer_blocks)
+    stock = (getattr(block.attn.processor, "stock", block.attn.processor) for block in blocks)
+    return all(type(one).__name__ == "FluxAttnProcessor" for one in stock)

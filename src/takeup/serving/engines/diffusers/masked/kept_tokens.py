@@ -1,0 +1,53 @@
+"""What a bound Flux keeps of a step, in fixed memory, and where the tokens of its calls are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from takeup.serving.engines.diffusers.masked.call import Places
+from takeup.serving.engines.diffusers.masked.flat import Flat
+from takeup.serving.engines.diffusers.masked.pages import OUT, Page
+from takeup.serving.engines.diffusers.masked.tables import Tables
+
+__all__ = ["KeptTokens", "TokenTables"]
+
+
+class TokenTables(Tables):
+    """Of image tokens behind those of a text; `turns` are those of their positions."""
+
+    def __init__(self, network: Any, places: Mapping[int, Places], ids: Mapping[str, torch.Tensor]) -> None:
+        self.num_text = len(ids["txt_ids"])
+        self.own = places[len(ids["img_ids"])]
+        self.behind = self.own.after(self.num_text)
+        table = network.pos_embed(torch.cat([ids["txt_ids"], ids["img_ids"]]))
+        self.turns = table[0][self.behind.by_row], table[1][self.behind.by_row]
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        yield from (self.own.by_row, self.own.flat, self.behind.by_row, self.behind.flat, *self.turns)
+
+
+class KeptTokens:
+    """Filled for every step. Keys and values have room for the text, which every step computes anew."""
+
+    def __init__(self, flat: Flat, num_text: int) -> None:
+        self.flat, self._num_text = flat, num_text
+        self._views_of: dict[range, dict[str, torch.Tensor]] = {}
+
+    @torch.no_grad()
+    def bring(self, pages: Sequence[Page]) -> None:
+        """From pages as templates give them, each for its own rows, one below the other."""
+        first = 0
+        for page in pages:
+            rows = range(first, first + len(page[OUT]))
+            first, into = rows.stop, self._into(rows)
+            torch._foreach_copy_(list(into.values()), [page[name] for name in into], non_blocking=True)
+
+    def _into(self, rows: range) -> dict[str, torch.Tensor]:
+        if rows not in self._views_of:
+            own = slice(rows.start, rows.stop)
+            fronts = {name: 0 if name == OUT else self._num_text for name in self.flat.views}
+            self._views_of[rows] = {name: view[own, fronts[name] :] for name, view in self.flat.views.items()}
+        return self._views_of[rows]
