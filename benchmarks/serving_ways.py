@@ -116,7 +116,7 @@ def ready(bench: Bench, way: SomeWay) -> Iterator[Played]:
     together(engine, [bench.request(MOST, num_steps=3)])
     workers = [one for one in engine.add_ons[1]._workers.values() if isinstance(one, StreamWorker)]  # type: ignore[attr-defined]
     recordings = [next(iter(one._calls.values()))._pass for one in workers]
-    denoiser = next(reversed(compute._calls.values()))._pass
+    denoiser = next(reversed(compute._calls.values()))._passes[0]
     try:
         yield Played(engine, denoiser, recordings, [one._stream for one in workers])
     finally:

@@ -27,7 +27,7 @@ def test_a_flat_finds_tokens_of_all_its_views() -> None:
     tokens = {4: torch.tensor([1, 7]), 3: torch.tensor([0, 5])}
     found = flat.taken(flat.pieces(tokens, num_front=2))
 
-    ours = [one.flatten() for one in found.flatten().split([16, 8, 4])]
+    ours = torch.split(found.flatten(), [16, 8, 4])
     b = page["b"].flatten(2)
     expected = [page["a"].flatten(0, 1)[[1, 7]], torch.stack([b[0, 3], b[1, 5]]), page["c"].flatten(0, 1)[[0, 5]]]
     assert all(torch.equal(one, other.flatten()) for one, other in zip(ours, expected, strict=True))

@@ -78,7 +78,7 @@ class Editor(Protocol):
 def make_editor(family: Family, room: TemplateRoom, *, binds: bool = False) -> Editor:
     """The editor of a server; processes that share the folder share the templates. `binds`: record masked calls."""
     on_disk = 0 if room.folder is None else room.disk_bytes
-    on_device = room.device_bytes if family.where[0].type == "cuda" else 0
+    on_device = room.device_bytes if torch.device(family.network.device).type == "cuda" else 0
     tiers = Room(on_device, room.memory_bytes, on_disk, room.tenant_bytes)
     store = TemplateStore(LeastEffectiveReferenceCount, tiers, room.folder, family.network.device)
     editor: Editor = load(EDITOR)(family, store, budget=room.packing_error, identity=_bytes_of, binds=binds)

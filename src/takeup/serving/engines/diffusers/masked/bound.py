@@ -25,6 +25,7 @@ from takeup.serving.engines.templates.templates import Reader
 __all__ = ["NUM_PLACES", "BoundCall", "Kept", "Masked", "Memory", "like_all"]
 
 NUM_PLACES = 2
+cuda: Any = torch.cuda  # whose functions are not annotated
 
 
 class Kept(Place, Protocol):
@@ -37,7 +38,7 @@ class Memory:
     """For keys and values of calls that are recorded. `user` is the kind of call that was made last."""
 
     def __init__(self, device: torch.device) -> None:
-        self.stream: Any = torch.cuda.Stream() if device.type == "cuda" else None
+        self.stream: Any = cuda.Stream() if device.type == "cuda" else None
         self.user: object = None
         self._flats: dict[Hashable, list[Flat]] = {}
 

@@ -44,4 +44,5 @@ def taken(kept: Page, watched: Watched, num_front: int = 0) -> torch.Tensor:
 def stale_error(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     """Relative to the size of what was kept."""
     gone, size = (torch.linalg.vector_norm(one.float()) for one in (after.float() - before.float(), before))
-    return gone / size.clamp(min=1e-10)
+    error: torch.Tensor = gone / size.clamp(min=1e-10)
+    return error
