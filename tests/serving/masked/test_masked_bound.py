@@ -22,6 +22,7 @@ from takeup.serving.engines.diffusers.masked.addon import Checks
 from takeup.serving.engines.diffusers.masked.asked import Edit
 from takeup.serving.engines.diffusers.masked.binding import can_bind
 from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
+from takeup.serving.engines.diffusers.masked.kept_columns import KeptColumns
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tickets import Ticket
 from takeup.serving.engines.diffusers.tiny import build
@@ -165,6 +166,23 @@ def test_above_the_bound_recorded_edits_make_whole_steps(start: Start) -> None:
     report = report_of(session.edit((box(8), OTHER), max_error=1e-9)[0].result())
 
     assert report.num_whole_steps == 1  # the second of three: what is whole is not compared
+
+
+def test_after_a_failure_edits_are_made_by_hooks(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, hooked = start(), start(binds=False)
+    for one in (session, hooked):
+        one.edit((box(8), REQUEST))
+    with monkeypatch.context() as broken:
+        broken.setattr(KeptColumns, "bring", _no_memory)
+        failed = session.edit((box(8), OTHER))[0]
+    ours, theirs = (latents(one.edit((box(8), OTHER))) for one in (session, hooked))
+
+    assert failed.state == "failed"
+    assert gap(ours, theirs) < EXACT
+
+
+def _no_memory(*_: Any) -> None:
+    raise torch.OutOfMemoryError("no memory left")
 
 
 def test_a_network_in_eight_bits_is_not_bound() -> None:

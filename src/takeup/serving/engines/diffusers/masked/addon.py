@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ WHOLE_SHARE = {False: 0.9, True: 0.75}
 """Masks that cover more are computed in the plain way: nothing is loaded, and nothing is kept. Masked convolutions
 (True) copy nine pixels for each, which costs more than it saves where most of them are masked."""
 
+LOG = logging.getLogger(__name__)
 MOST_LAID = 8
 
 
@@ -164,7 +166,12 @@ class Edits:
         asked = rows.runs, readers, who, memory, self._looked_at(rows), rows.aids.weights
         is_alone = len(rows.runs) == self._num_masked
         masked = rows.aids.masked = Masked(bind, laid.tables, *asked, is_alone)
-        yield
+        try:
+            yield
+        except Exception as problem:
+            LOG.warning("masked calls are made by hooks from now on: %s", problem)
+            self._memory = None
+            raise
         for place, error in masked.errors.items():
             edited[place].checked(error, self._checks.every)
 

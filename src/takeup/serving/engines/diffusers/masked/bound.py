@@ -7,7 +7,7 @@ and values lie in memory that all kinds share.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -59,7 +59,7 @@ class Masked:
     that of the next step.
     """
 
-    bind: Any
+    bind: Callable[[Any, Masked], Bound]
     tables: Tables
     runs: Sequence[Run]
     readers: Sequence[Reader]
@@ -90,8 +90,7 @@ class Masked:
 
     def bound(self, prepared: Any) -> Bound:
         """Memory for calls of this kind."""
-        made: Bound = self.bind(prepared, self)
-        return made
+        return self.bind(prepared, self)
 
 
 class BoundCall:
