@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from takeup.serving.engines.diffusers.device.compute import Prepared
-from takeup.serving.engines.diffusers.masked.bound import BoundCall, Masked
+from takeup.serving.engines.diffusers.masked.bound import Masked
 from takeup.serving.engines.diffusers.masked.bound_flux import BoundTokens, can_bind_tokens
 from takeup.serving.engines.diffusers.masked.bound_unet import BoundColumns, can_bind_columns
 from takeup.serving.engines.diffusers.masked.call import Places
@@ -16,6 +16,7 @@ from takeup.serving.engines.diffusers.masked.kept_columns import ColumnTables
 from takeup.serving.engines.diffusers.masked.kept_tokens import TokenTables
 from takeup.serving.engines.diffusers.masked.tables import Tables
 from takeup.serving.engines.diffusers.masked.tokens import Grid
+from takeup.serving.engines.diffusers.runs import Bound
 
 __all__ = ["bind", "can_bind", "tables_for"]
 
@@ -34,6 +35,6 @@ def tables_for(
     return ColumnTables(places, size, multiple)
 
 
-def bind(prepared: Prepared, masked: Masked) -> BoundCall:
+def bind(prepared: Prepared, masked: Masked) -> Bound:
     """Memory for masked calls of this kind."""
     return BoundTokens(prepared, masked) if isinstance(masked.tables, TokenTables) else BoundColumns(prepared, masked)
