@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +18,13 @@ import torch
 from serving.stock import ENGINE_MARKS, gap
 from takeup.serving.engines.diffusers.device.compute import Recorded
 from takeup.serving.engines.diffusers.families import family_of
+from takeup.serving.engines.diffusers.masked import layouts
 from takeup.serving.engines.diffusers.masked.addon import Checks
 from takeup.serving.engines.diffusers.masked.asked import Edit
 from takeup.serving.engines.diffusers.masked.binding import can_bind
 from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
 from takeup.serving.engines.diffusers.masked.kept_columns import KeptColumns
+from takeup.serving.engines.diffusers.masked.tokens import places_of
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tickets import Ticket
 from takeup.serving.engines.diffusers.tiny import build
@@ -133,6 +135,21 @@ def test_an_edit_that_comes_in_between_changes_nothing(start: Start, name: str) 
         made.append(latents([*session.edit((box(4, 24, 40), urgent)), first]))
 
     assert gap(made[0], made[1]) < EXACT
+
+
+def test_edits_that_take_turns_are_laid_out_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def noting(masks: Sequence[torch.Tensor], *others: Any) -> Any:
+        made.append(len(masks))
+        return places_of(masks, *others)
+
+    session = start(max_rows=2)
+    session.edit((box(8), REQUEST))
+    monkeypatch.setattr(layouts, "places_of", noting)
+    session.edit((box(8), OTHER), (box(24, 30, 20), REQUEST))
+
+    assert made == [2, 2]
 
 
 def test_another_mask_of_the_same_sizes_needs_no_recording(start: Start) -> None:

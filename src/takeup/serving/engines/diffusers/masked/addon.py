@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,14 +12,13 @@ import torch
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.masked.binding import bind, tables_for
 from takeup.serving.engines.diffusers.masked.bound import Masked, Memory
-from takeup.serving.engines.diffusers.masked.call import Call, Mode, Places
+from takeup.serving.engines.diffusers.masked.call import Call, Mode
 from takeup.serving.engines.diffusers.masked.columns import can_mask
-from takeup.serving.engines.diffusers.masked.editing import SLOT, Editing
+from takeup.serving.engines.diffusers.masked.editing import Editing, edited, editing_of
 from takeup.serving.engines.diffusers.masked.hooks import Hooks
+from takeup.serving.engines.diffusers.masked.layouts import Layouts, slices
 from takeup.serving.engines.diffusers.masked.pages import Page, stacked
-from takeup.serving.engines.diffusers.masked.stale import Watched, stale_error, taken, watched_tokens
-from takeup.serving.engines.diffusers.masked.tables import Tables
-from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of, places_of
+from takeup.serving.engines.diffusers.masked.stale import Watched, stale_error, taken
 from takeup.serving.engines.diffusers.runs import Rows, Run
 from takeup.serving.engines.templates.store import TemplateStore
 from takeup.serving.engines.templates.templates import Recorder, Template
@@ -32,7 +30,6 @@ WHOLE_SHARE = {False: 0.9, True: 0.75}
 (True) copy nine pixels for each, which costs more than it saves where most of them are masked."""
 
 LOG = logging.getLogger(__name__)
-MOST_LAID = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +59,13 @@ class Edits:
         convolutions: bool | None = None,
         binds: bool = False,
     ) -> None:
-        self._store, self._budget, self._multiple = store, budget, multiple
+        self._store, self._budget = store, budget
         self._checks = checks or Checks()
         self.convolutions = can_mask(family.network) if convolutions is None else convolutions
         self.hooks = Hooks(family.network, convolutions=self.convolutions)
         can_bind = self.convolutions or bool(self.hooks.fronted)
         self._memory = Memory(family.network.device) if binds and can_bind else None
-        self._num_levels = len(getattr(family.network, "down_blocks", (None,)))
-        self._laid: OrderedDict[Hashable, _Laid] = OrderedDict()
+        self._layouts = Layouts(len(getattr(family.network, "down_blocks", (None,))), multiple)
         self._num_masked = 0
 
     @property
@@ -89,7 +85,7 @@ class Edits:
     # What the loop asks ---------------------------------------------------------------------------------------------
 
     def joined(self, run: Run) -> None:
-        editing = _editing(run)
+        editing = editing_of(run)
         if editing is None or editing.key is None:
             return
         for key in editing.keys:
@@ -109,7 +105,7 @@ class Edits:
         """Say how much each of them computes."""
         self._num_masked = 0
         for run in runs:
-            editing = _editing(run)
+            editing = editing_of(run)
             run.computed_share = 1.0
             if editing is not None:
                 editing.settle()
@@ -118,12 +114,12 @@ class Edits:
                     self._num_masked += 1
 
     def bucket(self, run: Run) -> Hashable:
-        editing = _editing(run)
+        editing = editing_of(run)
         return None if editing is None or editing.mode == "off" else editing.mode
 
     @contextmanager
     def around(self, rows: Rows) -> Iterator[None]:
-        first = _editing(rows.runs[0])
+        first = editing_of(rows.runs[0])
         mode: Mode = "off" if first is None else first.mode
         if mode == "masked" and not self.hooks.is_exact:
             mode = "off"  # LoRAs beside convolutions: this step is made whole
@@ -134,7 +130,7 @@ class Edits:
         self._count(rows, mode)
 
     def left(self, run: Run) -> None:
-        editing = _editing(run)
+        editing = editing_of(run)
         if editing is None or editing.key is None:
             return
         if editing.recorder is not None and editing.recorder.is_complete and run.is_done:
@@ -153,16 +149,16 @@ class Edits:
         if editing.share > self.whole_share:
             editing.template = editing.reader = None
             return False
-        editing.watch(self._checks.share, seed, self._num_levels)
+        editing.watch(self._checks.share, seed, self._layouts.num_levels)
         return True
 
     def _bound(self, rows: Rows, memory: Memory) -> Iterator[None]:
         """A masked call that is recorded."""
-        laid, network = self._lay(rows), self.hooks.network
+        laid, network = self._layouts.of(rows), self.hooks.network
         if laid.tables is None:
-            laid.tables = tables_for(network, laid.places, laid.size, rows.shared, self._multiple)
-        edited = [_edited(run) for run in rows.runs]
-        who, readers = tuple(one.number for one in edited), [one.reader for one in edited if one.reader is not None]
+            laid.tables = tables_for(network, laid.places, laid.size, rows.shared, self._layouts.multiple)
+        edits = [edited(run) for run in rows.runs]
+        who, readers = tuple(one.number for one in edits), [one.reader for one in edits if one.reader is not None]
         asked = rows.runs, readers, who, memory, self._looked_at(rows), rows.aids.weights
         is_alone = len(rows.runs) == self._num_masked
         masked = rows.aids.masked = Masked(bind, laid.tables, *asked, is_alone)
@@ -173,7 +169,7 @@ class Edits:
             self._memory = None
             raise
         for place, error in masked.errors.items():
-            edited[place].checked(error, self._checks.every)
+            edits[place].checked(error, self._checks.every)
 
     def _hooked(self, rows: Rows, mode: Mode) -> Iterator[None]:
         """A call that hooks look at, or none."""
@@ -188,13 +184,13 @@ class Edits:
             if mode == "record":
                 self._record(rows)
             for place, after in self._taken(watched).items():
-                _edited(rows.runs[place]).checked(stale_error(before[place], after), self._checks.every)
+                edited(rows.runs[place]).checked(stale_error(before[place], after), self._checks.every)
         finally:
             self.call.mode, self.call.recorded, self.call.kept = "off", {}, {}
 
     def _prepare(self, rows: Rows) -> None:
         num_text = rows.inputs["encoder_hidden_states"].shape[1] if self.hooks.fronted else 0
-        self.call.num_front, self.call.places = num_text, self._lay(rows).places
+        self.call.num_front, self.call.places = num_text, self._layouts.of(rows).places
         pages = [_template_page(run) for run in rows.runs]
         self.call.kept = stacked(pages, self.hooks.fronted, num_text)
 
@@ -202,16 +198,16 @@ class Edits:
         return {place: taken(self.call.kept, one, self.call.num_front) for place, one in watched.items()}
 
     def _record(self, rows: Rows) -> None:
-        for run, own in _slices(rows):
-            recorder = _edited(run).recorder
+        for run, own in slices(rows):
+            recorder = edited(run).recorder
             assert recorder is not None
             recorder.add({name: kept[own].clone() for name, kept in self.call.recorded.items()})
             if recorder.size_bytes > self._store.room.most_bytes:
-                _edited(run).recorder = None  # there is no room for it anywhere
+                edited(run).recorder = None  # there is no room for it anywhere
 
     def _count(self, rows: Rows, mode: Mode) -> None:
         for run in rows.runs:
-            editing = _editing(run)
+            editing = editing_of(run)
             if editing is not None:
                 editing.stepped(run.computed_share if mode == "masked" else 1.0)
 
@@ -219,63 +215,11 @@ class Edits:
         """By place among the requests, tokens of those that are looked at in this step."""
         if not self._checks.share:
             return {}
-        watched = self._lay(rows).watched
+        watched = self._layouts.of(rows).watched
         return {place: watched[place] for place, run in enumerate(rows.runs) if run.step % self._checks.every == 0}
-
-    def _lay(self, rows: Rows) -> _Laid:
-        """Made once for all that share a call; calls of some groups in turn."""
-        who = tuple(_edited(run).number for run in rows.runs)
-        if who not in self._laid:
-            masks = [self._watched(run) for run in rows.runs for _ in range(run.num_rows)]
-            size = (masks[0].shape[0], masks[0].shape[1])
-            places = places_of(masks, grids_of(size, self._num_levels), self._multiple)
-            self._laid[who] = _Laid(places, size, [self._watched_tokens(run, own) for run, own in _slices(rows)])
-        self._laid.move_to_end(who)
-        while len(self._laid) > MOST_LAID:
-            self._laid.popitem(last=False)
-        return self._laid[who]
-
-    def _watched_tokens(self, run: Run, rows: slice) -> Watched:
-        computed = _edited(run).computed
-        assert computed is not None
-        return watched_tokens(computed, self._watched(run), self._num_levels, rows)
-
-    def _watched(self, run: Run) -> torch.Tensor:
-        editing = _edited(run)
-        assert editing.watched is not None
-        return editing.watched
-
-
-@dataclass(slots=True)
-class _Laid:
-    """Where the tokens of a call are, and those of each edit that are looked at; tables of neighbours, if any."""
-
-    places: Mapping[int, Places]
-    size: Grid = (0, 0)
-    watched: Sequence[Watched] = ()
-    tables: Tables | None = None
-
-
-def _slices(rows: Rows) -> Iterator[tuple[Run, slice]]:
-    """Requests, and their rows among all."""
-    start = 0
-    for run in rows.runs:
-        yield run, slice(start, start + run.num_rows)
-        start += run.num_rows
-
-
-def _editing(run: Run) -> Editing | None:
-    editing: Editing | None = run.extras.get(SLOT)
-    return editing
-
-
-def _edited(run: Run) -> Editing:
-    editing = _editing(run)
-    assert editing is not None
-    return editing
 
 
 def _template_page(run: Run) -> Page:
-    reader = _edited(run).reader
+    reader = edited(run).reader
     assert reader is not None
     return reader.page(run.step)

@@ -10,10 +10,11 @@ import torch
 from takeup.serving.engines.diffusers.masked.awaited import Awaited
 from takeup.serving.engines.diffusers.masked.call import Mode
 from takeup.serving.engines.diffusers.masked.tokens import grids_of, token_mask
+from takeup.serving.engines.diffusers.runs import Run
 from takeup.serving.engines.templates.keys import TemplateKey
 from takeup.serving.engines.templates.templates import Reader, Recorder, Template
 
-__all__ = ["SLOT", "EditReport", "Editing", "sampled"]
+__all__ = ["SLOT", "EditReport", "Editing", "edited", "editing_of", "sampled"]
 
 SLOT = "edit"
 
@@ -122,6 +123,19 @@ class Editing:
             num_whole_steps=sum(share == 1.0 for share in shares),
             plain_steps=self.num_shared,
         )
+
+
+def editing_of(run: Run) -> Editing | None:
+    """That of a run, if it is an edit."""
+    editing: Editing | None = run.extras.get(SLOT)
+    return editing
+
+
+def edited(run: Run) -> Editing:
+    """That of a run that is one."""
+    editing = editing_of(run)
+    assert editing is not None
+    return editing
 
 
 def sampled(computed: torch.Tensor, share: float, seed: int, num_levels: int = 1) -> torch.Tensor:

@@ -1,0 +1,72 @@
+"""Where the tokens of edits that share a call are: found when they first share one, for all steps."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from takeup.serving.engines.diffusers.masked.call import Places
+from takeup.serving.engines.diffusers.masked.editing import edited
+from takeup.serving.engines.diffusers.masked.stale import Watched, watched_tokens
+from takeup.serving.engines.diffusers.masked.tables import Tables
+from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of, places_of
+from takeup.serving.engines.diffusers.runs import Rows, Run
+
+__all__ = ["Laid", "Layouts", "slices"]
+
+MOST_KEPT = 8
+"""Groups of edits whose calls take turns."""
+
+
+@dataclass(slots=True)
+class Laid:
+    """Where the tokens of a call are, and those of each edit that are looked at; tables of neighbours, if any."""
+
+    places: Mapping[int, Places]
+    size: Grid
+    watched: Sequence[Watched]
+    tables: Tables | None = None
+
+
+class Layouts:
+    """For a network with so many grids; numbers of tokens are rounded up to multiples of `multiple` at least."""
+
+    def __init__(self, num_levels: int, multiple: int) -> None:
+        self.num_levels, self.multiple = num_levels, multiple
+        self._kept: OrderedDict[Hashable, Laid] = OrderedDict()
+
+    def of(self, rows: Rows) -> Laid:
+        """That of these edits, all of which have a template."""
+        who = tuple(edited(run).number for run in rows.runs)
+        if who not in self._kept:
+            self._kept[who] = self._made(rows)
+        self._kept.move_to_end(who)
+        while len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)
+        return self._kept[who]
+
+    def _made(self, rows: Rows) -> Laid:
+        masks = [_computed(run)[1] for run in rows.runs for _ in range(run.num_rows)]
+        size = (masks[0].shape[0], masks[0].shape[1])
+        places = places_of(masks, grids_of(size, self.num_levels), self.multiple)
+        watched = [watched_tokens(*_computed(run), self.num_levels, own) for run, own in slices(rows)]
+        return Laid(places, size, watched)
+
+
+def slices(rows: Rows) -> Iterator[tuple[Run, slice]]:
+    """Requests, and their rows among all."""
+    start = 0
+    for run in rows.runs:
+        yield run, slice(start, start + run.num_rows)
+        start += run.num_rows
+
+
+def _computed(run: Run) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens that the edit needs, and with those that are looked at."""
+    editing = edited(run)
+    assert editing.computed is not None
+    assert editing.watched is not None
+    return editing.computed, editing.watched
