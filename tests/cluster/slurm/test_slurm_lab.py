@@ -195,11 +195,12 @@ def test_the_victim_is_whoever_saved_last(lab: Lab, engine: SlurmEngine) -> None
 def test_a_job_that_is_told_saves_its_work_leaves_at_once_and_goes_on_where_it_was(
     lab: Lab, engine: SlurmEngine, tmp_path: Path
 ) -> None:
-    saved, log, steps = tmp_path / "saved", tmp_path / "log", tmp_path / "steps"
+    saved, log, steps, allowed = (tmp_path / name for name in ("saved", "log", "steps", "allowed"))
     script = f"""
     count=$(cat {saved} 2> /dev/null || echo 0)
     echo begin $count >> {log}
     save() {{
+        while [ ! -e {allowed} ]; do sleep 0.05; done
         echo $count > {saved}
         scontrol update JobId=$SLURM_JOB_ID Comment="takeup notice=USR1 saved_s=$(date +%s)"
     }}
@@ -214,6 +215,7 @@ def test_a_job_that_is_told_saves_its_work_leaves_at_once_and_goes_on_where_it_w
     state = engine.observe()
     engine.apply(Evict(job, gang, 0.0, "because", notice_s=600.0))
     kept = engine.observe().nominations
+    allowed.touch()  # from here on it may have left
     took_s = wait_until(lambda: engine.observe() and job not in lab.running(), "leaving")
     print(f"it had 600 s to save its work and left after {took_s:.2f} s")
     wait_until(lambda: lab.jobs()[job].status == Status.HELD, "held job")

@@ -164,7 +164,9 @@ def test_an_image_of_any_size_is_padded_for_the_model_and_cut_again(start: Start
     assert not np.array_equal(pixels[mask > 0], odd[mask > 0])
 
 
-def test_a_template_too_large_for_all_tiers_is_given_up_at_once(start: Start) -> None:
+def test_a_template_too_large_for_all_tiers_is_given_up_at_once_and_that_is_said_once(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     session, asked = start(store=TemplateStore(LeastRecentlyUsed, Room(host_bytes=1000))), Edit(image(), square())
     ticket = session.engine.enter(session.editor.prepare(request(), asked))
     session.engine.advance()
@@ -174,6 +176,14 @@ def test_a_template_too_large_for_all_tiers_is_given_up_at_once(start: Start) ->
     assert not has_recorder
     assert ticket.state == "done"
     assert not report_of(session.edit(asked).run).from_template
+    assert caplog.text.count("is not kept") == 1
+
+
+def test_where_no_templates_are_wanted_nothing_is_said(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    session = start(store=TemplateStore(LeastRecentlyUsed, Room(host_bytes=0)))
+
+    assert session.edit(Edit(image(), square())).state == "done"
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)

@@ -30,6 +30,7 @@ WHOLE_SHARE = {False: 0.9, True: 0.75}
 (True) copy nine pixels for each, which costs more than it saves where most of them are masked."""
 
 LOG = logging.getLogger(__name__)
+NO_ROOM = "a template of more than %.1f GiB is not kept, for there is room for %.1f: give it more, or pack templates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Edits:
         self._memory = Memory(family.network.device) if binds and can_bind else None
         self._layouts = Layouts(len(getattr(family.network, "down_blocks", (None,))), multiple)
         self._num_masked = 0
+        self._said_no_room = False
 
     @property
     def call(self) -> Call:
@@ -203,7 +205,15 @@ class Edits:
             assert recorder is not None
             recorder.add({name: kept[own].clone() for name, kept in self.call.recorded.items()})
             if recorder.size_bytes > self._store.room.most_bytes:
-                edited(run).recorder = None  # there is no room for it anywhere
+                edited(run).recorder = None
+                self._say_no_room(recorder.size_bytes)
+
+    def _say_no_room(self, size_bytes: int) -> None:
+        """Once, and not where none was wanted."""
+        room_bytes = self._store.room.most_bytes
+        if room_bytes and not self._said_no_room:
+            LOG.warning(NO_ROOM, size_bytes / 2**30, room_bytes / 2**30)
+            self._said_no_room = True
 
     def _count(self, rows: Rows, mode: Mode) -> None:
         for run in rows.runs:
