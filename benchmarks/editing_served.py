@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from editing_bench import now_s, say
 from PIL import Image
-from serving_models import _clip, _full_parts, _made_on
+from serving_models import full_clip, full_parts, full_vae, made_on
 
 from takeup.core.lazy import load
 from takeup.serving.engines.diffusers.device.compute import Compute
@@ -50,8 +50,8 @@ def pipeline_of(name: str, device: str, *, is_tiny: bool) -> Any:
 
 def _full_sdxl(device: str) -> Any:
     diffusers = import_module("diffusers")
-    with _made_on(device, torch.bfloat16):
-        parts = _full_parts(diffusers)
+    with made_on(device, torch.bfloat16):
+        parts = full_parts(diffusers)
     return diffusers.StableDiffusionXLPipeline(**parts, scheduler=_euler())
 
 
@@ -59,27 +59,18 @@ def _full_flux(device: str) -> Any:
     diffusers, transformers = import_module("diffusers"), import_module("transformers")
     tokenizer, t5_tokenizer = _clip_tokenizer(), _t5_tokenizer()
     config = transformers.T5Config(d_model=4096, d_ff=64, num_layers=1, num_heads=1, vocab_size=len(t5_tokenizer))
-    with _made_on(device, torch.bfloat16):
-        text = _clip(tokenizer, "CLIPTextModel", 768, 1, 12, "quick_gelu")
+    with made_on(device, torch.bfloat16):
+        text = full_clip(tokenizer, "CLIPTextModel", 768, 1, 12, "quick_gelu")
         text_2 = transformers.T5EncoderModel(config).eval().requires_grad_(False)
-        vae = diffusers.AutoencoderKL(
-            block_out_channels=(128, 256, 512, 512),
-            down_block_types=("DownEncoderBlock2D",) * 4,
-            up_block_types=("UpDecoderBlock2D",) * 4,
-            layers_per_block=2,
-            latent_channels=16,
-            use_quant_conv=False,
-            use_post_quant_conv=False,
-            scaling_factor=0.3611,
-            shift_factor=0.1159,
-        )
+        plain = {"use_quant_conv": False, "use_post_quant_conv": False}
+        vae = full_vae(latent_channels=16, scaling_factor=0.3611, shift_factor=0.1159, **plain)
     return diffusers.FluxPipeline(
         text_encoder=text,
         tokenizer=tokenizer,
         text_encoder_2=text_2,
         tokenizer_2=t5_tokenizer,
         transformer=FULL_SIZE["flux"].network(device),
-        vae=vae.eval().requires_grad_(False),
+        vae=vae,
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
     )
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from takeup.serving.engines.diffusers.tiny import _clip_tokenizer, _controlnet, _euler, _sdxl_parts
 
-__all__ = ["NETS", "Models", "build_models", "write_lora"]
+__all__ = ["NETS", "Models", "build_models", "full_clip", "full_parts", "full_vae", "made_on", "write_lora"]
 
 NETS = ("depth", "edges", "pose")
 FULL_SHAPE: dict[str, Any] = {
@@ -49,8 +49,8 @@ def build_models(device: str, is_tiny: bool) -> Models:
     """Networks with random weights; on a device in bfloat16."""
     diffusers = import_module("diffusers")
     torch.manual_seed(0)
-    with _made_on(device, torch.float32 if is_tiny else torch.bfloat16):
-        parts = _sdxl_parts() if is_tiny else _full_parts(diffusers)
+    with made_on(device, torch.float32 if is_tiny else torch.bfloat16):
+        parts = _sdxl_parts() if is_tiny else full_parts(diffusers)
         nets = {name: _controlnet() if is_tiny else _full_net(diffusers) for name in NETS}
     parts["scheduler"] = _euler()  # its tables stay on the host
     steered = diffusers.StableDiffusionXLControlNetPipeline(**parts, controlnet=list(nets.values()))
@@ -74,7 +74,8 @@ def write_lora(path: Path, network: Any, rank: int, seed: int) -> int:
 
 
 @contextmanager
-def _made_on(device: str, dtype: torch.dtype) -> Iterator[None]:
+def made_on(device: str, dtype: torch.dtype) -> Iterator[None]:
+    """Inside, networks are made there, in this precision."""
     usual = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -84,31 +85,37 @@ def _made_on(device: str, dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(usual)
 
 
-def _full_parts(diffusers: Any) -> dict[str, Any]:
+def full_parts(diffusers: Any) -> dict[str, Any]:
+    """Of SDXL, but for its scheduler."""
     unet = diffusers.UNet2DConditionModel(
         sample_size=128, up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"), **FULL_SHAPE
-    )
-    vae = diffusers.AutoencoderKL(
-        block_out_channels=(128, 256, 512, 512),
-        down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4,
-        layers_per_block=2,
-        sample_size=1024,
-        scaling_factor=0.13025,
     )
     tokenizer = _clip_tokenizer()
     return {
         "unet": unet.eval().requires_grad_(False),
-        "vae": vae.eval().requires_grad_(False),
-        "text_encoder": _clip(tokenizer, "CLIPTextModel", 768, 12, 12, "quick_gelu"),
-        "text_encoder_2": _clip(tokenizer, "CLIPTextModelWithProjection", 1280, 32, 20, "gelu"),
+        "vae": full_vae(sample_size=1024, scaling_factor=0.13025),
+        "text_encoder": full_clip(tokenizer, "CLIPTextModel", 768, 12, 12, "quick_gelu"),
+        "text_encoder_2": full_clip(tokenizer, "CLIPTextModelWithProjection", 1280, 32, 20, "gelu"),
         "tokenizer": tokenizer,
         "tokenizer_2": tokenizer,
         "add_watermarker": False,
     }
 
 
-def _clip(tokenizer: Any, kind: str, width: int, num_layers: int, num_heads: int, activation: str) -> Any:
+def full_vae(**others: Any) -> Any:
+    """A decoder of the size that SDXL and Flux have."""
+    vae = import_module("diffusers").AutoencoderKL(
+        block_out_channels=(128, 256, 512, 512),
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        layers_per_block=2,
+        **others,
+    )
+    return vae.eval().requires_grad_(False)
+
+
+def full_clip(tokenizer: Any, kind: str, width: int, num_layers: int, num_heads: int, activation: str) -> Any:
+    """A text encoder of CLIP."""
     transformers = import_module("transformers")
     config = transformers.CLIPTextConfig(
         hidden_size=width,

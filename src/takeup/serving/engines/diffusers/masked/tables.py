@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 from copy import deepcopy
 from typing import Self
@@ -11,12 +12,12 @@ import torch
 __all__ = ["Tables"]
 
 
-class Tables:
+class Tables(ABC):
     """Where the tokens of a call are."""
 
+    @abstractmethod
     def tensors(self) -> Iterator[torch.Tensor]:
         """All that calls read."""
-        raise NotImplementedError
 
     @property
     def sizes(self) -> Hashable:
