@@ -16,7 +16,9 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 import torch
 
 from serving.stock import ENGINE_MARKS, gap
+from takeup.serving.engines.diffusers.device import compute as compute_module
 from takeup.serving.engines.diffusers.device.compute import Recorded
+from takeup.serving.engines.diffusers.device.passes import Again
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.masked import layouts
 from takeup.serving.engines.diffusers.masked.addon import Checks
@@ -175,6 +177,24 @@ def test_recorded_edits_know_how_stale_their_template_is(start: Start) -> None:
     assert errors[0] == pytest.approx(errors[1], rel=1e-3)
     assert errors[0] is not None
     assert errors[0] > 0
+
+
+def test_recording_a_call_does_not_change_what_is_kept(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device, where calls are tried out before they are recorded."""
+
+    def tried(compute: Any, *_: Any) -> Again:
+        compute(lambda: None)
+        return Again(compute)
+
+    errors = []
+    for _ in range(2):
+        session = start(checks=Checks(every=4, share=0.2))
+        session.edit((box(8), REQUEST))
+        errors.append(report_of(session.edit((box(8), OTHER))[0].result()).stale_error)
+        monkeypatch.setattr(compute_module, "record", tried)
+
+    assert errors[0] == errors[1]
+    assert errors[0]
 
 
 def test_above_the_bound_recorded_edits_make_whole_steps(start: Start) -> None:

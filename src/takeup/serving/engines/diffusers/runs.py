@@ -89,6 +89,9 @@ class Bound(Protocol):
     def leave(self, masked: Any, number: int) -> None:
         """After the call."""
 
+    def forget(self) -> None:
+        """After calls that were only tried out: they wrote over what is kept."""
+
 
 class Masked(Protocol):
     """What a call that computes some tokens only is told. Calls of one `kind` differ in numbers, not in sizes."""

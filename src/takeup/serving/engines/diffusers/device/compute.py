@@ -204,6 +204,8 @@ class _Call:
         num_places = 1 if self._bound is None else self._bound.num_places
         device = rows.sample.device
         self._passes: list[Pass] = [record(partial(self._compute, one), device, pool) for one in range(num_places)]
+        if self._bound is not None:
+            self._bound.forget()
 
     def __call__(self, rows: Rows) -> torch.Tensor:
         """The prediction for these rows, which nobody overwrites."""

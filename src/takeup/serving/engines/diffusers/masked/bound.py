@@ -127,6 +127,10 @@ class BoundCall:
         after = self._taken(masked, number)
         masked.errors = {edit: stale_error(self._before[edit], after[edit]) for edit in masked.watched}
 
+    def forget(self) -> None:
+        """After calls that were only tried out: they wrote over what is kept."""
+        self._turns.forget()
+
     def _taken(self, masked: Masked, number: int) -> dict[int, torch.Tensor]:
         """What is kept now of the tokens that are looked at."""
         flat = self._places[number].flat
