@@ -14,15 +14,15 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from math import prod
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 from dated import options_of, publish, versions
-from editing_bench import NUM_STEPS, Bench, bench_around, now_s, say, tiny_bench
+from editing_bench import NUM_STEPS, Bench, bench_around, say, tiny_bench
 from editing_load import PUBLIC_MASKS, between, drawn, mean_latency_s
 from editing_served import Edited, Served, pipeline_of, served
 from editing_template import Packing
@@ -49,8 +49,7 @@ BARS_S = {"sdxl": 0.6, "flux": 1.0}
 NUM_MIXED, PER_BATCH, NUM_HOST_STEPS = 16, 4, 8
 LOADS = (0.5, 0.8, 0.95)
 BAR_LOAD, LEAST_LATENCY, LEAST_SPEED, LEAST_RATIO, MOST_OFF = 0.8, 5.0, 3.0, 4.0, 0.1
-MOST_ERROR = 0.05
-BUDGETS = (MOST_ERROR, 0.2)
+BUDGETS = (0.05, 0.2)
 Row = tuple[Any, ...]
 
 
@@ -93,7 +92,7 @@ def measure_one(name: str, device: str, shares: Sequence[float], found: Found, *
     gc.collect()  # templates on the device
     torch.cuda.empty_cache()
     far, num_bytes = from_host(name, pipeline, compute, min(NUM_HOST_STEPS, num_steps), shares)
-    judge_plans(bench, near, far, num_bytes, found)
+    judge_plans(name, near, far, num_bytes, found)
 
 
 def from_device(
@@ -145,8 +144,6 @@ def judge_packing(name: str, packing: Packing, found: Found) -> None:
     found.checks.append(
         Check.at_least(f"{label} {packing.worst(small):.3f})", packing.ratio(small), LEAST_RATIO, unit="x")
     )
-    label = f"{name}, the same with no tensor off by more than {MOST_ERROR:g}"
-    found.checks.append(Check.at_least(label, packing.ratio(MOST_ERROR), LEAST_RATIO, unit="x"))
 
 
 # Edits of one image ---------------------------------------------------------------------------------------------------
@@ -180,37 +177,28 @@ def judge_edit(name: str, num_steps: int, edit: Edited, found: Found) -> None:
     found.checks.append(Check.at_most(label, edit.steps_s, BARS_S[name], unit="s"))
 
 
-def judge_plans(bench: Bench, near: Steps, far: Steps, num_bytes: float, found: Found) -> None:
+def judge_plans(name: str, near: Steps, far: Steps, num_bytes: float, found: Found) -> None:
     """Steps of every mask beside what is predicted from those of all other masks."""
-    network, link = NETWORKS[bench.name], replace(H200, link_bytes_per_s=link_bytes_per_s())
-    is_full = network.num_tokens == prod(bench.size.grid)
-    measured = []
-    for share, edit in near.edits.items():
-        computed = bench.tokens(edit.computed_share) if is_full else edit.computed_share
-        measured.append((share, "device", MeasuredStep(computed, near.step_s(share), 0.0)))
-        measured.append((share, "host", MeasuredStep(computed, far.step_s(share), num_bytes)))
+    network, measured = NETWORKS[name], measured_steps(name, near, far, num_bytes)
     worst = 0.0
-    for share, where, step in measured:
-        device = fitted(network, [one for other, _, one in measured if other != share], link)
-        predicted = predicted_s(network, step.mask, device, step.page_bytes)
+    for share, where, step in sorted(measured, key=itemgetter(0, 1)):
+        device = fitted(network, [one for other, _, one in measured if other != share], H200)
+        predicted = predicted_s(network, step.mask, device, step.page_bytes, step.num_steps)
         off = abs(predicted / step.step_s - 1)
         worst = max(worst, off)
-        found.plans.append((bench.name, share, where, 1e3 * predicted, 1e3 * step.step_s, off))
-    say(f"{bench.name} fitted", fitted(network, [one for _, _, one in measured], link))
-    found.checks.append(Check.at_most(f"{bench.name}, steps off their predictions", worst, MOST_OFF))
+        found.plans.append((name, share, where, 1e3 * predicted, 1e3 * step.step_s, off))
+    say(f"{name} fitted", fitted(network, [one for _, _, one in measured], H200))
+    found.checks.append(Check.at_most(f"{name}, steps off their predictions", worst, MOST_OFF))
 
 
-def link_bytes_per_s() -> float:
-    """From pinned memory to the device."""
-    if not torch.cuda.is_available():
-        return H200.link_bytes_per_s
-    host = torch.empty(1 << 29, dtype=torch.int8, pin_memory=True)
-    there = torch.empty_like(host, device="cuda")
-    there.copy_(host)
-    begin = now_s()
-    for _ in range(4):
-        there.copy_(host, non_blocking=True)
-    return 4 * len(host) / (now_s() - begin)
+def measured_steps(name: str, near: Steps, far: Steps, num_bytes: float) -> list[tuple[float, str, MeasuredStep]]:
+    """Of each mask and each place of the template. The grids of tiny networks are not those that the planner knows."""
+    grid = NETWORKS[name].num_tokens
+    return [
+        (share, where, MeasuredStep(one.mask_on(grid), steps.step_s(share), size, steps.num_steps))
+        for where, steps, size in (("device", near, 0.0), ("host", far, num_bytes))
+        for share, one in steps.edits.items()
+    ]
 
 
 # Many edits -----------------------------------------------------------------------------------------------------------
@@ -277,7 +265,7 @@ def report_of(found: Found, device: str) -> Report:
                 Column("off", "", 3),
             ),
             tuple(found.plans),
-            "each predicted from steps of all other masks",
+            "each predicted from steps of all other masks; from the host: of an edit that waits for its first page",
         ),
         Table(
             "Keys and values of a run, packed",

@@ -22,11 +22,13 @@ from takeup.serving.engines.diffusers.masked.asked import Edit
 from takeup.serving.engines.diffusers.masked.editor import POLICY, MaskedEditor, report_of
 from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE
 from takeup.serving.engines.diffusers.placement import binds_edits
+from takeup.serving.engines.diffusers.runs import Run
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tiny import _clip_tokenizer, _euler, _t5_tokenizer, build
 from takeup.serving.engines.templates.store import Room, TemplateStore
 from takeup.serving.model import Request
 from takeup.serving.policies.mask_batches import MaskGrouping
+from takeup.serving.policies.masks import Mask
 
 __all__ = ["Edited", "Served", "pipeline_of", "served"]
 
@@ -80,12 +82,20 @@ def _full_flux(device: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """Seconds of the steps of an edit, and from image, mask and prompt to pixels; what was computed, how stale."""
+    """Seconds of the steps of an edit, and from image, mask and prompt to pixels; what was computed, how stale.
+
+    `tokens`: how many were computed, by the size of the grid.
+    """
 
     steps_s: float
     all_s: float
+    tokens: dict[int, int]
     computed_share: float
     stale_error: float | None
+
+    def mask_on(self, num_tokens: int) -> Mask:
+        """Tokens on every grid for a planner who knows a grid of this size, to others the share of all."""
+        return self.tokens if num_tokens in self.tokens else self.computed_share
 
 
 class Served:
@@ -106,7 +116,7 @@ class Served:
 
     def edit(self, share: float) -> Edited:
         """The median of some rounds, after one that records."""
-        self.steps_s([share])
+        self._timed(share)
         rounds = [self._timed(share) for _ in range(NUM_ROUNDS)]
         return sorted(rounds, key=lambda one: one.steps_s)[NUM_ROUNDS // 2]
 
@@ -136,7 +146,11 @@ class Served:
         after = now_s()
         self.editor.finish(edit, self.engine.image(ticket))
         report = report_of(ticket.result())
-        return Edited(after - before, now_s() - begin, report.computed_share, report.stale_error)
+        return Edited(after - before, now_s() - begin, self._tokens(run), report.computed_share, report.stale_error)
+
+    def _tokens(self, run: Run) -> dict[int, int]:
+        places = self.editor.edits.layouts.of([run]).places
+        return {number: rows.by_row.shape[1] for number, rows in places.items()}
 
 
 @contextmanager

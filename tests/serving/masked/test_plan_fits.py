@@ -1,6 +1,7 @@
 """Fitted devices predict the steps they were fitted to, those between, and on a real device those that were left out.
 
-What was measured is from one H200: boxes of a share of the image, their tokens on every grid in multiples of 32.
+What was measured is from H200s: boxes of a share of the image with packed pages of a long edit, and squares with exact
+pages, which take longer to come than steps to compute, of an edit of eight steps.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from takeup.errors import BadInput
 from takeup.serving.policies.masks import FLUX, H200, SDXL, SDXL_COLUMNS, Network, costs_of, flop_of
-from takeup.serving.policies.plan_fits import MeasuredStep, fitted, predicted_s, with_pages
+from takeup.serving.policies.plan_fits import MeasuredStep, fitted, predicted_s
 
 MASKS = (0.05, 0.2, 0.5)
 SDXL_TOKENS = [(832, 224, 64), (1664, 448, 128), (3296, 832, 224), (5760, 1472, 384), (8192, 2080, 544)]
@@ -35,6 +36,23 @@ FLUX_STEPS = [
     )
     for tokens, step_ms in zip(FLUX_TOKENS, steps_ms, strict=True)
 ]
+SQUARES = [(1152, 320, 128), (1920, 512, 192), (3840, 1024, 320), (6144, 1664, 448), (9216, 2304, 640)]
+SDXL_EXACT = [
+    MeasuredStep(dict(zip((16384, 4096, 1024), tokens, strict=True)), 1e-3 * step_ms, page_bytes, 8)
+    for page_bytes, steps_ms in (
+        (0.0, (8.96, 9.90, 13.31, 16.60, 21.86)),
+        (1.42e9, (29.98, 30.18, 30.45, 30.85, 31.87)),
+    )
+    for tokens, step_ms in zip(SQUARES, steps_ms, strict=True)
+]
+FLUX_EXACT = [
+    MeasuredStep({4096: tokens}, 1e-3 * step_ms, page_bytes, 8)
+    for page_bytes, steps_ms in (
+        (0.0, (30.21, 33.42, 49.90, 72.29, 85.20)),
+        (2.87e9, (58.98, 58.97, 60.78, 78.76, 91.06)),
+    )
+    for tokens, step_ms in zip((320, 512, 1024, 1664, 2304), steps_ms, strict=True)
+]
 
 
 @settings(max_examples=30, deadline=None)
@@ -53,10 +71,20 @@ def test_a_step_waits_for_its_page_or_its_computation() -> None:
     slow = replace(H200, link_bytes_per_s=1e9)
 
     assert predicted_s(FLUX, 0.1, H200, page_bytes=1.0) == pytest.approx(computed_s)
-    assert predicted_s(FLUX, 0.1, slow, page_bytes=1e9) == pytest.approx(1.0 + 3e9 / H200.memory_bytes_per_s)
+    assert predicted_s(FLUX, 0.1, slow, page_bytes=1e9) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("network", "steps"), [(SDXL_COLUMNS, SDXL_STEPS), (FLUX, FLUX_STEPS)])
+def test_the_first_page_is_awaited() -> None:
+    computed_s, page_s = predicted_s(FLUX, 0.1, H200), 0.5
+    whole_s = page_s + 3 * max(computed_s, page_s) + computed_s
+
+    assert predicted_s(FLUX, 0.1, H200, page_s * H200.link_bytes_per_s, 4) == pytest.approx(whole_s / 4)
+
+
+@pytest.mark.parametrize(
+    ("network", "steps"),
+    [(SDXL_COLUMNS, SDXL_STEPS), (FLUX, FLUX_STEPS), (SDXL_COLUMNS, SDXL_EXACT), (FLUX, FLUX_EXACT)],
+)
 @pytest.mark.parametrize("number", range(5))
 def test_steps_of_a_mask_are_predicted_from_those_of_other_masks(
     network: Network, steps: list[MeasuredStep], number: int
@@ -65,7 +93,8 @@ def test_steps_of_a_mask_are_predicted_from_those_of_other_masks(
     device = fitted(network, [one for one in steps if one not in judged], H200)
 
     for one in judged:
-        assert predicted_s(network, one.mask, device, one.page_bytes) == pytest.approx(one.step_s, rel=0.1)
+        predicted = predicted_s(network, one.mask, device, one.page_bytes, one.num_steps)
+        assert predicted == pytest.approx(one.step_s, rel=0.1)
 
 
 def test_tokens_are_computed_in_whole_tiles() -> None:
@@ -84,22 +113,13 @@ def test_a_mask_is_what_it_is_on_every_grid() -> None:
     assert flop_of(SDXL_COLUMNS, "kv", {**share, 1024: 206}) > 1.4 * flop_of(SDXL_COLUMNS, "kv", share)
 
 
-def test_pages_hold_computation_up_as_they_did() -> None:
-    true = replace(H200, launch_s=1e-4, held_s_per_byte=2e-12)
+def test_pages_that_steps_waited_for_say_how_fast_the_link_is() -> None:
+    true, num_bytes = replace(H200, link_bytes_per_s=20e9), 1e9
     steps = [MeasuredStep(share, predicted_s(FLUX, share, true)) for share in MASKS]
-    slower = [MeasuredStep(share, predicted_s(FLUX, share, true, 1e9), 1e9) for share in MASKS]
+    slower = [MeasuredStep(one, predicted_s(FLUX, one, true, num_bytes, 8), num_bytes, 8) for one in MASKS]
 
-    assert fitted(FLUX, steps + slower, H200).held_s_per_byte == pytest.approx(2e-12, rel=0.01)
-    assert fitted(FLUX, steps, H200).held_s_per_byte == 0.0
-
-
-def test_blocks_load_their_part_of_a_page() -> None:
-    blocks = with_pages(costs_of(SDXL, [0.1], H200), 55e9, H200)
-
-    assert sum(block.kv_load_s for block in blocks) == pytest.approx(H200.page_s(55e9))
-    assert blocks[0].kv_load_s == pytest.approx(
-        2 * blocks[10].kv_load_s, rel=0.01
-    )  # four times the tokens, half the width
+    assert fitted(FLUX, steps + slower, H200).link_bytes_per_s == pytest.approx(20e9, rel=0.01)
+    assert fitted(FLUX, steps, H200).link_bytes_per_s == H200.link_bytes_per_s
 
 
 def test_masked_convolutions_cost_their_share() -> None:

@@ -86,8 +86,7 @@ class Network:
 class Device:
     """How fast a machine is; `launch_s` is what a block takes with no tokens at all.
 
-    Tokens of all rows together are computed in whole tiles of `tile_tokens`. `held_s_per_byte`: how long computation is
-    held up by a byte that comes beside it.
+    Tokens of all rows together are computed in whole tiles of `tile_tokens`.
     """
 
     flop_per_s: float
@@ -95,7 +94,6 @@ class Device:
     link_bytes_per_s: float
     launch_s: float = 0.0
     tile_tokens: int = 1
-    held_s_per_byte: float = 0.0
 
     def compute_s(self, flop: float, weight_bytes: float) -> float:
         """Never faster than its weights can be read."""
@@ -104,10 +102,6 @@ class Device:
     def tiled(self, num_tokens: int) -> float:
         """How many times more tokens are computed than asked for."""
         return -(-num_tokens // self.tile_tokens) * self.tile_tokens / max(1, num_tokens)
-
-    def page_s(self, page_bytes: float) -> float:
-        """Until a page of eight bits is here, and unpacked: read, and written in twice as many bytes."""
-        return page_bytes / self.link_bytes_per_s + 3 * page_bytes / self.memory_bytes_per_s
 
 
 SDXL = Network(

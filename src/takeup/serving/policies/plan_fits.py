@@ -4,13 +4,16 @@ A step of masked tokens is the sum over its blocks of
     launch + max(operations / speed, weights / memory)
 with tokens in whole tiles. Launch and speed are fitted by least squares, relative to what was measured and never
 negative. Which blocks only wait for their weights depends on the speed, so the fit is repeated until it stays; of the
-usual tiles the one that fits best is taken. Steps whose page comes from the host beside them then say how much it holds
-up the computation.
+usual tiles the one that fits best is taken. Steps with pages from the host then say how fast those come.
+
+An edit waits for its first page. From then on the next one comes beside every step, so that n steps take
+    page + (n - 1) max(page, computation) + computation
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,53 +22,46 @@ from scipy.optimize import nnls
 
 from takeup.errors import BadInput
 from takeup.serving.policies.masks import Device, Mask, Network, costs_of
-from takeup.serving.policies.plan import BlockCost, step_s
 
-__all__ = ["MeasuredStep", "fitted", "predicted_s", "with_pages"]
+__all__ = ["MeasuredStep", "fitted", "predicted_s"]
 
 NUM_ROUNDS = 10
 TILES = (1, 64, 128)
+CLEARLY = 1.1
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A step of an edit with this mask; bytes of the page that came from the host meanwhile, none if it was there."""
+    """The mean step of an edit with this mask and so many steps; bytes of its page on the host, none if it was here."""
 
     mask: Mask
     step_s: float
     page_bytes: float = 0.0
+    num_steps: float = math.inf
 
 
 def fitted(network: Network, steps: Sequence[MeasuredStep], device: Device) -> Device:
-    """The device as the steps say. Pages hold nothing up if none of them brought one."""
+    """The device as the steps say."""
     here = [one for one in steps if not one.page_bytes]
     if len(here) < 2 or min(one.step_s for one in steps) <= 0:
         raise BadInput(f"measured steps are {list(steps)}; give seconds above zero for two masks or more without pages")
     tiled = [_fitted(network, here, replace(device, tile_tokens=tile)) for tile in TILES]
     found = min(tiled, key=lambda one: _misfit(network, here, one))
-    return replace(found, held_s_per_byte=_held_s_per_byte(network, steps, found))
+    there = [one for one in steps if one.page_bytes]
+    return min(_linked(network, there, found), key=lambda one: _misfit(network, there, one))
 
 
-def with_pages(blocks: Sequence[BlockCost], page_bytes: float, device: Device) -> list[BlockCost]:
-    """The same blocks, of which each loads its part of a page of this size, and is held up by it."""
-    load_s, held_s = device.page_s(page_bytes), page_bytes * device.held_s_per_byte
-    every_s = sum(block.kv_load_s for block in blocks)
-    shares = [block.kv_load_s / every_s for block in blocks]
-    return [
-        replace(block, kv_s=block.kv_s + held_s * share, kv_load_s=load_s * share)
-        for block, share in zip(blocks, shares, strict=True)
-    ]
-
-
-def predicted_s(network: Network, mask: Mask, device: Device, page_bytes: float = 0.0) -> float:
-    """A step with keys and values of the template, its next page loaded beside it; without bytes it is there."""
-    blocks = with_pages(costs_of(network, [mask], device), page_bytes, device)
-    return step_s(["kv"] * len(blocks), blocks, device.page_s(page_bytes))
+def predicted_s(
+    network: Network, mask: Mask, device: Device, page_bytes: float = 0.0, num_steps: float = math.inf
+) -> float:
+    """The mean step of an edit with keys and values of the template, whose pages come from the host, if they do."""
+    computed_s, page_s = float(_compute_s(network, mask, device).sum()), page_bytes / device.link_bytes_per_s
+    return max(computed_s, page_s) + min(computed_s, page_s) / num_steps
 
 
 def _fitted(network: Network, steps: Sequence[MeasuredStep], device: Device) -> Device:
-    seconds = np.array([one.step_s for one in steps])
+    seconds, device = np.array([one.step_s for one in steps]), replace(device, launch_s=0.0)
     work = np.array([_compute_s(network, one.mask, replace(device, flop_per_s=1.0)) for one in steps])
     floors = np.array([_compute_s(network, one.mask, replace(device, flop_per_s=1e30)) for one in steps])
     for _ in range(NUM_ROUNDS):
@@ -74,21 +70,22 @@ def _fitted(network: Network, steps: Sequence[MeasuredStep], device: Device) -> 
 
 
 def _misfit(network: Network, steps: Sequence[MeasuredStep], device: Device) -> float:
-    return sum((predicted_s(network, one.mask, device) / one.step_s - 1) ** 2 for one in steps)
+    predicted = [predicted_s(network, one.mask, device, one.page_bytes, one.num_steps) for one in steps]
+    return sum((seconds / one.step_s - 1) ** 2 for seconds, one in zip(predicted, steps, strict=True))
 
 
-def _held_s_per_byte(network: Network, steps: Sequence[MeasuredStep], device: Device) -> float:
-    """Of steps that computed for longer than their page took: the mean of what they took more."""
-    held = [
-        (one.step_s - predicted_s(network, one.mask, device)) / one.page_bytes
-        for one in steps
-        if one.page_bytes and one.step_s > device.page_s(one.page_bytes)
-    ]
-    return max(0.0, float(np.mean(held))) if held else 0.0
+def _linked(network: Network, steps: Sequence[MeasuredStep], device: Device) -> Iterator[Device]:
+    """The device with the link that it has, and as fast as a step says that clearly waited for its page."""
+    yield device
+    for one in steps:
+        computed_s = predicted_s(network, one.mask, device)
+        page_s = one.step_s - computed_s / one.num_steps
+        if page_s > CLEARLY * computed_s:
+            yield replace(device, link_bytes_per_s=one.page_bytes / page_s)
 
 
 def _compute_s(network: Network, mask: Mask, device: Device) -> Floats:
-    return np.array([block.kv_s for block in costs_of(network, [mask], replace(device, launch_s=0.0))])
+    return np.array([block.kv_s for block in costs_of(network, [mask], device)])
 
 
 def _refitted(work: Floats, floors: Floats, seconds: Floats, device: Device) -> Device:

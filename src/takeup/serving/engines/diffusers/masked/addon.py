@@ -66,7 +66,7 @@ class Edits:
         self.hooks = Hooks(family.network, convolutions=self.convolutions)
         can_bind = self.convolutions or bool(self.hooks.fronted)
         self._memory = Memory(family.network.device) if binds and can_bind else None
-        self._layouts = Layouts(len(getattr(family.network, "down_blocks", (None,))), multiple)
+        self.layouts = Layouts(len(getattr(family.network, "down_blocks", (None,))), multiple)
         self._num_masked = 0
         self._said_no_room = False
 
@@ -151,14 +151,14 @@ class Edits:
         if editing.share > self.whole_share:
             editing.template = editing.reader = None
             return False
-        editing.watch(self._checks.share, seed, self._layouts.num_levels)
+        editing.watch(self._checks.share, seed, self.layouts.num_levels)
         return True
 
     def _bound(self, rows: Rows, memory: Memory) -> Iterator[None]:
         """A masked call that is recorded."""
-        laid, network = self._layouts.of(rows), self.hooks.network
+        laid, network = self.layouts.of(rows.runs), self.hooks.network
         if laid.tables is None:
-            laid.tables = tables_for(network, laid.places, laid.size, rows.shared, self._layouts.multiple)
+            laid.tables = tables_for(network, laid.places, laid.size, rows.shared, self.layouts.multiple)
         edits = [edited(run) for run in rows.runs]
         who, readers = tuple(one.number for one in edits), [one.reader for one in edits if one.reader is not None]
         asked = rows.runs, readers, who, memory, self._looked_at(rows), rows.aids.weights
@@ -192,7 +192,7 @@ class Edits:
 
     def _prepare(self, rows: Rows) -> None:
         num_text = rows.inputs["encoder_hidden_states"].shape[1] if self.hooks.fronted else 0
-        self.call.num_front, self.call.places = num_text, self._layouts.of(rows).places
+        self.call.num_front, self.call.places = num_text, self.layouts.of(rows.runs).places
         pages = [_template_page(run) for run in rows.runs]
         self.call.kept = stacked(pages, self.hooks.fronted, num_text)
 
@@ -200,7 +200,7 @@ class Edits:
         return {place: taken(self.call.kept, one, self.call.num_front) for place, one in watched.items()}
 
     def _record(self, rows: Rows) -> None:
-        for run, own in slices(rows):
+        for run, own in slices(rows.runs):
             recorder = edited(run).recorder
             assert recorder is not None
             recorder.add({name: kept[own].clone() for name, kept in self.call.recorded.items()})
@@ -225,7 +225,7 @@ class Edits:
         """By place among the requests, tokens of those that are looked at in this step."""
         if not self._checks.share:
             return {}
-        watched = self._layouts.of(rows).watched
+        watched = self.layouts.of(rows.runs).watched
         return {place: watched[place] for place, run in enumerate(rows.runs) if run.step % self._checks.every == 0}
 
 

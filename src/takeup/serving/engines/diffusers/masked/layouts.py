@@ -13,7 +13,7 @@ from takeup.serving.engines.diffusers.masked.editing import edited
 from takeup.serving.engines.diffusers.masked.stale import Watched, watched_tokens
 from takeup.serving.engines.diffusers.masked.tables import Tables
 from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of, places_of
-from takeup.serving.engines.diffusers.runs import Rows, Run
+from takeup.serving.engines.diffusers.runs import Run
 
 __all__ = ["Laid", "Layouts", "slices"]
 
@@ -38,28 +38,28 @@ class Layouts:
         self.num_levels, self.multiple = num_levels, multiple
         self._kept: OrderedDict[Hashable, Laid] = OrderedDict()
 
-    def of(self, rows: Rows) -> Laid:
+    def of(self, runs: Sequence[Run]) -> Laid:
         """That of these edits, all of which have a template."""
-        who = tuple(edited(run).number for run in rows.runs)
+        who = tuple(edited(run).number for run in runs)
         if who not in self._kept:
-            self._kept[who] = self._made(rows)
+            self._kept[who] = self._made(runs)
         self._kept.move_to_end(who)
         while len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
         return self._kept[who]
 
-    def _made(self, rows: Rows) -> Laid:
-        masks = [_computed(run)[1] for run in rows.runs for _ in range(run.num_rows)]
+    def _made(self, runs: Sequence[Run]) -> Laid:
+        masks = [_computed(run)[1] for run in runs for _ in range(run.num_rows)]
         size = (masks[0].shape[0], masks[0].shape[1])
         places = places_of(masks, grids_of(size, self.num_levels), self.multiple)
-        watched = [watched_tokens(*_computed(run), self.num_levels, own) for run, own in slices(rows)]
+        watched = [watched_tokens(*_computed(run), self.num_levels, own) for run, own in slices(runs)]
         return Laid(places, size, watched)
 
 
-def slices(rows: Rows) -> Iterator[tuple[Run, slice]]:
+def slices(runs: Sequence[Run]) -> Iterator[tuple[Run, slice]]:
     """Requests, and their rows among all."""
     start = 0
-    for run in rows.runs:
+    for run in runs:
         yield run, slice(start, start + run.num_rows)
         start += run.num_rows
 
