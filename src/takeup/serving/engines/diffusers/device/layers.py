@@ -18,8 +18,8 @@ from takeup.serving.engines.diffusers.device.choices import CHOICES, Way, descri
 __all__ = ["add_product", "gated_product", "normed"]
 
 FAST = "takeup.serving.engines.diffusers.device.fast"
-TILES = ((128, 128, 64, 8, 4), (128, 128, 64, 8, 3), (256, 64, 64, 8, 4), (128, 64, 64, 4, 3))
-"""Rows, outputs and inputs of a tile, warps, stages: see `Tile`. A program has one of values and one of gates."""
+TILES = ((128, 128, 64, 8, 3, 1), (128, 64, 64, 4, 3, 2), (64, 64, 64, 4, 4, 3))
+"""Rows, outputs and inputs of a tile, warps, stages, programs beside each other: see `Tile`."""
 
 NORMED = ((2, 1), (2, 2), (4, 2), (4, 4))
 """How many tokens a program norms, with how many warps: with few, hardly any of them waits for another."""
@@ -95,4 +95,4 @@ def _fits(tile: tuple[int, ...], x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def _named(tile: tuple[int, ...]) -> str:
-    return "own {}x{}x{}, {} warps, {} stages".format(*tile)
+    return "own {}x{}x{}, {} warps, {} stages, {} beside".format(*tile)
