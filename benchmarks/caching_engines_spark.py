@@ -3,7 +3,8 @@
 A standalone master and two workers on loopback. Stock Spark, without the plug-in, and every policy have an application
 of their own with two executors; all are started and warmed up, then they take turns, in an order that turns around from
 round to round. Ratios are to stock in the same round, and of these the median. CPU and bytes are of the executors'
-whole processes, so collection of garbage, compilation and the plug-in's own threads count. With `--keep FOLDER` rounds
+whole processes, so collection of garbage, compilation and the plug-in's own threads count. CPU and wall time are those
+at one pace of the machine, which is watched meanwhile (see spark_workloads/paced.py). With `--keep FOLDER` rounds
 are added to those that the folder holds, so that a long measurement can be made in parts; every part starts new
 applications, another one first. Exit code 1 if a bar is missed.
 """
@@ -26,6 +27,7 @@ from statistics import geometric_mean, mean
 from dated import machine, result_name
 from spark_workloads.application import JAVA, SETTINGS
 from spark_workloads.intervals import geometric_interval, in_words
+from spark_workloads.paced import at_one_pace
 from spark_workloads.rounds import LEAST, NUM_WARM_UPS, Rounds, measure
 from spark_workloads.suite import STOCK, WORKLOADS, Workload, is_stock
 
@@ -179,8 +181,9 @@ def report_of(measured: Sequence[tuple[Workload, Results]], victims: Table, vict
     stocks = [stock_row(workload, results[STOCK]) for workload, results in measured]
     checks = [check for workload, results in measured for check in checks_of(workload, results)]
     explanation = (
-        "Ratios to stock Spark, which runs without the plug-in; lru: Spark's own order with the plug-in loaded for its "
-        "counters; stock@again: stock Spark in a second application, to show how much two that are the same differ; "
+        "Ratios to stock Spark, which runs without the plug-in; CPU and wall time are at one pace of the machine. "
+        "lru: Spark's own order with the plug-in loaded for its counters; "
+        "stock@again: stock Spark in a second application, to show how much two that are the same differ; "
         "@profile: the application ran before; @prefetch: blocks come back from disk ahead of their readers. 95 %: the "
         "interval of the mean executor CPU, over starts of the applications or, where all rounds are of one start, "
         "over its rounds. "
@@ -227,7 +230,7 @@ def measure_all(options: argparse.Namespace, folder: Path) -> Report:
             policies = tuple(policy for policy in workload.policies if is_chosen(policy, options.policies))
             results = measure(replace(workload, policies=policies), options.rounds, bench_jar, folder)
             if STOCK in results:
-                measured.append((workload, results))
+                measured.append((workload, at_one_pace(results)))
     return report_of(measured, *victim_choices(folder), options.note)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from spark_workloads.pace import Pace
 from spark_workloads.suite import Workload, is_stock
 from takeup.caching.engines.spark import SparkCounts
 from takeup.caching.engines.spark.cluster import LocalCluster
@@ -42,7 +43,7 @@ class Pass:
     """One run of a workload. CPU and bytes read from files and sockets are those of the executors' whole processes.
 
     `persisted_bytes`: the most that there was to keep, so far; `memory_bytes`: what the executors have for that and for
-    execution.
+    execution; `pace_us`: how long a fixed piece of work took meanwhile, 0 if nobody knows.
     """
 
     checksum: float
@@ -52,16 +53,23 @@ class Pass:
     read_bytes: int
     persisted_bytes: int
     memory_bytes: int
+    pace_us: float = 0.0
 
 
 class Application:
     """A session under one policy, from `with` to its end."""
 
     def __init__(
-        self, cluster: LocalCluster, workload: Workload, policy: str, bench_jar: Path, profile: Path | None
+        self,
+        cluster: LocalCluster,
+        workload: Workload,
+        policy: str,
+        bench_jar: Path,
+        profile: Path | None,
+        pace: Pace,
     ) -> None:
         self._cluster, self._workload, self._policy = cluster, workload, policy
-        self._bench_jar, self._profile = bench_jar, profile
+        self._bench_jar, self._profile, self._pace = bench_jar, profile, pace
 
     def __enter__(self) -> Application:
         environment = {
@@ -91,8 +99,10 @@ class Application:
         """Run the workload; what it persisted is dropped afterwards, unmeasured."""
         cpu_s, read_bytes, began_s = self.cpu_s(), self._read_bytes(), time.monotonic()
         answer = self._order({"do": "run", "call": self._workload.call})
+        ended_s = time.monotonic()
         used: dict[str, Any] = {
-            "wall_s": time.monotonic() - began_s,
+            "wall_s": ended_s - began_s,
+            "pace_us": self._pace.mean_us(began_s, ended_s),
             "executor_cpu_s": self.cpu_s() - cpu_s,
             "read_bytes": self._read_bytes() - read_bytes,
         }

@@ -11,6 +11,7 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from spark_workloads.application import Application, Pass
+from spark_workloads.pace import Pace
 from spark_workloads.suite import STOCK, Workload
 from takeup.caching.engines.spark import SparkCounts
 from takeup.caching.engines.spark.cluster import LocalCluster, Worker
@@ -104,9 +105,9 @@ def measure(workload: Workload, num_rounds: int, bench_jar: Path, folder: Path) 
         record_profile(workload, num_rounds, bench_jar, folder)
     num_policies = len(workload.policies)
     workers = (Worker(f"{num_policies}g", num_policies),) * 2
-    with LocalCluster(workers) as cluster, ExitStack() as stack:
+    with LocalCluster(workers) as cluster, Pace() as pace, ExitStack() as stack:
         applications = {
-            policy: stack.enter_context(_application(cluster, workload, policy, bench_jar, folder))
+            policy: stack.enter_context(_application(cluster, workload, policy, bench_jar, folder, pace))
             for policy in _turned(workload.policies, len(results.get(STOCK, Rounds()).first_cpu_s))
         }
         for policy, application in applications.items():
@@ -145,14 +146,20 @@ def record_profile(workload: Workload, num_rounds: int, bench_jar: Path, folder:
     profile = _profile(workload, folder)
     if profile.exists():
         return
-    with LocalCluster() as cluster, Application(cluster, workload, "lru", bench_jar, profile) as application:
+    with (
+        LocalCluster() as cluster,
+        Pace() as pace,
+        Application(cluster, workload, "lru", bench_jar, profile, pace) as application,
+    ):
         for _ in range(NUM_WARM_UPS + num_rounds):
             application.run_once()
 
 
-def _application(cluster: LocalCluster, workload: Workload, policy: str, bench_jar: Path, folder: Path) -> Application:
+def _application(
+    cluster: LocalCluster, workload: Workload, policy: str, bench_jar: Path, folder: Path, pace: Pace
+) -> Application:
     profile = _profile(workload, folder) if "@profile" in policy else None
-    return Application(cluster, workload, policy, bench_jar, profile)
+    return Application(cluster, workload, policy, bench_jar, profile, pace)
 
 
 def _profile(workload: Workload, folder: Path) -> Path:
