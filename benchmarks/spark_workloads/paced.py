@@ -47,8 +47,8 @@ def slope(results: Mapping[str, Rounds], name: str) -> float:
 
 def corrected(one: Pass, slopes: Mapping[str, float], middle_us: float) -> Pass:
     """A pass at another pace."""
-    slower = middle_us / one.pace_us
-    return replace(one, **{name: getattr(one, name) * slower**power for name, power in slopes.items()})
+    faster = middle_us / one.pace_us
+    return replace(one, **{name: getattr(one, name) * faster**power for name, power in slopes.items()})
 
 
 def _centred(rounds: Rounds, name: str) -> Floats:
