@@ -124,7 +124,7 @@ def _steps(checks: list[Check]) -> Table:
         network, steps = _network_of(bench), _measured(bench)
         offs = []
         for share, step in steps.items():
-            device = fitted(network, [one for other, one in steps.items() if other != share], CPU)
+            device = fitted(network, [one for other, one in steps.items() if other != share], CPU, tiles=(1,))
             predicted = predicted_s(network, step.mask, device)
             offs.append(abs(predicted / step.step_s - 1))
             rows.append((name, share, 1e3 * predicted, 1e3 * step.step_s, offs[-1]))

@@ -41,12 +41,12 @@ class MeasuredStep:
     num_steps: float = math.inf
 
 
-def fitted(network: Network, steps: Sequence[MeasuredStep], device: Device) -> Device:
-    """The device as the steps say."""
+def fitted(network: Network, steps: Sequence[MeasuredStep], device: Device, tiles: Sequence[int] = TILES) -> Device:
+    """The device as the steps say. One that has no tiles, as a CPU, has `tiles` of one token."""
     here = [one for one in steps if not one.page_bytes]
     if len(here) < 2 or min(one.step_s for one in steps) <= 0:
         raise BadInput(f"measured steps are {list(steps)}; give seconds above zero for two masks or more without pages")
-    tiled = [_fitted(network, here, replace(device, tile_tokens=tile)) for tile in TILES]
+    tiled = [_fitted(network, here, replace(device, tile_tokens=tile)) for tile in tiles]
     found = min(tiled, key=lambda one: _misfit(network, here, one))
     there = [one for one in steps if one.page_bytes]
     return min(_linked(network, there, found), key=lambda one: _misfit(network, there, one))
