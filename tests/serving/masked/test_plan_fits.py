@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from takeup.errors import BadInput
 from takeup.serving.policies.masks import FLUX, H200, SDXL, SDXL_COLUMNS, Network, costs_of, flop_of
+from takeup.serving.policies.plan import step_s
 from takeup.serving.policies.plan_fits import MeasuredStep, fitted, predicted_s
 
 MASKS = (0.05, 0.2, 0.5)
@@ -72,6 +73,15 @@ def test_a_step_waits_for_its_page_or_its_computation() -> None:
 
     assert predicted_s(FLUX, 0.1, H200, page_bytes=1.0) == pytest.approx(computed_s)
     assert predicted_s(FLUX, 0.1, slow, page_bytes=1e9) == pytest.approx(1.0)
+
+
+@given(st.floats(0.05, 0.9), st.floats(0, 10e9))
+def test_a_long_edit_is_as_the_planner_says(share: float, page_bytes: float) -> None:
+    blocks, page_s = costs_of(FLUX, [share], H200), page_bytes / H200.link_bytes_per_s
+    loading = [replace(block, kv_load_s=page_s / len(blocks)) for block in blocks]
+    planned_s = step_s(["kv"] * len(blocks), loading, ahead_s=page_s)
+
+    assert predicted_s(FLUX, share, H200, page_bytes) == pytest.approx(planned_s)
 
 
 def test_the_first_page_is_awaited() -> None:

@@ -28,6 +28,8 @@ __all__ = ["MeasuredStep", "fitted", "predicted_s"]
 NUM_ROUNDS = 10
 TILES = (1, 64, 128)
 CLEARLY = 1.1
+"""A step that takes so many times longer than its computation waited for its page."""
+
 Floats = npt.NDArray[np.float64]
 
 
