@@ -305,8 +305,9 @@ def test_other_weights_are_not_served_from_the_template(start: Start, tmp_path: 
     def disk() -> TemplateStore:
         return TemplateStore(LeastRecentlyUsed, Room(disk_bytes=1 << 30), tmp_path)
 
-    asked = Edit(image(), square())
-    start(store=disk()).edit(asked)
+    asked, first = Edit(image(), square()), start(store=disk())
+    first.edit(asked)
+    first.editor.store.close()  # so that it is written
     weight = tiny("takeup/tiny-sdxl").unet.conv_in.weight
     again = start(store=disk()).edit(asked)
     with torch.no_grad():
