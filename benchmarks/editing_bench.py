@@ -111,6 +111,13 @@ class Bench:
         return seconds_of(lambda: self.loop(inputs, lambda step: self.predict(**inputs)), num_rounds)
 
     @torch.no_grad()
+    def stock_once_s(self, num_images: int) -> float:
+        """The same, the only time."""
+        begin, inputs = now_s(), self.inputs(num_images)
+        self.loop(inputs, lambda step: self.predict(**inputs))
+        return now_s() - begin
+
+    @torch.no_grad()
     def record(self, inputs: dict[str, Any], keep: Keep) -> None:
         """A whole run; `keep` is given the page of every step, with room for the text where it needs some."""
         hooks = Hooks(self.network, convolutions=self.name == "sdxl")

@@ -1,4 +1,4 @@
-"""Edits that arrive at one device over time: mean latencies, from seconds that were measured, in virtual time."""
+"""Edits that arrive at one device over time: mean latencies in virtual time, of batches that are run or known."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-__all__ = ["PUBLIC_MASKS", "between", "drawn", "mean_latency_s"]
+__all__ = ["NUM_EDITS", "PUBLIC_MASKS", "between", "drawn", "mean_latency_s"]
 
 PUBLIC_MASKS = (1.1, 4.7)
 """A beta distribution with the mean of the public trace, 0.19."""
 NUM_EDITS, SEED = 2000, 1
 
 
-def drawn(rate_hz: float) -> tuple[list[float], list[float]]:
+def drawn(rate_hz: float, num_edits: int = NUM_EDITS) -> tuple[list[float], list[float]]:
     """Poisson arrivals, and the masks of the edits."""
     random = np.random.default_rng(SEED)
-    arrivals = random.exponential(1 / rate_hz, NUM_EDITS).cumsum()
-    return arrivals.tolist(), random.beta(*PUBLIC_MASKS, NUM_EDITS).tolist()
+    arrivals = random.exponential(1 / rate_hz, num_edits).cumsum()
+    return arrivals.tolist(), random.beta(*PUBLIC_MASKS, num_edits).tolist()
 
 
 def mean_latency_s(

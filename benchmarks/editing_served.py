@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from statistics import median
+from queue import SimpleQueue
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -24,6 +28,7 @@ from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE
 from takeup.serving.engines.diffusers.placement import binds_edits
 from takeup.serving.engines.diffusers.runs import Run
 from takeup.serving.engines.diffusers.steps import StepEngine
+from takeup.serving.engines.diffusers.tickets import Ticket
 from takeup.serving.engines.diffusers.tiny import _clip_tokenizer, _euler, _t5_tokenizer, build
 from takeup.serving.engines.templates.store import Room, TemplateStore
 from takeup.serving.model import Request
@@ -136,6 +141,34 @@ class Served:
         """The median of rounds of edits that come at once, after one that records."""
         self.steps_s(shares)
         return median(self.steps_s(shares) for _ in range(NUM_ROUNDS))
+
+    def over_time_s(self, arrivals_s: Sequence[float], shares: Sequence[float]) -> float:
+        """Mean seconds from arrival to pixels of edits that arrive over time; threads as those of `takeup serve`."""
+        is_over = threading.Event()
+        loop = threading.Thread(target=self.engine.run, args=(is_over.is_set,))
+        loop.start()
+        try:
+            with ThreadPoolExecutor(2) as before, ThreadPoolExecutor(2) as after:
+                ended: SimpleQueue[Future[float]] = SimpleQueue()
+                begin, begun = now_s(), []
+                for arrival_s, share in zip(arrivals_s, shares, strict=True):
+                    time.sleep(max(0.0, begin + arrival_s - time.perf_counter()))
+                    begun.append(before.submit(self._begin, share, after, ended))
+                for one in begun:
+                    one.result()
+                return mean(ended.get().result() for _ in begun) - begin - mean(arrivals_s)
+        finally:
+            is_over.set()
+            loop.join()
+
+    def _begin(self, share: float, after: ThreadPoolExecutor, ended: SimpleQueue[Future[float]]) -> None:
+        edit = Edit(self.image, square(self.size_px, share))
+        ticket = self.engine.enter(self.editor.prepare(self.request, edit))
+        ticket.finished.add_done_callback(lambda _: ended.put(after.submit(self._pixels_at, edit, ticket)))
+
+    def _pixels_at(self, edit: Edit, ticket: Ticket) -> float:
+        self.editor.finish(edit, self.engine.image(ticket)).cpu()
+        return time.perf_counter()
 
     def _timed(self, share: float) -> Edited:
         edit, begin = Edit(self.image, square(self.size_px, share)), now_s()

@@ -23,6 +23,7 @@ from takeup.serving.engines.diffusers.controls.addon import Controls
 from takeup.serving.engines.diffusers.controls.calls import ControlCall
 from takeup.serving.engines.diffusers.controls.streams import StreamWorker
 from takeup.serving.engines.diffusers.controls.workers import InlineWorker, Stream
+from takeup.serving.engines.diffusers.device import compute as compute_module
 from takeup.serving.engines.diffusers.device import lean as lean_module
 from takeup.serving.engines.diffusers.device import passes
 from takeup.serving.engines.diffusers.device.compute import Recorded
@@ -255,6 +256,41 @@ def test_what_is_recorded_is_dropped_when_there_are_too_many_kinds(recorded: tup
         max(gap(one, stock_latents(tiny("takeup/tiny-sd15"), two)) for one, two in zip(ours, requests, strict=True))
         < EXACT
     )
+
+
+@pytest.mark.parametrize("num_failures", [1, 2])
+def test_where_memory_is_short_the_call_is_recorded_anyway(monkeypatch: pytest.MonkeyPatch, num_failures: int) -> None:
+    """First memory that nobody uses is given back, then that of other calls."""
+    compute, make, num_tries = Recorded(), compute_module._Call, 0
+    engine = StepEngine(build("takeup/tiny-sd15"), compute=compute)
+    images(engine, [request(1, 2)])
+
+    def short(*given: Any) -> Any:
+        nonlocal num_tries
+        num_tries += 1
+        if num_tries <= num_failures:
+            raise torch.OutOfMemoryError
+        return make(*given)
+
+    monkeypatch.setattr(compute_module, "_Call", short)
+    other = replace(request(2, 2), height_px=48)
+
+    assert gap(images(engine, [other])[0], stock_latents(tiny("takeup/tiny-sd15"), other)) < EXACT
+    assert num_tries == num_failures + 1
+    assert len(compute._calls) == 3 - num_failures
+
+
+def test_a_call_for_which_there_is_never_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*given: Any) -> Any:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(compute_module, "_Call", short)
+    engine = StepEngine(build("takeup/tiny-sd15"), compute=Recorded())
+    ticket = engine.submit(request(1, 2))
+    engine.run()
+
+    with pytest.raises(torch.OutOfMemoryError):
+        ticket.result()
 
 
 def test_all_blocks_of_a_network_are_compiled_and_nothing_between_them() -> None:

@@ -24,6 +24,7 @@ from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.masked.addon import Checks
 from takeup.serving.engines.diffusers.masked.asked import Edit
+from takeup.serving.engines.diffusers.masked.editing import edited
 from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
 from takeup.serving.engines.diffusers.runs import Run
 from takeup.serving.engines.diffusers.steps import StepEngine
@@ -299,6 +300,30 @@ def test_another_image_tenant_noise_or_number_of_steps_is_not_served_from_the_te
     ]
 
     assert [report_of(one.run).from_template for one in others] == [False] * len(others)
+
+
+def test_a_template_is_found_while_a_call_has_other_attention(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edits are prepared beside calls, some of which replace processors for a while."""
+    session, asked = start(), Edit(image(), square())
+    session.edit(asked)
+    monkeypatch.setattr(type(session.family.network), "attn_processors", property(lambda _: {}))
+
+    assert edited(session.editor.prepare(request(), asked)).found is not None
+
+
+def test_a_template_is_found_whatever_diffusers_notes_on_settings(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order of its notes is another one in every process."""
+    session, asked = start(), Edit(image(), square())
+    session.edit(asked)
+    scheduler = session.family.pipeline.scheduler
+    noted = list(scheduler.config["_use_default_values"])
+    other = {**scheduler.config, "_use_default_values": noted[::-1]}
+    monkeypatch.setattr(scheduler, "_internal_dict", type(scheduler.config)(other))
+
+    assert len(noted) > 1
+    assert edited(session.editor.prepare(request(), asked)).found is not None
 
 
 def test_other_weights_are_not_served_from_the_template(start: Start, tmp_path: Path) -> None:

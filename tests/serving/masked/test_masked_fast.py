@@ -7,14 +7,24 @@ import pytest
 pytest.importorskip("torch", reason="needs torch: pip install 'takeup[diffusion]'")
 pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[diffusion]'")
 
+import numpy as np
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serving.masked.networks import block_mask
 from serving.stock import ENGINE_MARKS
 from takeup.serving.engines.diffusers.masked.editing import sampled
 from takeup.serving.engines.diffusers.masked.flat import Flat
 from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE, box_mask, count_flop
-from takeup.serving.engines.diffusers.masked.tokens import grids_of, roomy, token_mask
+from takeup.serving.engines.diffusers.masked.tokens import (
+    grids_of,
+    least_dear,
+    places_of,
+    rooms,
+    roomy,
+    token_mask,
+)
 
 pytestmark = ENGINE_MARKS
 
@@ -39,11 +49,53 @@ def test_small_numbers_of_tokens_are_rounded_to_multiples(count: int, multiple: 
     assert roomy(count, multiple) == room
 
 
-def test_large_numbers_of_tokens_come_in_eight_sizes_an_octave() -> None:
+def test_large_numbers_of_tokens_come_in_four_sizes_an_octave() -> None:
     sizes = {roomy(count, 32) for count in range(1025, 2049)}
 
-    assert len(sizes) == 8
+    assert len(sizes) == 4
     assert all(roomy(count, 32) >= count for count in range(5000))
+
+
+@given(counts=st.lists(st.integers(0, 16384), min_size=1, max_size=4), multiple=st.sampled_from([1, 16, 64]))
+def test_rooms_hold_what_is_needed_and_are_those_of_a_square(counts: list[int], multiple: int) -> None:
+    found = rooms(counts, multiple)
+
+    assert all(room >= count for room, count in zip(found, counts, strict=True))
+    assert found == (tuple(counts) if multiple == 1 else rooms([found[0], *[0] * (len(counts) - 1)], multiple))
+
+
+def test_squares_anywhere_differ_in_their_room_on_the_first_grid_only() -> None:
+    random = np.random.default_rng(1)
+    grids, found = grids_of((128, 128), 3), set()
+    for side in range(16, 90):
+        mask = torch.zeros(128, 128)
+        top, left = random.integers(0, 128 - side, 2)
+        mask[top : top + side, left : left + side] = 1
+        found.add(tuple(one.by_row.shape[1] for one in places_of([mask], grids, 64).values()))
+
+    assert len(found) == len({one[0] for one in found}) <= 22  # five octaves of tokens
+
+
+@pytest.mark.parametrize(
+    ("needed", "known", "taken"),
+    [
+        ((100,), [], (100,)),
+        ((100,), [(90,), (100,), (110,)], (100,)),
+        ((100,), [(90,), (150,), (120,)], (120,)),
+        ((100,), [(300,)], (100,)),
+        ((100, 30), [(120, 20), (130, 30)], (130, 30)),
+        ((100, 30), [(120, 20)], (100, 30)),
+    ],
+)
+def test_known_rooms_are_taken_unless_they_are_dear(
+    needed: tuple[int, ...], known: list[tuple[int, ...]], taken: tuple[int, ...]
+) -> None:
+    assert least_dear(needed, known, num_rows=1, num_tokens=1000) == taken
+
+
+def test_the_more_rows_a_call_has_the_less_room_it_may_waste() -> None:
+    assert least_dear((100,), [(150,)], num_rows=1, num_tokens=1000) == (150,)
+    assert least_dear((100,), [(150,)], num_rows=8, num_tokens=1000) == (100,)
 
 
 @pytest.mark.parametrize("num_levels", [1, 2, 3])

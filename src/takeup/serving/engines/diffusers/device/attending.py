@@ -22,7 +22,8 @@ __all__ = ["attended", "fits_own", "in_parts", "plain", "ways_of"]
 
 FAST = "takeup.serving.engines.diffusers.device.fast.attention"
 FLASH_3 = "flash_attn_interface"
-BACKENDS = ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION")
+LIBRARIES: dict[str, tuple[Any, ...]] = {"cudnn": (None, False), "flash": (), "efficient": (None, False)}
+"""What they are asked beside queries, keys and values: no bias, no logarithms."""
 HEAD_WIDTHS, FEW_TOKENS, GRAIN = (16, 32, 64, 128), 1024, 128
 PARTS = (2, 3, 4)
 LEAST_PART = 256
@@ -51,7 +52,7 @@ def ways_of(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dict
     own = {_named(blocks): partial(_own, blocks) for blocks in OWN_BLOCKS if fits_own(query, key, value)}
     is_few = query.shape[1] == key.shape[1] <= FEW_TOKENS
     ways: dict[str, Way] = {**own, "as torch does": plain} if own and is_few else {"as torch does": plain, **own}
-    ways |= {name: partial(_by, name) for name in BACKENDS}
+    ways |= {name: partial(_by, name) for name in LIBRARIES}
     if find_spec(FLASH_3) is not None:
         ways[FLASH_3] = _by_flash_3
     return ways | {f"{parts} parts": partial(in_parts, parts) for parts in PARTS if _has_parts(key, parts)}
@@ -95,10 +96,12 @@ def _own(blocks: OwnBlocks, query: torch.Tensor, key: torch.Tensor, value: torch
     return found
 
 
-def _by(backend: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    attention: Any = import_module("torch.nn.attention")
-    with attention.sdpa_kernel(getattr(attention.SDPBackend, backend)):
-        return plain(query, key, value)
+def _by(library: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Called by its name: `sdpa_kernel` would choose for all threads, of which some decode images."""
+    heads = [one.transpose(1, 2) for one in (query, key, value)]
+    attend: Any = getattr(torch.ops.aten, f"_scaled_dot_product_{library}_attention")
+    answer: torch.Tensor = attend(*heads, *LIBRARIES[library])[0]
+    return answer.transpose(1, 2).flatten(2).contiguous()
 
 
 def _by_flash_3(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from takeup.serving.engines.diffusers.device.quiet import QUIET
+
 __all__ = ["CHOICES", "Choice", "Choices", "Way", "described"]
 
 LOG = logging.getLogger(__name__)
@@ -63,7 +65,8 @@ class Choices:
         if (operation, shape) not in self._made:
             if not _can_measure():
                 return usual
-            self._made[operation, shape] = _measured(operation, shape, ways, arguments)
+            with QUIET.alone():
+                self._made[operation, shape] = _measured(operation, shape, ways, arguments)
         return ways.get(self._made[operation, shape].way, usual)
 
 

@@ -8,8 +8,9 @@ the next (the text, its keys and values) is not copied or computed again.
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,17 @@ from takeup.serving.engines.diffusers.device.eight import Eight
 from takeup.serving.engines.diffusers.device.encoders import record_encoders
 from takeup.serving.engines.diffusers.device.layout import channels_last
 from takeup.serving.engines.diffusers.device.lean import Lean
-from takeup.serving.engines.diffusers.device.passes import Buffers, Pass, Tensors, cuda, num_padded, record
+from takeup.serving.engines.diffusers.device.passes import (
+    NUM_WARM_UPS,
+    Again,
+    Buffers,
+    Pass,
+    Tensors,
+    cuda,
+    num_padded,
+    record,
+)
+from takeup.serving.engines.diffusers.device.quiet import QUIET
 from takeup.serving.engines.diffusers.device.regions import compile_regions
 from takeup.serving.engines.diffusers.device.seams import residuals_added
 from takeup.serving.engines.diffusers.device.stacks import Stacks, stack_layers
@@ -117,7 +128,7 @@ class Recorded:
     def __init__(
         self,
         compile_options: Mapping[str, Any] | None = None,
-        max_kinds: int = 16,
+        max_kinds: int = 64,
         *,
         eight_bits: bool = False,
         is_lean: bool = True,
@@ -145,7 +156,7 @@ class Recorded:
     def predict(self, family: Family, rows: Rows) -> torch.Tensor:
         prepared = self.prepared(family.network)
         if rows.aids.has_hooks:
-            with prepared.plain():
+            with prepared.plain(), QUIET.busy():
                 return Eager().predict(family, rows)
         prepared.follow(rows.aids.weights)
         return self._call(family, prepared, rows)(rows)
@@ -166,13 +177,32 @@ class Recorded:
         aided = rows.aids.residuals is not None, masked and masked.kind
         kind = (id(family.network), num_rows, aided, is_silent, _shapes(rows))
         if kind not in self._calls:
-            if self._pool is None and rows.sample.is_cuda:
-                self._pool = cuda.graph_pool_handle()
-            self._calls[kind] = _Call(family, prepared, rows, num_rows, self._pool)
+            made = self._calls[kind] = self._made(partial(_Call, family, prepared, rows, num_rows))
+            self._pool = self._pool if made.is_recorded else None
         self._calls.move_to_end(kind)
         while len(self._calls) > self._max_kinds:
             self._calls.popitem(last=False)
         return self._calls[kind]
+
+    def _made(self, make: Callable[[Any], _Call]) -> _Call:
+        """A call of another kind; where memory is short, at the price of those that were recorded."""
+        for relieve in (cuda.empty_cache, self._forget):
+            try:
+                return make(self._graph_pool())
+            except torch.OutOfMemoryError:
+                self._pool = None  # which was in use
+            relieve()
+        return make(self._graph_pool())
+
+    def _graph_pool(self) -> Any:
+        if self._pool is None and cuda.is_available():
+            self._pool = cuda.graph_pool_handle()
+        return self._pool
+
+    def _forget(self) -> None:
+        self._calls.clear()
+        gc.collect()
+        cuda.empty_cache()
 
 
 def _try_convolutions(device: torch.device) -> None:
@@ -203,9 +233,16 @@ class _Call:
             self._bound.fill(masked)  # kernels are chosen by what they make of it
         num_places = 1 if self._bound is None else self._bound.num_places
         device = rows.sample.device
-        self._passes: list[Pass] = [record(partial(self._compute, one), device, pool) for one in range(num_places)]
+        self._passes: list[Pass] = [
+            record(partial(self._compute, one), device, pool, 0 if one else NUM_WARM_UPS)  # the others are like it
+            for one in range(num_places)
+        ]
         if self._bound is not None:
             self._bound.forget()
+
+    @property
+    def is_recorded(self) -> bool:
+        return not any(isinstance(one, Again) for one in self._passes)
 
     def __call__(self, rows: Rows) -> torch.Tensor:
         """The prediction for these rows, which nobody overwrites."""

@@ -15,10 +15,12 @@ from typing import Any, Protocol
 
 import torch
 
-__all__ = ["Again", "Buffers", "Computation", "CudaPass", "Pass", "Tensors", "num_padded", "record"]
+from takeup.serving.engines.diffusers.device.quiet import QUIET
+
+__all__ = ["NUM_WARM_UPS", "Again", "Buffers", "Computation", "CudaPass", "Pass", "Tensors", "num_padded", "record"]
 
 LOG = logging.getLogger(__name__)
-NUM_WARM_UPS = 3
+NUM_WARM_UPS = 2
 Tensors = Sequence[torch.Tensor]
 Seam = Callable[[], None]
 Computation = Callable[[Seam], Tensors]
@@ -47,13 +49,13 @@ class Again:
 class CudaPass:
     """One CUDA graph, or two with a seam between them. Graphs of one `pool` share memory: play one at a time."""
 
-    def __init__(self, compute: Computation, pool: Any = None) -> None:
+    def __init__(self, compute: Computation, pool: Any = None, num_warm_ups: int = NUM_WARM_UPS) -> None:
         self._pool = cuda.graph_pool_handle() if pool is None else pool
         self._graphs: list[Any] = []
         stream = cuda.Stream()
         stream.wait_stream(cuda.current_stream())
-        with cuda.stream(stream):
-            for _ in range(NUM_WARM_UPS):  # compilers and libraries choose their kernels now
+        with QUIET.alone(), cuda.stream(stream):
+            for _ in range(num_warm_ups):  # compilers and libraries choose their kernels now
                 compute(_nothing)
             stream.synchronize()
             self._results = self._recorded(compute)
@@ -83,12 +85,14 @@ class CudaPass:
         self._begin()
 
 
-def record(compute: Computation, device: torch.device, pool: Any = None) -> Pass:
-    """The fastest pass that this device can do."""
+def record(compute: Computation, device: torch.device, pool: Any = None, num_warm_ups: int = NUM_WARM_UPS) -> Pass:
+    """The fastest pass that this device can do. After one that failed, the pool is of no use any more."""
     if device.type != "cuda":
         return Again(compute)
     try:
-        return CudaPass(compute, pool)
+        return CudaPass(compute, pool, num_warm_ups)
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, torch.AcceleratorError) as problem:
         LOG.warning("a network call could not be recorded and is made anew in every step: %s", problem)
         cuda.synchronize()

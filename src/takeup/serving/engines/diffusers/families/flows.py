@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from takeup.serving.engines.diffusers.device.layout import Where, where_of
+from takeup.serving.engines.diffusers.device.quiet import QUIET
 from takeup.serving.engines.diffusers.runs import Run
 
 __all__ = ["FlowTransformer"]
@@ -35,6 +36,7 @@ class FlowTransformer:
         return where_of(self.network)
 
     @torch.no_grad()
+    @QUIET.busy()
     def decode(self, run: Run) -> torch.Tensor:
         vae = self.pipeline.vae
         latents = self._unpacked(run) / vae.config.scaling_factor + vae.config.shift_factor

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from takeup.serving.engines.diffusers.device.layout import Where, where_of
+from takeup.serving.engines.diffusers.device.quiet import QUIET
 from takeup.serving.engines.diffusers.families.guidance import guided
 from takeup.serving.engines.diffusers.families.sizes import size_of
 from takeup.serving.engines.diffusers.runs import Rows, Run
@@ -72,6 +73,7 @@ class StableDiffusion:
         return guided(prediction, run.request.guidance, run.request.guidance_rescale)
 
     @torch.no_grad()
+    @QUIET.busy()
     def decode(self, run: Run) -> torch.Tensor:
         vae = self.pipeline.vae
         image = vae.decode((run.latents / vae.config.scaling_factor).to(vae.dtype), return_dict=False)[0]
@@ -133,6 +135,7 @@ class StableDiffusionXL(StableDiffusion):
         return {"text_embeds": inputs["text_embeds"], "time_ids": inputs["time_ids"]}
 
     @torch.no_grad()
+    @QUIET.busy()
     def decode(self, run: Run) -> torch.Tensor:
         vae = self.pipeline.vae
         mean, spread = (getattr(vae.config, name, None) for name in ("latents_mean", "latents_std"))

@@ -44,9 +44,9 @@ class Checks:
 class Edits:
     """The add-on. Edits with templates may share a call, whatever their masks: it is padded to the largest of them.
 
-    Numbers of tokens are rounded up to multiples of `multiple`, so that calls come in few sizes. With `convolutions`
-    U-Nets compute masked pixels in these too, and templates keep what they need for it; None: where a U-Net allows it.
-    Where it `binds`, masked calls are recorded like all others, instead of being made by hooks.
+    With `convolutions` U-Nets compute masked pixels in these too, and templates keep what they need for it; None: where
+    a U-Net allows it. Where it `binds`, masked calls are recorded like all others, instead of being made by hooks;
+    numbers of tokens are then rounded up to multiples of `multiple` at least, so that calls come in few sizes.
     """
 
     def __init__(
@@ -66,7 +66,8 @@ class Edits:
         self.hooks = Hooks(family.network, convolutions=self.convolutions)
         can_bind = self.convolutions or bool(self.hooks.fronted)
         self._memory = Memory(family.network.device) if binds and can_bind else None
-        self.layouts = Layouts(len(getattr(family.network, "down_blocks", (None,))), multiple)
+        num_levels = len(getattr(family.network, "down_blocks", (None,)))
+        self.layouts = Layouts(num_levels, 1 if self._memory is None else multiple)
         self._num_masked = 0
         self._said_no_room = False
 

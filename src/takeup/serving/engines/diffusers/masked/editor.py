@@ -73,6 +73,7 @@ class MaskedEditor:
         self.edits = Edits(family, self.store, budget=budget, **options)
         self.add_ons = (self.edits,)
         self._weights = weights_digest(dict(family.network.state_dict()))
+        self._attention = _attention_of(family.network, binds)  # now: calls change it for a while
 
     def close(self) -> None:
         """Leave the network as it was, and finish what is being written."""
@@ -181,14 +182,14 @@ class MaskedEditor:
             network=type(network).__name__,
             weights=self._weights,
             adapters=digest_of(adapters),
-            scheduler=digest_of([type(run.scheduler._scheduler).__name__, dict(run.scheduler.config), request.eta]),
+            scheduler=_scheduler_digest(run, request.eta),
             num_steps=len(run.timesteps),
             strength=edit.strength,
             guidance=digest_of([*guidance, run.num_rows, run.inputs["encoder_hidden_states"].shape[1]]),
             size_px=(height, width),
             dtype=str(dtype),
             device=device.type,
-            attention=_attention_of(network),
+            attention=self._attention,
             image=image,
             noise=str(edit.noise_seed),
             kept="with maps" if self.edits.convolutions else "keys and values",
@@ -221,11 +222,17 @@ def _own_noise(clean: torch.Tensor, seed: int) -> torch.Tensor:
     return drawn_noise(clean, generator)
 
 
-def _attention_of(network: Any) -> str:
+def _scheduler_digest(run: Run, eta: float) -> str:
+    """Of its settings, without notes of diffusers on them, whose order is another one in every process."""
+    settings = {name: value for name, value in run.scheduler.config.items() if not name.startswith("_")}
+    return digest_of([type(run.scheduler._scheduler).__name__, settings, eta])
+
+
+def _attention_of(network: Any, binds: bool) -> str:
     """Which kernels compute attention, as far as one can tell."""
     processors = sorted({type(getattr(one, "stock", one)).__name__ for one in network.attn_processors.values()})
     active = import_module("diffusers.models.attention_dispatch")._AttentionBackendRegistry.get_active_backend()[0]
-    return f"{', '.join(processors)}; {active}"
+    return f"{', '.join(processors)}; {active}{'; recorded' if binds else ''}"
 
 
 def disk_store(folder: Path, device: Any, room: Room) -> TemplateStore:

@@ -10,6 +10,7 @@ import torch
 
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.device.layout import where_of
+from takeup.serving.engines.diffusers.device.quiet import QUIET
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.templates.keys import digest_of
 
@@ -52,6 +53,7 @@ def padded(array: Any, grain: int, mode: Literal["edge", "constant"]) -> Any:
 
 
 @torch.no_grad()
+@QUIET.busy()
 def encode(family: Family, image: Pixels, generator: torch.Generator) -> torch.Tensor:
     """The latents of an image, one row, before Flux packs them."""
     vae = family.pipeline.vae

@@ -12,7 +12,7 @@ from takeup.serving.engines.diffusers.masked.call import Places
 from takeup.serving.engines.diffusers.masked.editing import edited
 from takeup.serving.engines.diffusers.masked.stale import Watched, watched_tokens
 from takeup.serving.engines.diffusers.masked.tables import Tables
-from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of, places_of
+from takeup.serving.engines.diffusers.masked.tokens import Grid, Rooms, grids_of, places_of
 from takeup.serving.engines.diffusers.runs import Run
 
 __all__ = ["Laid", "Layouts", "slices"]
@@ -32,11 +32,15 @@ class Laid:
 
 
 class Layouts:
-    """For a network with so many grids; numbers of tokens are rounded up to multiples of `multiple` at least."""
+    """For a network with so many grids; numbers of tokens are rounded up to multiples of `multiple` at least.
+
+    With a multiple above one calls take the rooms of others before them, if these fit: such calls are recorded.
+    """
 
     def __init__(self, num_levels: int, multiple: int) -> None:
         self.num_levels, self.multiple = num_levels, multiple
         self._kept: OrderedDict[Hashable, Laid] = OrderedDict()
+        self._known: dict[Hashable, set[Rooms]] = {}
 
     def of(self, runs: Sequence[Run]) -> Laid:
         """That of these edits, all of which have a template."""
@@ -51,7 +55,10 @@ class Layouts:
     def _made(self, runs: Sequence[Run]) -> Laid:
         masks = [_computed(run)[1] for run in runs for _ in range(run.num_rows)]
         size = (masks[0].shape[0], masks[0].shape[1])
-        places = places_of(masks, grids_of(size, self.num_levels), self.multiple)
+        known = self._known.setdefault((len(masks), size), set())
+        places = places_of(masks, grids_of(size, self.num_levels), self.multiple, known)
+        if self.multiple > 1:
+            known.add(tuple(one.by_row.shape[1] for one in places.values()))
         watched = [watched_tokens(*_computed(run), self.num_levels, own) for run, own in slices(runs)]
         return Laid(places, size, watched)
 

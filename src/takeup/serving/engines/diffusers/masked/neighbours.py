@@ -7,6 +7,7 @@ behind these, for what is outside of the image. A table says where each of the n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +19,7 @@ from takeup.serving.engines.diffusers.masked.tokens import Grid, padded
 
 __all__ = ["Around", "Move", "around", "arounds", "entrance"]
 
+USUAL_RIM = 8
 Move = Literal["same", "down", "up"]
 """A convolution on one grid, from a grid to its half (stride two), or from a grid to its double (pixels repeated)."""
 
@@ -33,7 +35,7 @@ class Around:
 def around(places: Mapping[int, Places], grid: Grid, move: Move, wide: Grid, multiple: int = 1) -> Around:
     """Of a convolution whose input is on `grid` and whose output is on `wide`.
 
-    The rim has room for `multiple` pixels, doubled until they fit: room costs nothing, and makes calls alike.
+    With a multiple above one the rim has room: that costs nothing, and makes calls alike.
     """
     inside, outside = places[grid[0] * grid[1]], places[wide[0] * wide[1]]
     num_rows, num_inside = inside.by_row.shape
@@ -43,9 +45,7 @@ def around(places: Mapping[int, Places], grid: Grid, move: Move, wide: Grid, mul
     flat = tokens + first * inside.num_tokens
     is_kept = is_pixel & (position < 0)
     rim = torch.unique(flat[is_kept])
-    num_rim = len(rim)
-    if multiple > 1:
-        num_rim = max(multiple, 1 << max(0, len(rim) - 1).bit_length())
+    num_rim = len(rim) if multiple == 1 else _room(len(rim), num_rows, num_inside)
     table = torch.where(is_kept, num_rows * num_inside + torch.searchsorted(rim, flat), position + first * num_inside)
     table = torch.where(is_pixel, table, num_rows * num_inside + num_rim)
     return Around(table.flatten(0, 1), padded(rim, num_rim))
@@ -68,6 +68,12 @@ def entrance(places: Places, grid: Grid) -> torch.Tensor:
     num_rows = len(places.by_row)
     first = torch.arange(num_rows, device=tokens.device)[:, None, None] * places.num_tokens
     return torch.where(is_pixel, tokens + first, num_rows * places.num_tokens).flatten(0, 1)
+
+
+def _room(num_rim: int, num_rows: int, num_inside: int) -> int:
+    """For twice the rim of squares of so many pixels, doubled until all fit: masks that are alike have as much."""
+    usual = math.ceil(USUAL_RIM * num_rows * math.sqrt(num_inside))
+    return 1 << (max(num_rim, usual) - 1).bit_length()
 
 
 def _size(grid: Grid) -> int:

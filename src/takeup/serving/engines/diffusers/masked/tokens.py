@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Collection, Sequence
 
 import torch
 from torch.nn.functional import adaptive_max_pool2d, max_pool2d
 
 from takeup.serving.engines.diffusers.masked.call import Places
+from takeup.serving.policies.mask_batches import USUAL_CALL_SHARE
 
-__all__ = ["NUM_LEVELS", "Grid", "grids_of", "padded", "places_of", "roomy", "token_mask"]
+__all__ = [
+    "NUM_LEVELS",
+    "Grid",
+    "Rooms",
+    "grids_of",
+    "least_dear",
+    "padded",
+    "places_of",
+    "rooms",
+    "roomy",
+    "token_mask",
+]
 
 NUM_LEVELS = 4
 """Of a U-Net, at most; each halves the one before."""
 
 Grid = tuple[int, int]
-SIZES_PER_OCTAVE = 8
+Rooms = tuple[int, ...]
+"""How many tokens are computed on every grid, the finest first."""
+
+SIZES_PER_OCTAVE, MOST_DEAR = 4, 1.25
 
 
 def token_mask(mask: torch.Tensor, grid: Grid, grow: int = 0) -> torch.Tensor:
@@ -35,20 +51,61 @@ def grids_of(grid: Grid, num_levels: int = NUM_LEVELS) -> list[Grid]:
     return grids
 
 
-def places_of(masks: Sequence[torch.Tensor], grids: Iterable[Grid], multiple: int = 1) -> dict[int, Places]:
-    """For every grid the tokens of each row, as many for all: the most that a row has, made `roomy`."""
-    return {height * width: _places(masks, (height, width), multiple) for height, width in grids}
+def places_of(
+    masks: Sequence[torch.Tensor], grids: Sequence[Grid], multiple: int = 1, known: Collection[Rooms] = ()
+) -> dict[int, Places]:
+    """For every grid the tokens of each row, as many for all: the most that a row has, or room for more.
+
+    `known` are the rooms of calls that were recorded, of which one is taken that is not much too large.
+    """
+    tokens = [[token_mask(mask, grid).flatten().nonzero().flatten() for mask in masks] for grid in grids]
+    sizes = [height * width for height, width in grids]
+    needed = rooms([max(map(len, rows)) for rows in tokens], multiple)
+    needed = tuple(min(room, size) for room, size in zip(needed, sizes, strict=True))
+    taken = least_dear(needed, known, len(masks), sizes[0])
+    return {size: _places(rows, room, size) for size, rows, room in zip(sizes, tokens, taken, strict=True)}
 
 
-def _places(masks: Sequence[torch.Tensor], grid: Grid, multiple: int) -> Places:
-    rows = [token_mask(mask, grid).flatten().nonzero().flatten() for mask in masks]
-    num_tokens = grid[0] * grid[1]
-    most = roomy(max(map(len, rows)), multiple)
-    return Places.of(torch.stack([padded(row, min(most, num_tokens)) for row in rows]), num_tokens)
+def _places(rows: Sequence[torch.Tensor], room: int, num_tokens: int) -> Places:
+    return Places.of(torch.stack([padded(row, room) for row in rows]), num_tokens)
+
+
+def least_dear(needed: Rooms, known: Collection[Rooms], num_rows: int, num_tokens: int) -> Rooms:
+    """Of known rooms with all that is needed the least, unless a call of what is needed is much cheaper.
+
+    Recording a call takes as long as some hundred steps with a few tokens too many.
+    """
+
+    def cost(one: Rooms) -> float:
+        return USUAL_CALL_SHARE + num_rows * one[0] / num_tokens
+
+    fitting = [one for one in known if all(room >= least for room, least in zip(one, needed, strict=True))]
+    found = min(fitting, key=cost, default=needed)
+    return found if cost(found) <= MOST_DEAR * cost(needed) else needed
+
+
+def rooms(counts: Sequence[int], multiple: int) -> Rooms:
+    """On every grid as much room as a square takes, of few sizes: the least in which all counts fit.
+
+    So calls of masks that are alike are alike on all grids, and one that was recorded does for many. A multiple of one
+    gives no room.
+    """
+    if multiple == 1:
+        return tuple(counts)
+    first = roomy(counts[0], multiple)
+    while any(count > room for count, room in zip(counts, _of_square(first, len(counts), multiple), strict=True)):
+        first = roomy(first + 1, multiple)
+    return _of_square(first, len(counts), multiple)
+
+
+def _of_square(num_tokens: int, num_grids: int, multiple: int) -> Rooms:
+    """So many tokens on the first grid, and on the others as many as their square usually touches."""
+    sides = [math.sqrt(num_tokens) / 2**level + 0.5 for level in range(1, num_grids)]
+    return num_tokens, *(-(-math.ceil(side * side) // multiple) * multiple for side in sides)
 
 
 def roomy(count: int, multiple: int) -> int:
-    """Rounded up to one of few sizes, so that calls are alike: a multiple, or of large ones an eighth of an octave."""
+    """Rounded up to one of few sizes: a multiple, or of large ones a quarter of an octave."""
     octave = 1 << max(count, 1).bit_length() - 1
     step = multiple if multiple == 1 else max(multiple, octave // SIZES_PER_OCTAVE)
     return -(-count // step) * step
