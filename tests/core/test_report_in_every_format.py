@@ -70,7 +70,8 @@ def assert_shown(text: str, value: Cell, digits: int) -> None:
     elif isinstance(value, int):
         assert int(text.replace(",", "")) == value
     else:
-        half_digit = 0.51 * 10 ** (1 - max(digits, 2)) * abs(value) if "e" in text else 0.51 * 10**-digits
+        is_short = "e" in text or abs(value) >= 1e12  # then `digits` are significant ones
+        half_digit = 0.51 * 10 ** (1 - max(digits, 2)) * abs(value) if is_short else 0.51 * 10**-digits
         rounding = math.ulp(value)  # a decimal text is read back as the nearest number there is
         assert abs(float(text.replace(",", "")) - value) <= half_digit + rounding
 

@@ -167,6 +167,18 @@ def test_another_mask_of_the_same_sizes_needs_no_recording(start: Start) -> None
     assert bound.num_kinds == num_kinds
 
 
+def test_a_smaller_mask_is_made_by_the_recorded_call_of_a_larger_one(start: Start) -> None:
+    bound, hooked = start(), start(binds=False)
+    for session in (bound, hooked):
+        session.edit((box(8), REQUEST))
+    bound.edit((box(24, 24, 30), OTHER))
+    num_kinds = bound.num_kinds
+    ours, theirs = (latents(session.edit((box(24, 24, 26), OTHER))) for session in (bound, hooked))
+
+    assert gap(ours, theirs) < EXACT
+    assert bound.num_kinds == num_kinds
+
+
 def test_recorded_edits_know_how_stale_their_template_is(start: Start) -> None:
     errors = []
     for binds in (True, False):

@@ -19,7 +19,6 @@ from takeup.serving.engines.diffusers.masked.flat import Flat
 from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE, box_mask, count_flop
 from takeup.serving.engines.diffusers.masked.tokens import (
     grids_of,
-    least_dear,
     places_of,
     rooms,
     roomy,
@@ -74,28 +73,6 @@ def test_squares_anywhere_differ_in_their_room_on_the_first_grid_only() -> None:
         found.add(tuple(one.by_row.shape[1] for one in places_of([mask], grids, 64).values()))
 
     assert len(found) == len({one[0] for one in found}) <= 22  # five octaves of tokens
-
-
-@pytest.mark.parametrize(
-    ("needed", "known", "taken"),
-    [
-        ((100,), [], (100,)),
-        ((100,), [(90,), (100,), (110,)], (100,)),
-        ((100,), [(90,), (150,), (120,)], (120,)),
-        ((100,), [(300,)], (100,)),
-        ((100, 30), [(120, 20), (130, 30)], (130, 30)),
-        ((100, 30), [(120, 20)], (100, 30)),
-    ],
-)
-def test_known_rooms_are_taken_unless_they_are_dear(
-    needed: tuple[int, ...], known: list[tuple[int, ...]], taken: tuple[int, ...]
-) -> None:
-    assert least_dear(needed, known, num_rows=1, num_tokens=1000) == taken
-
-
-def test_the_more_rows_a_call_has_the_less_room_it_may_waste() -> None:
-    assert least_dear((100,), [(150,)], num_rows=1, num_tokens=1000) == (150,)
-    assert least_dear((100,), [(150,)], num_rows=8, num_tokens=1000) == (100,)
 
 
 @pytest.mark.parametrize("num_levels", [1, 2, 3])

@@ -102,8 +102,8 @@ def test_a_slow_link_is_long_for_its_receiver() -> None:
     received = received[received["peer"] == 0]
     durations_s = (received["ended_ns"] - received["began_ns"]) * 1e-9
 
-    assert (durations_s[4 * 8 :] >= 0.05).all()
-    assert np.median(durations_s[4 * 4 : 4 * 8]) < 0.05
+    assert (durations_s[4 * 8 :] >= 0.9 * 0.05).all()  # who begins to wait late waits for less
+    assert np.median(durations_s[4 * 4 : 4 * 8]) < 0.9 * 0.05
 
 
 def test_a_watched_job_computes_the_same_bit_for_bit() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from takeup.core.lazy import load
 from takeup.serving.engines.diffusers.masked.call import Places
 from takeup.serving.engines.diffusers.masked.editing import edited
 from takeup.serving.engines.diffusers.masked.stale import Watched, watched_tokens
@@ -17,6 +19,7 @@ from takeup.serving.engines.diffusers.runs import Run
 
 __all__ = ["Laid", "Layouts", "slices"]
 
+POLICY = "takeup.serving.policies.mask_rooms:least_dear"
 MOST_KEPT = 8
 """Groups of edits whose calls take turns."""
 
@@ -55,12 +58,18 @@ class Layouts:
     def _made(self, runs: Sequence[Run]) -> Laid:
         masks = [_computed(run)[1] for run in runs for _ in range(run.num_rows)]
         size = (masks[0].shape[0], masks[0].shape[1])
-        known = self._known.setdefault((len(masks), size), set())
-        places = places_of(masks, grids_of(size, self.num_levels), self.multiple, known)
-        if self.multiple > 1:
-            known.add(tuple(one.by_row.shape[1] for one in places.values()))
+        places = places_of(masks, grids_of(size, self.num_levels), self.multiple, partial(self._room, len(masks), size))
         watched = [watched_tokens(*_computed(run), self.num_levels, own) for run, own in slices(runs)]
         return Laid(places, size, watched)
+
+    def _room(self, num_rows: int, size: Grid, needed: Rooms) -> Rooms:
+        """That of an earlier call, if it does."""
+        if self.multiple == 1:
+            return needed
+        known = self._known.setdefault((num_rows, size), set())
+        taken: Rooms = load(POLICY)(needed, known, num_rows, size[0] * size[1])
+        known.add(taken)
+        return taken
 
 
 def slices(runs: Sequence[Run]) -> Iterator[tuple[Run, slice]]:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.nn.functional import adaptive_max_pool2d, max_pool2d
 
 from takeup.serving.engines.diffusers.masked.call import Places
-from takeup.serving.policies.mask_batches import USUAL_CALL_SHARE
 
 __all__ = [
     "NUM_LEVELS",
     "Grid",
     "Rooms",
     "grids_of",
-    "least_dear",
     "padded",
     "places_of",
     "rooms",
@@ -30,8 +28,9 @@ NUM_LEVELS = 4
 Grid = tuple[int, int]
 Rooms = tuple[int, ...]
 """How many tokens are computed on every grid, the finest first."""
+Choose = Callable[[Rooms], Rooms]
 
-SIZES_PER_OCTAVE, MOST_DEAR = 4, 1.25
+SIZES_PER_OCTAVE = 4
 
 
 def token_mask(mask: torch.Tensor, grid: Grid, grow: int = 0) -> torch.Tensor:
@@ -52,36 +51,21 @@ def grids_of(grid: Grid, num_levels: int = NUM_LEVELS) -> list[Grid]:
 
 
 def places_of(
-    masks: Sequence[torch.Tensor], grids: Sequence[Grid], multiple: int = 1, known: Collection[Rooms] = ()
+    masks: Sequence[torch.Tensor], grids: Sequence[Grid], multiple: int = 1, choose: Choose = tuple
 ) -> dict[int, Places]:
-    """For every grid the tokens of each row, as many for all: the most that a row has, or room for more.
+    """For every grid the tokens of each row, as many for all: the most that a row has, or room for more (`rooms`).
 
-    `known` are the rooms of calls that were recorded, of which one is taken that is not much too large.
+    `choose` is told how much room is needed, and answers how much is taken.
     """
     tokens = [[token_mask(mask, grid).flatten().nonzero().flatten() for mask in masks] for grid in grids]
     sizes = [height * width for height, width in grids]
     needed = rooms([max(map(len, rows)) for rows in tokens], multiple)
-    needed = tuple(min(room, size) for room, size in zip(needed, sizes, strict=True))
-    taken = least_dear(needed, known, len(masks), sizes[0])
+    taken = choose(tuple(map(min, needed, sizes)))
     return {size: _places(rows, room, size) for size, rows, room in zip(sizes, tokens, taken, strict=True)}
 
 
 def _places(rows: Sequence[torch.Tensor], room: int, num_tokens: int) -> Places:
     return Places.of(torch.stack([padded(row, room) for row in rows]), num_tokens)
-
-
-def least_dear(needed: Rooms, known: Collection[Rooms], num_rows: int, num_tokens: int) -> Rooms:
-    """Of known rooms with all that is needed the least, unless a call of what is needed is much cheaper.
-
-    Recording a call takes as long as some hundred steps with a few tokens too many.
-    """
-
-    def cost(one: Rooms) -> float:
-        return USUAL_CALL_SHARE + num_rows * one[0] / num_tokens
-
-    fitting = [one for one in known if all(room >= least for room, least in zip(one, needed, strict=True))]
-    found = min(fitting, key=cost, default=needed)
-    return found if cost(found) <= MOST_DEAR * cost(needed) else needed
 
 
 def rooms(counts: Sequence[int], multiple: int) -> Rooms:

@@ -1,0 +1,31 @@
+"""How much room a masked call has for tokens: that of one which was recorded before, unless it is much too large.
+
+Recording a call takes as long as some hundred steps, so a mask rather takes the room of a larger one. Counted in whole
+images, a call of n rows costs as much as in `mask_batches`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from takeup.serving.policies.mask_batches import USUAL_CALL_SHARE
+
+__all__ = ["Rooms", "least_dear"]
+
+Rooms = tuple[int, ...]
+"""How many tokens are computed on every grid of a network, the finest first."""
+MOST_DEAR = 1.25
+
+
+def least_dear(needed: Rooms, known: Collection[Rooms], num_rows: int, num_tokens: int) -> Rooms:
+    """Of known rooms with all that is needed the cheapest, if it costs at most a quarter more than what is needed.
+
+    The finest grid has `num_tokens`.
+    """
+
+    def cost(rooms: Rooms) -> float:
+        return USUAL_CALL_SHARE + num_rows * rooms[0] / num_tokens
+
+    fitting = [rooms for rooms in known if all(room >= least for room, least in zip(rooms, needed, strict=True))]
+    found = min(fitting, key=cost, default=needed)
+    return found if cost(found) <= MOST_DEAR * cost(needed) else needed
