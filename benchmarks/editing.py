@@ -20,12 +20,13 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--part", default=PARTS, help=f"networks on an accelerator, of {PARTS}")
     parser.add_argument("--tiny", action="store_true", help="the loop of the accelerator over tiny networks, on a CPU")
+    parser.add_argument("--only-host", action="store_true", help="only edits with templates in memory of the host")
     options = parser.parse_args()
     if options.device == "cuda" or options.tiny:
         from editing_gpu import measure
 
-        report = measure(options.device, options.part.split(","), is_tiny=options.tiny)
-        return publish(report, "editing_gpu", options)
+        report = measure(options.device, options.part.split(","), is_tiny=options.tiny, only_host=options.only_host)
+        return publish(report, "editing_gpu_host" if options.only_host else "editing_gpu", options)
     from editing_cpu import measure_cpu
 
     return publish(measure_cpu(), "editing", options)

@@ -23,8 +23,12 @@ from takeup.core.lazy import load
 from takeup.serving.engines.diffusers.device.compute import Compute
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.masked.asked import Edit
+from takeup.serving.engines.diffusers.masked.editing import edited
 from takeup.serving.engines.diffusers.masked.editor import POLICY, MaskedEditor, report_of
+from takeup.serving.engines.diffusers.masked.formats import shortest
+from takeup.serving.engines.diffusers.masked.from_rows import Pages
 from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE
+from takeup.serving.engines.diffusers.masked.pages import MAP, ROWS
 from takeup.serving.engines.diffusers.placement import binds_edits
 from takeup.serving.engines.diffusers.runs import Run
 from takeup.serving.engines.diffusers.steps import StepEngine
@@ -35,7 +39,7 @@ from takeup.serving.model import Request
 from takeup.serving.policies.mask_batches import MaskGrouping
 from takeup.serving.policies.masks import Mask
 
-__all__ = ["Edited", "Served", "pipeline_of", "served"]
+__all__ = ["Edited", "Mixing", "Served", "pipeline_of", "served"]
 
 ROOM_BYTES = 100 << 30
 NUM_ROUNDS, FIRST_SHARE = 3, 0.01
@@ -103,14 +107,28 @@ class Edited:
         return self.tokens if num_tokens in self.tokens else self.computed_share
 
 
+class Mixing:
+    """From which form templates on the host are taken: keys and values only, or what is best where it is `on`."""
+
+    def __init__(self) -> None:
+        self.is_on, self.num_from_rows = False, 0
+
+    def __call__(self, pages: Sequence[Pages], compute_s: float | None) -> frozenset[str] | None:
+        chosen = shortest(pages, compute_s) if self.is_on else frozenset()
+        self.num_from_rows = len(chosen or ())
+        return chosen
+
+
 class Served:
     """An engine with an editor around a pipeline, whose first edit filled the template."""
 
-    def __init__(self, name: str, pipeline: Any, compute: Compute, room: Room, num_steps: int) -> None:
+    def __init__(
+        self, name: str, pipeline: Any, compute: Compute, room: Room, num_steps: int, mixing: Mixing | None = None
+    ) -> None:
         family = family_of(pipeline)
         self.num_steps, self.size_px = num_steps, 1024 if family.network.device.type == "cuda" else 64
         store = TemplateStore(load(POLICY), room, device=family.network.device)
-        self.editor = MaskedEditor(family, store, binds=binds_edits(compute, family))
+        self.editor = MaskedEditor(family, store, binds=binds_edits(compute, family), formats=mixing)
         self.engine = StepEngine(
             pipeline, add_ons=self.editor.add_ons, compute=compute, group=MaskGrouping(8 if name == "sdxl" else 4)
         )
@@ -181,17 +199,27 @@ class Served:
         report = report_of(ticket.result())
         return Edited(after - before, now_s() - begin, self._tokens(run), report.computed_share, report.stale_error)
 
+    def page_bytes(self) -> float:
+        """Keys and values of a step, and what else an edit loads whole."""
+        run = self.editor.prepare(self.request, Edit(self.image, square(self.size_px, FIRST_SHARE)))
+        found = edited(run).found
+        assert found is not None
+        page = found.pages[0]
+        return sum(one.size_bytes for name, one in page.items() if not name.endswith((MAP, ROWS)))
+
     def _tokens(self, run: Run) -> dict[int, int]:
         places = self.editor.edits.layouts.of([run]).places
         return {number: rows.by_row.shape[1] for number, rows in places.items()}
 
 
 @contextmanager
-def served(name: str, pipeline: Any, compute: Compute, num_steps: int, *, on_host: bool = False) -> Iterator[Served]:
-    """With templates on the device, or in memory of the host."""
-    room = Room(host_bytes=ROOM_BYTES) if on_host else Room(device_bytes=ROOM_BYTES, host_bytes=0)
+def served(
+    name: str, pipeline: Any, compute: Compute, num_steps: int, mixing: Mixing | None = None
+) -> Iterator[Served]:
+    """With templates on the device; or in memory of the host, in forms that may be mixed."""
+    room = Room(device_bytes=ROOM_BYTES, host_bytes=0) if mixing is None else Room(host_bytes=ROOM_BYTES)
     begin = now_s()
-    made = Served(name, pipeline, compute, room, num_steps)
+    made = Served(name, pipeline, compute, room, num_steps, mixing)
     say(f"{name}, first edit of {num_steps} steps, which fills the template", f"{now_s() - begin:.1f} s")
     try:
         yield made

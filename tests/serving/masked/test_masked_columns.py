@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -16,10 +17,11 @@ from serving.masked.networks import Network, block_mask, scattered_mask
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.masked.columns import Columns, affine_of, column, tokens_of
+from takeup.serving.engines.diffusers.masked.from_rows import Brought
 from takeup.serving.engines.diffusers.masked.gather import gathered
 from takeup.serving.engines.diffusers.masked.kept_columns import ColumnTables
 from takeup.serving.engines.diffusers.masked.neighbours import Move, around, entrance
-from takeup.serving.engines.diffusers.masked.pages import MAP, Page
+from takeup.serving.engines.diffusers.masked.pages import MAP
 from takeup.serving.engines.diffusers.masked.tokens import grids_of, places_of
 from takeup.serving.engines.diffusers.masked.turns import Turns
 
@@ -224,17 +226,21 @@ def test_rims_are_the_pixels_beside_the_mask_wherever_rows_come_from(sizes: list
 
 
 class Slot:
-    """A place that remembers what was brought there."""
+    """A place that remembers what was brought there, and what was made of it."""
 
     def __init__(self) -> None:
         self.pages: list[float] = []
+        self.made: list[float] = []
 
-    def bring(self, pages: Sequence[Page]) -> None:
-        self.pages.append(float(pages[0]["a"]))
+    def bring(self, pages: Sequence[Brought]) -> None:
+        self.pages.append(float(pages[0].page["a"]))
+
+    def finish(self, pages: Sequence[Brought]) -> None:
+        self.made.append(float(pages[0].made()["b"]))
 
 
-def read(number: float) -> Callable[[], list[Page]]:
-    return lambda: [{"a": torch.tensor(number)}]
+def read(number: float) -> Callable[[], list[Brought]]:
+    return lambda: [Brought({"a": torch.tensor(number)}, lambda: {"b": torch.tensor(-number)})]
 
 
 def test_what_was_expected_is_not_brought_again() -> None:
@@ -246,6 +252,32 @@ def test_what_was_expected_is_not_brought_again() -> None:
 
     assert (first, second) == (0, 1)
     assert [one.pages for one in slots] == [[1.0], [2.0]]
+
+
+def test_what_did_not_come_is_made_when_it_is_needed_and_once() -> None:
+    slots = Slot(), Slot()
+    turns = Turns(slots, None)
+    turns.soon(1, "second", read(2.0))
+    assert slots[1].made == []
+
+    for _ in range(2):
+        turns.finish(turns.now("second", read(3.0)))
+
+    assert slots[1].made == [-2.0]
+
+
+def test_what_was_brought_can_be_let_go_of() -> None:
+    slots = Slot(), Slot()
+    turns = Turns(slots, None)
+    pages = read(1.0)()
+    turns.now("first", pages.copy)
+    page = weakref.ref(pages.pop().page["a"])
+    assert page() is not None
+
+    turns.let_go()
+    assert page() is None
+    assert turns.now("first", read(2.0)) == 0
+    assert slots[0].pages == [1.0, 2.0]
 
 
 def test_what_was_not_expected_is_brought_when_it_is_needed() -> None:

@@ -93,6 +93,9 @@ NEEDED = {
 @click.option(
     "--packing-error", default=0.0, show_default=True, type=click.FloatRange(0, 1), help="Packs templates up to this."
 )
+@click.option(
+    "--template-rows", is_flag=True, help="Templates keep inputs of blocks too, and load from memory what is fastest."
+)
 @click.option("--deterministic", is_flag=True, help="No shared calls: images do not depend on who else is there.")
 @click.option("--json", "as_json", is_flag=True, help="Write the log as JSON lines.")
 def serve(**options: Any) -> None:
@@ -161,6 +164,7 @@ def _backend(options: dict[str, Any]) -> Backend:
             memory_bytes=parse_amount(options["template_memory"]).of(1),
             tenant_bytes=parse_amount(options["template_disk"]).of(1),
             packing_error=options["packing_error"],
+            has_rows=options["template_rows"],
         ),
     )
     say(

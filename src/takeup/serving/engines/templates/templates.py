@@ -7,9 +7,9 @@ from functools import cached_property
 
 import torch
 
-from takeup.serving.engines.templates.packing import PackedPage, PackedTensor, Packer, Page, unpack_page
+from takeup.serving.engines.templates.packing import EXACT, PackedPage, PackedTensor, Packer, Page, unpack_page
 
-__all__ = ["Reader", "Recorder", "Template"]
+__all__ = ["ALL", "Reader", "Recorder", "Template", "Wanted"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,11 @@ class Template:
         """In memory, and on disk but for the index."""
         return sum(packed.size_bytes for page in self.pages for packed in page.values())
 
+    def start_of(self, step: int) -> int:
+        """From which step on pages must be read to know this one: from itself, if it is whole."""
+        is_whole = len(self.pages[step]) == len(self.pages[0])
+        return step if is_whole and not any(one.is_change for one in self.pages[step].values()) else 0
+
     def first(self, num_steps: int) -> Template:
         """The beginning of it, in the same memory."""
         return replace(self, pages=self.pages[:num_steps], raw_bytes=self.raw_bytes * num_steps // self.num_steps)
@@ -40,6 +45,17 @@ class Template:
         return replace(self, pages=tuple(moved), known=self.known.to(device))
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is read of a page: all but what is `left` out. Names that end like `far` stay where they are, if plain."""
+
+    left: frozenset[str] = frozenset()
+    far: tuple[str, ...] = ()
+
+
+ALL = Wanted()
+
+
 class Reader:
     """Gives the pages of a template, best in order: a page may say only what changed since the one before.
 
@@ -47,24 +63,32 @@ class Reader:
     """
 
     def __init__(self, template: Template, device: torch.device | None = None) -> None:
-        self._template, self._device = template, device
+        self.template, self.device, self._wanted = template, device, ALL
         self._step, self._page = -1, dict[str, torch.Tensor]()
+
+    @property
+    def is_near(self) -> bool:
+        """Whether nothing has to come from elsewhere."""
+        return all(one.values.device == self.device for one in self.template.pages[0].values())
 
     def has(self, step: int) -> bool:
         """Whether the template knows this step."""
-        return step < self._template.num_steps
+        return step < self.template.num_steps
 
-    def page(self, step: int) -> dict[str, torch.Tensor]:
+    def page(self, step: int, wanted: Wanted = ALL) -> dict[str, torch.Tensor]:
         """Activations of a step by name: to be read, not written to."""
-        if step < self._step:
-            self._step, self._page = -1, {}
+        if step < self._step or wanted != self._wanted:
+            self._step, self._page, self._wanted = self.template.start_of(step) - 1, {}, wanted
         while self._step < step:
             self._step += 1
-            packed = self._template.pages[self._step]
-            if self._device is not None:
-                packed = {name: _moved(one, self._device) for name, one in packed.items()}
-            self._page = unpack_page(packed, self._page)
+            packed = self.template.pages[self._step].items()
+            here = {name: self._here(name, one) for name, one in packed if name not in wanted.left}
+            self._page = unpack_page(here, self._page)
         return self._page
+
+    def _here(self, name: str, packed: PackedTensor) -> PackedTensor:
+        stays = name.endswith(self._wanted.far) and packed.bits == EXACT and packed.values.is_pinned()
+        return packed if stays or self.device is None else _moved(packed, self.device)
 
 
 class Recorder:

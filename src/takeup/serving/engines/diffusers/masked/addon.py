@@ -6,6 +6,7 @@ import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 
@@ -15,15 +16,17 @@ from takeup.serving.engines.diffusers.masked.bound import Masked, Memory
 from takeup.serving.engines.diffusers.masked.call import Call, Mode
 from takeup.serving.engines.diffusers.masked.columns import can_mask
 from takeup.serving.engines.diffusers.masked.editing import Editing, edited, editing_of
+from takeup.serving.engines.diffusers.masked.formats import Formats, only_keys
+from takeup.serving.engines.diffusers.masked.from_rows import FromRows, Pages
 from takeup.serving.engines.diffusers.masked.hooks import Hooks
-from takeup.serving.engines.diffusers.masked.layouts import Layouts, slices
-from takeup.serving.engines.diffusers.masked.pages import Page, stacked
+from takeup.serving.engines.diffusers.masked.layouts import Laid, Layouts, slices
+from takeup.serving.engines.diffusers.masked.pages import PLACED, stacked
 from takeup.serving.engines.diffusers.masked.stale import Watched, stale_error, taken
 from takeup.serving.engines.diffusers.runs import Rows, Run
 from takeup.serving.engines.templates.store import TemplateStore
 from takeup.serving.engines.templates.templates import Recorder, Template
 
-__all__ = ["Checks", "Edits"]
+__all__ = ["Checks", "Edits", "Ways"]
 
 WHOLE_SHARE = {False: 0.9, True: 0.75}
 """Masks that cover more are computed in the plain way: nothing is loaded, and nothing is kept. Masked convolutions
@@ -41,12 +44,24 @@ class Checks:
     share: float = 0.005
 
 
+class Ways(TypedDict, total=False):
+    """How masked calls are made, as `Edits` takes it."""
+
+    checks: Checks | None
+    convolutions: bool | None
+    binds: bool
+    formats: Formats | None
+
+
 class Edits:
     """The add-on. Edits with templates may share a call, whatever their masks: it is padded to the largest of them.
 
     With `convolutions` U-Nets compute masked pixels in these too, and templates keep what they need for it; None: where
     a U-Net allows it. Where it `binds`, masked calls are recorded like all others, instead of being made by hooks;
     numbers of tokens are then rounded up to multiples of `multiple` at least, so that calls come in few sizes.
+
+    With `formats`, templates keep rows beside keys and values, half as many bytes: what comes into each block. Recorded
+    calls whose templates are elsewhere then load what `formats` says.
     """
 
     def __init__(
@@ -59,11 +74,13 @@ class Edits:
         checks: Checks | None = None,
         convolutions: bool | None = None,
         binds: bool = False,
+        formats: Formats | None = None,
     ) -> None:
         self._store, self._budget = store, budget
         self._checks = checks or Checks()
         self.convolutions = can_mask(family.network) if convolutions is None else convolutions
-        self.hooks = Hooks(family.network, convolutions=self.convolutions)
+        self.hooks = Hooks(family.network, convolutions=self.convolutions, rows=formats is not None)
+        self._from_rows, self._formats = FromRows(family.network), formats or only_keys
         can_bind = self.convolutions or bool(self.hooks.fronted)
         self._memory = Memory(family.network.device) if binds and can_bind else None
         num_levels = len(getattr(family.network, "down_blocks", (None,)))
@@ -80,6 +97,12 @@ class Edits:
     def whole_share(self) -> float:
         """Edits that compute more than this share are made in the plain way."""
         return WHOLE_SHARE[self.convolutions]
+
+    @property
+    def what_is_kept(self) -> str:
+        """In templates."""
+        rows = "" if self._formats is only_keys else ", rows"
+        return ("with maps" if self.convolutions else "keys and values") + rows
 
     def close(self) -> None:
         """Leave the network as it was."""
@@ -161,8 +184,9 @@ class Edits:
         if laid.tables is None:
             laid.tables = tables_for(network, laid.places, laid.size, rows.shared, self.layouts.multiple)
         edits = [edited(run) for run in rows.runs]
-        who, readers = tuple(one.number for one in edits), [one.reader for one in edits if one.reader is not None]
-        asked = rows.runs, readers, who, memory, self._looked_at(rows), rows.aids.weights
+        pages = laid.pages or self._formed(laid, rows.runs, memory.watch(laid.tables.sizes).least_s)
+        who = tuple(one.number for one in edits)
+        asked = rows.runs, pages, who, memory, self._looked_at(rows), rows.aids.weights
         is_alone = len(rows.runs) == self._num_masked
         masked = rows.aids.masked = Masked(bind, laid.tables, *asked, is_alone)
         try:
@@ -173,6 +197,20 @@ class Edits:
             raise
         for place, error in masked.errors.items():
             edits[place].checked(error, self._checks.every)
+
+    def _formed(self, laid: Laid, runs: Sequence[Run], compute_s: float | None) -> list[Pages]:
+        """What templates say, in the form that is best as far as is known."""
+        pages = [self._pages(run) for run in runs]
+        has_loras = any(run.request.loras for run in runs)  # which may not be in the weights before the call
+        from_rows = frozenset[str]() if has_loras else self._formats(pages, compute_s)
+        formed = [one.formed(from_rows or frozenset(), far=PLACED) for one in pages]
+        laid.pages = None if from_rows is None else formed
+        return formed
+
+    def _pages(self, run: Run) -> Pages:
+        reader = edited(run).reader
+        assert reader is not None
+        return Pages(reader, run, self._from_rows).formed(frozenset())
 
     def _hooked(self, rows: Rows, mode: Mode) -> Iterator[None]:
         """A call that hooks look at, or none."""
@@ -194,7 +232,7 @@ class Edits:
     def _prepare(self, rows: Rows) -> None:
         num_text = rows.inputs["encoder_hidden_states"].shape[1] if self.hooks.fronted else 0
         self.call.num_front, self.call.places = num_text, self.layouts.of(rows.runs).places
-        pages = [_template_page(run) for run in rows.runs]
+        pages = [self._pages(run).page(run.step).whole() for run in rows.runs]
         self.call.kept = stacked(pages, self.hooks.fronted, num_text)
 
     def _taken(self, watched: Mapping[int, Watched]) -> dict[int, torch.Tensor]:
@@ -228,9 +266,3 @@ class Edits:
             return {}
         watched = self.layouts.of(rows.runs).watched
         return {place: watched[place] for place, run in enumerate(rows.runs) if run.step % self._checks.every == 0}
-
-
-def _template_page(run: Run) -> Page:
-    reader = edited(run).reader
-    assert reader is not None
-    return reader.page(run.step)

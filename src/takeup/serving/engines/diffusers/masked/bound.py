@@ -15,12 +15,13 @@ from typing import Any, Protocol
 import torch
 
 from takeup.serving.engines.diffusers.masked.flat import Flat
+from takeup.serving.engines.diffusers.masked.from_rows import Brought, Pages
 from takeup.serving.engines.diffusers.masked.pages import Page
 from takeup.serving.engines.diffusers.masked.stale import Watched, stale_error
+from takeup.serving.engines.diffusers.masked.stopwatch import Stopwatch
 from takeup.serving.engines.diffusers.masked.tables import Tables
 from takeup.serving.engines.diffusers.masked.turns import Place, Turns
 from takeup.serving.engines.diffusers.runs import Bound, Run
-from takeup.serving.engines.templates.templates import Reader
 
 __all__ = ["NUM_PLACES", "BoundCall", "Kept", "Masked", "Memory", "like_all"]
 
@@ -39,15 +40,20 @@ class Memory:
 
     def __init__(self, device: torch.device) -> None:
         self.stream: Any = cuda.Stream() if device.type == "cuda" else None
-        self.user: object = None
+        self.user: BoundCall | None = None
         self._flats: dict[Hashable, list[Flat]] = {}
+        self._watches: dict[Hashable, Stopwatch] = {}
 
     def flats(self, like: Page) -> list[Flat]:
         """Places for pages like this one, the same for all that ask."""
-        kind = tuple((name, tuple(one.shape), one.dtype) for name, one in like.items())
+        kind = frozenset((name, tuple(one.shape), one.dtype) for name, one in like.items())
         if kind not in self._flats:
             self._flats[kind] = [Flat(like) for _ in range(NUM_PLACES)]
         return self._flats[kind]
+
+    def watch(self, kind: Hashable) -> Stopwatch:
+        """Which knows how long calls of a kind compute."""
+        return self._watches.setdefault(kind, Stopwatch(self.stream is not None))
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +68,7 @@ class Masked:
     bind: Callable[[Any, Masked], Bound]
     tables: Tables
     runs: Sequence[Run]
-    readers: Sequence[Reader]
+    readers: Sequence[Pages]
     who: Hashable
     memory: Memory
     watched: Mapping[int, Watched] = field(default_factory=dict)
@@ -79,7 +85,7 @@ class Masked:
         """How far each edit is, or will be."""
         return tuple(run.step + ahead for run in self.runs)
 
-    def pages(self, ahead: int = 0) -> list[Page]:
+    def pages(self, ahead: int = 0) -> list[Brought]:
         """What is kept for this step, or for one that comes."""
         return [reader.page(step) for reader, step in zip(self.readers, self.steps(ahead), strict=True)]
 
@@ -101,6 +107,7 @@ class BoundCall:
     def __init__(self, tables: Tables, places: Sequence[Kept], memory: Memory, num_front: int = 0) -> None:
         self._tables, self._places, self._memory, self._num_front = tables, places, memory, num_front
         self._turns = Turns(places, memory.stream)
+        self._watch = memory.watch(tables.sizes)  # of whoever calls; at first nobody
         self._told: Tables | None = None
         self._pieces: dict[int, torch.Tensor] = {}
         self._before: dict[int, torch.Tensor] = {}
@@ -109,12 +116,16 @@ class BoundCall:
         """Bring what the call needs, and what the next step needs too if that comes next; the place it lies in."""
         if self._memory.user is not self or masked.tables is not self._told:
             self._turns.forget()
-        self._memory.user = self
+        if self._memory.user not in {None, self}:
+            self._memory.user.let_go()
+        self._memory.user, self._watch = self, masked.memory.watch(masked.kind)
         self._tell(masked.tables)
         number = self._turns.now((masked.who, masked.steps()), masked.pages)
         if masked.is_alone and masked.has_next:
             self._turns.soon(1 - number, (masked.who, masked.steps(1)), partial(masked.pages, 1))
+        self._turns.finish(number)
         self._before = self._taken(masked, number)
+        self._watch.start()
         return number
 
     def _tell(self, tables: Tables) -> None:
@@ -124,12 +135,18 @@ class BoundCall:
 
     def leave(self, masked: Masked, number: int) -> None:
         """After the call."""
+        self._watch.stop()
         after = self._taken(masked, number)
         masked.errors = {edit: stale_error(self._before[edit], after[edit]) for edit in masked.watched}
+
+    def let_go(self) -> None:
+        """Another kind of call comes next."""
+        self._turns.let_go()
 
     def forget(self) -> None:
         """After calls that were only tried out: they wrote over what is kept."""
         self._turns.forget()
+        self._watch.forget()
 
     def _taken(self, masked: Masked, number: int) -> dict[int, torch.Tensor]:
         """What is kept now of the tokens that are looked at."""

@@ -69,7 +69,7 @@ class BoundTokens(BoundCall):
     def __init__(self, prepared: Prepared, masked: Masked) -> None:
         assert isinstance(masked.tables, TokenTables)
         network, tables = prepared.network, masked.tables.copied()
-        pages, num_text = masked.pages(), tables.num_text
+        pages, num_text = [one.whole() for one in masked.pages()], tables.num_text
         like = like_all(pages, network.device, frozenset(pages[0]) - {OUT}, num_text)
         self._kept = [KeptTokens(flat, num_text) for flat in masked.memory.flats(like)]
         self._network, self._own = network, tables.own.flat

@@ -28,7 +28,7 @@ class BoundColumns(BoundCall):
     def __init__(self, prepared: Prepared, masked: Masked) -> None:
         assert isinstance(masked.tables, ColumnTables)
         tables, device = masked.tables.copied(), prepared.network.device
-        like = like_all(masked.pages(), device, frozenset())
+        like = like_all([one.whole() for one in masked.pages()], device, frozenset())
         kept = {name: one for name, one in like.items() if not name.endswith((MAP, NORM))}
         self._prepared = prepared
         self._kept = [KeptColumns(like, tables, flat) for flat in masked.memory.flats(kept)]

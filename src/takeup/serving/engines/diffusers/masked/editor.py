@@ -12,7 +12,7 @@ from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -21,7 +21,7 @@ from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.device.layout import where_of
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.families.sizes import grain_of
-from takeup.serving.engines.diffusers.masked.addon import Checks, Edits
+from takeup.serving.engines.diffusers.masked.addon import Edits, Ways
 from takeup.serving.engines.diffusers.masked.asked import Edit
 from takeup.serving.engines.diffusers.masked.blend import Blended, noised
 from takeup.serving.engines.diffusers.masked.editing import SLOT, Editing, EditReport
@@ -51,8 +51,8 @@ POLICY = "takeup.serving.policies.adapters:LeastEffectiveReferenceCount"
 class MaskedEditor:
     """Edits for one family. `budget` is the relative error that packing of templates may cause.
 
-    `identity` says which bytes a LoRA has by its name; without it edits with LoRAs compute everything. `convolutions`
-    and `binds`: as of `Edits`.
+    `identity` says which bytes a LoRA has by its name; without it edits with LoRAs compute everything. `ways`:
+    as of `Edits`.
     """
 
     def __init__(
@@ -62,18 +62,15 @@ class MaskedEditor:
         *,
         budget: float = 0.0,
         grow: int = 1,
-        checks: Checks | None = None,
         identity: Callable[[str], str] | None = None,
-        convolutions: bool | None = None,
-        binds: bool = False,
+        **ways: Unpack[Ways],
     ) -> None:
         self._family, self._grow, self._identity = family, grow, identity
         self.store = store or TemplateStore(load(POLICY), Room(), device=family.network.device)
-        options: dict[str, Any] = {"checks": checks, "convolutions": convolutions, "binds": binds}
-        self.edits = Edits(family, self.store, budget=budget, **options)
+        self.edits = Edits(family, self.store, budget=budget, **ways)
         self.add_ons = (self.edits,)
         self._weights = weights_digest(dict(family.network.state_dict()))
-        self._attention = _attention_of(family.network, binds)  # now: calls change it for a while
+        self._attention = _attention_of(family.network, ways.get("binds", False))  # now: calls change it for a while
 
     def close(self) -> None:
         """Leave the network as it was, and finish what is being written."""
@@ -192,7 +189,7 @@ class MaskedEditor:
             attention=self._attention,
             image=image,
             noise=str(edit.noise_seed),
-            kept="with maps" if self.edits.convolutions else "keys and values",
+            kept=self.edits.what_is_kept,
             libraries=f"torch {torch.__version__}, diffusers {version('diffusers')}",
         )
 

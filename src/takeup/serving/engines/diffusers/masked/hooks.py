@@ -19,6 +19,8 @@ from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.masked.call import Call
 from takeup.serving.engines.diffusers.masked.column_call import CallSource, recorders
 from takeup.serving.engines.diffusers.masked.columns import Columns
+from takeup.serving.engines.diffusers.masked.from_rows import blocks_of
+from takeup.serving.engines.diffusers.masked.pages import ROWS
 from takeup.serving.engines.diffusers.masked.rotary import RotaryProcessor
 
 __all__ = ["Hooks"]
@@ -27,9 +29,14 @@ SELF_ATTENTION = "attn1"
 
 
 class Hooks:
-    """On a network until `remove`. `fronted`: names under which text tokens stand before those of the image."""
+    """On a network until `remove`. `fronted`: names under which text tokens stand before those of the image.
 
-    def __init__(self, network: Any, call: Call | None = None, *, convolutions: bool = False) -> None:
+    With `rows` tokens that come into blocks are recorded, too.
+    """
+
+    def __init__(
+        self, network: Any, call: Call | None = None, *, convolutions: bool = False, rows: bool = False
+    ) -> None:
         self.network, self.call = network, call or Call()
         self._columns: Columns | None = None
         self.fronted: frozenset[str] = frozenset()
@@ -45,6 +52,9 @@ class Hooks:
         if kind not in installers:
             raise BadInput(f"a {kind} cannot compute masked tokens only; use one of {', '.join(installers)}")
         installers[kind]()
+        for block in blocks_of(network) if rows else ():
+            note = partial(_note_rows, self.call, block.name + ROWS)
+            self._handles.append(block.module.register_forward_pre_hook(note, with_kwargs=True))
 
     @property
     def is_exact(self) -> bool:
@@ -124,6 +134,11 @@ class Hooks:
 
 def _named(network: Any, kind: str) -> Iterator[tuple[str, Any]]:
     return ((name, module) for name, module in network.named_modules() if type(module).__name__ == kind)
+
+
+def _note_rows(call: Call, name: str, module: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+    if call.mode == "record":
+        call.recorded[name] = (inputs[0] if inputs else named["hidden_states"]).detach()
 
 
 def _taken_before(call: Call, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Self
 
 import torch
@@ -10,9 +11,10 @@ import torch
 from takeup.serving.engines.diffusers.masked.call import Places
 from takeup.serving.engines.diffusers.masked.columns import Found
 from takeup.serving.engines.diffusers.masked.flat import Flat, put
+from takeup.serving.engines.diffusers.masked.from_rows import Brought, in_rows
 from takeup.serving.engines.diffusers.masked.gather import Affine
 from takeup.serving.engines.diffusers.masked.neighbours import Around, Move, arounds, entrance
-from takeup.serving.engines.diffusers.masked.pages import MAP, NORM, OUT, Page
+from takeup.serving.engines.diffusers.masked.pages import MAP, NORM, OUT, Page, copy_named
 from takeup.serving.engines.diffusers.masked.tables import Tables
 from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of
 
@@ -68,18 +70,30 @@ class KeptColumns:
         self._views_of: dict[range, list[dict[str, torch.Tensor]]] = {}
 
     @torch.no_grad()
-    def bring(self, pages: Sequence[Page]) -> None:
+    def bring(self, pages: Sequence[Brought]) -> None:
         """From pages as templates give them, each for its own rows, one below the other."""
-        first = 0
-        for page in pages:
-            rows = range(first, first + len(page[OUT]))
-            first = rows.stop
+        for rows, one in in_rows(pages):
             for into in self._into(rows):
-                copied = [page[name] for name in into]
-                torch._foreach_copy_(list(into.values()), copied, non_blocking=True)
-            for name, view in self._rims.items():
-                own, places = self.tables.part(name, page[name].shape[1], rows)
-                torch.index_select(page[name].view(-1, view.shape[1]), 0, places, out=view[own])
+                copy_named(one.page, into)
+            self._bring_rims(one.page, rows)
+
+    @torch.no_grad()
+    def finish(self, pages: Sequence[Brought]) -> None:
+        """Keys and values of which rows came."""
+        for rows, one in in_rows(pages):
+            copy_named(one.made(), self._into(rows)[0])
+
+    def _bring_rims(self, page: Page, rows: range) -> None:
+        far = []
+        for name, view in self._rims.items():
+            own, places = self.tables.part(name, page[name].shape[1], rows)
+            every = page[name].view(-1, view.shape[1])
+            if every.device == view.device:
+                torch.index_select(every, 0, places, out=view[own])
+            else:
+                far.append((every, places, view[own]))
+        if far:
+            import_module(f"{__package__}.host_rows").fetch(far)
 
     def _into(self, rows: range) -> list[dict[str, torch.Tensor]]:
         """All that is copied whole, for these rows; of one precision each."""

@@ -9,7 +9,8 @@ import torch
 
 from takeup.serving.engines.diffusers.masked.call import Places
 from takeup.serving.engines.diffusers.masked.flat import Flat
-from takeup.serving.engines.diffusers.masked.pages import OUT, Page
+from takeup.serving.engines.diffusers.masked.from_rows import Brought, in_rows
+from takeup.serving.engines.diffusers.masked.pages import OUT, copy_named
 from takeup.serving.engines.diffusers.masked.tables import Tables
 
 __all__ = ["KeptTokens", "TokenTables"]
@@ -37,13 +38,16 @@ class KeptTokens:
         self._views_of: dict[range, dict[str, torch.Tensor]] = {}
 
     @torch.no_grad()
-    def bring(self, pages: Sequence[Page]) -> None:
+    def bring(self, pages: Sequence[Brought]) -> None:
         """From pages as templates give them, each for its own rows, one below the other."""
-        first = 0
-        for page in pages:
-            rows = range(first, first + len(page[OUT]))
-            first, into = rows.stop, self._into(rows)
-            torch._foreach_copy_(list(into.values()), [page[name] for name in into], non_blocking=True)
+        for rows, one in in_rows(pages):
+            copy_named(one.page, self._into(rows))
+
+    @torch.no_grad()
+    def finish(self, pages: Sequence[Brought]) -> None:
+        """Keys and values of which rows came."""
+        for rows, one in in_rows(pages):
+            copy_named(one.made(), self._into(rows))
 
     def _into(self, rows: range) -> dict[str, torch.Tensor]:
         if rows not in self._views_of:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.functional import linear, silu
 
-__all__ = ["Modulations"]
+__all__ = ["Modulations", "embedded"]
 
 KINDS = frozenset({"AdaLayerNormZero", "AdaLayerNormZeroSingle", "AdaLayerNormContinuous"})
 
@@ -34,7 +34,7 @@ class Modulations:
     @torch.no_grad()
     def of(self, timesteps: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Numbers for all steps: steps, rows, numbers. Timesteps as calls get them, and the other inputs of these."""
-        active = silu(self._embedded(timesteps, inputs))
+        active = silu(embedded(self.network, timesteps, inputs))
         made = [linear(active, one.weight, one.bias) for one in self._layers]
         return torch.cat(made, dim=1).view(len(timesteps), len(active) // len(timesteps), -1)
 
@@ -54,15 +54,14 @@ class Modulations:
             if "forward" in vars(one):
                 del one.forward, one.kept_numbers
 
-    def _embedded(self, timesteps: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Steps and, within them, rows; as the network does it for one step."""
-        pooled, dtype = inputs["pooled_projections"], inputs["hidden_states"].dtype
-        each = timesteps.to(inputs["timestep"].dtype).repeat_interleave(len(pooled)).to(dtype) * 1000
-        strengths = (
-            () if inputs.get("guidance") is None else (inputs["guidance"].repeat(len(timesteps)).to(dtype) * 1000,)
-        )
-        found: torch.Tensor = self.network.time_text_embed(each, *strengths, pooled.repeat(len(timesteps), 1))
-        return found
+
+def embedded(network: Any, timesteps: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """What norms are told: steps and, within them, rows; as the network makes it for one step."""
+    pooled, dtype = inputs["pooled_projections"], inputs["hidden_states"].dtype
+    each = timesteps.to(inputs["timestep"].dtype).repeat_interleave(len(pooled)).to(dtype) * 1000
+    strengths = () if inputs.get("guidance") is None else (inputs["guidance"].repeat(len(timesteps)).to(dtype) * 1000,)
+    found: torch.Tensor = network.time_text_embed(each, *strengths, pooled.repeat(len(timesteps), 1))
+    return found
 
 
 def _kept(self: Any, _embedding: torch.Tensor) -> torch.Tensor:

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-__all__ = ["MAP", "NORM", "OUT", "stacked", "working_copy"]
+__all__ = ["MAP", "NORM", "OUT", "PLACED", "ROWS", "copy_named", "stacked", "working_copy"]
 
-MAP, NORM, OUT = ".map", ".norm", "out"
-"""How names end under which inputs of convolutions and norms are kept; the name of what the network answered."""
+MAP, NORM, ROWS, OUT = ".map", ".norm", ".x", "out"
+"""How names end under which inputs of convolutions, norms and blocks are kept; the name of the network's answer."""
+PLACED = (MAP, NORM, ".k", ".v", OUT)
+"""How names end of what recorded calls have places for, to which it can be copied from anywhere."""
 
 Page = Mapping[str, torch.Tensor]
 """What one step of a template left, by name."""
@@ -32,6 +34,13 @@ def stacked(
     """The same for several templates at once."""
     together = {name: torch.cat([page[name] for page in pages]) for name in pages[0]}
     return working_copy(together, fronted, num_front) if num_front or len(pages) == 1 else together
+
+
+def copy_named(page: Page, into: Page) -> None:
+    """Of a page all that there is a place for; of one precision each."""
+    both = [name for name in into if name in page]
+    if both:
+        torch._foreach_copy_([into[name] for name in both], [page[name] for name in both], non_blocking=True)
 
 
 def _roomy(kept: torch.Tensor, num_front: int) -> torch.Tensor:

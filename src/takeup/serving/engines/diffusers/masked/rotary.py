@@ -9,7 +9,7 @@ import torch
 
 from takeup.serving.engines.diffusers.masked.call import Call
 
-__all__ = ["RotaryProcessor", "turned"]
+__all__ = ["RotaryProcessor", "Table", "turned"]
 
 Table = tuple[torch.Tensor, torch.Tensor]
 

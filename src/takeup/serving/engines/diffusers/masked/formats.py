@@ -1,0 +1,109 @@
+"""From which form of a template a call takes each block, as a policy says from sizes, speeds and measured calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
+from statistics import median
+from typing import Any
+
+import torch
+
+from takeup.core.lazy import load
+from takeup.serving.engines.diffusers.masked.from_rows import Block, Pages
+from takeup.serving.engines.diffusers.masked.pages import MAP, ROWS
+from takeup.serving.engines.templates.packing import PackedPage
+
+__all__ = ["Formats", "only_keys", "shortest"]
+
+Formats = Callable[[Sequence[Pages], float | None], frozenset[str] | None]
+"""Of templates, and how long a call computes: names of blocks that are made from rows; None if not known yet."""
+POLICY, LOAD = "takeup.serving.policies.mask_formats:loads_rows", "takeup.serving.policies.mask_formats:BlockLoad"
+PROBE_BYTES, NUM_PROBES, NUM_BEFORE, NUM_MORE = 64 << 20, 5, 6, 8
+cuda: Any = torch.cuda  # whose functions are not annotated
+
+
+def only_keys(pages: Sequence[Pages], compute_s: float | None) -> frozenset[str]:
+    """Keys and values of all blocks."""
+    return frozenset()
+
+
+def shortest(pages: Sequence[Pages], compute_s: float | None) -> frozenset[str] | None:
+    """Such that steps are shortest. Templates that lie on the device have nothing to load."""
+    far = [one for one in pages if not one.reader.is_near]
+    names = _rowed([one.reader.template.pages[0] for one in far])
+    if not names or compute_s is None:
+        return None if names else frozenset()
+    packed = [one.reader.template.pages[one.reader.template.num_steps // 2] for one in far]
+    of_blocks = {f"{name}{part}" for name in names for part in (".k", ".v", ROWS)}
+    others = _bytes_of(packed, [one for one in packed[0] if one not in of_blocks and not one.endswith(MAP)])
+    blocks = [_load_of(name, far, packed) for name in names]
+    chosen = load(POLICY)(blocks, others, compute_s, _link_bytes_per_s(far[0].reader.device))
+    return frozenset(name for name, is_rowed in zip(names, chosen, strict=True) if is_rowed)
+
+
+def _rowed(pages: Sequence[PackedPage]) -> list[str]:
+    """Blocks of which all of them have rows."""
+    found = [name.removesuffix(ROWS) for name in pages[0] if name.endswith(ROWS)] if pages else []
+    return [name for name in found if all(name + ROWS in page for page in pages)]
+
+
+def _load_of(name: str, far: Sequence[Pages], packed: Sequence[PackedPage]) -> Any:
+    made_s = sum(_made_s(one, name) for one in far)
+    return load(LOAD)(_bytes_of(packed, [f"{name}.k", f"{name}.v"]), _bytes_of(packed, [name + ROWS]), made_s)
+
+
+def _bytes_of(packed: Sequence[PackedPage], names: Iterable[str]) -> float:
+    return sum(page[name].size_bytes for name in names for page in packed if name in page)
+
+
+# Speeds ---------------------------------------------------------------------------------------------------------------
+
+
+def _made_s(pages: Pages, name: str) -> float:
+    """How long keys and values of a block are made, measured once for all blocks like it."""
+    from_rows, like = pages.from_rows, pages.reader.template.pages[0][name + ROWS]
+    kind = like.shape, type(from_rows.blocks[name].module)
+    if kind not in from_rows.seconds:
+        rows = torch.zeros(like.shape, dtype=like.dtype, device=pages.reader.device)
+        same = [one.name for one in from_rows.blocks.values() if type(one.module) is kind[1] and _takes(one, rows)]
+        told = from_rows.told(pages.run, 0)
+        few = {one + ROWS: rows for one in same[:1]}, {one + ROWS: rows for one in same[: 1 + NUM_MORE]}
+        one_s, more_s = (_spent_s(partial(from_rows.made, page, told), rows.device) for page in few)
+        from_rows.seconds[kind] = max(0.0, more_s - one_s) / max(1, len(few[1]) - 1)
+    return from_rows.seconds[kind]
+
+
+def _takes(block: Block, rows: torch.Tensor) -> bool:
+    return bool(block.attention.to_k.in_features == rows.shape[-1])
+
+
+@lru_cache(maxsize=8)
+def _link_bytes_per_s(device: torch.device) -> float:
+    """From pinned memory of the host."""
+    return PROBE_BYTES / _spent_s(partial(_copy, *_both_ends(device)), device)
+
+
+@lru_cache(maxsize=1)
+def _both_ends(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    there = torch.empty(PROBE_BYTES, dtype=torch.uint8, pin_memory=True)
+    return there, torch.empty(PROBE_BYTES, dtype=torch.uint8, device=device)
+
+
+def _copy(there: torch.Tensor, here: torch.Tensor) -> None:
+    here.copy_(there, non_blocking=True)
+
+
+def _spent_s(work: Callable[[], object], device: torch.device) -> float:
+    """On the device: all is sent while it is busy with something else, so that it waits for nobody."""
+    spent = []
+    for _ in range(NUM_PROBES):
+        for _ in range(NUM_BEFORE):
+            _copy(*_both_ends(device))
+        begun, ended = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        begun.record()
+        work()
+        ended.record()
+        ended.synchronize()
+        spent.append(float(begun.elapsed_time(ended)) / 1e3)
+    return median(spent[1:])

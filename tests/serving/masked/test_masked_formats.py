@@ -1,0 +1,310 @@
+"""Keys and values that are made from rows are those that were kept, and edits with them the same."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+pytest.importorskip("torch", reason="needs torch: pip install 'takeup[diffusion]'")
+pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[diffusion]'")
+
+import torch
+
+from serving.masked.networks import FAMILY_NAMES
+from serving.stock import ENGINE_MARKS, gap
+from takeup.serving.engines.diffusers.device.compute import Recorded
+from takeup.serving.engines.diffusers.families import family_of
+from takeup.serving.engines.diffusers.masked import formats, stopwatch
+from takeup.serving.engines.diffusers.masked.addon import Checks
+from takeup.serving.engines.diffusers.masked.asked import Edit
+from takeup.serving.engines.diffusers.masked.editing import edited
+from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
+from takeup.serving.engines.diffusers.masked.from_rows import FromRows, Pages, blocks_of, wanted_of
+from takeup.serving.engines.diffusers.masked.hooks import Hooks
+from takeup.serving.engines.diffusers.masked.pages import ROWS
+from takeup.serving.engines.diffusers.runs import Run, gather
+from takeup.serving.engines.diffusers.steps import StepEngine
+from takeup.serving.engines.diffusers.tickets import Ticket
+from takeup.serving.engines.diffusers.tiny import build
+from takeup.serving.engines.templates.templates import Reader
+from takeup.serving.model import LoraUse, Request
+from takeup.serving.server.editing import TemplateRoom, make_editor
+
+pytestmark = ENGINE_MARKS
+
+SIDE, EXACT = 64, 1e-5
+REQUEST = Request("a cat", num_steps=4, guidance=4.0, seed=5)
+OTHER = replace(REQUEST, prompt="a dog", seed=6)
+IMAGE = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+BINDING = ("takeup/tiny-sd15", "takeup/tiny-sdxl", "takeup/tiny-flux")
+
+
+def box(left: int, top: int = 8, side: int = 16) -> npt.NDArray[np.float32]:
+    mask = np.zeros((SIDE, SIDE), np.float32)
+    mask[top : top + side, left : left + side] = 1
+    return mask
+
+
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_keys_and_values_made_from_rows_are_those_that_were_recorded(name: str) -> None:
+    family = family_of(build(name))
+    run = family.prepare(replace(REQUEST, height_px=SIDE, width_px=SIDE))
+    run.step = 2
+    hooks = Hooks(family.network, rows=True)
+    hooks.call.mode = "record"
+    with torch.no_grad():
+        family.predict(gather((run,)))
+    recorded, from_rows = hooks.call.recorded, FromRows(family.network)
+    hooks.remove()
+    rows = {name: one for name, one in recorded.items() if name.endswith(ROWS)}
+
+    assert len(rows) == len(list(blocks_of(family.network))) > 1
+    completed = from_rows.made(rows, from_rows.told(run, run.step))
+    assert len(completed) == 2 * len(rows)
+    for part, one in completed.items():
+        assert one.shape == recorded[part].shape
+        assert gap(one, recorded[part]) < EXACT
+
+
+def test_of_a_page_only_one_form_of_each_block_is_wanted() -> None:
+    names = ["a.k", "a.v", "a.x", "b.k", "b.v", "b.x", "c.k", "c.v", "out"]
+
+    wanted = wanted_of(names, frozenset({"a", "c"}), (".map",))
+
+    assert wanted.left == {"a.k", "a.v", "b.x"}  # nothing else is known of c
+    assert wanted.far == (".map",)
+
+
+class Session:
+    """Edits whose templates seem to be elsewhere, so that forms are chosen; every second block is made from rows."""
+
+    def __init__(self, name: str, monkeypatch: pytest.MonkeyPatch, *, has_rows: bool, budget: float = 0.0) -> None:
+        self.asked: list[tuple[int, float | None]] = []
+        monkeypatch.setattr(Reader, "is_near", False)
+        pipeline, compute = build(name), Recorded()
+        family = family_of(pipeline)
+        self.names = [block.name for block in blocks_of(family.network)]
+        self.editor = MaskedEditor(
+            family,
+            budget=budget,
+            checks=Checks(every=2, share=0.1),
+            binds=True,
+            formats=self._every_second if has_rows else None,
+        )
+        self.engine = StepEngine(pipeline, add_ons=self.editor.add_ons, compute=compute)
+
+    def _every_second(self, pages: Sequence[Pages], compute_s: float | None) -> frozenset[str] | None:
+        """Decided when the first step is done."""
+        self.asked.append((len(pages), compute_s))
+        return frozenset(self.names[::2]) if len(self.asked) > 1 else None
+
+    def edit(self, *requests: Request) -> list[Ticket]:
+        masks = (box(8), box(24, 30, 20))
+        edits = [Edit(IMAGE, mask) for mask, _ in zip(masks, requests, strict=False)]
+        runs = [self.editor.prepare(request, edit) for request, edit in zip(requests, edits, strict=True)]
+        tickets = [self.engine.enter(run) for run in runs]
+        self.engine.run()
+        return tickets
+
+
+def latents(tickets: Sequence[Ticket]) -> torch.Tensor:
+    return torch.cat([ticket.result().latents for ticket in tickets])
+
+
+@pytest.mark.parametrize("num_edits", [1, 2])
+@pytest.mark.parametrize("name", BINDING)
+def test_edits_made_from_rows_are_those_made_from_keys(
+    name: str, num_edits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, errors = [], []
+    for has_rows in (True, False):
+        session = Session(name, monkeypatch, has_rows=has_rows)
+        session.edit(REQUEST)
+        tickets = session.edit(*(REQUEST, replace(REQUEST, seed=7))[:num_edits])
+        reports = [report_of(ticket.result()) for ticket in tickets]
+        assert all(report.from_template for report in reports)
+        assert session.asked == ([(num_edits, None)] * 2 if has_rows else [])
+        made.append(latents(tickets))
+        errors.append([report.stale_error for report in reports])
+        session.editor.close()
+
+    assert gap(made[0], made[1]) < 1e-4
+    assert errors[0] == pytest.approx(errors[1], rel=1e-2, abs=1e-4)
+
+
+def pages_read(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """Names in pages, as they are read."""
+    seen: list[set[str]] = []
+    usual = Reader.page
+
+    def noting(self: Reader, *asked: Any) -> Any:
+        page = usual(self, *asked)
+        seen.append(set(page))
+        return page
+
+    monkeypatch.setattr(Reader, "page", noting)
+    return seen
+
+
+def test_what_is_not_wanted_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session("takeup/tiny-sdxl", monkeypatch, has_rows=True)
+    session.edit(REQUEST)
+    seen = pages_read(monkeypatch)
+    session.edit(OTHER)
+    session.editor.close()
+
+    assert not any(name.endswith(ROWS) for name in seen[0])
+    for number, name in enumerate(session.names):
+        parts = {f"{name}.k", f"{name}.v"}
+        assert (name + ROWS in seen[-1]) == (number % 2 == 0)
+        assert parts.isdisjoint(seen[-1]) if number % 2 == 0 else parts <= seen[-1]
+
+
+def test_packed_templates_are_read_from_their_beginning_when_the_form_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    for has_rows in (True, False):
+        session = Session("takeup/tiny-sdxl", monkeypatch, has_rows=has_rows, budget=0.02)
+        session.edit(REQUEST)
+        made.append(latents(session.edit(OTHER)))
+        session.editor.close()
+
+    assert gap(made[0], made[1]) < 0.1
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_recorded_calls_keep_no_template(has_rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session("takeup/tiny-flux", monkeypatch, has_rows=has_rows)
+    session.edit(REQUEST)
+    (ticket,) = session.edit(OTHER)
+    template = weakref.ref(edited(ticket.result()).template)
+    assert template() is not None
+
+    del ticket
+    session.editor.close()
+    calls, session.editor, session.engine = session.engine.compute, None, None  # type: ignore[assignment]
+    gc.collect()
+
+    assert calls._calls  # type: ignore[attr-defined]
+    assert template() is None
+
+
+def test_edits_with_loras_load_keys_and_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose weights may not be there yet when pages are brought."""
+    session = Session("takeup/tiny-sdxl", monkeypatch, has_rows=True)
+    session.edit(REQUEST)
+    run = session.editor.prepare(OTHER, Edit(IMAGE, box(8)))
+    run.request = replace(run.request, loras=(LoraUse("somebody's"),))
+    laid = _laid(session, run)
+
+    assert session.asked == []
+    assert all(pages.wanted.left >= {name + ROWS for name in session.names} for pages in laid)
+    session.editor.close()
+
+
+def _laid(session: Session, run: Run) -> Any:
+    edits = session.editor.edits
+    edits.joined(run)
+    return edits._formed(edits.layouts.of([run]), [run], 0.01)
+
+
+# What is chosen -------------------------------------------------------------------------------------------------------
+
+
+def pages_of(session: Session) -> Pages:
+    run = session.editor.prepare(OTHER, Edit(IMAGE, box(8)))
+    session.editor.edits.joined(run)
+    return session.editor.edits._pages(run)
+
+
+def test_blocks_are_chosen_by_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session("takeup/tiny-sdxl", monkeypatch, has_rows=True)
+    session.edit(REQUEST)
+    pages = pages_of(session)
+    monkeypatch.setattr(formats, "_link_bytes_per_s", lambda _: 1e6)
+    monkeypatch.setattr(formats, "_spent_s", lambda work, _: (work(), 0.001 * len(work.args[0]))[1])
+    longest_s = sum(one.size_bytes for one in pages.reader.template.pages[0].values()) / 1e6
+
+    assert formats.shortest([pages], None) is None
+    assert formats.shortest([pages], 0.0) == frozenset(session.names)
+    assert formats.shortest([pages], longest_s) == frozenset()
+    assert len(set(pages.from_rows.seconds)) == 2  # kinds of blocks, by tokens and width
+    assert set(pages.from_rows.seconds.values()) == {pytest.approx(0.001)}
+    session.editor.close()
+
+
+def test_templates_that_are_near_load_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session("takeup/tiny-sdxl", monkeypatch, has_rows=True)
+    session.edit(REQUEST)
+    pages = pages_of(session)
+    monkeypatch.setattr(Reader, "is_near", True)
+
+    assert formats.shortest([pages], 1.0) == frozenset()
+    assert pages.formed(frozenset(session.names)).wanted.left == {name + ROWS for name in session.names}
+    session.editor.close()
+
+
+def test_templates_without_rows_load_keys_and_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session("takeup/tiny-sdxl", monkeypatch, has_rows=False)
+    session.edit(REQUEST)
+
+    assert formats.shortest([pages_of(session)], 1.0) == frozenset()
+    session.editor.close()
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_servers_keep_rows_if_told_to(has_rows: bool) -> None:
+    editor = make_editor(family_of(build("takeup/tiny-sd15")), TemplateRoom(has_rows=has_rows))
+
+    assert isinstance(editor, MaskedEditor)
+    assert editor.edits.what_is_kept.endswith("rows") == has_rows
+    editor.close()
+
+
+class Event:
+    """Of a device that is as far as it is told to be."""
+
+    reached, clock_ms = False, 0.0
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at_ms = 0.0
+
+    def record(self) -> None:
+        self.at_ms = Event.clock_ms
+
+    def query(self) -> bool:
+        return Event.reached
+
+    def elapsed_time(self, end: Event) -> float:
+        return end.at_ms - self.at_ms
+
+
+def test_a_stopwatch_knows_the_shortest_time_that_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopwatch.cuda, "Event", Event)
+    watch = stopwatch.Stopwatch(is_on=True)
+    for begin_ms, end_ms, is_reached in ((0, 30, False), (30, 31, True), (50, 70, True), (80, 120, True)):
+        Event.clock_ms, Event.reached = begin_ms, is_reached and begin_ms != 30
+        watch.start()
+        Event.clock_ms = end_ms
+        watch.stop()
+        Event.reached = is_reached
+
+    assert watch.least_s == pytest.approx(0.02)
+
+
+def test_a_stopwatch_that_is_off_or_was_not_meant_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopwatch.cuda, "Event", Event)
+    Event.reached = True
+    for watch in (stopwatch.Stopwatch(is_on=False), stopwatch.Stopwatch(is_on=True)):
+        watch.start()
+        watch.forget()
+        watch.stop()
+
+        assert watch.least_s is None
