@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import torch
@@ -184,7 +184,7 @@ class Edits:
         if laid.tables is None:
             laid.tables = tables_for(network, laid.places, laid.size, rows.shared, self.layouts.multiple)
         edits = [edited(run) for run in rows.runs]
-        pages = laid.pages or self._formed(laid, rows.runs, memory.watch(laid.tables.sizes).least_s)
+        pages = self._formed(laid, rows.runs, memory.watch(laid.tables.sizes).least_s)
         who = tuple(one.number for one in edits)
         asked = rows.runs, pages, who, memory, self._looked_at(rows), rows.aids.weights
         is_alone = len(rows.runs) == self._num_masked
@@ -201,16 +201,17 @@ class Edits:
     def _formed(self, laid: Laid, runs: Sequence[Run], compute_s: float | None) -> list[Pages]:
         """What templates say, in the form that is best as far as is known."""
         pages = [self._pages(run) for run in runs]
-        has_loras = any(run.request.loras for run in runs)  # which may not be in the weights before the call
-        from_rows = frozenset[str]() if has_loras else self._formats(pages, compute_s)
-        formed = [one.formed(from_rows or frozenset(), far=PLACED) for one in pages]
-        laid.pages = None if from_rows is None else formed
-        return formed
+        if laid.wanted is None:
+            has_loras = any(run.request.loras for run in runs)  # which may not be in the weights before the call
+            from_rows = frozenset[str]() if has_loras else self._formats(pages, compute_s)
+            wanted = [one.wanted_from(from_rows or frozenset(), PLACED) for one in pages]
+            laid.wanted = None if from_rows is None else wanted
+        return [replace(one, wanted=form) for one, form in zip(pages, laid.wanted or wanted, strict=True)]
 
     def _pages(self, run: Run) -> Pages:
         reader = edited(run).reader
         assert reader is not None
-        return Pages(reader, run, self._from_rows).formed(frozenset())
+        return Pages(reader, run, self._from_rows)
 
     def _hooked(self, rows: Rows, mode: Mode) -> Iterator[None]:
         """A call that hooks look at, or none."""
@@ -232,7 +233,7 @@ class Edits:
     def _prepare(self, rows: Rows) -> None:
         num_text = rows.inputs["encoder_hidden_states"].shape[1] if self.hooks.fronted else 0
         self.call.num_front, self.call.places = num_text, self.layouts.of(rows.runs).places
-        pages = [self._pages(run).page(run.step).whole() for run in rows.runs]
+        pages = [self._pages(run).keys(run.step) for run in rows.runs]
         self.call.kept = stacked(pages, self.hooks.fronted, num_text)
 
     def _taken(self, watched: Mapping[int, Watched]) -> dict[int, torch.Tensor]:

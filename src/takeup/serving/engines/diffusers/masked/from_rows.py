@@ -6,7 +6,7 @@ What brings pages decides block by block which of both it takes (`Wanted`); the 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -104,14 +104,18 @@ class Pages:
     from_rows: FromRows
     wanted: Wanted = ALL
 
-    def formed(self, from_rows: frozenset[str], far: tuple[str, ...] = ()) -> Pages:
-        """The same, but these blocks come as rows, unless the template is near; as `far` of `Wanted`."""
+    def wanted_from(self, from_rows: frozenset[str], far: tuple[str, ...] = ()) -> Wanted:
+        """These blocks as rows, unless the template is near; as `far` of `Wanted`."""
         names = self.reader.template.pages[0]
-        return replace(self, wanted=wanted_of(names, frozenset() if self.reader.is_near else from_rows, far))
+        return wanted_of(names, frozenset() if self.reader.is_near else from_rows, far)
 
     def has(self, step: int) -> bool:
         """Whether the template knows this step."""
         return self.reader.has(step)
+
+    def keys(self, step: int) -> Page:
+        """What it says to this one, without rows."""
+        return self.reader.page(step, self.wanted_from(frozenset()))
 
     def page(self, step: int) -> Brought:
         """What it says to this one."""

@@ -12,11 +12,11 @@ import torch
 from takeup.core.lazy import load
 from takeup.serving.engines.diffusers.masked.call import Places
 from takeup.serving.engines.diffusers.masked.editing import edited
-from takeup.serving.engines.diffusers.masked.from_rows import Pages
 from takeup.serving.engines.diffusers.masked.stale import Watched, watched_tokens
 from takeup.serving.engines.diffusers.masked.tables import Tables
 from takeup.serving.engines.diffusers.masked.tokens import Grid, Rooms, grids_of, places_of
 from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.templates.templates import Wanted
 
 __all__ = ["Laid", "Layouts", "slices"]
 
@@ -29,14 +29,14 @@ MOST_KEPT = 8
 class Laid:
     """Where the tokens of a call are, and those of each edit that are looked at; tables of neighbours, if any.
 
-    `pages`: what the templates say, once it is known in which form they come.
+    `wanted`: in which form templates come, for each edit, once that is known.
     """
 
     places: Mapping[int, Places]
     size: Grid
     watched: Sequence[Watched]
     tables: Tables | None = None
-    pages: Sequence[Pages] | None = None
+    wanted: Sequence[Wanted] | None = None
 
 
 class Layouts:
