@@ -33,7 +33,7 @@ from takeup.serving.engines.diffusers.runs import Run, gather
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tickets import Ticket
 from takeup.serving.engines.diffusers.tiny import build
-from takeup.serving.engines.templates.templates import Reader
+from takeup.serving.engines.templates.templates import Reader, Recorder, Wanted
 from takeup.serving.model import LoraUse, Request
 from takeup.serving.server.editing import TemplateRoom, make_editor
 
@@ -80,6 +80,20 @@ def test_of_a_page_only_one_form_of_each_block_is_wanted() -> None:
 
     assert wanted.left == {"a.k", "a.v", "b.x"}  # nothing else is known of c
     assert wanted.far == (".map",)
+
+
+@pytest.mark.parametrize(("budget", "where"), [(0.0, "cpu"), (0.05, "meta")])
+def test_plain_tensors_can_stay_on_the_host(budget: float, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that later steps change must be where the changes are."""
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
+    recorder, drawn = Recorder(2, torch.ones(1, 1, dtype=torch.bool), budget), torch.rand(1, 4, 64)
+    for change in (0.0, 0.1):
+        recorder.add({"a.k": drawn + change * torch.rand(1, 4, 64), "a.x": drawn})
+    template = recorder.finish()
+
+    page = Reader(template, torch.device("meta")).page(1, Wanted(far=(".k",)))
+    assert page["a.k"].device.type == where
+    assert page["a.x"].device.type == "meta"
 
 
 class Session:

@@ -30,6 +30,11 @@ class Template:
         """In memory, and on disk but for the index."""
         return sum(packed.size_bytes for page in self.pages for packed in page.values())
 
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether every tensor is there as it is in every step."""
+        return all(one.bits == EXACT and not one.is_change for page in self.pages for one in page.values())
+
     def start_of(self, step: int) -> int:
         """From which step on pages must be read to know this one: from itself, if it is whole."""
         is_whole = len(self.pages[step]) == len(self.pages[0])
@@ -47,7 +52,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is read of a page: all but what is `left` out. Names that end like `far` stay where they are, if plain."""
+    """What is read of a page: all but what is `left` out. Names that end like `far` stay on the host, if plain."""
 
     left: frozenset[str] = frozenset()
     far: tuple[str, ...] = ()
@@ -87,7 +92,7 @@ class Reader:
         return self._page
 
     def _here(self, name: str, packed: PackedTensor) -> PackedTensor:
-        stays = name.endswith(self._wanted.far) and packed.bits == EXACT and packed.values.is_pinned()
+        stays = name.endswith(self._wanted.far) and self.template.is_plain and packed.values.is_pinned()
         return packed if stays or self.device is None else _moved(packed, self.device)
 
 
