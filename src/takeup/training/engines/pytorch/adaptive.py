@@ -22,6 +22,7 @@ from takeup.training.engines.pytorch.delegate import private_group
 from takeup.training.engines.pytorch.device import DeviceStopwatch
 from takeup.training.engines.pytorch.exchange import Exchange, Links
 from takeup.training.engines.pytorch.stopwatch import Stopwatch, Watch
+from takeup.training.engines.pytorch.watch.groups import rest_before_the_end
 from takeup.training.engines.pytorch.watch.requests import Requests
 from takeup.training.model import Plan, Profile, Schedule, Stage
 
@@ -56,6 +57,7 @@ class AdaptiveSchedule:
         **options: Any,
     ) -> None:
         _check(stage, every, timeout_s)
+        rest_before_the_end()
         rule = rule or load(f"{TRIGGER}:Rule")()
         blank = _blank(stage.num_stages, n_microbatches, max_live, split)
         start = _find("zb_h1" if split else "one_f_one_b").plan(blank).schedule

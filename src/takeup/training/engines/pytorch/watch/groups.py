@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-__all__ = ["keep_for_ever", "wait_for_threads"]
+__all__ = ["keep_for_ever", "rest_before_the_end", "wait_for_threads"]
 
 THREADS = b"pt_gloo_runloop"  # as the kernel calls them
 TASKS = Path("/proc/self/task")
@@ -30,12 +30,13 @@ Turns = dict[str, bytes]
 
 def keep_for_ever(group: dist.ProcessGroup) -> None:
     """Let this group end with the process, and the process when the threads of its groups rest."""
-    _rest_before_the_end()
+    rest_before_the_end()
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 @cache
-def _rest_before_the_end() -> None:
+def rest_before_the_end() -> None:
+    """Let the process end when the threads of its groups rest."""
     atexit.register(wait_for_threads)
 
 
