@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,14 @@ def test_a_damaged_line_is_left_out_and_counted(tmp_path: Path) -> None:
 def test_only_one_controller_may_hold_it(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal"), pytest.raises(BadInput, match="another controller"):
         Journal(tmp_path / "journal")
+
+
+def test_a_lock_that_a_killed_controller_left_to_a_child_is_waited_for(tmp_path: Path) -> None:
+    left = (tmp_path / "journal.lock").open("w")
+    fcntl.flock(left, fcntl.LOCK_EX)
+    threading.Timer(0.2, left.close).start()
+
+    assert entries_of(tmp_path / "journal") == ()
 
 
 def test_a_controller_that_was_killed_holds_it_no_longer(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def nursery(lab: Lab, shared_nursery: Nursery) -> Iterator[Nursery]:
     shared_nursery.journal.unlink(missing_ok=True)
     yield shared_nursery
     shared_nursery.kill()
+    print(shared_nursery.log.read_text("utf-8")[-5_000:])  # shown if the test failed
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,9 @@ from takeup.errors import BadInput, OutputFailed
 __all__ = ["Entry", "Journal"]
 
 Entry = Mapping[str, Any]
+
+CLAIM_LIMIT_S = 2.0  # a program that a killed controller was about to start holds its lock until it runs
+CLAIM_PAUSE_S = 0.02
 
 
 class Journal:
@@ -67,12 +71,20 @@ class Journal:
         self.close()
 
     def _claim(self) -> None:
+        until_s = time.monotonic() + CLAIM_LIMIT_S
+        while not self._is_ours():
+            if time.monotonic() >= until_s:
+                self._lock.close()
+                found = f"another controller writes to {self.path}"
+                raise BadInput(f"{found}; stop it first, or give this one its own journal")
+            time.sleep(CLAIM_PAUSE_S)
+
+    def _is_ours(self) -> bool:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            message = f"another controller writes to {self.path}; stop it first, or give this one its own journal"
-            raise BadInput(message) from error
+        except OSError:
+            return False
+        return True
 
     def _open(self) -> TextIO:
         return self.path.open("a", encoding="utf-8")
