@@ -165,8 +165,11 @@ def from_host(
         kept, mixing.is_on = Steps(made, num_steps), True
         for share in shares:
             mixed_s = far.edit(share).steps_s / num_steps
-            row = name, share, 1e3 * kept.step_s(share), 1e3 * mixed_s, mixing.num_from_rows
-            say(f"{name} from the host, mask {share}: keys and values, mixed, blocks from rows", row[2:])
+            forms = len(mixing.last.rows), len(mixing.last.whole)
+            row = name, share, 1e3 * kept.step_s(share), 1e3 * mixed_s, *forms
+            say(
+                f"{name} from the host, mask {share}: keys and values, mixed, blocks from rows, computed whole", row[2:]
+            )
             found.forms.append(row)
             if share == SHARE:
                 label = f"{name}, template on the host, mask of a tenth: steps from mixed forms to keys and values"
@@ -328,6 +331,7 @@ def report_of(found: Found, device: str) -> Report:
                 Column("keys and values", "ms", 2),
                 Column("mixed", "ms", 2),
                 Column("blocks from rows"),
+                Column("of these whole"),
             ),
             tuple(found.forms),
             "mixed: of some blocks, as the planner says, rows come and keys and values are made from them",

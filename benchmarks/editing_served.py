@@ -23,10 +23,10 @@ from takeup.core.lazy import load
 from takeup.serving.engines.diffusers.device.compute import Compute
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.masked.asked import Edit
+from takeup.serving.engines.diffusers.masked.brought import Forms, Pages
 from takeup.serving.engines.diffusers.masked.editing import edited
 from takeup.serving.engines.diffusers.masked.editor import POLICY, MaskedEditor, report_of
 from takeup.serving.engines.diffusers.masked.formats import shortest
-from takeup.serving.engines.diffusers.masked.from_rows import Pages
 from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE
 from takeup.serving.engines.diffusers.masked.pages import MAP, ROWS
 from takeup.serving.engines.diffusers.placement import binds_edits
@@ -111,11 +111,11 @@ class Mixing:
     """From which form templates on the host are taken: keys and values only, or what is best where it is `on`."""
 
     def __init__(self) -> None:
-        self.is_on, self.num_from_rows = False, 0
+        self.is_on, self.last = False, Forms()
 
-    def __call__(self, pages: Sequence[Pages], compute_s: float | None) -> frozenset[str] | None:
-        chosen = shortest(pages, compute_s) if self.is_on else frozenset()
-        self.num_from_rows = len(chosen or ())
+    def __call__(self, pages: Sequence[Pages], compute_s: float | None) -> Forms | None:
+        chosen = shortest(pages, compute_s) if self.is_on else Forms()
+        self.last = chosen or Forms()
         return chosen
 
 

@@ -16,8 +16,8 @@ from torch.nn.functional import conv2d, group_norm, interpolate, silu
 from serving.masked.networks import Network, block_mask, scattered_mask
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
+from takeup.serving.engines.diffusers.masked.brought import Brought
 from takeup.serving.engines.diffusers.masked.columns import Columns, affine_of, column, tokens_of
-from takeup.serving.engines.diffusers.masked.from_rows import Brought
 from takeup.serving.engines.diffusers.masked.gather import gathered
 from takeup.serving.engines.diffusers.masked.kept_columns import ColumnTables
 from takeup.serving.engines.diffusers.masked.neighbours import Move, around, entrance

@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,13 @@ from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.masked import formats, stopwatch
 from takeup.serving.engines.diffusers.masked.addon import Checks
 from takeup.serving.engines.diffusers.masked.asked import Edit
+from takeup.serving.engines.diffusers.masked.brought import Forms, Pages, wanted_of
 from takeup.serving.engines.diffusers.masked.editing import edited
 from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
-from takeup.serving.engines.diffusers.masked.from_rows import FromRows, Pages, blocks_of, wanted_of
+from takeup.serving.engines.diffusers.masked.from_rows import FromRows
 from takeup.serving.engines.diffusers.masked.hooks import Hooks
 from takeup.serving.engines.diffusers.masked.pages import ROWS
+from takeup.serving.engines.diffusers.masked.row_blocks import blocks_of
 from takeup.serving.engines.diffusers.runs import Run, gather
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tickets import Ticket
@@ -52,8 +55,8 @@ def box(left: int, top: int = 8, side: int = 16) -> npt.NDArray[np.float32]:
     return mask
 
 
-@pytest.mark.parametrize("name", FAMILY_NAMES)
-def test_keys_and_values_made_from_rows_are_those_that_were_recorded(name: str) -> None:
+def recorded_of(name: str) -> tuple[FromRows, Run, dict[str, torch.Tensor]]:
+    """A step of a run, and what hooks saw of it."""
     family = family_of(build(name))
     run = family.prepare(replace(REQUEST, height_px=SIDE, width_px=SIDE))
     run.step = 2
@@ -61,24 +64,42 @@ def test_keys_and_values_made_from_rows_are_those_that_were_recorded(name: str) 
     hooks.call.mode = "record"
     with torch.no_grad():
         family.predict(gather((run,)))
-    recorded, from_rows = hooks.call.recorded, FromRows(family.network)
     hooks.remove()
-    rows = {name: one for name, one in recorded.items() if name.endswith(ROWS)}
+    return FromRows(family.network), run, hooks.call.recorded
 
-    assert len(rows) == len(list(blocks_of(family.network))) > 1
-    completed = from_rows.made(rows, from_rows.told(run, run.step))
-    assert len(completed) == 2 * len(rows)
+
+@pytest.mark.parametrize("is_whole", [False, True], ids=["from rows", "computed whole"])
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_keys_and_values_that_are_made_are_those_that_were_recorded(name: str, is_whole: bool) -> None:
+    """From rows of all blocks; or from those that no other block leaves."""
+    from_rows, run, recorded = recorded_of(name)
+    blocks = from_rows.blocks
+    whole = frozenset(blocks) if is_whole else frozenset()
+    loaded = blocks.keys() - from_rows.behind(whole)
+    rows = {name + ROWS: recorded[name + ROWS] for name in loaded}
+
+    assert len(loaded) == sum(not (is_whole and block.follows) for block in blocks.values())
+    assert len(blocks) > 1
+    completed = from_rows.made(rows, from_rows.told(run, run.step, is_whole), whole)
+    assert len(completed) == 2 * len(blocks)
     for part, one in completed.items():
         assert one.shape == recorded[part].shape
         assert gap(one, recorded[part]) < EXACT
 
 
+def test_a_block_in_the_middle_is_not_computed_without_the_text_of_those_before() -> None:
+    from_rows, run, recorded = recorded_of("takeup/tiny-flux")
+
+    with pytest.raises(AssertionError, match="block 1 has no text"):
+        from_rows.made({"1.x": recorded["1.x"]}, from_rows.told(run, run.step, has_whole=True), frozenset("1"))
+
+
 def test_of_a_page_only_one_form_of_each_block_is_wanted() -> None:
-    names = ["a.k", "a.v", "a.x", "b.k", "b.v", "b.x", "c.k", "c.v", "out"]
+    names = ["a.k", "a.v", "a.x", "b.k", "b.v", "b.x", "c.k", "c.v", "d.k", "d.v", "d.x", "out"]
 
-    wanted = wanted_of(names, frozenset({"a", "c"}), (".map",))
+    wanted = wanted_of(names, frozenset({"a", "c", "d"}), frozenset({"d"}), (".map",))
 
-    assert wanted.left == {"a.k", "a.v", "b.x"}  # nothing else is known of c
+    assert wanted.left == {"a.k", "a.v", "b.x", "d.k", "d.v", "d.x"}  # nothing else is known of c
     assert wanted.far == (".map",)
 
 
@@ -97,27 +118,40 @@ def test_plain_tensors_can_stay_on_the_host(budget: float, where: str, monkeypat
 
 
 class Session:
-    """Edits whose templates seem to be elsewhere, so that forms are chosen; every second block is made from rows."""
+    """Edits whose templates seem to be elsewhere, so that forms are chosen.
 
-    def __init__(self, name: str, monkeypatch: pytest.MonkeyPatch, *, has_rows: bool, budget: float = 0.0) -> None:
+    Every second block is made from rows, or the first three with some of them `whole`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        has_rows: bool,
+        budget: float = 0.0,
+        has_whole: bool = False,
+    ) -> None:
         self.asked: list[tuple[int, float | None]] = []
         monkeypatch.setattr(Reader, "is_near", False)
         pipeline, compute = build(name), Recorded()
         family = family_of(pipeline)
         self.names = [block.name for block in blocks_of(family.network)]
+        self.forms = Forms(frozenset(self.names[::2]))
+        if has_whole:
+            self.forms = Forms(frozenset(self.names[:3]), frozenset(self.names[:2]))
         self.editor = MaskedEditor(
             family,
             budget=budget,
             checks=Checks(every=2, share=0.1),
             binds=True,
-            formats=self._every_second if has_rows else None,
+            formats=self._after_a_step if has_rows else None,
         )
         self.engine = StepEngine(pipeline, add_ons=self.editor.add_ons, compute=compute)
 
-    def _every_second(self, pages: Sequence[Pages], compute_s: float | None) -> frozenset[str] | None:
-        """Decided when the first step is done."""
+    def _after_a_step(self, pages: Sequence[Pages], compute_s: float | None) -> Forms | None:
         self.asked.append((len(pages), compute_s))
-        return frozenset(self.names[::2]) if len(self.asked) > 1 else None
+        return self.forms if len(self.asked) > 1 else None
 
     def edit(self, *requests: Request) -> list[Ticket]:
         masks = (box(8), box(24, 30, 20))
@@ -132,14 +166,15 @@ def latents(tickets: Sequence[Ticket]) -> torch.Tensor:
     return torch.cat([ticket.result().latents for ticket in tickets])
 
 
+@pytest.mark.parametrize("has_whole", [False, True], ids=["from rows", "computed whole"])
 @pytest.mark.parametrize("num_edits", [1, 2])
 @pytest.mark.parametrize("name", BINDING)
 def test_edits_made_from_rows_are_those_made_from_keys(
-    name: str, num_edits: int, monkeypatch: pytest.MonkeyPatch
+    name: str, num_edits: int, has_whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, errors = [], []
     for has_rows in (True, False):
-        session = Session(name, monkeypatch, has_rows=has_rows)
+        session = Session(name, monkeypatch, has_rows=has_rows, has_whole=has_whole)
         session.edit(REQUEST)
         tickets = session.edit(*(REQUEST, replace(REQUEST, seed=7))[:num_edits])
         reports = [report_of(ticket.result()) for ticket in tickets]
@@ -219,7 +254,7 @@ def test_edits_with_loras_load_keys_and_values(monkeypatch: pytest.MonkeyPatch) 
     laid = _laid(session, run)
 
     assert session.asked == []
-    assert all(pages.wanted.left >= {name + ROWS for name in session.names} for pages in laid)
+    assert all(pages.form.wanted.left >= {name + ROWS for name in session.names} for pages in laid)
     session.editor.close()
 
 
@@ -238,18 +273,45 @@ def pages_of(session: Session) -> Pages:
     return session.editor.edits._pages(run)
 
 
+def set_speeds(monkeypatch: pytest.MonkeyPatch, whole_s: float) -> None:
+    """A slow link, and blocks that make keys and values in a millisecond."""
+
+    def spent_s(work: Any, *_: Any, **__: Any) -> float:
+        work()
+        return 0.001 * len(work.args[0]) if isinstance(work.args[0], dict) else whole_s
+
+    monkeypatch.setattr(formats, "_link_bytes_per_s", lambda _: 1e6)
+    monkeypatch.setattr(formats, "_spent_s", spent_s)
+
+
 def test_blocks_are_chosen_by_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session("takeup/tiny-sdxl", monkeypatch, has_rows=True)
-    session.edit(REQUEST)
+    for request in (REQUEST, OTHER):  # speeds are measured when a masked call was made
+        session.edit(request)
     pages = pages_of(session)
-    monkeypatch.setattr(formats, "_link_bytes_per_s", lambda _: 1e6)
-    monkeypatch.setattr(formats, "_spent_s", lambda work, _: (work(), 0.001 * len(work.args[0]))[1])
+    set_speeds(monkeypatch, whole_s=10.0)
     longest_s = sum(one.size_bytes for one in pages.reader.template.pages[0].values()) / 1e6
 
     assert formats.shortest([pages], None) is None
-    assert formats.shortest([pages], 0.0) == frozenset(session.names)
-    assert formats.shortest([pages], longest_s) == frozenset()
-    assert list(pages.from_rows.seconds.values()) == [pytest.approx(0.001)]  # all blocks are alike
+    assert formats.shortest([pages], 0.0) == Forms(frozenset(session.names))
+    assert formats.shortest([pages], longest_s) == Forms()
+    assert list(pages.from_rows.seconds.values()) == [pytest.approx(0.001), 10.0]  # all blocks are alike
+    session.editor.close()
+
+
+@pytest.mark.parametrize("name", ["takeup/tiny-sdxl", "takeup/tiny-flux"])
+def test_where_loads_take_longer_blocks_with_one_behind_them_are_computed_whole(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(name, monkeypatch, has_rows=True)
+    for request in (REQUEST, OTHER):  # speeds are measured when a masked call was made
+        session.edit(request)
+    pages = pages_of(session)
+    set_speeds(monkeypatch, whole_s=0.001)
+    blocks = list(pages.from_rows.blocks.values())
+    before_others = {one.name for one, after in pairwise(blocks) if after.follows}
+
+    assert formats.shortest([pages], 0.0) == Forms(frozenset(session.names), frozenset(before_others))
     session.editor.close()
 
 
@@ -259,8 +321,8 @@ def test_templates_that_are_near_load_nothing(monkeypatch: pytest.MonkeyPatch) -
     pages = pages_of(session)
     monkeypatch.setattr(Reader, "is_near", True)
 
-    assert formats.shortest([pages], 1.0) == frozenset()
-    assert pages.wanted_from(frozenset(session.names)).left == {name + ROWS for name in session.names}
+    assert formats.shortest([pages], 1.0) == Forms()
+    assert pages.formed(Forms(frozenset(session.names))).wanted.left == {name + ROWS for name in session.names}
     session.editor.close()
 
 
@@ -268,7 +330,7 @@ def test_templates_without_rows_load_keys_and_values(monkeypatch: pytest.MonkeyP
     session = Session("takeup/tiny-sdxl", monkeypatch, has_rows=False)
     session.edit(REQUEST)
 
-    assert formats.shortest([pages_of(session)], 1.0) == frozenset()
+    assert formats.shortest([pages_of(session)], 1.0) == Forms()
     session.editor.close()
 
 

@@ -1,38 +1,97 @@
-"""Which blocks of a step load rows instead of keys and values, if templates come from elsewhere beside the computation.
+"""In which format each block of a step uses a template that comes from elsewhere beside the computation.
 
-Rows are half as many bytes as keys and values, which are then made from them by two products for every token. A step
-takes as long as its computation or its loads, whichever is longer, so the best choice evens both out: it is that of
-`plan`. Blocks that are computed whole are not among the choices: engines do not offer them. They would pay on links
-below some 25 GB/s, where rows of all blocks still take longer than the computation.
+How it works. Pages come a step ahead, so a step takes as long as its computation or its loads, whichever is longer. A
+block loads keys and values (`kv`), or half as many bytes of rows, of which these are made by two products for every
+token (`output`), or it is computed whole (`full`), and the block behind it has its rows without a load. The best choice
+evens out computation and loads: a knapsack, block by block, in which loads are counted in grains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 
-from takeup.serving.policies.plan import BlockCost, plan
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["BlockLoad", "loads_rows"]
+from takeup.serving.policies.plan import FORMATS, Format
+
+__all__ = ["BlockLoad", "formats_of"]
+
+NUM_GRAINS = 2048
+Move = tuple[Format, int, float]
+"""A format, the grains it loads and the seconds it computes."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLoad:
-    """Bytes of keys and values and of rows; how long it takes to make the former of the latter."""
+    """Bytes of keys and values and of rows; how long it takes to make the former of the latter.
+
+    `whole_s`: how long it is computed for every token. If it `follows`, a block before it that is computed whole leaves
+    its rows; if it `needs_before`, only such a one lets it be computed whole.
+    """
 
     kv_bytes: float
     rows_bytes: float
     made_s: float
+    whole_s: float = inf
+    follows: bool = False
+    needs_before: bool = False
 
 
-def loads_rows(
+def formats_of(
     blocks: Sequence[BlockLoad], other_bytes: float, compute_s: float, link_bytes_per_s: float
-) -> list[bool]:
-    """For each block. The step computes for `compute_s` without rows, and loads `other_bytes` beside its blocks."""
-    own_s, other_s = compute_s / max(1, len(blocks)), other_bytes / link_bytes_per_s
-    costs = [BlockCost(0.0, 0.0, 0.0, other_s, other_s)]
+) -> list[Format]:
+    """For each block. The step computes for `compute_s` if all load keys and values, and loads `other_bytes` anyway."""
+    most = sum(max(block.kv_bytes, block.rows_bytes) for block in blocks)
+    if most == 0:
+        return ["kv"] * len(blocks)
+    grain = most / NUM_GRAINS
+    least_s, chosen = _searched(blocks, grain)
+    loads_s = (other_bytes + np.arange(least_s.shape[1]) * grain) / link_bytes_per_s
+    steps_s = np.maximum(compute_s + least_s, loads_s)
+    is_left, loaded = map(int, np.unravel_index(steps_s.argmin(), steps_s.shape))
+    return _traced(blocks, grain, chosen, is_left, loaded)
+
+
+def _searched(blocks: Sequence[BlockLoad], grain: float) -> tuple[npt.NDArray[np.float64], list[npt.NDArray[np.int8]]]:
+    """The least computation for every number of grains, if the last block leaves rows or not; how it is come by."""
+    size = sum(round(max(block.kv_bytes, block.rows_bytes) / grain) for block in blocks) + 1
+    least_s = np.full((2, size), inf)
+    least_s[0, 0] = 0.0
+    chosen = []
     for block in blocks:
-        made_s, rows_s = own_s + block.made_s, block.rows_bytes / link_bytes_per_s
-        costs.append(BlockCost(made_s, made_s, own_s, rows_s, block.kv_bytes / link_bytes_per_s))
-    ahead_s = sum(max(cost.kv_load_s, cost.output_load_s) for cost in costs)
-    return [one == "output" for one in plan(costs, ("output", "kv"), ahead_s).formats[1:]]
+        next_s, how = np.full((2, size), inf), np.zeros((2, size), np.int8)
+        for came_left in (0, 1):
+            for what, load, spent_s in _moves(block, bool(came_left), grain):
+                is_left = int(what == "full")
+                found = least_s[came_left, : size - load] + spent_s
+                is_better = found < next_s[is_left, load:]
+                next_s[is_left, load:][is_better] = found[is_better]
+                how[is_left, load:][is_better] = 2 * FORMATS.index(what) + came_left
+        least_s = next_s
+        chosen.append(how)
+    return least_s, chosen
+
+
+def _moves(block: BlockLoad, is_left: bool, grain: float) -> Iterator[Move]:
+    """What a block can do, if the one before it left rows or not."""
+    rows = 0 if is_left and block.follows else round(block.rows_bytes / grain)
+    yield "kv", round(block.kv_bytes / grain), 0.0
+    yield "output", rows, block.made_s
+    if isfinite(block.whole_s) and (is_left or not block.needs_before):
+        yield "full", rows, block.made_s + block.whole_s
+
+
+def _traced(
+    blocks: Sequence[BlockLoad], grain: float, chosen: list[npt.NDArray[np.int8]], is_left: int, loaded: int
+) -> list[Format]:
+    """The formats behind a result, from the last one to the first."""
+    found: list[Format] = []
+    for block, how in zip(reversed(blocks), reversed(chosen), strict=True):
+        place, came_left = divmod(int(how[is_left, loaded]), 2)
+        found.append(FORMATS[place])
+        loaded -= next(load for what, load, _ in _moves(block, bool(came_left), grain) if what == found[-1])
+        is_left = came_left
+    return found[::-1]

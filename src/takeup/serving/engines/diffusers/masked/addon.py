@@ -13,11 +13,12 @@ import torch
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.masked.binding import bind, tables_for
 from takeup.serving.engines.diffusers.masked.bound import Masked, Memory
+from takeup.serving.engines.diffusers.masked.brought import Forms, Pages
 from takeup.serving.engines.diffusers.masked.call import Call, Mode
 from takeup.serving.engines.diffusers.masked.columns import can_mask
 from takeup.serving.engines.diffusers.masked.editing import Editing, edited, editing_of
 from takeup.serving.engines.diffusers.masked.formats import Formats, only_keys
-from takeup.serving.engines.diffusers.masked.from_rows import FromRows, Pages
+from takeup.serving.engines.diffusers.masked.from_rows import FromRows
 from takeup.serving.engines.diffusers.masked.hooks import Hooks
 from takeup.serving.engines.diffusers.masked.layouts import Laid, Layouts, slices
 from takeup.serving.engines.diffusers.masked.pages import PLACED, stacked
@@ -201,12 +202,12 @@ class Edits:
     def _formed(self, laid: Laid, runs: Sequence[Run], compute_s: float | None) -> list[Pages]:
         """What templates say, in the form that is best as far as is known."""
         pages = [self._pages(run) for run in runs]
-        if laid.wanted is None:
+        if laid.forms is None:
             has_loras = any(run.request.loras for run in runs)  # which may not be in the weights before the call
-            from_rows = frozenset[str]() if has_loras else self._formats(pages, compute_s)
-            wanted = [one.wanted_from(from_rows or frozenset(), PLACED) for one in pages]
-            laid.wanted = None if from_rows is None else wanted
-        return [replace(one, wanted=form) for one, form in zip(pages, laid.wanted or wanted, strict=True)]
+            chosen = Forms() if has_loras else self._formats(pages, compute_s)
+            forms = [one.formed(chosen or Forms(), PLACED) for one in pages]
+            laid.forms = None if chosen is None else forms
+        return [replace(one, form=form) for one, form in zip(pages, laid.forms or forms, strict=True)]
 
     def _pages(self, run: Run) -> Pages:
         reader = edited(run).reader

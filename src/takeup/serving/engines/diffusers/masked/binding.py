@@ -37,4 +37,6 @@ def tables_for(
 
 def bind(prepared: Prepared, masked: Masked) -> Bound:
     """Memory for masked calls of this kind."""
+    for pages in masked.readers:
+        pages.from_rows.plain = prepared.plain
     return BoundTokens(prepared, masked) if isinstance(masked.tables, TokenTables) else BoundColumns(prepared, masked)

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
+from takeup.serving.engines.diffusers.masked.brought import Brought, Pages
 from takeup.serving.engines.diffusers.masked.flat import Flat
-from takeup.serving.engines.diffusers.masked.from_rows import Brought, Pages
 from takeup.serving.engines.diffusers.masked.pages import Page
 from takeup.serving.engines.diffusers.masked.stale import Watched, stale_error
 from takeup.serving.engines.diffusers.masked.stopwatch import Stopwatch

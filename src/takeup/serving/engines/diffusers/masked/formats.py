@@ -10,36 +10,39 @@ from typing import Any
 import torch
 
 from takeup.core.lazy import load
-from takeup.serving.engines.diffusers.masked.from_rows import Block, Pages
+from takeup.serving.engines.diffusers.masked.brought import Forms, Pages
 from takeup.serving.engines.diffusers.masked.pages import MAP, ROWS
+from takeup.serving.engines.diffusers.masked.row_blocks import Block
 from takeup.serving.engines.templates.packing import PackedPage
 
 __all__ = ["Formats", "only_keys", "shortest"]
 
-Formats = Callable[[Sequence[Pages], float | None], frozenset[str] | None]
-"""Of templates, and how long a call computes: names of blocks that are made from rows; None if not known yet."""
-POLICY, LOAD = "takeup.serving.policies.mask_formats:loads_rows", "takeup.serving.policies.mask_formats:BlockLoad"
+Formats = Callable[[Sequence[Pages], float | None], Forms | None]
+"""Of templates, and how long a call computes: the forms of all blocks; None if not known yet."""
+POLICY, LOAD = "takeup.serving.policies.mask_formats:formats_of", "takeup.serving.policies.mask_formats:BlockLoad"
 PROBE_BYTES, NUM_PROBES, NUM_BEFORE, NUM_MORE = 64 << 20, 5, 6, 8
 cuda: Any = torch.cuda  # whose functions are not annotated
 
 
-def only_keys(pages: Sequence[Pages], compute_s: float | None) -> frozenset[str]:
+def only_keys(pages: Sequence[Pages], compute_s: float | None) -> Forms:
     """Keys and values of all blocks."""
-    return frozenset()
+    return Forms()
 
 
-def shortest(pages: Sequence[Pages], compute_s: float | None) -> frozenset[str] | None:
+def shortest(pages: Sequence[Pages], compute_s: float | None) -> Forms | None:
     """Such that steps are shortest. Templates that lie on the device have nothing to load."""
     far = [one for one in pages if not one.reader.is_near]
     names = _rowed([one.reader.template.pages[0] for one in far])
     if not names or compute_s is None:
-        return None if names else frozenset()
+        return None if names else Forms()
     packed = [one.reader.template.pages[one.reader.template.num_steps // 2] for one in far]
     of_blocks = {f"{name}{part}" for name in names for part in (".k", ".v", ROWS)}
     others = _bytes_of(packed, [one for one in packed[0] if one not in of_blocks and not one.endswith(MAP)])
     blocks = [_load_of(name, far, packed) for name in names]
     chosen = load(POLICY)(blocks, others, compute_s, _link_bytes_per_s(far[0].reader.device))
-    return frozenset(name for name, is_rowed in zip(names, chosen, strict=True) if is_rowed)
+    by_name = dict(zip(names, chosen, strict=True))
+    rows = frozenset(name for name, what in by_name.items() if what != "kv")
+    return Forms(rows, frozenset(name for name in rows if by_name[name] == "full"))
 
 
 def _rowed(pages: Sequence[PackedPage]) -> list[str]:
@@ -49,8 +52,10 @@ def _rowed(pages: Sequence[PackedPage]) -> list[str]:
 
 
 def _load_of(name: str, far: Sequence[Pages], packed: Sequence[PackedPage]) -> Any:
-    made_s = sum(_made_s(one, name) for one in far)
-    return load(LOAD)(_bytes_of(packed, [f"{name}.k", f"{name}.v"]), _bytes_of(packed, [name + ROWS]), made_s)
+    block = far[0].from_rows.blocks[name]
+    sizes = _bytes_of(packed, block.parts), _bytes_of(packed, [name + ROWS])
+    seconds = sum(_made_s(one, name) for one in far), sum(_whole_s(one, name) for one in far)
+    return load(LOAD)(*sizes, *seconds, block.follows, block.follows and block.has_text)
 
 
 def _bytes_of(packed: Sequence[PackedPage], names: Iterable[str]) -> float:
@@ -74,6 +79,20 @@ def _made_s(pages: Pages, name: str) -> float:
     return from_rows.seconds[kind]
 
 
+def _whole_s(pages: Pages, name: str) -> float:
+    """How long a block computes all tokens, as soon as it can be sent: it is made of many kernels."""
+    from_rows, like = pages.from_rows, pages.reader.template.pages[0][name + ROWS]
+    block = from_rows.blocks[name]
+    kind = like.shape, type(block.module), "whole"
+    if kind not in from_rows.seconds:
+        rows = torch.zeros(like.shape, dtype=like.dtype, device=pages.reader.device)
+        told = from_rows.told(pages.run, 0, has_whole=True)
+        with from_rows.plain(), torch.no_grad():
+            work = partial(from_rows.computed, block, rows, told, (rows, told.text))
+            from_rows.seconds[kind] = _spent_s(work, rows.device, num_before=0)
+    return from_rows.seconds[kind]
+
+
 def _takes(block: Block, rows: torch.Tensor) -> bool:
     return bool(block.attention.to_k.in_features == rows.shape[-1])
 
@@ -94,11 +113,11 @@ def _copy(there: torch.Tensor, here: torch.Tensor) -> None:
     here.copy_(there, non_blocking=True)
 
 
-def _spent_s(work: Callable[[], object], device: torch.device) -> float:
-    """On the device: all is sent while it is busy with something else, so that it waits for nobody."""
+def _spent_s(work: Callable[[], object], device: torch.device, num_before: int = NUM_BEFORE) -> float:
+    """On the device: all is sent while it is busy with so many other things, so that it waits for nobody."""
     spent = []
     for _ in range(NUM_PROBES):
-        for _ in range(NUM_BEFORE):
+        for _ in range(num_before):
             _copy(*_both_ends(device))
         begun, ended = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
         begun.record()

@@ -1,44 +1,45 @@
 """Keys and values of a template from the tokens that came into each block: half as many bytes, and two products.
 
-What brings pages decides block by block which of both it takes (`Wanted`); the calls themselves see no difference.
+Rows of a block need not come at all if the block before is computed whole, for every token and with the text of the
+request. Calls themselves see no difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import layer_norm, linear, rms_norm, silu
 
 from takeup.serving.engines.diffusers.masked.modulations import embedded
-from takeup.serving.engines.diffusers.masked.pages import OUT, ROWS, Page
+from takeup.serving.engines.diffusers.masked.pages import ROWS, Page
 from takeup.serving.engines.diffusers.masked.rotary import Table, turned
+from takeup.serving.engines.diffusers.masked.row_blocks import Block, blocks_of
 from takeup.serving.engines.diffusers.runs import Run
-from takeup.serving.engines.templates.templates import ALL, Reader, Wanted
 
-__all__ = ["Block", "Brought", "FromRows", "Pages", "blocks_of", "in_rows", "wanted_of"]
+__all__ = ["FromRows", "Told"]
 
 FLUX_EPS = 1e-6
-Told = tuple[torch.Tensor | None, Table | None]
-"""What norms are told of time and prompt, and the turns of all positions; where there are such things."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A block of a transformer, the norm of what comes into it, and its attention among tokens of the image."""
+class Told(NamedTuple):
+    """What norms are told of time and prompt, and the turns of positions in the image; where there are such things.
 
-    name: str
-    module: Any
-    norm: Any
-    attention: Any
+    For blocks that are computed whole: the text, and turns with those of its positions in front.
+    """
 
-    @property
-    def parts(self) -> tuple[str, str]:
-        """Names of its keys and values."""
-        return f"{self.name}.k", f"{self.name}.v"
+    embedding: torch.Tensor | None
+    turns: Table | None
+    text: torch.Tensor | None = None
+    all_turns: Table | None = None
+
+
+Left = tuple[torch.Tensor, torch.Tensor | None]
+"""What a block leaves to the next: tokens of the image, and those of the text."""
 
 
 class FromRows:
@@ -50,20 +51,59 @@ class FromRows:
         self.seconds: dict[Hashable, float] = {}
         """That blocks of a kind take, as far as was measured."""
 
-    @torch.no_grad()
-    def told(self, run: Run, step: int) -> Told:
-        """What blocks need to know of a step."""
-        return self._embedding(run, step), self._table(run)
+        self.plain: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Inside, blocks compute as diffusers does."""
+
+    def behind(self, whole: frozenset[str]) -> frozenset[str]:
+        """Blocks to which one of these leaves rows."""
+        pairs = pairwise(self.blocks.values())
+        return frozenset(after.name for before, after in pairs if after.follows and before.name in whole)
 
     @torch.no_grad()
-    def made(self, page: Page, told: Told) -> Page:
-        """Keys and values of the blocks of which a page has rows."""
+    def told(self, run: Run, step: int, has_whole: bool = False) -> Told:
+        """What blocks need to know of a step; whether any of them are computed whole."""
+        told = Told(self._embedding(run, step), self._turns(run, "img_ids"))
+        if not has_whole:
+            return told
+        return told._replace(text=self._text(run), all_turns=self._turns(run, "txt_ids", "img_ids"))
+
+    @torch.no_grad()
+    def made(self, page: Page, told: Told, whole: frozenset[str] = frozenset()) -> Page:
+        """Keys and values of blocks of which a page has rows, and of those behind blocks that are computed `whole`."""
         found: dict[str, torch.Tensor] = {}
-        for name, rows in page.items():
-            if name.endswith(ROWS):
-                block = self.blocks[name.removesuffix(ROWS)]
-                found.update(zip(block.parts, _projected(block, rows, *told), strict=True))
+        for name, rows in self._rows(page, told, whole).items():
+            block = self.blocks[name]
+            found.update(zip(block.parts, _projected(block, rows, told.embedding, told.turns), strict=True))
         return found
+
+    def computed(self, block: Block, rows: torch.Tensor, told: Told, left: Left | None = None) -> Left:
+        """A block for every token. Where it changes the text it needs what the block before `left`."""
+        assert left is not None or not (block.has_text and block.follows), f"block {block.name} has no text"
+        text = told.text if left is None else left[1]
+        if told.embedding is None:
+            return block.module(rows, encoder_hidden_states=text), text
+        turns = {} if told.all_turns is None else {"image_rotary_emb": told.all_turns}
+        text, rows = block.module(rows, encoder_hidden_states=text, temb=told.embedding, **turns)
+        return rows, text
+
+    def _rows(self, page: Page, told: Told, whole: frozenset[str]) -> dict[str, torch.Tensor]:
+        """By block: those of the page, and those that other blocks leave."""
+        rows = {name: page[name + ROWS] for name in self.blocks if name + ROWS in page}
+        if not whole:
+            return rows
+        left: Left | None = None
+        with self.plain():
+            for name, block in self.blocks.items():
+                left = left if block.follows else None
+                if left is not None:
+                    rows[name] = left[0]
+                left = self.computed(block, rows[name], told, left) if name in whole else None
+        return rows
+
+    def _text(self, run: Run) -> torch.Tensor:
+        text: torch.Tensor = run.inputs["encoder_hidden_states"]
+        embed = getattr(self._network, "context_embedder", None)
+        return text if embed is None else embed(text)
 
     def _embedding(self, run: Run, step: int) -> torch.Tensor | None:
         if not hasattr(self._network, "time_text_embed"):
@@ -76,75 +116,24 @@ class FromRows:
         told: torch.Tensor = self._network.time_text_embed(time.expand(len(pooled)), pooled)
         return told
 
-    def _table(self, run: Run) -> Table | None:
-        if "img_ids" not in run.shared:
+    def _turns(self, run: Run, *names: str) -> Table | None:
+        if not set(names) <= set(run.shared):
             return None
-        cosine, sine = self._network.pos_embed(run.shared["img_ids"])
-        return cosine[None], sine[None]
-
-
-@dataclass(frozen=True, slots=True)
-class Brought:
-    """A page as it comes, perhaps with rows, and how to make keys and values of these."""
-
-    page: Page
-    made: Callable[[], Page]
-
-    def whole(self) -> Page:
-        """Keys and values of all blocks, and the rest."""
-        return {name: one for name, one in self.page.items() if not name.endswith(ROWS)} | dict(self.made())
-
-
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """What a template says to the steps of a run."""
-
-    reader: Reader
-    run: Run
-    from_rows: FromRows
-    wanted: Wanted = ALL
-
-    def wanted_from(self, from_rows: frozenset[str], far: tuple[str, ...] = ()) -> Wanted:
-        """These blocks as rows, unless the template is near; as `far` of `Wanted`."""
-        names = self.reader.template.pages[0]
-        return wanted_of(names, frozenset() if self.reader.is_near else from_rows, far)
-
-    def has(self, step: int) -> bool:
-        """Whether the template knows this step."""
-        return self.reader.has(step)
-
-    def keys(self, step: int) -> Page:
-        """What it says to this one, without rows."""
-        return self.reader.page(step, self.wanted_from(frozenset()))
-
-    def page(self, step: int) -> Brought:
-        """What it says to this one."""
-        page = self.reader.page(step, self.wanted)
-        if not any(name.endswith(ROWS) for name in page):
-            return Brought(page, dict)
-        told = self.from_rows.told(self.run, step)  # now: whoever keeps what was brought shall not keep the run
-        return Brought(page, partial(self.from_rows.made, page, told))
-
-
-def in_rows(pages: Sequence[Brought]) -> Iterator[tuple[range, Brought]]:
-    """Pages, and their rows one below the other."""
-    first = 0
-    for one in pages:
-        rows = range(first, first + len(one.page[OUT]))
-        first = rows.stop
-        yield rows, one
+        cosine, sine = self._network.pos_embed(torch.cat([run.shared[name] for name in names]))
+        return cosine, sine
 
 
 def _projected(
-    block: Block, tokens: torch.Tensor, embedding: torch.Tensor | None, table: Table | None
+    block: Block, tokens: torch.Tensor, embedding: torch.Tensor | None, turns: Table | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     attention = block.attention
     layers = attention.to_k.weight, attention.to_k.bias, attention.to_v.weight, attention.to_v.bias
-    if embedding is None or table is None:
+    if embedding is None or turns is None:
         normed = block.norm(tokens) if embedding is None else block.norm(tokens, emb=embedding)[0]
         return linear(normed, *layers[:2]), linear(normed, *layers[2:])
     told, width = block.norm.linear, 2 * tokens.shape[-1]
     moves = linear(silu(embedding), told.weight[:width], told.bias[:width])
+    table = turns[0][None], turns[1][None]
     make = _few_kernels() if tokens.is_cuda else _turned_projection
     key, value = make(tokens, moves, layers, attention.norm_k.weight, attention.norm_k.eps, table)
     return key, value
@@ -170,29 +159,3 @@ def _turned_projection(
 def _few_kernels() -> Any:
     """Instead of a dozen that read and write all tokens."""
     return torch.compile(_turned_projection, dynamic=True)
-
-
-def wanted_of(names: Iterable[str], from_rows: frozenset[str], far: tuple[str, ...] = ()) -> Wanted:
-    """Of a page with these names: rows of some blocks, of all others keys and values."""
-    rowed = {name.removesuffix(ROWS) for name in names if name.endswith(ROWS)}
-    unused = {f"{name}{part}" for name in rowed & from_rows for part in (".k", ".v")}
-    return Wanted(frozenset(unused | {name + ROWS for name in rowed - from_rows}), far)
-
-
-def blocks_of(network: Any) -> Iterator[Block]:
-    """All blocks whose keys and values can be made from what comes into them."""
-    kind = type(network).__name__
-    if kind == "UNet2DConditionModel":
-        for path, module in network.named_modules():
-            if type(module).__name__ == "Transformer2DModel":
-                for number, block in enumerate(module.transformer_blocks):
-                    if type(block.norm1) is torch.nn.LayerNorm and block.pos_embed is None:
-                        yield Block(f"{path}.{number}", block, block.norm1, block.attn1)
-    elif kind == "SD3Transformer2DModel":
-        for number, block in enumerate(network.transformer_blocks):
-            if getattr(block, "attn2", None) is None:
-                yield Block(f"{number}", block, block.norm1, block.attn)
-    else:
-        first = len(network.transformer_blocks)
-        for number, block in enumerate((*network.transformer_blocks, *network.single_transformer_blocks)):
-            yield Block(f"{number}", block, block.norm1 if number < first else block.norm, block.attn)

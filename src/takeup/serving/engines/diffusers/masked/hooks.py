@@ -19,9 +19,9 @@ from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.masked.call import Call
 from takeup.serving.engines.diffusers.masked.column_call import CallSource, recorders
 from takeup.serving.engines.diffusers.masked.columns import Columns
-from takeup.serving.engines.diffusers.masked.from_rows import blocks_of
 from takeup.serving.engines.diffusers.masked.pages import ROWS
 from takeup.serving.engines.diffusers.masked.rotary import RotaryProcessor
+from takeup.serving.engines.diffusers.masked.row_blocks import blocks_of
 
 __all__ = ["Hooks"]
 

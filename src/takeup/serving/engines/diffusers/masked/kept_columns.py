@@ -8,10 +8,10 @@ from typing import Self
 
 import torch
 
+from takeup.serving.engines.diffusers.masked.brought import Brought, in_rows
 from takeup.serving.engines.diffusers.masked.call import Places
 from takeup.serving.engines.diffusers.masked.columns import Found
 from takeup.serving.engines.diffusers.masked.flat import Flat, put
-from takeup.serving.engines.diffusers.masked.from_rows import Brought, in_rows
 from takeup.serving.engines.diffusers.masked.gather import Affine
 from takeup.serving.engines.diffusers.masked.neighbours import Around, Move, arounds, entrance
 from takeup.serving.engines.diffusers.masked.pages import MAP, NORM, OUT, Page, copy_named

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from takeup.serving.engines.diffusers.masked.brought import Brought, in_rows
 from takeup.serving.engines.diffusers.masked.call import Places
 from takeup.serving.engines.diffusers.masked.flat import Flat
-from takeup.serving.engines.diffusers.masked.from_rows import Brought, in_rows
 from takeup.serving.engines.diffusers.masked.pages import OUT, copy_named
 from takeup.serving.engines.diffusers.masked.tables import Tables
 

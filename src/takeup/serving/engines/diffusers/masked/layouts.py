@@ -10,13 +10,13 @@ from functools import partial
 import torch
 
 from takeup.core.lazy import load
+from takeup.serving.engines.diffusers.masked.brought import Form
 from takeup.serving.engines.diffusers.masked.call import Places
 from takeup.serving.engines.diffusers.masked.editing import edited
 from takeup.serving.engines.diffusers.masked.stale import Watched, watched_tokens
 from takeup.serving.engines.diffusers.masked.tables import Tables
 from takeup.serving.engines.diffusers.masked.tokens import Grid, Rooms, grids_of, places_of
 from takeup.serving.engines.diffusers.runs import Run
-from takeup.serving.engines.templates.templates import Wanted
 
 __all__ = ["Laid", "Layouts", "slices"]
 
@@ -29,14 +29,14 @@ MOST_KEPT = 8
 class Laid:
     """Where the tokens of a call are, and those of each edit that are looked at; tables of neighbours, if any.
 
-    `wanted`: in which form templates come, for each edit, once that is known.
+    `forms`: how templates come, for each edit, once that is known.
     """
 
     places: Mapping[int, Places]
     size: Grid
     watched: Sequence[Watched]
     tables: Tables | None = None
-    wanted: Sequence[Wanted] | None = None
+    forms: Sequence[Form] | None = None
 
 
 class Layouts:

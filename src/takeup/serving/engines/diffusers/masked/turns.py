@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from takeup.serving.engines.diffusers.masked.from_rows import Brought
+from takeup.serving.engines.diffusers.masked.brought import Brought
 
 __all__ = ["Place", "Turns"]
 
