@@ -20,12 +20,12 @@ from takeup.serving.engines.diffusers.masked.editing import Editing, edited, edi
 from takeup.serving.engines.diffusers.masked.formats import Formats, only_keys
 from takeup.serving.engines.diffusers.masked.from_rows import FromRows
 from takeup.serving.engines.diffusers.masked.hooks import Hooks
-from takeup.serving.engines.diffusers.masked.layouts import Laid, Layouts, slices
+from takeup.serving.engines.diffusers.masked.keeping import Keeping
+from takeup.serving.engines.diffusers.masked.layouts import Laid, Layouts
 from takeup.serving.engines.diffusers.masked.pages import PLACED, stacked
 from takeup.serving.engines.diffusers.masked.stale import Watched, stale_error, taken
 from takeup.serving.engines.diffusers.runs import Rows, Run
 from takeup.serving.engines.templates.store import TemplateStore
-from takeup.serving.engines.templates.templates import Recorder, Template
 
 __all__ = ["Checks", "Edits", "Ways"]
 
@@ -34,7 +34,6 @@ WHOLE_SHARE = {False: 0.9, True: 0.75}
 (True) copy nine pixels for each, which costs more than it saves where most of them are masked."""
 
 LOG = logging.getLogger(__name__)
-NO_ROOM = "a template of more than %.1f GiB is not kept, for there is room for %.1f: give it more, or pack templates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,6 @@ class Edits:
         binds: bool = False,
         formats: Formats | None = None,
     ) -> None:
-        self._store, self._budget = store, budget
         self._checks = checks or Checks()
         self.convolutions = can_mask(family.network) if convolutions is None else convolutions
         self.hooks = Hooks(family.network, convolutions=self.convolutions, rows=formats is not None)
@@ -86,8 +84,8 @@ class Edits:
         self._memory = Memory(family.network.device) if binds and can_bind else None
         num_levels = len(getattr(family.network, "down_blocks", (None,)))
         self.layouts = Layouts(num_levels, 1 if self._memory is None else multiple)
+        self._keeping = Keeping(store, budget, self.whole_share, self._watch)
         self._num_masked = 0
-        self._said_no_room = False
 
     @property
     def call(self) -> Call:
@@ -112,18 +110,7 @@ class Edits:
     # What the loop asks ---------------------------------------------------------------------------------------------
 
     def joined(self, run: Run) -> None:
-        editing = editing_of(run)
-        if editing is None or editing.key is None:
-            return
-        for key in editing.keys:
-            self._store.wanted(key)
-        template = editing.found or self._store.peek(editing.key)  # another edit may have made it since
-        if template is not None and self._is_used(editing, template, run.request.seed):
-            return
-        begun = None
-        if editing.shared is not None and self._is_used(editing, editing.shared, run.request.seed):
-            begun = editing.shared
-        editing.recorder = Recorder(len(run.timesteps), ~editing.mask, self._budget, begun)
+        self._keeping.joined(run)
 
     def is_ready(self, run: Run) -> bool:
         return True
@@ -157,27 +144,12 @@ class Edits:
         self._count(rows, mode)
 
     def left(self, run: Run) -> None:
-        editing = editing_of(run)
-        if editing is None or editing.key is None:
-            return
-        if editing.recorder is not None and editing.recorder.is_complete and run.is_done:
-            self._store.put_soon(editing.key, editing.recorder.finish)
-            if editing.shared_key is not None and editing.template is None:
-                made = editing.recorder.finish().first(editing.num_shared)
-                self._store.put_soon(editing.shared_key, lambda: made)
-        for key in editing.keys:
-            self._store.released(key)
+        self._keeping.left(run)
 
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _is_used(self, editing: Editing, template: Template, seed: int) -> bool:
-        """Not if it knows too little: then it is made again."""
-        editing.use(template)
-        if editing.share > self.whole_share:
-            editing.template = editing.reader = None
-            return False
+    def _watch(self, editing: Editing, seed: int) -> None:
         editing.watch(self._checks.share, seed, self.layouts.num_levels)
-        return True
 
     def _bound(self, rows: Rows, memory: Memory) -> Iterator[None]:
         """A masked call that is recorded."""
@@ -225,7 +197,7 @@ class Edits:
             before = self._taken(watched)
             yield
             if mode == "record":
-                self._record(rows)
+                self._keeping.add(rows.runs, self.call.recorded)
             for place, after in self._taken(watched).items():
                 edited(rows.runs[place]).checked(stale_error(before[place], after), self._checks.every)
         finally:
@@ -239,22 +211,6 @@ class Edits:
 
     def _taken(self, watched: Mapping[int, Watched]) -> dict[int, torch.Tensor]:
         return {place: taken(self.call.kept, one, self.call.num_front) for place, one in watched.items()}
-
-    def _record(self, rows: Rows) -> None:
-        for run, own in slices(rows.runs):
-            recorder = edited(run).recorder
-            assert recorder is not None
-            recorder.add({name: kept[own].clone() for name, kept in self.call.recorded.items()})
-            if recorder.size_bytes > self._store.room.most_bytes:
-                edited(run).recorder = None
-                self._say_no_room(recorder.size_bytes)
-
-    def _say_no_room(self, size_bytes: int) -> None:
-        """Once, and not where none was wanted."""
-        room_bytes = self._store.room.most_bytes
-        if room_bytes and not self._said_no_room:
-            LOG.warning(NO_ROOM, size_bytes / 2**30, room_bytes / 2**30)
-            self._said_no_room = True
 
     def _count(self, rows: Rows, mode: Mode) -> None:
         for run in rows.runs:

@@ -32,30 +32,31 @@ def only_keys(pages: Sequence[Pages], compute_s: float | None) -> Forms:
 def shortest(pages: Sequence[Pages], compute_s: float | None) -> Forms | None:
     """Such that steps are shortest. Templates that lie on the device have nothing to load."""
     far = [one for one in pages if not one.reader.is_near]
-    names = _rowed([one.reader.template.pages[0] for one in far])
+    names = _rowed(far)
     if not names or compute_s is None:
         return None if names else Forms()
     packed = [one.reader.template.pages[one.reader.template.num_steps // 2] for one in far]
     of_blocks = {f"{name}{part}" for name in names for part in (".k", ".v", ROWS)}
     others = _bytes_of(packed, [one for one in packed[0] if one not in of_blocks and not one.endswith(MAP)])
-    blocks = [_load_of(name, far, packed) for name in names]
+    fed = far[0].from_rows.behind(frozenset(names))
+    blocks = [_load_of(name, name in fed, far, packed) for name in names]
     chosen = load(POLICY)(blocks, others, compute_s, _link_bytes_per_s(far[0].reader.device))
     by_name = dict(zip(names, chosen, strict=True))
     rows = frozenset(name for name, what in by_name.items() if what != "kv")
     return Forms(rows, frozenset(name for name in rows if by_name[name] == "full"))
 
 
-def _rowed(pages: Sequence[PackedPage]) -> list[str]:
-    """Blocks of which all of them have rows."""
-    found = [name.removesuffix(ROWS) for name in pages[0] if name.endswith(ROWS)] if pages else []
-    return [name for name in found if all(name + ROWS in page for page in pages)]
+def _rowed(far: Sequence[Pages]) -> list[str]:
+    """Blocks of which all of them have rows, in the order of the network."""
+    pages = [one.reader.template.pages[0] for one in far]
+    return [name for name in far[0].from_rows.blocks if all(name + ROWS in page for page in pages)] if far else []
 
 
-def _load_of(name: str, far: Sequence[Pages], packed: Sequence[PackedPage]) -> Any:
+def _load_of(name: str, follows: bool, far: Sequence[Pages], packed: Sequence[PackedPage]) -> Any:
     block = far[0].from_rows.blocks[name]
     sizes = _bytes_of(packed, block.parts), _bytes_of(packed, [name + ROWS])
-    seconds = sum(_made_s(one, name) for one in far), sum(_whole_s(one, name) for one in far)
-    return load(LOAD)(*sizes, *seconds, block.follows, block.follows and block.has_text)
+    made_s, whole_s = (sum(_seconds(one, block, measure) for one in far) for measure in (_made_s, _whole_s))
+    return load(LOAD)(*sizes, made_s, whole_s, follows, block.follows and block.has_text)
 
 
 def _bytes_of(packed: Sequence[PackedPage], names: Iterable[str]) -> float:
@@ -65,32 +66,34 @@ def _bytes_of(packed: Sequence[PackedPage], names: Iterable[str]) -> float:
 # Speeds ---------------------------------------------------------------------------------------------------------------
 
 
-def _made_s(pages: Pages, name: str) -> float:
-    """How long keys and values of a block are made, measured once for all blocks like it."""
-    from_rows, like = pages.from_rows, pages.reader.template.pages[0][name + ROWS]
-    kind = like.shape, type(from_rows.blocks[name].module)
-    if kind not in from_rows.seconds:
+def _seconds(pages: Pages, block: Block, measure: Callable[[Pages, Block, torch.Tensor], float]) -> float:
+    """Measured once for all blocks like this one."""
+    like, known = pages.reader.template.pages[0][block.name + ROWS], pages.from_rows.seconds
+    kind = measure.__name__, like.shape, type(block.module)
+    if kind not in known:
         rows = torch.zeros(like.shape, dtype=like.dtype, device=pages.reader.device)
-        same = [one.name for one in from_rows.blocks.values() if type(one.module) is kind[1] and _takes(one, rows)]
-        told = from_rows.told(pages.run, 0)
-        few = {one + ROWS: rows for one in same[:1]}, {one + ROWS: rows for one in same[: 1 + NUM_MORE]}
-        one_s, more_s = (_spent_s(partial(from_rows.made, page, told), rows.device) for page in few)
-        from_rows.seconds[kind] = max(0.0, more_s - one_s) / max(1, len(few[1]) - 1)
-    return from_rows.seconds[kind]
+        known[kind] = measure(pages, block, rows)
+    return known[kind]
 
 
-def _whole_s(pages: Pages, name: str) -> float:
+def _made_s(pages: Pages, block: Block, rows: torch.Tensor) -> float:
+    """How long keys and values of a block are made."""
+    from_rows = pages.from_rows
+    every = from_rows.blocks.values()
+    same = [one.name for one in every if type(one.module) is type(block.module) and _takes(one, rows)]
+    told = from_rows.told(pages.run, 0)
+    few = {one + ROWS: rows for one in same[:1]}, {one + ROWS: rows for one in same[: 1 + NUM_MORE]}
+    one_s, more_s = (_spent_s(partial(from_rows.made, page, told), rows.device) for page in few)
+    return max(0.0, more_s - one_s) / max(1, len(few[1]) - 1)
+
+
+def _whole_s(pages: Pages, block: Block, rows: torch.Tensor) -> float:
     """How long a block computes all tokens, as soon as it can be sent: it is made of many kernels."""
-    from_rows, like = pages.from_rows, pages.reader.template.pages[0][name + ROWS]
-    block = from_rows.blocks[name]
-    kind = like.shape, type(block.module), "whole"
-    if kind not in from_rows.seconds:
-        rows = torch.zeros(like.shape, dtype=like.dtype, device=pages.reader.device)
-        told = from_rows.told(pages.run, 0, has_whole=True)
-        with from_rows.plain(), torch.no_grad():
-            work = partial(from_rows.computed, block, rows, told, (rows, told.text))
-            from_rows.seconds[kind] = _spent_s(work, rows.device, num_before=0)
-    return from_rows.seconds[kind]
+    from_rows = pages.from_rows
+    told = from_rows.told(pages.run, 0, has_whole=True)
+    with from_rows.plain(), torch.no_grad():
+        work = partial(from_rows.computed, block, rows, told, (rows, told.text))
+        return _spent_s(work, rows.device, num_before=0)
 
 
 def _takes(block: Block, rows: torch.Tensor) -> bool:

@@ -1,0 +1,85 @@
+"""Templates of edits: found when an edit joins; filled by edits without one, as they go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from takeup.serving.engines.diffusers.masked.editing import Editing, edited, editing_of
+from takeup.serving.engines.diffusers.masked.layouts import slices
+from takeup.serving.engines.diffusers.masked.pages import Page
+from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.templates.store import TemplateStore
+from takeup.serving.engines.templates.templates import Recorder, Template
+
+__all__ = ["Keeping"]
+
+LOG = logging.getLogger(__name__)
+NO_ROOM = "a template of more than %.1f GiB is not kept, for there is room for %.1f: give it more, or pack templates"
+
+
+class Keeping:
+    """In a store, packed within a `budget`. `watch` draws the tokens of an edit that are looked at, with its seed.
+
+    Edits that would compute more than `whole_share` use no template.
+    """
+
+    def __init__(
+        self, store: TemplateStore, budget: float, whole_share: float, watch: Callable[[Editing, int], None]
+    ) -> None:
+        self._store, self._budget, self._whole_share, self._watch = store, budget, whole_share, watch
+        self._said_no_room = False
+
+    def joined(self, run: Run) -> None:
+        """Give an edit its template, or let it fill one."""
+        editing = editing_of(run)
+        if editing is None or editing.key is None:
+            return
+        for key in editing.keys:
+            self._store.wanted(key)
+        template = editing.found or self._store.peek(editing.key)  # another edit may have made it since
+        if template is not None and self._is_used(editing, template, run.request.seed):
+            return
+        begun = None
+        if editing.shared is not None and self._is_used(editing, editing.shared, run.request.seed):
+            begun = editing.shared
+        editing.recorder = Recorder(len(run.timesteps), ~editing.mask, self._budget, begun)
+
+    def left(self, run: Run) -> None:
+        """Keep what an edit filled."""
+        editing = editing_of(run)
+        if editing is None or editing.key is None:
+            return
+        if editing.recorder is not None and editing.recorder.is_complete and run.is_done:
+            self._store.put_soon(editing.key, editing.recorder.finish)
+            if editing.shared_key is not None and editing.template is None:
+                made = editing.recorder.finish().first(editing.num_shared)
+                self._store.put_soon(editing.shared_key, lambda: made)
+        for key in editing.keys:
+            self._store.released(key)
+
+    def add(self, runs: Sequence[Run], recorded: Page) -> None:
+        """What a step of edits that share a call left."""
+        for run, own in slices(runs):
+            recorder = edited(run).recorder
+            assert recorder is not None
+            recorder.add({name: kept[own].clone() for name, kept in recorded.items()})
+            if recorder.size_bytes > self._store.room.most_bytes:
+                edited(run).recorder = None
+                self._say_no_room(recorder.size_bytes)
+
+    def _is_used(self, editing: Editing, template: Template, seed: int) -> bool:
+        """Not if it knows too little: then it is made again."""
+        editing.use(template)
+        if editing.share > self._whole_share:
+            editing.template = editing.reader = None
+            return False
+        self._watch(editing, seed)
+        return True
+
+    def _say_no_room(self, size_bytes: int) -> None:
+        """Once, and not where none was wanted."""
+        room_bytes = self._store.room.most_bytes
+        if room_bytes and not self._said_no_room:
+            LOG.warning(NO_ROOM, size_bytes / 2**30, room_bytes / 2**30)
+            self._said_no_room = True
