@@ -21,12 +21,17 @@ def main() -> int:
     parser.add_argument("--part", default=PARTS, help=f"networks on an accelerator, of {PARTS}")
     parser.add_argument("--tiny", action="store_true", help="the loop of the accelerator over tiny networks, on a CPU")
     parser.add_argument("--only-host", action="store_true", help="only edits with templates in memory of the host")
+    parser.add_argument("--slower-link", type=int, default=1, metavar="TIMES", help="the link from the host, with it")
     options = parser.parse_args()
+    if options.slower_link > 1 and not options.only_host:
+        parser.error("--slower-link is for templates in memory of the host; give --only-host, too")
     if options.device == "cuda" or options.tiny:
         from editing_gpu import measure
 
-        report = measure(options.device, options.part.split(","), is_tiny=options.tiny, only_host=options.only_host)
-        return publish(report, "editing_gpu_host" if options.only_host else "editing_gpu", options)
+        ways = {"only_host": options.only_host, "times_slower": options.slower_link}
+        report = measure(options.device, options.part.split(","), is_tiny=options.tiny, **ways)
+        slower = f"_{options.slower_link}_times_slower" if options.slower_link > 1 else ""
+        return publish(report, f"editing_gpu{'_host' if options.only_host else ''}{slower}", options)
     from editing_cpu import measure_cpu
 
     return publish(measure_cpu(), "editing", options)

@@ -27,6 +27,7 @@ from editing_load import NUM_EDITS, PUBLIC_MASKS, between, drawn, mean_latency_s
 from editing_served import Edited, Mixing, Served, pipeline_of, served
 from editing_template import Packing
 from kernel_table import choices_table
+from slow_link import slower_link
 
 from takeup.core.report import Check, Column, Report, Table
 from takeup.serving.engines.diffusers.device.choices import CHOICES
@@ -87,15 +88,17 @@ def measure(
     is_tiny: bool = False,
     shares: Sequence[float] = SHARES,
     only_host: bool = False,
+    times_slower: int = 1,
 ) -> Report:
-    """Everything that was asked for."""
+    """Everything that was asked for; over a link from the host that is slower, if asked for."""
     found = Found()
     one = measure_host if only_host else measure_one
     for name in parts:
-        one(name, device, shares, found, is_tiny=is_tiny)
+        with slower_link(times_slower):
+            one(name, device, shares, found, is_tiny=is_tiny)
         gc.collect()
         torch.cuda.empty_cache()
-    return report_of(found, device)
+    return report_of(found, device, times_slower)
 
 
 @torch.no_grad()
@@ -304,7 +307,7 @@ def floor_s(name: str, num_steps: int, share: float) -> float:
     return num_steps * TERA[name][share] * 1e12 / TFLOPS
 
 
-def report_of(found: Found, device: str) -> Report:
+def report_of(found: Found, device: str, times_slower: int = 1) -> Report:
     edit = partial(Column, unit="s", digits=3)
     tables = (
         Table(
@@ -378,14 +381,16 @@ def report_of(found: Found, device: str) -> Report:
         choices_table(CHOICES.made),
     )
     name = torch.cuda.get_device_name() if device == "cuda" else "no accelerator"
-    notes = (
+    notes: tuple[str, ...] = (
         f"{name}; {versions(('torch', 'diffusers'))}",
         "masks are squares; mixed masks are drawn from a beta distribution with the mean of the public trace, 0.19",
         f"mixed: {NUM_MIXED} edits at once, at most {PER_BATCH} in a call, as the engine groups them",
         "errors of packing: root mean square relative to the tensor, the mean and the worst of all tensors and steps",
         "random weights: seconds do not depend on them, errors may",
     )
-    scenario = {"domain": "serving", "benchmark": "editing", "device": device}
+    if times_slower > 1:
+        notes += (f"everything came from the host {times_slower} times, as over a link that is slower by as much",)
+    scenario = {"domain": "serving", "benchmark": "editing", "device": device, "times_slower": times_slower}
     filled = tuple(one for one in tables if one.rows)
     return Report("Masked edits on an accelerator", "serving", scenario, 1, filled, (), tuple(found.checks), notes)
 
