@@ -318,6 +318,22 @@ def test_where_loads_take_longer_blocks_with_one_behind_them_are_computed_whole(
     session.editor.close()
 
 
+def test_blocks_that_cannot_be_computed_whole_are_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = Session("takeup/tiny-flux", monkeypatch, has_rows=True)
+    for request in (REQUEST, OTHER):
+        session.edit(request)
+    pages = pages_of(session)
+    set_speeds(monkeypatch, whole_s=0.001)
+    monkeypatch.setattr(FromRows, "computed", lambda *_: torch.zeros(1) @ torch.zeros(2))
+
+    assert formats.shortest([pages], 0.0) == Forms(frozenset(session.names))
+    assert len(caplog.records) == 2  # for each kind of block
+    assert "blocks like 0 are not computed whole" in caplog.text
+    session.editor.close()
+
+
 def test_templates_that_are_near_load_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session("takeup/tiny-sdxl", monkeypatch, has_rows=True)
     session.edit(REQUEST)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -21,6 +23,7 @@ Formats = Callable[[Sequence[Pages], float | None], Forms | None]
 """Of templates, and how long a call computes: the forms of all blocks; None if not known yet."""
 POLICY, LOAD = "takeup.serving.policies.mask_formats:formats_of", "takeup.serving.policies.mask_formats:BlockLoad"
 PROBE_BYTES, NUM_PROBES, NUM_BEFORE, NUM_MORE = 64 << 20, 5, 6, 8
+LOG = logging.getLogger(__name__)
 cuda: Any = torch.cuda  # whose functions are not annotated
 
 
@@ -90,10 +93,14 @@ def _made_s(pages: Pages, block: Block, rows: torch.Tensor) -> float:
 def _whole_s(pages: Pages, block: Block, rows: torch.Tensor) -> float:
     """How long a block computes all tokens, as soon as it can be sent: it is made of many kernels."""
     from_rows = pages.from_rows
-    told = from_rows.told(pages.run, 0, has_whole=True)
-    with from_rows.plain(), torch.no_grad():
-        work = partial(from_rows.computed, block, rows, told, (rows, told.text))
-        return _spent_s(work, rows.device, num_before=0)
+    try:
+        told = from_rows.told(pages.run, 0, has_whole=True)
+        with from_rows.plain(), torch.no_grad():
+            work = partial(from_rows.computed, block, rows, told, (rows, told.text))
+            return _spent_s(work, rows.device, num_before=0)
+    except Exception as problem:
+        LOG.warning("blocks like %s are not computed whole: %s", block.name, problem)
+        return inf
 
 
 def _takes(block: Block, rows: torch.Tensor) -> bool:
