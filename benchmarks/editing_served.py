@@ -137,11 +137,11 @@ class Served:
         self.request = Request("a red hat", num_steps=num_steps, guidance=GUIDANCE[name], seed=1)
         self.steps_s([FIRST_SHARE])
 
-    def edit(self, share: float) -> Edited:
+    def edit(self, share: float, num_rounds: int = NUM_ROUNDS) -> Edited:
         """The median of some rounds, after one that records."""
         self._timed(share)
-        rounds = [self._timed(share) for _ in range(NUM_ROUNDS)]
-        return sorted(rounds, key=lambda one: one.steps_s)[NUM_ROUNDS // 2]
+        rounds = [self._timed(share) for _ in range(num_rounds)]
+        return sorted(rounds, key=lambda one: one.steps_s)[num_rounds // 2]
 
     def steps_s(self, shares: Sequence[float]) -> float:
         """Seconds until the steps of edits with these masks are done, all of which come at once."""

@@ -1,7 +1,8 @@
 """Fitted devices predict the steps they were fitted to, those between, and on a real device those that were left out.
 
-What was measured is from H200s: boxes of a share of the image with packed pages of a long edit, and squares with exact
-pages, which take longer to come than steps to compute, of an edit of eight steps.
+What was measured is from H200s: boxes of a share of the image with packed pages of a long edit; squares with exact
+pages, which take longer to come than steps to compute, of an edit of eight steps; and squares whose smaller pages come
+beside the steps, so that a short edit shows what it takes to start, beside a usual and beside a slow processor.
 """
 
 from __future__ import annotations
@@ -54,6 +55,20 @@ FLUX_EXACT = [
     )
     for tokens, step_ms in zip((320, 512, 1024, 1664, 2304), steps_ms, strict=True)
 ]
+START_TOKENS = [(1280, 384, 128), (2048, 576, 192), (4096, 1088, 320), (7168, 1856, 512), (10240, 2624, 704)]
+
+
+def with_starts(near_ms: tuple[float, ...], far_ms: tuple[float, ...]) -> list[MeasuredStep]:
+    """Of fifty steps with pages on the device, and of eight with pages from the host."""
+    return [
+        MeasuredStep(dict(zip((16384, 4096, 1024), tokens, strict=True)), 1e-3 * step_ms, page_bytes, num_steps)
+        for page_bytes, num_steps, steps_ms in ((0.0, 50, near_ms), (0.84e9, 8, far_ms))
+        for tokens, step_ms in zip(START_TOKENS, steps_ms, strict=True)
+    ]
+
+
+SDXL_USUAL = with_starts((8.88, 9.75, 13.25, 18.08, 23.90), (18.96, 18.63, 19.21, 22.07, 28.00))
+SDXL_SLOW = with_starts((9.10, 9.91, 13.35, 18.13, 23.89), (20.59, 19.00, 20.52, 25.32, 28.11))
 
 
 @settings(max_examples=30, deadline=None)
@@ -93,7 +108,14 @@ def test_the_first_page_is_awaited() -> None:
 
 @pytest.mark.parametrize(
     ("network", "steps"),
-    [(SDXL_COLUMNS, SDXL_STEPS), (FLUX, FLUX_STEPS), (SDXL_COLUMNS, SDXL_EXACT), (FLUX, FLUX_EXACT)],
+    [
+        (SDXL_COLUMNS, SDXL_STEPS),
+        (FLUX, FLUX_STEPS),
+        (SDXL_COLUMNS, SDXL_EXACT),
+        (FLUX, FLUX_EXACT),
+        (SDXL_COLUMNS, SDXL_USUAL),
+        (SDXL_COLUMNS, SDXL_SLOW),
+    ],
 )
 @pytest.mark.parametrize("number", range(5))
 def test_steps_of_a_mask_are_predicted_from_those_of_other_masks(
@@ -130,6 +152,26 @@ def test_pages_that_steps_waited_for_say_how_fast_the_link_is() -> None:
 
     assert fitted(FLUX, steps + slower, H200).link_bytes_per_s == pytest.approx(20e9, rel=0.01)
     assert fitted(FLUX, steps, H200).link_bytes_per_s == H200.link_bytes_per_s
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.floats(0, 0.05), st.floats(45e9, 60e9))
+def test_short_edits_say_what_it_takes_to_start(start_s: float, link_bytes_per_s: float) -> None:
+    true = replace(H200, start_s=start_s, link_bytes_per_s=link_bytes_per_s, launch_s=8e-5)
+    cases = [(one, size, num) for one in (*MASKS, 0.7, 0.9) for size, num in ((0.0, 50), (0.84e9, 8))]
+    steps = [MeasuredStep(one, predicted_s(SDXL_COLUMNS, one, true, *how), *how) for one, *how in cases]
+
+    found = fitted(SDXL_COLUMNS, steps, H200)
+
+    assert found.start_s == pytest.approx(start_s, abs=2e-3)
+    assert found.link_bytes_per_s == pytest.approx(link_bytes_per_s, rel=0.05)
+
+
+def test_a_start_is_part_of_an_edit_not_of_every_step() -> None:
+    slow = replace(H200, start_s=1.0)
+
+    assert predicted_s(FLUX, 0.1, slow, num_steps=10) == pytest.approx(predicted_s(FLUX, 0.1, H200) + 0.1)
+    assert predicted_s(FLUX, 0.1, slow) == predicted_s(FLUX, 0.1, H200)
 
 
 def test_masked_convolutions_cost_their_share() -> None:

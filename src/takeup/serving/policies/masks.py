@@ -84,7 +84,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """How fast a machine is; `launch_s` is what a block takes with no tokens at all.
+    """How fast a machine is; `launch_s` is what a block takes with no tokens at all, `start_s` an edit with no steps.
 
     Tokens of all rows together are computed in whole tiles of `tile_tokens`.
     """
@@ -94,6 +94,7 @@ class Device:
     link_bytes_per_s: float
     launch_s: float = 0.0
     tile_tokens: int = 1
+    start_s: float = 0.0
 
     def compute_s(self, flop: float, weight_bytes: float) -> float:
         """Never faster than its weights can be read."""

@@ -4,10 +4,11 @@ A step of masked tokens is the sum over its blocks of
     launch + max(operations / speed, weights / memory)
 with tokens in whole tiles. Launch and speed are fitted by least squares, relative to what was measured and never
 negative. Which blocks only wait for their weights depends on the speed, so the fit is repeated until it stays; of the
-usual tiles the one that fits best is taken. Steps with pages from the host then say how fast those come.
+usual tiles the one that fits best is taken. Steps with pages from the host then say how fast those come, and what an
+edit takes to start.
 
-An edit waits for its first page. From then on the next one comes beside every step, so that n steps take
-    page + (n - 1) max(page, computation) + computation
+An edit starts, and waits for its first page. From then on the next one comes beside every step, so that n steps take
+    start + page + (n - 1) max(page, computation) + computation
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from takeup.serving.policies.masks import Device, Mask, Network, costs_of
 
 __all__ = ["MeasuredStep", "fitted", "predicted_s"]
 
-NUM_ROUNDS = 10
+NUM_ROUNDS, NUM_START_ROUNDS = 10, 4
 TILES = (1, 64, 128)
 CLEARLY = 1.1
 """A step that takes so many times longer than its computation waited for its page."""
@@ -48,10 +49,10 @@ def fitted(network: Network, steps: Sequence[MeasuredStep], device: Device, tile
     here = [one for one in steps if not one.page_bytes]
     if len(here) < 2 or min(one.step_s for one in steps) <= 0:
         raise BadInput(f"measured steps are {list(steps)}; give seconds above zero for two masks or more without pages")
-    tiled = [_fitted(network, here, replace(device, tile_tokens=tile)) for tile in tiles]
+    tiled = [_fitted(network, here, replace(device, tile_tokens=tile, start_s=0.0)) for tile in tiles]
     found = min(tiled, key=lambda one: _misfit(network, here, one))
     there = [one for one in steps if one.page_bytes]
-    return min(_linked(network, there, found), key=lambda one: _misfit(network, there, one))
+    return min(_started(network, here, there, found), key=lambda one: _misfit(network, steps, one))
 
 
 def predicted_s(
@@ -59,11 +60,12 @@ def predicted_s(
 ) -> float:
     """The mean step of an edit with keys and values of the template, whose pages come from the host, if they do."""
     computed_s, page_s = float(_compute_s(network, mask, device).sum()), page_bytes / device.link_bytes_per_s
-    return max(computed_s, page_s) + min(computed_s, page_s) / num_steps
+    return max(computed_s, page_s) + (min(computed_s, page_s) + device.start_s) / num_steps
 
 
 def _fitted(network: Network, steps: Sequence[MeasuredStep], device: Device) -> Device:
-    seconds, device = np.array([one.step_s for one in steps]), replace(device, launch_s=0.0)
+    seconds = np.array([max(0.1 * one.step_s, one.step_s - device.start_s / one.num_steps) for one in steps])
+    device = replace(device, launch_s=0.0)
     work = np.array([_compute_s(network, one.mask, replace(device, flop_per_s=1.0)) for one in steps])
     floors = np.array([_compute_s(network, one.mask, replace(device, flop_per_s=1e30)) for one in steps])
     for _ in range(NUM_ROUNDS):
@@ -76,14 +78,30 @@ def _misfit(network: Network, steps: Sequence[MeasuredStep], device: Device) -> 
     return sum((seconds / one.step_s - 1) ** 2 for seconds, one in zip(predicted, steps, strict=True))
 
 
-def _linked(network: Network, steps: Sequence[MeasuredStep], device: Device) -> Iterator[Device]:
-    """The device with the link that it has, and as fast as a step says that clearly waited for its page."""
-    yield device
+def _started(
+    network: Network, here: Sequence[MeasuredStep], there: Sequence[MeasuredStep], device: Device
+) -> Iterator[Device]:
+    """Linked, without a start, and with those that make up for what a short edit takes longer than predicted."""
+    linked = _linked(network, there, device)
+    yield linked
+    for one in there:
+        found = linked
+        for _ in range(NUM_START_ROUNDS if math.isfinite(one.num_steps) else 0):
+            predicted = predicted_s(network, one.mask, found, one.page_bytes, one.num_steps)
+            start_s = max(0.0, found.start_s + one.num_steps * (one.step_s - predicted))
+            found = _linked(network, there, _fitted(network, here, replace(device, start_s=start_s)))
+        yield found
+
+
+def _linked(network: Network, steps: Sequence[MeasuredStep], device: Device) -> Device:
+    """With the link that it has, or as fast as a step says that clearly waited for its page: what fits best."""
+    links = [device]
     for one in steps:
         computed_s = predicted_s(network, one.mask, device)
-        page_s = one.step_s - computed_s / one.num_steps
+        page_s = one.step_s - (computed_s + device.start_s) / one.num_steps
         if page_s > CLEARLY * computed_s:
-            yield replace(device, link_bytes_per_s=one.page_bytes / page_s)
+            links.append(replace(device, link_bytes_per_s=one.page_bytes / page_s))
+    return min(links, key=lambda one: _misfit(network, steps, one))
 
 
 def _compute_s(network: Network, mask: Mask, device: Device) -> Floats:

@@ -73,9 +73,9 @@ class KeptColumns:
     def bring(self, pages: Sequence[Brought]) -> None:
         """From pages as templates give them, each for its own rows, one below the other."""
         for rows, one in in_rows(pages):
+            self._bring_rims(one.page, rows)  # first: to know what they are waits for all copies that were sent before
             for into in self._into(rows):
                 copy_named(one.page, into)
-            self._bring_rims(one.page, rows)
 
     @torch.no_grad()
     def finish(self, pages: Sequence[Brought]) -> None:
