@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 
 from takeup.serving.engines.templates.packing import EXACT, PackedPage, PackedTensor, Packer, Page, unpack_page
+from takeup.serving.engines.templates.pinned import PinnedMemory
 
 __all__ = ["ALL", "Reader", "Recorder", "Template", "Wanted"]
 
@@ -45,8 +47,10 @@ class Template:
         return replace(self, pages=self.pages[:num_steps], raw_bytes=self.raw_bytes * num_steps // self.num_steps)
 
     def to(self, device: torch.device | str) -> Template:
-        """The same on another device."""
-        moved = ({name: _moved(packed, device) for name, packed in page.items()} for page in self.pages)
+        """The same on another device; on the host in memory from which it can come up beside the computation."""
+        is_down = torch.device(device).type == "cpu"
+        send = PinnedMemory(self.size_bytes).lowered if is_down else partial(_sent, device=device)
+        moved = ({name: _moved(packed, send) for name, packed in page.items()} for page in self.pages)
         return replace(self, pages=tuple(moved), known=self.known.to(device))
 
 
@@ -93,7 +97,9 @@ class Reader:
 
     def _here(self, name: str, packed: PackedTensor) -> PackedTensor:
         stays = name.endswith(self._wanted.far) and self.template.is_plain and packed.values.is_pinned()
-        return packed if stays or self.device is None else _moved(packed, self.device)
+        if stays or self.device in {None, packed.values.device}:
+            return packed
+        return _moved(packed, partial(_sent, device=self.device))
 
 
 class Recorder:
@@ -131,15 +137,9 @@ class Recorder:
         return Template(tuple(self._pages), self._known, error, self._raw_bytes)
 
 
-def _moved(packed: PackedTensor, device: torch.device | str) -> PackedTensor:
-    if packed.values.device == device:
-        return packed
-    scales = None if packed.scales is None else _sent(packed.scales, device)
-    return replace(packed, values=_sent(packed.values, device), scales=scales)
+def _moved(packed: PackedTensor, send: Callable[[torch.Tensor], torch.Tensor]) -> PackedTensor:
+    return replace(packed, values=send(packed.values), scales=None if packed.scales is None else send(packed.scales))
 
 
-def _sent(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
-    """Down from a device into pinned memory, from which it can come up beside the computation."""
-    if str(device) == "cpu" and tensor.device.type == "cuda":
-        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+def _sent(tensor: torch.Tensor, device: torch.device | str | None) -> torch.Tensor:
     return tensor.to(device, non_blocking=True)

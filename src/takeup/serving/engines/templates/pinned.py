@@ -1,0 +1,41 @@
+"""Memory of the host from which a device copies beside its computation, in large blocks.
+
+PyTorch rounds every piece of such memory up to a power of two: tensors that are kept one by one may take nearly twice
+what they hold, and a template has thousands.
+"""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["PinnedMemory"]
+
+BLOCK_BYTES = 256 << 20
+ALIGN_BYTES = 256
+
+
+class PinnedMemory:
+    """For tensors of so many bytes in all. A block is given back when none of its tensors is used any more."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._left_bytes, self._rest = size_bytes, torch.empty(0, dtype=torch.uint8)
+
+    def lowered(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of what is on a device; what is on the host stays where it is."""
+        return tensor if tensor.device.type == "cpu" else self.copied(tensor)
+
+    def copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy."""
+        num_bytes = tensor.numel() * tensor.element_size()
+        return self._piece(num_bytes).view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+    def _piece(self, num_bytes: int) -> torch.Tensor:
+        if num_bytes > len(self._rest):
+            self._rest = _block(max(num_bytes, min(self._left_bytes, BLOCK_BYTES)))
+        piece, self._rest = self._rest[:num_bytes], self._rest[-(-num_bytes // ALIGN_BYTES) * ALIGN_BYTES :]
+        self._left_bytes -= num_bytes
+        return piece
+
+
+def _block(num_bytes: int) -> torch.Tensor:
+    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
