@@ -256,11 +256,13 @@ def test_speculative_copies_of_tasks_count_once(driver: Driver, stock: float) ->
         "spark.speculation.minTaskRuntime": "1ms",
     }
 
-    answer = driver.run("lerc", ITERATE, ["until", "driver_groups", 2 * NUM_BLOCKS], conf=conf)
+    waits = ["until", "driver_groups", 2 * NUM_BLOCKS], ["until", "groups", 4 * NUM_BLOCKS]
+    answer = driver.run("lerc", ITERATE, *waits, conf=conf)
 
     assert answer["results"] == [stock]
     assert answer["counts"]["failures"] == answer["counts"]["driver_failures"] == 0
     assert answer["counts"]["driver_groups"] <= 2 * NUM_BLOCKS  # only what is expected of the next job is open
+    assert answer["counts"]["groups"] <= 4 * NUM_BLOCKS  # nor in any of the two executors
 
 
 def test_blocks_may_be_unpersisted_while_they_are_read(driver: Driver) -> None:

@@ -23,7 +23,7 @@ final class Coordinator {
     private final Policy policy;
     private final GroupTable table = new GroupTable(block -> {});
     private final Lineage lineage = new Lineage(table);
-    private final Executors executors = new Executors();
+    private final Executors executors;
     private final Expectations expectations = new Expectations();
     private final Signatures signatures = new Signatures();
     private final Map<Integer, Boolean> keepsOnDisk = new HashMap<>();
@@ -43,6 +43,7 @@ final class Coordinator {
 
     Coordinator(Policy policy, Profile past) {
         this.policy = policy;
+        this.executors = new Executors(!policy.isStock());
         this.future = new Future(past);
     }
 
@@ -200,7 +201,8 @@ final class Coordinator {
     synchronized void jobEnded(int job) {
         long[] tasks = tasksOfJob.remove(job);
         if (tasks != null) {
-            close(Arrays.asList(Arrays.stream(tasks).boxed().toArray(Long[]::new)));
+            Arrays.stream(tasks).forEach(lineage::close);
+            executors.closeLater(tasks);
         }
     }
 

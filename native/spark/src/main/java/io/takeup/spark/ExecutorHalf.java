@@ -70,7 +70,7 @@ final class ExecutorHalf implements ExecutorPlugin {
         if (message[0].equals(Messages.FLUSH)) {
             report((Long) message[1]);
         } else if (ranks != null && !store.isStock()) {
-            guard(() -> ranks.apply(message));
+            guard(() -> ranks.apply(message[0].equals(Messages.PACKED) ? Wire.unpacked((byte[]) message[1]) : message));
             prefetch();
         }
         return true;

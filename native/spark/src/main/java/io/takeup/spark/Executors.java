@@ -10,8 +10,14 @@ import org.apache.spark.rpc.RpcEndpointRef;
 final class Executors {
     private final Map<String, RpcEndpointRef> references = new HashMap<>();
     private final Map<String, List<Long>> closed = new HashMap<>();
+    private final List<Long> closedForAll = new ArrayList<>();
+    private final boolean areTold; // else nobody there would act on it
     private List<Object[]> held; // null: nothing is held back
     long numMessages;
+
+    Executors(boolean areTold) {
+        this.areTold = areTold;
+    }
 
     void add(String executor, RpcEndpointRef reference) {
         references.put(executor, reference);
@@ -30,6 +36,7 @@ final class Executors {
     /** What is said to everybody from now on leaves as one message, with {@link #release}. */
     void hold() {
         held = new ArrayList<>();
+        sendClosedForAll();
     }
 
     void release() {
@@ -46,29 +53,47 @@ final class Executors {
             held.add(message);
             return;
         }
-        references.forEach((executor, reference) -> {
-            if (!executor.equals(except)) {
-                reference.send(message);
-                numMessages++;
-            }
-        });
+        if (areTold) {
+            Object[] packed = Messages.packed(message);
+            references.forEach((executor, reference) -> {
+                if (!executor.equals(except)) {
+                    reference.send(packed);
+                    numMessages++;
+                }
+            });
+        }
     }
 
     /** The executor need not hear at once that a task ran elsewhere. */
     void closeLater(String executor, long consumer) {
-        if (closed.containsKey(executor)) {
+        if (areTold && closed.containsKey(executor)) {
             closed.get(executor).add(consumer);
         }
     }
 
+    /** Nobody need hear it at once, but everybody hears it in the end. */
+    void closeLater(long[] consumers) {
+        for (long consumer : consumers) {
+            closedForAll.add(consumer);
+        }
+    }
+
     void sendClosed() {
+        sendClosedForAll();
         closed.forEach((executor, consumers) -> {
             if (!consumers.isEmpty()) {
-                references.get(executor).send(Messages.close(toArray(consumers)));
+                references.get(executor).send(Messages.packed(Messages.close(toArray(consumers))));
                 numMessages++;
                 consumers.clear();
             }
         });
+    }
+
+    private void sendClosedForAll() {
+        if (!closedForAll.isEmpty()) {
+            send(Messages.close(toArray(closedForAll)), null);
+            closedForAll.clear();
+        }
     }
 
     Map<String, RpcEndpointRef> all() {

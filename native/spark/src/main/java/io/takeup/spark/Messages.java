@@ -15,6 +15,7 @@ final class Messages {
     static final String FORGET = "forget";
     static final String EXPECT = "expect";
     static final String ALL = "all";
+    static final String PACKED = "packed";
     static final String FLUSH = "flush";
     static final String HELLO = "hello";
     static final String TASKS = "tasks";
@@ -86,6 +87,11 @@ final class Messages {
     /** Several messages as one: what each costs on its way is more than what it says. */
     static Object[] all(List<Object[]> messages) {
         return new Object[] {ALL, messages.toArray()};
+    }
+
+    /** The same for its way to an executor. */
+    static Object[] packed(Object[] message) {
+        return new Object[] {PACKED, Wire.packed(message)};
     }
 
     static Object[] forget(long[] blocks) {
