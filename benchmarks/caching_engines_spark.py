@@ -1,8 +1,9 @@
-"""The Spark plug-in on a real cluster: `python benchmarks/caching_engines_spark.py [--rounds N] [--only NAME ...]`.
+"""The Spark plug-in on a real cluster: `python benchmarks/caching_engines_spark.py [--starts N] [--only NAME ...]`.
 
 A standalone master and two workers on loopback. Stock Spark, without the plug-in, and every policy have an application
 of their own with two executors; all are started and warmed up, then they take turns, in an order that turns around from
-round to round. Ratios are to stock in the same round, and of these the median. CPU and bytes are of the executors'
+round to round; then all are started anew. Ratios are to stock in the same round: the median over the rounds of a start,
+the mean over the starts, which differ by a few percent even where they do the same. CPU and bytes are of the executors'
 whole processes, so collection of garbage, compilation and the plug-in's own threads count. CPU and wall time are those
 at one pace of the machine, which is watched meanwhile (see spark_workloads/paced.py). With `--keep FOLDER` rounds
 are added to those that the folder holds, so that a long measurement can be made in parts; every part starts new
@@ -228,7 +229,8 @@ def measure_all(options: argparse.Namespace, folder: Path) -> Report:
     for workload in WORKLOADS:
         if not options.only or workload.name in options.only:
             policies = tuple(policy for policy in workload.policies if is_chosen(policy, options.policies))
-            results = measure(replace(workload, policies=policies), options.rounds, bench_jar, folder)
+            for _ in range(options.starts):
+                results = measure(replace(workload, policies=policies), options.rounds, bench_jar, folder)
             if STOCK in results:
                 measured.append((workload, at_one_pace(results)))
     return report_of(measured, *victim_choices(folder), options.note)
@@ -241,7 +243,8 @@ def is_chosen(policy: str, names: Sequence[str] | None) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5, help="how often everything runs; 0 reports what is kept")
+    parser.add_argument("--starts", type=int, default=3, help="how often all applications start anew")
+    parser.add_argument("--rounds", type=int, default=2, help="of a start; 0 reports what is kept")
     parser.add_argument("--only", nargs="*", choices=[workload.name for workload in WORKLOADS], help="only these")
     parser.add_argument("--policies", nargs="*", metavar="NAME", help="only these, and stock Spark")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the rounds there, and add to those kept")
@@ -250,6 +253,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="also write the report there as dated markdown")
     options = parser.parse_args(argv)
+    if options.starts < 1:
+        parser.error(f"--starts is {options.starts}; give 1 or more")
     SETTINGS[JAVA] = options.java
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the cluster is stopped
     with nullcontext(options.keep) if options.keep else tempfile.TemporaryDirectory() as folder:

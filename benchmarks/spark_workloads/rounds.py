@@ -44,20 +44,26 @@ class Rounds:
         return float(median(getattr(one, name) for one in self.passes.values()))
 
     def ratio(self, stock: Rounds, name: str) -> float:
-        """The median over the rounds of this to stock in the same round."""
-        return float(median(self._ratios(stock, name).values()))
+        """This to stock in the same round: the mean over the starts of the median over their rounds.
+
+        Two Java machines that do the same may differ by a few percent for as long as they live, so rounds of one start
+        say little about the next.
+        """
+        return geometric_mean(median(part) for part in self._parts(stock, name))
 
     def by_start(self, stock: Rounds, name: str) -> list[float]:
-        """The mean ratio to stock of each start. Two Java machines that do the same may differ by a few percent for as
-        long as they live, so rounds of one start say little about the next; of a single start, all its rounds."""
+        """The ratio of each start; of a single start, those of all its rounds."""
+        parts = self._parts(stock, name)
+        return [median(part) for part in parts] if len(parts) > 1 else parts[0]
+
+    def _parts(self, stock: Rounds, name: str) -> list[list[float]]:
+        """Ratios of the rounds of each start."""
         ratios = self._ratios(stock, name)
-        if len(self.starts) < 2:
-            return list(ratios.values())
         ends = [*self.starts[1:], max(ratios) + 1]
-        parts = (
+        parts = [
             [ratios[at] for at in range(*ends_of) if at in ratios] for ends_of in zip(self.starts, ends, strict=True)
-        )
-        return [geometric_mean(part) for part in parts if part]
+        ]
+        return [part for part in parts if part]
 
     def _ratios(self, stock: Rounds, name: str) -> dict[int, float]:
         floor = LEAST.get(name, 0.0)
