@@ -5,7 +5,7 @@ import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 
 /**
- * Messages as bytes. Java's own way to read a message of many small arrays takes an executor longer than to act on it.
+ * Messages as bytes. Java's own way to read a message of many small arrays takes an executor as long as to act on it.
  *
  * <p>Each part is a letter for its type, a length, and the values.
  */
