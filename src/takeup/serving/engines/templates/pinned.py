@@ -21,8 +21,8 @@ class PinnedMemory:
         self._left_bytes, self._rest = size_bytes, torch.empty(0, dtype=torch.uint8)
 
     def lowered(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of what is on a device; what is on the host stays where it is."""
-        return tensor if tensor.device.type == "cpu" else self.copied(tensor)
+        """On the host: a copy of what is on a CUDA device; what is on the host stays where it is."""
+        return self.copied(tensor) if tensor.device.type == "cuda" else tensor.to("cpu")
 
     def copied(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy."""
