@@ -54,7 +54,7 @@ WORKLOADS = (
         {"dag@profile": 0.75},
     ),
     Workload("pagerank, little memory", ("Graphs.pageRank", 30_000, 8, 6), 0.03),
-    Workload("components", ("Graphs.components", 30_000, 8, 6), 0.06),
+    Workload("components", ("Graphs.components", 30_000, 8, 6), 0.06, (STOCK, AGAIN, "lru", "dag")),
     Workload("svd++", ("Graphs.svdPlusPlus", 20_000, 2_000, 8, 3), 0.045),
     Workload("pregel", ("Graphs.pregel", 6_000, 8), 0.03),
     Workload("scan on disk", ("Workloads.scan", 150, 131_072, 8, 4, "MEMORY_AND_DISK"), 0.14),
@@ -62,6 +62,6 @@ WORKLOADS = (
     Workload("sql", ("sql", 6, 900_000, 12), 0.06, (STOCK, AGAIN, "lru", "dag")),
     Workload("star", ("star", 400_000, 6), 0.04),
     Workload("als", ("als", 60_000, 4_000, 3), 0.03),
-    Workload("many small", ("Workloads.pairs", 60, 8, 8_192, 40, 120), 0.03),
+    Workload("many small", ("Workloads.pairs", 60, 8, 8_192, 40, 120), 0.03, (STOCK, AGAIN, "lru", "dag")),
     Workload("checkpoints", ("Workloads.checkpoints", 60, 131_072, 10, 8), 0.2),
 )
