@@ -44,9 +44,9 @@ class Kind:
     def name(self) -> str:
         return f"{self.num_controls}C/{self.num_loras}L"
 
-    def floor_s(self, num_steps: int, every: int = 1) -> float:
-        """With ControlNets in every so-many-th step."""
-        return 2 * num_steps * (UNET_FLOP + self.num_controls * NET_FLOP / every) / TFLOPS
+    def floor_s(self, num_steps: int, asked_share: float = 1.0) -> float:
+        """With ControlNets in this share of the steps."""
+        return 2 * num_steps * (UNET_FLOP + self.num_controls * NET_FLOP * asked_share) / TFLOPS
 
 
 KINDS = Kind(0, 0), Kind(0, 1), Kind(1, 1), Kind(3, 2)
@@ -113,13 +113,13 @@ class Bench:
     # Ours -------------------------------------------------------------------------------------------------------------
 
     def engine(
-        self, compute: Compute, models: Models, *, every: int = 1, max_rows: int = 2, form: Form = "auto"
+        self, compute: Compute, models: Models, *, max_change: float = 0.0, max_rows: int = 2, form: Form = "auto"
     ) -> tuple[StepEngine, Loras]:
         """As a server puts it together; LoRAs are kept in memory."""
         pipeline, family = models.plain, family_of(models.plain)
         store = LoraStore(ThreadLoader(self.files, Targets.of(pipeline)), ADAPTER_POLICIES["lru"], 10**10)
         loras = Loras(family, store, form, stacks=stacks_for(compute, family))
-        controls = Controls(family, models.nets, workers_for(compute, models.nets), every=every)
+        controls = Controls(family, models.nets, workers_for(compute, models.nets), max_change=max_change)
         return StepEngine(pipeline, max_rows=max_rows, compute=compute, add_ons=[loras, controls]), loras
 
 

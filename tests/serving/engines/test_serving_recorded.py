@@ -18,11 +18,8 @@ from PIL import Image
 
 from serving.lora_cases import EXACT, images, stock
 from serving.stock import ENGINE_MARKS, gap, stock_latents
-from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.controls.calls import ControlCall
 from takeup.serving.engines.diffusers.controls.streams import StreamWorker
-from takeup.serving.engines.diffusers.controls.workers import InlineWorker, Stream
 from takeup.serving.engines.diffusers.device import compute as compute_module
 from takeup.serving.engines.diffusers.device import lean as lean_module
 from takeup.serving.engines.diffusers.device import passes
@@ -300,61 +297,3 @@ def test_all_blocks_of_a_network_are_compiled_and_nothing_between_them() -> None
 
     assert compiled == {"Downsample2D", "ResnetBlock2D", "Transformer2DModel", "Upsample2D"}
     assert num_regions == sum(type(module).__name__ in compiled for module in unet.modules())
-
-
-# ControlNets that are not asked in every step -------------------------------------------------------------------------
-
-
-class Counting(InlineWorker):
-    """Counts its calls."""
-
-    num_calls = 0
-
-    def start(self, call: ControlCall) -> Stream:
-        self.num_calls += 1
-        return super().start(call)
-
-
-def reused(every: int, compute: Recorded | None, num_steps: int = 5) -> tuple[torch.Tensor, int]:
-    pipeline = build(CONTROLLED)
-    family = family_of(pipeline)
-    nets = {"depth": pipeline.controlnet.nets[0]}
-    worker = Counting(nets["depth"])
-    engine = StepEngine(pipeline, compute=compute, add_ons=[Controls(family, nets, {"depth": worker}, every=every)])
-    (ours,) = images(engine, [request(1, num_steps, controls=(DEPTH,))])
-    return ours, worker.num_calls
-
-
-def test_a_controlnet_is_asked_in_every_second_step_if_that_is_wanted() -> None:
-    (always, num_all), (eager, num_half) = reused(1, None), reused(2, None)
-    recorded, num_recorded = reused(2, Recorded())
-    plain = steered(request(1, 5))
-
-    assert (num_all, num_half, num_recorded) == (5, 3, 3)
-    assert gap(recorded, eager) < EXACT
-    assert EXACT < gap(eager, always) < gap(plain, always)
-
-
-def test_it_is_asked_again_when_others_join_or_its_scale_changes() -> None:
-    pipeline = build(CONTROLLED)
-    family = family_of(pipeline)
-    nets = dict(zip(("depth", "edges"), pipeline.controlnet.nets, strict=True))
-    worker = Counting(nets["depth"])
-    engine = StepEngine(pipeline, add_ons=[Controls(family, nets, {"depth": worker}, every=10)])
-    engine.submit(request(1, 4, controls=(DEPTH, replace(EDGES, start_share=0.25))))  # one more net from step 1 on
-    engine.advance()
-    engine.advance()
-    engine.advance()
-    calls_alone = worker.num_calls
-    engine.submit(request(2, 2, controls=(DEPTH,)))
-    engine.run()
-
-    assert calls_alone == 2
-    assert worker.num_calls == 4  # once for both, and once more when the first one has left
-
-
-def test_asking_never_is_refused() -> None:
-    family = family_of(tiny(CONTROLLED))
-
-    with pytest.raises(BadInput, match="every 0 steps"):
-        Controls(family, {}, every=0)

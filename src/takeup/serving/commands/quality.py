@@ -17,7 +17,7 @@ PROMPTS = ("a cat on a red roof", "a bridge at night, long exposure")
 
 @click.command()
 @click.argument("model", default="takeup/tiny-sdxl")
-@click.option("--accelerate", default="recorded", show_default=True, help="recorded, eight, bfloat16 or late.")
+@click.option("--accelerate", default="recorded", show_default=True, help="recorded, eight, bfloat16, late or reused.")
 @click.option("--prompt", "prompts", multiple=True, help="What to draw; give it several times. Two of ours if absent.")
 @click.option("--images", default=2, show_default=True, help="Seeds for every prompt.")
 @click.option("--seed", default=0, show_default=True, help="The first seed.")
@@ -25,6 +25,7 @@ PROMPTS = ("a cat on a red roof", "a bridge at night, long exposure")
 @click.option("--size", "size_px", type=int, help="Width and height in pixels; what the model was made for if absent.")
 @click.option("--lora", type=click.Path(path_type=Path), help="A LoRA (.safetensors) in every image.")
 @click.option("--late-steps", default=5, show_default=True, help="For late: so many steps pass without the LoRA.")
+@click.option("--control-change", default=0.05, show_default=True, help="For reused: ControlNets may be off by this.")
 @click.option("--least-cosine", default=0.99, show_default=True, help="Exit code 1 if latents are less alike.")
 @click.option("--least-ssim", default=0.9, show_default=True, help="Exit code 1 if images are less alike.")
 @output_options
@@ -32,14 +33,17 @@ PROMPTS = ("a cat on a red roof", "a bridge at night, long exposure")
 def quality(ctx: click.Context, /, model: str, as_json: bool, out: Path | None, quiet: bool, **settings: Any) -> None:
     """Make the same images lossless and accelerated, with the same seeds, and compare them.
 
-    MODEL is a folder that diffusers wrote, a hub id, or one of takeup/tiny-sd15, -sdxl, -sd3 and -flux.
+    MODEL is a folder that diffusers wrote, a hub id, or one of takeup/tiny-sd15, -sdxl,
+    -sdxl-controlnet, -sd3 and -flux.
     """
     from takeup.serving.quality.makers import makers_of
     from takeup.serving.quality.measures import Bars, compare_images, quality_report
     from takeup.serving.server.models import open_model
 
     name = settings["accelerate"]
-    makers = makers_of(name, lambda: open_model(model), settings["lora"], settings["late_steps"])
+    makers = makers_of(
+        name, lambda: open_model(model), settings["lora"], settings["late_steps"], settings["control_change"]
+    )
     requests = _requests(**settings)
     if not quiet:
         say(f"{len(requests)} images, twice each")

@@ -46,6 +46,13 @@ NEEDED = {
 @click.option(
     "--controlnet", "controlnets", multiple=True, help="A ControlNet as NAME=FOLDER or NAME=OWNER/ID; repeat."
 )
+@click.option(
+    "--control-change",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1, max_open=True),
+    help="Use what ControlNets said again while it changes by less; 0 asks in every step.",
+)
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Processes that have the model.")
 @click.option("--ray", "on_ray", is_flag=True, help="Let Ray Serve run the workers, here or on a cluster.")
 @click.option(
@@ -154,6 +161,7 @@ def _backend(options: dict[str, Any]) -> Backend:
         dict(_named(text) for text in options["controlnets"]),
         deterministic=options["deterministic"],
         max_rows=options["max_rows"],
+        control_change=options["control_change"],
         cache_bytes=parse_amount(options["cache"]).of(1),
         cache_policy=options["cache_policy"],
         reads_in_process=True,

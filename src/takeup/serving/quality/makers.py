@@ -4,19 +4,23 @@ recorded   the network prepared for a device: packed, padded, recorded, LoRAs me
 eight      the same with its widest products in eight bits
 bfloat16   the lossless engine in half the precision
 late       a LoRA that arrives as late as its bound allows: exactly after `late_steps` steps
+reused     ControlNets, asked again only when what they said may have changed by more than `max_change`
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 
 from takeup.errors import BadInput, UnknownName
+from takeup.serving.engines.diffusers.addons import AddOn
+from takeup.serving.engines.diffusers.controls.addon import Controls
 from takeup.serving.engines.diffusers.device.compute import Recorded
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Loras
@@ -24,23 +28,29 @@ from takeup.serving.engines.diffusers.lora.changes import Lora
 from takeup.serving.engines.diffusers.lora.loaders import Loader, ThreadLoader
 from takeup.serving.engines.diffusers.lora.targets import Targets
 from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.model import LoraUse, Request
+from takeup.serving.model import ControlUse, LoraUse, Request
 from takeup.serving.quality.measures import Made, Maker
 
 __all__ = ["ACCELERATIONS", "engine_maker", "makers_of"]
 
-ACCELERATIONS = ("recorded", "eight", "bfloat16", "late")
+ACCELERATIONS = ("recorded", "eight", "bfloat16", "late", "reused")
 LORA = "lora"
 
 
 def makers_of(
-    acceleration: str, open_pipeline: Callable[[], Any], lora: Path | None = None, late_steps: int = 0
+    acceleration: str,
+    open_pipeline: Callable[[], Any],
+    lora: Path | None = None,
+    late_steps: int = 0,
+    max_change: float = 0.0,
 ) -> tuple[Maker, Maker]:
     """The lossless maker and the accelerated one, each with a pipeline of its own, with `lora` in every image."""
     if acceleration not in ACCELERATIONS:
         raise UnknownName("acceleration", acceleration, ACCELERATIONS)
     if acceleration == "late" and (lora is None or late_steps < 1):
         raise BadInput("nothing is late here; give a LoRA, and by how many steps it may be late (at least 1)")
+    if acceleration == "reused":
+        return _steered_maker(open_pipeline(), lora, 0.0), _steered_maker(open_pipeline(), lora, max_change)
     lossless = engine_maker(_engine(open_pipeline(), lora))
     if acceleration == "late":
         return lossless, _late_maker(open_pipeline(), lora, late_steps)
@@ -61,18 +71,32 @@ def engine_maker(engine: StepEngine, loader: _Held | None = None, **changes: Any
     def with_lora(request: Request) -> Made:
         return make(replace(request, loras=(LoraUse(LORA),)))
 
-    return with_lora if engine.add_ons else make
+    return with_lora if any(isinstance(add_on, Loras) for add_on in engine.add_ons) else make
 
 
 def _engine(
-    pipeline: Any, lora: Path | None, loader: Loader | None = None, compute: Recorded | None = None
+    pipeline: Any,
+    lora: Path | None,
+    loader: Loader | None = None,
+    compute: Recorded | None = None,
+    others: Sequence[AddOn] = (),
 ) -> StepEngine:
     if lora is None:
-        return StepEngine(pipeline, deterministic=True, compute=compute)
+        return StepEngine(pipeline, deterministic=True, compute=compute, add_ons=others)
     family = family_of(pipeline)
     stacks = compute.prepared(family.network).stacks if compute else None
     add_on = Loras(family, loader or _reader(pipeline, lora), "merged", stacks=stacks)
-    return StepEngine(pipeline, deterministic=True, compute=compute, add_ons=[add_on])
+    return StepEngine(pipeline, deterministic=True, compute=compute, add_ons=[add_on, *others])
+
+
+def _steered_maker(pipeline: Any, lora: Path | None, max_change: float) -> Maker:
+    """All ControlNets of the model, with rings as their picture."""
+    if getattr(pipeline, "controlnet", None) is None:
+        raise BadInput("this model has no ControlNets; give one that has, for example takeup/tiny-sdxl-controlnet")
+    nets = {str(number): net for number, net in enumerate(getattr(pipeline.controlnet, "nets", [pipeline.controlnet]))}
+    uses = tuple(ControlUse(name, Image.radial_gradient("L")) for name in nets)
+    controls = Controls(family_of(pipeline), nets, max_change=max_change)
+    return engine_maker(_engine(pipeline, lora, others=[controls]), controls=uses)
 
 
 def _late_maker(pipeline: Any, lora: Path | None, late_steps: int) -> Maker:

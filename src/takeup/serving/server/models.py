@@ -14,8 +14,8 @@ import torch
 from takeup.errors import BadInput, UnknownName
 from takeup.serving.engines.diffusers.addons import AddOn
 from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.device.compute import Eager
-from takeup.serving.engines.diffusers.families import family_of
+from takeup.serving.engines.diffusers.device.compute import Compute, Eager
+from takeup.serving.engines.diffusers.families import Family, family_of
 from takeup.serving.engines.diffusers.lora.addon import Form, Loras
 from takeup.serving.engines.diffusers.lora.loaders import ProcessLoader, ThreadLoader
 from takeup.serving.engines.diffusers.lora.store import LoraStore
@@ -45,6 +45,7 @@ class Plan:
     deterministic: bool = False
     max_rows: int = 16
     lora_form: Form = "auto"
+    control_change: float = 0.0
     cache_bytes: int = 2 * 2**30
     cache_policy: str = "lerc"
     reads_in_process: bool = False
@@ -65,11 +66,14 @@ class Plan:
         room = NO_TEMPLATES if self.deterministic else self.templates
         editor = make_editor(family, room, binds=binds_edits(compute, family))
         loras = Loras(family, store, self.lora_form, stacks=stacks_for(compute, family))
-        controls = [Controls(family, nets, workers_for(compute, nets))] if nets else []
+        controls = [self._controls(family, nets, compute)] if nets else []
         add_ons: list[AddOn] = [loras, *editor.add_ons, *controls]
         group = one_by_one if self.deterministic else MaskGrouping(self.max_rows)
         engine = StepEngine(pipeline, add_ons=add_ons, group=group, compute=compute)
         return LocalBackend(engine, editor, Card(type(pipeline).__name__, targets, tuple(nets)), store)
+
+    def _controls(self, family: Family, nets: Mapping[str, Any], compute: Compute) -> Controls:
+        return Controls(family, nets, workers_for(compute, nets), max_change=self.control_change)
 
     def _store(self, targets: Targets) -> LoraStore:
         read = ProcessLoader if self.reads_in_process else ThreadLoader

@@ -58,7 +58,8 @@ class Part:
 class Controls:
     """The add-on. `nets` are the ControlNets by name; `workers` compute them, in this thread where there is none.
 
-    With `every` above 1 they are asked in every so-many-th step only, which changes images.
+    With `max_change` above 0 they are not asked as long as what they said is predicted to change by less, relative to
+    its length, which changes images.
     """
 
     def __init__(
@@ -67,10 +68,10 @@ class Controls:
         nets: Mapping[str, Any],
         workers: Mapping[str, Worker] | None = None,
         *,
-        every: int = 1,
+        max_change: float = 0.0,
     ) -> None:
-        if every < 1:
-            raise BadInput(f"ControlNets cannot be asked every {every} steps; give 1 for every step, or more")
+        if not 0 <= max_change < 1:
+            raise BadInput(f"residuals cannot be reused up to a change of {max_change:g}; give 0 for never, or below 1")
         if not hasattr(family.network, "up_blocks"):
             raise BadInput("ControlNets are served for U-Nets only; use a Stable Diffusion 1.5 or XL pipeline")
         self._family, self._nets = family, nets
@@ -78,7 +79,7 @@ class Controls:
         self._keys = itertools.count()
         self._running: dict[int, Told] = {}
         self._picked: dict[str, tuple[Any, list[slice], dict[str, torch.Tensor]]] = {}
-        self._reuse = Reuse(every)
+        self.reuse = Reuse(max_change)
         self.num_replaced = 0
 
     def close(self) -> None:
@@ -114,10 +115,11 @@ class Controls:
         if not parts:
             yield
             return
-        rows.aids.residuals = self._reuse.find(rows, parts) or self._reuse.keep(rows, parts, self._started(parts, rows))
+        rows.aids.residuals = self.reuse.find(rows, parts) or self.reuse.keep(rows, parts, self._started(parts, rows))
         yield
 
     def left(self, run: Run) -> None:
+        self.reuse.forget(run)
         for told in run.extras.pop(SLOT, ()):
             self._running.pop(told.key)
             self._workers[told.use.net].forget(told.key)

@@ -1,25 +1,27 @@
 """Residuals that are used for more than one step, if that is wanted: faster, and no longer the same image.
 
-What a ControlNet says changes little from one step to the next. With `every=2` it is asked in every second step of a
-request, and what it said is used again in between. That is never done unless it is asked for, and belongs before the
-quality gate.
+What a ControlNet says changes little from one step to the next. When it was asked in two steps, the change between them
+is measured, and it is not asked again as long as the change since then is predicted to stay within a bound (see
+policies/reuse.py). That is never done unless it is asked for, and belongs before the quality gate.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
-from takeup.serving.engines.diffusers.runs import Residuals, Rows
+from takeup.core.lazy import load
+from takeup.serving.engines.diffusers.runs import Residuals, Rows, Run
 
-__all__ = ["Keeping", "Reuse"]
+__all__ = ["Kept", "Reuse"]
 
 MOST_KEPT = 8
 
 
-class Keeping:
+class Kept:
     """Residuals of one step, which remember what they were."""
 
     def __init__(self, source: Residuals) -> None:
@@ -44,31 +46,85 @@ class Keeping:
         self._totals = {number: tensor.clone() for number, tensor in enumerate(into)}
         self._source = None  # its streams belong to the next step now
 
+    def change_since(self, older: Kept) -> float:
+        """How far these are off the older ones, relative to their length: the row and the residual that moved most."""
+        changes = [_change(tensor, older._totals[number]) for number, tensor in self._totals.items()]
+        return float(torch.stack(changes).max())
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What ControlNets said in a step, and in one before. It is used in `num_steps` more: unknown until one is due."""
+
+    parts: object
+    step: int
+    residuals: Kept
+    before: Kept | None = None
+    num_apart: int = 0
+    num_steps: int | None = None
+
 
 class Reuse:
-    """Says when to ask ControlNets again: in every `every`-th step of a request, and whenever something changed."""
+    """Says when to ask ControlNets again. `largest_change`: in steps in which they were not, as far as was measured."""
 
-    def __init__(self, every: int) -> None:
-        self._every = every
-        self._kept: OrderedDict[Hashable, tuple[object, Keeping]] = OrderedDict()
+    def __init__(self, bound: float) -> None:
+        self._bound = bound
+        self._asked: OrderedDict[tuple[int, ...], _Asked] = OrderedDict()
+        self.num_asked, self.num_reused, self.largest_change = 0, 0, 0.0
 
-    def find(self, rows: Rows, parts: object) -> Keeping | None:
+    def find(self, rows: Rows, parts: object) -> Kept | None:
         """What can be used again for these rows, if anything can."""
-        is_due = any(run.step % self._every == 0 for run in rows.runs)
-        old_parts, kept = self._kept.get(_key(rows), (None, None))
-        return kept if not is_due and old_parts == parts else None
+        asked = self._asked.get(_key(rows))
+        if asked is None or asked.parts != parts:
+            return None
+        if asked.num_steps is None:
+            asked.num_steps = self._steps_to_reuse(asked)
+        if _step(rows) > asked.step + asked.num_steps:
+            return None
+        self.num_reused += 1
+        return asked.residuals
 
     def keep(self, rows: Rows, parts: object, residuals: Residuals) -> Residuals:
         """Remember these for the next steps; the same, if there are none in which they are used."""
-        if self._every == 1:
+        self.num_asked += 1
+        if self._bound == 0:
             return residuals
-        kept = Keeping(residuals)
-        self._kept[_key(rows)] = parts, kept
-        self._kept.move_to_end(_key(rows))
-        while len(self._kept) > MOST_KEPT:
-            self._kept.popitem(last=False)
-        return kept
+        last, asked = self._asked.pop(_key(rows), None), _Asked(parts, _step(rows), Kept(residuals))
+        if last is not None and last.parts == parts:
+            asked.before, asked.num_apart = last.residuals, asked.step - last.step
+        self._asked[_key(rows)] = asked
+        while len(self._asked) > MOST_KEPT:
+            self._asked.popitem(last=False)
+        return asked.residuals
+
+    def forget(self, run: Run) -> None:
+        """This request has left."""
+        for key in [key for key in self._asked if id(run) in key]:
+            del self._asked[key]
+
+    def _steps_to_reuse(self, asked: _Asked) -> int:
+        if asked.before is None:
+            return 0
+        change, num_apart = asked.residuals.change_since(asked.before), asked.num_apart
+        asked.before = None
+        # The change is that of the step in which they were asked again; the last one before it was not so far.
+        self.largest_change = max(self.largest_change, change * (num_apart - 1) / num_apart)
+        steps: int = load("takeup.serving.policies.reuse:steps_to_reuse")(change, num_apart, self._bound)
+        return steps
 
 
-def _key(rows: Rows) -> Hashable:
+def _change(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """Of the row that moved most; a row to which nothing is added does not move."""
+    moved, length = (
+        torch.linalg.vector_norm(one.flatten(1), dim=1, dtype=torch.float32) for one in (now - before, now)
+    )
+    return torch.where(moved == 0, moved, moved / length).max()
+
+
+def _key(rows: Rows) -> tuple[int, ...]:
     return tuple(id(run) for run in rows.runs)
+
+
+def _step(rows: Rows) -> int:
+    """All requests of a call make as many steps until the next one; the first stands for them."""
+    return rows.runs[0].step
