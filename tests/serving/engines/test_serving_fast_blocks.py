@@ -270,6 +270,26 @@ def test_recorded_encoders_say_what_encoders_say(recorded_pipeline: Any) -> None
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def test_parts_of_recorded_encoders_are_not_looked_through(
+    recorded_pipeline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family_of(recorded_pipeline).encode(request("a cat"))  # the first time it is recorded
+    seen: list[torch.nn.Module] = []
+    usual = torch.nn.Module.modules
+
+    def modules(module: torch.nn.Module) -> list[torch.nn.Module]:
+        seen.extend(usual(module))
+        return list(usual(module))
+
+    monkeypatch.setattr(torch.nn.Module, "modules", modules)
+    family_of(recorded_pipeline).encode(request("a cat"))
+    num_light = len(seen)
+    family_of(tiny("takeup/tiny-sdxl")).encode(request("a cat"))
+
+    assert num_light == 4  # each of two encoders, twice
+    assert len(seen) - num_light > 40
+
+
 def test_an_answer_is_not_overwritten_by_the_next_one(recorded_pipeline: Any) -> None:
     family = family_of(recorded_pipeline)
     first = family.encode(request("a cat"))["encoder_hidden_states"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable
 from types import MethodType
 from typing import Any
@@ -22,7 +23,36 @@ def record_encoders(pipeline: Any) -> int:
     encoders = [one for one in found if one is not None and not isinstance(one.__dict__.get("forward"), _Recorded)]
     for encoder in encoders:
         encoder.forward = _Recorded(encoder)
+    if encoders:
+        pipeline.encode_prompt = _without_parts(pipeline).encode_prompt
     return len(encoders)
+
+
+def _without_parts(pipeline: Any) -> Any:
+    """The pipeline with encoders that show none of their parts.
+
+    Before each call diffusers looks through all parts of an encoder, twice, for hooks that would move it. There are
+    hundreds of parts and no hooks, and it takes longer than to encode.
+    """
+    light = copy.copy(pipeline)
+    for name in PARTS:
+        if getattr(pipeline, name, None) is not None:
+            light.__dict__[name] = _Whole(getattr(pipeline, name))
+    return light
+
+
+class _Whole(torch.nn.Module):
+    """A module as one piece."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self._only = (module,)  # what is in a tuple is no part
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_only"][0], name)
+
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        return self._only[0](*arguments, **options)
 
 
 class _Recorded:
