@@ -100,6 +100,42 @@ def test_it_is_asked_again_when_others_join_or_its_scale_changes() -> None:
     assert not controls.reuse._asked
 
 
+class Broken:
+    """A stream that ends in the middle."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def take(self, number: int) -> torch.Tensor:
+        if number == 3:
+            raise RuntimeError("out of memory")
+        return self._stream.take(number)
+
+
+class Breaking(Counting):
+    """Fails once, in the middle of the second call."""
+
+    def start(self, call: ControlCall) -> Stream:
+        stream = super().start(call)
+        return Broken(stream) if self.num_calls == 2 else stream
+
+
+def test_after_a_shared_call_that_failed_nothing_half_said_is_used() -> None:
+    pipeline = build(CONTROLLED)
+    family = family_of(pipeline)
+    nets = {"depth": pipeline.controlnet.nets[0]}
+    worker = Breaking(nets["depth"])
+    controls = Controls(family, nets, {"depth": worker}, max_change=0.3)
+    engine = StepEngine(pipeline, add_ons=[controls])
+    ours = images(engine, [request(seed, 12, controls=(DEPTH,)) for seed in (1, 2)])
+    whole = StepEngine(build(CONTROLLED), add_ons=[Controls(family, nets)])
+    exact = images(whole, [request(seed, 12, controls=(DEPTH,)) for seed in (1, 2)])
+
+    assert engine.num_calls == 12 + 2  # one by one in the second step
+    assert controls.reuse.num_reused > 0
+    assert max(gap(one, other) for one, other in zip(ours, exact, strict=True)) < 0.1
+
+
 @given(st.floats(0, 10, allow_subnormal=False), st.integers(1, 50), st.floats(0, 0.99, allow_subnormal=False))
 def test_a_change_that_grows_evenly_stays_within_the_bound(change: float, num_apart: int, bound: float) -> None:
     num_steps = steps_to_reuse(change, num_apart, bound)

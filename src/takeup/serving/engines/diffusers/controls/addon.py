@@ -116,7 +116,11 @@ class Controls:
             yield
             return
         rows.aids.residuals = self.reuse.find(rows, parts) or self.reuse.keep(rows, parts, self._started(parts, rows))
-        yield
+        try:
+            yield
+        except Exception:
+            self.reuse.drop(rows)
+            raise
 
     def left(self, run: Run) -> None:
         self.reuse.forget(run)

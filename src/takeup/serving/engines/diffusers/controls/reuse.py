@@ -57,7 +57,7 @@ class _Asked:
     """What ControlNets said in a step, and in one before. It is used in `num_steps` more: unknown until one is due."""
 
     parts: object
-    step: int
+    steps: tuple[int, ...]
     residuals: Kept
     before: Kept | None = None
     num_apart: int = 0
@@ -79,7 +79,7 @@ class Reuse:
             return None
         if asked.num_steps is None:
             asked.num_steps = self._steps_to_reuse(asked)
-        if _step(rows) > asked.step + asked.num_steps:
+        if _since(rows, asked.steps) > asked.num_steps:
             return None
         self.num_reused += 1
         return asked.residuals
@@ -89,13 +89,18 @@ class Reuse:
         self.num_asked += 1
         if self._bound == 0:
             return residuals
-        last, asked = self._asked.pop(_key(rows), None), _Asked(parts, _step(rows), Kept(residuals))
+        last = self._asked.pop(_key(rows), None)
+        asked = _Asked(parts, tuple(run.step for run in rows.runs), Kept(residuals))
         if last is not None and last.parts == parts:
-            asked.before, asked.num_apart = last.residuals, asked.step - last.step
+            asked.before, asked.num_apart = last.residuals, _since(rows, last.steps)
         self._asked[_key(rows)] = asked
         while len(self._asked) > MOST_KEPT:
             self._asked.popitem(last=False)
         return asked.residuals
+
+    def drop(self, rows: Rows) -> None:
+        """The call failed: who knows how much was said."""
+        self._asked.pop(_key(rows), None)
 
     def forget(self, run: Run) -> None:
         """This request has left."""
@@ -125,6 +130,6 @@ def _key(rows: Rows) -> tuple[int, ...]:
     return tuple(id(run) for run in rows.runs)
 
 
-def _step(rows: Rows) -> int:
-    """All requests of a call make as many steps until the next one; the first stands for them."""
-    return rows.runs[0].step
+def _since(rows: Rows, steps: tuple[int, ...]) -> int:
+    """How many steps the request has made that made most, for they make steps without each other, too."""
+    return max(run.step - step for run, step in zip(rows.runs, steps, strict=True))
