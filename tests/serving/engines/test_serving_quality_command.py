@@ -71,14 +71,14 @@ def test_a_lora_that_comes_late_changes_the_image_and_one_step_less_than_two(fil
 
 
 def test_residuals_that_are_used_again_change_the_image_the_more_the_more_they_may_change() -> None:
-    requests = [Request("a cat", num_steps=8, height_px=32, width_px=32)]
+    requests = [Request("a cat", num_steps=16, height_px=32, width_px=32)]
 
     def alike(max_change: float) -> float:
         makers = makers_of("reused", lambda: build("takeup/tiny-sdxl-controlnet"), max_change=max_change)
         return compare_images(*makers, requests)[0].psnr_db
 
     assert alike(0.0) == inf
-    assert inf > alike(0.1) > alike(0.9)
+    assert inf > alike(0.3) > alike(0.9)
 
 
 @pytest.mark.parametrize(
