@@ -7,7 +7,7 @@ SDXL at 1024x1024, 50 steps, bfloat16, random weights (times do not depend on th
 from the prompt to finished latents, medians of three; stock pipelines make the same requests once in the same run,
 LoRAs loaded, fused and taken out again as their users do. The floor is the arithmetic of a request at 790 TFLOP/s, what
 a large matrix product reaches on this card. Every row says how far its image is from that of stock. What changes images
-(products in eight bits, ControlNets that are asked again only when their residuals may have changed by a fifth) has a
+(products in eight bits, ControlNets that are asked again only when residuals should have changed by a fifth) has a
 table of its own and two bars, which name it.
 With `--tiny` the same on tiny models: does it run, not how fast.
 """

@@ -71,7 +71,7 @@ def test_what_a_controlnet_said_is_used_again_within_the_change_that_is_wanted()
     assert num_all == 16
     assert num_eager == num_recorded == reuse.num_asked < 16
     assert reuse.num_reused == 16 - reuse.num_asked
-    assert 0 < reuse.largest_change < 0.3
+    assert 0 < reuse.largest_change < 2 * 0.3  # found one step after the last in which it was used, at the latest
     assert gap(recorded, eager) < EXACT
     assert EXACT < gap(eager, always) < gap(plain, always)
 

@@ -51,7 +51,7 @@ NEEDED = {
     default=0.0,
     show_default=True,
     type=click.FloatRange(0, 1, max_open=True),
-    help="Use what ControlNets said again while it changes by less; 0 asks in every step.",
+    help="Use what ControlNets said again while it should change by less; 0 asks in every step.",
 )
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Processes that have the model.")
 @click.option("--ray", "on_ray", is_flag=True, help="Let Ray Serve run the workers, here or on a cluster.")

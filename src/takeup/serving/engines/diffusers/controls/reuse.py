@@ -7,7 +7,6 @@ policies/reuse.py). That is never done unless it is asked for, and belongs befor
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,8 +16,6 @@ from takeup.core.lazy import load
 from takeup.serving.engines.diffusers.runs import Residuals, Rows, Run
 
 __all__ = ["Kept", "Reuse"]
-
-MOST_KEPT = 8
 
 
 class Kept:
@@ -65,11 +62,11 @@ class _Asked:
 
 
 class Reuse:
-    """Says when to ask ControlNets again. `largest_change`: in steps in which they were not, as far as was measured."""
+    """Says when to ask ControlNets again. `largest_change` was found when that was done after steps without asking."""
 
     def __init__(self, bound: float) -> None:
         self._bound = bound
-        self._asked: OrderedDict[tuple[int, ...], _Asked] = OrderedDict()
+        self._asked: dict[tuple[int, ...], _Asked] = {}
         self.num_asked, self.num_reused, self.largest_change = 0, 0, 0.0
 
     def find(self, rows: Rows, parts: object) -> Kept | None:
@@ -93,9 +90,9 @@ class Reuse:
         asked = _Asked(parts, tuple(run.step for run in rows.runs), Kept(residuals))
         if last is not None and last.parts == parts:
             asked.before, asked.num_apart = last.residuals, _since(rows, last.steps)
+        for run in rows.runs:  # what was said about it beside others is old now
+            self.forget(run)
         self._asked[_key(rows)] = asked
-        while len(self._asked) > MOST_KEPT:
-            self._asked.popitem(last=False)
         return asked.residuals
 
     def drop(self, rows: Rows) -> None:
@@ -103,7 +100,7 @@ class Reuse:
         self._asked.pop(_key(rows), None)
 
     def forget(self, run: Run) -> None:
-        """This request has left."""
+        """Nothing that was said about this request is used again."""
         for key in [key for key in self._asked if id(run) in key]:
             del self._asked[key]
 
@@ -112,8 +109,8 @@ class Reuse:
             return 0
         change, num_apart = asked.residuals.change_since(asked.before), asked.num_apart
         asked.before = None
-        # The change is that of the step in which they were asked again; the last one before it was not so far.
-        self.largest_change = max(self.largest_change, change * (num_apart - 1) / num_apart)
+        if num_apart > 1:
+            self.largest_change = max(self.largest_change, change)
         steps: int = load("takeup.serving.policies.reuse:steps_to_reuse")(change, num_apart, self._bound)
         return steps
 
