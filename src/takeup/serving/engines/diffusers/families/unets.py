@@ -39,10 +39,12 @@ class StableDiffusion:
     def prepare(self, request: Request) -> Run:
         with self.encoding:
             inputs = self.encode(request)
+        # Noise is drawn while a device is at the text: timesteps, which it must take, come afterwards.
         generator = torch.Generator("cpu").manual_seed(request.seed)
         scheduler = new_scheduler(self.pipeline, request.scheduler)
+        noise = self._noise(request, generator)
         timesteps = set_steps(scheduler, request.num_steps, self.where[0])
-        latents = self._noise(request, generator) * scheduler.init_noise_sigma
+        latents = noise * scheduler.init_noise_sigma
         options = step_options(scheduler, request, generator)
         return Run(request, latents, scheduler, timesteps, inputs, step_options=options)
 
@@ -123,11 +125,12 @@ class StableDiffusionXL(StableDiffusion):
             negative_prompt=request.negative_prompt,
         )
         embeddings = _branches(negative, positive)
+        sizes = self._sizes(request, pooled).to(embeddings, non_blocking=True)
         return {
             **self._guidance_input(request),
             "encoder_hidden_states": embeddings,
             "text_embeds": _branches(negative_pooled, pooled),
-            "time_ids": self._sizes(request, pooled).to(embeddings).repeat(len(embeddings), 1),
+            "time_ids": sizes.repeat(len(embeddings), 1),
         }
 
     def added(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
