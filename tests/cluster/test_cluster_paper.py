@@ -13,6 +13,7 @@ import pytest
 from takeup.core.report import Check, Report, Source, Table
 from takeup.papers import numbers
 from takeup.papers.gfs import reproduce
+from takeup.papers.gfs.one_day import ARMS
 
 EXPECTED = numbers("gfs")
 BASELINES = EXPECTED["setting"]["baselines"]
@@ -74,7 +75,7 @@ def test_what_is_only_quoted_decides_nothing_and_says_why(report: Report) -> Non
 def test_every_bar_counts(report: Report) -> None:
     bars = [each for each in report.checks if each.counts]
 
-    assert len(bars) == 2 + 1 + 3 + 4 * 3 + 4 + 1 + 4 + 3 + 1
+    assert len(bars) == 2 + 1 + 3 + 6 * 3 + 4 + 1 + 4 + 3 + 1
     assert report.holds == all(each.holds for each in bars)
 
 
@@ -131,6 +132,20 @@ def test_lower_days_of_all_seeds_are_counted_and_judged(report: Report) -> None:
 
         assert days.ours == sum(float(str(row[7])) for row in found.rows if row[0] == load and row[2] == "all")
         assert days.counts
+
+
+def test_one_day_windows_of_all_seeds_are_counted_and_judged(report: Report) -> None:
+    found = table(report, "One-day windows from one state")
+    loads = ("low", "medium", "high")
+
+    assert [row[:3] for row in found.rows] == [(load, arm, 2 * 3) for load in loads for arm in ARMS]
+    for load in loads:
+        below = check(report, f"{load} load, one-day windows with less allocation than FIFO")
+        rows = {row[1]: row for row in found.rows if row[0] == load}
+
+        assert below.ours == rows["gfs"][3]
+        assert rows["fifo"][3:9] == (0, 0, 0.0, 0.0, 0.0, 0.0)
+        assert float(str(rows["gfs"][6])) <= float(str(rows["gfs"][5])) <= float(str(rows["gfs"][7]))
 
 
 def test_whole_windows_below_fifo_are_those_of_the_table(report: Report) -> None:

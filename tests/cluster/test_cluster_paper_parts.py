@@ -10,12 +10,12 @@ import pytest
 
 from cluster.cluster_outcomes import outcome, two_pools, workload
 from takeup.cluster.fleet.outcome import Metrics, Outcome, Spread
-from takeup.cluster.model import Grade
+from takeup.cluster.model import Grade, Kind
 from takeup.cluster.policies import POLICIES
 from takeup.cluster.simulate.moment import Idle
 from takeup.core.report import Check
 from takeup.papers import numbers
-from takeup.papers.gfs import fifo, forms, loads, money, variants
+from takeup.papers.gfs import fifo, forms, loads, money, one_day, variants
 from takeup.papers.gfs.days import Day, LookBack
 from takeup.papers.gfs.loads import Load
 from takeup.papers.gfs.variants import Figures
@@ -334,3 +334,33 @@ def test_quoted_numbers_are_compared_and_never_judged() -> None:
     assert [check.expected for check in checks] == [575.4, 1.21, 10502.4, 8.08, 2174.3]
     assert [check.holds for check in checks] == [True, True, False, False, False]
     assert not any(check.counts for check in checks)
+
+
+# One-day windows ------------------------------------------------------------------------------------------------------
+
+
+def days_of(ours: list[float]) -> one_day.Days:
+    """Windows in which FIFO allocates eight tenths, the printed scheduler half a point less, and ours what is given."""
+    rates = {"fifo": [0.8] * len(ours), "gfs_published": [0.795] * len(ours), "gfs": ours}
+    known = {
+        name: [replace(metrics(wait_s=10.0), allocation_rate=rate) for rate in given] for name, given in rates.items()
+    }
+    return one_day.Days("low", known)
+
+
+@pytest.mark.parametrize(("ours", "num_below"), [([0.8, 0.81, 0.9], 0), ([0.8, 0.7999, 0.9], 1), ([0.7, 0.7], 2)])
+def test_one_day_windows_below_fifo_are_counted_and_fail(ours: list[float], num_below: int) -> None:
+    below, over = one_day._checks(EXPECTED, days_of(ours))
+
+    assert (below.ours, below.holds) == (num_below, num_below == 0)
+    assert over.ours == pytest.approx(100 * (np.mean(ours) - 0.795))
+    assert f"of {len(ours)}; the printed scheduler is below in {len(ours)}" in below.why
+
+
+def test_before_a_one_day_window_there_are_high_priority_jobs_alone() -> None:
+    jobs = workload([(kind, 0, 1.0, 1, float(hour), 1.0) for hour in (1, 25, 49) for kind in (0, 1)], {"a": 1})
+
+    cut = one_day._until(jobs, 86_400.0)
+
+    assert cut.job_kind.tolist() == [Kind.HIGH, Kind.HIGH, Kind.SPOT]
+    assert (cut.job_submit_s / 3600).tolist() == [1, 25, 25]

@@ -202,6 +202,29 @@ def test_the_same_workload_gives_the_same_outcome() -> None:
     assert first.metrics() == second.metrics()
 
 
+@pytest.mark.parametrize("name", ["fifo", "kube", "slurm"])
+def test_a_scheduler_that_takes_over_from_itself_changes_nothing(name: str) -> None:
+    scheduler, jobs = RuledScheduler(name, POLICIES[name]._replace(uses_quota=False)), drawn(5)
+    begin_s = float(np.median(jobs.job_submit_s) // 3600 * 3600)
+
+    alone = replay(jobs, scheduler, begin_s)
+    taken = replay(jobs, scheduler, begin_s, before=scheduler.rules)
+
+    assert alone.num_evictions.sum() > 0 or name == "fifo"
+    assert alone.end_s.tobytes() == taken.end_s.tobytes()
+    assert alone.metrics() == taken.metrics()
+
+
+def test_who_waits_when_a_scheduler_takes_over_stands_in_its_order() -> None:
+    jobs = workload((HIGH, 8, 0, 4000), (SPOT, 2, 10, 500), (HIGH, 1, 20, 500), (HIGH, 8, 30, 500))
+
+    by_arrival = replay(jobs, find_policy("fifo_strict"), 3600, 7200)
+    by_size = replay(jobs, find_policy("gfs", StaticQuota(0.0)), 3600, 7200, before=POLICIES["fifo_strict"])
+
+    assert by_arrival.first_start_s.tolist() == [0, 4000, 4000, 4500]
+    assert by_size.first_start_s.tolist() == [0, 4500, 4500, 4000]
+
+
 def test_metrics_are_about_their_window_and_pool() -> None:
     jobs = workload((HIGH, 8, 0, 5400), (SPOT, 4, 7200, 1800), nodes=(8,))
     outcome = replay(jobs, find_policy("fifo"), to_s=4 * 3600)

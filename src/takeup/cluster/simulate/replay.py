@@ -15,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.cluster.fleet.evidence import Evidence, QuotaSource
+from takeup.cluster.fleet.fast.fill import enqueue_all
 from takeup.cluster.fleet.layout import (
     ALL_GPUS,
     FREE_GPUS,
+    NUM_WAITING_HIGH,
     NUM_WAITING_SPOT,
     RUNNING_MILLI,
     Fleet,
@@ -78,10 +80,12 @@ def replay(
     from_s: float = 0.0,
     to_s: float | None = None,
     look: Look | None = None,
+    before: Rules | None = None,
 ) -> Outcome:
     """Replay everything; the window [from_s, to_s) is what metrics are about (default: until the last submission).
 
-    `look` sees a pool whenever its scheduler is about to ask for a quota, and when the window ends.
+    `look` sees a pool whenever its scheduler is about to ask for a quota, and when the window ends. With `before` pools
+    live by other rules until the window begins, without any quota, and the scheduler takes over what runs and waits.
     """
     if workload.num_jobs and workload.job_submit_s[0] < 0:
         raise BadInput(f"the first job comes at {workload.job_submit_s[0]:g} s; count time from 0")
@@ -91,6 +95,8 @@ def replay(
         raise BadInput(f"the window runs from {from_s:g} s to {end_s:g} s; it must not start below 0 or end before it")
     lives = [_Life.of(workload, number, scheduler, end_s) for number in range(len(workload.pools))]
     for life in lives:
+        if before is not None:
+            life.take_over(before, from_s)
         life.live(look)
     return _outcome(workload, scheduler.name, lives, from_s, end_s)
 
@@ -148,10 +154,17 @@ class _Life:
             look(Moment(self.to_s, self.fleet, self.story))
         self._run(np.inf, NO_LIMIT, NO_LIMIT)
 
-    def _run(self, until_s: float, hours: Floats, gpus: Floats) -> None:
+    def take_over(self, before: Rules, at_s: float) -> None:
+        """Live by other rules until then; afterwards all who wait stand where the scheduler wants them."""
+        self._run(at_s, NO_LIMIT, NO_LIMIT, before)
+        waiting = np.flatnonzero(self.fleet.jobs["waiting"])
+        self.fleet.totals[[NUM_WAITING_HIGH, NUM_WAITING_SPOT]] = 0
+        enqueue_all(self.fleet, waiting, self.fleet.jobs["since_s"][waiting], self.scheduler.rules)
+
+    def _run(self, until_s: float, hours: Floats, gpus: Floats, rules: Rules | None = None) -> None:
         self.story.ticks[CHANGED] = 1
         parts = (self.fleet, self.story, self.agenda, self.clock)
-        self.num_turns += live_until(*parts, float(until_s), hours, gpus, self.scheduler.rules)
+        self.num_turns += live_until(*parts, float(until_s), hours, gpus, rules or self.scheduler.rules)
 
     def _spot_gpus(self) -> float:
         return float(self.fleet.totals[RUNNING_MILLI + Grade.GUARANTEED :][:2].sum()) / 1000.0

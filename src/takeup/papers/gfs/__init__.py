@@ -6,7 +6,7 @@ statistics that are published, at three spot loads, and replayed. So ratios betw
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from takeup.core.progress import progress
 from takeup.core.report import Report
@@ -18,6 +18,7 @@ from takeup.papers.gfs.forecasts import demand
 from takeup.papers.gfs.forms import both_forms, published, spot_work
 from takeup.papers.gfs.loads import Load, Numbers, against_baselines, replayed
 from takeup.papers.gfs.money import benefit
+from takeup.papers.gfs.one_day import day_by_day, one_day_windows
 from takeup.papers.gfs.variants import JUDGED, ablations
 
 __all__ = ["reproduce"]
@@ -65,6 +66,7 @@ def reproduce(*, quiet: bool = False) -> Report:
         parts = [against_baselines(expected, loads), Findings((), (both_forms(expected, loads), spot_work(loads)))]
         narrow = [without_wide_gangs(expected, load, tick) for load in draws]
         parts.append(against_fifo(expected, draws, narrow, [look_back(expected, load, tick) for load in draws]))
+        parts.append(one_day_windows(expected, [day_by_day(expected, some, tick) for some in _by_load(draws)]))
         parts.append(ablations(expected, [load for load in draws if load.name == "medium"], tick))
         parts += [demand(expected), benefit(expected, loads[1])]
     return report_of("gfs", expected["setting"]["seed"], parts, NOTES)
@@ -78,11 +80,16 @@ def _policies(expected: Numbers, seed: int) -> tuple[str, ...]:
     return (*expected["setting"]["baselines"], *published(expected), *judged, "gfs_promised")
 
 
+def _by_load(draws: Sequence[Load]) -> list[list[Load]]:
+    names = dict.fromkeys(load.name for load in draws)
+    return [[load for load in draws if load.name == name] for name in names]
+
+
 def _num_steps(expected: Numbers) -> int:
     setting = expected["setting"]
     num_replays = sum(len(_policies(expected, seed)) for seed in setting["seeds"]) * len(setting["loads"])
     num_draws = len(setting["seeds"]) * len(setting["loads"])
-    return num_replays + 2 * num_draws + sum(1 + len(parts) for parts in JUDGED.values())
+    return num_replays + 3 * num_draws + sum(1 + len(parts) for parts in JUDGED.values())
 
 
 def _drawn(expected: Numbers, tick: Callable[[], None]) -> list[Load]:

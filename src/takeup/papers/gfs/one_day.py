@@ -1,0 +1,118 @@
+"""One-day windows that all begin from one state: as an independent replication of GFS had them, but for the state.
+
+How it works. Until a window begins there are high-priority jobs alone, and FIFO serves them. Then comes a day of spot
+jobs, and one scheduler or the other takes over. Nobody has worked ahead, so that what is allocated on the day can be
+compared. The replication found the printed scheduler below FIFO, for what it keeps free is idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.cluster.experiment.workloads import only
+from takeup.cluster.fleet.outcome import Metrics
+from takeup.cluster.model import Kind, Workload
+from takeup.cluster.policies import find_policy
+from takeup.cluster.policies.fifo import FIFO
+from takeup.cluster.policies.gfs.quota import SpotQuota
+from takeup.cluster.simulate import replay
+from takeup.core.report import Cell, Check, Column, Table
+from takeup.papers.findings import Findings
+from takeup.papers.gfs.loads import DAY_S, Load, Numbers, window_s
+
+__all__ = ["ARMS", "Days", "day_by_day", "one_day_windows"]
+
+Floats = npt.NDArray[np.float64]
+ARMS = ("fifo", "gfs_published", "gfs")
+TINY = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """All one-day windows of a load, over its seeds, by scheduler."""
+
+    name: str
+    metrics: dict[str, list[Metrics]]
+
+    def gaps_pp(self, policy: str, rate: str = "allocation_rate") -> Floats:
+        """A rate of a scheduler less that of FIFO, window by window."""
+        ours, theirs = ([getattr(one, rate) for one in self.metrics[name]] for name in (policy, "fifo"))
+        return np.asarray(100 * (np.array(ours) - np.array(theirs)))
+
+    def mean(self, policy: str, of: Callable[[Metrics], float]) -> float:
+        """A number of a scheduler, on average over windows."""
+        return float(np.mean([of(one) for one in self.metrics[policy]]))
+
+
+def day_by_day(expected: Numbers, draws: Sequence[Load], tick: Callable[[], None]) -> Days:
+    """Replay every day of draws of one load under all schedulers; `tick` after each draw."""
+    metrics: dict[str, list[Metrics]] = {name: [] for name in ARMS}
+    from_s, to_s = window_s(expected)
+    for load in draws:
+        for begin_s in np.arange(from_s, to_s, DAY_S).tolist():
+            workload = _until(load.workload, begin_s)
+            for name in ARMS:
+                outcome = replay(workload, find_policy(name, SpotQuota()), begin_s, begin_s + DAY_S, before=FIFO)
+                metrics[name].append(outcome.metrics())
+        tick()
+    return Days(draws[0].name, metrics)
+
+
+def _until(workload: Workload, begin_s: float) -> Workload:
+    """High-priority jobs up to the end of the day, and the spot jobs of the day."""
+    submit_s = workload.job_submit_s
+    return only(workload, (submit_s < begin_s + DAY_S) & ((workload.job_kind == Kind.HIGH) | (submit_s >= begin_s)))
+
+
+def one_day_windows(expected: Numbers, loads: Sequence[Days]) -> Findings:
+    """How often, and by how much, less was allocated than under FIFO."""
+    checks = [check for days in loads for check in _checks(expected, days)]
+    return Findings(tuple(checks), (_table(loads),))
+
+
+def _checks(expected: Numbers, days: Days) -> list[Check]:
+    gaps, printed = (days.gaps_pp(name) for name in ("gfs", "gfs_published"))
+    num_below = int((gaps < -TINY).sum())
+    why = (
+        f"of {len(gaps)}; the printed scheduler is below in {int((printed < -TINY).sum())}; high-priority jobs wait "
+        f"{days.mean('gfs', _high_wait_s):.0f} s, under FIFO {days.mean('fifo', _high_wait_s):.0f} s"
+    )
+    name = f"{days.name} load, one-day windows"
+    return [
+        Check.at_most(f"{name} with less allocation than FIFO", num_below, expected["fifo_bar"]["days_below"], why=why),
+        Check.at_least(
+            f"{name}, allocation over that of the printed scheduler", float(np.mean(gaps - printed)), 0.0, unit="pp"
+        ),
+    ]
+
+
+def _table(loads: Sequence[Days]) -> Table:
+    columns = (
+        Column("load"), Column("scheduler"), Column("windows"), Column("below FIFO"), Column("above FIFO"),
+        Column("allocation", "pp", 3), Column("lowest", "pp", 3), Column("highest", "pp", 3), Column("useful", "pp", 3),
+        Column("high JQT", "s", 1), Column("spot p95 JCT", "s", 0), Column("evictions per start", "%", 2),
+    )  # fmt: skip
+    rows = [_row(days, name) for days in loads for name in ARMS]
+    note = (
+        "rates less those of FIFO, means over windows of all seeds; until a window begins, FIFO serves high-priority "
+        "jobs and there are no spot jobs"
+    )
+    return Table("One-day windows from one state", columns, tuple(rows), note)
+
+
+def _row(days: Days, name: str) -> tuple[Cell, ...]:
+    gaps = days.gaps_pp(name)
+    return (
+        days.name, name, len(gaps), int((gaps < -TINY).sum()), int((gaps > TINY).sum()),
+        float(gaps.mean()), float(gaps.min()), float(gaps.max()), float(days.gaps_pp(name, "useful_rate").mean()),
+        days.mean(name, _high_wait_s), days.mean(name, lambda one: one.spot_jct_s.p95),
+        100 * days.mean(name, lambda one: one.evictions_per_start),
+    )  # fmt: skip
+
+
+def _high_wait_s(metrics: Metrics) -> float:
+    return metrics.high_jqt_s.mean
