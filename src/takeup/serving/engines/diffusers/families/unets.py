@@ -125,7 +125,8 @@ class StableDiffusionXL(StableDiffusion):
             negative_prompt=request.negative_prompt,
         )
         embeddings = _branches(negative, positive)
-        sizes = self._sizes(request, pooled).to(embeddings, non_blocking=True)
+        # CUDA keeps a copy of what it is about to read; of other devices that is not known.
+        sizes = self._sizes(request, pooled).to(embeddings, non_blocking=embeddings.is_cuda)
         return {
             **self._guidance_input(request),
             "encoder_hidden_states": embeddings,
