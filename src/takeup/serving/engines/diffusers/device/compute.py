@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -34,6 +34,7 @@ from takeup.serving.engines.diffusers.device.passes import (
     num_padded,
     record,
 )
+from takeup.serving.engines.diffusers.device.quarters import Quartered
 from takeup.serving.engines.diffusers.device.quiet import QUIET
 from takeup.serving.engines.diffusers.device.regions import compile_regions
 from takeup.serving.engines.diffusers.device.seams import residuals_added
@@ -84,21 +85,27 @@ class Prepared:
     stacks: Stacks
     packed: Packed
     joined: Joined
+    quartered: Quartered
     eight: Eight | None = None
     lean: Lean | None = None
     _weights: Hashable = ()
 
     def follow(self, weights: Hashable) -> None:
-        """These are the weights of the next call: round them again if they are others."""
-        if self.eight is not None and weights != self._weights:
-            self.eight.refresh()
+        """These are the weights of the next call: if they are others, what was made of them is made again."""
+        if weights != self._weights:
+            self.quartered.refresh()
+            if self.eight is not None:
+                self.eight.refresh()
         self._weights = weights
 
     @contextmanager
     def plain(self) -> Iterator[None]:
         """Inside, every layer is called for itself, as hooks on layers need it."""
         eight, lean = (nullcontext() if one is None else one.separate() for one in (self.eight, self.lean))
-        with self.packed.unpacked(), self.joined.separate(), eight, lean, torch.compiler.set_stance("force_eager"):
+        own = self.packed.unpacked(), self.joined.separate(), self.quartered.separate(), eight, lean
+        with ExitStack() as stack:
+            for one in (*own, torch.compiler.set_stance("force_eager")):
+                stack.enter_context(one)
             yield
 
 
@@ -111,11 +118,12 @@ def prepare(
     """Stack, pack and lay out the weights of a network, once; have its blocks compiled, if options are given."""
     stacks = stack_layers(channels_last(network))
     packed, joined = Packed(network, stacks), Joined(network, stacks if is_lean else None)
+    quartered = Quartered(network)
     eight = Eight(network, stacks) if eight_bits else None
     lean = Lean(network) if is_lean and not eight_bits else None
     if compile_options is not None:
         compile_regions(network, dict(compile_options), frozenset() if lean is None else lean.modules)
-    return Prepared(network, stacks, packed, joined, eight, lean)
+    return Prepared(network, stacks, packed, joined, quartered, eight, lean)
 
 
 class Recorded:

@@ -1,0 +1,78 @@
+"""Images that are doubled and then convolved, for four ninths of the products.
+
+In a doubled image every pixel is there four times, so a window of 3x3 sees at most 2x2 different ones. Which they are
+depends on the quarter of the pixel in which the window lies. So there are four windows of 2x2 over the image as it was,
+one for each quarter, and what they find is put side by side. Weights that meet the same pixel are added up beforehand.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import MethodType
+from typing import Any
+
+import torch
+from torch.nn.functional import conv2d
+
+from takeup.serving.engines.diffusers.device.forwards import Forwards
+
+__all__ = ["Quartered"]
+
+# By the half of a pixel in which the middle of a window lies: which of two pixels each of its three weights meets.
+MEETS = ((0, 1, 1), (0, 0, 1))
+
+
+class Quartered:
+    """A network whose doubled images are convolved as they were; by `refresh` it learns that weights changed."""
+
+    def __init__(self, network: Any) -> None:
+        self._modules = [one for one in network.modules() if _doubles(one)]
+        self._versions: dict[Any, int] = {}
+        for one in self._modules:
+            num_out, num_in = one.conv.weight.shape[:2]
+            one.quarters = one.conv.weight.new_empty(4 * num_out, num_in, 2, 2).to(memory_format=torch.channels_last)
+            one.quarters_bias = None if one.conv.bias is None else one.conv.bias.detach().repeat(4)
+        self.refresh()
+        self._forwards = Forwards({one: MethodType(_doubled, one) for one in self._modules})
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that compute in this way."""
+        return len(self._modules)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Add up the weights that are others than the last time."""
+        for one in self._modules:
+            if self._versions.get(one) != one.conv.weight._version:
+                one.quarters.copy_(_quarters(one.conv.weight))
+                self._versions[one] = one.conv.weight._version
+
+    def separate(self) -> AbstractContextManager[None]:
+        """Inside, images are doubled and then convolved, as hooks on layers need it."""
+        return self._forwards.separate()
+
+
+def _doubles(module: Any) -> bool:
+    if type(module).__name__ != "Upsample2D" or module.norm is not None or not module.interpolate:
+        return False
+    conv = getattr(module, "conv", None)
+    return type(conv) is torch.nn.Conv2d and conv.kernel_size == (3, 3) and conv.padding == (1, 1)
+
+
+def _quarters(weight: torch.Tensor) -> torch.Tensor:
+    """Four windows of 2x2, one below the other, from one of 3x3; added up in single precision."""
+    meets = torch.nn.functional.one_hot(torch.tensor(MEETS), 2).to(weight.device, torch.float32)  # half, weight, pixel
+    parts = torch.einsum("oiyx,ayp,bxq->aboipq", weight.float(), meets, meets)
+    return parts.flatten(0, 2).to(weight.dtype)
+
+
+def _doubled(self: Any, hidden_states: torch.Tensor, output_size: Any = None, *_: Any, **__: Any) -> torch.Tensor:
+    """What an `Upsample2D` makes of an image."""
+    height, width = hidden_states.shape[2:]
+    if output_size is not None and tuple(output_size) != (2 * height, 2 * width):
+        return type(self).forward(self, hidden_states, output_size)  # type: ignore[no-any-return]
+    found = conv2d(hidden_states, self.quarters, self.quarters_bias, padding=1)
+    corners = found.permute(0, 2, 3, 1).reshape(len(found), height + 1, width + 1, 2, 2, -1)
+    rows = [torch.stack([corners[:, a : a + height, b : b + width, a, b] for b in (0, 1)], dim=3) for a in (0, 1)]
+    return torch.stack(rows, dim=2).flatten(3, 4).flatten(1, 2).permute(0, 3, 1, 2)
