@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch", reason="needs torch: pip install 'takeup[diffusion]'")
+pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[diffusion]'")
+
 import torch
 from diffusers.models.upsampling import Upsample2D
 from torch.utils.flop_counter import FlopCounterMode
 
+from serving.lora_cases import EXACT, SDXL, images, request, stock
+from serving.lora_files import factors, peft_style, save
+from serving.stock import ENGINE_MARKS, gap
+from takeup.serving.engines.diffusers.device.compute import Recorded
 from takeup.serving.engines.diffusers.device.quarters import Quartered
+from takeup.serving.engines.diffusers.families import family_of
+from takeup.serving.engines.diffusers.lora.addon import Loras
+from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
+from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.steps import StepEngine
+from takeup.serving.engines.diffusers.tiny import build, tiny
+
+pytestmark = ENGINE_MARKS
 
 
 def layer(bias: bool = True, **options: Any) -> Any:
@@ -115,3 +132,20 @@ def test_sums_of_weights_are_rounded_once() -> None:
     assert torch.equal(ours.quarters[:5, :, 0, 0], weight[:, :, 0, 0].bfloat16())
     assert torch.equal(ours.quarters[:5, :, 1, 1], weight[:, :, 1:, 1:].sum((2, 3)).bfloat16())
     assert torch.equal(ours.quarters[-5:, :, 1, 1], weight[:, :, 2, 2].bfloat16())
+
+
+def test_a_lora_of_such_a_layer_is_felt_by_recorded_calls_and_gone_after_it(tmp_path: Path) -> None:
+    changes = factors(tiny(SDXL), [("unet", "up_blocks.0.upsamplers.0.conv")])
+    files = {"up": save(peft_style(changes), tmp_path / "up.safetensors")}
+    pipeline, compute = build(SDXL), Recorded()
+    family = family_of(pipeline)
+    loras = Loras(family, ThreadLoader(files, Targets.of(pipeline)), stacks=compute.prepared(family.network).stacks)
+    engine = StepEngine(pipeline, compute=compute, add_ons=[loras])
+    requests = [request(1), request(1, ("up", 0.8)), request(1)]
+    ours = [images(engine, [one])[0] for one in requests]
+    loras.close()
+
+    assert compute.prepared(family.network).quartered.num_layers == 1
+    assert max(gap(one, stock(files, other)) for one, other in zip(ours, requests, strict=True)) < EXACT
+    assert gap(ours[0], ours[1]) > 100 * EXACT
+    assert torch.equal(ours[0], ours[2])
