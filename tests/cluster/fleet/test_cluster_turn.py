@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cluster.fleet.cluster_states import draw_state
 from takeup.cluster.fleet.evidence import StaticQuota
 from takeup.cluster.fleet.plain import PlainPass
+from takeup.cluster.fleet.rules import Rules
 from takeup.cluster.model import Evict, Grade, Hold, Kind, Start, State
 from takeup.cluster.policies import POLICIES, RuledScheduler
 
@@ -18,8 +19,8 @@ PLAIN = [name for name in POLICIES if not POLICIES[name].lease_s and not POLICIE
 SHARE = 0.4
 
 
-def decide(name: str, state: State) -> list[tuple[str, str, tuple[str, ...] | str]]:
-    scheduler = RuledScheduler(name, POLICIES[name]._replace(ageing_s=0.0), StaticQuota(SHARE))
+def decide(name: str, state: State, rules: Rules | None = None) -> list[tuple[str, str, tuple[str, ...] | str]]:
+    scheduler = RuledScheduler(name, rules or POLICIES[name]._replace(ageing_s=0.0), StaticQuota(SHARE))
     events: list[tuple[str, str, tuple[str, ...] | str]] = []
     for decision in scheduler.decide(state):
         if isinstance(decision, Start):
@@ -39,6 +40,21 @@ def test_the_pass_decides_as_the_plain_one(name: str) -> None:
         assert decide(name, state) == expected, f"seed {seed}"
         num_evictions += sum(what == "evict" for what, *_ in expected)
     assert num_evictions > 0 or POLICIES[name].victims == 0
+
+
+def test_the_pass_is_as_patient_as_the_plain_one() -> None:
+    patient = POLICIES["gfs"]._replace(ageing_s=0.0, patience_s=4000.0, patience_gpus=2.0)  # of waits up to 9000 s
+    num_fewer = 0
+    for seed in range(40):
+        state = draw_state(seed)
+        expected, at_once = (
+            PlainPass(state, rules, SHARE * 8 * len(state.nodes)).decide()
+            for rules in (patient, patient._replace(patience_s=0.0))
+        )
+
+        assert decide("gfs", state, patient) == expected, f"seed {seed}"
+        num_fewer += expected != at_once
+    assert num_fewer > 0
 
 
 @given(st.integers(0, 10_000), st.sampled_from(sorted(POLICIES)), st.booleans())

@@ -92,3 +92,17 @@ def test_schedulers_that_evict_at_once_are_among_those_schedules(name: str) -> N
 
     assert waited_s == 0
     assert any(is_never_below(each, np.floor(gpus).tolist()) for each in served_at_once())
+
+
+def test_who_evicts_somebody_who_runs_past_midnight_allocates_less_on_the_day() -> None:
+    """The second job waits for an hour under FIFO. Who starts it at once leaves an hour of spot work for tomorrow."""
+    first, second, spot = (HIGH, 1.0, 0.0, 2 * HOUR_S), (HIGH, 1.0, HOUR_S, HOUR_S), (SPOT, 1.0, 0.0, 48 * HOUR_S)
+    day = workload(first, spot, second, nodes=(NUM_GPUS,), checkpoint_s=60.0)
+    used_h, waited_s = {}, {}
+    for name in ("fifo", "gfs"):
+        outcome = replay(day, find_policy(name, StaticQuota(0.0)), to_s=24 * HOUR_S)
+        used_h[name] = float(outcome.allocated_gpu_s[:, :24].sum()) / HOUR_S
+        waited_s[name] = outcome.metrics().high_jqt_s.mean
+
+    assert used_h == pytest.approx({"fifo": 2 + 24 + 1, "gfs": 2 + 24}, abs=60 / HOUR_S)  # of overhead
+    assert waited_s == pytest.approx({"fifo": HOUR_S / 2, "gfs": 0.0})

@@ -80,6 +80,14 @@ def test_durations_follow_the_published_shares_and_medians(fleet: Workload) -> N
     assert np.quantile(spot, [0.5, 0.9]) == pytest.approx([2095.5, 21_740], rel=0.05)
 
 
+def test_spot_jobs_take_the_published_gpu_time_and_those_of_days_are_no_gangs(fleet: Workload) -> None:
+    spot = fleet.job_kind == Kind.SPOT
+    gpu_s = (num_gpus(fleet) * fleet.job_duration_s)[spot]
+
+    assert gpu_s.sum() == pytest.approx(3.453e9, rel=0.12)
+    assert fleet.job_workers[spot & (fleet.job_duration_s >= 3 * DAY_S)].max() == 1
+
+
 def test_sizes_follow_the_published_shares(fleet: Workload) -> None:
     gpus = shares(num_gpus(fleet), [0, 0.99, 1.01, 4.5, 8.5, 16.5, 32.5, 64.5, 128.5, np.inf])
     workers = shares(fleet.job_workers.astype(np.float64), [1, 1.5, 8.5, 32.5, 128.5, np.inf])

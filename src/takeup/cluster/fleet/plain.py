@@ -57,11 +57,17 @@ class PlainPass:
             [(Kind.HIGH, Kind.SPOT)] if self.rules.one_queue else [(Kind.HIGH,), (Kind.SPOT,)]
         )
         for group in kinds:
-            first = group[0]
-            order = self.rules.high_order if first == Kind.HIGH else self.rules.spot_order
-            failure = self.rules.high_failure if first == Kind.HIGH else self.rules.spot_failure
-            self.serve(sorted((j for j in self.waiting if j.kind in group), key=lambda j: self.key(j, order)), failure)
+            while self.serve_group(group) and self.rules.patience_s > 0:  # who is patient may find room made for others
+                pass
         return self.log
+
+    def serve_group(self, group: tuple[Kind, ...]) -> int:
+        """Serve those who wait, in their order; how many were evicted for them."""
+        order = self.rules.high_order if group[0] == Kind.HIGH else self.rules.spot_order
+        failure = self.rules.high_failure if group[0] == Kind.HIGH else self.rules.spot_failure
+        num_logged = len(self.log)
+        self.serve(sorted((j for j in self.waiting if j.kind in group), key=lambda j: self.key(j, order)), failure)
+        return sum(what == "evict" for what, *_ in self.log[num_logged:])
 
     def key(self, job: Job, order: int) -> tuple[float, ...]:
         """Where a job stands in a queue of this order."""
@@ -136,7 +142,7 @@ class PlainPass:
     def make_room(self, job: Job) -> tuple[str, ...] | None:
         """Nodes for all workers after evictions; None if that cannot be done."""
         plan = self.newest(job) if self.rules.victims == rule.NEWEST else self.node_by_node(job)
-        if plan is None:
+        if plan is None or self.is_patient(job, plan):
             return None
         for name in sorted(plan.victims, key=self.number.__getitem__):
             victim = self.runs.pop(name)
@@ -144,6 +150,11 @@ class PlainPass:
             self.waiting.append(victim.job)
             self.since_s[name], self.evicted[name] = self.now_s, victim.num_evictions + 1
         return tuple(plan.nodes)
+
+    def is_patient(self, job: Job, plan: _Plan) -> bool:
+        """Whether a job waits rather than let victims leave who hold many GPUs more than it takes."""
+        spare = sum(self.runs[name].job.num_gpus for name in plan.victims) - job.num_gpus
+        return self.now_s - self.since_s[job.id] < self.rules.patience_s and spare > self.rules.patience_gpus
 
     def idle(self, node: str, plan: _Plan, asked: int) -> int:
         """GPUs of a node that a plan may still use."""

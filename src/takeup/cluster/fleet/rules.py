@@ -75,6 +75,8 @@ class Rules(NamedTuple):
     ageing_s: float = 0.0  # who waits longer goes first
     reserve_s: float = 0.0  # who waits longer still is overtaken by nobody
     notice_s: float = 0.0  # victims are asked to save their work, and given so long
+    patience_s: float = 0.0  # high-priority jobs wait so long rather than leave many GPUs idle by their evictions
+    patience_gpus: float = 0.0  # more than so many, held by victims beyond what the job itself takes
     victim_price_gpu_s: float = 0.0  # of every eviction, beside the work that is lost
     repeat_price_share: float = 0.0  # more for every earlier eviction
     fragment_price_gpu_s: float = 0.0  # of a GPU that becomes useless for a typical request

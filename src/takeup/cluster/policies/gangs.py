@@ -59,9 +59,17 @@ def _better(state: State, job: Job, fast: list[Evict], rules: Rules, budget_s: f
     fast_price, best_price = (
         sum(map(price.__getitem__, names)) for names in ((it.job_id for it in fast), plan.victims)
     )
-    if best_price >= fast_price * (1 - TINY_SHARE):
+    if best_price >= fast_price * (1 - TINY_SHARE) or _is_too_wide(plan, fast, job, runs, rules):
         return None
     return [*(_eviction(runs[name], job, plan, state.now_s) for name in plan.victims), _start(job, plan)]
+
+
+def _is_too_wide(plan: GangPlan, fast: list[Evict], job: Job, runs: dict[str, Run], rules: Rules) -> bool:
+    """Whether its victims hold more GPUs than those of the fast plan, and so many that the job should have waited."""
+    ours, theirs = (
+        sum(runs[name].job.num_gpus for name in names) for names in (plan.victims, (it.job_id for it in fast))
+    )
+    return rules.patience_s > 0 and ours > max(theirs, job.num_gpus + rules.patience_gpus)
 
 
 def _eviction(run: Run, job: Job, plan: GangPlan, now_s: float) -> Evict:

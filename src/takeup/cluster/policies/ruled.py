@@ -74,7 +74,7 @@ class RuledScheduler:
             yield from better.decisions
             state = better.state
         yield from decisions
-        yield from _held(snapshot, quota, self.rules)
+        yield from _held(snapshot, state.now_s, quota, self.rules)
 
     def _better(self, state: State, decisions: Sequence[Decision]) -> Improved | None:
         if not self.is_exact or self.rules.victims != CHEAPEST:
@@ -116,7 +116,7 @@ def _start_reason(grade: int, num_evicted: int) -> str:
     return "inside the quota" if grade == Grade.GUARANTEED else "idle GPUs, without a promise"
 
 
-def _held(snapshot: Snapshot, quota: Quota, rules: Rules) -> Iterator[Hold]:
+def _held(snapshot: Snapshot, now_s: float, quota: Quota, rules: Rules) -> Iterator[Hold]:
     fleet = snapshot.fleet
     held = fleet.totals[RUNNING_MILLI + Grade.GUARANTEED] / 1000
     waiting = [
@@ -129,6 +129,8 @@ def _held(snapshot: Snapshot, quota: Quota, rules: Rules) -> Iterator[Hold]:
         reason = f"no room for {job.num_workers} x {job.gpus_per_worker:g} GPUs, or others go first"
         if fleet.jobs[number]["nominated"] >= 0:
             reason = "GPUs are kept for it until its victims have left"
+        elif job.kind == Kind.HIGH and now_s - fleet.jobs[number]["since_s"] < rules.patience_s:
+            reason += f"; for {rules.patience_s / 3600:g} h it stops nobody whose GPUs would mostly stay idle"
         elif job.kind == Kind.SPOT and rules.uses_quota and held + job.num_gpus > most:
             reason = f"quota of {most:g} GPUs, {held:g} in use; {reason}"
         yield Hold(job.id, reason)

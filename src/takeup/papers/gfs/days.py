@@ -19,12 +19,11 @@ from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.model import Workload
 from takeup.cluster.policies import find_policy
 from takeup.cluster.policies.gfs.quota import SpotQuota
-from takeup.cluster.simulate import replay
 from takeup.cluster.simulate.moment import Idle, Moment
 from takeup.cluster.simulate.replay import fits_pool
 from takeup.core.report import Cell, Column, Table
 from takeup.papers.gfs.bound import most_gpu_s
-from takeup.papers.gfs.loads import Load, Numbers, window_s
+from takeup.papers.gfs.loads import Load, Numbers, replay_window, window_s
 
 __all__ = ["Day", "LookBack", "days_table", "look_back"]
 
@@ -104,7 +103,7 @@ def look_back(expected: Numbers, load: Load, tick: Callable[[], None]) -> LookBa
     from_s, to_s = window_s(expected)
     watcher = _Watcher(from_s, int((to_s - from_s) // DAY_S))
     jobs = only(load.workload, fits_pool(load.workload))
-    ours = replay(jobs, find_policy("gfs", SpotQuota()), from_s, to_s, watcher.look)
+    ours = replay_window(expected, jobs, find_policy("gfs", SpotQuota()), watcher.look)
     days = tuple(_day(jobs, ours, load.outcomes["fifo"], number, watcher) for number in range(watcher.num_days))
     tick()
     return LookBack(load, watcher.num_moments, watcher.num_fitting, days)

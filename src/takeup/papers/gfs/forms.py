@@ -17,9 +17,8 @@ from takeup.cluster.fleet.outcome import Metrics, Outcome
 from takeup.cluster.model import Grade, Kind
 from takeup.cluster.policies import POLICIES, find_policy
 from takeup.cluster.policies.gfs.quota import SpotQuota
-from takeup.cluster.simulate import replay
 from takeup.core.report import Cell, Column, Table
-from takeup.papers.gfs.loads import QUANTITIES, Load, Numbers, window_s
+from takeup.papers.gfs.loads import QUANTITIES, Load, Numbers, replay_window
 
 __all__ = ["both_forms", "published", "spot_work"]
 
@@ -100,4 +99,4 @@ def _lower(load: Load, names: Sequence[str], ours: float, of_theirs: Quantity) -
 def _alone(expected: Numbers, load: Load) -> float:
     """How long high-priority jobs wait if there are no others."""
     workload = only(load.workload, load.workload.job_kind == Kind.HIGH)
-    return replay(workload, find_policy("gfs", SpotQuota()), *window_s(expected)).metrics().high_jqt_s.mean
+    return replay_window(expected, workload, find_policy("gfs", SpotQuota())).metrics().high_jqt_s.mean

@@ -10,16 +10,18 @@ import numpy as np
 
 from takeup.cluster.fleet.outcome import Metrics, Outcome
 from takeup.cluster.model import Workload
-from takeup.cluster.policies import find_policy
+from takeup.cluster.policies import RuledScheduler, find_policy
+from takeup.cluster.policies.fifo import FIFO
 from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.cluster.report import classes_table, eviction_bars, schedulers_table, usage_bars, wait_bars
 from takeup.cluster.simulate import replay
+from takeup.cluster.simulate.replay import Look
 from takeup.cluster.traces import generate
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.core.seeds import Streams
 from takeup.papers.findings import Findings
 
-__all__ = ["QUANTITIES", "Load", "Numbers", "against_baselines", "replayed", "window_s"]
+__all__ = ["QUANTITIES", "Load", "Numbers", "against_baselines", "drawn", "replay_window", "replayed", "window_s"]
 
 Numbers = Mapping[str, Any]
 DAY_S = 86_400.0
@@ -45,13 +47,24 @@ def window_s(expected: Numbers) -> tuple[float, float]:
     return setting["num_history_days"] * DAY_S, setting["num_days"] * DAY_S
 
 
+def replay_window(
+    expected: Numbers, workload: Workload, scheduler: RuledScheduler, look: Look | None = None
+) -> Outcome:
+    """What a scheduler makes of the window. Until it begins FIFO serves, so that nobody has worked ahead."""
+    return replay(workload, scheduler, *window_s(expected), look, before=FIFO)
+
+
+def drawn(expected: Numbers, name: str, seed: int) -> Workload:
+    """The jobs that a seed draws at the load of this name."""
+    setting = expected["setting"]
+    return generate(setting["loads"][name], Streams(seed), num_days=setting["num_days"])
+
+
 def replayed(expected: Numbers, name: str, seed: int, policies: Sequence[str], tick: Callable[[], None]) -> Load:
     """The load of this name under all policies."""
-    setting = expected["setting"]
-    workload = generate(setting["loads"][name], Streams(seed), num_days=setting["num_days"])
-    outcomes = {}
+    workload, outcomes = drawn(expected, name, seed), {}
     for policy in policies:
-        outcomes[policy] = replay(workload, find_policy(policy, SpotQuota()), *window_s(expected))
+        outcomes[policy] = replay_window(expected, workload, find_policy(policy, SpotQuota()))
         tick()
     return Load(name, seed, workload, outcomes)
 

@@ -76,16 +76,27 @@ def one_day_windows(expected: Numbers, loads: Sequence[Days]) -> Findings:
 
 def _checks(expected: Numbers, days: Days) -> list[Check]:
     gaps, printed = (days.gaps_pp(name) for name in ("gfs", "gfs_published"))
-    num_below = int((gaps < -TINY).sum())
+    bar, num_below = expected["fifo_bar"], int((gaps < -TINY).sum())
+    waits = " and ".join(f"{days.mean(policy, _high_wait_s):.0f} s" for policy in ("gfs", "fifo"))
     why = (
-        f"of {len(gaps)}; the printed scheduler is below in {int((printed < -TINY).sum())}; high-priority jobs wait "
-        f"{days.mean('gfs', _high_wait_s):.0f} s, under FIFO {days.mean('fifo', _high_wait_s):.0f} s"
+        f"of {len(gaps)}, the lowest by {gaps.min():.3f} pp; the printed scheduler is below in "
+        f"{int((printed < -TINY).sum())}; who evicts somebody who runs past midnight moves work into the next day, so "
+        "nobody who evicts can have none: shown, not judged"
     )
     name = f"{days.name} load, one-day windows"
     return [
-        Check.at_most(f"{name} with less allocation than FIFO", num_below, expected["fifo_bar"]["days_below"], why=why),
+        Check.at_least(
+            f"{name}, allocation over that of FIFO",
+            float(gaps.mean()),
+            bar["one_day_gain_pp"],
+            unit="pp",
+            why=f"high-priority jobs wait {waits} under FIFO",
+        ),
         Check.at_least(
             f"{name}, allocation over that of the printed scheduler", float(np.mean(gaps - printed)), 0.0, unit="pp"
+        ),
+        Check.at_most(
+            f"{name} with less allocation than FIFO", num_below, bar["days_below"], source="unverified", why=why
         ),
     ]
 

@@ -63,6 +63,7 @@ def take_turn(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rul
         _start_nominated(fleet, now_s)
     if fleet.totals[NUM_WAITING_HIGH] > 0:
         _serve(fleet, False, now_s, hours, quota_gpus, rules)
+        _serve_patient(fleet, now_s, hours, quota_gpus, rules)
     if fleet.totals[NUM_WAITING_SPOT] > 0:
         _serve(fleet, True, now_s, hours, quota_gpus, rules)
 
@@ -81,6 +82,7 @@ def take_newcomer(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpu
     if _try(fleet, job, now_s, hours, quota_gpus, rules) == DONE:
         _remove(queue, fleet.totals, counter, job)
     if fleet.totals[NUM_LEFT] > 0:  # somebody was evicted, and may have left idle GPUs elsewhere
+        _serve_patient(fleet, now_s, hours, quota_gpus, rules)
         _serve(fleet, True, now_s, hours, quota_gpus, rules)
 
 
@@ -124,6 +126,15 @@ def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus:
             if stops:
                 break
     fleet.totals[counter] = _move_up(queue, place, num_waiting, num_kept)
+
+
+@inner
+def _serve_patient(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> None:
+    """Who waits out of patience may find room that was made for others, as often as some is made."""
+    num_seen = 0
+    while rules.patience_s > 0 and fleet.totals[NUM_LEFT] > num_seen and fleet.totals[NUM_WAITING_HIGH] > 0:
+        num_seen = fleet.totals[NUM_LEFT]
+        _serve(fleet, False, now_s, hours, quota_gpus, rules)
 
 
 @inner
@@ -242,6 +253,9 @@ def _try_high(fleet: Fleet, job: int, now_s: float, rules: Rules) -> int:
     if rules.victims == NOBODY or not plan_gang(fleet, job, now_s, rules):
         return NO_ROOM
     victims = agreed_victims(fleet)
+    if _is_patient(fleet, job, victims, now_s, rules):
+        forget_plan(fleet)
+        return NOT_ALLOWED
     lost = np.zeros(len(victims))
     for place in range(len(victims)):
         lost[place] = lost_gpu_s(fleet, victims[place], now_s)
@@ -259,6 +273,18 @@ def _try_high(fleet: Fleet, job: int, now_s: float, rules: Rules) -> int:
         sit(fleet, it.first_worker + worker, fleet.planned[worker])
     note_start(fleet, job, HIGH, now_s, len(victims))
     return DONE
+
+
+@inner
+def _is_patient(fleet: Fleet, job: int, victims: Ints, now_s: float, rules: Rules) -> bool:
+    """Whether a high-priority job still waits for room that costs less than all that these victims hold."""
+    it = fleet.jobs[job]
+    if now_s - it.since_s >= rules.patience_s:
+        return False
+    spare_milli = -it.milli * it.workers
+    for place in range(len(victims)):
+        spare_milli += fleet.jobs[victims[place]].milli * fleet.jobs[victims[place]].workers
+    return bool(spare_milli > 1000.0 * rules.patience_gpus)
 
 
 @inner

@@ -4,8 +4,9 @@ Duan et al., ASPLOS 2026, the preemptive task scheduler. `GFS_PUBLISHED` is the 
 tightest nodes, spot jobs only inside the quota. `GFS` goes further. Spot jobs beyond the quota run on idle GPUs
 without a promise, so that a cautious forecast leaves nothing idle; they are evicted first. Victims are looked
 for on all nodes and in all combinations. Spot jobs hide beside high-priority ones, where no request for a whole node
-comes. Whoever was evicted may run again at once where it fits, so that nobody waits beside idle GPUs, but costs more
-each time; whoever waits for long goes first.
+comes. Where a far wider gang would have to stop for a high-priority job, that job waits for some hours first: what
+the gang leaves would be idle until as much is free again. Whoever was evicted may run again at once where it fits, so
+that nobody waits beside idle GPUs, but costs more each time; whoever waits for long goes first.
 
 `GFS_NOTICE` asks victims to save their work before they leave. `GFS_PROMISED` runs no spot job beyond the quota, as the
 printed one does. `GFS_ARTIFACT` is the released code, for comparison: blind to where evictions happened, work lost
@@ -59,6 +60,8 @@ GFS = GFS_PUBLISHED._replace(
     opportunistic=True,
     max_evictions=3,
     ageing_s=6 * 3600.0,
+    patience_s=4 * 3600.0,
+    patience_gpus=16.0,
     victim_price_gpu_s=7200.0,
     repeat_price_share=0.5,
     fragment_price_gpu_s=600.0,

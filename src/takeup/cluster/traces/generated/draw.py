@@ -88,7 +88,7 @@ class PoolDraw:
         starts_s = draw_starts(np.minimum(durations_s, DAY_S - 1), daily, self.burst, rng)
         pieces = Pieces(np.arange(num_jobs), starts_s, durations_s)
         pieces = pieces.at(starts_s >= WINDOW_S - self.num_days * DAY_S)  # nobody's spot job is under way at time 0
-        return self._shaped(Kind.SPOT, pieces, np.zeros(num_jobs, np.bool_), rng)
+        return self._shaped(Kind.SPOT, pieces, durations_s >= LONG_S, rng)
 
     def _shaped(self, kind: Kind, pieces: Pieces, is_long: npt.NDArray[np.bool_], rng: np.random.Generator) -> Drawn:
         gpus, workers = draw_shapes(self.profile, self.nodes, is_long, rng)
