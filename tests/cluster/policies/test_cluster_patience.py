@@ -84,3 +84,22 @@ def test_who_is_patient_takes_room_that_was_made_for_others() -> None:
     decisions = RuledScheduler("gfs", POLICIES["gfs"], StaticQuota(0.0)).decide(state)
 
     assert {it.job_id for it in decisions if isinstance(it, Start)} == {"first", "wide"}
+
+
+def test_the_solver_does_not_stop_a_wide_gang_where_narrow_jobs_were_found() -> None:
+    """Worker by worker two jobs of a node each are cheapest; together they cost more than a gang on five nodes."""
+    nodes = tuple(Node(f"n{number}", "a100", 8) for number in range(7))
+    names = tuple(node.name for node in nodes)
+    runs = tuple(
+        Run(Job(name, Kind.SPOT, "org", "a100", 8.0, len(on)), on, 0.0, Grade.OPPORTUNISTIC, NOW_S - lost_s)
+        for name, on, lost_s in (("one", names[:1], 100.0), ("two", names[1:2], 200.0), ("wide", names[2:], 50.0))
+    )
+    high = Job("high", Kind.HIGH, "org", "a100", 8.0, 2)
+    state = State(NOW_S, nodes, runs, (Waiting(high, NOW_S),))
+    victims = {}
+    for patience_s in (PATIENCE_S, 0.0):
+        rules = POLICIES["gfs"]._replace(patience_s=patience_s)
+        decisions = RuledScheduler("gfs", rules, StaticQuota(0.0), is_exact=True).decide(state)
+        victims[patience_s] = sorted(it.job_id for it in decisions if isinstance(it, Evict))
+
+    assert victims == {PATIENCE_S: ["one", "two"], 0.0: ["wide"]}

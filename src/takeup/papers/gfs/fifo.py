@@ -1,6 +1,6 @@
 """Against plain FIFO: who has delivered more GPU time by every hour, and how often promises were broken.
 
-No window is below FIFO, but days inside one are. Who works ahead has less left for a later day; where nobody is
+No window should be below FIFO; days inside one may be. Who works ahead has less left for a later day; where nobody is
 evicted, both do the same work in the end, so that more on one day *must* be less on another. So it is also shown how
 much was delivered up to each hour, and `days` looks at every lower day: what was idle, and whether anybody could have
 won it.
