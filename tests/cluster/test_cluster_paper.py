@@ -67,7 +67,7 @@ def test_every_recovered_number_stands_beside_one_of_ours(report: Report) -> Non
 def test_what_is_only_quoted_decides_nothing_and_says_why(report: Report) -> None:
     quoted = [each for each in report.checks if each.source == "unverified"]
 
-    assert len(quoted) == 17 + 6 + 2 * 3 + 4  # of the paper; beside FIFO, and its days; parts as printed
+    assert len(quoted) == 17 + 6
     assert all(not each.counts and each.why for each in quoted)
     assert {group for group, values in EXPECTED.items() if values.get("source") == "unverified"} == QUOTED
 
@@ -75,7 +75,7 @@ def test_what_is_only_quoted_decides_nothing_and_says_why(report: Report) -> Non
 def test_every_bar_counts(report: Report) -> None:
     bars = [each for each in report.checks if each.counts]
 
-    assert len(bars) == 2 + 1 + 3 + 5 * 3 + 1 + 4 + 3 + 1
+    assert len(bars) == 2 + 1 + 3 + 7 * 3 + 4 + 1 + 4 + 3 + 1
     assert report.holds == all(each.holds for each in bars)
 
 
@@ -125,16 +125,16 @@ def test_beside_fifo_every_load_and_seed_has_a_row_with_all_and_with_narrow_gang
     assert set(by_place(found, "of")) == {3.0}
 
 
-def test_lower_days_of_all_seeds_are_counted_and_decide_nothing(report: Report) -> None:
+def test_lower_days_of_all_seeds_are_counted_and_judged(report: Report) -> None:
     found = table(report, "Against FIFO")
     for load in ("low", "medium", "high"):
         days = check(report, f"{load} load, days with less allocation than FIFO, all seeds")
 
         assert days.ours == sum(float(str(row[7])) for row in found.rows if row[0] == load and row[2] == "all")
-        assert not days.counts
+        assert days.counts
 
 
-def test_one_day_windows_of_all_seeds_are_counted_and_their_mean_is_judged(report: Report) -> None:
+def test_one_day_windows_of_all_seeds_are_counted_and_judged_by_their_mean_too(report: Report) -> None:
     found = table(report, "One-day windows from one state")
     loads = ("low", "medium", "high")
 
@@ -147,7 +147,8 @@ def test_one_day_windows_of_all_seeds_are_counted_and_their_mean_is_judged(repor
 
         assert below.ours == rows["gfs"][3]
         assert gain.ours == pytest.approx(rows["gfs"][5])
-        assert (below.counts, gain.counts) == (False, True)
+        assert below.counts
+        assert gain.counts
         assert rows["fifo"][3:9] == (0, 0, 0.0, 0.0, 0.0, 0.0)
         assert float(str(rows["gfs"][6])) <= float(str(rows["gfs"][5])) <= float(str(rows["gfs"][7]))
 
@@ -199,7 +200,6 @@ def test_ablations_are_differences_of_the_tables_and_ours_have_more_draws(report
         assert check(report, f"{which}, lost work more with simple preemption").ours == pytest.approx(by_hand)
         assert column(found, "lost work, more")["full"] == 0
         assert f"seeds {seeds};" in found.note
-        assert check(report, f"{which}, lost work more with simple placement").counts == (policy == "gfs")
 
 
 def test_both_forms_of_the_baselines_stand_side_by_side(report: Report) -> None:

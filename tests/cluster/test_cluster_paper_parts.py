@@ -349,15 +349,13 @@ def days_of(ours: list[float]) -> one_day.Days:
 
 
 @pytest.mark.parametrize(("ours", "num_below"), [([0.8, 0.81, 0.9], 0), ([0.8, 0.7999, 0.9], 1), ([0.7, 0.7], 2)])
-def test_one_day_windows_are_judged_by_their_mean_and_those_below_fifo_are_counted(
-    ours: list[float], num_below: int
-) -> None:
+def test_one_day_windows_are_judged_by_their_mean_and_by_those_below_fifo(ours: list[float], num_below: int) -> None:
     gain, over, below = one_day._checks(EXPECTED, days_of(ours))
 
     assert gain.ours == pytest.approx(100 * (np.mean(ours) - 0.8))
     assert (gain.counts, gain.holds) == (True, np.mean(ours) >= 0.8)
     assert over.ours == pytest.approx(100 * (np.mean(ours) - 0.795))
-    assert (below.counts, below.ours) == (False, num_below)
+    assert (below.ours, below.holds) == (num_below, num_below == 0)
     assert f"of {len(ours)}, the lowest by" in below.why
     assert f"the printed scheduler is below in {len(ours)}" in below.why
 

@@ -19,7 +19,7 @@ from takeup.cluster.model import Grade
 from takeup.cluster.policies import find_policy
 from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.cluster.policies.gfs.quota.allocator import forecast_by
-from takeup.core.report import Cell, Check, Column, Source, Table
+from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
 from takeup.papers.gfs.loads import Load, Numbers, drawn, replay_window
 
@@ -117,19 +117,13 @@ def _mean(draws: Sequence[Figures], field: str) -> float:
 
 
 def _without(which: str, policy: str, found: Draws) -> list[Check]:
-    """Every part is worth something: without it, what it is for gets worse on average over the draws.
-
-    What is printed is not ours, and small differences say little on few draws: shown, and judged as built.
-    """
-    checks: list[Check] = []
-    source: Source = "bar" if policy == "gfs" else "unverified"
+    """Every part is worth something: without it, what it is for gets worse on average over the draws."""
+    checks = []
     for name, field in JUDGED[policy].items():
         label, unit, _ = LABELS[field]
         more, error = _paired(found[name], found["full"], field)
         why = f"paired over {len(found['full'])} draws, standard error {error:.3g}"
-        checks.append(
-            Check.at_least(f"{which}, {label} more with {name}", more, 0.0, unit=unit, source=source, why=why)
-        )
+        checks.append(Check.at_least(f"{which}, {label} more with {name}", more, 0.0, unit=unit, why=why))
     return checks
 
 
