@@ -42,10 +42,13 @@ NOTES = (
     "without patience, that is if high-priority jobs stop far wider gangs at once, the lowest one-day windows are "
     "2.16, 1.29 and 1.32 points below FIFO, and 443, 892 and 2,386 GPU-h are lost in 14 days instead of 206, 648 and "
     "1,597 (32 draws)",
+    "patience of four hours and 16 GPUs was chosen on the one-day windows of these draws, and the coefficient, which "
+    "may grow to 4, on seeds 1 to 3",
     "without parts: differences below twice their standard error prove nothing. Placement is worth little beside the "
-    "choice of victims: over twenty draws at high load best fit loses 41 GPU-h more, error 44, and simple preemption "
-    "462, error 98, as built. As printed, placement is worth nothing: over twenty draws best fit loses 64 GPU-h less "
-    "at medium load, error 56, and 91 at high load, error 74",
+    "choice of victims: on the first five draws best fit loses 1 GPU-h less as built, error 8; over twenty draws at "
+    "high load best fit loses 41 GPU-h more, error 44, and simple preemption 462, error 98, as built. As printed, "
+    "placement is worth nothing: over twenty draws best fit loses 64 GPU-h less at medium load, error 56, and 91 at "
+    "high load, error 74",
     "to move spot jobs without a promise for a gang that finds idle GPUs scattered gained nothing when it was tried: "
     "it is high-priority jobs, who are never moved, beside whom most idle GPUs lie",
     "forecasts on the measured series of six GPU models are in benchmarks/forecast.py; no row of that trace is here",

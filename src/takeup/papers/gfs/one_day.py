@@ -77,7 +77,7 @@ def one_day_windows(expected: Numbers, loads: Sequence[Days]) -> Findings:
 def _checks(expected: Numbers, days: Days) -> list[Check]:
     gaps, printed = (days.gaps_pp(name) for name in ("gfs", "gfs_published"))
     bar, num_below = expected["fifo_bar"], int((gaps < -TINY).sum())
-    waits = " and ".join(f"{days.mean(policy, _high_wait_s):.0f} s" for policy in ("gfs", "fifo"))
+    ours_s, theirs_s = (days.mean(policy, _high_wait_s) for policy in ("gfs", "fifo"))
     why = (
         f"of {len(gaps)}, the lowest by {gaps.min():.3f} pp; the printed scheduler is below in "
         f"{int((printed < -TINY).sum())}; who evicts somebody who runs past midnight moves work into the next day"
@@ -89,7 +89,7 @@ def _checks(expected: Numbers, days: Days) -> list[Check]:
             float(gaps.mean()),
             bar["one_day_gain_pp"],
             unit="pp",
-            why=f"high-priority jobs wait {waits} under FIFO",
+            why=f"high-priority jobs wait {ours_s:.0f} s, under FIFO {theirs_s:.0f} s",
         ),
         Check.at_least(
             f"{name}, allocation over that of the printed scheduler", float(np.mean(gaps - printed)), 0.0, unit="pp"
