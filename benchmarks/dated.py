@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from takeup import __version__
 from takeup.core.files import write_atomically
 from takeup.core.render import to_markdown, to_text
 from takeup.core.report import Report
@@ -39,7 +40,7 @@ def publish(report: Report, topic: str, options: argparse.Namespace) -> int:
 def dated(report: Report) -> Report:
     """The report with the version, the time and the machine that made it."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return replace(report, version=version("takeup"), created=now, machine=machine())
+    return replace(report, version=__version__, created=now, machine=machine())
 
 
 def versions(names: Sequence[str]) -> str:

@@ -328,10 +328,11 @@ def test_a_folder_that_is_a_file_is_one_sentence(run: Run) -> None:
     assert Path("folder").read_text() == "mine"
 
 
-def test_json_of_the_tour_is_a_report_for_each_system(run: Run) -> None:
+def test_json_of_the_tour_is_a_report_for_each_system(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("takeup.tour.STOPS", STOPS[:3])  # the whole tour is taken in test_tour.py
     outcome = run("tour", "--json", "--quiet", "--out", "here")
     reports = json.loads(outcome.out)
 
     assert outcome.code == 0
-    assert list(reports) == [stop.system for stop in STOPS]
+    assert list(reports) == [stop.system for stop in STOPS[:3]]
     assert Path("here/index.html").exists()

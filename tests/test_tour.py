@@ -13,6 +13,8 @@ from takeup.core.report import Report
 from takeup.papers import PAPERS
 from takeup.tour import STOPS
 
+pytestmark = pytest.mark.xdist_group("tour")  # one process takes it, once
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

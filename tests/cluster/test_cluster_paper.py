@@ -19,6 +19,7 @@ EXPECTED = numbers("gfs")
 BASELINES = EXPECTED["setting"]["baselines"]
 PUBLISHED = [f"{name}_published" for name in BASELINES]
 QUOTED = {"quoted", "production", "ablations"}
+pytestmark = pytest.mark.xdist_group("gfs on a few days")  # one process makes the report, once
 
 
 @pytest.fixture(scope="module")

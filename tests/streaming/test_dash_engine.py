@@ -18,6 +18,7 @@ from takeup.streaming.model import Capacity, Cell, Player, Views
 
 CELL = Cell(capacity_bps=2.8e6, bitrate_bps=360e3, arrivals_per_s=0.5, max_users=6, views=(Views(1.0, 12.0),))
 NUM_VIDEOS = 80
+pytestmark = pytest.mark.xdist_group("ring")  # one process runs it, once
 
 
 def test_engines_are_found_by_name() -> None:

@@ -15,6 +15,7 @@ from takeup.cluster.policies.gfs.forecast.persistence import Persistence
 Floats = npt.NDArray[np.float64]
 NUM_HOURS, START, SEED = 1500, 672, 1
 SCOPE = Scope(levels=(0.5, 0.9))
+pytestmark = pytest.mark.xdist_group("shapes of demand")  # one process forecasts them, once
 
 
 def bounds(model: Forecaster, demand: Floats) -> Floats:

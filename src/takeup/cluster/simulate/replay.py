@@ -52,6 +52,7 @@ __all__ = ["Ruled", "fits_pool", "replay"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 Look = Callable[[Moment], None]
 
 NO_LIMIT = np.array([np.inf])
@@ -93,12 +94,13 @@ def replay(
     end_s = float(np.ceil((last_s + 1) / 3600) * 3600) if to_s is None else to_s
     if not 0 <= from_s < end_s:
         raise BadInput(f"the window runs from {from_s:g} s to {end_s:g} s; it must not start below 0 or end before it")
-    lives = [_Life.of(workload, number, scheduler, end_s) for number in range(len(workload.pools))]
+    fits = fits_pool(workload)
+    lives = [_Life.of(workload, number, fits, scheduler, end_s) for number in range(len(workload.pools))]
     for life in lives:
         if before is not None:
             life.take_over(before, from_s)
         life.live(look)
-    return _outcome(workload, scheduler.name, lives, from_s, end_s)
+    return _outcome(workload, scheduler.name, lives, fits, from_s, end_s)
 
 
 @dataclass(slots=True)
@@ -122,8 +124,8 @@ class _Life:
     asked: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, workload: Workload, number: int, scheduler: Ruled, to_s: float) -> _Life:
-        members = np.flatnonzero((workload.job_pool == number) & fits_pool(workload))
+    def of(cls, workload: Workload, number: int, fits: Flags, scheduler: Ruled, to_s: float) -> _Life:
+        members = np.flatnonzero((workload.job_pool == number) & fits)
         sizes = workload.node_gpus[workload.node_pool == number]
         fields = ("kind", "organisation", "gpus", "workers", "submit_s", "guarantee_h", "checkpoint_s")
         jobs = Jobs(*(getattr(workload, f"job_{field}")[members] for field in fields))
@@ -216,7 +218,7 @@ class _Life:
         return float(self.high_nodes[hour])
 
 
-def fits_pool(workload: Workload) -> npt.NDArray[np.bool_]:
+def fits_pool(workload: Workload) -> Flags:
     """Which jobs could run if their pool were empty."""
     fits = np.zeros(workload.num_jobs, np.bool_)
     shapes = np.stack([workload.job_pool, np.maximum(1, workload.job_gpus).astype(np.int64)], axis=1)
@@ -228,7 +230,7 @@ def fits_pool(workload: Workload) -> npt.NDArray[np.bool_]:
     return fits
 
 
-def _outcome(workload: Workload, name: str, lives: list[_Life], from_s: float, to_s: float) -> Outcome:
+def _outcome(workload: Workload, name: str, lives: list[_Life], fits: Flags, from_s: float, to_s: float) -> Outcome:
     def per_job(of: str, empty: float) -> Floats:
         values = np.full(workload.num_jobs, empty)
         for life in lives:
@@ -242,7 +244,7 @@ def _outcome(workload: Workload, name: str, lives: list[_Life], from_s: float, t
     return Outcome(
         scheduler=name, workload=workload.name, from_s=from_s, to_s=to_s, pools=workload.pools,
         capacity_gpus=np.array([float(life.fleet.nodes["size"].sum()) for life in lives]),
-        kind=workload.job_kind, pool=workload.job_pool, fits=fits_pool(workload), submit_s=workload.job_submit_s,
+        kind=workload.job_kind, pool=workload.job_pool, fits=fits, submit_s=workload.job_submit_s,
         first_start_s=per_job("first_start_s", np.nan), end_s=per_job("end_s", np.nan),
         queued_s=per_job("queued_s", np.nan), num_evictions=per_job("num_evictions", 0).astype(np.int64),
         lost_gpu_s=per_job("lost_gpu_s", 0.0), allocated_gpu_s=per_hour("gpu_s", ALLOCATED),

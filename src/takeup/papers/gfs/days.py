@@ -103,7 +103,7 @@ def look_back(expected: Numbers, load: Load, tick: Callable[[], None]) -> LookBa
     from_s, to_s = window_s(expected)
     watcher = _Watcher(from_s, int((to_s - from_s) // DAY_S))
     jobs = only(load.workload, fits_pool(load.workload))
-    ours = replay_window(expected, jobs, find_policy("gfs", SpotQuota()), watcher.look)
+    ours = replay_window(expected, jobs, find_policy("gfs", SpotQuota(make_forecast=load.taught)), watcher.look)
     days = tuple(_day(jobs, ours, load.outcomes["fifo"], number, watcher) for number in range(watcher.num_days))
     tick()
     return LookBack(load, watcher.num_moments, watcher.num_fitting, days)

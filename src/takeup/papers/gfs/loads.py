@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from takeup.cluster.traces import generate
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.core.seeds import Streams
 from takeup.papers.findings import Findings
+from takeup.papers.gfs.taught import Taught
 
 __all__ = ["QUANTITIES", "Load", "Numbers", "against_baselines", "drawn", "replay_window", "replayed", "window_s"]
 
@@ -35,6 +36,7 @@ class Load:
     seed: int
     workload: Workload
     outcomes: Mapping[str, Outcome]
+    taught: Taught = field(default_factory=Taught)
 
     def metrics(self, policy: str) -> Metrics:
         """The window of a scheduler in numbers."""
@@ -62,11 +64,14 @@ def drawn(expected: Numbers, name: str, seed: int) -> Workload:
 
 def replayed(expected: Numbers, name: str, seed: int, policies: Sequence[str], tick: Callable[[], None]) -> Load:
     """The load of this name under all policies."""
-    workload, outcomes = drawn(expected, name, seed), {}
+    outcomes: dict[str, Outcome] = {}
+    load = Load(name, seed, drawn(expected, name, seed), outcomes)
     for policy in policies:
-        outcomes[policy] = replay_window(expected, workload, find_policy(policy, SpotQuota()))
+        source = SpotQuota(make_forecast=load.taught)
+        outcomes[policy] = replay_window(expected, load.workload, find_policy(policy, source))
+        load.taught.learn(outcomes[policy])
         tick()
-    return Load(name, seed, workload, outcomes)
+    return load
 
 
 # Against the baselines ------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from takeup.cluster.simulate import replay
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
 from takeup.papers.gfs.loads import DAY_S, Load, Numbers, window_s
+from takeup.papers.gfs.taught import Taught
 
 __all__ = ["ARMS", "Days", "day_by_day", "one_day_windows"]
 
@@ -53,10 +54,13 @@ def day_by_day(expected: Numbers, draws: Sequence[Load], tick: Callable[[], None
     metrics: dict[str, list[Metrics]] = {name: [] for name in ARMS}
     from_s, to_s = window_s(expected)
     for load in draws:
+        taught = Taught()
         for begin_s in np.arange(from_s, to_s, DAY_S).tolist():
             workload = _until(load.workload, begin_s)
             for name in ARMS:
-                outcome = replay(workload, find_policy(name, SpotQuota()), begin_s, begin_s + DAY_S, before=FIFO)
+                scheduler = find_policy(name, SpotQuota(make_forecast=taught))
+                outcome = replay(workload, scheduler, begin_s, begin_s + DAY_S, before=FIFO)
+                taught.learn(outcome)
                 metrics[name].append(outcome.metrics())
         tick()
     return Days(draws[0].name, metrics)

@@ -22,13 +22,14 @@ from takeup.cluster.policies.gfs.quota.allocator import forecast_by
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
 from takeup.papers.gfs.loads import Load, Numbers, drawn, replay_window
+from takeup.papers.gfs.taught import Taught
 
 __all__ = ["Figures", "ablations"]
 
-SOURCES: dict[str, Callable[[], SpotQuota]] = {
-    "full": SpotQuota,
-    "last week's peak": lambda: SpotQuota(make_forecast=forecast_by("last_week_peak")),
-    "fixed coefficient": lambda: SpotQuota(has_feedback=False),
+SOURCES: dict[str, Callable[[Taught], SpotQuota]] = {
+    "full": lambda taught: SpotQuota(make_forecast=taught),
+    "last week's peak": lambda taught: SpotQuota(make_forecast=forecast_by("last_week_peak")),
+    "fixed coefficient": lambda taught: SpotQuota(make_forecast=taught, has_feedback=False),
 }
 PARTS = {"simple placement": "simple_place", "simple preemption": "simple_preempt"}
 HOUR_S = 3600.0
@@ -87,14 +88,16 @@ def _variants(expected: Numbers, policy: str, mediums: Sequence[Load], tick: Cal
     found = {}
     for name in ("full", *JUDGED[policy]):
         played = f"{policy}_{PARTS[name]}" if name in PARTS else policy
-        make = SOURCES.get(name, SpotQuota)
-        found[name] = [_figures(_replay(expected, load, played, make())) for load in mediums]
+        make = SOURCES.get(name, SOURCES["full"])
+        found[name] = [_figures(_replay(expected, load, played, make(load.taught))) for load in mediums]
         tick()
     return found
 
 
 def _replay(expected: Numbers, load: Load, policy: str, source: SpotQuota) -> Outcome:
-    return replay_window(expected, load.workload, find_policy(policy, source))
+    outcome = replay_window(expected, load.workload, find_policy(policy, source))
+    load.taught.learn(outcome)
+    return outcome
 
 
 def _figures(outcome: Outcome) -> Figures:

@@ -35,7 +35,7 @@ def forecast_by(
     model: str = DEFAULT_MODEL,
     hours: Sequence[float] = HOURS,
     probabilities: Sequence[float] = PROBABILITIES,
-) -> Callable[[], DemandForecast]:
+) -> Callable[[], HourlyDemand]:
     """Makes the forecast of a pool, by the model of this name."""
     # One hour more than promised: the first hour is always partly over.
     scope = Scope(int(max(hours)) + 1, tuple(sorted(probabilities)))

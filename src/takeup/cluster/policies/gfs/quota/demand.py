@@ -14,6 +14,7 @@ from statistics import NormalDist
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from takeup.cluster.fleet.evidence import Evidence
 from takeup.cluster.policies.gfs.forecast import Forecaster
@@ -62,9 +63,19 @@ class HourlyDemand:
         """Learn the hours that are over; note how far the present one is above the last."""
         self.capacity_gpus = evidence.capacity_gpus
         if len(evidence.hourly_demand) > self.num_hours_seen:
-            self._learn(evidence)
+            self.learn(evidence.hourly_demand[self.num_hours_seen :].sum(axis=1), evidence.capacity_gpus)
         self.hour_passed_share = evidence.now_s / HOUR_S % 1.0
         self.surplus_gpus = max(0.0, float(evidence.demand_now.sum()) - self.last_gpus)
+
+    def learn(self, hourly_gpus: npt.NDArray[np.float64], capacity_gpus: float) -> None:
+        """Demand of the next hours that are over, one or more."""
+        for hour, gpus in enumerate(hourly_gpus.tolist(), start=self.num_hours_seen):
+            self.model.observe(hour, [gpus])
+        self.num_hours_seen += len(hourly_gpus)
+        self.last_gpus = float(hourly_gpus[-1])
+        forecast = self.model.forecast(capacity=capacity_gpus)
+        table = forecast.maxima.quantiles[0].T.tolist()
+        self.bounds = dict(zip(forecast.levels, table, strict=True))
 
     def max_quantiles(self, hours: Sequence[float], probability: float) -> list[float]:
         """Not above capacity."""
@@ -78,13 +89,3 @@ class HourlyDemand:
         """How far demand may rise, as long as no hour is over."""
         change = GUESSED_SHARE * self.capacity_gpus * sqrt(hours) * NormalDist().inv_cdf(probability)
         return self.surplus_gpus + max(0.0, change)
-
-    def _learn(self, evidence: Evidence) -> None:
-        totals = evidence.hourly_demand[self.num_hours_seen :].sum(axis=1).tolist()
-        for hour, total in enumerate(totals, start=self.num_hours_seen):
-            self.model.observe(hour, [total])
-        self.num_hours_seen += len(totals)
-        self.last_gpus = totals[-1]
-        forecast = self.model.forecast(capacity=evidence.capacity_gpus)
-        table = forecast.maxima.quantiles[0].T.tolist()
-        self.bounds = dict(zip(forecast.levels, table, strict=True))
