@@ -1,4 +1,4 @@
-"""Public trace formats: openb, Philly and Helios, each recognised by its columns."""
+"""Public trace formats: openb, v2025, Philly and Helios, each recognised by its columns."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ import numpy as np
 import pytest
 
 from takeup.cluster.model import Kind
-from takeup.cluster.traces import Loaded, Options, generate, read_helios, read_openb, read_philly, read_trace
+from takeup.cluster.traces import (
+    Loaded,
+    Options,
+    generate,
+    read_helios,
+    read_openb,
+    read_philly,
+    read_trace,
+    read_v2025,
+)
 from takeup.core.seeds import Streams
 from takeup.core.trace import write_table
 from takeup.errors import BadInput, BadTrace
 
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,1,2,T4\nn1,64000,1,8,V100M16\nn2,64000,1,8,V100M32\nn3,9,1,0,\n"
+SERVICES = "instance_sn,role,app_name,gpu_request,max_instance_per_node,creation_time,scheduled_time,deletion_time\n"
 HELIOS = "job_id,user,vc,gpu_num,cpu_num,state,submit_time,start_time,end_time,duration\n"
 
 
@@ -78,6 +88,59 @@ def test_openb_pods_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
     assert loaded.workload.num_jobs == 1
     with pytest.raises(BadTrace, match=r"pods.csv, line 4, column 'deletion_time'"):
         read_pods(tmp_path, rows, Options(strict=True))
+
+
+# v2025 ----------------------------------------------------------------------------------------------------------------
+
+
+def test_v2025_moments_outside_the_trace_are_its_beginning_and_its_end(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(
+        f"{SERVICES}always,HN,a,1,8,,,\nleft,HN,a,1,8,,,400\ncame,HN,b,2,8,100,150,\nboth,HN,b,1,8,200,300,1000\n"
+    )
+    loaded = read_v2025(tmp_path / "x.csv")
+    work = loaded.workload
+
+    assert work.job_submit_s.tolist() == [0, 0, 100, 200]
+    assert work.job_duration_s.tolist() == [1000, 400, 850, 700]
+    assert work.job_gpus.tolist() == [1, 1, 2, 1]
+    assert [work.organisations[number] for number in work.job_organisation] == ["a", "a", "b", "b"]
+    assert (work.job_kind == Kind.HIGH).all()
+    assert "2 instances were still there when the trace ended, and are taken to end with it" in loaded.notes
+
+
+def test_v2025_services_that_are_named_are_spot(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(f"{SERVICES}i,HN,a,1,8,0,0,60\nj,HN,b,1,8,0,0,60\n")
+    work = read_v2025(tmp_path / "x.csv", Options(spot_organisations=("b",))).workload
+
+    assert work.job_kind.tolist() == [Kind.HIGH, Kind.SPOT]
+
+
+def test_v2025_instances_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
+    rows = "ok,HN,a,1,8,0,0,60\ncpu,CN,a,0,-1,0,0,60\nwaits,HN,a,1,8,5,,60\nodd,HN,a,1,8,5,9,8\ntext,HN,a,x,8,0,0,60\n"
+    (tmp_path / "x.csv").write_text(SERVICES + rows)
+    loaded = read_v2025(tmp_path / "x.csv")
+
+    assert loaded.workload.num_jobs == 1
+    assert loaded.skipped == {
+        "gpu_request is missing or not a finite number": 1,
+        "asks for no GPU": 1,
+        "was never scheduled": 1,
+        "deletion_time is not after the beginning": 1,
+    }
+
+
+def test_v2025_read_strictly_names_the_first_wrong_row(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(f"{SERVICES}ok,HN,a,1,8,0,0,60\nodd,HN,a,1,8,5,9,8\n")
+
+    with pytest.raises(BadTrace, match="line 3, column 'deletion_time'"):
+        read_v2025(tmp_path / "x.csv", Options(strict=True))
+
+
+def test_v2025_without_a_gpu_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(f"{SERVICES}cpu,CN,a,0,-1,0,0,60\n")
+
+    with pytest.raises(BadInput, match="no row can be used"):
+        read_v2025(tmp_path / "x.csv")
 
 
 # Philly and Helios ----------------------------------------------------------------------------------------------------
@@ -153,15 +216,17 @@ def test_every_format_is_recognised_by_its_columns(tmp_path: Path) -> None:
     (tmp_path / "nodes.csv").write_text(NODES)
     (tmp_path / "helios.csv").write_text(f"{HELIOS}1,u,v,1,1,DONE,0,0,60,60\n")
     (tmp_path / "philly.csv").write_text("timestamp,duration,num_gpus\n0,60,1\n")
+    (tmp_path / "services.csv").write_text(f"{SERVICES}i,HN,a,1,8,0,0,60\n")
 
     loaded = [
         read_trace(tmp_path),
         read_trace(tmp_path / "pods.csv", tmp_path / "nodes.csv"),
         read_trace(tmp_path / "helios.csv"),
         read_trace(tmp_path / "philly.csv"),
+        read_trace(tmp_path / "services.csv"),
     ]
-    assert [each.workload.name for each in loaded] == ["v2026", "pods", "helios", "philly"]
-    assert [each.workload.job_duration_s.tolist() for each in loaded] == [[60]] * 4
+    assert [each.workload.name for each in loaded] == ["v2026", "pods", "helios", "philly", "services"]
+    assert [each.workload.job_duration_s.tolist() for each in loaded] == [[60]] * 5
 
 
 def test_a_missing_list_of_nodes_is_named(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from takeup.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from takeup.cluster.traces.alibaba_v2025 import read_v2025
     from takeup.cluster.traces.alibaba_v2026 import read_v2026
     from takeup.cluster.traces.generated import PRESETS, generate
     from takeup.cluster.traces.loaded import Loaded, Options
@@ -30,12 +31,14 @@ __all__ = [
     "read_philly",
     "read_plain",
     "read_trace",
+    "read_v2025",
     "read_v2026",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "alibaba_v2025": ("read_v2025",),
         "alibaba_v2026": ("read_v2026",),
         "generated": ("PRESETS", "generate"),
         "loaded": ("Loaded", "Options"),

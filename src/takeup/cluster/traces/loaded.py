@@ -21,7 +21,7 @@ __all__ = [
     "Options",
     "labelled",
     "load",
-    "most_usual_nodes",
+    "nodes_of",
     "skip_odd_sizes",
     "split_gangs",
 ]
@@ -189,7 +189,18 @@ def _num_workers(total: float, node_gpus: int) -> int:
     return next(count for count in range(2, int(total) + 1) if total % count == 0 and total / count <= node_gpus)
 
 
-def most_usual_nodes(jobs: JobColumns, quantile: float = 0.95) -> tuple[dict[str, tuple[int, ...]], str]:
+def nodes_of(rows: Rows, jobs: JobColumns, options: Options) -> tuple[Nodes, tuple[str, ...]]:
+    """The nodes that were given, or as many as jobs usually need, with a note on that."""
+    if not len(rows):
+        why = rows.skipped or "the table is empty"
+        raise BadInput(f"{rows.path}: no row can be used ({why}); check the column names")
+    if options.nodes is not None:
+        return options.nodes, ()
+    nodes, note = _usual_nodes(jobs)
+    return nodes, (note,)
+
+
+def _usual_nodes(jobs: JobColumns, quantile: float = 0.95) -> tuple[Nodes, str]:
     """For each pool as many nodes of eight as demand without waiting needs at most times, and its largest job."""
     nodes = {}
     for pool in sorted(set(jobs.pool.tolist())):

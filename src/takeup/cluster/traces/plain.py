@@ -16,7 +16,7 @@ from takeup.cluster.traces.loaded import (
     Options,
     labelled,
     load,
-    most_usual_nodes,
+    nodes_of,
     skip_odd_sizes,
     split_gangs,
 )
@@ -82,13 +82,8 @@ def read_plain(path: Path, names: ColumnNames | None = None, options: Options | 
         submit_s=submit_s - submit_s.min(initial=np.inf if len(submit_s) else 0.0),
         duration_s=duration_s[rows.used],
     )
-    if not len(rows):
-        raise BadInput(f"{path}: no row can be used ({rows.skipped or 'the table is empty'}); check the column names")
-    nodes = options.nodes
-    if nodes is None:
-        nodes, note = most_usual_nodes(columns)
-        notes = (*notes, note)
-    return load(path.name.partition(".")[0], rows, columns, nodes, options, notes)
+    nodes, how = nodes_of(rows, columns, options)
+    return load(path.name.partition(".")[0], rows, columns, nodes, options, (*notes, *how))
 
 
 def _seconds(rows: Rows, name: str, options: Options) -> npt.NDArray[np.float64]:

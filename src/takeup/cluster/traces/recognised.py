@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from takeup.cluster.traces.alibaba_v2025 import read_v2025
 from takeup.cluster.traces.alibaba_v2026 import JOBS_FILE, NODES_FILE, read_v2026
 from takeup.cluster.traces.loaded import Loaded, Options
 from takeup.cluster.traces.openb import read_openb
@@ -29,6 +30,8 @@ def read_trace(path: Path, nodes: Path | None = None, options: Options | None = 
         return read_openb(path, _nodes(path, nodes, OPENB_NODES), options)
     if nodes is not None:
         raise BadInput(f"{nodes} was given, but {path.name} is no trace with a list of nodes; leave it out")
+    if {"app_name", "gpu_request", "creation_time", "deletion_time"} <= found:
+        return read_v2025(path, options)
     if {"vc", "gpu_num", "submit_time", "duration"} <= found:
         return read_helios(path, options)
     return read_philly(path, options)
