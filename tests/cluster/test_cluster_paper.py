@@ -68,7 +68,7 @@ def test_every_recovered_number_stands_beside_one_of_ours(report: Report) -> Non
 def test_what_is_only_quoted_decides_nothing_and_says_why(report: Report) -> None:
     quoted = [each for each in report.checks if each.source == "unverified"]
 
-    assert len(quoted) == 17 + 6
+    assert len(quoted) == 17 + 3
     assert all(not each.counts and each.why for each in quoted)
     assert {group for group, values in EXPECTED.items() if values.get("source") == "unverified"} == QUOTED
 
@@ -117,12 +117,11 @@ def by_place(found: Table, name: str) -> list[float]:
     return [float(str(row[place])) for row in found.rows]
 
 
-def test_beside_fifo_every_load_and_seed_has_a_row_with_all_and_with_narrow_gangs(report: Report) -> None:
+def test_beside_fifo_every_load_and_seed_has_a_row(report: Report) -> None:
     found = table(report, "Against FIFO")
     loads = ("low", "medium", "high")
 
-    assert [row[:2] for row in found.rows] == [(load, seed) for seed in (1, 2) for load in loads] * 2
-    assert [row[2] for row in found.rows] == ["all"] * 6 + ["narrow"] * 6
+    assert [row[:2] for row in found.rows] == [(load, seed) for seed in (1, 2) for load in loads]
     assert set(by_place(found, "of")) == {3.0}
 
 
@@ -131,7 +130,7 @@ def test_lower_days_of_all_seeds_are_counted_and_judged(report: Report) -> None:
     for load in ("low", "medium", "high"):
         days = check(report, f"{load} load, days with less allocation than FIFO, all seeds")
 
-        assert days.ours == sum(float(str(row[7])) for row in found.rows if row[0] == load and row[2] == "all")
+        assert days.ours == sum(float(str(row[6])) for row in found.rows if row[0] == load)
         assert days.counts
 
 
@@ -158,7 +157,7 @@ def test_whole_windows_below_fifo_are_those_of_the_table(report: Report) -> None
     found = table(report, "Against FIFO")
     for load in ("low", "medium", "high"):
         windows = check(report, f"{load} load, whole windows with less allocation than FIFO")
-        gaps = [float(str(row[3])) for row in found.rows if row[0] == load and row[2] == "all"]
+        gaps = [float(str(row[2])) for row in found.rows if row[0] == load]
 
         assert windows.ours == sum(gap < -1e-9 for gap in gaps)
         assert windows.counts
@@ -168,14 +167,14 @@ def test_a_delivered_share_below_one_is_a_lead_below_nothing(report: Report) -> 
     found = table(report, "Against FIFO")
     for load in ("low", "medium", "high"):
         share = check(report, f"{load} load, delivered GPU time over FIFO's, worst hour of any seed").ours
-        leads = [float(str(row[5])) for row in found.rows if row[0] == load and row[2] == "all"]
+        leads = [float(str(row[4])) for row in found.rows if row[0] == load]
 
         assert float(str(share)) >= 100 - 1e-9 or min(leads) < 0
 
 
 def test_every_day_below_fifo_is_listed_with_the_lead_before_and_after_it(report: Report) -> None:
     found, days = table(report, "Against FIFO"), table(report, "Days with less allocation than FIFO")
-    num_below = sum(int(str(row[7])) for row in found.rows if row[2] == "all")
+    num_below = sum(int(str(row[6])) for row in found.rows)
 
     assert len(days.rows) == num_below
     for _, _, _, allocation, before, after, most, *idle in days.rows:

@@ -101,25 +101,25 @@ def seen(load: Load, most_pp: float = 0.0, num_fitting: int = 0) -> LookBack:
     return LookBack(load, 100, num_fitting, tuple(days))
 
 
-def judged(draws: list[Load], narrow: list[Load], **more: float) -> dict[str, Check]:
+def judged(draws: list[Load], **more: float) -> dict[str, Check]:
     backs = [seen(load, **more) for load in draws]  # type: ignore[arg-type]
-    return by_name(fifo.against_fifo(SHORT, draws, narrow, backs).checks)
+    return by_name(fifo.against_fifo(SHORT, draws, backs).checks)
 
 
 def test_a_lower_day_after_a_higher_one_is_shown_and_is_no_loss() -> None:
     ahead = draw(shifted(shifted(outcome("fifo"), 1, 0.05 * POOL_DAY_S), 2, -0.05 * POOL_DAY_S))
-    findings = fifo.against_fifo(SHORT, [ahead], [ahead], [seen(ahead)])
+    findings = fifo.against_fifo(SHORT, [ahead], [seen(ahead)])
     summary, days, _ = findings.tables
 
     assert by_name(findings.checks)[f"low load, {WHAT}"].ours == pytest.approx(100)
-    assert summary.rows[0][7:9] == (1, 3)
-    assert summary.rows[0][9] == pytest.approx(-5.0)
+    assert summary.rows[0][6:8] == (1, 3)
+    assert summary.rows[0][8] == pytest.approx(-5.0)
     ((name, seed, day, *numbers_of_day),) = days.rows
     assert (name, seed, day) == ("low", 1, 3)
     assert numbers_of_day == pytest.approx([-5.0, 1.2, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0], abs=1e-9)
     check = by_name(findings.checks)["low load, days with less allocation than FIFO, all seeds"]
     assert "after 1 of these gfs had still delivered more" in check.why
-    assert summary.rows[0][10] == 0
+    assert summary.rows[0][9] == 0
 
 
 def test_a_lower_day_before_a_higher_one_is_a_loss() -> None:
@@ -127,11 +127,10 @@ def test_a_lower_day_before_a_higher_one_is_a_loss() -> None:
     behind = draw(shifted(shifted(outcome("fifo"), 1, -0.05 * POOL_DAY_S), 2, 0.06 * POOL_DAY_S), seed=2)
     delivered = outcome("fifo").delivered_gpu_h()
     least = 100 * min((delivered[24:48] - 0.05 * 16 * 24) / delivered[24:48])
-    checks = judged([same, behind], [same])
+    checks = judged([same, behind])
 
     assert checks[f"low load, {WHAT}"].ours == pytest.approx(least)
     assert not checks[f"low load, {WHAT}"].holds
-    assert checks[f"low load without wide spot gangs, {WHAT}"].holds
     assert "after 1 it had delivered less" in checks["low load, days with less allocation than FIFO, all seeds"].why
     assert checks["low load, whole windows with less allocation than FIFO"].holds
 
@@ -141,7 +140,7 @@ def test_a_lower_day_before_a_higher_one_is_a_loss() -> None:
 )
 def test_a_lower_day_is_lost_for_everybody_where_the_bound_is_below_fifo(most_pp: float, says: str) -> None:
     lower = draw(shifted(outcome("fifo"), 1, -0.05 * POOL_DAY_S))
-    check = judged([lower], [lower], most_pp=most_pp)["low load, days with less allocation than FIFO, all seeds"]
+    check = judged([lower], most_pp=most_pp)["low load, days with less allocation than FIFO, all seeds"]
 
     assert (check.ours, check.holds) == (1, False)
     assert says in check.why
@@ -149,9 +148,7 @@ def test_a_lower_day_is_lost_for_everybody_where_the_bound_is_below_fifo(most_pp
 
 def test_moments_at_which_somebody_waits_who_would_fit_are_judged() -> None:
     same = draw(outcome("fifo"))
-    check = judged([same, same], [same], num_fitting=3)[
-        "low load, moments at which somebody waits who would fit, all seeds"
-    ]
+    check = judged([same, same], num_fitting=3)["low load, moments at which somebody waits who would fit, all seeds"]
 
     assert (check.ours, check.holds, check.counts) == (6, False, True)
     assert check.why == "of 200 moments, five minutes apart"
@@ -159,7 +156,7 @@ def test_moments_at_which_somebody_waits_who_would_fit_are_judged() -> None:
 
 def test_a_window_with_less_allocation_is_counted_with_its_seed() -> None:
     same, below = draw(outcome("fifo")), draw(shifted(outcome("fifo"), 2, -0.01 * POOL_DAY_S), seed=7)
-    check = judged([same, below], [same])["low load, whole windows with less allocation than FIFO"]
+    check = judged([same, below])["low load, whole windows with less allocation than FIFO"]
 
     assert (check.ours, check.holds) == (1, False)
     assert check.why == "of 2 windows; seed 7"
@@ -167,24 +164,12 @@ def test_a_window_with_less_allocation_is_counted_with_its_seed() -> None:
 
 def test_the_same_replay_is_never_behind() -> None:
     same = draw(outcome("fifo"))
-    findings = fifo.against_fifo(SHORT, [same], [same], [seen(same)])
+    findings = fifo.against_fifo(SHORT, [same], [seen(same)])
 
     assert all(check.holds for check in findings.checks)
-    assert [check.ours for check in findings.checks] == pytest.approx([100, 100, 0, 0, 0, 0])
+    assert [check.ours for check in findings.checks] == pytest.approx([100, 0, 0, 0, 0])
     assert findings.tables[1].rows == ()
-    assert [row[2] for row in findings.tables[0].rows] == ["all", "narrow"]
-
-
-def test_only_spot_gangs_wider_than_a_share_of_the_pool_are_left_out() -> None:
-    jobs = [(1, 0, 2.0, 2, 0.0, 1.0), (0, 0, 2.0, 2, 1.0, 1.0), (1, 0, 1.0, 1, 2.0, 1.0), (1, 0, 8.0, 1, 3.0, 1.0)]
-    load = Load("low", 1, workload(jobs, {"a": 2}), {})
-    short = {"setting": {"num_history_days": 0, "num_days": 1}, "fifo_bar": {"wide_share": 0.2}}
-    ticks: list[int] = []
-    narrow = fifo.without_wide_gangs(short, load, lambda: ticks.append(1))
-
-    assert narrow.workload.job_submit_s.tolist() == [3600, 7200]
-    assert set(narrow.outcomes) == {"gfs", "fifo"}
-    assert ticks == [1]
+    assert [row[:2] for row in findings.tables[0].rows] == [("low", 1)]
 
 
 def test_who_evicts_at_once_is_shown_beside_who_does_not() -> None:

@@ -40,6 +40,13 @@ def test_tensors_come_back_as_they_were(kinds: list[tuple[torch.dtype, int, int]
         assert copy.data_ptr() != one.data_ptr() or not one.numel()
 
 
+def test_an_empty_tensor_fits_behind_a_block_of_an_odd_size() -> None:
+    memory = PinnedMemory(3)
+    memory.copied(torch.zeros(3, dtype=torch.uint8))
+
+    assert memory.copied(torch.zeros(0, 4)).shape == (0, 4)
+
+
 def test_blocks_are_full(blocks: list[int]) -> None:
     memory = PinnedMemory(100 << 10)
 

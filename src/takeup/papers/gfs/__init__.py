@@ -13,7 +13,7 @@ from takeup.core.report import Report
 from takeup.papers import numbers
 from takeup.papers.findings import Findings, report_of
 from takeup.papers.gfs.days import look_back
-from takeup.papers.gfs.fifo import against_fifo, without_wide_gangs
+from takeup.papers.gfs.fifo import against_fifo
 from takeup.papers.gfs.forecasts import demand
 from takeup.papers.gfs.forms import both_forms, published, spot_work
 from takeup.papers.gfs.loads import Load, Numbers, against_baselines, replayed
@@ -62,8 +62,7 @@ def reproduce(*, quiet: bool = False) -> Report:
         draws = _drawn(expected, tick)
         loads = [load for load in draws if load.seed == expected["setting"]["seed"]]
         parts = [against_baselines(expected, loads), Findings((), (both_forms(expected, loads), spot_work(loads)))]
-        narrow = [without_wide_gangs(expected, load, tick) for load in draws]
-        parts.append(against_fifo(expected, draws, narrow, [look_back(expected, load, tick) for load in draws]))
+        parts.append(against_fifo(expected, draws, [look_back(expected, load, tick) for load in draws]))
         parts.append(one_day_windows(expected, [day_by_day(expected, some, tick) for some in _by_load(draws)]))
         parts.append(ablations(expected, [load for load in draws if load.name == "medium"], tick))
         parts += [demand(expected), benefit(expected, loads[1])]
@@ -87,7 +86,7 @@ def _num_steps(expected: Numbers) -> int:
     setting = expected["setting"]
     num_replays = sum(len(_policies(expected, seed)) for seed in setting["seeds"]) * len(setting["loads"])
     num_draws = len(setting["seeds"]) * len(setting["loads"])
-    return num_replays + 3 * num_draws + sum(1 + len(parts) for parts in JUDGED.values())
+    return num_replays + 2 * num_draws + sum(1 + len(parts) for parts in JUDGED.values())
 
 
 def _drawn(expected: Numbers, tick: Callable[[], None]) -> list[Load]:

@@ -4,30 +4,24 @@ No window should be below FIFO; days inside one may be. Who works ahead has less
 evicted, both do the same work in the end, so that more on one day *must* be less on another. So it is also shown how
 much was delivered up to each hour, and `days` looks at every lower day: what was idle, and whether anybody could have
 won it.
-
-GFS can fall behind in one way: a spot gang as wide as a part of the pool, and days long. FIFO lets it run to its end
-and lets high-priority jobs wait for that. Under a scheduler that evicts for them such a gang is stopped again and
-again, and then waits until a part of the pool is idle. So draws are also replayed without the widest spot gangs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from takeup.cluster.experiment.workloads import only
 from takeup.cluster.fleet.rules import TRY_SMALLER, Rules
-from takeup.cluster.model import Grade, Kind
-from takeup.cluster.policies import POLICIES, RuledScheduler, find_policy
-from takeup.cluster.policies.gfs.quota import SpotQuota
+from takeup.cluster.model import Grade
+from takeup.cluster.policies import POLICIES, RuledScheduler
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
 from takeup.papers.gfs.days import LookBack, days_table
 from takeup.papers.gfs.loads import Load, Numbers, replay_window
 
-__all__ = ["against_fifo", "without_wide_gangs"]
+__all__ = ["against_fifo"]
 
 Floats = npt.NDArray[np.float64]
 TINY = 1e-9
@@ -39,48 +33,24 @@ NOTE = (
 )
 
 
-def without_wide_gangs(expected: Numbers, load: Load, tick: Callable[[], None]) -> Load:
-    """The same draw without spot gangs that are wider than a share of the pool."""
-    jobs, most = load.workload, expected["fifo_bar"]["wide_share"] * load.workload.node_gpus.sum()
-    workload = only(jobs, (jobs.job_kind == Kind.HIGH) | (jobs.job_gpus * jobs.job_workers <= most))
-    outcomes = {name: replay_window(expected, workload, find_policy(name, SpotQuota())) for name in JUDGED}
-    tick()
-    return Load(load.name, load.seed, workload, outcomes)
-
-
-def against_fifo(
-    expected: Numbers, draws: Sequence[Load], narrow: Sequence[Load], backs: Sequence[LookBack]
-) -> Findings:
-    """Delivered GPU time up to every hour, days beside it, and how often guaranteed spot jobs were evicted.
-
-    `narrow` are the same draws without wide spot gangs, `backs` what was seen of their days.
-    """
+def against_fifo(expected: Numbers, draws: Sequence[Load], backs: Sequence[LookBack]) -> Findings:
+    """Delivered GPU time up to every hour, days as they were seen, and how often guaranteed spot jobs were evicted."""
     checks: list[Check] = []
     for name in dict.fromkeys(load.name for load in draws):
-        checks += _checks(expected, name, *([load for load in some if load.name == name] for some in (draws, narrow)))
+        checks += _checks(expected, name, [load for load in draws if load.name == name])
         checks += _days_checks(expected, name, [back for back in backs if back.load.name == name])
     first = [load for load in draws if load.seed == expected["setting"]["seed"]]
-    rows = [_summary_row(load, "all") for load in draws] + [_summary_row(load, "narrow") for load in narrow]
-    return Findings(tuple(checks), (_summary(expected, rows), days_table(backs), _at_once(expected, first[-1])))
+    return Findings(tuple(checks), (_summary(draws), days_table(backs), _at_once(expected, first[-1])))
 
 
-def _checks(expected: Numbers, name: str, draws: Sequence[Load], narrow: Sequence[Load]) -> list[Check]:
+def _checks(expected: Numbers, name: str, draws: Sequence[Load]) -> list[Check]:
     bar, most = expected["fifo_bar"], round(100 * (1 - expected["setting"]["probability"]), 9)
-    whole, narrowed = (100 * min(_least_share(load) for load in some) for some in (draws, narrow))
+    least = 100 * min(_least_share(load) for load in draws)
     broken = max(100 * load.outcomes["gfs"].broken(Grade.GUARANTEED).high for load in draws)
     what = "delivered GPU time over FIFO's, worst hour of any seed"
-    late = "the bar was chosen with our numbers in view: shown, not judged"
-    why = f"behind where spot gangs of a tenth of the pool and more last for days; {late}"
+    why = "the bar was chosen with our numbers in view: shown, not judged"
     return [
-        Check.at_least(f"{name} load, {what}", whole, bar["least_percent"], unit="%", source="unverified", why=why),
-        Check.at_least(
-            f"{name} load without wide spot gangs, {what}",
-            narrowed,
-            bar["least_narrow_percent"],
-            unit="%",
-            source="unverified",
-            why=late,
-        ),
+        Check.at_least(f"{name} load, {what}", least, bar["least_percent"], unit="%", source="unverified", why=why),
         Check.at_most(f"{name} load, eviction of guaranteed spot jobs, 95 % bound, worst seed", broken, most, unit="%"),
         _windows_check(name, draws, bar["windows_below"]),
     ]
@@ -143,24 +113,23 @@ def _daily_pp(load: Load) -> Floats:
     return 100 * (load.outcomes["gfs"].daily() - load.outcomes["fifo"].daily())
 
 
-def _summary(expected: Numbers, rows: Sequence[tuple[Cell, ...]]) -> Table:
+def _summary(draws: Sequence[Load]) -> Table:
     columns = (
-        Column("load"), Column("seed"), Column("spot gangs"), Column("allocation", "pp", 3), Column("useful", "pp", 3),
+        Column("load"), Column("seed"), Column("allocation", "pp", 3), Column("useful", "pp", 3),
         Column("delivered, least lead", "h", 3), Column("delivered, lead at the end", "h", 3),
         Column("days below"), Column("of"), Column("lowest day", "pp", 3), Column("behind after days"),
         Column("guaranteed evicted", "%", 2),
         Column("high JQT", "s", 0), Column("high JQT of FIFO", "s", 0),
     )  # fmt: skip
-    note = f"{NOTE}; narrow: without spot gangs above {expected['fifo_bar']['wide_share']:.0%} of the pool"
-    return Table("Against FIFO", columns, tuple(rows), note)
+    return Table("Against FIFO", columns, tuple(_summary_row(load) for load in draws), NOTE)
 
 
-def _summary_row(load: Load, gangs: str) -> tuple[Cell, ...]:
+def _summary_row(load: Load) -> tuple[Cell, ...]:
     lead_h, daily = _lead_h(load), _daily_pp(load)
     broken = 1 - load.metrics("gfs").guarantee_kept[Grade.GUARANTEED]
     num_behind = int((np.cumsum(daily) < -TINY).sum())
     return (
-        load.name, load.seed, gangs, _gap(load, "allocation_rate"), _gap(load, "useful_rate"), float(lead_h.min()),
+        load.name, load.seed, _gap(load, "allocation_rate"), _gap(load, "useful_rate"), float(lead_h.min()),
         float(lead_h[-1]), int((daily < -TINY).sum()), len(daily), float(daily.min()), num_behind, 100 * broken,
         *(load.metrics(name).high_jqt_s.mean for name in ("gfs", "fifo")),
     )  # fmt: skip

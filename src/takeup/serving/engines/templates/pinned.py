@@ -30,6 +30,8 @@ class PinnedMemory:
         return self._piece(num_bytes).view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
     def _piece(self, num_bytes: int) -> torch.Tensor:
+        if not num_bytes:  # the end of a block may be no place for a number of several bytes, even for none of them
+            return torch.empty(0, dtype=torch.uint8)
         if num_bytes > len(self._rest):
             self._rest = _block(max(num_bytes, min(self._left_bytes, BLOCK_BYTES)))
         piece, self._rest = self._rest[:num_bytes], self._rest[-(-num_bytes // ALIGN_BYTES) * ALIGN_BYTES :]
