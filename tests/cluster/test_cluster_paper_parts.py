@@ -200,7 +200,7 @@ def test_broken_promises_are_those_of_guaranteed_jobs() -> None:
         kept[0, 24 * day, Grade.GUARANTEED], broken[0, 24 * day, Grade.GUARANTEED] = 6, 2
     broken[0, 3, Grade.OPPORTUNISTIC] = 50
     ours = draw(replace(outcome(), num_kept=kept, num_broken=broken))
-    check = judged([ours], [ours])[BROKEN]
+    check = judged([ours])[BROKEN]
 
     assert check.ours == pytest.approx(25)
     assert not check.holds

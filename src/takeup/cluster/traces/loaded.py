@@ -21,6 +21,7 @@ __all__ = [
     "Options",
     "labelled",
     "load",
+    "most_usual_nodes",
     "nodes_of",
     "skip_odd_sizes",
     "split_gangs",
@@ -196,11 +197,11 @@ def nodes_of(rows: Rows, jobs: JobColumns, options: Options) -> tuple[Nodes, tup
         raise BadInput(f"{rows.path}: no row can be used ({why}); check the column names")
     if options.nodes is not None:
         return options.nodes, ()
-    nodes, note = _usual_nodes(jobs)
+    nodes, note = most_usual_nodes(jobs)
     return nodes, (note,)
 
 
-def _usual_nodes(jobs: JobColumns, quantile: float = 0.95) -> tuple[Nodes, str]:
+def most_usual_nodes(jobs: JobColumns, quantile: float = 0.95) -> tuple[Nodes, str]:
     """For each pool as many nodes of eight as demand without waiting needs at most times, and its largest job."""
     nodes = {}
     for pool in sorted(set(jobs.pool.tolist())):
