@@ -117,12 +117,14 @@ def test_v2025_services_that_are_named_are_spot(tmp_path: Path) -> None:
 
 def test_v2025_instances_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
     rows = "ok,HN,a,1,8,0,0,60\ncpu,CN,a,0,-1,0,0,60\nwaits,HN,a,1,8,5,,60\nodd,HN,a,1,8,5,9,8\ntext,HN,a,x,8,0,0,60\n"
+    rows += "when,HN,a,1,8,0,0,later\nopen,HN,a,1,8,20,20,\n"
     (tmp_path / "x.csv").write_text(SERVICES + rows)
     loaded = read_v2025(tmp_path / "x.csv")
 
-    assert loaded.workload.num_jobs == 1
+    assert loaded.workload.job_duration_s.tolist() == [60, 40]
     assert loaded.skipped == {
         "gpu_request is missing or not a finite number": 1,
+        "deletion_time is missing or not a finite number": 1,
         "asks for no GPU": 1,
         "was never scheduled": 1,
         "deletion_time is not after the beginning": 1,

@@ -19,12 +19,11 @@ __all__ = ["read_v2025"]
 Floats = npt.NDArray[np.float64]
 
 OUTSIDE = -1.0
+MOMENTS = ("creation_time", "scheduled_time", "deletion_time")
 _FIELDS = (
     Field("app_name", "text"),
     Field("gpu_request", least=0),
-    Field("creation_time", default=OUTSIDE),
-    Field("scheduled_time", default=OUTSIDE),
-    Field("deletion_time", default=OUTSIDE),
+    *(Field(name, default=OUTSIDE) for name in MOMENTS),
 )
 
 
@@ -53,10 +52,10 @@ def read_v2025(path: Path, options: Options | None = None) -> Loaded:
 
 def _times(rows: Rows, options: Options) -> tuple[Floats, Floats, int]:
     """When each row of the file was created and how long it ran, in seconds, and how many ran until the end."""
-    created, scheduled, deleted = (rows.columns[name] for name in ("creation_time", "scheduled_time", "deletion_time"))
+    created, scheduled, deleted = (rows.columns[name] for name in MOMENTS)
     rows.skip((created != OUTSIDE) & (scheduled == OUTSIDE), "was never scheduled")
     is_open = deleted == OUTSIDE
-    ended = np.where(is_open, max(each.max(initial=0.0) for each in (created, scheduled, deleted)), deleted)
+    ended = np.where(is_open, max(rows[name].max(initial=0.0) for name in MOMENTS), deleted)
     created, scheduled = np.maximum(created, 0.0), np.maximum(scheduled, 0.0)
     wrong = "deletion_time is not after the beginning"
     rows.check(~(ended > scheduled), wrong, "deletion_time", strict=options.strict)

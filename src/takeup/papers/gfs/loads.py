@@ -30,7 +30,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A spot load: the jobs that a seed drew, and what every scheduler made of them."""
+    """A spot load: the jobs that a seed drew, what every scheduler made of them, and what forecasts knew before."""
 
     name: str
     seed: int
