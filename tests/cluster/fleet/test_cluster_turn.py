@@ -19,8 +19,10 @@ PLAIN = [name for name in POLICIES if not POLICIES[name].lease_s and not POLICIE
 SHARE = 0.4
 
 
-def decide(name: str, state: State, rules: Rules | None = None) -> list[tuple[str, str, tuple[str, ...] | str]]:
-    scheduler = RuledScheduler(name, rules or POLICIES[name]._replace(ageing_s=0.0), StaticQuota(SHARE))
+def decide(
+    name: str, state: State, rules: Rules | None = None, share: float = SHARE
+) -> list[tuple[str, str, tuple[str, ...] | str]]:
+    scheduler = RuledScheduler(name, rules or POLICIES[name]._replace(ageing_s=0.0), StaticQuota(share))
     events: list[tuple[str, str, tuple[str, ...] | str]] = []
     for decision in scheduler.decide(state):
         if isinstance(decision, Start):
@@ -40,6 +42,24 @@ def test_the_pass_decides_as_the_plain_one(name: str) -> None:
         assert decide(name, state) == expected, f"seed {seed}"
         num_evictions += sum(what == "evict" for what, *_ in expected)
     assert num_evictions > 0 or POLICIES[name].victims == 0
+
+
+@pytest.mark.parametrize("counts_workers", [False, True])
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5])
+def test_the_pass_refuses_as_the_plain_one_when_the_quota_runs_out(share: float, counts_workers: bool) -> None:
+    rules = POLICIES["gfs_published"]._replace(ageing_s=0.0, counts_workers=counts_workers)
+    num_started, num_refused = 0, 0
+    for seed in range(40):
+        state = draw_state(seed)
+        expected = PlainPass(state, rules, share * 8 * len(state.nodes)).decide()
+        started = {job_id for what, job_id, _ in expected if what == "start"}
+        spot = [it.job for it in state.waiting if it.job.kind == Kind.SPOT]
+
+        assert decide("gfs_published", state, rules, share) == expected, f"seed {seed}"
+        num_started += sum(job.id in started for job in spot)
+        num_refused += sum(job.id not in started for job in spot)
+    assert num_refused > 40
+    assert num_started > 0
 
 
 def test_the_pass_is_as_patient_as_the_plain_one() -> None:

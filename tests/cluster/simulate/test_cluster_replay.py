@@ -15,7 +15,7 @@ from takeup.cluster.fleet.outcome import Share
 from takeup.cluster.fleet.rules import CHEAPEST, TRY_SMALLER, Rules
 from takeup.cluster.model import Grade, Kind, Quota
 from takeup.cluster.policies import POLICIES, RuledScheduler, find_policy
-from takeup.cluster.simulate import replay
+from takeup.cluster.simulate import Begun, replay
 from takeup.errors import BadInput
 
 LEASED = {"chronus", "chronus_published"}
@@ -223,6 +223,20 @@ def test_who_waits_when_a_scheduler_takes_over_stands_in_its_order() -> None:
 
     assert by_arrival.first_start_s.tolist() == [0, 4000, 4000, 4500]
     assert by_size.first_start_s.tolist() == [0, 4500, 4500, 4000]
+
+
+@pytest.mark.parametrize("name", ["fifo", "gfs", "chronus"])
+def test_schedulers_that_go_on_from_one_state_do_what_each_does_alone(name: str) -> None:
+    jobs, scheduler = drawn(5), find_policy(name, StaticQuota(0.3))
+    begin_s = float(np.median(jobs.job_submit_s) // 3600 * 3600)
+    begun = Begun(jobs, begin_s, before=POLICIES["fifo"])
+    begun.replay(find_policy("kube", StaticQuota(0.1)))
+
+    alone = replay(jobs, scheduler, begin_s, before=POLICIES["fifo"])
+    after_another = begun.replay(scheduler)
+
+    assert alone.end_s.tobytes() == after_another.end_s.tobytes()
+    assert alone.metrics() == after_another.metrics()
 
 
 def test_metrics_are_about_their_window_and_pool() -> None:

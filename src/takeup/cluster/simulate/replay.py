@@ -8,6 +8,7 @@ wants to look on sees each pool at these moments.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,7 +49,7 @@ from takeup.cluster.simulate.fast.story import (
 from takeup.cluster.simulate.moment import Moment
 from takeup.errors import BadInput
 
-__all__ = ["Ruled", "fits_pool", "replay"]
+__all__ = ["Begun", "Ruled", "fits_pool", "replay"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -88,19 +89,39 @@ def replay(
     `look` sees a pool whenever its scheduler is about to ask for a quota, and when the window ends. With `before` pools
     live by other rules until the window begins, without any quota, and the scheduler takes over what runs and waits.
     """
-    if workload.num_jobs and workload.job_submit_s[0] < 0:
-        raise BadInput(f"the first job comes at {workload.job_submit_s[0]:g} s; count time from 0")
-    last_s = float(workload.job_submit_s[-1]) if workload.num_jobs else 0.0
-    end_s = float(np.ceil((last_s + 1) / 3600) * 3600) if to_s is None else to_s
-    if not 0 <= from_s < end_s:
-        raise BadInput(f"the window runs from {from_s:g} s to {end_s:g} s; it must not start below 0 or end before it")
-    fits = fits_pool(workload)
-    lives = [_Life.of(workload, number, fits, scheduler, end_s) for number in range(len(workload.pools))]
-    for life in lives:
-        if before is not None:
-            life.take_over(before, from_s)
-        life.live(look)
-    return _outcome(workload, scheduler.name, lives, fits, from_s, end_s)
+    begun = Begun(workload, from_s, to_s, before)
+    return begun.finish(begun.lives, scheduler, look)
+
+
+class Begun:
+    """A workload up to its window, from where any number of schedulers can go on; see `replay`."""
+
+    def __init__(
+        self, workload: Workload, from_s: float = 0.0, to_s: float | None = None, before: Rules | None = None
+    ) -> None:
+        if workload.num_jobs and workload.job_submit_s[0] < 0:
+            raise BadInput(f"the first job comes at {workload.job_submit_s[0]:g} s; count time from 0")
+        last_s = float(workload.job_submit_s[-1]) if workload.num_jobs else 0.0
+        end_s = float(np.ceil((last_s + 1) / 3600) * 3600) if to_s is None else to_s
+        if not 0 <= from_s < end_s:
+            raise BadInput(
+                f"the window runs from {from_s:g} s to {end_s:g} s; it must not start below 0 or end before it"
+            )
+        self.workload, self.from_s, self.to_s, self.fits = workload, from_s, end_s, fits_pool(workload)
+        self.lives = [_Life.of(workload, number, self.fits, end_s) for number in range(len(workload.pools))]
+        for life in self.lives if before is not None else ():
+            life.run(from_s, before)
+
+    def replay(self, scheduler: Ruled, look: Look | None = None) -> Outcome:
+        """What this scheduler makes of a copy, so that others find it as it is now."""
+        return self.finish(deepcopy(self.lives), scheduler, look)
+
+    def finish(self, lives: list[_Life], scheduler: Ruled, look: Look | None) -> Outcome:
+        """What this scheduler makes of these pools, which are used up by it."""
+        for life in lives:
+            life.stand_in_line(scheduler.rules)
+            life.live(scheduler, look)
+        return _outcome(self.workload, scheduler.name, lives, self.fits, self.from_s, self.to_s)
 
 
 @dataclass(slots=True)
@@ -114,7 +135,6 @@ class _Life:
     story: Story
     agenda: Agenda
     clock: Floats
-    scheduler: Ruled
     to_s: float
     spot_submit_s: Floats
     quota_gpus: Floats
@@ -124,7 +144,7 @@ class _Life:
     asked: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, workload: Workload, number: int, fits: Flags, scheduler: Ruled, to_s: float) -> _Life:
+    def of(cls, workload: Workload, number: int, fits: Flags, to_s: float) -> _Life:
         members = np.flatnonzero((workload.job_pool == number) & fits)
         sizes = workload.node_gpus[workload.node_pool == number]
         fields = ("kind", "organisation", "gpus", "workers", "submit_s", "guarantee_h", "checkpoint_s")
@@ -134,39 +154,41 @@ class _Life:
         return cls(
             name=workload.pools[number], organisations=workload.organisations, members=members,
             fleet=empty_fleet(sizes, jobs), story=story, agenda=empty_agenda(6 * len(members) + 64),
-            clock=np.array([0.0, -1.0]), scheduler=scheduler, to_s=to_s,
+            clock=np.array([0.0, -1.0]), to_s=to_s,
             spot_submit_s=jobs.submit_s[jobs.kind == Kind.SPOT], quota_gpus=np.full(num_hours, np.nan),
             high_nodes=np.full(num_hours, np.nan), below_gpus=np.full(num_hours, np.nan),
         )  # fmt: skip
 
-    def live(self, look: Look | None = None) -> None:
-        """From the first arrival to the last end."""
-        while self.scheduler.rules.uses_quota and (next_s := self._next_question_s()) < self.to_s:
+    def live(self, scheduler: Ruled, look: Look | None = None) -> None:
+        """From this moment to the last end."""
+        rules = scheduler.rules
+        while rules.uses_quota and (next_s := self._next_question_s()) < self.to_s:
             if next_s > self.clock[0]:
-                self._run(next_s, NO_LIMIT, NO_LIMIT)  # no spot job runs, waits or comes until then
+                self.run(next_s, rules)  # no spot job runs, waits or comes until then
             if look is not None:
                 look(Moment(float(self.clock[0]), self.fleet, self.story))
-            quota = self.scheduler.quota_source.quota(self.name, self._evidence())
+            quota = scheduler.quota_source.quota(self.name, self._evidence())
             hours, gpus = quota_arrays(quota)
             hour, below = int(self.clock[0] // 3600), quota.demand_below_gpus
             self.quota_gpus[hour], self.below_gpus[hour] = gpus[0], np.nan if below is None else below
-            self._run(min(self.clock[0] + TICK_S, self.to_s), hours, gpus)
+            self.run(min(self.clock[0] + TICK_S, self.to_s), rules, hours, gpus)
         if look is not None:
-            self._run(self.to_s, NO_LIMIT, NO_LIMIT)
+            self.run(self.to_s, rules)
             look(Moment(self.to_s, self.fleet, self.story))
-        self._run(np.inf, NO_LIMIT, NO_LIMIT)
+        self.run(np.inf, rules)
 
-    def take_over(self, before: Rules, at_s: float) -> None:
-        """Live by other rules until then; afterwards all who wait stand where the scheduler wants them."""
-        self._run(at_s, NO_LIMIT, NO_LIMIT, before)
+    def stand_in_line(self, rules: Rules) -> None:
+        """All who wait stand where these rules want them."""
         waiting = np.flatnonzero(self.fleet.jobs["waiting"])
-        self.fleet.totals[[NUM_WAITING_HIGH, NUM_WAITING_SPOT]] = 0
-        enqueue_all(self.fleet, waiting, self.fleet.jobs["since_s"][waiting], self.scheduler.rules)
+        if len(waiting):
+            self.fleet.totals[[NUM_WAITING_HIGH, NUM_WAITING_SPOT]] = 0
+            enqueue_all(self.fleet, waiting, self.fleet.jobs["since_s"][waiting], rules)
 
-    def _run(self, until_s: float, hours: Floats, gpus: Floats, rules: Rules | None = None) -> None:
+    def run(self, until_s: float, rules: Rules, hours: Floats = NO_LIMIT, gpus: Floats = NO_LIMIT) -> None:
+        """By these rules until then; `gpus[i]` may be promised for `hours[i]`."""
         self.story.ticks[CHANGED] = 1
         parts = (self.fleet, self.story, self.agenda, self.clock)
-        self.num_turns += live_until(*parts, float(until_s), hours, gpus, rules or self.scheduler.rules)
+        self.num_turns += live_until(*parts, float(until_s), hours, gpus, rules)
 
     def _spot_gpus(self) -> float:
         return float(self.fleet.totals[RUNNING_MILLI + Grade.GUARANTEED :][:2].sum()) / 1000.0

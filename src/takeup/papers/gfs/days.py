@@ -23,7 +23,7 @@ from takeup.cluster.simulate.moment import Idle, Moment
 from takeup.cluster.simulate.replay import fits_pool
 from takeup.core.report import Cell, Column, Table
 from takeup.papers.gfs.bound import most_gpu_s
-from takeup.papers.gfs.loads import Load, Numbers, replay_window, window_s
+from takeup.papers.gfs.loads import Load, Numbers, begin, window_s
 
 __all__ = ["Day", "LookBack", "days_table", "look_back"]
 
@@ -103,7 +103,7 @@ def look_back(expected: Numbers, load: Load, tick: Callable[[], None]) -> LookBa
     from_s, to_s = window_s(expected)
     watcher = _Watcher(from_s, int((to_s - from_s) // DAY_S))
     jobs = only(load.workload, fits_pool(load.workload))
-    ours = replay_window(expected, jobs, find_policy("gfs", SpotQuota(make_forecast=load.taught)), watcher.look)
+    ours = begin(expected, jobs).replay(find_policy("gfs", SpotQuota(make_forecast=load.taught)), watcher.look)
     days = tuple(_day(jobs, ours, load.outcomes["fifo"], number, watcher) for number in range(watcher.num_days))
     tick()
     return LookBack(load, watcher.num_moments, watcher.num_fitting, days)

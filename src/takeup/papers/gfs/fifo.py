@@ -19,7 +19,7 @@ from takeup.cluster.policies import POLICIES, RuledScheduler
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
 from takeup.papers.gfs.days import LookBack, days_table
-from takeup.papers.gfs.loads import Load, Numbers, replay_window
+from takeup.papers.gfs.loads import Load, Numbers
 
 __all__ = ["against_fifo"]
 
@@ -140,7 +140,7 @@ def _at_once(expected: Numbers, load: Load) -> Table:
     rules = {f"{name} without quota": POLICIES[name]._replace(uses_quota=False) for name in ("kube", "slurm")}
     rules["high priority first, nobody evicted"] = Rules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER)
     outcomes = {name: load.outcomes[name] for name in (*JUDGED, *MOVES) if name in load.outcomes} | {
-        name: replay_window(expected, load.workload, RuledScheduler(name, each)) for name, each in rules.items()
+        name: load.replay(expected, RuledScheduler(name, each)) for name, each in rules.items()
     }
     fifo, rows = load.outcomes["fifo"].daily(), list[tuple[Cell, ...]]()
     for name, outcome in outcomes.items():

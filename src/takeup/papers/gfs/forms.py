@@ -18,7 +18,7 @@ from takeup.cluster.model import Grade, Kind
 from takeup.cluster.policies import POLICIES, find_policy
 from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.core.report import Cell, Column, Table
-from takeup.papers.gfs.loads import QUANTITIES, Load, Numbers, replay_window
+from takeup.papers.gfs.loads import QUANTITIES, Load, Numbers, begin
 
 __all__ = ["both_forms", "published", "spot_work"]
 
@@ -99,4 +99,4 @@ def _lower(load: Load, names: Sequence[str], ours: float, of_theirs: Quantity) -
 def _alone(expected: Numbers, load: Load) -> float:
     """How long high-priority jobs wait if there are no others."""
     workload = only(load.workload, load.workload.job_kind == Kind.HIGH)
-    return replay_window(expected, workload, find_policy("gfs", SpotQuota())).metrics().high_jqt_s.mean
+    return begin(expected, workload).replay(find_policy("gfs", SpotQuota())).metrics().high_jqt_s.mean

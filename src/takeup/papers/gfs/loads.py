@@ -14,15 +14,14 @@ from takeup.cluster.policies import RuledScheduler, find_policy
 from takeup.cluster.policies.fifo import FIFO
 from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.cluster.report import classes_table, eviction_bars, schedulers_table, usage_bars, wait_bars
-from takeup.cluster.simulate import replay
-from takeup.cluster.simulate.replay import Look
+from takeup.cluster.simulate import Begun
 from takeup.cluster.traces import generate
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.core.seeds import Streams
 from takeup.papers.findings import Findings
 from takeup.papers.gfs.taught import Taught
 
-__all__ = ["QUANTITIES", "Load", "Numbers", "against_baselines", "drawn", "replay_window", "replayed", "window_s"]
+__all__ = ["QUANTITIES", "Load", "Numbers", "against_baselines", "begin", "drawn", "replayed", "window_s"]
 
 Numbers = Mapping[str, Any]
 DAY_S = 86_400.0
@@ -30,17 +29,28 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A spot load: the jobs that a seed drew, what every scheduler made of them, and what forecasts knew before."""
+    """A spot load: the jobs that a seed drew, what every scheduler made of them, and what forecasts knew before.
+
+    `begun` holds what is left when a window begins, which is the same for all schedulers.
+    """
 
     name: str
     seed: int
     workload: Workload
     outcomes: Mapping[str, Outcome]
     taught: Taught = field(default_factory=Taught)
+    begun: dict[tuple[float, float], Begun] = field(default_factory=dict)
 
     def metrics(self, policy: str) -> Metrics:
         """The window of a scheduler in numbers."""
         return self.outcomes[policy].metrics()
+
+    def replay(self, expected: Numbers, scheduler: RuledScheduler) -> Outcome:
+        """What a scheduler makes of the window, from the state in which all of them find it."""
+        window = window_s(expected)
+        if window not in self.begun:
+            self.begun[window] = begin(expected, self.workload)
+        return self.begun[window].replay(scheduler)
 
 
 def window_s(expected: Numbers) -> tuple[float, float]:
@@ -49,11 +59,9 @@ def window_s(expected: Numbers) -> tuple[float, float]:
     return setting["num_history_days"] * DAY_S, setting["num_days"] * DAY_S
 
 
-def replay_window(
-    expected: Numbers, workload: Workload, scheduler: RuledScheduler, look: Look | None = None
-) -> Outcome:
-    """What a scheduler makes of the window. Until it begins FIFO serves, so that nobody has worked ahead."""
-    return replay(workload, scheduler, *window_s(expected), look, before=FIFO)
+def begin(expected: Numbers, workload: Workload) -> Begun:
+    """Jobs up to the window. Until it begins FIFO serves, so that nobody has worked ahead."""
+    return Begun(workload, *window_s(expected), before=FIFO)
 
 
 def drawn(expected: Numbers, name: str, seed: int) -> Workload:
@@ -68,7 +76,7 @@ def replayed(expected: Numbers, name: str, seed: int, policies: Sequence[str], t
     load = Load(name, seed, drawn(expected, name, seed), outcomes)
     for policy in policies:
         source = SpotQuota(make_forecast=load.taught)
-        outcomes[policy] = replay_window(expected, load.workload, find_policy(policy, source))
+        outcomes[policy] = load.replay(expected, find_policy(policy, source))
         load.taught.learn(outcomes[policy])
         tick()
     return load

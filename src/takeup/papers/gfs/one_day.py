@@ -19,7 +19,7 @@ from takeup.cluster.model import Kind, Workload
 from takeup.cluster.policies import find_policy
 from takeup.cluster.policies.fifo import FIFO
 from takeup.cluster.policies.gfs.quota import SpotQuota
-from takeup.cluster.simulate import replay
+from takeup.cluster.simulate import Begun
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
 from takeup.papers.gfs.loads import DAY_S, Load, Numbers, window_s
@@ -56,10 +56,9 @@ def day_by_day(expected: Numbers, draws: Sequence[Load], tick: Callable[[], None
     for load in draws:
         taught = Taught()
         for begin_s in np.arange(from_s, to_s, DAY_S).tolist():
-            workload = _until(load.workload, begin_s)
+            begun = Begun(_until(load.workload, begin_s), begin_s, begin_s + DAY_S, before=FIFO)
             for name in ARMS:
-                scheduler = find_policy(name, SpotQuota(make_forecast=taught))
-                outcome = replay(workload, scheduler, begin_s, begin_s + DAY_S, before=FIFO)
+                outcome = begun.replay(find_policy(name, SpotQuota(make_forecast=taught)))
                 taught.learn(outcome)
                 metrics[name].append(outcome.metrics())
         tick()

@@ -21,7 +21,7 @@ from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.cluster.policies.gfs.quota.allocator import forecast_by
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
-from takeup.papers.gfs.loads import Load, Numbers, drawn, replay_window
+from takeup.papers.gfs.loads import Load, Numbers, drawn
 from takeup.papers.gfs.taught import Taught
 
 __all__ = ["Figures", "ablations"]
@@ -95,7 +95,7 @@ def _variants(expected: Numbers, policy: str, mediums: Sequence[Load], tick: Cal
 
 
 def _replay(expected: Numbers, load: Load, policy: str, source: SpotQuota) -> Outcome:
-    outcome = replay_window(expected, load.workload, find_policy(policy, source))
+    outcome = load.replay(expected, find_policy(policy, source))
     load.taught.learn(outcome)
     return outcome
 

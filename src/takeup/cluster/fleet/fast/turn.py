@@ -1,8 +1,8 @@
 """Numba kernel: one scheduling pass, everything that is decided about a pool at one moment.
 
 How it works. Jobs for which GPUs were kept start first, then high-priority jobs, then spot jobs, each queue in its
-order. Behind a job that does not fit, those that ask for at least as much are not even tried. The pass changes the pool
-as if its decisions were carried out at once, and writes each into the log.
+order. Behind a job that does not fit, or that no quota is left for, those that ask for at least as much are not even
+tried. The pass changes the pool as if its decisions were carried out at once, and writes each into the log.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus:
     stops = (rules.spot_failure if is_spot else rules.high_failure) == STOP
     fewest_failed = fleet.scratch[2]
     fewest_failed[:] = 1 << 40
-    least_share_failed = 1 << 40
+    least_share_failed = least_refused = 1 << 40
+    refused_h = -1.0
     fleet.totals[IS_BLOCKED + int(is_spot)] = 0
     if rules.ageing_s > 0 and _serve_aged(fleet, is_spot, now_s, hours, quota_gpus, rules):
         fleet.totals[IS_BLOCKED + int(is_spot)] = 1
@@ -113,13 +114,19 @@ def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus:
         place += 1
         is_hopeless = it.workers >= fewest_failed[level] or (it.gpus == 0 and it.milli >= least_share_failed)
         outcome = NO_ROOM
-        if not is_hopeless and it.nominated < 0:
+        if it.guarantee_h == refused_h and _counted_milli(fleet, job, rules) >= least_refused:
+            outcome = NOT_ALLOWED  # what is held only grows while a queue is served
+        elif not is_hopeless and it.nominated < 0:
             outcome = _try(fleet, job, now_s, hours, quota_gpus, rules)
             if outcome == NO_ROOM and it.gpus > 0:
                 for larger in range(level, len(fewest_failed)):
                     fewest_failed[larger] = min(fewest_failed[larger], it.workers)
             elif outcome == NO_ROOM and it.workers == 1:
                 least_share_failed = min(least_share_failed, it.milli)
+            elif outcome == NOT_ALLOWED and is_spot and not rules.opportunistic:
+                if it.guarantee_h != refused_h:
+                    refused_h, least_refused = it.guarantee_h, 1 << 40
+                least_refused = min(least_refused, _counted_milli(fleet, job, rules))
         if outcome != DONE:
             queue[num_kept] = job
             num_kept += 1
@@ -221,14 +228,19 @@ def allowed_gpus(hours: Floats, quota_gpus: Floats, asked_h: float) -> float:
 @inner
 def _held_milli(fleet: Fleet, job: int, rules: Rules) -> int:
     """What counts against the quota if this job gets a promise too."""
-    it = fleet.jobs[job]
+    held = _counted_milli(fleet, job, rules)
     if rules.counts_workers:
-        return int(fleet.totals[RUNNING_MILLI + GUARANTEED] + it.milli * it.workers)
-    held = it.milli
+        return int(fleet.totals[RUNNING_MILLI + GUARANTEED] + held)
     for place in range(fleet.totals[NUM_RUNNING]):
         other = fleet.jobs[fleet.running[place]]
         held += other.milli if other.grade == GUARANTEED else 0
     return int(held)
+
+
+@inner
+def _counted_milli(fleet: Fleet, job: int, rules: Rules) -> int:
+    it = fleet.jobs[job]
+    return int(it.milli * it.workers if rules.counts_workers else it.milli)
 
 
 @inner
