@@ -9,7 +9,7 @@ run:  ## set up the light core and take the tour
 test:  ## set up the test extras and run the suite
 	@scripts/setup test
 	@echo "test: pytest"
-	@.venv/bin/python -m pytest -n 2 --dist loadgroup
+	@.venv/bin/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 test-spark35:  ## the Spark plug-in on Spark 3.5, in an environment of its own
 	@test -x .venv35/bin/python || python3 -m venv .venv35

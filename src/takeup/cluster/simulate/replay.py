@@ -109,8 +109,9 @@ class Begun:
             )
         self.workload, self.from_s, self.to_s, self.fits = workload, from_s, end_s, fits_pool(workload)
         self.lives = [_Life.of(workload, number, self.fits, end_s) for number in range(len(workload.pools))]
-        for life in self.lives if before is not None else ():
-            life.run(from_s, before)
+        if before is not None:
+            for life in self.lives:
+                life.run(from_s, before)
 
     def replay(self, scheduler: Ruled, look: Look | None = None) -> Outcome:
         """What this scheduler makes of a copy, so that others find it as it is now."""
