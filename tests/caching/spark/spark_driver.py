@@ -6,6 +6,7 @@ One process runs all applications one after the other, so that only the first pa
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import urllib.parse
@@ -27,7 +28,7 @@ QUIET = {
     "spark.executor.memory": "512m",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
-    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],  # what the driver has
     "spark.memory.fraction": "0.12",
     "spark.locality.wait": "0",
 }
@@ -45,7 +46,22 @@ def read(session: SparkSession, page: str) -> str:
 
 
 def run(order: dict[str, Any]) -> None:
-    """One application: `calls` are static methods of the workloads with their arguments."""
+    """An order: `calls` are static methods of the workloads with their arguments.
+
+    Each is an application of its own, except that one that `stays` goes on with the next order.
+    """
+    session, stays = SparkSession.getActiveSession() or begin(order), False
+    try:
+        answer = work(session, order)
+        stays = bool(order.get("stays"))
+    finally:
+        if not stays:
+            session.stop()
+            SparkSession.builder._options.clear()
+    say(**answer)  # by now what Spark writes at the end is written
+
+
+def begin(order: dict[str, Any]) -> SparkSession:
     builder = SparkSession.builder.appName("takeup test").master(order["master"])
     for name, value in {**QUIET, **order.get("conf", {})}.items():
         builder = builder.config(name, value)
@@ -55,13 +71,7 @@ def run(order: dict[str, Any]) -> None:
         )
     for name, value in order.get("overrides", {}).items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    try:
-        answer = work(session, order)
-    finally:
-        session.stop()
-        SparkSession.builder._options.clear()
-    say(**answer)  # by now what Spark writes at the end is written
+    return builder.getOrCreate()
 
 
 def work(session: SparkSession, order: dict[str, Any]) -> dict[str, Any]:

@@ -5,27 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from takeup.caching.engines.spark.plugin_jar import build_jar, jar, spark_jars
-
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(shutil.which("javac") is None, reason="needs java and javac of a JDK 17"),
+    pytest.mark.xdist_group("spark-java"),  # so that one worker compiles the programs
 ]
-PROGRAM = Path(__file__).parents[3] / "native" / "spark" / "src" / "test" / "java" / "io/takeup/spark/ChoiceMain.java"
 MEMORY_ONLY, TO_BE_WRITTEN, ON_DISK = (False, False), (True, False), (True, True)
 Event = tuple[Any, ...]
-
-
-@pytest.fixture(scope="module")
-def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    pytest.importorskip("pyspark", reason="needs pyspark: pip install 'takeup[spark]'")
-    target = build_jar(tmp_path_factory.mktemp("choice") / "tests.jar", [PROGRAM])
-    return f"{target}:{jar()}:{spark_jars()}/*"
 
 
 def answers(class_path: str, *events: Event) -> list[str]:

@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from takeup.caching.engines.spark.cluster import LocalCluster, Worker
+from caching.spark.quick_start import QUICK_START
+from takeup.caching.engines.spark.cluster import LocalCluster
 from takeup.caching.engines.spark.history import write_profile
-from takeup.caching.engines.spark.plugin_jar import build_jar, jar, spark_jars
+from takeup.caching.engines.spark.plugin_jar import build_jar, jar
 
 pytestmark = [
     pytest.mark.engine,
@@ -77,9 +78,11 @@ def bench_jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def driver(bench_jar: Path) -> Iterator[Driver]:
     """One cluster and one driver program for all tests here."""
     submit = f"--jars {bench_jar} pyspark-shell"
-    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": submit, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": ""}
+    quick = {"SPARK_SUBMIT_OPTS": QUICK_START, "SPARK_DAEMON_JAVA_OPTS": QUICK_START}
+    local = {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": ""}
+    environment = {**os.environ, **quick, **local, "PYSPARK_SUBMIT_ARGS": submit}
     with (
-        LocalCluster() as cluster,
+        LocalCluster(environment=quick) as cluster,
         (cluster.folder / "driver.log").open("w") as log,
         subprocess.Popen(
             [sys.executable, str(HERE / "spark_driver.py")],
@@ -97,20 +100,37 @@ def driver(bench_jar: Path) -> Iterator[Driver]:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+@dataclass(frozen=True, slots=True)
+class StockRun:
+    """An application of stock Spark: its checksum, and what its executors and those of nobody were seen to use."""
+
+    checksum: float
+    used: tuple[float, int]
+    others: list[int]
+
+
 @pytest.fixture(scope="module")
-def stock(driver: Driver) -> float:
-    """What stock Spark computes."""
-    answer = driver.run(None, ITERATE, CLASSES)
+def stock_run(driver: Driver) -> StockRun:
+    """Looked at while it runs, so that no test needs an application only to look at one."""
+    driver.start(None, ITERATE, CLASSES)
+    cluster, deadline_s, used = driver.cluster, time.monotonic() + 120, (0.0, 0)
+    while not all(used) and time.monotonic() < deadline_s:
+        used = (cluster.executor_cpu_s("app-"), cluster.executor_read_bytes("app-"))
+        time.sleep(0.02)
+    others = cluster.executors("app-of-nobody")
+    answer = driver.answer()
 
     assert answer["results"][1] == "[MemoryStore]"
-    checksum: float = answer["results"][0]
-    return checksum
+    return StockRun(answer["results"][0], used, others)
 
 
-@pytest.mark.parametrize("policy", ["lru", "lerc+admission", "dag"])
-def test_the_result_is_that_of_stock_spark_and_the_store_is_ours(driver: Driver, stock: float, policy: str) -> None:
-    answer = driver.run(policy, ITERATE, CLASSES)
+@pytest.fixture(scope="module")
+def stock(stock_run: StockRun) -> float:
+    """What stock Spark computes."""
+    return stock_run.checksum
 
+
+def assert_stock_result_and_our_store(answer: dict[str, Any], stock: float) -> None:
     counts = answer["counts"]
     assert answer["results"] == [stock, "[TakeupStore]"]
     assert counts["installed"] == 2
@@ -119,6 +139,11 @@ def test_the_result_is_that_of_stock_spark_and_the_store_is_ours(driver: Driver,
     assert 0 < counts["effective_hits"] <= counts["hits"] <= counts["accesses"]
     assert counts["puts"] >= NUM_BLOCKS * (NUM_ITERATIONS + 2)
     assert counts["task_cpu_s"] > 0
+
+
+@pytest.mark.parametrize("policy", ["lru", "dag"])
+def test_the_result_is_that_of_stock_spark_and_the_store_is_ours(driver: Driver, stock: float, policy: str) -> None:
+    assert_stock_result_and_our_store(driver.run(policy, ITERATE, CLASSES), stock)
 
 
 @pytest.mark.parametrize("policy", ["lrc", "mrd", "next+admission"])
@@ -223,16 +248,9 @@ def test_counters_are_on_the_page_that_prometheus_reads(driver: Driver) -> None:
     assert "executors_evictions_with_references" in found
 
 
-def test_what_the_executors_of_one_application_have_used_is_known(driver: Driver) -> None:
-    driver.start("dag", ITERATE, ["sleep", 3])
-    cluster, deadline_s, used = driver.cluster, time.monotonic() + 120, (0.0, 0)
-    while not all(used) and time.monotonic() < deadline_s:
-        used = (cluster.executor_cpu_s("app-"), cluster.executor_read_bytes("app-"))
-    others = cluster.executors("app-of-nobody")
-    driver.answer()
-
-    assert used > (0, 0)
-    assert others == []
+def test_what_the_executors_of_one_application_have_used_is_known(stock_run: StockRun) -> None:
+    assert stock_run.used > (0, 0)
+    assert stock_run.others == []
 
 
 def test_an_unknown_spark_keeps_its_own_store_and_says_so_in_one_line(driver: Driver, stock: float) -> None:
@@ -287,17 +305,16 @@ def test_blocks_off_the_heap_are_evicted_by_rank_too(driver: Driver, stock: floa
 
 
 def test_a_killed_executor_costs_time_but_neither_results_nor_counts(driver: Driver, stock: float) -> None:
-    driver.start(
-        "lerc+admission",
-        ["iterate", NUM_BLOCKS, NUM_VALUES, 2, NUM_ITERATIONS, "MEMORY_ONLY"],
-        ITERATE,
-        ["until", "driver_groups", 6 * NUM_BLOCKS],
-    )
-    while not driver.cluster.executors():
-        time.sleep(0.05)
-    time.sleep(1)
+    """Before that, the application is one more whose result is that of stock Spark and whose store is ours."""
+    policy, cluster = "lerc+admission", driver.cluster
+    before = driver.run(policy, ITERATE, CLASSES, stays=True)
+    assert_stock_result_and_our_store(before, stock)
 
-    os.kill(driver.cluster.executors()[0], signal.SIGKILL)
+    used_s = cluster.executor_cpu_s()
+    driver.start(policy, ITERATE, ITERATE, ["until", "driver_groups", 6 * NUM_BLOCKS])
+    while cluster.executor_cpu_s() < used_s + 0.3:  # until they work on it
+        time.sleep(0.02)
+    os.kill(cluster.executors()[0], signal.SIGKILL)
     answer = driver.answer()
 
     assert answer["results"] == [stock, stock]
@@ -316,33 +333,34 @@ def test_executors_come_and_go_under_dynamic_allocation(driver: Driver, stock: f
         "spark.executor.cores": "1",
     }
 
-    answer = driver.run("dag", ITERATE, ["sleep", 4], ITERATE, conf=conf)
+    first = driver.run("dag", ITERATE, conf=conf, stays=True)
+    deadline_s = time.monotonic() + 120
+    while (left := driver.cluster.executors()) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    second = driver.run("dag", ITERATE)
 
-    assert answer["results"] == [stock, stock]
-    assert answer["counts"]["failures"] == answer["counts"]["driver_failures"] == 0
+    assert left == []  # all went, so others came
+    assert first["results"] == second["results"] == [stock]
+    assert second["counts"]["failures"] == second["counts"]["driver_failures"] == 0
 
 
 def test_an_executor_without_the_jar_leaves_the_work_to_the_others(
-    driver: Driver, stock: float, bench_jar: Path, tmp_path: Path
+    driver: Driver, stock: float, bench_jar: Path
 ) -> None:
     """Spark itself does not start an executor that cannot load a plug-in; the application goes on with the rest."""
-    complete = tmp_path / "complete"
-    complete.mkdir()
-    home = spark_jars().parent
-    (complete / "bin").symlink_to(home / "bin")
-    (complete / "jars").mkdir()
-    for path in spark_jars().glob("*.jar"):
-        (complete / "jars" / path.name).symlink_to(path)
-    (complete / "jars" / "takeup-spark.jar").symlink_to(jar())
+    shutil.copy(jar(), driver.cluster.folder / "worker-0" / "takeup-spark.jar")
+    own_jar = "../../takeup-spark.jar"  # as seen from the folder of an executor: only those of one worker have it
 
-    with LocalCluster((Worker(spark_home=complete), Worker())) as cluster:
-        answer = driver.run(
-            "dag",
-            ITERATE,
-            CLASSES,
-            master=cluster.address,
-            overrides={"spark.jars": str(bench_jar), "spark.scheduler.minRegisteredResourcesRatio": "0"},
-        )
+    answer = driver.run(
+        "dag",
+        ITERATE,
+        CLASSES,
+        overrides={
+            "spark.jars": str(bench_jar),
+            "spark.executor.extraClassPath": own_jar,
+            "spark.scheduler.minRegisteredResourcesRatio": "0",
+        },
+    )
 
     assert answer["results"] == [stock, "[TakeupStore]"]
     assert answer["counts"]["installed"] == 1

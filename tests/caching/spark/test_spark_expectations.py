@@ -5,33 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from takeup.caching.engines.spark.plugin_jar import build_jar, jar, spark_jars
-
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(shutil.which("javac") is None, reason="needs java and javac of a JDK 17"),
+    pytest.mark.xdist_group("spark-java"),  # so that one worker compiles the programs
 ]
-TEST_SOURCES = Path(__file__).parents[3] / "native" / "spark" / "src" / "test" / "java"
 ANYWHERE = [0, 1]
 NEXT_JOB, SECOND_JOB = [0.0, 50.0], [100.0, 150.0]  # distances to the two blocks; every job has 100 bytes
-
-
-@pytest.fixture(scope="module")
-def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    pytest.importorskip("pyspark", reason="needs pyspark: pip install 'takeup[spark]'")
-    target = tmp_path_factory.mktemp("spark") / "tests.jar"
-    return f"{build_jar(target, sorted(TEST_SOURCES.rglob('*.java')))}:{jar()}:{spark_jars()}/*"
 
 
 def expected(class_path: str, *lines: dict[str, Any]) -> list[dict[str, Any]]:
     """After each job, the RDDs that are expected and how far they are."""
     answer = subprocess.run(
-        ["java", "-XX:TieredStopAtLevel=1", "-cp", class_path, "io.takeup.spark.ExpectationsMain"],
+        ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", class_path, "io.takeup.spark.ExpectationsMain"],
         input="\n".join(map(json.dumps, lines)),
         capture_output=True,
         text=True,

@@ -7,22 +7,20 @@ import math
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from takeup.caching.engines.spark.plugin_jar import build_jar, jar, spark_jars
 from takeup.caching.groups import GroupTable
 from takeup.caching.policies.dag import DagValue
 
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(shutil.which("javac") is None, reason="needs java and javac of a JDK 17"),
+    pytest.mark.xdist_group("spark-java"),  # so that one worker compiles the programs
 ]
-TEST_SOURCES = Path(__file__).parents[3] / "native" / "spark" / "src" / "test" / "java"
 NUM_BLOCKS = 5
 CAPACITY_BYTES = 1000
 BLOCK = st.integers(0, NUM_BLOCKS - 1)
@@ -37,14 +35,6 @@ EVENT = st.one_of(
     st.tuples(st.just("forget"), BLOCK),
     st.tuples(st.just("describe"), BLOCK, st.integers(1, 9), st.sampled_from([0.25, 1.0, 3.0])),
 )
-
-
-@pytest.fixture(scope="module")
-def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    pytest.importorskip("pyspark", reason="needs pyspark: pip install 'takeup[spark]'")
-    target = tmp_path_factory.mktemp("spark") / "tests.jar"
-    build_jar(target, sorted(TEST_SOURCES.rglob("*.java")))
-    return f"{target}:{jar()}:{spark_jars()}/*"
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from caching.spark.quick_start import QUICK_START
 from takeup.caching.engines.spark.session import POLICIES
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "spark.md"
@@ -30,7 +31,8 @@ def test_the_guide_names_every_policy() -> None:
 def test_the_programs_of_the_guide_run(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'takeup[spark]'")
     program = "\n".join(PYTHON.findall(GUIDE.read_text("utf-8")))
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    quick = {"SPARK_SUBMIT_OPTS": QUICK_START}
+    environment = {**os.environ, **quick, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
 
     ran = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, env=environment

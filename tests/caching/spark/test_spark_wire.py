@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
-
-from takeup.caching.engines.spark.plugin_jar import build_jar, jar, spark_jars
 
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(shutil.which("javac") is None, reason="needs java and javac of a JDK 17"),
+    pytest.mark.xdist_group("spark-java"),  # so that one worker compiles the programs
 ]
-PROGRAM = Path(__file__).parents[3] / "native" / "spark" / "src" / "test" / "java" / "io/takeup/spark/WireMain.java"
 
 
-def test_messages_come_back_as_they_were(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason="needs pyspark: pip install 'takeup[spark]'")
-    class_path = f"{build_jar(tmp_path / 'tests.jar', [PROGRAM])}:{jar()}:{spark_jars()}/*"
-
+def test_messages_come_back_as_they_were(class_path: str) -> None:
     answer = subprocess.run(
-        ["java", "-XX:TieredStopAtLevel=1", "-cp", class_path, "io.takeup.spark.WireMain", "500"],
+        ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", class_path, "io.takeup.spark.WireMain", "500"],
         capture_output=True,
         text=True,
         check=True,

@@ -76,11 +76,15 @@ class Painter:
 
 @dataclass(frozen=True)
 class PainterPlan:
-    """A painter for another process. `folder` has a file for each process that was started."""
+    """A painter for another process. `folder` has a file for each process that was started.
+
+    One that `loads_once` does so in the first process; in others it loads for ever.
+    """
 
     folder: Path
     holds: bool = False
     dies: bool = False
+    loads_once: bool = False
     problem: Exception | None = None
 
     def build(self) -> Backend:
@@ -89,6 +93,8 @@ class PainterPlan:
             raise self.problem
         if self.dies:
             os.kill(os.getpid(), 9)
+        if self.loads_once and len(list(self.folder.iterdir())) > 1:
+            threading.Event().wait()
         return Painter(self.holds)
 
 

@@ -123,3 +123,16 @@ def test_waiting_jobs_are_answered_when_the_pool_closes(folder: Path) -> None:
         threads.submit(pool.close).result()
 
     assert isinstance(order.done.exception(60), WorkerLost)
+
+
+def test_a_pool_that_closes_does_not_wait_for_a_worker_that_still_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("takeup.serving.server.hired.LEAVING_S", None)  # whoever waits for it waits for ever
+    pool = PoolBackend(PainterPlan(tmp_path, loads_once=True), 1)
+    os.kill(pool.pids[0], signal.SIGKILL)
+    eventually(lambda: len(list(tmp_path.iterdir())) == 2)
+
+    pool.close()
+
+    assert not any(Path(f"/proc/{path.name}").exists() for path in tmp_path.iterdir())

@@ -88,10 +88,11 @@ class Hired:
             self._line.send((word, *facts))
 
     def close(self) -> None:
-        """Let the process end by itself, or end it."""
+        """Let the process end by itself, or end it. One that still loads the model has nothing to put away."""
         self.is_ready = False
         self.say("stop")  # closing the line would not wake the thread that listens, so the worker would not notice
-        self._process.join(LEAVING_S)
+        if self.was_ready:
+            self._process.join(LEAVING_S)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()

@@ -48,6 +48,7 @@ class RayBackend:
             ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         elif not ray.is_initialized():
             ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        serve.start(proxy_location="Disabled")  # replicas are called by their handle: no process, no port for a proxy
         deployment = serve.deployment(
             num_replicas=num_replicas, max_ongoing_requests=MAX_ONGOING, ray_actor_options=actor_options
         )(Replica)
