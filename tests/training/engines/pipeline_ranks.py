@@ -57,9 +57,9 @@ EAGER = Rule(least_gain_share=-1.0)  # takes any plan
 ORDERS = ("one_f_one_b", "gpipe", "zb_h1", "zb_h2", "adaptra", "adaptra_as_published")
 
 
-def slow_down(rank: int) -> Callable[[], object]:
+def slow_down(rank: int, delay_s: float = DELAY_S) -> Callable[[], object]:
     """From now on messages over the slow link take longer, in both directions; what is returned ends it."""
-    truth = Profile.uniform(NUM_RANKS, NUM_MICROBATCHES, OP_S, {SLOW_LINK: Link(DELAY_S)})
+    truth = Profile.uniform(NUM_RANKS, NUM_MICROBATCHES, OP_S, {SLOW_LINK: Link(delay_s)})
     FAULTS.enter_context(faulty(wires_of(truth, rank)))
     return FAULTS.close
 
@@ -189,7 +189,7 @@ def fails(rank: int) -> dict[str, Any]:
 
 def delegates(rank: int) -> dict[str, Any]:
     """Delegates on all links, on none, and on some, one iteration after the other."""
-    slow_down(rank)
+    slow_down(rank, 5 * OP_S)  # enough for messages to be under way while others compute; nobody measures it here
     module = make_modules()[rank]
     pipeline = make_pipeline(rank, module, every=1000)
     errors = []
@@ -344,8 +344,8 @@ def end_all(ranks: list[Any], patience_s: float) -> None:
         rank.join()
 
 
-def run_job(folder: Path, job: str) -> None:
-    """Start the ranks of some scenarios or of a program, wait for them, and write down how they ended."""
+def start_job(folder: Path, job: str) -> list[Any]:
+    """Start the ranks of some scenarios or of a program."""
     fork = multiprocessing.get_context("fork")
     if job.endswith(".py"):
         ranks = [fork.Process(target=run_program, args=(rank, Path(job))) for rank in range(NUM_RANKS)]
@@ -354,15 +354,30 @@ def run_job(folder: Path, job: str) -> None:
     folder.mkdir(exist_ok=True)
     for rank in ranks:
         rank.start()
-    end_all(ranks, 0.0 if job.startswith("stopped") else PATIENCE_S)
+    return ranks
+
+
+def end_job(folder: Path, job: str, ranks: list[Any]) -> None:
+    """Wait for the ranks, and write down how they ended."""
+    end_all(ranks, 0.0 if is_silent(job) else PATIENCE_S)
     (folder / "codes.json").write_text(json.dumps([rank.exitcode for rank in ranks]))
 
 
+def is_silent(job: str) -> bool:
+    """Whether a rank says nothing, so that the others wait until their time is over."""
+    return job.startswith("stopped")
+
+
 def main(folder: Path, jobs: list[str]) -> None:
-    """Run one job after the other, each in a folder of its name."""
+    """Run one job after the other, each in a folder of its name; those that only wait do so side by side."""
     find_policy("adaptra").plan(Profile.uniform(NUM_RANKS, NUM_MICROBATCHES, 0.01))  # compiled once for all
+    places = {job: folder / Path(job).stem for job in jobs}
     for job in jobs:
-        run_job(folder / Path(job).stem, job)
+        if not is_silent(job):
+            end_job(places[job], job, start_job(places[job], job))
+    waiting = {job: start_job(places[job], job) for job in jobs if is_silent(job)}
+    for job, ranks in waiting.items():
+        end_job(places[job], job, ranks)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,24 @@ def test_a_link_is_slow_if_messages_take_longer_by_more_than_ranks_there_waited(
     assert blamed_on_cores(innocent, waits_s).suspects[0].kind == "host"
 
 
+def test_a_link_that_delays_even_the_fastest_messages_is_slow_however_busy_cores_are() -> None:
+    waits_s = dict.fromkeys(range(4), 0.011)
+    slow, innocent = (
+        replace(EVENT, suspects=(replace(LINK, excess_s=0.040, least_s=least_s),)) for least_s in (0.021, 0.019)
+    )
+
+    assert blamed_on_cores(slow, waits_s) is slow
+    assert blamed_on_cores(innocent, waits_s).suspects[0].kind == "host"
+
+
+def test_a_thin_cable_on_a_machine_with_two_busy_cores_as_it_was_recorded() -> None:
+    """Three stages, 64 KiB over 30 Mbit/s; two programs that compute took the cores all the time."""
+    cable = Suspect("link", (0, 1), 13.2, 1.0, "413 ms of transfer instead of 31 ms", 0.382, 0.382)
+    event = Event(20, 36, True, 1.44, 0.3, (cable,), 0.372, 0.535)
+
+    assert blamed_on_cores(event, {0: 0.3144, 1: 0.3767, 2: 0.3168}) is event
+
+
 def test_a_rank_is_slow_if_it_computes_for_longer_by_much_more_than_it_waited() -> None:
     rank = Suspect("compute", (2,), 2.0, 1.0, "own work")
     waits_s = dict.fromkeys(range(4), 0.011)

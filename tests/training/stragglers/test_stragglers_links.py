@@ -39,6 +39,30 @@ def test_a_message_that_takes_longer_is_a_slow_link() -> None:
     assert found.suspect.ranks == (0, 1)
     assert found.excess_s == pytest.approx(0.040, rel=0.1)
     assert found.suspect.share_late == 0.5  # every message, no reduction
+    assert found.suspect.least_s == pytest.approx(found.excess_s)
+
+
+def test_messages_some_of_which_are_as_fast_as_before_did_not_cross_a_slow_link() -> None:
+    """As when ranks wait for cores, and now and then one is free."""
+    after = messages(42.0, 0.0, 20)
+    quick = after[1].calls["operation"] == Operation.RECEIVE
+    after[1].calls["ended_ns"][np.flatnonzero(quick)[7]] -= 40_000_000
+    (found,) = found_in(after, messages(2.0, 0.0, 0))
+
+    assert found.excess_s == pytest.approx(0.040, rel=0.1)
+    assert found.suspect.least_s == pytest.approx(0.0, abs=1e-6)
+
+
+def test_messages_from_before_it_began_do_not_hide_that_all_are_slow_since_then() -> None:
+    after = messages(42.0, 0.0, 22, num=10)
+    early = messages(2.0, 0.0, 20, num=2)  # it seemed to begin two iterations earlier
+    both = [
+        CallLog(log.rank, np.concatenate([one.calls, log.calls]), log.groups)
+        for one, log in zip(early, after, strict=True)
+    ]
+    (found,) = found_in(both, messages(2.0, 0.0, 0))
+
+    assert found.suspect.least_s == pytest.approx(found.excess_s) == pytest.approx(0.040, rel=0.1)
 
 
 def test_a_late_sender_is_none_though_the_receiver_waits_as_long() -> None:
@@ -73,6 +97,7 @@ def test_a_ring_whose_ends_do_not_tell_is_named_as_a_whole() -> None:
 
     assert found.suspect.ranks == (0, 1, 2, 3)
     assert str(found.suspect).startswith("a link among ranks 0, 1, 2 and 3")
+    assert found.suspect.least_s == pytest.approx(found.excess_s)
 
 
 def test_reductions_that_took_as_long_now_and_then_before_are_no_slow_link() -> None:

@@ -39,6 +39,7 @@ def test_a_finding_is_plain_values(session: Session) -> None:
         "share_late": 0.98,
         "reason": "it computes",
         "excess_s": 0.0,
+        "least_s": 0.0,
     }
     assert values["lost_share"] == 0.29
 

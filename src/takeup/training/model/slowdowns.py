@@ -16,7 +16,8 @@ class Suspect:
 
     It takes `factor` times as long as it should. In `share_late` of the calls everybody waited for this rank, or the
     messages over this link took too long. A link has two ranks if it is known, otherwise it is one in this group.
-    All of an iteration together takes `excess_s` longer there, where that is known.
+    All of an iteration together takes `excess_s` longer there, where that is known; if it took as much longer as the
+    fastest messages over this link do, it would be `least_s`.
     """
 
     kind: Literal["compute", "link", "host"]
@@ -25,6 +26,7 @@ class Suspect:
     share_late: float
     reason: str
     excess_s: float = 0.0
+    least_s: float = 0.0
 
     def __str__(self) -> str:
         if self.kind == "host":

@@ -9,6 +9,9 @@ no more than receivers wait for what it carries.
 A group that reduces among several ranks hides which of its links it is, and clocks of ranks cannot be compared. But in
 a ring, what passes a slow link late arrives late with the next rank first: the ends of its calls shift most, those of
 the rank before the link least. So the change of the differences between clocks names the link.
+
+Whoever waits for a core takes messages late, too, but only some of them: others find a core that is free. A link that
+is slow delays every message. So it is also told how much longer the fastest of them take.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ Floats = npt.NDArray[np.float64]
 Ranks = tuple[int, ...]
 FEW_PLACES = 3  # so many links are needed to say what is usual among them
 CLEAR_SHIFT = 0.15  # of the longer transfer; in an even ring, ends shift by half of it
+FASTEST = 0.05  # of the messages; the very least of many may be a slip of a clock
 MESSAGES = (Operation.SEND, Operation.RECEIVE)
 
 
@@ -41,6 +45,7 @@ class _Link:
 
     now_s: float = 0.0
     usual_s: float = 0.0
+    least_s: float = 0.0  # so much longer if all took as much longer as the fastest
     num_slow: int = 0
     num_known: int = 0
 
@@ -53,7 +58,8 @@ def slow_links(now: Window, past: Window) -> Iterator[Found]:
             ranks = _within_ring(members, now, past) if len(members) > 2 else members
             reason = f"{1e3 * link.now_s:.4g} ms of transfer in an iteration instead of {1e3 * link.usual_s:.4g} ms"
             share = link.num_slow / max(1, link.num_known)
-            yield Found(excess_s, Suspect("link", tuple(sorted(ranks)), factor, share, reason))
+            suspect = Suspect("link", tuple(sorted(ranks)), factor, share, reason, least_s=link.least_s)
+            yield Found(excess_s, suspect)
 
 
 def _links(now: Window, past: Window) -> dict[Ranks, _Link]:
@@ -75,9 +81,10 @@ class _Usual(NamedTuple):
     """What calls of a kind are compared with: a typical value, which of clocks that differ may be anything, and a time.
 
     Of messages, the least is typical; of other calls the median, which is also the time they take. Most are below
-    `most_s`.
+    `most_s`, all but the fastest above `least_s`.
     """
 
+    least_s: float
     typical_s: float
     takes_s: float
     most_s: float
@@ -90,12 +97,18 @@ def _add(link: _Link, moved_s: Floats, usual: _Usual, most_s: float, per_iterati
     more_s = min(_typical_s(moved_s, usual.is_message) - usual.typical_s, most_s) * is_sure
     link.now_s += per_iteration * (usual.takes_s + more_s)
     link.usual_s += per_iteration * usual.takes_s
+    fastest_s = _fastest_s(moved_s[len(moved_s) // 2 :])  # later ones: where it began is not sure
+    link.least_s += per_iteration * max(0.0, min(fastest_s - usual.least_s, more_s))
     link.num_known += len(moved_s)
     link.num_slow += int((moved_s > usual.typical_s + max(0.5 * more_s, 0.1 * usual.takes_s)).sum())
 
 
 def _typical_s(moved_s: Floats, is_message: bool) -> float:
     return float(np.quantile(moved_s, 0.2 if is_message else 0.5))
+
+
+def _fastest_s(moved_s: Floats) -> float:
+    return float(np.quantile(moved_s, FASTEST, method="lower"))
 
 
 def _moves_s(calls: Calls) -> dict[int, Floats]:
@@ -135,7 +148,7 @@ def _before_s(calls: Calls) -> dict[Kind, _Usual]:
         typical_s = _typical_s(moved_s, is_message)
         takes_s = float(np.quantile(_awaited_s(calls, number), 0.2)) if is_message else typical_s
         most_s = -np.inf if is_message else float(np.quantile(moved_s, 0.75))  # messages may be taken late
-        found[calls.key(number)] = _Usual(typical_s, takes_s, most_s, is_message)
+        found[calls.key(number)] = _Usual(_fastest_s(moved_s), typical_s, takes_s, most_s, is_message)
     return found
 
 
@@ -153,7 +166,7 @@ def _usual_s(calls: Calls, moves: Mapping[int, Floats]) -> dict[Kind, _Usual]:
     for number in medians:
         clusters[*calls.kinds[number, 3:].tolist(), len(calls.members[number])].append(number)
     return {
-        calls.key(number): _Usual(usual_s, usual_s, usual_s, False)
+        calls.key(number): _Usual(usual_s, usual_s, usual_s, usual_s, False)
         for cluster in clusters.values()
         if len(cluster) >= FEW_PLACES and (usual_s := float(np.median([medians[each] for each in cluster])))
         for number in cluster
