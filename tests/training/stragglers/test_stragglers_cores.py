@@ -60,8 +60,8 @@ def test_a_link_that_delays_even_the_fastest_messages_is_slow_however_busy_cores
     assert blamed_on_cores(innocent, waits_s).suspects[0].kind == "host"
 
 
-def test_a_thin_cable_on_a_machine_with_two_busy_cores_as_it_was_recorded() -> None:
-    """Three stages, 64 KiB over 30 Mbit/s; two programs that compute took the cores all the time."""
+def test_a_thin_cable_is_named_though_its_ranks_waited_for_cores_for_longer() -> None:
+    """Times, excess and waits are of a run: 64 KiB over 30 Mbit/s beside two programs that take the cores."""
     cable = Suspect("link", (0, 1), 13.2, 1.0, "413 ms of transfer instead of 31 ms", 0.382, 0.382)
     event = Event(20, 36, True, 1.44, 0.3, (cable,), 0.372, 0.535)
 
