@@ -59,7 +59,7 @@ def run_again(ctx: click.Context, file: Path, as_json: bool, out: Path | None, q
 
 
 def _changed_tables(before: Report, after: Report) -> list[str]:
-    """Titles of the tables that are not what they were, new and missing ones included."""
+    """Titles of the tables that changed, new and missing ones included."""
     pairs = zip_longest(before.tables, after.tables)
     return [_title(old or new) for old, new in pairs if old != new]
 

@@ -1,4 +1,4 @@
-"""The command tree. A command's module is imported only when the command is named, so that help answers at once."""
+"""The command tree. A command's module is imported only when the command is named, so that help is fast."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LazyGroup(click.Group):
 def takeup() -> None:
     """Take up the slack in shared resources, from the edge to the GPU fleet.
 
-    Exit code 0: done. 1: a finding you asked to be told about. 2: a mistake, explained in one sentence.
+    Exit code 0: done. 1: a check failed. 2: a mistake, explained in one sentence.
     """
 
 
@@ -75,9 +75,9 @@ def main() -> None:
 def _exit_code() -> int:
     try:
         code = takeup.main(prog_name="takeup", standalone_mode=False)
-        return code if isinstance(code, int) else 0  # click returns what a command hands to `ctx.exit`
+        return code if isinstance(code, int) else 0  # click returns the argument of `ctx.exit`
     except SystemExit:
-        return 0  # click ends by itself only when the reader has gone (`| head`) or a shell asked for completions
+        return 0  # click exits itself only on a broken pipe (`| head`) or for shell completions
     except click.ClickException as error:
         error.show()
         return 2

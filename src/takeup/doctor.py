@@ -1,4 +1,4 @@
-"""`takeup doctor`: what works on this machine, what is missing, and the command that brings it."""
+"""`takeup doctor`: what works on this machine, what is missing, and the command that installs it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["NEEDS", "Need", "doctor", "examine"]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A part of the product, the packages, programs and rights it stands on, and how to get them."""
+    """A part of the product, the packages, programs and permissions it needs, and how to get them."""
 
     part: str
     packages: tuple[str, ...]
     remedy: str
     programs: tuple[str, ...] = ()
     needs_root: bool = False
-    why_not: str = ""  # a function that takes the version of the first package and says what stands in the way
+    why_not: str = ""  # a function of the first package's version that returns the obstacle, if any
 
     @property
     def is_core(self) -> bool:
@@ -108,7 +108,7 @@ def _version(package: str) -> str | None:
 @output_options
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool, out: Path | None, quiet: bool) -> None:
-    """Which parts work on this machine, and what is missing. Exit code 1 if the core itself is broken."""
+    """Check which parts work on this machine, and what is missing. Exit code 1 if the core itself is broken."""
     findings = {need: examine(need) for need in NEEDS}
     rows = tuple(
         (need.part, "works" if works else "missing", found, "" if works else need.remedy)

@@ -20,10 +20,10 @@ __all__ = ["BadInput", "BadScenario", "BadTrace", "MissingEngine", "OutputFailed
 
 
 class TakeupError(Exception):
-    """A mistake or a circumstance the user can act on."""
+    """An error the user can act on."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel between processes as the finished message: the parts that made it are not kept."""
+        """Pickle as the finished message: the constructor arguments are not kept."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
@@ -52,7 +52,7 @@ class OutputFailed(TakeupError):
 
 
 class UnknownName(TakeupError):
-    """A name nobody answers to, with the nearest one that exists."""
+    """An unknown name, with the nearest known one as a suggestion."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = list(known)

@@ -54,5 +54,5 @@ def stamped(report: Report) -> Report:
 
 
 def say(text: str) -> None:
-    """A line for the person, on stderr."""
+    """Print a line for the user, on stderr."""
     click.echo(text, err=True)

@@ -1,4 +1,4 @@
-"""`takeup tour`: every system that is present, on its embedded workload against its baselines, in one go."""
+"""`takeup tour`: run every installed system on its embedded workload, compared with its baselines."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ STOPS = (
 @click.option("--json", "as_json", is_flag=True, help="Print all reports as JSON instead of text.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def tour(out: Path, as_json: bool, quiet: bool) -> None:
-    """Every system on its default workload against its baselines; charts and an HTML report go to a folder."""
+    """Run every system and its baselines on its default workload; charts and an HTML report go to a folder."""
     from takeup.core.render import IndexEntry, index_html, to_text, write
 
     reports: dict[str, Report] = {}

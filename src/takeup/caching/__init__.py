@@ -1,4 +1,4 @@
-"""Caching: which block leaves memory first, when the engine knows who will read what.
+"""Caching: which block to evict first, when the engine knows the future readers of each block.
 
 Public names are loaded on first use, so that importing this package costs nothing.
 """

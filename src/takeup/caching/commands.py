@@ -1,4 +1,4 @@
-"""The verbs of caching on the command line: parse, call, show."""
+"""The `takeup caching` commands: parse, call, show."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_SIZES = "20%,40%,60%,80%"
 
 
 def source_options(command: Command) -> Command:
-    """Where the accesses come from."""
+    """Options for the source of the accesses."""
     for option in (
         click.option("--allow-truncated", is_flag=True, help="Accept the log of a running or killed application."),
         click.option("--seed", default=1, show_default=True, help="Seed of the generated workload."),
@@ -31,7 +31,7 @@ def source_options(command: Command) -> Command:
 
 
 def engine_options(command: Command) -> Command:
-    """How the simulated engine behaves."""
+    """Options of the simulated engine."""
     for option in (
         click.option("--plain", is_flag=True, help="Use the readable engine instead of the compiled one."),
         click.option("--disk-bytes-per-s", default=100e6, show_default=True, help="Bandwidth of a worker's disk."),
@@ -75,7 +75,7 @@ def caching() -> None:
 @engine_options
 @output_options
 def simulate(policy: str, capacity: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """One POLICY in virtual time."""
+    """Simulate one POLICY in virtual time."""
     policy = _single(policy, "simulate")
     show(_report("simulate", policy, capacity, on=None, quiet=quiet, **settings), as_json=as_json, out=out)
 
@@ -90,7 +90,7 @@ def simulate(policy: str, capacity: str, as_json: bool, out: Path | None, quiet:
 def compare(
     policies: str, capacity: str, on: str | None, as_json: bool, out: Path | None, quiet: bool, **settings: object
 ) -> None:
-    """POLICIES, separated by commas, at several sizes: one table, one chart."""
+    """Compare POLICIES, separated by commas, at several sizes: one table, one chart."""
     report = _report("compare", policies, capacity, on=on, quiet=quiet, **settings)
     show(report, as_json=as_json, out=out, charts=CHARTS)
 
@@ -114,9 +114,9 @@ def run(
     quiet: bool,
     **settings: object,
 ) -> None:
-    """One POLICY on a real engine: `local` keeps real bytes in memory and spills to real files.
+    """Run one POLICY on a real engine: `local` keeps real bytes in memory and spills to real files.
 
-    `--engine spark -- spark-submit ...` runs the COMMAND with our plug-in in it. A running Dask cluster takes it from
+    `--engine spark -- spark-submit ...` runs the COMMAND with our plug-in. For a running Dask cluster, install it from
     Python: `takeup.caching.engines.dask.install(client)`.
     """
     if settings["engine"] == "spark":
@@ -135,7 +135,7 @@ def run(
 
 
 def _run_spark(policy: str, command: tuple[str, ...], *, dry_run: bool, as_json: bool, out: Path | None) -> int:
-    """Run the command under the policy and show what was counted; the exit code is the command's own."""
+    """Run the command under the policy and show its counters; the exit code is that of the command."""
     from takeup.caching.engines.spark import counts_report, run_submit, submit_command
 
     if dry_run:

@@ -1,7 +1,7 @@
-"""The seam of caching: what a policy answers, and what an engine does with the answer. Open this first.
+"""The interface between caching policies and engines. Read this first.
 
-A policy orders the blocks of *one* store (one executor, one worker). The engine tells it what happened, asks for room
-when a block comes in, and carries the answer out. DAG-aware policies also read a `GroupTable`, which the engine feeds
+A policy orders the blocks of *one* store (one executor, one worker). The engine reports events to it, calls `make_room`
+for an incoming block, and applies the answer. DAG-aware policies also read a `GroupTable`, which the engine updates
 with the consumers of every submitted job; all stores of an application share one table or hold copies of it.
 """
 
@@ -17,23 +17,23 @@ __all__ = ["Policy", "PolicySpec", "Store"]
 
 
 class Policy(Protocol):
-    """Decides which block leaves. Pure: it knows what it was told and nothing else."""
+    """Decides which block to evict. Pure: it knows only the events reported to it."""
 
     def stored(self, block: BlockId, size_bytes: int) -> None:
-        """The block entered memory."""
+        """The block was stored in memory."""
 
     def read(self, block: BlockId) -> None:
         """A task read the block from memory."""
 
     def removed(self, block: BlockId) -> None:
-        """The block left memory, for whatever reason."""
+        """The block was removed from memory, for any reason."""
 
     def make_room(self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]) -> Room:
-        """Say what must leave for `block` to enter, never a pinned one, and whether it should enter at all."""
+        """Select the victims for `block`, never pinned ones, and whether to admit it at all."""
 
 
 class Store(Protocol):
-    """Where an engine keeps blocks: simulated, on a local disk, in an executor. It carries out a policy's answer."""
+    """Where an engine keeps blocks: simulated, on a local disk, in an executor. It applies a policy's decisions."""
 
     def get(self, block: BlockId) -> object | None:
         """The block if it is in memory, else None."""
@@ -47,7 +47,7 @@ class PolicySpec:
     """A policy by name: `make(table, capacity_bytes)` gives one for a store; the rest says what it knows and may do.
 
     `admission`: it may refuse an incoming block. `uses_table`: it ranks by the group table. `offline`: it sees the
-    consumers of jobs that are not submitted yet, so it is a bound and not a contender.
+    consumers of jobs that are not submitted yet, so it is a bound, not a deployable policy.
     """
 
     name: str

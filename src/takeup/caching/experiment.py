@@ -1,4 +1,4 @@
-"""From a scenario to a report: the one place where workloads, policies, engines and reports of caching are joined."""
+"""From a scenario to a report: combines workloads, policies, engines and reports of caching."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) ->
 
 
 def run(scenario: CachingScenario, *, on: str | None = None, quiet: bool = False) -> Report:
-    """Carry the scenario out; sweeps go to the Dask cluster at `on`, if one is named."""
+    """Run the scenario; sweeps run on the Dask cluster at `on`, if given."""
     if scenario.verb == "curve":
         return _curve(scenario)
     if scenario.verb == "run":
@@ -135,7 +135,7 @@ def _from_file(path: str, allow_truncated: bool, version: object) -> tuple[Workl
 
 
 def _version(path: Path) -> object:
-    """Something that changes when the file does; what is wrong with a file that is not there, its reader says."""
+    """A value that changes when the file does; a missing file is reported by its reader."""
     with suppress(OSError):
         found = path.stat()
         return found.st_mtime_ns, found.st_size

@@ -1,4 +1,4 @@
-"""The group table: who will still read which blocks together, and which of these groups are complete in memory.
+"""The group table: which blocks each pending consumer reads together, and which groups are complete in memory.
 
 How it works. Every consumer that is not computed yet has one *group*: the blocks it will read. Of a block,
 
@@ -6,12 +6,12 @@ How it works. Every consumer that is not computed yet has one *group*: the block
     erc(b)  those of them that miss nothing: each block that was ever materialised    (Yu et al., GLOBECOM 2017)
             is in memory. A block that does not exist yet does not make a group incomplete.
 
-Both are kept current by four events: `open` and `close` of a consumer, `cached` and `lost` of a block. Events may come
-twice or late; the table remembers which blocks are in memory, not how many messages it got, so repeating one changes
-nothing. Everything DAG-aware policies rank by is a function of this table.
+Both are kept current by four events: `open` and `close` of a consumer, `cached` and `lost` of a block. Events may be
+duplicated or late; the table stores which blocks are in memory, not a count of messages, so events are idempotent.
+Everything DAG-aware policies rank by is a function of this table.
 
-An engine says `cached` *before* it asks a policy for room, and `lost` if the block was refused: so an incoming block,
-and the peers it completes, are judged as if it were in memory.
+An engine reports `cached` *before* it calls `make_room` of a policy, and `lost` if the block was refused: so an
+incoming block, and the peers it completes, are ranked as if it were in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Group", "GroupTable"]
 
 @dataclass(slots=True)
 class Group:
-    """The blocks one open consumer reads together. `position` is its place in the engine's own order, in bytes touched
+    """The blocks one open consumer reads together. `position` is where it is in the engine's order, in bytes touched
     before it; `stage` is the same in stages; `missing` are its blocks that were materialised and are not in memory."""
 
     consumer: ConsumerId
@@ -52,7 +52,7 @@ class GroupTable:
     # Events -------------------------------------------------------------------------------------------------------
 
     def open(self, consumer: ConsumerId, blocks: Iterable[BlockId], position: float = 0, stage: int = 0) -> None:
-        """A consumer will read `blocks`. Opening it again replaces what was said before."""
+        """A consumer will read `blocks`. Opening it again replaces its previous group."""
         self.close(consumer)
         group = Group(consumer, tuple(dict.fromkeys(blocks)), position, stage)
         group.missing = {block for block in group.blocks if self.is_lost(block)}
@@ -71,31 +71,31 @@ class GroupTable:
             del self._groups_of[block][consumer]
 
     def describe(self, block: BlockId, size_bytes: int, cost_s: float) -> None:
-        """What the block weighs, and how long it takes to bring it back once it is lost."""
+        """Set the size of the block, and the seconds to restore it once it is lost."""
         self._size_bytes[block] = size_bytes
         self._cost_s[block] = cost_s
 
     def cached(self, block: BlockId) -> int:
-        """The block is in memory. Returns how many groups became complete by it."""
+        """The block is in memory. Returns how many groups this made complete."""
         was_lost = self.is_lost(block)
         self._in_memory[block] = True
         return sum(self._arrive(group, block) for group in self.groups(block)) if was_lost else 0
 
     def lost(self, block: BlockId) -> int:
-        """The block exists but is in no memory. Returns how many complete groups broke: the workers must hear of it
-        only when that is not zero."""
+        """The block exists but is in no memory. Returns how many complete groups became incomplete: workers must be
+        notified only when that is not zero."""
         was_lost = self.is_lost(block)
         self._in_memory[block] = False
         return 0 if was_lost else sum(self._leave(group, block) for group in self.groups(block))
 
     def forget(self, block: BlockId) -> None:
-        """Nobody will ever need the block again (unpersisted): drop it and every group that waits for it."""
+        """The block is no longer needed (unpersisted): drop it and close every group that contains it."""
         for consumer in list(self._groups_of.get(block, ())):
             self.close(consumer)
         for state in (self._groups_of, self._in_memory, self._erc, self._size_bytes, self._cost_s):
             state.pop(block, None)
 
-    # Questions ----------------------------------------------------------------------------------------------------
+    # Queries ------------------------------------------------------------------------------------------------------
 
     def groups(self, block: BlockId) -> Iterator[Group]:
         """The open groups that contain the block."""
@@ -128,11 +128,11 @@ class GroupTable:
         return self._size_bytes.get(block, 1)
 
     def cost_s(self, block: BlockId) -> float:
-        """Seconds to bring the block back once it is lost; 0 while it does not exist."""
+        """Seconds to restore the block once it is lost; 0 while it does not exist."""
         return self._cost_s.get(block, 0.0)
 
     def saving_s(self, group: Group, block: BlockId) -> float:
-        """What the consumer of `group` saves if `block` stays, given what it misses already."""
+        """Seconds the consumer of `group` saves if `block` stays in memory, given its missing blocks."""
         if self.cost_model == "additive":
             return self.cost_s(block)
         others = group.missing - {block}

@@ -1,4 +1,4 @@
-"""The nouns of caching: blocks, tasks that read them together, the decision to evict, and the Result of a run.
+"""The data model of caching: blocks, tasks that read them together, the decision to evict, and the Result of a run.
 
 A *block* is a piece of intermediate data. A *task* reads its input blocks together and writes its output blocks; it
 is the *consumer* of its inputs. A `Workload` is everything an application does, as flat arrays: what one task reads is
@@ -46,7 +46,7 @@ class Evict:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The answer to an incoming block: what leaves for it, and whether it may enter at all."""
+    """The decision on an incoming block: its victims, and whether it is admitted at all."""
 
     evict: tuple[Evict, ...]
     admit: bool
@@ -70,7 +70,7 @@ class Task:
 class Workload:
     """All blocks and tasks of an application, tasks in the order in which the engine runs them.
 
-    A block without a producer lies on disk from the start. `stage_after[s]` is the stage that must end before stage
+    A block without a producer is on disk from the start. `stage_after[s]` is the stage that must end before stage
     `s` begins, or -1.
     """
 
@@ -190,7 +190,7 @@ class EngineModel:
     def __post_init__(self) -> None:
         if self.capacity_bytes <= 0:
             raise BadInput(f"a cache of {self.capacity_bytes} bytes holds nothing; give a capacity above zero")
-        if not self.disk_bytes_per_s > 0:  # also when it is no number
+        if not self.disk_bytes_per_s > 0:  # also for nan
             raise BadInput(f"disk_bytes_per_s is {self.disk_bytes_per_s:g}; give a bandwidth above zero")
 
 

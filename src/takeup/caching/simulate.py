@@ -3,13 +3,13 @@
 How it works. Tasks run in the order of the workload, each on its worker; every worker has an equal part of the memory
 and one policy. A task
 
-    1. finds its inputs: residency is judged at its start, all inputs at once;
-    2. brings the missing ones back, from disk or by computing them again from their own inputs;
+    1. looks up its inputs: residency is evaluated at its start, for all inputs at once;
+    2. restores the missing ones, from disk or by recomputing them from their own inputs;
     3. closes as a consumer, because it has read what it needed;
-    4. stores what it brought back, then what it wrote; its inputs are pinned until it ends.
+    4. stores the restored blocks, then its outputs; its inputs are pinned until it ends.
 
-When a block that is still wanted is lost and must be computed again, its producer becomes a consumer once more: the
-inputs of the recomputation are wanted too. A network between workers is not modelled.
+When a block with pending readers is lost and must be recomputed, its producer becomes a consumer again: the inputs of
+the recomputation have a reader too. A network between workers is not modelled.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ OnRoom = Callable[[int, Room], None]
 
 
 def ignore(block: int, room: Room) -> None:
-    """Hear a decision and do nothing."""
+    """Ignore a decision."""
 
 
 def simulate(spec: PolicySpec, workload: Workload, engine: EngineModel, on_room: OnRoom = ignore) -> Result:
-    """Run the workload under the policy; `on_room` hears every decision. `policies.fast` replays the same, faster."""
+    """Run the workload under the policy; `on_room` receives every decision. `policies.fast` is the fast version."""
     return Simulation(spec, workload, engine, on_room).run()
 
 
 class WorkerStore:
-    """The memory of one worker: how much is free, and the policy that decides who leaves."""
+    """The memory of one worker: the free bytes, and the policy that selects the victims."""
 
     def __init__(self, policy: Policy, capacity_bytes: int) -> None:
         self.policy = policy
@@ -76,7 +76,7 @@ class Simulation:
         return self._result()
 
     def _announce(self, tasks: list[Task]) -> None:
-        """The engine learns of these consumers."""
+        """Open the groups of these consumers."""
         for task in tasks:
             self.table.open(task.index, task.inputs, self.positions[task.index], task.stage)
         for task in tasks:
@@ -99,9 +99,9 @@ class Simulation:
         self._measure_inactive()
 
     def _restore(self, block: int, restored: dict[int, None]) -> float:
-        """Bring a missing block, and what it needs, back for the running task; the seconds this takes.
+        """Restore a missing block, and the inputs it needs, for the running task; returns the seconds this takes.
 
-        Depth first with a stack of its own, because a lineage may be longer than Python lets a function call itself.
+        Depth first with an explicit stack, because a lineage may be longer than Python's recursion limit.
         """
         seconds, waiting = 0.0, [(block, False)]
         while waiting:
@@ -168,7 +168,7 @@ class Simulation:
                 waiting += reversed(needed)
 
     def _cost_s(self, block: int) -> float:
-        """Seconds to bring the block back after a loss, writing it out first if there is no copy on disk."""
+        """Seconds to restore the block after a loss, including the write if there is no copy on disk."""
         producer = self.producer[block]
         if self.engine.miss == "disk" or producer < 0:
             return self._read_s(block) * (1 if block in self.on_disk else 2)
@@ -176,7 +176,7 @@ class Simulation:
         return float(self.workload.task_compute_s[producer]) + sum(map(self.table.cost_s, lost))
 
     def _wait_s(self, waits_s: list[float], present: list[int]) -> float:
-        """What the missing inputs cost the task together, by the engine's cost model."""
+        """Seconds the task waits for all its missing inputs, by the engine's cost model."""
         if not waits_s:
             return 0.0
         if self.engine.cost_model == "parallel":
@@ -186,7 +186,7 @@ class Simulation:
         return sum(waits_s)
 
     def _again_s(self, block: int) -> float:
-        """Seconds to have a block that is in memory once more without memory."""
+        """Seconds to read or recompute a block that is in memory, as if it were not."""
         producer = self.producer[block]
         if self.engine.miss == "disk" or producer < 0:
             return self._read_s(block)
@@ -199,7 +199,7 @@ class Simulation:
         return self.stores[int(self.workload.block_worker[block])]
 
     def _measure_inactive(self) -> None:
-        """Add up the memory in use, and the part of it that nobody will read again."""
+        """Add up the bytes in memory, and the part of them without a future reader."""
         stored = [block for block in range(self.workload.num_blocks) if self.table.in_memory(block)]
         self.used_bytes += sum(self.block_bytes[block] for block in stored)
         self.inactive_bytes += sum(self.block_bytes[block] for block in stored if self.table.rc(block) == 0)

@@ -16,7 +16,7 @@ __all__ = ["Engine", "Scheduler"]
 
 
 class Scheduler(Protocol):
-    """Decides who starts where, who waits, who is pushed aside, and how much may be promised."""
+    """Decides which jobs start on which nodes, wait or are evicted, and how much may be promised."""
 
     @property
     def name(self) -> str:

@@ -43,7 +43,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Kind(IntEnum):
-    """Whether a job is pushed aside or pushes aside."""
+    """Whether a job can evict others (HIGH) or be evicted (SPOT)."""
 
     HIGH = 0
     SPOT = 1
@@ -59,7 +59,7 @@ class Grade(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine with GPUs of one model; `healthy` is False while somebody doubts it."""
+    """A machine with GPUs of one model; `healthy` is False while it must not be used."""
 
     name: str
     pool: str
@@ -129,7 +129,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """A spot job was pushed aside: when, and from which nodes."""
+    """An eviction of a spot job: when, and from which nodes."""
 
     job_id: str
     when_s: float
@@ -152,7 +152,7 @@ class Quota:
 class State:
     """Everything a scheduler may know, at one moment.
 
-    `nominations` are GPUs that were freed for a job which has not started yet: nobody else may take them.
+    `nominations` are the nodes with GPUs reserved for a job which has not started yet: no other job may take them.
     """
 
     now_s: float
@@ -198,7 +198,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class SetQuota:
-    """From now on guaranteed spot jobs of a pool may hold so much."""
+    """Set how many GPUs guaranteed spot jobs of a pool may hold from now on."""
 
     quota: Quota
     reason: str
@@ -209,7 +209,7 @@ Decision = Start | Evict | Hold | SetQuota
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What can be promised now: so many GPUs for so many hours, kept with this probability."""
+    """What can be promised now: `num_gpus` GPUs for `hours` hours, kept with this probability."""
 
     pool: str
     num_gpus: int

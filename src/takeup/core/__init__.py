@@ -1,1 +1,1 @@
-"""What at least two domains share: time, chance, tables, statistics, reports, and the loop around policy and engine."""
+"""Code shared by at least two domains: clocks, random streams, tables, statistics, reports, the control loop."""

@@ -1,4 +1,4 @@
-"""Clocks that run actions at their times: `VirtualClock` at once, `WallClock` when the real time has come.
+"""Clocks that run scheduled actions: `VirtualClock` without waiting, `WallClock` in real time.
 
 Both count seconds from zero and hand an action the same `now`, so model code cannot tell them apart. Actions due at the
 same time run in the order they were scheduled, which makes a run repeatable.
@@ -23,7 +23,7 @@ Action = Callable[[], None]
 
 @dataclass(slots=True)
 class Timer:
-    """One scheduled action, which can still be called off."""
+    """One scheduled action, which can be cancelled."""
 
     when_s: float
     action: Action
@@ -35,7 +35,7 @@ class Timer:
 
 
 class Clock(Protocol):
-    """What models and control loops need of time."""
+    """The clock interface of models and control loops."""
 
     @property
     def now(self) -> float:
@@ -106,7 +106,7 @@ class VirtualClock:
 
 
 class WallClock(VirtualClock):
-    """Time that passes as on the wall while `run` runs; an action that comes late still sees the time it was due."""
+    """Real time while `run` runs; an action that runs late still sees the time it was due."""
 
     def __init__(
         self, monotonic: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep

@@ -1,4 +1,4 @@
-"""Compiled kernels: typed decorators around numba, and care of its on-disk cache.
+"""Compiled kernels: typed decorators around numba, and invalidation of its on-disk cache.
 
 Numba compiles a function again when *its own* file has changed, but not when a function it calls, in another file, has.
 A folder of kernels that call each other therefore drops its cache whenever any of its sources is newer.
@@ -47,7 +47,7 @@ def _compiled(function: Function, **options: Any) -> Function:
 
 
 def drop_stale_code(module_file: str) -> None:
-    """Forget the compiled code beside `module_file` if a source in its folder is newer. Never fails."""
+    """Delete the compiled code of the folder of `module_file` if a source in it is newer. Ignores OS errors."""
     folder = Path(module_file).parent
     with suppress(OSError):
         newest_source = max((path.stat().st_mtime for path in folder.glob("*.py")), default=0.0)

@@ -1,7 +1,8 @@
 """The loop that joins a policy and an engine: observe, decide, apply, every period and on events.
 
 A policy that fails changes nothing: its decisions are collected before the first one is applied. A decision that the
-engine refuses or fails to apply does not stop the others. Either way the loop goes on and says each thing once.
+engine refuses or fails to apply does not stop the others. Either way the loop goes on and reports each
+distinct problem once.
 """
 
 from __future__ import annotations
@@ -31,25 +32,25 @@ logger = logging.getLogger("takeup")
 
 
 class Engine(Protocol[State_co, Decision_contra]):
-    """Something real or simulated that shows its state and carries decisions out."""
+    """A real or simulated system that reports its state and applies decisions."""
 
     def observe(self) -> State_co:
-        """The state as it is now."""
+        """The current state."""
 
     def apply(self, decision: Decision_contra) -> None:
-        """Carry one decision out; a TakeupError refuses it and leaves everything as it was."""
+        """Apply one decision; raises a TakeupError to refuse it, without any change."""
 
 
 class Policy(Protocol[State_contra, Decision_co]):
-    """Something that sees a state and answers with decisions."""
+    """Maps a state to decisions."""
 
     def decide(self, state: State_contra) -> Iterable[Decision_co]:
-        """What to do about this state."""
+        """The decisions for this state."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """What a loop has done so far."""
+    """Counters of a control loop."""
 
     num_rounds: int = 0
     num_failed_rounds: int = 0
@@ -61,9 +62,9 @@ class Counters:
 
 @dataclass(slots=True)
 class ControlLoop(Generic[State, Decision]):
-    """Asks `policy` about `engine` every `period_s` seconds of `clock`, and soon after every poke.
+    """Runs `policy` on the state of `engine` every `period_s` seconds of `clock`, and soon after every poke.
 
-    A dry run applies nothing. `on_decision` hears of every decision, `on_problem` once of each distinct problem.
+    A dry run applies nothing. `on_decision` is called for every decision, `on_problem` once for each distinct problem.
     """
 
     clock: Clock

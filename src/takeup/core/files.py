@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: write beside the target, flush to disk, then rename over it."""
+"""Atomic file writes: write a temporary file in the target's folder, fsync, then rename it over the target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["write_atomically"]
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Put `content` at `path`, replacing what was there only once the new bytes are safe."""
+    """Write `content` to `path`; the old file is replaced only after the new bytes are on disk."""
     data = content.encode() if isinstance(content, str) else content
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

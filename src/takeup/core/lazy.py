@@ -1,4 +1,4 @@
-"""Things by name that are imported only when they are used: engines, commands, the public names of a domain."""
+"""Named objects that are imported on first use: engines, commands, the public names of a domain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def load(target: str) -> Any:
 
 
 def find(kind: str, name: str, targets: Mapping[str, str]) -> Any:
-    """The object that `name` stands for; an unknown name is answered with the nearest one."""
+    """The object that `name` stands for; the error for an unknown name suggests the nearest one."""
     if name not in targets:
         raise UnknownName(kind, name, targets)
     return load(targets[name])
@@ -27,7 +27,7 @@ def find(kind: str, name: str, targets: Mapping[str, str]) -> Any:
 def lazy_names(
     package: str, homes: Mapping[str, tuple[str, ...]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package whose public names live in the submodules `homes` says."""
+    """`__getattr__` and `__dir__` of a package whose public names are defined in the submodules given by `homes`."""
     home_of = {name: home for home, names in homes.items() for name in names}
 
     def get(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""Networks of our own: two Linux network namespaces and a virtual cable between them, to shape real traffic on.
+"""Two Linux network namespaces joined by a veth pair, to shape real traffic on.
 
-How it works. A thread enters a new, nameless network namespace and stays in it: sockets it makes, and commands it
-starts, belong there. Nobody else holds the namespace, so the kernel removes it with the process, however that ends.
+How it works. A thread enters a new, nameless network namespace and stays in it: sockets it creates, and commands it
+starts, belong there. Nothing else references the namespace, so the kernel removes it when the process ends in any way.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["FRAME_BYTES", "LEFT", "PAYLOAD_BYTES", "RIGHT", "ROOT", "Namespace",
 Result = TypeVar("Result")
 
 CLONE_NEWNET = 0x40000000
-LEFT, RIGHT = "198.18.0.1", "198.18.0.2"  # the addresses reserved for benchmarks
+LEFT, RIGHT = "198.18.0.1", "198.18.0.2"  # addresses reserved for benchmarks
 PAYLOAD_BYTES, FRAME_BYTES = 1448, 1514  # of a full TCP segment with timestamps
 ROOT = 0x10000  # handle 1: of a queue; a socket with the priority ROOT + n sends through the class 1:n
 COMMAND_LIMIT_S = 10
 
 
 class Namespace:
-    """A network of its own, as long as this object is open."""
+    """A separate network namespace, as long as this object is open."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1)
@@ -40,32 +40,32 @@ class Namespace:
             raise
 
     def do(self, action: Callable[[], Result]) -> Result:
-        """Call `action` inside."""
+        """Call `action` inside the namespace."""
         return self._thread.submit(action).result()
 
     def command(self, line: str) -> None:
-        """Run an `ip` or `tc` command inside."""
+        """Run an `ip` or `tc` command inside the namespace."""
         self.do(lambda: _run(line.split()))
 
     def close(self) -> None:
-        """Leave the network; the kernel removes it once its sockets are closed."""
+        """End the thread; the kernel removes the namespace once its sockets are closed."""
         self._thread.shutdown()
 
 
 def check_commands() -> None:
-    """Say what is missing before a namespace is made."""
+    """Raise `MissingEngine` if `ip` or `tc` is not installed."""
     for command in ("ip", "tc"):
         if shutil.which(command) is None:
             raise MissingEngine(f"'namespaces' needs the command '{command}'; install iproute2, or use 'user-space'")
 
 
 def lay_cable(left: Namespace, right: Namespace) -> None:
-    """Join the namespaces by a link that is called `cable` in both, with the addresses LEFT and RIGHT."""
+    """Join the namespaces by a veth pair named `cable` on both sides, with the addresses LEFT and RIGHT."""
     left.command(f"ip link add cable type veth peer name cable netns {right.path}")
     for namespace, address in ((left, LEFT), (right, RIGHT)):
         namespace.command(f"ip address add {address}/30 dev cable")
         namespace.command("ip link set lo up")
-        namespace.command("ip link set cable gso_max_segs 1 up")  # no super-packets: classes take small turns
+        namespace.command("ip link set cable gso_max_segs 1 up")  # no GSO super-packets: finer interleaving of classes
 
 
 def _leave_the_network() -> str:

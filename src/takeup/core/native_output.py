@@ -1,7 +1,7 @@
-"""Stray lines of native libraries: what they print to standard output by themselves goes to standard error instead.
+"""Redirect what native libraries print to standard output to standard error.
 
-A solver in C may print although it was told not to. That line would end up in the middle of our JSON. While the guard
-is up, file descriptor 1 is a copy of descriptor 2, so other threads should not write results at the same time.
+A solver in C may print although its output is disabled. That would corrupt our JSON. While the redirection is
+active, file descriptor 1 is a copy of descriptor 2, so other threads should not write results at the same time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STDOUT, STDERR = 1, 2
 
 @contextmanager
 def native_output_to_stderr() -> Iterator[None]:
-    """Lead file descriptor 1 to where 2 leads. Where one of them is closed, there is nothing to guard."""
+    """Redirect file descriptor 1 to 2 within the block; a no-op if one of them is closed."""
     try:
         kept = os.dup(STDOUT)
     except OSError:
@@ -30,7 +30,7 @@ def native_output_to_stderr() -> Iterator[None]:
             os.dup2(STDERR, STDOUT)
         yield
     finally:
-        _flush_native_buffers()  # what C still holds back must not come out later
+        _flush_native_buffers()  # flush C's buffer now, so that it is not written later
         os.dup2(kept, STDOUT)
         os.close(kept)
 

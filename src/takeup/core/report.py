@@ -1,4 +1,4 @@
-"""What a run leaves behind: tables, series and checks as plain data with units, saved as JSON.
+"""The result of a run: tables, series and checks as plain data with units, saved as JSON.
 
 How it works: a `Report` is a tree of frozen dataclasses. Writing walks the tree down to plain JSON values; reading
 walks the type annotations of the same dataclasses, so that a file and the code cannot drift apart. The order of keys is
@@ -60,8 +60,8 @@ class Table:
 class Series:
     """Long-form data of one chart; `x`, `y`, `colour` and `facet` name keys of the rows.
 
-    A chart of spans has lanes: `y` is the name of a lane, something goes on in it from `x` to `x_end`, and `mark` names
-    a moment of its own, such as the deadline of what goes on.
+    A chart of spans has lanes: `y` is the name of a lane, a span in it lasts from `x` to `x_end`, and `mark` names an
+    additional point in time, such as the deadline of the span.
     """
 
     title: str
@@ -91,9 +91,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One number of ours beside the number it should be.
+    """One measured number compared with its expected value.
 
-    `source` says where the expected number comes from: printed in the paper, remembered but not verified, a bar we set,
+    `source` says where the expected number comes from: printed in the paper, recalled but unverified, a target we set,
     or an independent measurement. `tolerance` is absolute, in the unit of the numbers.
     """
 
@@ -109,7 +109,7 @@ class Check:
 
     @property
     def counts(self) -> bool:
-        """Whether the report stands or falls with this check."""
+        """Whether this check counts for `Report.holds`."""
         return self.source != "unverified"
 
     @classmethod
@@ -147,7 +147,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of one run, with the scenario and seed that make it again."""
+    """The result of one run, with the scenario and seed that reproduce it."""
 
     title: str
     domain: str
@@ -178,7 +178,7 @@ class Report:
         return report
 
     def save(self, path: Path) -> None:
-        """Write the report to `path`, wholly or not at all."""
+        """Write the report to `path` atomically."""
         write_atomically(path, self.to_json())
 
     @classmethod
@@ -198,7 +198,7 @@ class Report:
 
 
 def _plain(value: object, where: str) -> Any:
-    """`value` as what the json module writes; `where` names the place in an error."""
+    """`value` as plain JSON types; `where` is its path for error messages."""
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name), f"{where}.{field.name}") for field in fields(value)}
     if isinstance(value, Mapping):

@@ -33,7 +33,7 @@ _PLAIN_WORDS = {
 
 
 class Scenario(BaseModel):
-    """What every scenario says; a domain's own scenario adds its keys."""
+    """The keys of every scenario; the scenario of a domain adds its own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Named random streams from one seed, so that adding a draw in one place moves nothing elsewhere."""
+"""Named random streams from one seed, so that an extra draw in one stream does not change the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Streams"]
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Independent random streams, each found by its name alone: who else draws, and in which order, plays no part."""
+    """Independent random streams, each determined by its name alone, not by other streams or the order of draws."""
 
     seed: int
     path: tuple[int, ...] = ()
@@ -25,14 +25,14 @@ class Streams:
             raise BadInput(f"the seed is {self.seed}; choose a whole number from zero up")
 
     def stream(self, name: str) -> Generator:
-        """The stream called `name`, at its beginning; ask once and keep it, for asking again starts it again."""
+        """The stream called `name`, at its beginning; call once and keep it, because a second call restarts it."""
         # PCG64 by name: the default generator of numpy may change between versions.
         return Generator(PCG64(SeedSequence(self.seed, spawn_key=self._key(name))))
 
     def child(self, name: str) -> Streams:
-        """A family of streams of its own, for a part that names its streams without knowing of others."""
+        """A separate family of streams, for a component whose stream names may equal those of others."""
         return Streams(self.seed, self._key(name))
 
     def _key(self, name: str) -> tuple[int, ...]:
-        # hashlib, because hash() differs from process to process; 128 bits make two equal keys a non-event.
+        # hashlib, because hash() differs from process to process; 128 bits make collisions negligible.
         return (*self.path, *struct.unpack("<4I", sha256(name.encode()).digest()[:16]))

@@ -1,4 +1,4 @@
-"""Summaries of measurements, and how sure one can be of a difference between two runs.
+"""Summaries of measurements, and the significance of a difference between two runs.
 
 Every function refuses what it cannot answer (no values, nan, infinity) instead of answering nan.
 """
@@ -35,7 +35,7 @@ MOST_NUMBERS_AT_ONCE = 4_000_000  # resamples held in memory together: 32 MB
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How many values there are, and where they lie."""
+    """Count, mean, percentiles and maximum of values."""
 
     count: int
     mean: float
@@ -56,7 +56,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class PairedComparison:
-    """Ours against a baseline on the same cases; `ratio` is None where the baseline's mean is zero."""
+    """Our values compared with a baseline on the same cases; `ratio` is None where the baseline's mean is zero."""
 
     mean_difference: float
     difference: Interval

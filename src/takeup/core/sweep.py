@@ -32,7 +32,7 @@ def sweep(
     num_processes: int | None = None,
     progress: Report | None = None,
 ) -> list[R]:
-    """`function` of every point, in the order of the points; `progress` hears how many of how many are done.
+    """`function` of every point, in the order of the points; `progress` receives the numbers done and in total.
 
     The first error ends the sweep and is raised here. `on` is the address of a Dask scheduler, such as
     `tcp://127.0.0.1:8786`; otherwise `num_processes` local processes share the work, as many as there are cores.
@@ -76,7 +76,7 @@ def _sweep_on_processes(function: Callable[[P], R], points: Sequence[P], num_wor
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Processes started meanwhile never see Ctrl-C, which a terminal sends to all: their parent decides what stops."""
+    """Block SIGINT while child processes start, which inherit the mask: only the parent handles Ctrl-C."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -119,7 +119,7 @@ def _dask_client(address: str) -> Any:
 
 
 def _require_scheduler(address: str) -> None:
-    """Shake hands once: a Client waits for ever on a server that accepts the connection and says nothing."""
+    """Do one handshake first: a Client waits forever on a server that accepts the connection and never answers."""
     try:
         with ThreadPoolExecutor(1) as thread:  # of its own, for the caller may be inside an event loop
             thread.submit(asyncio.run, _shake_hands(address)).result()

@@ -1,4 +1,4 @@
-"""Edge: who offloads its task, over which subcarriers, and when the CPU of the site serves whom.
+"""Edge offloading: which devices offload, over which subcarriers, and when the CPU of the site runs each task.
 
 Public names are loaded on first use, so that importing this package costs nothing.
 """

@@ -1,4 +1,4 @@
-"""The verbs of edge on the command line: parse, call, show."""
+"""The command-line interface of edge: parse options, call the experiment, print the report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CELL_OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def cell_options(command: Command) -> Command:
-    """The cell, its devices and its site."""
+    """Add the options that describe the cell, its devices and its site."""
     for name, settings in CELL_OPTIONS.items():
         command = click.option(*name.split(), **settings)(command)
     return command
@@ -47,7 +47,7 @@ def _report(verb: str, policies: str, *, quiet: bool, **settings: Any) -> Any:
 
 @click.group()
 def edge() -> None:
-    """Who offloads, over which subcarriers, and when the cores of the site serve whom.
+    """Decide which devices offload, over which subcarriers, and when the site runs each task.
 
     Policies: auto exact cg joint_plus joint joint_append radio_first cpu_first gma car_p jtora local min_group.
     Settings: paper radio_tight modern.
@@ -61,7 +61,7 @@ def edge() -> None:
 @cell_options
 @output_options
 def solve_(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """The best plan for INSTANCE (.json or .npz, else a random cell), with its gap and prices."""
+    """Find the best plan for INSTANCE (.json or .npz, else a random cell), with its gap and prices."""
     show(_report("solve", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 
@@ -72,7 +72,7 @@ def solve_(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings
 @cell_options
 @output_options
 def compare(policies: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """POLICIES, separated by commas, on the same random cells: energy, accepted devices, gaps."""
+    """Compare POLICIES (comma-separated) on the same random cells: energy, accepted devices, gaps."""
     show(_report("compare", policies, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 
@@ -87,7 +87,7 @@ def compare(policies: str, as_json: bool, out: Path | None, quiet: bool, **setti
 @cell_options
 @output_options
 def simulate(policies: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """Tasks that come over time under POLICIES: accepted ones are never dropped."""
+    """Simulate tasks that arrive over time under POLICIES; accepted tasks are never dropped."""
     if settings["cycles_shape"] is None:
         del settings["cycles_shape"]
     show(_report("simulate", policies, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
@@ -106,7 +106,7 @@ def simulate(policies: str, as_json: bool, out: Path | None, quiet: bool, **sett
 @cell_options
 @output_options
 def run_(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """The plan of POLICY with real bytes over TCP and real work on cores: who is done in time?"""
+    """Execute the plan of POLICY with real bytes over TCP and real CPU work; report missed deadlines."""
     show(_report("run", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 
@@ -117,5 +117,5 @@ def run_(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: 
 @cell_options
 @output_options
 def size(policy: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """The fewest subcarriers and cores with which POLICY serves enough devices."""
+    """Find the fewest subcarriers and cores with which POLICY serves enough devices."""
     show(_report("size", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)

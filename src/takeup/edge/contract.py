@@ -1,7 +1,7 @@
-"""The seam of edge: a policy is asked once for a whole instance, and answers with an allocation. Open this first.
+"""The policy interface of edge: one call per instance, which returns an allocation. Read this first.
 
-A policy is pure: the same instance gives the same answer. Nobody has to trust it: `validate.first_violation` checks
-every constraint again, by other code, and an engine that plays the allocation finds out what really happens.
+A policy is pure: the same instance gives the same answer. It need not be trusted: `validate.first_violation` checks
+every constraint again with independent code, and an engine can execute the allocation and measure the result.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ __all__ = ["Policy"]
 
 
 class Policy(Protocol):
-    """Decides who offloads, over which subcarriers, and when the CPU serves whom."""
+    """Decides which devices offload, over which subcarriers, and when the CPU runs each task."""
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """The name shown in reports."""
 
     @property
     def ignores_cpu(self) -> bool:
-        """Whether its tasks may overlap on the CPU: then it is a reference, and not a contender."""
+        """Whether its tasks may overlap on the CPU; such a policy is only a reference."""
 
     def allocate(self, instance: Instance) -> Answer:
-        """The allocation for these devices, with what it saves and a reason for each of them."""
+        """Compute the allocation, its saving, and the reason for each device's decision."""

@@ -1,4 +1,4 @@
-"""From a scenario to a report: the one place where instances, policies, simulator, engine and reports are joined."""
+"""From a scenario to a report: the one module that combines instances, policies, simulator, engine and reports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PLENTY = {"subcarriers": 273, "cores": 64}  # 273 blocks are 100 MHz in 5G
 
 
 class EdgeScenario(Scenario):
-    """One question about a cell and its site. Of what is not given, the setting has its own."""
+    """One question about a cell and its site. Values that are not given default to those of the setting."""
 
     domain: Literal["edge"] = "edge"
     verb: Literal["solve", "simulate", "compare", "run", "size"]
@@ -96,7 +96,7 @@ def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) ->
 
 
 def run(scenario: EdgeScenario, *, quiet: bool = False) -> Report:
-    """Carry the scenario out."""
+    """Run the scenario."""
     verbs: dict[str, Callable[[EdgeScenario, bool], Report]] = {
         "solve": _solve,
         "simulate": _simulate,
@@ -111,7 +111,7 @@ def run(scenario: EdgeScenario, *, quiet: bool = False) -> Report:
 
 
 def instances_of(scenario: EdgeScenario, count: int = 1) -> list[Instance]:
-    """So many instances, drawn one after the other, or the one in the file."""
+    """Draw `count` random instances, or load the one in the file."""
     streams = Streams(scenario.seed)
     if scenario.instance is not None:
         return [_adjusted(load_instance(Path(scenario.instance)), scenario, streams)]
@@ -128,7 +128,7 @@ def _drawn(scenario: EdgeScenario, streams: Streams) -> Instance:
 
 
 def _adjusted(instance: Instance, scenario: EdgeScenario, streams: Streams) -> Instance:
-    """The instance with what the scenario asks for."""
+    """The instance with the overrides of the scenario."""
     if scenario.channel is not None:
         instance = with_channel(instance, read_channel(Path(scenario.channel)), streams.stream("channel"))
     if scenario.modulations is not None:
@@ -142,7 +142,7 @@ def _adjusted(instance: Instance, scenario: EdgeScenario, streams: Streams) -> I
 
 
 def _answer(instance: Instance, policy: str, scenario: EdgeScenario) -> Answer:
-    """The answer of a policy, looked at by the validator."""
+    """The answer of a policy, checked by the validator."""
     answer = solve(instance, policy, scenario.budget_ms)
     violation = violation_of_answer(instance, answer, ignores_cpu=find_policy(policy).ignores_cpu)
     if violation is not None:

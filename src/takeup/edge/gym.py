@@ -1,9 +1,9 @@
-"""The choice as a game for learners, in the form of gymnasium: accept one device after the other, or stop.
+"""A gymnasium environment for reinforcement learning: accept one device per step, or stop.
 
-How it works. In each step a device is accepted, with the group and the turn on the CPU that `joint` would give it, or
-the episode ends and the subcarriers that are left are handed out. The reward is what that adds to the worth of the
-plan, as a share of a bound on any allocation: rewards add up to one minus the gap. `reference` is what our solver makes
-of the same instance.
+How it works. In each step a device is accepted, with the group and the CPU slot that `joint` would give it, or the
+episode ends and the remaining subcarriers are assigned. The reward is what that adds to the worth of the plan, as a
+share of a bound on any allocation: rewards add up to one minus the gap. `reference` is the answer of our solver for the
+same instance.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SNR_DB = (-100.0, 200.0)  # of the whole power of a device on one subcarrier
 
 
 def reference(instance: Instance) -> Answer:
-    """The answer of our solver, as a yardstick."""
+    """The answer of our solver, as a baseline."""
     return find_policy("joint_plus").allocate(instance)
 
 
@@ -50,12 +50,12 @@ class OffloadingEnv(gymnasium.Env[Observation, np.int64]):
     """Accept devices of a random instance; action `num_devices` stops.
 
     `source` makes an instance from a generator of random numbers, always of one shape; a new one is drawn at every
-    reset, unless its options hold an `instance`. To accept a device that cannot join changes nothing; `info` says who
-    can. An observation has:
+    reset, unless its options hold an `instance`. Accepting a device that cannot join changes nothing; `info` lists the
+    valid actions. An observation has:
 
     devices     worth and bits as shares of the largest; run time, deadline and release as shares of the last deadline
     snr_db      signal-to-noise ratios of devices and subcarriers
-    free        subcarriers that nobody has
+    free        unassigned subcarriers
     accepted    devices that offload
     start       when the CPU would begin with each device at the latest, as a share of the last deadline; below zero if
                 it has no time left
@@ -82,7 +82,7 @@ class OffloadingEnv(gymnasium.Env[Observation, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """A new instance, with nobody accepted."""
+        """Start an episode with a new instance and no accepted devices."""
         super().reset(seed=seed)
         given = (options or {}).get("instance")
         self._begin(self._source(self.np_random) if given is None else given)
@@ -102,7 +102,7 @@ class OffloadingEnv(gymnasium.Env[Observation, np.int64]):
         return self._observation(), float(reward), is_over, is_cut_short, self._info()
 
     def answer(self) -> Answer:
-        """The plan as it is now."""
+        """The current plan as an answer."""
         site = self._plan.site
         return self._plan.answer("episode", why_not(site, site.promising()))
 
@@ -134,7 +134,7 @@ class OffloadingEnv(gymnasium.Env[Observation, np.int64]):
         return np.setdiff1d(np.arange(self.instance.num_devices), self._plan.devices)
 
     def _info(self) -> dict[str, Any]:
-        """Which actions do something; to stop always does."""
+        """Which actions have an effect; stopping always has."""
         return {"action_mask": np.append(self._who_can_join(), np.int8(1)), "worth_j": self._plan.worth_j()}
 
     def _observation(self) -> Observation:
@@ -162,7 +162,7 @@ class OffloadingEnv(gymnasium.Env[Observation, np.int64]):
         }
 
     def _latest_starts(self) -> npt.NDArray[np.float64]:
-        """When the CPU begins with those who are accepted, and would begin with each of the others."""
+        """The latest CPU start of each accepted device, and of each other device if it alone joined."""
         starts_s, absent = np.empty(self.instance.num_devices), self._absent()
         starts_s[self._plan.devices] = self._plan.limits()
         starts_s[absent] = self._plan.site.starts_with_one_more(self._plan.devices, absent)[0]

@@ -1,7 +1,7 @@
-"""The nouns of edge: devices with tasks and a deadline, the radio and the CPU they share, an allocation, an answer.
+"""Data model of edge: devices with tasks and deadlines, the radio and CPU they share, an allocation, an answer.
 
 Everything is in SI units. A device either runs its task itself, at the slowest clock that meets the deadline, or
-*offloads* it: uploads the bits over subcarriers nobody else uses, then waits for its turn on a core of the site.
+*offloads* it: uploads the bits over subcarriers that no other device uses, then waits for a core of the site.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Modulation:
         for field in fields(self):
             _check_number(field.name, getattr(self, field.name))
         most = float(np.log2(1 + self.least_ratio))
-        if self.bits_per_hz_s > most:  # our bounds hold for whatever stays below Shannon's
+        if self.bits_per_hz_s > most:  # our bounds assume rates below Shannon's
             raise BadInput(
                 f"a modulation of {self.bits_per_hz_s:g} bit/s per hertz at a ratio of {self.least_ratio:g} beats "
                 f"Shannon's limit of {most:g}; give a higher ratio"
@@ -45,7 +45,7 @@ class Modulation:
 
 @dataclass(frozen=True, slots=True)
 class Radio:
-    """What all uploads have in common: the width of a subcarrier, the noise in it, what a device may and must spend.
+    """Parameters of all uploads: subcarrier bandwidth, noise density, maximum power and circuit power of a device.
 
     Rates follow Shannon's formula, unless `modulations` are given: then an upload uses one of them on all its
     subcarriers, with the power on each that reaches the ratio it needs.
@@ -65,7 +65,7 @@ class Radio:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instance:
-    """Who wants to compute what until when, over which channel. Arrays are copied, and cannot be written to.
+    """The tasks of all devices with deadlines and channels, and the site. Arrays are copied and read-only.
 
     `gains[device, subcarrier]` is the power that arrives over the power that was sent. Local energy per cycle is
     `chip_constant` times the square of the clock. `miss_penalty_j` is charged for a task that runs on its device
@@ -102,7 +102,7 @@ class Instance:
         self._check_rest()
 
     def _spread(self, name: str) -> None:
-        """One number for all devices becomes one for each."""
+        """Broadcast a scalar to one value per device."""
         values = getattr(self, name)
         if values.ndim == 0 and self.gains.ndim > 0:
             object.__setattr__(self, name, _frozen(name, np.full(len(self.gains), values)))
@@ -158,7 +158,7 @@ class Instance:
 
     @property
     def too_slow(self) -> Bools:
-        """Whose own clock cannot meet the deadline."""
+        """Devices whose own clock cannot meet the deadline."""
         return self.cycles > self.local_hz * (self.deadlines_s - self.releases_s)
 
     @property
@@ -176,7 +176,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocation:
-    """Who offloads, over which subcarriers, and when. Fields of devices that do not offload are nan, except energies.
+    """Which devices offload, over which subcarriers, and when. Local devices have nan in all fields but energies.
 
     `owners` and `powers_w` are by subcarrier; `upload_s` is when the upload ends (it begins at the release), `start_s`
     when a core begins; `energies_j` is what every device spends, on its upload or on its own run.
@@ -251,7 +251,7 @@ class Prices:
 class Answer:
     """An allocation, the energy it saves over running everything locally, and what no allocation can exceed.
 
-    `extra_j` is the sum of the values of those who offload. The bound is on the worth: saving and values together.
+    `extra_j` is the sum of the values of the offloading devices. The bound is on the worth: saving plus values.
     """
 
     policy: str
@@ -264,7 +264,7 @@ class Answer:
 
     @property
     def worth_j(self) -> float:
-        """What policies make as large as they can."""
+        """The objective that policies maximise."""
         return self.saving_j + self.extra_j
 
     @property

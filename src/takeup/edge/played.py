@@ -1,6 +1,6 @@
-"""What really happened to an allocation: for every device that offloads, the plan beside what was measured.
+"""Measured execution of an allocation: planned and measured times for every device that offloads.
 
-Times are in seconds of the instance, from its beginning; a machine that plays it slower is accounted for.
+Times are in seconds of the instance, from its beginning, after division by the slowdown of the machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Played:
     """All tasks in the order of devices, and how they were played.
 
     A second of the instance took `slowdown` seconds of the machine, a bit `bits_factor` bits. A deadline counts as met
-    up to `tolerance_s` later, by the clock of the machine: plans leave no room between the end and the deadline.
+    up to `tolerance_s` later, by the clock of the machine: plans have no slack between the end and the deadline.
     """
 
     tasks: tuple[PlayedTask, ...]

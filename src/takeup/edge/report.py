@@ -1,4 +1,4 @@
-"""Answers of edge as tables and charts: who offloads and why, policies side by side, plans over time, what happened."""
+"""Tables and charts of edge: decisions and reasons, policy comparisons, Gantt charts, measured executions."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _turns(title: str, rows: Sequence[Mapping[str, Cell]]) -> Series:
 
 
 def played_table(played: Played) -> Table:
-    """One row for each device that offloaded: the plan beside what happened."""
+    """One row for each device that offloaded: planned and measured times."""
     rows = tuple(_played_row(played, task) for task in played.tasks)
     middle, last = (played.slack_used_s(share) for share in (0.5, 0.99))
     over = (
@@ -238,7 +238,7 @@ def _played_row(played: Played, task: PlayedTask) -> tuple[Cell, ...]:
 
 
 def played_gantt(played: Played) -> Series:
-    """The turns on the cores as they really were; tasks that never ran are left out."""
+    """The measured runs on the cores; tasks that never ran are left out."""
     rows: list[dict[str, Cell]] = [
         {
             "core": f"core {task.core + 1}",
@@ -254,7 +254,7 @@ def played_gantt(played: Played) -> Series:
 
 
 def served_table(runs: Sequence[Served]) -> Table:
-    """One row for each run of tasks that came one after the other."""
+    """One row for each simulation of tasks that arrive over time."""
     columns = (
         Column("policy"),
         Column("tasks"),

@@ -1,4 +1,4 @@
-"""What happened to tasks that came one after the other: every task, and how busy the site was over time."""
+"""Results of a simulation of arriving tasks: every task, and the utilisation of the site over time."""
 
 from __future__ import annotations
 

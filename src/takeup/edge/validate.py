@@ -1,4 +1,4 @@
-"""A second opinion on every allocation: each constraint checked again, plainly, naming the first that is broken.
+"""Independent validation of an allocation: checks every constraint again, and names the first that is violated.
 
 Shares no code with the policies and the energy oracle, on purpose: rates come from Shannon's formula on the powers that
 the allocation states, energies from these powers and times.
@@ -21,7 +21,7 @@ TOLERANCE = 1e-9  # relative; what rounding may cost
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A constraint that does not hold: its name, and who breaks it by how much."""
+    """A constraint that does not hold: its name, which device or resource violates it, and by how much."""
 
     constraint: str
     detail: str

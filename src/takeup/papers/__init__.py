@@ -1,6 +1,6 @@
-"""One module for each paper: its tables and figures, run here and set beside the printed numbers.
+"""One module per paper: its tables and figures, run here and compared with the printed numbers.
 
-Expected numbers lie in `numbers/*.toml`, each with its source: `paper` (printed there), `unverified` (remembered, not
+Expected numbers are in `numbers/*.toml`, each with its source: `paper` (printed there), `unverified` (remembered, not
 checked against the text, and never decisive), `measured` (an independent measurement) or `bar` (set by us).
 """
 
@@ -40,7 +40,7 @@ class PaperScenario(Scenario):
 
 
 def reproduce(paper: str, *, quiet: bool = False) -> Report:
-    """Run the experiments of a paper and check our numbers against its own."""
+    """Run the experiments of a paper and check our numbers against the printed ones."""
     if paper not in PAPERS:
         raise UnknownName("paper", paper, PAPERS)
     report = import_module(f"takeup.papers.{paper}").reproduce(quiet=quiet)
@@ -54,5 +54,5 @@ def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) ->
 
 
 def numbers(paper: str) -> dict[str, Any]:
-    """The expected numbers of a paper, as they lie in its file."""
+    """The expected numbers of a paper, as stored in its file."""
     return tomllib.loads((files(__package__) / "numbers" / f"{paper}.toml").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What one part of a reproduction hands back, and the report of all parts."""
+"""Result of one part of a reproduction, and the report of all parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Findings(NamedTuple):
 
 
 def report_of(paper: str, seed: int, parts: Sequence[Findings], notes: tuple[str, ...]) -> Report:
-    """All parts of a paper, one after the other."""
+    """Concatenate all parts of a paper into a report."""
     return Report(
         PAPERS[paper],
         "papers",

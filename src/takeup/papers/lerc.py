@@ -1,7 +1,7 @@
 """LERC reproduced: hit ratio and effective hit ratio of the multi-tenant zip against the size of the cache.
 
-Ten tenants load two files of a hundred blocks and zip them on twenty workers. Who is next is drawn at random, and the
-LRU column near 100 % depends on that draw: the spread over many draws is shown beside the draw that is compared.
+Ten tenants load two files of a hundred blocks and zip them on twenty workers. The interleaving of tenants is random,
+and the LRU column near 100 % depends on that draw: the spread over many draws is shown with the draw that is compared.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _replay(policy: str, workload: Workload, percent: int, setting: Mapping[str,
 
 
 def _spread(setting: Mapping[str, Any], tick: Any) -> Table:
-    """How much LRU's ratios vary with the random interleaving."""
+    """Variation of LRU's ratios with the random interleaving."""
     shares: dict[int, list[tuple[float, float]]] = {percent: [] for percent in setting["capacities_percent"]}
     for draw in range(setting["num_draws"]):
         workload = _zip(1000 + draw)
@@ -84,7 +84,7 @@ def _spread(setting: Mapping[str, Any], tick: Any) -> Table:
 
 
 def _sensitivity(setting: Mapping[str, Any], percent: int) -> Table:
-    """The time saved, had a load taken longer or shorter."""
+    """The time saved for longer and shorter load times."""
     rows = []
     for load_s in setting["other_loads_s"]:
         workload = zip_tenants(Streams(setting["seed"]).stream("caching zip"), load_s=load_s)

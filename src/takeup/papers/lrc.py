@@ -1,7 +1,7 @@
 """LRC reproduced: run time and hit ratio of iterative graph applications against the size of the cache.
 
-The paper ran SparkBench on twenty machines; here the same shapes of application run in the simulator, lost blocks are
-computed again from their lineage, and the application has run before, so that its whole graph is known.
+The paper ran SparkBench on twenty machines; here the same application structures run in the simulator, lost blocks are
+recomputed from their lineage, and the application has run before, so that its whole DAG is known.
 """
 
 from __future__ import annotations

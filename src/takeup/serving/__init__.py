@@ -1,4 +1,4 @@
-"""Serving: images from diffusion models, where every request brings LoRAs and ControlNets of its own.
+"""Serve diffusion models where each request brings its own LoRAs and ControlNets.
 
 Public names are loaded on first use, so that importing this package costs nothing.
 """

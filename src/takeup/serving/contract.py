@@ -1,7 +1,7 @@
-"""The seams of serving: who orders the adapters of a cache, and the rules of a queue. Open this first.
+"""The interfaces of serving: the eviction policy of an adapter cache, and the rules of a queue. Read this first.
 
-All of them are pure. A rule of a queue is a function: which requests share a call, where a request goes, whether it is
-let in, who is served next.
+All implementations are pure. The rules of a queue are functions: batching (`Group`), routing (`Route`), admission
+control (`Admit`) and the choice of the next request (`Choose`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Choose: TypeAlias = Callable[[Sequence[tuple[Hashable, ...]], Collection[Hashabl
 
 
 class CachePolicy(Protocol):
-    """Decides which adapter leaves the cache of an instance. Pure: it knows what it was told and nothing else."""
+    """Eviction policy for the adapter cache of one instance. Pure: its only inputs are the calls of its methods."""
 
     def used(self, adapter: Hashable) -> None:
-        """A request used the adapter; it is in the cache now."""
+        """Record that a request used the adapter, which is now in the cache."""
 
     def left(self, adapter: Hashable) -> None:
-        """The adapter left the cache."""
+        """Record that the adapter was evicted."""
 
     def victim(self, cached: Collection[Hashable], queue: Sequence[tuple[Hashable, ...]]) -> Hashable:
-        """The one of `cached` to leave; `queue` are the adapters of the requests to come, in order."""
+        """The adapter of `cached` to evict; `queue` holds the adapters of the waiting requests, in order."""

@@ -1,7 +1,7 @@
-"""Those who wait for an instance, real or simulated: served in order, or as chosen; nobody is overtaken too often.
+"""The queue of a real or simulated instance: FIFO, or reordered by a rule with a bound on overtaking.
 
-How the bound is kept: who stands first was overtaken by everybody who overtook the second, so the first has been
-overtaken most. As long as it may be overtaken once more, so may all others.
+Why checking the head is enough: every item that overtook the second item also overtook the first, so the head has the
+highest overtake count. While the head is below the bound, so are all others.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Item = TypeVar("Item")
 
 
 class Line(Generic[Item]):
-    """A queue of items with their adapters. `choose` says who is next, unless the first was overtaken `patience` times.
+    """A queue of items with their adapters. `choose` selects the next, unless the head was overtaken `patience` times.
 
-    Without `choose`, it is always the first.
+    Without `choose`, the queue is FIFO.
     """
 
     def __init__(self, choose: Choose | None = None, patience: int = 0) -> None:
@@ -33,41 +33,41 @@ class Line(Generic[Item]):
 
     @property
     def items(self) -> Sequence[Item]:
-        """All who wait, in the order in which they came."""
+        """The waiting items, in order of arrival."""
         return self._items
 
     @property
     def adapters(self) -> Sequence[tuple[Hashable, ...]]:
-        """What they want."""
+        """The adapters of the waiting items, in the same order."""
         return self._adapters
 
     def add(self, item: Item, adapters: tuple[Hashable, ...]) -> None:
-        """Somebody comes."""
+        """Append an item."""
         self._items.append(item)
         self._adapters.append(adapters)
         self._num_overtaken.append(0)
 
     def pop(self, cached: Collection[Hashable]) -> Item:
-        """The next to be served, by an instance that has `cached`."""
+        """Remove and return the next item for an instance whose cache holds `cached`."""
         is_free = self._choose is not None and self._num_overtaken[0] < self._patience
         return self.take(self._choose(self._adapters, cached) if is_free and self._choose else 0)
 
     def take(self, place: int) -> Item:
-        """The one at this place leaves, and overtakes all before it."""
+        """Remove the item at this index for service; all items before it count as overtaken once more."""
         for before in range(place):
             self._num_overtaken[before] += 1
         return self.remove(place)
 
     def remove(self, place: int) -> Item:
-        """The one at this place gives up, and overtakes nobody."""
+        """Remove the item at this index without service (expired or cancelled); no overtake count changes."""
         del self._adapters[place], self._num_overtaken[place]
         return self._items.pop(place)
 
 
 def expected_s(num_steps: int, step_s: float, *, steps_ahead: int, num_inside: int, max_running: int) -> float:
-    """A guess of how long a request that comes now will take: if all places are taken, those inside share them evenly.
+    """Estimated latency of a request that arrives now; if all slots are taken, steps ahead are spread evenly over them.
 
-    `step_s` is how long a step takes somebody who runs.
+    `step_s` is the duration of one step of a running request, in seconds.
     """
     behind = steps_ahead / max_running if num_inside >= max_running else 0.0
     return (behind + num_steps) * step_s

@@ -1,7 +1,7 @@
-"""The nouns of serving: what an image request asks for, the add-ons it brings, and how it can end.
+"""Data model of serving: an image request, its add-ons, and how it can end.
 
-A *request* is one image. It brings its own *LoRAs* (small changes of the weights, each with a scale) and *ControlNets*
-(networks that steer the denoiser, each with an image). All are chosen per request, and must not be felt by others.
+A *request* is one image. It brings its own *LoRAs* (low-rank weight updates, each with a scale) and *ControlNets*
+(networks that condition the denoiser, each on an image). All are chosen per request and must not affect other requests.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ State = Literal["waiting", "running", "done", "cancelled", "expired", "failed"]
 
 
 class Cancelled(TakeupError):
-    """The request was withdrawn before its image was there."""
+    """The request was cancelled before its image was finished."""
 
 
 class Expired(TakeupError):
-    """The request was not ready by its deadline."""
+    """The request missed its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoraUse:
-    """A LoRA by name, and how strongly it is felt."""
+    """A LoRA by name, and its scale."""
 
     name: str
     scale: float = 1.0
@@ -34,7 +34,7 @@ class LoraUse:
 
 @dataclass(frozen=True, slots=True)
 class ControlUse:
-    """A ControlNet by name, its image, and between which shares of the steps it acts."""
+    """A ControlNet by name, its image, and the range of steps in which it is active, as shares from 0 to 1."""
 
     net: str
     image: object
@@ -50,18 +50,18 @@ class ControlUse:
             )
 
     def scale_at(self, step: int, num_steps: int) -> float:
-        """The scale in this step: zero where the ControlNet does not act."""
+        """The scale in this step: zero where the ControlNet is inactive."""
         acts = step / num_steps >= self.start_share and (step + 1) / num_steps <= self.end_share
         return self.scale if acts else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One image. What is None is left to the pipeline.
+    """One image. Fields that are None take the default of the pipeline.
 
-    `guidance` is that of the family: two branches in the Stable Diffusions, an input of the network in Flux;
-    `true_guidance` is for Flux with a negative prompt. `late_steps` is the bound K: so many steps may pass without the
-    LoRAs while they are loaded; 0 waits for them. The first `plain_steps` are made without them in any case.
+    `guidance` depends on the family: classifier-free guidance with two branches in Stable Diffusion, an input of the
+    network in Flux; `true_guidance` is for Flux with a negative prompt. `late_steps` is the bound K: at most K steps
+    run without the LoRAs while they are loaded; 0 waits for them. The first `plain_steps` always run without LoRAs.
     `deadline_s` is a time of the engine's clock.
     """
 
@@ -99,7 +99,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One request as a cache of adapters sees it: the instance that serves it, and the adapters it needs together."""
+    """One request in a cache trace: the instance that serves it, and the adapters it needs together."""
 
     instance: int
     adapters: tuple[int, ...]
@@ -107,7 +107,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a cache did over a trace."""
+    """Result of replaying a trace on an adapter cache."""
 
     policy: str
     num_requests: int
@@ -121,5 +121,5 @@ class Replay:
 
     @property
     def complete_share(self) -> float:
-        """Requests that found all their adapters in the cache."""
+        """Share of requests that found all their adapters in the cache."""
         return self.num_complete / max(1, self.num_requests)

@@ -1,4 +1,4 @@
-"""Outcomes of a simulated queue as a report: latency, queueing, images for each GPU-minute, and loads."""
+"""Report of a queue simulation: latency, queueing, images per GPU-minute, and LoRA loads."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ WORK_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One design at one rate."""
+    """The outcome of one design at one arrival rate."""
 
     rate_per_s: float
     outcome: Outcome
 
 
 def queue_report(points: Sequence[Point], title: str, scenario: Mapping[str, object], seed: int) -> Report:
-    """What requests feel, what GPUs do, and how latency grows with the rate."""
+    """Tables of request latency and GPU utilisation, and a chart of latency by arrival rate."""
     tables = (
         Table("What requests feel", LATENCY_COLUMNS, tuple(map(_latency_row, points)), NOTE),
         Table("What GPUs do", WORK_COLUMNS, tuple(map(_work_row, points)), WORK_NOTE),

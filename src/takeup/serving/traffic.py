@@ -1,7 +1,7 @@
-"""The nouns of a queue in front of instances: requests that arrive, what steps cost, how a system serves, how it went.
+"""Data model of the queue simulation: arrivals, step costs, the design of a serving system, and outcomes.
 
-Seconds of steps are measured, and given by the rows of a call. Seconds of loads come with the requests, so that all
-systems that are compared load the same things in the same time.
+Step times are measured, as a function of the rows of a call. Load times are part of the arrivals, so that all compared
+designs load the same LoRAs in the same time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Ending = Literal["done", "refused", "expired"]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A request that could make a step now. `num_rows`: one for every branch of its guidance.
+    """A request that is ready for its next step. `num_rows`: one for every branch of its guidance.
 
-    An edit with a mask computes a share of its tokens only.
+    A masked edit computes only `computed_share` of its tokens.
     """
 
     number: int
@@ -35,7 +35,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request that comes at `arrival_s`. `load_s` is how long each of its LoRAs takes from the storage."""
+    """A request that arrives at `arrival_s`. `load_s` holds the seconds to load each of its LoRAs from storage."""
 
     number: int
     arrival_s: float
@@ -49,7 +49,7 @@ class Arrival:
 
     @property
     def batch_key(self) -> Hashable:
-        """Requests with equal keys can be one batch from the first step to the last."""
+        """Requests with equal keys can be batched statically, from the first step to the last."""
         return self.shape, self.num_steps, frozenset(self.loras), self.num_controls
 
     def __post_init__(self) -> None:
@@ -61,9 +61,9 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class RowCosts:
-    """Seconds of a call by its rows: straight lines through measured points, and on beyond the last of them.
+    """Seconds of a call by its rows: linear interpolation of measured points, extrapolated beyond the last one.
 
-    Fewer rows than the first point take as long as the first; a single point grows in proportion.
+    Fewer rows than the first point cost as much as the first; with a single point, the cost is proportional to rows.
     """
 
     points: tuple[tuple[int, float], ...]
@@ -74,7 +74,7 @@ class RowCosts:
             raise BadInput(f"the costs of calls are {self.points}; give (rows, seconds) with rising rows, above zero")
 
     def __call__(self, num_rows: int) -> float:
-        """Seconds of a call of so many rows."""
+        """Seconds of a call with `num_rows` rows."""
         first_rows, first_s = self.points[0]
         if num_rows <= first_rows:
             return first_s
@@ -87,17 +87,17 @@ class RowCosts:
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """How a system serves.
+    """Parameters of a simulated serving system.
 
-    Up to `max_running` requests are in an instance; they come in at any step, or together when it is `empty`.
-    `control` is None where other devices compute ControlNets meanwhile. `late_share` of the steps may pass without the
-    LoRAs, if there are more than `few_steps`. `skipped_share` of the steps are replaced by a look into a cache of
-    images. Every request spends `before_s` and `after_s` inside the instance but not in its step loop (texts are
-    encoded, images decoded) and `around_s` outside; it spends `switch_s` for every ControlNet, `patch_s` for every LoRA
-    that is not patched already, and `sidecar_share` of a call where LoRAs are computed beside the weights.
+    Up to `max_running` requests run in an instance; they join at any step (continuous batching), or together when it
+    is `empty` (static batching). `control` is None where other devices compute ControlNets concurrently. `late_share`
+    of the steps may run without the LoRAs, if there are more than `few_steps`. `skipped_share` of the steps are
+    replaced by a lookup in an image cache. Every request spends `before_s` and `after_s` inside the instance but
+    outside its step loop (text encoding, image decoding) and `around_s` outside the instance; it spends `switch_s` per
+    ControlNet, `patch_s` per LoRA that is not merged yet, and `sidecar_share` of a call where LoRAs are not merged.
 
-    `contention_share` says how much steps and what is done before and after them are in each other's way: with 0 each
-    has a device of its own; with 1 they share one, so each takes twice as long while the other is there.
+    `contention_share` is the mutual slowdown of the step loop and of the work before and after it: with 0 they do not
+    affect each other; with 1 they share one device, so each takes twice as long while the other runs.
     """
 
     name: str
@@ -126,20 +126,20 @@ class Design:
             raise BadInput(f"the contention of {self.name!r} is {self.contention_share:g}; give a share from 0 up")
 
     def num_steps(self, arrival: Arrival) -> int:
-        """The steps that are really computed."""
+        """The number of steps that are computed, without the skipped ones."""
         return max(1, arrival.num_steps - int(arrival.num_steps * self.skipped_share))
 
     def late_steps(self, num_steps: int) -> int:
-        """How many of so many steps may pass without the LoRAs; never all."""
+        """How many of `num_steps` may run without the LoRAs; always fewer than all."""
         return min(int(num_steps * self.late_share), num_steps - 1) if num_steps > self.few_steps else 0
 
     def candidate(self, arrival: Arrival) -> Candidate:
-        """The request as a grouping sees it."""
+        """The request in the form that the batching rule takes."""
         loras = () if self.mixes_loras else arrival.loras
         return Candidate(arrival.number, (arrival.shape, loras), arrival.num_rows, arrival.deadline_s)
 
     def call_s(self, arrivals: Sequence[Arrival]) -> float:
-        """Seconds of one step of these requests in one call."""
+        """Seconds of one step of these requests, batched in one call."""
         num_rows = sum(one.num_rows for one in arrivals)
         beside_share = sum(one.num_rows * bool(one.loras) for one in arrivals) / num_rows
         seconds = self.step(num_rows) * (1 + self.sidecar_share * beside_share)
@@ -149,7 +149,7 @@ class Design:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What became of one request. `start_s` is when it was let into an instance, `first_step_s` its first step."""
+    """The result of one request. `start_s`: when it got a slot in an instance; `first_step_s`: its first step."""
 
     arrival: Arrival
     ending: Ending
@@ -165,13 +165,13 @@ class Served:
 
     @property
     def queueing_s(self) -> float:
-        """From its arrival to its first step."""
+        """Seconds from arrival to the first step."""
         return self.first_step_s - self.arrival.arrival_s
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A whole trace under one design. `busy_s` is the time in which instances computed or waited for loads."""
+    """The result of a trace under one design. `busy_s`: summed time in which instances had requests in a slot."""
 
     design: str
     num_gpus: int
@@ -188,7 +188,7 @@ class Outcome:
 
     @property
     def images_per_gpu_minute(self) -> float:
-        """Of the time in which GPUs were taken."""
+        """Finished images per minute of occupied GPU time."""
         return 60 * len(self.done) / (self.busy_s * self.gpus_per_instance) if self.busy_s else 0.0
 
     @property
@@ -197,5 +197,5 @@ class Outcome:
 
     @property
     def complete_share(self) -> float:
-        """Requests that found all their LoRAs in memory."""
+        """Share of finished requests that found all their LoRAs in memory."""
         return sum(one.num_loads == 0 for one in self.done) / max(1, len(self.done))

@@ -1,4 +1,4 @@
-"""The verbs of streaming on the command line: parse, call, show."""
+"""The command-line interface of streaming: parse options, call the experiment, print the report."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CELL_OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def cell_options(command: Command) -> Command:
-    """The cell and its traffic."""
+    """Add the options that describe the cell and its traffic."""
     for name, settings in CELL_OPTIONS.items():
         command = click.option(*name.split(), **settings)(command)
     return command
@@ -58,7 +58,7 @@ def _report(verb: Any, *, quiet: bool, **settings: Any) -> Any:
 
 
 def _show(report: Any, *, as_json: bool, out: Path | None) -> None:
-    """Print the report and sketch its first chart; the full set of charts is for a folder that was asked for."""
+    """Print the report and sketch its first chart; the full set of charts is written only to a requested folder."""
     show(report, as_json=as_json, out=out)
     if as_json or out:
         return
@@ -87,7 +87,7 @@ def _bits(text: str) -> float:
 
 @click.group()
 def streaming() -> None:
-    """Start-up delay and stalls of video in a shared cell: exact, from equations.
+    """Compute start-up delay and stalls of video in a shared cell, exactly, from equations.
 
     Buffers and thresholds are in seconds of video. Rates are written '2.5Mbit' or '360kbit'.
     """
@@ -97,7 +97,7 @@ def streaming() -> None:
 @cell_options
 @output_options
 def predict(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """What viewers experience: start-up, stalls, blocking, score; lists of arrivals and thresholds sweep."""
+    """Predict start-up delay, stalls, blocking and score; lists of arrivals and thresholds give a sweep."""
     _show(_report("predict", quiet=quiet, **settings), as_json=as_json, out=out)
 
 
@@ -108,7 +108,7 @@ def predict(as_json: bool, out: Path | None, quiet: bool, **settings: object) ->
 @cell_options
 @output_options
 def optimise(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """The best start threshold, with settings for dash.js, Shaka and Media3."""
+    """Find the best start threshold, with settings for dash.js, Shaka and Media3."""
     _show(_report("optimise", quiet=quiet, **settings), as_json=as_json, out=out)
 
 
@@ -117,7 +117,7 @@ def optimise(as_json: bool, out: Path | None, quiet: bool, **settings: object) -
 @cell_options
 @output_options
 def size(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """How many arrivals, how little capacity and how many users keep a stall target."""
+    """Find how many arrivals, how little capacity and how many users meet a stall target."""
     show(_report("size", quiet=quiet, **settings), as_json=as_json, out=out)
 
 
@@ -136,7 +136,7 @@ def fit(log: str, model: str, as_json: bool, out: Path | None, quiet: bool) -> N
 @cell_options
 @output_options
 def simulate(simulators: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """Play videos by chance in SIMULATORS: tagged, cell or slots, separated by commas."""
+    """Simulate random videos in SIMULATORS (comma-separated): tagged, cell or slots."""
     show(
         _report("simulate", quiet=quiet, simulators=tuple(simulators.split(",")), **settings), as_json=as_json, out=out
     )
@@ -148,7 +148,7 @@ def simulate(simulators: str, as_json: bool, out: Path | None, quiet: bool, **se
 @cell_options
 @output_options
 def compare(simulators: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """Equations beside SIMULATORS, with z-scores."""
+    """Compare the equations with SIMULATORS, with z-scores."""
     show(_report("compare", quiet=quiet, simulators=tuple(simulators.split(",")), **settings), as_json=as_json, out=out)
 
 
@@ -159,5 +159,5 @@ def compare(simulators: str, as_json: bool, out: Path | None, quiet: bool, **set
 @cell_options
 @output_options
 def run(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """Real players that download over real TCP through one shared bottleneck, beside the equations."""
+    """Run real players over real TCP through one shared bottleneck, compared with the equations."""
     show(_report("run", quiet=quiet, **settings), as_json=as_json, out=out)

@@ -1,4 +1,4 @@
-"""The seam of streaming: a solver answers from a chain, an engine measures what players lived through. Open this first.
+"""The interfaces of streaming: a solver answers from a chain, an engine measures real playback. Read this first.
 
 The "policy" of this domain is a solver: pure mathematics, state in, distribution out. Simulators and the real HTTP ring
 are its engines: they play the same cell and fill the same `Answer`, with standard errors, so that both can be compared.

@@ -1,4 +1,4 @@
-"""The nouns of streaming: a cell that videos share, a player with its thresholds, the chain behind both, an answer.
+"""Data model of streaming: a cell shared by videos, a player with thresholds, the Markov chain of both, an answer.
 
 Content is measured in seconds of video throughout: a buffer of 5 s, a fill rate of 1.2 seconds of video per second.
 """
@@ -64,7 +64,7 @@ class CapacityFit:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A radio cell or link that all its videos share equally, and the traffic that comes to it.
+    """A radio cell or link that all its videos share equally, and the traffic that arrives at it.
 
     Videos arrive at random (Poisson), at most `max_users` download at a time, further ones are blocked. A video leaves
     when it is *downloaded*. `opportunistic` serves the user with the best channel, which makes sharing more efficient.
@@ -197,7 +197,7 @@ class Answer:
 
     A stall is a buffer that runs empty while the download goes on; `num_stalls` counts them per video without the
     start-up. `stall_s` is the expected time spent in stalls, `finished_early` the share of videos that were downloaded
-    before playback could start, `gave_up` the share of viewers who left while they waited.
+    before playback could start, `gave_up` the share of viewers that left while they waited.
     """
 
     source: str

@@ -1,6 +1,6 @@
-"""Training: which operation a pipeline computes when, so that slow links go unnoticed.
+"""Training: pipeline schedules that hide slow links, and straggler detection.
 
-Public names are loaded on first use, so that importing this package costs nothing.
+Public names are imported lazily, so importing this package is cheap.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The verbs of training on the command line: parse, call, show."""
+"""CLI commands of the training domain: parse options, run the scenario, print the report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["training"]
 Command = TypeVar("Command", bound=Callable[..., Any])
 CHARTS = Path("takeup-out")
 
-# Options by their names, the last one shown first.
+# Options by name, in reverse order of display.
 PIPELINE_OPTIONS: dict[str, dict[str, Any]] = {
     "--seed": {"default": 1, "show_default": True, "help": "Seed of what is drawn."},
     "--host-ms": {"default": 0.0, "show_default": True, "help": "Overhead of every operation."},
@@ -35,7 +35,7 @@ PIPELINE_OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def pipeline_options(command: Command) -> Command:
-    """The pipeline and its links."""
+    """Add the options that describe the pipeline and its links."""
     for name, settings in PIPELINE_OPTIONS.items():
         command = click.option(*name.split(), **settings)(command)
     return command
@@ -57,7 +57,7 @@ def _report(verb: str, policies: str, *, quiet: bool, **settings: Any) -> Any:
 
 @click.group()
 def training() -> None:
-    """Pipelines of training jobs: schedules that absorb slow links.
+    """Pipeline-parallel training: schedules that absorb slow links.
 
     Policies: gpipe one_f_one_b interleaved_1f1b zb_h1 zb_h2 zbv adaptra adaptra_initial adaptra_as_published.
     """
@@ -69,7 +69,7 @@ def training() -> None:
 @pipeline_options
 @output_options
 def plan(policy: str, csv: Path | None, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """The schedule of POLICY for a pipeline, what it will take, and what no schedule can beat."""
+    """Plan a pipeline with POLICY: the schedule, its predicted iteration time, and a lower bound for any schedule."""
     show(_report("plan", policy, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
     if csv is not None:
         from takeup.training.experiment import plan_of
@@ -87,7 +87,7 @@ def plan(policy: str, csv: Path | None, as_json: bool, out: Path | None, quiet: 
 @pipeline_options
 @output_options
 def simulate(policies: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """Iterations under POLICIES, separated by commas, when operations vary; with a chart of what ranks do."""
+    """Simulate iterations with varying operation times under POLICIES (comma-separated), with a Gantt chart."""
     show(_report("simulate", policies, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
 
@@ -102,7 +102,7 @@ def simulate(policies: str, as_json: bool, out: Path | None, quiet: bool, **sett
 def compare(
     policies: str, delays: str | None, as_json: bool, out: Path | None, quiet: bool, **settings: object
 ) -> None:
-    """POLICIES, separated by commas, on the same pipeline: iteration time, gap, bubbles, memory."""
+    """Compare POLICIES (comma-separated) on the same pipeline: iteration time, gap, bubbles, memory."""
     settings["delays_ms"] = delays.split(",") if delays else []
     show(_report("compare", policies, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
@@ -118,11 +118,11 @@ def compare(
 @pipeline_options
 @output_options
 def lab(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """Train for real, with slow links: stock 1F1B, stock ZB-H1 and the adaptive schedule, predicted and measured.
+    """Train for real with slow links: stock 1F1B, stock ZB-H1 and the adaptive schedule, predicted and measured.
 
-    Every stage is a process of PyTorch; its operations sleep for most of their time, so two cores suffice. Messages
-    over a slow link leave later. With --max-sends 1, compute waits behind slow sends that no delegate carries. With
-    --link namespaces, the service of a link is what a cable between two networks carries; that needs root.
+    Every stage is a PyTorch process; its operations sleep for most of their time, so two cores suffice. Messages
+    over a slow link are sent with a delay. With --max-sends 1, compute waits behind slow sends unless a delegate sends
+    them. With --link namespaces, the bandwidth of a link is limited between two network namespaces; that needs root.
     """
     show(_report("lab", "adaptra", quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
 
@@ -133,7 +133,7 @@ def lab(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> Non
 @click.option("--ranks", "num_ranks", default=4, show_default=True, help="Processes to start on this machine.")
 @click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
 def run(program: Path, arguments: tuple[str, ...], num_ranks: int, dry_run: bool) -> None:
-    """Start PROGRAM, which trains with PyTorch, on several ranks of this machine; ARGUMENTS are its own."""
+    """Start PROGRAM, which trains with PyTorch, on several ranks of this machine; ARGUMENTS are passed to it."""
     from takeup.training.engines.pytorch.torchrun import command_of, start
 
     if dry_run:
@@ -159,9 +159,9 @@ def run(program: Path, arguments: tuple[str, ...], num_ranks: int, dry_run: bool
     "--report-to", metavar="HOST:PORT", help="Let the machine that listens there watch the ranks of this one."
 )
 def watch(command: tuple[str, ...], as_json: bool, out: Path | None, quiet: bool, **options: Any) -> None:
-    """Run COMMAND, such as torchrun and its arguments, and say which rank or link of the job is slow.
+    """Run COMMAND, such as torchrun and its arguments, and report which rank or link of the job is slow.
 
-    Give COMMAND after --. The job needs no change; with Batches in its script a slow rank gets less work by itself.
+    Give COMMAND after --. The job needs no change; with Batches in its script a slow rank gets less work automatically.
     """
     from takeup.training.engines.pytorch.watch.session import Settings
     from takeup.training.experiment.watch import Watch

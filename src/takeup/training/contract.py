@@ -1,7 +1,7 @@
-"""The seam of training: a planner is asked for the schedule of a pipeline, and answers with a plan. Open this first.
+"""The interface of training: a planner takes the profile of a pipeline and returns a plan. Open this first.
 
-A planner is pure: the same profile gives the same plan, bit for bit, so every rank may compute it for itself. Nobody
-has to trust it: a `Schedule` is checked when it is made, and `simulate` or an engine finds out what it really takes.
+A planner is pure: the same profile gives the same plan, bit for bit, so every rank may compute it independently. Plans
+need not be trusted: a `Schedule` is validated on construction, and `simulate` or an engine measures its actual time.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ __all__ = ["Planner"]
 
 
 class Planner(Protocol):
-    """Decides what every rank computes, in which order."""
+    """Decides which operations every rank computes, and in which order."""
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name used in reports."""
 
     def plan(self, profile: Profile) -> Plan:
-        """The schedule for this pipeline, with what it is expected to take and why."""
+        """The schedule for this pipeline, with its predicted iteration time and the reason."""

@@ -1,4 +1,4 @@
-"""Plans and timelines of training as tables and charts: stages, planners side by side, what ranks do over time."""
+"""Plans and timelines of training as tables and charts: stages, comparison of planners, Gantt charts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 MS = 1e3
-MOST_SPANS = 2_000  # more cannot be told apart on a screen
+MOST_SPANS = 2_000  # more bars are indistinguishable on a screen
 WORDS = {
     Kind.FORWARD: "forward",
     Kind.INPUT_GRADIENT: "backward, input",
@@ -51,7 +51,7 @@ COMPARISON_COLUMNS = (
 
 
 def stages_table(plan: Plan) -> Table:
-    """One row for each stage: its times, its warm-up, what its rank holds, and the link to the next."""
+    """One row per stage: operation times, warm-up, micro-batches held by its rank, and the link to the next."""
     profile, warmups = plan.profile, plan.schedule.warmups()
     links = [*((MS * link.latency_s, MS * link.service_s) for link in profile.links), (None, None)]
     rows = tuple(
@@ -78,7 +78,7 @@ def _time_words(plan: Plan) -> str:
 
 
 def comparison_table(plans: Sequence[Plan], timelines: Sequence[Timeline]) -> Table:
-    """One row for each planner."""
+    """One row per planner."""
     rows = tuple(_row(plan, timeline) for plan, timeline in zip(plans, timelines, strict=True))
     note = "held at most: pairs of stage and micro-batch on one rank; planners that cut stages into chunks have more"
     return Table("Planners", COMPARISON_COLUMNS, rows, note)
@@ -105,7 +105,7 @@ def comparison_bars(plans: Sequence[Plan]) -> Series:
 
 
 def delay_series(plans: Mapping[float, Sequence[Plan]], kind: str) -> Series:
-    """Iteration time by the delay, in milliseconds, of the slow links; a line for each planner."""
+    """Iteration time by the delay, in milliseconds, of the slow links; one line per planner."""
     rows: tuple[dict[str, Cell], ...] = tuple(
         {"planner": plan.planner, "delay": delay_ms, "iteration": MS * plan.iteration_s}
         for delay_ms, given in plans.items()
@@ -115,7 +115,7 @@ def delay_series(plans: Mapping[float, Sequence[Plan]], kind: str) -> Series:
 
 
 def gantt(timeline: Timeline, title: str = "What ranks do") -> Series:
-    """Every operation over time, a lane for each rank; the beginning only if there are very many."""
+    """Gantt chart with one lane per rank; only the beginning if there are too many operations."""
     spans = sorted(timeline.spans(), key=lambda span: (span.start_s, span.rank))
     shown = spans[:MOST_SPANS]
     rows: tuple[dict[str, Cell], ...] = tuple(
@@ -132,7 +132,7 @@ def gantt(timeline: Timeline, title: str = "What ranks do") -> Series:
 
 
 def sampled_table(samples: Sequence[tuple[str, float, float, float, float]]) -> Table:
-    """One row for each planner: its name, the planned time, and mean, median and 95th percentile of what was run."""
+    """One row per planner: name, planned time, and mean, median and 95th percentile of the simulated times."""
     columns = (Column("planner"), *(Column(name, "ms", 2) for name in ("planned", "mean", "p50", "p95")))
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (name, MS * planned_s, MS * mean_s, MS * p50_s, MS * p95_s) for name, planned_s, mean_s, p50_s, p95_s in samples
@@ -144,7 +144,7 @@ def sampled_table(samples: Sequence[tuple[str, float, float, float, float]]) -> 
 
 
 class LabRow(NamedTuple):
-    """One way to train on one pipeline, predicted and measured."""
+    """One system on one pipeline, predicted and measured."""
 
     system: str
     faults: str
@@ -158,12 +158,12 @@ class LabRow(NamedTuple):
 
     @property
     def error_share(self) -> float:
-        """How far the prediction is off."""
+        """Relative error of the prediction."""
         return self.predicted_s / self.measured_s - 1
 
 
 def lab_table(rows: Sequence[LabRow], faults: str) -> Table:
-    """One row for each system; the first is what the others are compared with."""
+    """One row per system; the first is the baseline for the others."""
     columns = (
         Column("system"),
         Column("predicted", "ms", 1),

@@ -39,7 +39,7 @@ class StoreCounts:
 class LocalStore:
     """Blocks in memory up to `capacity_bytes`, the others in `folder`. Feeds the group table it is given.
 
-    A block does not change: to put it again is to read it, and other bytes under its name are refused.
+    A block does not change: putting it again counts as a read, and different bytes under its name are refused.
     """
 
     def __init__(self, policy: Policy, table: GroupTable, capacity_bytes: int, folder: Path) -> None:
@@ -88,7 +88,7 @@ class LocalStore:
             raise BadInput(f"block {block!r} was put here before with other bytes; give the new ones a new name")
 
     def _ask(self, block: BlockId, value: bytes, pinned: Collection[BlockId]) -> Room:
-        price = 1.0 if block in self._files else 2.0  # without a clean copy, leaving costs a write too
+        price = 1.0 if block in self._files else 2.0  # without a clean copy, eviction costs a write too
         self.table.describe(block, _size_bytes(value), price * _size_bytes(value))
         self.table.cached(block)
         return self.policy.make_room(block, _size_bytes(value), self.free_bytes, pinned)
@@ -101,7 +101,7 @@ class LocalStore:
                 self._spill(name, content)
         except OutputFailed:
             self.table.lost(block)
-            for name, content in leaving.items():  # a policy may have let go of them already
+            for name, content in leaving.items():  # a policy may have removed them already
                 self.policy.removed(name)
                 self.policy.stored(name, _size_bytes(content))
             raise
@@ -121,7 +121,7 @@ class LocalStore:
 
 
 def _size_bytes(value: bytes) -> int:
-    """What a block counts for; an empty one too takes a place."""
+    """What a block counts for; at least one byte, also for an empty one."""
     return max(1, len(value))
 
 
@@ -165,7 +165,7 @@ class LocalEngine:
         return tasks_of_jobs
 
     def _announce(self, tasks: Iterable[Task]) -> None:
-        """The stores learn of these consumers."""
+        """Open the groups of these consumers."""
         for task in tasks:
             self.table.open(task.index, task.inputs, self.positions[task.index], task.stage)
 
@@ -181,7 +181,7 @@ class LocalEngine:
             self._store_of(block).put(block, value, pinned=task.inputs)
 
     def _make(self, block: int) -> bytes:
-        """The content of a block: pseudo-random bytes that only its number decides."""
+        """The content of a block: pseudo-random bytes determined by its number."""
         value = np.random.default_rng(block).bytes(int(self.workload.block_bytes[block]))
         self._checksums[block] = zlib.crc32(value)
         return value

@@ -1,4 +1,4 @@
-"""First In, First Out: drop the block that came in first, however often it was read since."""
+"""First In, First Out: drop the block that was stored first, however often it was read since."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ priority of a block is set whenever it is used:
     priority(b) = age + frequency(b) / size(b)
 
 The age of the cache is the priority of its last victim. It rises, so a block that was popular long ago is overtaken by
-newcomers. Ties go to the least recent. The newcomer stands in line with the others: if it would be among the victims
-itself, it stays out, nothing leaves, and the cache ages to its priority.
+new blocks. Ties go to the least recent. The incoming block competes with the others: if it would be among the victims
+itself, it is refused, nothing is evicted, and the cache ages to its priority.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class GreedyDualSizeFrequency(LeastFrequentlyUsed):
         del self.priority[block]
 
     def make_room(self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]) -> Room:
-        self.age_before = self.age  # a newcomer does not profit from those that leave for it
+        self.age_before = self.age  # an incoming block does not gain age from its own victims
         newcomer = self.age + 1 / size_bytes
         room = super().make_room(block, size_bytes, free_bytes, pinned)
         highest = max((self.priority[victim.block] for victim in room.evict), default=0.0)

@@ -1,7 +1,7 @@
-"""Least Frequently Used: drop the block that was read least often since it came in.
+"""Least Frequently Used: drop the block that was read least often since it was stored.
 
 The oldest count-based rule; see Einziger, Friedman, Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", ACM
-Transactions on Storage 2017, section 2. A block that leaves is forgotten and starts again at one. Ties go to the least
+Transactions on Storage 2017, section 2. An evicted block loses its count and starts again at one. Ties go to the least
 recent.
 """
 
@@ -17,7 +17,7 @@ __all__ = ["LeastFrequentlyUsed"]
 
 
 class LeastFrequentlyUsed(Ranked):
-    """Rank: how often the block was used since it came in, arrival included."""
+    """Rank: how often the block was used since it was stored, the store included."""
 
     def __init__(self, table: GroupTable, capacity_bytes: int) -> None:
         super().__init__(table, capacity_bytes)

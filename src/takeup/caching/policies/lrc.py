@@ -1,7 +1,7 @@
 """Least Reference Count: drop the block that the fewest unfinished consumers still read.
 
 Yu, Wang, Zhang, Letaief, "LRC: Dependency-Aware Cache Management for Data Analytics Clusters", INFOCOM 2017. A block
-that nobody will read again has count 0 and goes first, however recently it was used. Ties go to the least recent.
+without a future reader has count 0 and is evicted first, however recently it was used. Ties: least recently used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Next use: drop the block whose next consumer stands last in the engine's own queue.
+"""Next use: drop the block whose next consumer is last in the engine's queue.
 
 Belady's rule on what the engine has announced. The scheduler's order is real knowledge that counts throw away: blocks
 with equal counts are told apart by *when* they are needed.

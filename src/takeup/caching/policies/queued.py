@@ -1,7 +1,7 @@
-"""What policies that keep queues have in common: take victims one by one until the block fits, or refuse beforehand.
+"""Base of the policies that keep queues: take victims one by one until the block fits, or refuse beforehand.
 
-A victim leaves the queues as soon as it is chosen, so that the next choice sees them without it; when the engine then
-reports it `removed`, there is nothing left to do.
+A victim is removed from the queues as soon as it is chosen, so that the next choice does not see it; when the engine
+then reports it `removed`, there is nothing left to do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Queued"]
 
 
 class Queued(ABC):
-    """A policy defined by its queues and by which block they let go next."""
+    """A policy defined by its queues and by which block they evict next."""
 
     def __init__(self, table: GroupTable, capacity_bytes: int) -> None:
         self.table = table
@@ -25,7 +25,7 @@ class Queued(ABC):
 
     @abstractmethod
     def next_victim(self, pinned: Container[BlockId]) -> Evict:
-        """The block to leave next, never a pinned one. There is at least one that is not pinned."""
+        """The block to evict next, never a pinned one. There is at least one that is not pinned."""
 
     @abstractmethod
     def stored(self, block: BlockId, size_bytes: int) -> None: ...

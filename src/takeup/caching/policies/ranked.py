@@ -1,9 +1,9 @@
-"""What all policies that order blocks by a rank have in common: the lowest rank leaves first, ties to the least recent.
+"""Base of the policies that order blocks by a rank: the lowest rank is evicted first, ties by least recent use.
 
-Admission (optional). Without it, an incoming block always enters if enough unpinned bytes can leave. With it, only
-blocks of *strictly lower* rank may leave for it, and blocks that nobody is known to read; if these are not enough, it
-stays out and nothing moves. That replaces Spark's rule that a block never evicts its siblings, which stops a scan from
-evicting itself but protects dead data too. Between two jobs nothing has a known reader: then this is plain recency.
+Admission (optional). Without it, an incoming block is always admitted if enough unpinned bytes can be evicted. With it,
+only blocks of *strictly lower* rank and blocks without a known reader may be evicted for it; if these are not enough,
+it is refused and nothing is evicted. That replaces Spark's rule that a block never evicts its siblings, which stops a
+scan from evicting itself but protects dead data too. Between jobs no block has a known reader: then recency decides.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Ranked(ABC):
 
     @abstractmethod
     def rank(self, block: BlockId) -> Rank:
-        """The block's worth; the least worthy leaves first. Must also answer for a block that is not stored."""
+        """The block's value; the lowest is evicted first. Must also be defined for a block that is not stored."""
 
     def explain(self, block: BlockId) -> str:
-        """Why the block is the one to leave."""
+        """Why the block is the victim."""
         return f"lowest rank {self.rank(block)}"
 
     def stored(self, block: BlockId, size_bytes: int) -> None:
@@ -60,7 +60,7 @@ class Ranked(ABC):
         return Room(tuple(chosen), admit=True)
 
     def _victims(self, incoming: BlockId, pinned: Container[BlockId]) -> Iterator[BlockId]:
-        """Blocks in the order in which they would leave; under admission, only those that may leave for `incoming`."""
+        """Blocks in eviction order; under admission, only those that may be evicted for `incoming`."""
         order = sorted((block for block in self.size_bytes if block not in pinned), key=self._order)
         if not self.admission:
             return iter(order)

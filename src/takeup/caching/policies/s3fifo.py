@@ -1,13 +1,13 @@
-"""S3-FIFO: three queues; drop what comes in and is not read soon, before it can push out what proved useful.
+"""S3-FIFO: three queues; evict new blocks that are not read soon before they displace useful ones.
 
 Yang, Zhang, Qiu, Yue, Rashmi, "FIFO Queues are All You Need for Cache Eviction", SOSP 2023.
 
 How it works. A new block enters the *small* queue, a tenth of the cache. When it reaches the end, it moves to the
-*main* queue if it was read twice; otherwise it leaves, and the *ghost* queue remembers its name. A block that comes
-back while its name is remembered goes straight to main. At the end of main a block that was read goes round again and
-pays one read for it (at most three are counted); one that was not leaves for good. The small queue gives way first,
-unless main is above its share. While a cache fills up for the first time, what is beyond the share of the small queue
-goes to main.
+*main* queue if it was read twice; otherwise it is evicted, and the *ghost* queue keeps its id. A block that is
+stored again while its id is in the ghost queue goes directly to main. At the end of main a block that was read is
+reinserted and its count reduced by one (at most three reads count); one that was not is evicted. The small queue is
+evicted from first, unless main is above its share. While a cache fills up for the first time, blocks beyond the share
+of the small queue go to main.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def queue_bytes(capacity_bytes: int) -> tuple[int, int]:
 
 
 class S3Fifo(Queued):
-    """The three queues, and how often each block was read in the queue where it stands."""
+    """The three queues, and how often each block was read in its current queue."""
 
     def __init__(self, table: GroupTable, capacity_bytes: int) -> None:
         super().__init__(table, capacity_bytes)
@@ -60,7 +60,7 @@ class S3Fifo(Queued):
             state.pop(block, None)
 
     def make_room(self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]) -> Room:
-        self.returning = block if self.ghost.pop(block, None) else None  # before victims push it out of the ghost
+        self.returning = block if self.ghost.pop(block, None) else None  # before victims displace it from the ghost
         return super().make_room(block, size_bytes, free_bytes, pinned)
 
     def next_victim(self, pinned: Container[BlockId]) -> Evict:
@@ -72,7 +72,7 @@ class S3Fifo(Queued):
         return is_above_share and any(block not in pinned for block in self.main)
 
     def _from_small(self, pinned: Container[BlockId]) -> Evict | None:
-        """Move blocks to main until one is met that must leave; none if all of them moved."""
+        """Move blocks to main until one must be evicted; none if all of them moved."""
         for block in [block for block in self.small if block not in pinned]:
             if self.reads[block] < READS_TO_MAIN:
                 self._remember(block, self.small[block])
@@ -82,7 +82,7 @@ class S3Fifo(Queued):
         return None
 
     def _from_main(self, pinned: Container[BlockId]) -> Evict:
-        """Send blocks round again until one is met that has no reads left."""
+        """Reinsert blocks until one has no reads left."""
         while True:
             block = next(block for block in self.main if block not in pinned)
             if not self.reads[block]:

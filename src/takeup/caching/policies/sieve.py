@@ -1,8 +1,8 @@
-"""SIEVE: a hand walks from the oldest block to the newest and drops the first one that nobody read since it last came.
+"""SIEVE: a hand scans from the oldest block to the newest and evicts the first one not read since its last pass.
 
 Zhang, Yang, Yue, Vigfusson, Rashmi, "SIEVE is Simpler than LRU: an Efficient Turn-Key Eviction Algorithm for Web
-Caches", NSDI 2024. A block that was read loses its mark and stays *where it is*: unlike in CLOCK, newcomers line up
-behind it, so they are judged soon and blocks that proved themselves are left alone.
+Caches", NSDI 2024. A block that was read loses its mark and stays *where it is*: unlike in CLOCK, new blocks are
+inserted behind it, so they are examined soon and blocks with repeated reads are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Sieve"]
 
 
 class Sieve(Queued):
-    """One queue, oldest first, and the place of the hand in it."""
+    """One queue, oldest first, and the index of the hand in it."""
 
     def __init__(self, table: GroupTable, capacity_bytes: int) -> None:
         super().__init__(table, capacity_bytes)

@@ -1,4 +1,4 @@
-"""The one way to make a `Workload` from named things: declare blocks, stages and tasks, then `build`.
+"""Build a `Workload` from named objects: declare blocks, stages and tasks, then `build`.
 
 Blocks are numbered in the order in which they are first mentioned, stages and tasks in the order in which they are
 added. Tasks may be added before the producer of what they read; `build` then moves them, and only them, behind it.
@@ -63,7 +63,7 @@ class WorkloadBuilder:
         self._outputs = _Lists()
 
     def block(self, name: Hashable, size_bytes: int, worker: int = 0) -> int:
-        """Declare a block and the worker it lives on; returns its number. Saying the same twice changes nothing."""
+        """Declare a block and the worker it lives on; returns its number. Idempotent for equal arguments."""
         number = self._block_number(name)
         before = self._block_facts.setdefault(number, (size_bytes, worker))
         if before != (size_bytes, worker):
@@ -89,9 +89,9 @@ class WorkloadBuilder:
         compute_s: float = 0.0,
         name: str | None = None,
     ) -> int:
-        """Add a task; returns its number, which holds in the workload if no task had to be moved.
+        """Add a task; returns its number, which stays valid in the workload if no task had to be moved.
 
-        Without `stage` it gets one of its own, after nothing; without `worker` it runs where its first input lives,
+        Without `stage` it gets a new stage without predecessor; without `worker` it runs where its first input lives,
         else where its first output lives, else on worker 0.
         """
         number = len(self._tasks)
@@ -108,7 +108,7 @@ class WorkloadBuilder:
         return number
 
     def build(self) -> Workload:
-        """The workload, or `BadInput` with the first thing that cannot be."""
+        """The workload; raises `BadInput` for the first inconsistency."""
         self._check_blocks()
         self._check_stages()
         self._check_tasks()
@@ -187,7 +187,7 @@ class WorkloadBuilder:
     # Order ----------------------------------------------------------------------------------------------------------
 
     def _order(self) -> Ints:
-        """The tasks so that producers come first: as they were added where that is possible."""
+        """The tasks with producers first, otherwise in the order in which they were added."""
         order = np.arange(len(self._tasks))
         producers = self._producers(*self._outputs.arrays(order))
         starts, blocks = self._inputs.arrays(order)

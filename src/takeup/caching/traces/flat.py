@@ -1,6 +1,6 @@
 """Flat traces: request streams from tables and oracleGeneral files, the way back to a file, and a Zipf generator.
 
-An oracleGeneral file, the format of the public cache-trace collections, is a row of 24-byte little-endian records:
+An oracleGeneral file, the format of the public cache-trace collections, is a sequence of 24-byte little-endian records:
 second (4 bytes), object id (8), size in bytes (4), index of the next request of the object or -1 (8).
 """
 
@@ -123,7 +123,7 @@ def _read_records(path: Path) -> npt.NDArray[np.void]:
 
 
 def _read_bytes(path: Path) -> bytes | npt.NDArray[np.uint8]:
-    """A plain file is mapped, so that what is not looked at is not read."""
+    """A plain file is memory-mapped, so that unused parts are not read."""
     if path.name.lower().endswith(".gz"):
         return gzip.decompress(path.read_bytes())
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else b""

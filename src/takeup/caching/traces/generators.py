@@ -53,7 +53,7 @@ def zip_tenants(
 
 
 def _interleave(rng: np.random.Generator, num_tenants: int, num_blocks: int) -> list[tuple[int, int]]:
-    """(tenant, index) pairs: every tenant goes through its blocks in order, and whose turn it is is drawn."""
+    """(tenant, index) pairs: every tenant iterates over its blocks in order; the next tenant is drawn at random."""
     done, waiting, order = [0] * num_tenants, list(range(num_tenants)), []
     while waiting:
         tenant = waiting[int(rng.integers(len(waiting)))]

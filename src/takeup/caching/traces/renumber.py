@@ -1,8 +1,8 @@
 """Dense numbers for arbitrary 64-bit keys, in the order in which they are first seen.
 
-How it works. Open addressing: a key's place in the table is the top bits of a product; the table holds only numbers,
-the keys stand aside in the order of their numbers. So the keys that are frequent, and therefore seen early, share a
-few cache lines. The table doubles when it is half full.
+How it works. Open addressing: a key's slot in the table is the top bits of a product; the table holds only numbers,
+the keys are in a separate array in the order of their numbers. So frequent keys, which are seen early, share a few
+cache lines. The table doubles when it is half full.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Keys = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.int32]
 EMPTY = -1
 FIRST_BITS = 12
-MULTIPLIER = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio: spreads neighbours far apart
+MULTIPLIER = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio: Fibonacci hashing
 
 
 @inner
 def _place(table: Ids, shift: np.uint64, uniques: Keys, key: np.uint64) -> np.uint64:
-    """Where the key stands in the table, or the empty place where it belongs."""
+    """The slot of the key in the table, or the empty slot where it belongs."""
     mask = np.uint64(len(table) - 1)
     mixed = (key ^ (key >> np.uint64(32))) * np.uint64(MULTIPLIER)
     place = mixed >> shift
@@ -34,7 +34,7 @@ def _place(table: Ids, shift: np.uint64, uniques: Keys, key: np.uint64) -> np.ui
 
 @inner
 def _fill(uniques: Keys, num_uniques: int, num_bits: int) -> Ids:
-    """A fresh table with places for 2**num_bits numbers."""
+    """A new table with 2**num_bits slots, filled with the numbers so far."""
     table = np.full(1 << num_bits, EMPTY, np.int32)
     for number in range(num_uniques):
         table[_place(table, np.uint64(64 - num_bits), uniques, uniques[number])] = number
@@ -68,7 +68,7 @@ def renumber(keys: Keys) -> tuple[Ids, Keys]:
 
 @kernel
 def first_values(ids: Ids, values: npt.NDArray[np.int64], num_ids: int) -> npt.NDArray[np.int64]:
-    """The value beside the first appearance of every number; numbers must appear in order."""
+    """The value at the first occurrence of every number; first occurrences must be in ascending order."""
     first = np.empty(num_ids, np.int64)
     num_seen = 0
     for index in range(len(ids)):

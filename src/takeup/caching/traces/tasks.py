@@ -4,7 +4,7 @@ Columns (CSV, gzipped CSV or Parquet; all but the first and those about blocks m
 
     task           its name; a row without one is no task but declares source data that lies on disk from the start
     job            number of the job, 0 if empty
-    stage          number of the stage; a task without one is a stage of its own
+    stage          number of the stage; a task without one is a separate stage
     after          number of the smaller stage that ends before this one begins; the same in all rows of a stage
     worker         where it runs, 0 if empty
     compute_s      seconds, 0 if empty
@@ -45,7 +45,7 @@ _COLUMNS = (
 
 
 class _Row(NamedTuple):
-    """One row as it stands in the file; the fields are the columns, in their order."""
+    """One row of the file; the fields are the columns, in their order."""
 
     task: str
     job: int
@@ -60,7 +60,7 @@ class _Row(NamedTuple):
 
 
 class _Spot(NamedTuple):
-    """Where a row stands, for errors."""
+    """The location of a row, for errors."""
 
     path: Path
     row: int

@@ -60,7 +60,7 @@ class EmbeddedEngine:
         self._nodes = {node.name: node for node in nodes}
 
     def observe(self) -> State:
-        """What runs and waits now; who has come and who is done in the meantime is seen here."""
+        """Advance to the current time, completing and enqueuing jobs, and return what runs and waits."""
         now_s = self.clock.now
         self._finish(now_s)
         self._arrive(now_s)

@@ -1,6 +1,6 @@
-"""From a scenario to a report: the one place where traces, schedulers, replays, engines and reports are joined.
+"""From a scenario to a report: the one module where traces, schedulers, replays, engines and reports are joined.
 
-Every verb has a module of its own, loaded when it is asked for: an offer should not wait for the engines.
+Every verb has a separate module, imported on first use: an offer should not wait for the engines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) ->
 
 
 def run(scenario: ClusterScenario, *, quiet: bool = False, tell: Callable[[str], None] | None = None) -> Report:
-    """Carry the scenario out; `tell` hears of every decision that an engine is given."""
+    """Carry the scenario out; `tell` receives every decision that an engine is given."""
     verb = load(_VERBS[scenario.verb])
     report = verb(scenario, quiet, tell) if scenario.verb == "run" else verb(scenario, quiet)
     assert isinstance(report, Report)

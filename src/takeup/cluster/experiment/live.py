@@ -38,12 +38,12 @@ from takeup.errors import BadInput, MissingEngine, TakeupError
 __all__ = ["Tell", "run_engine"]
 
 Tell = Callable[[str], None]
-VIRTUAL_PERIOD_S, REAL_PERIOD_S = 300.0, 1.0  # who waits for a GPU should not wait for us
+VIRTUAL_PERIOD_S, REAL_PERIOD_S = 300.0, 1.0  # a job that waits for a GPU should not wait for us
 JOURNALLED = {"slurm"}  # others keep in the cluster itself what must survive
 
 
 def run_engine(scenario: ClusterScenario, quiet: bool, tell: Tell | None = None) -> Report:
-    """Let the policy work for as long as was asked for, or until somebody stops it."""
+    """Run the policy on the engine for `for_s` seconds, or until interrupted."""
     with view(quiet=quiet or tell is None) as seen:
         work = _Work(scenario, lambda text: None if tell is None or quiet or seen else tell(text), seen)
         try:
@@ -190,7 +190,7 @@ class _Work:
                 self._complain(str(error))
 
     def _look_back(self) -> None:
-        """The jobs of the last day under this policy and the other one; a failure is told and stops nothing."""
+        """Replay the last day under this policy and the other one; a failure is reported and ignored."""
         self.clock.after(DAY_S, self._look_back)
         end = datetime.now().astimezone()
         try:

@@ -49,7 +49,7 @@ def quota_source(scenario: ClusterScenario) -> SpotQuota:
 
 
 def scheduler_of(scenario: ClusterScenario, policy: str) -> RuledScheduler:
-    """A fresh scheduler with a quota of its own."""
+    """A new scheduler with a separate quota source."""
     return find_policy(policy, quota_source(scenario))
 
 
@@ -126,7 +126,7 @@ def _notes(workload: Workload, notes: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Days:
-    """A source of quota that says when a pool has lived through another day."""
+    """A quota source that ticks a progress bar whenever a pool reaches another day."""
 
     source: QuotaSource
     tick: Callable[[], None]
@@ -134,14 +134,14 @@ class Days:
     _reached: dict[str, int] = field(default_factory=dict)
 
     def quota(self, pool: str, evidence: Evidence) -> Quota:
-        """What the source says."""
+        """Forward to the source."""
         day = int(evidence.now_s // DAY_S)
         self._tick(day - self._reached.get(pool, 0))
         self._reached[pool] = day
         return self.source.quota(pool, evidence)
 
     def finish(self, num_ticks: int) -> None:
-        """All days are over, also those in which nobody asked."""
+        """Report the remaining days as done, including those without a quota query."""
         self._tick(num_ticks - self.num_ticks)
 
     def _tick(self, count: int) -> None:

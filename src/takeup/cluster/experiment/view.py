@@ -1,4 +1,4 @@
-"""A report that is drawn again and again while work goes on, on a terminal only."""
+"""A report that is redrawn periodically while work goes on, on a terminal only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DRAW_EVERY_S = 0.25
 
 @dataclass(slots=True)
 class View:
-    """The place on the screen; a picture is asked for only when it is time for one."""
+    """The live area of the terminal; the report is built only when a redraw is due."""
 
     live: Live
     monotonic: Callable[[], float] = time.monotonic
@@ -43,7 +43,7 @@ class View:
 
 @contextmanager
 def view(*, quiet: bool, stream: TextIO | None = None) -> Iterator[View | None]:
-    """A view for as long as the block lasts; none if nobody wants to see it or the stream is no terminal."""
+    """A view for the duration of the block; None if `quiet` or if the stream is not a terminal."""
     stream = sys.stderr if stream is None else stream
     if quiet or not stream.isatty():
         yield None

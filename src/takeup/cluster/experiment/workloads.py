@@ -94,7 +94,7 @@ def only(workload: Workload, jobs: npt.NDArray[np.bool_] | None = None, pools: S
 
 
 def window_of(scenario: ClusterScenario, workload: Workload) -> tuple[float, float]:
-    """From when to when metrics are about, in seconds: whole hours, from the first spot job on if nobody says."""
+    """The window of the metrics in seconds, in whole hours; by default from the day of the first spot job."""
     spot_s = workload.job_submit_s[workload.job_kind == Kind.SPOT]
     first_day = 0.0 if not len(spot_s) else float(spot_s[0] // DAY_S)
     from_s = DAY_S * (first_day if scenario.from_day is None else scenario.from_day)
@@ -109,7 +109,7 @@ def window_of(scenario: ClusterScenario, workload: Workload) -> tuple[float, flo
 
 
 def hourly_demand(workload: Workload) -> npt.NDArray[np.float64]:
-    """`[hour, pool]`: the most GPUs that high-priority jobs would hold in each hour if nobody had to wait."""
+    """`[hour, pool]`: the peak GPUs that high-priority jobs would hold in each hour if no job had to wait."""
     num_hours = int(workload.job_submit_s[-1] // HOUR_S) + 1
     demand = np.zeros((num_hours, len(workload.pools)))
     high = workload.job_kind == Kind.HIGH

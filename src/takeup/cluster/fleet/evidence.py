@@ -1,8 +1,8 @@
-"""What a quota is made from, and who makes it.
+"""Inputs of a spot quota, and the interface of its sources.
 
-A `QuotaSource` is asked every few minutes how much of a pool may be promised to spot jobs. It sees evidence only: what
-runs and waits now, how demand went hour by hour, and how well promises were kept. It may keep a memory for each pool,
-and is asked about a pool in the order of time.
+A `QuotaSource` is queried every few minutes for how much of a pool may be promised to spot jobs. It sees evidence only:
+what runs and waits now, how demand went hour by hour, and how well promises were kept. It may keep state for each pool,
+and is queried about a pool in order of time.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Floats = npt.NDArray[np.float64]
 class Evidence:
     """What is known about a pool at `now_s`. Demand is that of high-priority jobs, running and waiting, in GPUs.
 
-    `hourly_demand[hour, organisation]` is the most in each full hour since time 0; `demand_now` is the present hour's
-    most until now. `num_kept` and `num_broken` count spot runs' periods that ended well, and evictions, since the
-    last time somebody asked. `hourly_high_nodes` is the most nodes on which high-priority jobs sat in each of these
-    hours, empty where nobody counted, and `high_nodes_now` that of the present one. An array is a view that may change
+    `hourly_demand[hour, organisation]` is the peak of each full hour since time 0; `demand_now` is the peak of the
+    current hour so far. `num_kept` and `num_broken` count completed periods of spot runs, and evictions, since the
+    previous query. `hourly_high_nodes` is the peak number of nodes with high-priority jobs in each of these hours,
+    empty where it was not counted, and `high_nodes_now` that of the current one. An array is a view that may change
     later: copy what you keep.
     """
 
@@ -49,7 +49,7 @@ class Evidence:
 
 
 class QuotaSource(Protocol):
-    """Says how much may be promised."""
+    """Computes how much may be promised."""
 
     def quota(self, pool: str, evidence: Evidence) -> Quota:
         """How many GPUs guaranteed spot jobs of a pool may hold from now on, by the hours promised."""

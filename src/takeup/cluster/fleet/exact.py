@@ -1,10 +1,10 @@
-"""The best victims for a gang, with proof: a small integer programme, and how far from the best another choice is.
+"""Optimal victims for a gang: a small integer program, with a proven bound on the gap of any other choice.
 
-How it works. x[n] workers go to node n; y[j] is 1 if spot job j leaves. A node must hold its workers in what is idle
-and what its leaving jobs free; together the nodes hold the gang; the price of those who leave is least. Nodes that
-cannot hold a worker even if all spot jobs left, and spot jobs elsewhere, are not in the programme. The solver (HiGHS,
-in scipy) stops after so many nodes of its search tree or at the end of its budget; the bound it has proved by then
-tells how much better another answer could be at most.
+How it works. x[n] workers go to node n; y[j] is 1 if spot job j is evicted. A node must hold its workers in what is
+idle and what its victims free; together the nodes hold the gang; the total price of the victims is minimal. Nodes that
+cannot hold a worker even if all spot jobs were evicted, and spot jobs elsewhere, are not in the program. The solver
+(HiGHS, in scipy) stops after `MOST_TREE_NODES` nodes of its search tree or at the end of its budget; the bound proved
+by then says how much better another answer could be at most.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_TREE_NODES = 200
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
-    """Who leaves, where the workers go, what it costs, and the least that any plan can cost, in prices of a state."""
+    """Victims, the node of each worker, the price, and a proven lower bound on the price of any plan."""
 
     victims: tuple[str, ...]
     nodes: tuple[str, ...]
@@ -42,7 +42,7 @@ class GangPlan:
 
 
 def is_promised(run: Run, now_s: float) -> bool:
-    """Whether a promise was given that has not been kept yet."""
+    """Whether the run has a guarantee whose hours are not over yet."""
     return run.grade == Grade.GUARANTEED and now_s - run.start_s < 3600.0 * run.job.guarantee_h
 
 
@@ -65,14 +65,14 @@ def prices_gpu_s(runs: Sequence[Run], now_s: float, rules: Rules) -> Floats:
 
 
 def _evictable(state: State, pool: str, rules: Rules) -> list[Run]:
-    """Spot runs of a pool that may be asked to leave now, by when they started."""
+    """Spot runs of a pool that may be evicted now, by start time."""
     safe_from_s = state.now_s - rules.min_runtime_s
     runs = (run for run in state.runs if run.job.pool == pool and run.job.kind == Kind.SPOT)
     return sorted((run for run in runs if run.start_s <= safe_from_s), key=lambda run: (run.start_s, run.job.id))
 
 
 def best_victims(state: State, job: Job, rules: Rules, budget_s: float = inf) -> GangPlan | None:
-    """The cheapest way to make room for a gang that asks for whole GPUs; None if there is none, or none was found."""
+    """The cheapest evictions that fit a gang of whole GPUs; None if there are none, or none were found."""
     snapshot = from_state(state, job.pool, rules)
     spot = [run for run in _evictable(state, job.pool, rules) if run.job.gpus_per_worker >= 1]
     nodes, asked = snapshot.fleet.nodes, int(job.gpus_per_worker)

@@ -131,7 +131,7 @@ def empty_fleet(node_gpus: npt.ArrayLike, jobs: Jobs, healthy: npt.ArrayLike = T
     )  # fmt: skip
 
 
-MOST_BITS = 10  # subsets of up to so many victims on a node are all looked at
+MOST_BITS = 10  # up to this many victims on a node, all subsets are searched
 
 
 def _most_on_a_node(records: Records, widest: int) -> int:

@@ -71,9 +71,9 @@ class Outcome:
     """A replay. Job arrays follow the workload; a job that is larger than its pool has `fits` False and no times.
 
     Hour arrays are `[pool, hour, ...]`; the hours of a pool's series count from time 0, the last one holds what
-    came after the window. GPU-seconds and counts are also split by grade: `[pool, hour, grade]`. `wasted_gpu_s` was
+    happened after the window. GPU-seconds and counts are also split by grade: `[pool, hour, grade]`. `wasted_gpu_s` was
     lost to evictions. `quota_gpus` is what could be promised for the shortest time, and `demand_below_gpus` the bound
-    of demand behind it, NaN where nobody asked.
+    of demand behind it, NaN where no quota was computed.
     """
 
     scheduler: str

@@ -25,7 +25,7 @@ def _fragments(free: int, artifact: bool = False) -> float:
 
 @dataclass
 class _Plan:
-    """Who leaves, and the node of each worker so far."""
+    """The victims, and the node of each worker so far."""
 
     victims: set[str] = field(default_factory=set)
     nodes: list[str] = field(default_factory=list)
@@ -52,17 +52,17 @@ class PlainPass:
         self.waiting = [wait.job for wait in self.state.waiting]
 
     def decide(self) -> list[Event]:
-        """High-priority jobs, then spot jobs, or all in one line."""
+        """Serve high-priority jobs, then spot jobs, or all in one queue."""
         kinds: list[tuple[Kind, ...]] = (
             [(Kind.HIGH, Kind.SPOT)] if self.rules.one_queue else [(Kind.HIGH,), (Kind.SPOT,)]
         )
         for group in kinds:
-            while self.serve_group(group) and self.rules.patience_s > 0:  # who is patient may find room made for others
+            while self.serve_group(group) and self.rules.patience_s > 0:  # patient jobs may fit in freed GPUs
                 pass
         return self.log
 
     def serve_group(self, group: tuple[Kind, ...]) -> int:
-        """Serve those who wait, in their order; how many were evicted for them."""
+        """Serve the waiting jobs in queue order; returns how many jobs were evicted for them."""
         order = self.rules.high_order if group[0] == Kind.HIGH else self.rules.spot_order
         failure = self.rules.high_failure if group[0] == Kind.HIGH else self.rules.spot_failure
         num_logged = len(self.log)
@@ -70,13 +70,13 @@ class PlainPass:
         return sum(what == "evict" for what, *_ in self.log[num_logged:])
 
     def key(self, job: Job, order: int) -> tuple[float, ...]:
-        """Where a job stands in a queue of this order."""
+        """Sort key of a job in a queue of this order."""
         if order == rule.BY_ARRIVAL:
             return (self.number[job.id],)
         return (-job.gpus_per_worker, job.num_workers if job.kind == Kind.SPOT else 0, self.number[job.id])
 
     def serve(self, queue: list[Job], failure: int) -> None:
-        """No pruning here: whoever asks for as much as a job that failed must fail by itself."""
+        """Try every job without pruning: a job as large as one that failed must fail by itself."""
         for job in queue:
             if not self.start(job) and failure == rule.STOP:
                 return
@@ -152,7 +152,7 @@ class PlainPass:
         return tuple(plan.nodes)
 
     def is_patient(self, job: Job, plan: _Plan) -> bool:
-        """Whether a job waits rather than let victims leave who hold many GPUs more than it takes."""
+        """Whether a job waits rather than evict victims that hold many more GPUs than it needs."""
         spare = sum(self.runs[name].job.num_gpus for name in plan.victims) - job.num_gpus
         return self.now_s - self.since_s[job.id] < self.rules.patience_s and spare > self.rules.patience_gpus
 
@@ -163,7 +163,7 @@ class PlainPass:
         return int(self.sizes[node] - used - plan.nodes.count(node) * asked)
 
     def evictable(self, plan: _Plan) -> list[str]:
-        """Spot jobs that may leave and have not been asked to."""
+        """Spot jobs that may be evicted and are not in the plan."""
         spot = [name for name, run in self.runs.items() if run.job.kind == Kind.SPOT and name not in plan.victims]
         old = [name for name in spot if self.now_s - self.runs[name].start_s >= self.rules.min_runtime_s]
         return sorted(old, key=self.number.__getitem__)
@@ -196,7 +196,7 @@ class PlainPass:
             plan.nodes.append(min((node for node in idle if idle[node] >= asked), key=idle.__getitem__))
 
     def spare_unneeded(self, job: Job, plan: _Plan) -> None:
-        """Let those stay whom later victims made superfluous, the dearest first."""
+        """Spare victims that later ones made redundant, most expensive first."""
         kept, plan.nodes = plan.nodes, []
         before = len(plan.victims)
         self.put_back(job, plan, sorted(plan.victims, key=lambda name: (-self.price(name), self.number[name])))
@@ -206,14 +206,14 @@ class PlainPass:
             self.seat_tightly(job, plan)
 
     def put_back(self, job: Job, plan: _Plan, names: list[str]) -> None:
-        """Let jobs stay, one after the other, if the rest frees enough."""
+        """Spare jobs in sequence, each if the remaining victims free enough."""
         for name in names:
             plan.victims.discard(name)
             if not self.fits(job, plan):
                 plan.victims.add(name)
 
     def choose(self, node: str, asked: int, plan: _Plan) -> tuple[tuple[float, float] | None, set[str]]:
-        """Who leaves a node, and its two prices; no prices if it cannot be done."""
+        """The victims on a node, and its two prices; no prices if it cannot be done."""
         here = [name for name in self.evictable(plan) if node in self.runs[name].nodes]
         idle = self.idle(node, plan, asked)
         room = self.sizes[node] - self.held(node, Kind.HIGH) - plan.nodes.count(node) * asked
@@ -235,7 +235,7 @@ class PlainPass:
         return self.runs[name].job.num_gpus * (self.now_s - self.runs[name].saved_s)
 
     def waste(self, name: str) -> float:
-        """What the two pointers think is lost."""
+        """GPU-seconds lost, as the two-pointer rule counts them."""
         run = self.runs[name]
         if self.rules.victims == rule.SINCE_START:
             return run.job.num_gpus * (self.now_s - run.start_s)
@@ -254,7 +254,7 @@ class PlainPass:
     def cheapest(
         self, node: str, here: list[str], idle: int, asked: int, room: int
     ) -> tuple[tuple[float, float] | None, set[str]]:
-        """The cheapest subset of those who are here."""
+        """The cheapest sufficient subset of the evictable jobs on this node."""
         best: tuple[float, set[str]] | None = None
         before = self.rules.fragment_price_gpu_s * _fragments(max(idle, 0))
         for bits in product((0, 1), repeat=len(here)):
@@ -317,7 +317,7 @@ class PlainPass:
         return room, 0 if how == rule.TIGHTEST else shares
 
     def newest(self, job: Job) -> _Plan | None:
-        """Who started last leaves first, until the gang fits; then put back who is not needed."""
+        """Evict the last started first until the gang fits; then spare victims that are not needed."""
         plan = _Plan()
         order = sorted(self.evictable(plan), key=lambda name: -self.runs[name].start_s)
         for name in order:

@@ -1,6 +1,6 @@
-"""The rules of a scheduler: who goes first, where to, who makes room, and on which terms spot jobs run.
+"""The rules of a scheduler: queue order, placement, victim selection, and on which terms spot jobs run.
 
-A scheduler is a choice from this list, not code of its own: one compiled pass serves them all, in replays and on real
+A scheduler is a choice from this list, not separate code: one compiled pass serves them all, in replays and on real
 engines, and two schedulers differ in nothing but what is written here.
 """
 
@@ -36,14 +36,14 @@ BY_ARRIVAL, BY_SIZE = range(2)  # order of a queue; by size: more GPUs per worke
 STOP, TRY_SMALLER = range(2)  # what happens behind a job that does not fit
 BEST_FIT, PACKED, FRAGMENT, FRAGMENT_ARTIFACT, PACKED_BLIND, SHELTERED = range(6)  # which node
 (
-    NOBODY,  # nobody is evicted
-    TIGHTEST,  # node with the least room that could be made; whoever started first goes first
+    NOBODY,  # no eviction
+    TIGHTEST,  # node with the fewest GPUs after evicting all spot jobs; oldest run evicted first
     FRAGMENT_NODE,  # the same on the node that is fragmented least
     LARGEST_FIRST,  # tightest nodes; the victim with the smallest 1/GPUs first
     SMALLEST_FIRST,  # tightest nodes; the opposite
     TWO_POINTERS,  # tightest nodes; as GFS prints it
     FEWEST,  # all nodes; fewest victims, then those that started last
-    NEWEST,  # whole pool; who started last goes first, until the gang fits; then put back who is not needed
+    NEWEST,  # whole pool; last started evicted first until the gang fits; then spare the unneeded
     CHEAPEST,  # all nodes; least price of the victims, found by looking at every subset
     SINCE_START,  # as TWO_POINTERS, but all work since the start counts as lost
 ) = range(10)
@@ -52,7 +52,7 @@ BEST_FIT, PACKED, FRAGMENT, FRAGMENT_ARTIFACT, PACKED_BLIND, SHELTERED = range(6
 class Rules(NamedTuple):
     """What a scheduler does. Durations are in seconds; 0 switches a rule with a duration off."""
 
-    one_queue: bool = False  # spot and high-priority jobs wait in one line
+    one_queue: bool = False  # spot and high-priority jobs share one queue
     high_order: int = BY_ARRIVAL
     spot_order: int = BY_ARRIVAL
     high_failure: int = STOP
@@ -63,20 +63,20 @@ class Rules(NamedTuple):
     uses_quota: bool = False
     counts_workers: bool = True  # a gang takes the GPUs of all its workers out of the quota, or of one only
     opportunistic: bool = False  # spot jobs beyond the quota may use idle GPUs, without a promise
-    period_s: float = 3600.0  # a spot run that lasts so long is a success, and again after each further period
+    period_s: float = 3600.0  # a spot run that lasts this long is a success, and again after each period
     restart_small_s: float = 40.0  # up to eight GPUs
     restart_large_s: float = 60.0
-    lease_s: float = 0.0  # every job is put back and placed again so often
+    lease_s: float = 0.0  # interval at which every job is requeued and placed again
     lease_overhead_s: float = 0.0  # and pays this each time
     lease_moved_only: bool = False  # or only if it could not stay
-    min_runtime_s: float = 0.0  # spot jobs are safe for so long
-    cool_down_s: float = 0.0  # an evicted job waits so long before it runs without a promise again
-    max_evictions: int = 1_000_000  # jobs evicted so often are the last to be evicted again
-    ageing_s: float = 0.0  # who waits longer goes first
-    reserve_s: float = 0.0  # who waits longer still is overtaken by nobody
-    notice_s: float = 0.0  # victims are asked to save their work, and given so long
-    patience_s: float = 0.0  # high-priority jobs wait so long rather than leave many GPUs idle by their evictions
-    patience_gpus: float = 0.0  # more than so many, held by victims beyond what the job itself takes
-    victim_price_gpu_s: float = 0.0  # of every eviction, beside the work that is lost
+    min_runtime_s: float = 0.0  # spot jobs are not evicted before this runtime
+    cool_down_s: float = 0.0  # an evicted job waits this long before it runs without a promise
+    max_evictions: int = 1_000_000  # jobs with this many evictions are the last to be evicted again
+    ageing_s: float = 0.0  # a job that waits longer is served first
+    reserve_s: float = 0.0  # no backfill past a job that waits longer than this
+    notice_s: float = 0.0  # time that victims get to save their work
+    patience_s: float = 0.0  # high-priority jobs wait this long before evictions that leave many GPUs idle
+    patience_gpus: float = 0.0  # threshold: GPUs held by victims beyond what the job needs
+    victim_price_gpu_s: float = 0.0  # of every eviction, in addition to lost work
     repeat_price_share: float = 0.0  # more for every earlier eviction
     fragment_price_gpu_s: float = 0.0  # of a GPU that becomes useless for a typical request

@@ -145,7 +145,7 @@ def _note_calm(fleet: Fleet, state: State, number_of: Mapping[str, int]) -> None
 
 
 def to_state(snapshot: Snapshot, now_s: float, evictions: tuple[Eviction, ...] = ()) -> State:
-    """A pool as a state: what runs, what waits, and for whom GPUs are kept."""
+    """A pool as a state: what runs, what waits, and for which jobs GPUs are reserved."""
     fleet, jobs = snapshot.fleet, snapshot.jobs
     pool = jobs[0].pool if jobs else ""
     nodes = tuple(

@@ -1,7 +1,7 @@
 """FGD: place where the GPUs that a typical request cannot use grow the least.
 
 Weng et al., ATC 2023. The evaluation of GFS counted `f - floor(f / m)` unusable GPUs for a request of m, the paper
-`f - m * floor(f / m)`, in a scheduler in which nobody waits behind a job that does not fit. Evictions are those of the
+`f - m * floor(f / m)`, in a scheduler that backfills behind a job that does not fit. Evictions are those of the
 evaluation: on the node that is fragmented least, oldest first.
 """
 

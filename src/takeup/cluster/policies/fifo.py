@@ -1,7 +1,7 @@
-"""First in, first out: one queue for all jobs, no quota, nobody is evicted.
+"""First in, first out: one queue for all jobs, no quota, no evictions.
 
-`FIFO` serves jobs in the order in which they came, and passes over one that does not fit now. `FIFO_STRICT` lets nobody
-overtake: a gang as large as the pool then empties it first.
+`FIFO` serves jobs in order of arrival, and backfills past one that does not fit now. `FIFO_STRICT` never backfills: a
+gang as large as the pool then drains it first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Better victims for gangs: what the fast pass decided, put right where a solver proves that room costs less.
+"""Better victims for gangs: corrects the fast pass where a solver proves that the evictions can cost less.
 
-How it works. The decisions of a pass are gone through in their order. At the first gang for which somebody is evicted
-and a cheaper plan exists, that plan takes the place of what was decided; everything behind it must be decided anew,
-about the state that the plan leaves. Within its budget the solver may find nothing: then the fast plan stands.
+How it works. The decisions of a pass are examined in order. At the first gang for which jobs are evicted and a cheaper
+plan exists, that plan replaces what was decided; everything behind it must be decided again, on the state after the
+plan. Within its budget the solver may find nothing: then the fast plan stands.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TINY_SHARE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Improved:
-    """What stands of a pass, with the better plan at its end, and the state behind it."""
+    """The decisions of a pass that stand, with the better plan at the end, and the state after them."""
 
     decisions: tuple[Decision, ...]
     state: State
@@ -65,7 +65,7 @@ def _better(state: State, job: Job, fast: list[Evict], rules: Rules, budget_s: f
 
 
 def _is_too_wide(plan: GangPlan, fast: list[Evict], job: Job, runs: dict[str, Run], rules: Rules) -> bool:
-    """Whether its victims hold more GPUs than those of the fast plan, and so many that the job should have waited."""
+    """Whether its victims hold more GPUs than those of the fast plan, and exceed the patience limit of the job."""
     ours, theirs = (
         sum(runs[name].job.num_gpus for name in names) for names in (plan.victims, (it.job_id for it in fast))
     )

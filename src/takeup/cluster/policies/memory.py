@@ -1,4 +1,4 @@
-"""What a scheduler remembers of a pool between two looks: demand hour by hour, and how well promises were kept."""
+"""What a scheduler remembers of a pool between observations: hourly demand, and how well promises were kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_HOURS = 10_000  # more than a year
 
 @dataclass(slots=True)
 class Memory:
-    """Hours count from the first look."""
+    """Observed history of one pool; hours count from the first observation."""
 
     begun_s: float
     asked_s: float = -np.inf
@@ -31,7 +31,7 @@ class Memory:
     num_broken: int = 0
 
     def look(self, state: State, pool: str) -> None:
-        """Note the demand of this moment, and what became of the promises since the last look."""
+        """Record the demand of this moment, and the outcome of promises since the last observation."""
         if state.now_s < self.looked_s:
             return  # a clock that goes backwards teaches nothing
         demand, num_high = demand_of(state, pool), num_high_nodes(state, pool)
@@ -58,7 +58,7 @@ class Memory:
         self.promised = runs
 
     def evidence(self, state: State, pool: str) -> Evidence:
-        """What is known now; promises are counted anew from here."""
+        """The evidence at this moment; resets the counters of kept and broken promises."""
         nodes = [node for node in state.nodes if node.pool == pool]
         runs = [run for run in state.runs if run.job.pool == pool]
         spot = [run for run in runs if run.grade != Grade.HIGH]
@@ -99,7 +99,7 @@ def demand_of(state: State, pool: str) -> Counter[str]:
 
 
 def num_high_nodes(state: State, pool: str) -> int:
-    """Nodes on which high-priority jobs sit: none of them is whole for anybody else."""
+    """Number of nodes with high-priority jobs: none of them is whole for other jobs."""
     runs = (run for run in state.runs if run.job.pool == pool and run.job.kind == Kind.HIGH)
     return len({name for run in runs for name in run.nodes})
 

@@ -1,7 +1,8 @@
-"""A scheduler made of rules: it looks at a state pool by pool, and says what the rules say.
+"""A scheduler made of rules: it processes a state pool by pool, and decides what the rules say.
 
 The pass itself is compiled and shared with replays; here a state becomes arrays, and the log of the pass becomes
-decisions with their reasons. Between two looks only the memory of demand, of promises kept and of the last quota stays.
+decisions with their reasons. Between observations only the memory of demand, of promises kept and of the last quota is
+kept.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ QUOTA_PERIOD_S = 300.0
 class RuledScheduler:
     """`rules` by `name`, with a source that says how much may be promised to spot jobs.
 
-    `is_exact` lets a solver look for better victims wherever a gang pushes somebody aside; a replay never does.
+    `is_exact` lets a solver look for better victims wherever a gang evicts jobs; a replay never does.
     """
 
     name: str
@@ -55,7 +56,7 @@ class RuledScheduler:
         self.rules = Rules._make(kind(value) for kind, value in zip(kinds, self.rules, strict=True))
 
     def decide(self, state: State) -> Sequence[Decision]:
-        """Quotas that are due, then pool by pool who starts, who is evicted for whom, and why the others wait."""
+        """Quotas that are due, then for each pool the starts, the evictions, and why the other jobs wait."""
         return [decision for pool in pools_of(state) for decision in self._decide(state, pool)]
 
     def _decide(self, state: State, pool: str) -> Iterator[Decision]:
@@ -84,7 +85,7 @@ class RuledScheduler:
         return improved(state, decisions, self.rules)
 
     def _quota(self, state: State, pool: str) -> tuple[Quota, bool]:
-        """The quota in force, and whether it has just been asked for."""
+        """The quota in force, and whether it has just been computed."""
         memory = self._memories.setdefault(pool, Memory(state.now_s))
         memory.look(state, pool)
         known = state.quotas.get(pool, self._quotas.get(pool))

@@ -1,8 +1,9 @@
-"""What stock systems do today when a high-priority job finds no room.
+"""What stock systems do today when a high-priority job does not fit.
 
 `KUBE`: kube-scheduler's default preemption: the node with the fewest victims, then the one whose victims started last;
-whoever runs longest is spared first. `KUEUE`: who was admitted last goes first, until the job fits; then those who are
-not needed stay. `SLURM`: preempt/qos with the youngest first. `KAI`: the same, but a job is safe in its first minutes.
+the longest-running job is spared first. `KUEUE`: the last admitted job is evicted first, until the job fits; then
+victims that are not needed are spared. `SLURM`: preempt/qos with the youngest first. `KAI`: the same, but a job is
+protected in its first minutes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """YARN's Capacity Scheduler: strict queues, best fit blind to the kinds of jobs.
 
-As GFS evaluated it (Duan et al., ASPLOS 2026), a high-priority job goes straight to the node with the least room that
-could be made, and evicts there whoever started first. As published, it looks for idle GPUs first, and evicts the
-youngest, and an application that does not fit now keeps nobody behind it from running.
+As GFS evaluated it (Duan et al., ASPLOS 2026), a high-priority job goes straight to the node with the fewest GPUs that
+could be freed, and evicts the oldest runs there. As published, it looks for idle GPUs first, and evicts the youngest,
+and an application that does not fit now does not block those behind it.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Diary:
     _said: dict[str, str] = field(default_factory=dict)
 
     def note(self, decision: Decision, outcome: Outcome) -> bool:
-        """Remember a decision and what became of it; whether it is news."""
+        """Record a decision and its outcome; returns whether it is news."""
         self.counts[WORDS[type(decision)], outcome] += 1
         is_news = not isinstance(decision, Hold) and not self._is_repeated(decision, outcome)
         if is_news:
@@ -33,7 +33,7 @@ class Diary:
         return is_news
 
     def _is_repeated(self, decision: Start | Evict | SetQuota, outcome: Outcome) -> bool:
-        """A quota that stays, and what a dry run says again because nobody did it."""
+        """Whether this is an unchanged quota, or a dry-run decision repeated because it was not carried out."""
         is_quota = isinstance(decision, SetQuota)
         about = (
             decision.quota.pool if isinstance(decision, SetQuota) else f"{type(decision).__name__} {decision.job_id}"
@@ -91,7 +91,7 @@ def state_table(state: State) -> Table:
 
 
 def used_gpus(state: State, pool: str) -> dict[Grade, float]:
-    """GPUs of a pool that are in use, by the terms of who uses them."""
+    """GPUs of a pool in use, by the grade of the run."""
     used = dict.fromkeys(GRADES, 0.0)
     for run in state.runs:
         if run.job.pool == pool:

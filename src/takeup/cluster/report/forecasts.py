@@ -1,4 +1,4 @@
-"""Forecasts beside what came: scores of models, the band over time, and the next hours."""
+"""Forecasts compared with outcomes: scores of models, the band over time, and the next hours."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST_POINTS = 250
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForecastRun:
-    """A model on its way through the hours. `bound[origin, pool]` was said to hold with `level` for the maximum.
+    """A backtest of one model. `bound[origin, pool]` was forecast to hold with `level` for the maximum.
 
-    `highest` is the maximum that came in the `num_hours` after each origin; `median` what was said to be its middle.
-    `coming` has the bounds after the last hour: `[pool, hour ahead]`, and `coming_median` the medians.
+    `highest` is the actual maximum in the `num_hours` after each origin; `median` the forecast median of it. `coming`
+    has the bounds after the last hour: `[pool, hour ahead]`, and `coming_median` the medians.
     """
 
     model: str
@@ -78,7 +78,7 @@ def forecast_table(runs: Sequence[ForecastRun]) -> Table:
 
 
 def forecast_series(run: ForecastRun) -> Series:
-    """What was said and what came, for the last origins of every pool."""
+    """Forecasts and outcomes for the last origins of every pool."""
     rows: list[dict[str, Cell]] = []
     first = max(0, len(run.bound) - MOST_POINTS)
     for place, pool in enumerate(run.pools):

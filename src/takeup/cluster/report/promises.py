@@ -15,10 +15,10 @@ Rows = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question and what was known: GPUs on whole nodes (0: anywhere), in a pool with so much idle and promised.
+    """A request and what was known: GPUs on whole nodes (0: anywhere), in a pool with these idle and promised GPUs.
 
     `free_gpus[i][j]` is what demand leaves free for `hours[i]` with `probabilities[j]`, and `left_gpus` what of it is
-    not promised yet; `free_nodes` are whole nodes, empty if nobody counted them.
+    not promised yet; `free_nodes` are whole nodes, empty if they were not counted.
     """
 
     pool: str

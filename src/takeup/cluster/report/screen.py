@@ -1,4 +1,4 @@
-"""A cluster while a scheduler works on it: who holds GPUs, what may be promised, who waits, what was decided last."""
+"""Live view of a cluster under a scheduler: GPU use, quotas, the queue, recent evictions and the last decisions."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ HOUR_S = 3600.0
 def screen(
     title: str, seed: int, state: State | None, diary: Diary, counters: Counters, problems: Sequence[str] = ()
 ) -> Report:
-    """What is worth a look now; before the first state, only what was tried."""
+    """The tables of the live view; before the first state, only the last decisions and round counts."""
     tables = () if state is None else (_pools(state), _queue(state), _evictions(state))
     rounds = f"{counters.num_rounds} rounds, {counters.num_failed_rounds} of them failed"
     return Report(title, "cluster", {}, seed, tables=(*tables, _decisions(diary)), notes=(rounds, *problems[-1:]))
 
 
 def _pools(state: State) -> Table:
-    """Pool by pool: use by class, and the quota beside the demand that it leaves room for."""
+    """One row per pool: use by class, high-priority demand and quota."""
     names = ("high", "promised", "no promise", "idle", "high demand", "quota")
     columns = (Column("pool"), Column("use"), *(Column(name, "", 0) for name in names))
     pools = dict.fromkeys(node.pool for node in state.nodes)
@@ -58,7 +58,7 @@ def _bar(used: dict[Grade, float], capacity: float) -> str:
 
 
 def _queue(state: State) -> Table:
-    """Who waits, high priority first and then those who wait longest."""
+    """The waiting jobs, high priority first, then by waiting time."""
     columns = (Column("job"), Column("class"), Column("GPUs", "", 1), Column("waits", "s", 0), Column("evicted before"))
     ordered = sorted(state.waiting, key=lambda it: (it.job.kind, it.since_s))
     rows = tuple(_waiting_row(it, state.now_s) for it in ordered[:MOST_ROWS])
@@ -72,7 +72,7 @@ def _waiting_row(waiting: Waiting, now_s: float) -> tuple[Cell, ...]:
 
 
 def _evictions(state: State) -> Table:
-    """Who had to leave lately."""
+    """The most recent evictions."""
     latest = sorted(state.evictions, key=lambda it: -it.when_s)
     num_lately = sum(state.now_s - it.when_s < HOUR_S for it in latest)
     columns = (Column("job"), Column("ago", "s", 0), Column("from"))

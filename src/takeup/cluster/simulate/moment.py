@@ -1,6 +1,6 @@
-"""A pool at one moment of a replay: who waits, whether they would fit, and how much work is left.
+"""A pool at one moment of a replay: which jobs wait, whether they would fit, and how much work is left.
 
-Only for those who judge a replay afterwards: the work that is left is known from true durations.
+Only for evaluating a replay afterwards: the remaining work is known from true durations.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Idle(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Looks into the arrays of a replay: valid until it goes on."""
+    """A view of the arrays of a replay: valid until the replay continues."""
 
     now_s: float
     fleet: Fleet
@@ -40,7 +40,7 @@ class Moment:
 
     @property
     def idle_gpus(self) -> Ints:
-        """Whole GPUs of each node that anybody may take."""
+        """Whole GPUs of each node that are neither held nor reserved."""
         nodes = self.fleet.nodes
         return np.where(nodes["healthy"] > 0, np.maximum(0, nodes["free"] - nodes["reserved"]), 0)
 
@@ -53,7 +53,7 @@ class Moment:
         return np.asarray(jobs[fleet.jobs["nominated"][jobs] < 0])
 
     def why_idle(self) -> Idle:
-        """Why the GPUs that are idle now are."""
+        """Why the currently idle GPUs are idle."""
         jobs = self.fleet.jobs[self.waiting]
         if not len(jobs):
             return Idle.NOBODY_WAITS
@@ -64,7 +64,7 @@ class Moment:
         return Idle.SCATTERED if (asked_milli <= room_milli).any() else Idle.TOO_WIDE
 
     def left_gpu_s(self) -> Floats:
-        """For each job the GPU-seconds of work that it has still to do; all of it before it comes."""
+        """Remaining GPU-seconds of work of each job; all of it before the job arrives."""
         jobs, story = self.fleet.jobs, self.story
         ran_s = np.maximum(0.0, self.now_s - jobs["start_s"] - story.overhead_s)
         done_s = story.done_s + np.where(jobs["running"] > 0, ran_s, 0.0)
@@ -72,12 +72,12 @@ class Moment:
 
     @property
     def _shared_room_milli(self) -> Ints:
-        """Room on GPUs that are shared already."""
+        """Free milli-GPUs on GPUs that are already shared."""
         room = self.fleet.share_room_milli
         return np.where(room < MILLI, room, 0)
 
     def _num_places(self, milli: Ints) -> Ints:
-        """For each request of one worker, for how many of its kind there is room."""
+        """For each request of one worker, how many workers of its size fit."""
         sizes, which = np.unique(milli, return_inverse=True)
         return np.array([self._places(int(size)) for size in sizes])[which]
 

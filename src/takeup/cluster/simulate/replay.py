@@ -1,8 +1,8 @@
-"""A whole workload under a scheduler: pool after pool, since jobs never move between pools.
+"""A whole workload under a scheduler: one pool at a time, since jobs never move between pools.
 
 A scheduler is replayed through its rules, in compiled code that makes the same decisions as its `decide`. The quota is
-asked for every five minutes while spot jobs run, wait or are about to come; after the window there is no quota. Whoever
-wants to look on sees each pool at these moments.
+queried every five minutes while spot jobs run, wait or are about to arrive; after the window there is no quota. A
+`look` callback sees each pool at these moments.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def replay(
 
 
 class Begun:
-    """A workload up to its window, from where any number of schedulers can go on; see `replay`."""
+    """A workload replayed up to its window, from where any number of schedulers can continue; see `replay`."""
 
     def __init__(
         self, workload: Workload, from_s: float = 0.0, to_s: float | None = None, before: Rules | None = None
@@ -114,11 +114,11 @@ class Begun:
                 life.run(from_s, before)
 
     def replay(self, scheduler: Ruled, look: Look | None = None) -> Outcome:
-        """What this scheduler makes of a copy, so that others find it as it is now."""
+        """The outcome of this scheduler on a deep copy, so that others start from the same state."""
         return self.finish(deepcopy(self.lives), scheduler, look)
 
     def finish(self, lives: list[_Life], scheduler: Ruled, look: Look | None) -> Outcome:
-        """What this scheduler makes of these pools, which are used up by it."""
+        """The outcome of this scheduler on these pools, which are modified."""
         for life in lives:
             life.stand_in_line(scheduler.rules)
             life.live(scheduler, look)
@@ -127,7 +127,7 @@ class Begun:
 
 @dataclass(slots=True)
 class _Life:
-    """One pool on its way through the workload; `members` are its jobs that fit."""
+    """The replay of one pool; `members` are its jobs that fit."""
 
     name: str
     organisations: tuple[str, ...]
@@ -161,7 +161,7 @@ class _Life:
         )  # fmt: skip
 
     def live(self, scheduler: Ruled, look: Look | None = None) -> None:
-        """From this moment to the last end."""
+        """Replay from this moment until the last job ends."""
         rules = scheduler.rules
         while rules.uses_quota and (next_s := self._next_question_s()) < self.to_s:
             if next_s > self.clock[0]:
@@ -179,14 +179,14 @@ class _Life:
         self.run(np.inf, rules)
 
     def stand_in_line(self, rules: Rules) -> None:
-        """All who wait stand where these rules want them."""
+        """Rebuild the queues of waiting jobs in the order of these rules."""
         waiting = np.flatnonzero(self.fleet.jobs["waiting"])
         if len(waiting):
             self.fleet.totals[[NUM_WAITING_HIGH, NUM_WAITING_SPOT]] = 0
             enqueue_all(self.fleet, waiting, self.fleet.jobs["since_s"][waiting], rules)
 
     def run(self, until_s: float, rules: Rules, hours: Floats = NO_LIMIT, gpus: Floats = NO_LIMIT) -> None:
-        """By these rules until then; `gpus[i]` may be promised for `hours[i]`."""
+        """Run the event loop under these rules until then; `gpus[i]` may be promised for `hours[i]`."""
         self.story.ticks[CHANGED] = 1
         parts = (self.fleet, self.story, self.agenda, self.clock)
         self.num_turns += live_until(*parts, float(until_s), hours, gpus, rules)
@@ -229,7 +229,7 @@ class _Life:
         )
 
     def _count_high_nodes(self, hour: int) -> float:
-        """The most nodes with high-priority jobs in this hour so far; hours without a look get what demand fills."""
+        """Peak number of nodes with high-priority jobs in this hour so far; unseen hours are estimated from demand."""
         nodes = self.fleet.nodes
         before = hour - 1
         if hour and np.isnan(self.high_nodes[before]):

@@ -1,4 +1,4 @@
-"""From columns to a workload: pools and organisations numbered, jobs in order, nodes beside them, and notes."""
+"""From columns to a workload: pools and organisations numbered, jobs sorted by submit time, nodes, and notes."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _num_too_large(workload: Workload) -> int:
 
 
 def skip_odd_sizes(rows: Rows, gpus: str, workers: str | None = None, *, strict: bool) -> None:
-    """A worker shares a GPU or has whole ones, and there is no half of a worker."""
+    """Skip rows with a fractional number of GPUs above one, or with a fractional number of workers."""
     asked = rows.columns[gpus]
     reason = f"{gpus} is above one and not a whole number"
     rows.check((asked > 1) & (asked != np.floor(asked)), reason, gpus, strict=strict)
@@ -215,7 +215,7 @@ def most_usual_nodes(jobs: JobColumns, quantile: float = 0.95) -> tuple[Nodes, s
 
 
 def _hourly(submit_s: Floats, duration_s: Floats, gpus: Floats) -> Floats:
-    """GPUs in use at the beginning of each hour if nobody waits."""
+    """GPUs in use at the beginning of each hour if no job waits."""
     first_s = submit_s.min()
     last = int((submit_s.max() - first_s) // HOUR_S) + 1
     start = np.minimum(np.ceil((submit_s - first_s) / HOUR_S), last).astype(np.int64)

@@ -1,8 +1,8 @@
 """Alibaba's cluster-trace-gpu-v2023 (openb): a list of pods and a list of nodes.
 
 Best-effort pods (BE) are spot jobs, all others high priority. A pod lasts from when it was scheduled until it was
-deleted; how long one would have lasted that never was scheduled, nobody knows. One that names several models gets the
-first that has nodes; one that names none gets a model by a draw, in proportion to the GPUs of those on which it fits.
+deleted; pods that were never scheduled have no known duration and are skipped. One that names several models gets the
+first that has nodes; one that names none gets a random model, in proportion to the GPUs of those on which it fits.
 """
 
 from __future__ import annotations

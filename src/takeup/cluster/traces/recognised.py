@@ -18,7 +18,7 @@ OPENB_NODES = "openb_node_list_gpu_node.csv"
 
 
 def read_trace(path: Path, nodes: Path | None = None, options: Options | None = None) -> Loaded:
-    """A trace of any format known; `nodes` is its list of nodes, by default the usual file beside it.
+    """A trace of any known format; `nodes` is its list of nodes, by default the usual file in the same folder.
 
     A directory is read as the trace v2026 that it holds.
     """

@@ -5,7 +5,7 @@ mistaken for an expression. Lines that coincide can still be told apart: all das
 drawn on top, covers less of it than an earlier one, so that equal lines show as stripes of every colour; later points
 are smaller and sit inside earlier ones; and the subtitle names the groups whose values are equal. A curve of many
 points is drawn as a plain line: marks and stripes would hide it. Spans are bars in lanes, with the name of their group
-inside where it has room; their marks stand out above and below the bars.
+inside where it fits; their marks stand out above and below the bars.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def _shrinking(series: Series, largest: float, smallest: float) -> list[float]:
 
 
 def _by_rank(looks: Sequence[object]) -> Spec:
-    """A look per group as conditions, because a scale would ask for a legend of its own."""
+    """A style per group as conditions, because a scale would add a separate legend."""
     later = [{"test": f"datum.rank === {rank}", "value": look} for rank, look in enumerate(looks) if rank > 0]
     return {"value": looks[0]} | ({"condition": later} if later else {})
 

@@ -18,7 +18,7 @@ _MAX_NAME_LENGTH = 60
 
 
 def write(report: Report, folder: Path, formats: Collection[str] = FORMATS) -> list[Path]:
-    """Write the report into `folder`, each file wholly or not at all; returns the paths written.
+    """Write the report into `folder`, each file atomically; returns the paths written.
 
     Everything is drawn before the first byte is written, so that a report that cannot be drawn leaves nothing behind.
     """

@@ -1,6 +1,6 @@
-"""A chart of spans in letters: a row for each lane, a letter for each group, so that a terminal shows who is when.
+"""A text Gantt chart for terminals: a row for each lane, a letter for each group.
 
-Every sign is one slice of the time; what is shorter than a slice still gets one. A mark is a bar, drawn over the rest.
+Every character is one time slice; a shorter span still gets one. A mark is a vertical bar, drawn over the spans.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def gantt_lines(series: Series, width: int) -> list[str]:
 
 
 def moment_of(cell: Cell) -> float | None:
-    """A cell as a point in time; None if it is no number."""
+    """A cell as a point in time; None if it is not a number."""
     return float(cell) if isinstance(cell, int | float) and not isinstance(cell, bool) else None
 
 

@@ -102,7 +102,7 @@ def _section(shown: Table) -> Iterator[str]:
 
 
 def _figure(series: Series, index: int) -> str:
-    """A place for the chart, and its numbers for those who cannot see or run it."""
+    """The chart's container, and its numbers as a table for readers without scripts or sight."""
     chart = f'<div class="wide"><div class="chart" id="chart-{index}"></div></div>'
     caption = element("figcaption", f"{series.title}: {labelled(series.y, series.y_unit)}", "soft")
     return f"<figure>\n{chart}\n{caption}\n{_details('Numbers of this chart', _numbers(series))}\n</figure>"

@@ -61,7 +61,7 @@ def _picture(series: Series, image: str) -> str:
 
 
 def _in_words(series: Series) -> str:
-    """What stands for a picture that is not there: spans in letters, of other charts what they show."""
+    """The text in place of a missing image: a text Gantt chart for spans, a description of other charts."""
     if series.kind == "span":
         lines = [line.replace("`", "'") for line in gantt_lines(series, _WIDTH_OF_SPANS)]  # none can end the block
         return "\n".join(["```text", *lines, "```"])

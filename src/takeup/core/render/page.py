@@ -1,4 +1,4 @@
-"""The frame of every web page: head, stylesheet, escaping. A page is one file and asks the network for nothing."""
+"""The frame of every web page: head, stylesheet, escaping. A page is one file without network requests."""
 
 from __future__ import annotations
 

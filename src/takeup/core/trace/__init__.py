@@ -1,4 +1,4 @@
-"""Trace tables: typed columns read from and written to CSV, gzipped CSV and Parquet, with errors that name the spot.
+"""Trace tables: typed columns read from and written to CSV, gzipped CSV and Parquet, with errors that locate the fault.
 
 Names are loaded on first use: pyarrow, which writing needs and small files do not, takes a while to import.
 """

@@ -1,4 +1,4 @@
-"""Writing trace tables, whole or not at all, in the format that the file's name asks for."""
+"""Write trace tables atomically, in the format given by the file name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real engines by name. Each is imported only when it is asked for, and says what it needs when that is missing."""
+"""Real engines by name. Each is imported on first use, and its error names the dependency that is missing."""
 
 from __future__ import annotations
 

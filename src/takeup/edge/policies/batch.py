@@ -1,6 +1,6 @@
-"""Many instances at once: what the joint policies save in each of them, without the allocations.
+"""Batch evaluation: what the joint policies save in each of many instances, without the allocations.
 
-For studies that need thousands of cells. One thread does all of it; instances that the kernels do not know are solved
+For studies that need thousands of cells. Single-threaded; instances that the kernels do not support are solved
 one by one.
 """
 
@@ -25,7 +25,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchAnswer:
-    """What was found for every instance; the worth is the saving and the values of those who offload."""
+    """Results for every instance; the worth is the saving plus the values of the offloading devices."""
 
     saving_j: Floats
     worth_j: Floats

@@ -1,4 +1,4 @@
-"""What no allocation can exceed: an easier problem (see `bounds.choices`), solved by an integer program."""
+"""An upper bound on any allocation: a relaxation (see `bounds.choices`), solved as an integer program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_NODES = 1_000
 
 
 class Relaxed(NamedTuple):
-    """The solution of the easier problem: what it saves, and who offloads in it."""
+    """The solution of the relaxation: its worth, and the devices that offload in it."""
 
     bound_j: float
     devices: Ints
@@ -34,7 +34,7 @@ def saving_bound(instance: Instance) -> float | None:
 
 
 def relax(instance: Instance, most_nodes: int = MOST_NODES) -> Relaxed | None:
-    """The easier problem solved; None if the instance is too large."""
+    """Solve the relaxation; None if the instance is too large."""
     choices = choices_of(instance, np.arange(instance.num_devices))
     if len(choices.device) == 0:
         return Relaxed(0.0, choices.device)

@@ -2,11 +2,11 @@
 
 Wang, Huang, Yang, Pan, Wang: Unified Offloading Decision Making and Resource Allocation in ME-RAN, IEEE Transactions on
 Vehicular Technology 2019 (arXiv 1705.10384). Every device first decides by itself whether offloading can be in its
-interest. The site then goes through those who ask, and admits whoever fits beside those admitted before; nobody is
-taken back. Devices that cannot finish their task themselves come first. The others come by the energy they save (CAR-E
-in the paper) or by the rate they need, the smallest first (CAR-D).
+interest. The site then goes through the requests, and admits each device that fits with those admitted before;
+admissions are never revoked. Devices that cannot finish their task themselves are first. The others are ordered by the
+energy they save (CAR-E in the paper) or by the rate they need, the smallest first (CAR-D).
 
-Our reading: both orders are tried and the better plan is the answer. Powers, groups, turns on the CPU and left-over
+Our reading: both orders are tried and the better plan is the answer. Powers, groups, CPU slots and left-over
 subcarriers are as in the joint policy, so that only the order of admission differs from it.
 """
 
@@ -44,7 +44,7 @@ class CarByPriority:
 
 
 def _orders(site: Site, devices: Ints) -> list[Ints]:
-    """Who cannot do without comes first; then the largest saving, or the smallest rate."""
+    """Admission orders: devices too slow to run locally first; then the largest saving, or the smallest rate."""
     instance = site.instance
     can_wait = ~instance.too_slow[devices]
     costs_j = site.smallest_groups(devices, site.all_subcarriers, site.latest_s[devices])[1]
@@ -53,7 +53,7 @@ def _orders(site: Site, devices: Ints) -> list[Ints]:
 
 
 def _admit(site: Site, waiting: Ints) -> Plan:
-    """Let in whoever is next and fits; who does not fit now never will."""
+    """Admit the next device that fits, repeatedly; a device that does not fit now never will."""
     plan = Plan(site)
     while len((newcomers := consider(plan, waiting)).devices):
         accept(plan, newcomers, 0)

@@ -1,7 +1,7 @@
-"""CPU first: give turns on the CPU to the tasks that cost most locally, then see who still gets subcarriers.
+"""CPU first: assign CPU slots to the tasks that cost most locally, then subcarriers where a group exists.
 
-The second of the two separate allocations: turns are taken in the order of deadlines, as late as possible. A device
-that finds no group of subcarriers to upload before its turn runs locally, and its turn stays empty.
+The second of the two separate allocations: slots are assigned in the order of deadlines, as late as possible. A device
+without a group of subcarriers to upload before its slot runs locally, and its slot stays empty.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CpuFirst:
     ignores_cpu: bool = False
 
     def allocate(self, instance: Instance) -> Answer:
-        """The allocation, in which some turns on the CPU stay empty."""
+        """The allocation, in which some CPU slots stay empty."""
         site = Site(instance)
         promising = site.promising()
         chosen = _chosen(site, promising)

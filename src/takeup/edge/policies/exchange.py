@@ -1,6 +1,6 @@
-"""Better groups for the same devices: subcarriers that move to another device, or change places.
+"""Local search for better groups of the same devices: move a subcarrier to another device, or swap two.
 
-Where groups must be runs of neighbours, whole runs change places, and a subcarrier moves between runs that touch there.
+Where groups must be runs of neighbours, whole runs are swapped, and a subcarrier moves between adjacent runs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _costs(plan: Plan, device: int) -> Floats:
 
 
 def _best(plan: Plan, tables: dict[int, Floats]) -> tuple[float, int, int, int, int | None]:
-    """The largest gain, who takes from whom, which subcarrier, and which one is given for it."""
+    """The largest gain, the taker, the giver, the subcarrier taken, and the one given in return."""
     best: tuple[float, int, int, int, int | None] = (-np.inf, -1, -1, -1, None)
     for giver, gives in plan.groups.items():
         for taker, owns in plan.groups.items():

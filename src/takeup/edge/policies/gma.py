@@ -13,9 +13,9 @@ ordered so that each meets as little of the fractional matching as possible amon
 along that order, and triples are taken along it backwards. That keeps half of the value of the matching.
 
 Our reading: there is one access point and one server. The matching does not know which subcarriers a task gets, nor
-that tasks run one after the other. So matched tasks take their turns on the CPU as late as possible, and then groups in
-time for them, as far as both exist. Then the others may join, and left-over subcarriers are handed out, as in the joint
-policy: the withheld share is not lost, and the answer is no worse than the bare matching.
+that tasks run one after the other. So matched tasks get CPU slots as late as possible, and then groups in time for
+them, as far as both exist. Then the others may join, and left-over subcarriers are assigned, as in the joint policy:
+the withheld share is not lost, and the answer is no worse than the bare matching.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NUM_DEADLINES = 16  # up to which CPU time is counted
 
 @dataclass(frozen=True, slots=True)
 class Gma:
-    """Let the matching say who joins first. `largest_share` is alpha; `most_matched` bounds the linear program."""
+    """Admit the matched devices first. `largest_share` is alpha; `most_matched` bounds the linear program."""
 
     largest_share: float = 0.25
     most_matched: int = 300
@@ -82,7 +82,7 @@ class Gma:
 
 
 def _realised(site: Site, matched: Ints) -> Plan:
-    """Turns on the CPU for all who fit, those worth least being left out; then groups in time for these turns."""
+    """Schedule the matched tasks on the CPU, dropping those worth least until all fit; then assign groups in time."""
     instance, limits_s = site.instance, np.full(site.instance.num_devices, np.nan)
     while len(matched):
         limits_s[matched] = latest_starts(instance.deadlines_s[matched], site.run_s[matched], instance.num_cores)
@@ -156,7 +156,7 @@ def _poured(fractions: Floats, sizes: npt.NDArray[np.float64] | Ints) -> list[li
 
 
 def _joined(radio: list[list[tuple[int, float]]], cpu: list[list[tuple[int, float]]]) -> list[tuple[int, int, int]]:
-    """Choices with a slot of radio and one of CPU that lie beside each other when both lists are laid out."""
+    """Choices with a radio slot and a CPU slot that overlap when both lists are laid out on one axis."""
     return [
         (choice, radio_slot, cpu_slot)
         for choice, (first, second) in enumerate(zip(radio, cpu, strict=True))
@@ -174,7 +174,7 @@ def _beside(first: list[tuple[int, float]], second: list[tuple[int, float]]) -> 
 def round_matching(sides: Ints, worth_j: Floats) -> Ints:
     """Triples, one row of `sides` each, that share no entry of a column: at least half of what fractions would give.
 
-    The fractional matching is solved anew, so that it is a corner of its polytope: only there is a good order certain.
+    The fractional matching is solved again, so that it is a vertex of its polytope: only there is a good order certain.
     """
     rows = vstack([_once(sides[:, column]) for column in range(sides.shape[1])])
     fractions = _solved(worth_j, rows)

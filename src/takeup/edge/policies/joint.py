@@ -1,11 +1,11 @@
-"""Joint: accept, one after the other, the device that adds most saving with the turn and the group it would get.
+"""Joint: accept, one after the other, the device that adds most saving with the CPU slot and group it would get.
 
-Yu, Zhang, Letaief, GLOBECOM 2016. Both resources are asked before a device is accepted, so neither is held in vain.
+Yu, Zhang, Letaief, GLOBECOM 2016. Both resources are checked before a device is accepted, so neither is wasted.
 With `order="edf"` a newcomer takes the turn of its deadline and everyone runs as late as possible: the others may have
 to upload faster, and what that costs them is part of the worth of the newcomer. With `order="append"` it runs after
 those that were accepted before.
 
-This is the plain version, which knows all radios and groups. Where there are kernels (`fast`) they answer the same.
+This is the plain version, which supports all radios and groups. The kernels (`fast`) give the same answers.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Joint:
 
 
 def has_kernels(instance: Instance) -> bool:
-    """Whether the kernels know all that the instance asks for: rates by Shannon's formula, and any group."""
+    """Whether the kernels support the instance: rates by Shannon's formula, and any group."""
     return not (instance.contiguous or instance.group_sizes or instance.radio.modulations)
 
 
@@ -115,7 +115,7 @@ def accept(plan: Plan, newcomers: Newcomers, index: int) -> None:
 
 
 def settle(plan: Plan) -> None:
-    """Let everyone in the plan run as late as possible, in the order of deadlines."""
+    """Schedule all tasks of the plan as late as possible, in the order of deadlines."""
     chosen = plan.devices
     instance = plan.site.instance
     starts_s = latest_starts(instance.deadlines_s[chosen], plan.site.run_s[chosen], instance.num_cores)

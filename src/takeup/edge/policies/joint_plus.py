@@ -1,11 +1,11 @@
 """Joint plus: the joint policy by several measures of worth, then a search for better sets and better groups.
 
 A greedy choice is wrong where one large task blocks two smaller ones. The search begins at the best of several greedy
-plans. It takes devices out, puts others in, lets the plan grow again with whoever fits, and keeps the first change that
-saves more. Subcarriers are moved and swapped between devices, and at the end turns on the cores. Who knows a promising
-set of devices, or a whole plan, can hand it in as a further start.
+plans. It removes devices, adds others, grows the plan again with every device that fits, and keeps the first change
+that saves more. Subcarriers are moved and swapped between devices, and at the end the order on the cores. A promising
+set of devices, or a whole plan, can be given as a further warm start.
 
-This is the plain version, which knows all radios and groups; it takes out and puts in one device at a time. Where there
+This is the plain version, which supports all radios and groups; it removes and adds one device at a time. Where there
 are kernels (`fast`) they search, also two at a time. Work is limited by a count of priced uploads, never by a clock.
 """
 
@@ -42,7 +42,7 @@ WORTH_IT = 1e-9  # of the saving; a smaller improvement is rounding
 
 @dataclass(frozen=True, slots=True)
 class JointPlus:
-    """The best of all metrics, improved with the `most_searched` costliest; `most_tried` are tried in each place.
+    """The best of all metrics, improved with the `most_searched` costliest; `most_tried` newcomers per removal.
 
     The kernels stop after `most_work` priced uploads. `with_bound` solves an easier problem, too: its value is a bound,
     and its devices are one more start.
@@ -75,13 +75,13 @@ class JointPlus:
         return searched(instance, starts, self.effort(), self.name)
 
     def effort(self) -> Effort:
-        """How hard the kernels look."""
+        """The search limits of the kernels."""
         from takeup.edge.policies.fast.shapes import BY_ALL, Effort
 
         return Effort(BY_ALL, self.most_tried, self.most_searched, self.most_work)
 
     def allocate_plainly(self, instance: Instance, starts: Sequence[Groups] = ()) -> Answer:
-        """The same without kernels."""
+        """The same as `allocate_from`, without kernels."""
         site = Site(instance)
         promising = site.promising()
         start = max(_starts(site, promising, starts), key=_filled_saving)
@@ -104,7 +104,7 @@ class JointPlus:
         return core
 
     def _neighbours(self, core: Plan, promising: Ints) -> Iterator[Plan]:
-        """Plans with one device out or none and another in or none, grown again with whoever fits."""
+        """Plans with at most one device removed and at most one added, then grown with every device that fits."""
         for out in (None, *core.groups):
             base = core.copy()
             if out is not None:
@@ -121,7 +121,7 @@ class JointPlus:
             yield from self._regrouped_neighbours(base, absent[absent != out])
 
     def _regrouped_neighbours(self, base: Plan, absent: Ints) -> Iterator[Plan]:
-        """Plans with one more device and new groups for all: it may fit once others give up or get subcarriers."""
+        """Plans with one more device and new groups for all: it may fit once others release or get subcarriers."""
         site = base.site
         for newcomer in absent[np.argsort(-site.worth_j[absent], kind="stable")][: self.most_tried].tolist():
             trial = _regrouped(site, np.append(base.devices, newcomer))
@@ -131,9 +131,9 @@ class JointPlus:
 
 
 def improve(instance: Instance, groups: Groups, *, most_work: int = MOST_WORK) -> Answer:
-    """The best allocation found from a plan: who offloads, over which subcarriers. It need not be possible as it is.
+    """The best allocation found from a plan (devices and their subcarriers), which need not be feasible.
 
-    Who cannot upload in time leaves, others join, and the search begins there if no greedy plan is better.
+    Devices that cannot upload in time are removed, others join; the search begins there if no greedy plan is better.
     """
     return JointPlus(most_work=most_work).allocate_from(instance, [groups])
 
@@ -154,7 +154,7 @@ def _check(instance: Instance, groups: Groups) -> None:
 
 
 def _regrouped(site: Site, devices: Ints) -> Plan:
-    """Groups for these devices from nothing, each in time for its turn; who finds none is left out."""
+    """New groups for these devices, each in time for its CPU start; devices without a group are left out."""
     limits_s = np.full(site.instance.num_devices, np.nan)
     limits_s[devices] = latest_starts(site.instance.deadlines_s[devices], site.run_s[devices], site.instance.num_cores)
     plan = give_groups(site, devices, limits_s)
@@ -163,7 +163,7 @@ def _regrouped(site: Site, devices: Ints) -> Plan:
 
 
 def _starts(site: Site, promising: Ints, starts: Sequence[Groups]) -> Iterator[Plan]:
-    """Plans to begin the search from: one for each metric, and what becomes of each start."""
+    """Initial plans of the search: one for each metric, and each start after repair."""
     for metric in METRICS:
         plan = Plan(site)
         grow(plan, promising, metric)
@@ -178,7 +178,7 @@ def _starts(site: Site, promising: Ints, starts: Sequence[Groups]) -> Iterator[P
 
 
 def _repaired(site: Site, groups: Groups) -> Plan:
-    """The plan without those whose upload would come too late, the cheapest runs first."""
+    """The plan without devices whose upload is too late or not worth its energy, the least worth removed first."""
     plan = Plan(site, {device: list(group) for device, group in groups.items() if len(group)})
     settle(plan)
     while plan.groups and not (plan.uploads().energy_j < site.worth_j[plan.devices]).all():
@@ -189,13 +189,13 @@ def _repaired(site: Site, groups: Groups) -> Plan:
 
 
 def _saving_at_most(core: Plan) -> float:
-    """What a plan would save if every device had all the free subcarriers: quicker to see than who should have them."""
+    """What a plan would save if every device had all free subcarriers: an upper bound, cheaper than assigning them."""
     free = core.free().tolist()
     return Plan(core.site, {device: group + free for device, group in core.groups.items()}, core.limits_s).worth_j()
 
 
 def _filled_saving(core: Plan) -> float:
-    """What a plan of smallest groups saves once the other subcarriers are handed out."""
+    """What a plan of smallest groups saves once the other subcarriers are assigned."""
     full = core.copy()
     hand_out(full)
     return full.worth_j()

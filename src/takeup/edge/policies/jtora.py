@@ -58,7 +58,7 @@ class Jtora:
 
 
 def _changes(plan: Plan, devices: Ints) -> Iterator[tuple[float, Plan]]:
-    """Plans with one device less, and the best with one more, or one in the place of another; with their worth."""
+    """Plans with one device less, and the best with one more or one replaced; with their worth."""
     for out in (None, *plan.groups):
         base = plan.copy()
         if out is not None:

@@ -1,4 +1,4 @@
-"""Local: every device runs its own task. What all others are measured against."""
+"""Local: every device runs its own task. The baseline of all other policies."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Local"]
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """Offload nobody."""
+    """Offload no device."""
 
     name: str = "local"
     ignores_cpu: bool = False
 
     def allocate(self, instance: Instance) -> Answer:
-        """The allocation that is always possible."""
+        """The allocation without offloading, which is always feasible."""
         return Plan(Site(instance)).answer(self.name, np.full(instance.num_devices, np.int8(Reason.NOT_CONSIDERED)))

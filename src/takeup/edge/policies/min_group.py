@@ -1,7 +1,7 @@
-"""Minimum groups: share the radio as if everyone had a CPU of its own. A reference, not a contender.
+"""Minimum groups: share the radio as if every device had a dedicated CPU. A reference, not a contender.
 
 Yu, Zhang, Letaief, GLOBECOM 2016. The step from running locally to offloading saves far more than one subcarrier more
-does, so each device gets the fewest subcarriers with which it saves, the largest saving first; the rest is handed out.
+does, so each device gets the fewest subcarriers with which it saves, the largest saving first; the rest is assigned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A plan in the making: who has which subcarriers and when the CPU begins; turned into an answer at the end."""
+"""A partial plan: the subcarriers and CPU start of each offloading device; converted to an answer at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Site:
-    """What policies ask of an instance, computed once."""
+    """Quantities of an instance that policies need, computed once."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
@@ -42,7 +42,7 @@ class Site:
 
     @property
     def has_own_groups(self) -> bool:
-        """Whether not every set of subcarriers is a group."""
+        """Whether the instance restricts which sets of subcarriers may be a group."""
         return self.instance.contiguous or bool(self.instance.group_sizes)
 
     def allowed_sizes(self, most: int) -> list[int]:
@@ -90,16 +90,16 @@ class Plan:
     limits_s: dict[int, float] = field(default_factory=dict)
 
     def copy(self) -> Plan:
-        """A plan that can change without this one."""
+        """An independent copy."""
         return Plan(self.site, {device: list(group) for device, group in self.groups.items()}, dict(self.limits_s))
 
     @property
     def devices(self) -> Ints:
-        """Who offloads, in the order of acceptance."""
+        """Devices that offload, in the order of acceptance."""
         return np.array(list(self.groups), np.int64)
 
     def free(self) -> Ints:
-        """Subcarriers that nobody has."""
+        """Unassigned subcarriers."""
         return np.setdiff1d(self.site.all_subcarriers, [each for group in self.groups.values() for each in group])
 
     def limits(self) -> Floats:

@@ -1,4 +1,4 @@
-"""Shares of the radio: the smallest groups by largest saving, and what is left over to whom it helps most."""
+"""Radio allocation: smallest groups by largest saving, then left-over subcarriers where they save most."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _next_step(plan: Plan, device: int) -> _Step:
 
 
 def why_not(site: Site, promising: Ints) -> npt.NDArray[np.int8]:
-    """The usual reasons of those who do not offload: they would not save anything, or others save more."""
+    """The usual reasons of devices that do not offload: no saving, or others save more."""
     reasons = np.full(site.instance.num_devices, np.int8(Reason.NO_SAVING))
     reasons[promising] = Reason.CROWDED_OUT
     return reasons

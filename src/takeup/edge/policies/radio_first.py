@@ -1,4 +1,4 @@
-"""Radio first: share the subcarriers, then see whom the CPU can still finish. Subcarriers of the others are wasted.
+"""Radio first: share the subcarriers, then run what the CPU can still finish. The other subcarriers are wasted.
 
 The first of the two separate allocations in Yu, Zhang, Letaief, GLOBECOM 2016. The CPU runs in
 the order of deadlines without interruption (Jeffay, Stanat, Martel, RTSS 1991), and refuses what would be late.

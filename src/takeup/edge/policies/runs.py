@@ -46,7 +46,7 @@ def smallest_runs(site: Site, devices: Ints, free: Ints, limits_s: Floats) -> tu
 
 
 def longer_runs(group: list[int], free: Ints, num_more: int) -> Iterator[list[int]]:
-    """The free subcarriers that make a run longer by so many, for every way to divide them between its two ends."""
+    """The free subcarriers that extend a run by `num_more`, for every way to divide them between its two ends."""
     first, last, available = min(group), max(group), set(free.tolist())
     for num_before in range(num_more + 1):
         added = [*range(first - num_before, first), *range(last + 1, last + 1 + num_more - num_before)]

@@ -1,4 +1,4 @@
-"""Turns on the cores: as late as possible in the order of deadlines, or as early as uploads allow.
+"""Schedules of the cores: as late as possible in the order of deadlines, or as early as uploads allow.
 
 As late as possible is best for a given order: every start is the latest it can be, and a later start means a longer and
 cheaper upload. The order of deadlines is the right one whenever uploads are short against the time there is.

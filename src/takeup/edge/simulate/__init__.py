@@ -1,4 +1,4 @@
-"""Tasks that come over time: the site decides when they arrive, keeps its promises, and learns how long they take."""
+"""Tasks that arrive over time: the site decides when they arrive, keeps its promises, and learns how long they take."""
 
 from __future__ import annotations
 

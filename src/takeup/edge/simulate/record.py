@@ -1,4 +1,4 @@
-"""What is written down while the site is at work."""
+"""Records kept while the simulated site runs."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class _Site:
             self._at(self.clock.now + self._patience_s, self._run_locally, waiting)
 
     def _decide(self) -> None:
-        """Ask the policy, and accept whom it accepts; unless it would break a promise."""
+        """Run the policy, and accept the devices it accepts, unless it would break a promise."""
         free = np.flatnonzero(self._is_free)
         self._pending = [device for device in self._pending if self._planned.deadlines_s[device] > self.clock.now]
         if not self._pending or len(free) == 0:

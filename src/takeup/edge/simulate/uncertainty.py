@@ -1,4 +1,4 @@
-"""What a plan does not know: how many cycles a task really takes, and how good the channel really is.
+"""Uncertainty that a plan does not see: how many cycles a task really takes, and how good the channel really is.
 
 A plan reckons with a quantile, so that this share of the tasks takes no more cycles, and of the channels is no worse.
 The truth is drawn once, and only the simulator sees it.

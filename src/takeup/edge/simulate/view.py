@@ -5,7 +5,7 @@ subcarrier that only they can use, and which are worth more than all newcomers t
 released when its upload is to end; one that runs needs the rest of its time, beginning now. So any policy that does
 what is worth most keeps all promises, and newcomers get what is left of the CPU. Policies know nothing of this.
 
-An upload that takes no time, and a task that must begin now, leave no room for rounding. So these uploads take a
+An upload that takes no time, and a task that must begin now, leave no slack for rounding. So these uploads take a
 fraction of a `grain`, a running task may end one grain late, and all other promises two; newcomers seem to take three
 grains longer than they do, so that promises can be kept without these grains when it comes to that. A grain is some
 millionths of the longest time there is for a task.
@@ -94,20 +94,20 @@ def _ready_in(promise: Promise, now_s: float) -> float:
 
 
 def _own(planned: Instance) -> tuple[int, float]:
-    """How many subcarriers of its own a promise has, as few as a group may have, and its ratio there at full power."""
+    """How many dedicated subcarriers a promise has (the smallest group size), and its ratio there at full power."""
     most = max((each.least_ratio for each in planned.radio.modulations), default=1.0)
     return min(planned.group_sizes, default=1), STRONG * most
 
 
 def _fastest_bps(planned: Instance) -> float:
-    """The rate on these at full power."""
+    """The rate on the dedicated subcarriers at full power."""
     size, ratio = _own(planned)
     rate = max((each.bits_per_hz_s for each in planned.radio.modulations), default=math.log2(1 + ratio))
     return size * planned.radio.bandwidth_hz * rate
 
 
 def _gains(planned: Instance, newcomers: Ints, num_kept: int, free: Ints) -> npt.NDArray[np.float64]:
-    """Newcomers on the free subcarriers; every promise on its own ones."""
+    """Gains of newcomers on the free subcarriers, and of every promise on its dedicated ones."""
     (size, ratio), radio = _own(planned), planned.radio
     strong = ratio * size * radio.noise_w_per_hz * radio.bandwidth_hz / radio.max_power_w
     gains = np.full((len(newcomers) + num_kept, len(free) + num_kept * size), FAINT)

@@ -1,4 +1,4 @@
-"""Where instances come from: chance, files, and channels and arrivals that were measured."""
+"""Sources of instances: random generators, files, and measured channels and arrivals."""
 
 from __future__ import annotations
 

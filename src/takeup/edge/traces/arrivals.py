@@ -1,4 +1,4 @@
-"""Tasks that come one after the other: arrival times by chance or from a file, and instances that have them.
+"""Tasks that arrive over time: random arrival times or those of a file, and instances that have them.
 
 In an instance with arrivals a task is released when it arrives, and its deadline counts from then on.
 """

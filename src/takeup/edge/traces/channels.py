@@ -81,7 +81,7 @@ def read_channel(path: Path | str, columns: ChannelColumns = CORK_5G) -> Channel
 
 
 def with_channel(instance: Instance, log: ChannelLog, random: np.random.Generator) -> Instance:
-    """The same tasks over the channel of the log, which every device enters at a moment of its own, at its release."""
+    """The same tasks over the channel of the log; every device has a random offset into it, plus its release."""
     moments_s = random.uniform(0, log.duration_s, instance.num_devices) + instance.releases_s
     radio = instance.radio
     power_w = radio.max_power_w / instance.num_subcarriers

@@ -36,6 +36,6 @@ def cqi_ratio(cqi: int) -> float:
 
 
 def with_margin(modulations: tuple[Modulation, ...], margin_db: float) -> tuple[Modulation, ...]:
-    """The same modulations, each needing a ratio that is higher by so much."""
+    """The same modulations, each needing a ratio that is higher by `margin_db`."""
     factor = 10 ** (margin_db / 10)
     return tuple(replace(each, least_ratio=each.least_ratio * factor) for each in modulations)

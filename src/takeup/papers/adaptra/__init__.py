@@ -1,4 +1,4 @@
-"""ADAPTRA reproduced: how schedules react to slow links, and what the published planner leaves on the table.
+"""ADAPTRA reproduced: how schedules react to slow links, and how far the published planner is from the optimum.
 
 The figures and the theorem are simulations, and are reproduced exactly. The experiments ran on many GPUs: here their
 pipeline of eight stages is simulated with equal operation times, and compared as ratios to a healthy iteration.

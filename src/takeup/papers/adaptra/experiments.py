@@ -1,9 +1,9 @@
 """The 14B model of the paper: eight stages, a delay on the last link, simulated with equal operation times.
 
-Three of the four systems are simulated as what they are: blocking sends for 1F1B (compute waits for every send),
-messages that nobody waits for under delegation, and adapted schedules. Ratios to a healthy iteration are compared,
-because times depend on GPUs. A zero-bubble schedule with blocking sends is slower in the paper than our model of a
-single queue says; it is shown, and decides nothing.
+Three of the four systems are simulated as they are: blocking sends for 1F1B (compute waits for every send),
+non-blocking messages under delegation, and adapted schedules. Ratios to a healthy iteration are compared, because
+times depend on GPUs. A zero-bubble schedule with blocking sends is slower in the paper than our model of a single
+queue predicts; it is shown, but is not a check.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SYSTEMS = ("one_f_one_b", "zero_bubble", "delegation_only", "full")
 
 
 def model_14b(expected: Numbers) -> Findings:
-    """Iteration times by delay beside the logged ones, and ratios at the largest delay beside the printed ones."""
+    """Iteration times by delay compared with the logged ones, and ratios at the largest delay with the printed ones."""
     part, logs = expected["model_14b"], expected["model_14b_logs"]
     healthy = _simulated(expected, 0.0)
     ours = {delay_ms: _simulated(expected, delay_ms) for delay_ms in logs["delays_ms"]}

@@ -1,4 +1,4 @@
-"""What the parts of the reproduction share: pipelines of equal operations, and times in milliseconds."""
+"""Helpers shared by the reproduction: pipelines of equal operations, and times in milliseconds."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def congested(expected: Numbers, num_stages: int, num_microbatches: int, service
 
 
 def iteration_ms(schedule: Schedule, profile: Profile) -> float:
-    """What a schedule takes on a pipeline."""
+    """Iteration time of a schedule on a pipeline."""
     return to_ms(timeline_of(schedule, profile).iteration_s)
 
 
 def to_ms(seconds: float) -> float:
-    """Milliseconds, to the nanosecond."""
+    """Milliseconds, rounded to the nanosecond."""
     return round(1e3 * seconds, 6)

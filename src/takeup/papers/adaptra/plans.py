@@ -1,4 +1,4 @@
-"""First plans that keep their slack, queues, bounded memory, and how far from the bound plans are."""
+"""First plans that keep their slack, queues, bounded memory, and the gap of plans to the lower bound."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def first_plans(expected: Numbers) -> Findings:
 
 
 def queues(expected: Numbers) -> Findings:
-    """A link that serves one message at a time: the published plan, and one that waits for the queue."""
+    """A link that serves one message at a time: the published plan, and one that models the queue."""
     part, bar = expected["queues"], expected["queue_bar"]["least_gain_percent"]
     rows: list[tuple[Cell, ...]] = []
     points: list[dict[str, Cell]] = []
@@ -98,7 +98,7 @@ def memory(expected: Numbers) -> Findings:
 
 
 def random_pipelines(expected: Numbers) -> Findings:
-    """Uneven pipelines with some slow links: how far from the bound, adapted and not."""
+    """Uneven pipelines with some slow links: gap to the bound, adapted and not."""
     part, known = expected["gaps"], expected["gaps_of_zero_bubble"]["over_bound_percent"]
     rows: list[tuple[Cell, ...]] = []
     checks = []
@@ -120,7 +120,7 @@ def random_pipelines(expected: Numbers) -> Findings:
 
 
 def _kept_over_bound(profile: Profile) -> float:
-    """In percent, for a zero-bubble schedule that does not know of the links."""
+    """Gap in percent of a zero-bubble schedule that ignores the links."""
     num = profile.num_stages
     healthy = replace(profile, links=(Link(),) * (num - 1))
     schedule = generated(healthy, [min(profile.num_microbatches, 2 * (num - stage) - 1) for stage in range(num)])

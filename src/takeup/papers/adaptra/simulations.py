@@ -1,4 +1,4 @@
-"""Figures 4 and 5, and Theorem 1: a delay within the slack of a schedule is paid once, beyond it again and again."""
+"""Figures 4 and 5, and Theorem 1: a delay within the slack of a schedule is paid once, beyond it repeatedly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ZERO_BUBBLE = (7, 5, 3, 1)  # 2 (S - i) - 1 forwards before the first backward
 
 
 def figures(expected: Numbers) -> Findings:
-    """A kept and an adapted schedule on four stages, with a chart of each at the larger delay."""
+    """A fixed and an adapted schedule on four stages, with a chart of each at the larger delay."""
     part = expected["figures"]
     kept = generated(slow(expected, 4, 12, {}), ZERO_BUBBLE)
     checks, charts = [], []
@@ -34,7 +34,7 @@ def figures(expected: Numbers) -> Findings:
 
 
 def theorem(expected: Numbers) -> Findings:
-    """What a delay adds, by slackness: once up to (D - 1) t, then by every group of micro-batches."""
+    """Added time by delay and slackness: once up to (D - 1) t, then for every group of micro-batches."""
     part, delays_ms = expected["theorem"], expected["theorem"]["delays_ms"]
     rows: list[tuple[Cell, ...]] = []
     points: list[dict[str, Cell]] = []

@@ -1,7 +1,7 @@
-"""Joint subcarrier and CPU-time allocation reproduced: Figure 2, two sweeps, and how much each method loses.
+"""Joint subcarrier and CPU-time allocation reproduced: Figure 2, two sweeps, and the loss of each method.
 
-The body of the paper could not be read. Its setting is known, so every curve is computed anew, on instances of our own,
-and held against an independent program; what is lost against the optimum is held against bars of our own.
+The body of the paper could not be read. Its setting is known, so every curve is computed again, on our instances, and
+compared with an independent program; gaps to the optimum are compared with bars set by us.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ SWEEPS = ("local", "radio_first", "joint", "joint_plus")
 
 
 def figure_2(expected: Numbers, tick: Tick) -> Findings:
-    """Energy by number of devices under every policy, and what each loses against the optimum."""
+    """Energy by number of devices under every policy, and the gap of each to the optimum."""
     part = expected["figure_2"]
     samples = _sweep(expected, "figure_2", "num_devices", paper_setting, tick)
     gaps = _gaps(samples)
@@ -51,7 +51,7 @@ def cpu_sweep(expected: Numbers, tick: Tick) -> Findings:
 
 
 def radio_sweep(expected: Numbers, tick: Tick) -> Findings:
-    """The same band cut into more subcarriers serves more devices."""
+    """The same band divided into more subcarriers serves more devices."""
     return _one_sweep(
         expected,
         "radio_sweep",
@@ -105,7 +105,7 @@ def _checks(expected: Numbers, name: str, axis: str, samples: Samples) -> tuple[
 
 
 def _gaps(samples: Samples) -> list[dict[str, Sequence[float]]]:
-    """What every policy loses of the saving of the optimum, in percent, by instance."""
+    """Gap of every policy as a share of the optimum's saving, in percent, by instance."""
     return [
         {
             name: (100 * (1 - sample[name].saving_j / np.maximum(sample["exact"].saving_j, 1e-300))).tolist()

@@ -1,4 +1,4 @@
-"""Where uploads are long the greedy of the paper loses: what is lost, certified by a bound for every instance."""
+"""Long uploads, where the greedy algorithm of the paper loses: the loss, certified by a bound for every instance."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def radio_tight(expected: Mapping[str, Any], tick: Callable[[], None]) -> Findin
 
 
 def _lost_by_greedy(part: Mapping[str, Any], random: np.random.Generator) -> float:
-    """The largest share of what joint_plus saves that joint does not, in percent."""
+    """The largest share of the saving of joint_plus that joint does not reach, in percent."""
     cells = [radio_tight_setting(random, part["num_devices"]) for _ in range(part["num_greedy_instances"])]
     shares = joint_batch(cells, "joint").saving_j / joint_batch(cells, "joint_plus").saving_j
     return 100 * float(1 - shares.min())

@@ -1,4 +1,4 @@
-"""Many instances under many policies: energies, accepted requests and savings, and how far means may be apart."""
+"""Many instances under many policies: energies, accepted requests and savings, and tolerances for comparing means."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sample:
 
 
 def run_all(instances: Sequence[Instance], policies: Sequence[str]) -> dict[str, Sample]:
-    """Every policy on every instance; each answer is checked by the validator."""
+    """Run every policy on every instance; each answer is checked by the validator."""
     return {name: _run(instances, name) for name in policies}
 
 
@@ -44,8 +44,8 @@ def _run(instances: Sequence[Instance], name: str) -> Sample:
 
 
 def mean_check(name: str, ours: Floats, expected: float, *, errors: float, unit: str, source: Source) -> Check:
-    """Compare means of two samples of the same size, ours and one of which only the mean is known."""
-    variance = max(float(ours.var(ddof=1)), 1 / len(ours))  # at least as if one of our instances had differed
-    tolerance = errors * float(np.sqrt(2 * variance / len(ours))) + 0.005  # and half of the last digit
+    """Compare means of two samples of the same size: ours, and one of which only the mean is known."""
+    variance = max(float(ours.var(ddof=1)), 1 / len(ours))  # at least the effect of one differing instance
+    tolerance = errors * float(np.sqrt(2 * variance / len(ours))) + 0.005  # plus half of the last printed digit
     why = "within the sampling error of both"
     return Check.near(name, float(ours.mean()), expected, tolerance, unit=unit, source=source, why=why)

@@ -1,4 +1,4 @@
-"""Causes, detection tables by both measures, and iterations found in calls."""
+"""Causes, detection tables by both metrics, and iterations found in calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CAUSES = ("none", "cpu_contention", "gpu_degradation", "network_congestion", "se
 
 
 def causes(expected: Numbers) -> Findings:
-    """How many jobs were hit by what, and how many of the drawn ones are hit."""
+    """Number of jobs hit by each cause, and number of drawn jobs that are hit."""
     part, seed = expected["causes"], expected["setting"]["seed"]
     rows: list[tuple[Cell, ...]] = [(cause.replace("_", " "), *part[cause], *([None] * len(SITES))) for cause in CAUSES]
     checks, shares = [], []
@@ -45,7 +45,7 @@ def causes(expected: Numbers) -> Findings:
 
 
 def printed_tables(expected: Numbers) -> Findings:
-    """The printed rates from their counts, and what the usual definitions would give."""
+    """The printed rates recomputed from their counts, and what the standard definitions would give."""
     part = expected["detection"]
     rows: list[tuple[Cell, ...]] = []
     checks = []
@@ -81,7 +81,7 @@ DETECTORS: dict[str, Callable[[Stream], Sequence[Alarm]]] = {
 
 
 def drawn_jobs(expected: Numbers) -> Findings:
-    """The same detectors and ours on drawn jobs, by both measures."""
+    """The same detectors and ours on drawn jobs, by both metrics."""
     setting, bar = expected["setting"], expected["detection_bar"]
     settings = {"seed": setting["seed"], "num_iterations": setting["num_iterations"]}
     streams = [
@@ -127,7 +127,7 @@ def _score_table(scores: dict[str, DetectScore], num_jobs: int) -> Table:
 
 
 def iterations(expected: Numbers) -> Findings:
-    """How many iterations of calls are needed, and what a call that comes now and then does."""
+    """Number of iterations of calls that are needed, and the effect of an occasional call."""
     part = expected["iterations"]
     rows: list[tuple[Cell, ...]] = []
     found: dict[tuple[int, bool], tuple[int | None, int | None]] = {}
@@ -159,6 +159,6 @@ def _float(value: int | None) -> float | None:
 
 
 def _calls(num: int, has_sporadic: bool) -> np.typing.NDArray[np.int64]:
-    """Three buckets of gradients and the loss; in every tenth iteration something is broadcast."""
+    """Three gradient buckets and the loss; every tenth iteration has a broadcast."""
     steps = [[1, 2, 3, 4, *([8] if has_sporadic and n % 10 == 9 else [])] for n in range(num)]
     return np.array([call for step in steps for call in step], np.int64)

@@ -25,7 +25,7 @@ SEVERITIES = ("weak", "medium", "severe")
 
 
 def rebalancing(expected: Numbers) -> Findings:
-    """Slowdowns before and after micro-batches are shared out anew, printed and by the least maximum."""
+    """Slowdowns before and after rebalancing micro-batches, printed and by the least maximum."""
     part, several, objective = expected["rebalance"], expected["rebalance_several"], expected["objective"]
     rows: list[tuple[Cell, ...]] = []
     for num, befores, afters in zip(part["num_groups"], part["before"], part["after"], strict=True):
@@ -55,12 +55,12 @@ def rebalancing(expected: Numbers) -> Findings:
 
 
 def _after(factors: Sequence[float]) -> float:
-    """The slowdown that is left."""
+    """The remaining slowdown."""
     return rebalance([Pace(each) for each in factors], MICROBATCHES_EACH * len(factors)).iteration_s / MICROBATCHES_EACH
 
 
 def _least_variance_s(times_s: Sequence[float], count: int) -> float:
-    """What the published objective picks, by trying all splits."""
+    """Time of the split that the published objective picks, by enumeration."""
     best = min(_splits(count, len(times_s)), key=lambda split: float(np.var(np.array(split) * times_s)))
     return float(np.max(np.array(best) * times_s))
 
@@ -84,7 +84,7 @@ def _solver(expected: Numbers) -> Table:
 
 
 def consolidation(expected: Numbers) -> Findings:
-    """What one slow stage costs, and what a second one adds."""
+    """The cost of one slow stage, and of a second one."""
     part = expected["consolidation"]
     rows, checks = list[tuple[Cell, ...]](), []
     for stages_s, known_s in zip(part["stages_s"], part["pipeline_s"], strict=True):
@@ -114,13 +114,13 @@ def at_scale(expected: Numbers) -> Findings:
 
 
 def law_of(quantiles: Quantiles, num: int = 400) -> Law:
-    """Durations from points of their distribution, straight between logarithms."""
+    """Durations from points of their distribution, interpolated linearly in the logarithm."""
     shares, minutes = np.array(quantiles).T
     return Law(tuple(60 * np.exp(np.interp((np.arange(num) + 0.5) / num, shares, np.log(minutes)))))
 
 
 def planner(expected: Numbers) -> Findings:
-    """Expected losses under the published rule and under the plan that knows how long events last."""
+    """Expected losses under the published rule and under the plan that knows the distribution of durations."""
     part, bar = expected["planner"], expected["planner_bar"]["to_published"]
     remedies = (
         Remedy("nothing", 0.0, part["loss_share"]),
@@ -153,7 +153,7 @@ def planner(expected: Numbers) -> Findings:
 
 
 def _losses_s(remedies: Sequence[Remedy], law: Law) -> tuple[float, float, float, float]:
-    """Doing nothing, the published rule, the plan, and the best for each event had one known."""
+    """Losses of no action, the published rule, the plan, and the hindsight optimum per event."""
     best_s = [min(each.cost_s + each.loss_share * duration_s for each in remedies) for duration_s in law.durations_s]
     nothing_s = remedies[0].loss_share * float(np.mean(law.durations_s))
     published_s, planned_s = expected_loss_s(ski_rental(remedies), law), expected_loss_s(plan(remedies, law), law)

@@ -1,4 +1,4 @@
-"""Nodes that exchange their places, slow devices gathered in few stages, and one job to which both happened."""
+"""Node swaps, slow devices gathered in few stages, and one job with both faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEVERITIES = ("weak", "medium", "severe")
 
 
 def swaps(expected: Numbers) -> Findings:
-    """How much of a slowdown goes when nodes are exchanged, from the printed slowdowns."""
+    """Share of a slowdown removed by swapping nodes, from the printed slowdowns."""
     part = expected["swaps"]
     rows, checks, every = list[tuple[Cell, ...]](), list[Check](), list[float]()
     for num, before, after, known in zip(
@@ -42,7 +42,7 @@ def _removed_percent(before: Sequence[float], after: Sequence[float]) -> list[fl
 
 
 def gathering(expected: Numbers) -> Findings:
-    """What slow devices cost in one stage of four, and in more of them."""
+    """Cost of slow devices in one stage of four, and in more of them."""
     part = expected["gathered"]
     rows, checks = list[tuple[Cell, ...]](), []
     num_stages, number = max(part["num_slow_stages"]), part["num_microbatches"]
@@ -62,7 +62,7 @@ def gathering(expected: Numbers) -> Findings:
 
 
 def compound(expected: Numbers) -> Findings:
-    """One job that is hit twice; what came back each time."""
+    """One job that is hit twice; the throughput recovered each time."""
     part = expected["compound"]
     rows = [
         (what, part["healthy"], slow, helped, 100 * (helped - slow) / (part["healthy"] - slow))

@@ -1,4 +1,4 @@
-"""GFS reproduced: spot jobs under a forecast quota, against four baselines, plain FIFO, and itself without its parts.
+"""GFS reproduced: spot jobs under a forecast quota, against four baselines, plain FIFO, and ablations.
 
 The trace of the paper is not public as a whole. A fleet of its size, 287 nodes of eight A100, is drawn with the
 statistics that are published, at three spot loads, and replayed. So ratios between schedulers are compared, not times.
@@ -56,7 +56,7 @@ NOTES = (
 
 
 def reproduce(*, quiet: bool = False) -> Report:
-    """All loads, ablations, the forecast and the money, checked."""
+    """All loads, ablations, the forecast and the monetary benefit, checked."""
     expected = numbers("gfs")
     with progress("reproduce gfs", _num_steps(expected), quiet=quiet) as tick:
         draws = _drawn(expected, tick)
@@ -70,7 +70,7 @@ def reproduce(*, quiet: bool = False) -> Report:
 
 
 def _policies(expected: Numbers, seed: int) -> tuple[str, ...]:
-    """Everybody on the draw that tables are about, on the others those who are judged hour by hour."""
+    """All policies on the draw shown in tables; on other draws only those compared hour by hour."""
     judged = ("fifo", "gfs")
     if seed != expected["setting"]["seed"]:
         return judged

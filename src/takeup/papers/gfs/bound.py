@@ -1,8 +1,8 @@
-"""The most that anybody could allocate on a day, from the state in which it began.
+"""Upper bound on the allocation of any scheduler on a day, from the state in which the day began.
 
-How it works. It is a flow from spot jobs through hours: each job has so much work left and runs on so many GPUs at
-most, and each hour has what high-priority jobs leave. So whoever is asked for that knows the future, and stops, divides
-and moves spot jobs as it likes, for nothing. It serves high-priority jobs when GFS does, and does no more work twice.
+How it works. It is a maximum flow from spot jobs to hours: each job has a remaining amount of work and a maximum number
+of GPUs, and each hour has the capacity not used by high-priority jobs. So the bound is for a clairvoyant scheduler that
+preempts, divides and moves spot jobs at no cost. It serves high-priority jobs when GFS does, and repeats no more work.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from takeup.cluster.model import Grade, Kind, Workload
 __all__ = ["most_gpu_s"]
 
 Floats = npt.NDArray[np.float64]
-HOUR_S, HOURS = 3600.0, 24  # in an hour, and of a day
+HOUR_S, HOURS = 3600.0, 24  # seconds in an hour, and hours of a day
 MOST_UNITS = 2**30
 
 
 def most_gpu_s(workload: Workload, ours: Outcome, hour: int, left_gpu_s: Floats, later_gpu_s: Floats) -> float:
-    """The most GPU-seconds that anybody could allocate in the day that begins with this hour.
+    """Upper bound on the GPU-seconds allocated in the day that begins with this hour.
 
-    `left_gpu_s` and `later_gpu_s` are the work of all jobs that is left when it begins and when it ends.
+    `left_gpu_s` and `later_gpu_s` are the remaining work of all jobs when the day begins and when it ends.
     """
     hours = slice(hour, hour + HOURS)
     used = ours.allocated_gpu_s[:, hours].sum(axis=0)
@@ -42,7 +42,7 @@ def most_gpu_s(workload: Workload, ours: Outcome, hour: int, left_gpu_s: Floats,
 def _most_flow(work: Floats, rates: Floats, room: Floats) -> float:
     """The largest flow from jobs with `work` to hours with `room`, at most `rates[job, hour]` from one to the other.
 
-    The solver counts in 32 bits: nobody has more work than there is room, and large pools are counted in larger units.
+    The solver uses 32-bit integers: work is capped at the total capacity, and large pools are counted in larger units.
     """
     unit = max(1.0, float(room.sum()) / MOST_UNITS)
     work = np.minimum(work, room.sum())

@@ -1,8 +1,8 @@
-"""Days with less allocation than FIFO, one by one: was anything left idle that could be used, and could it be won?
+"""Days with less allocation than FIFO, one by one: was usable capacity left idle, and could any scheduler match FIFO?
 
-How it works. GFS is replayed once more, and looked at every five minutes: if a job that waits would fit, something was
-left idle that need not have been. When a day begins, the spot work that is left is known for every job, and from it the
-most that anybody could allocate on that day. A day on which FIFO was above that could not be won from there.
+How it works. GFS is replayed once more, and inspected every five minutes: if a waiting job would fit, capacity was left
+idle unnecessarily. When a day begins, the remaining spot work is known for every job, and from it an upper bound on the
+allocation of any scheduler on that day. If FIFO was above that bound, no scheduler could match it from that state.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TINY = 1e-9
 class Day:
     """A day of GFS less FIFO, in percentage points of the pool and in hours of the whole pool.
 
-    `most_pp` is the most that anybody could have had over FIFO. `idle_pp` says why GPUs were idle.
+    `most_pp` is the upper bound on the lead over FIFO. `idle_pp` is the idle share by reason.
     """
 
     number: int
@@ -53,13 +53,13 @@ class Day:
 
     @property
     def could_be_won(self) -> bool:
-        """Whether the bound leaves it open that somebody allocates as much as FIFO."""
+        """Whether the bound permits some scheduler to allocate as much as FIFO."""
         return self.most_pp >= -TINY
 
 
 @dataclass(frozen=True, slots=True)
 class LookBack:
-    """All days of a draw, and at how many moments a job waited that would have fitted."""
+    """All days of a draw, and the number of samples at which a waiting job would have fitted."""
 
     load: Load
     num_moments: int
@@ -74,7 +74,7 @@ class LookBack:
 
 @dataclass(slots=True)
 class _Watcher:
-    """Notes how many GPUs are idle and why, by day, and the work that is left when days begin and the last one ends."""
+    """Records idle GPUs by day and reason, and the remaining work when days begin and the last one ends."""
 
     from_s: float
     num_days: int
@@ -87,7 +87,7 @@ class _Watcher:
         self.idle_gpus = [Counter() for _ in range(self.num_days)]
 
     def look(self, moment: Moment) -> None:
-        """One more moment."""
+        """Record one more sample."""
         while len(self.left_gpu_s) <= self.num_days and moment.now_s >= self.from_s + DAY_S * len(self.left_gpu_s):
             self.left_gpu_s.append(moment.left_gpu_s())
         day = int((moment.now_s - self.from_s) // DAY_S)
@@ -99,7 +99,7 @@ class _Watcher:
 
 
 def look_back(expected: Numbers, load: Load, tick: Callable[[], None]) -> LookBack:
-    """Replay GFS on a draw of one pool once more and look at every day."""
+    """Replay GFS on a draw of one pool again and inspect every day."""
     from_s, to_s = window_s(expected)
     watcher = _Watcher(from_s, int((to_s - from_s) // DAY_S))
     jobs = only(load.workload, fits_pool(load.workload))
@@ -124,7 +124,7 @@ def _day(jobs: Workload, ours: Outcome, fifo: Outcome, number: int, watcher: _Wa
 
 
 def _split(idle_pp: float, seen: Counter[Idle]) -> dict[Idle, float]:
-    """What was idle, in the proportions that were seen; where nobody looked, no spot job was there."""
+    """Divide the idle share in the sampled proportions; without samples, no spot job was present."""
     total = seen.total()
     if not total:
         return {why: idle_pp if why == Idle.NOBODY_WAITS else 0.0 for why in Idle}
@@ -132,7 +132,7 @@ def _split(idle_pp: float, seen: Counter[Idle]) -> dict[Idle, float]:
 
 
 def days_table(backs: Sequence[LookBack]) -> Table:
-    """Every day on which less was allocated: who had delivered more, what was idle, and whether it could be won."""
+    """Every day with less allocation than FIFO: the lead before and after, idle GPUs, and the upper bound."""
     rows: list[tuple[Cell, ...]] = [
         (
             back.load.name, back.load.seed, day.number, day.allocation_pp, day.before_h, day.after_h, day.most_pp,

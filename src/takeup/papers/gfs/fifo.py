@@ -1,9 +1,9 @@
-"""Against plain FIFO: who has delivered more GPU time by every hour, and how often promises were broken.
+"""Against plain FIFO: GPU time delivered up to every hour, and how often guarantees were broken.
 
-No window should be below FIFO; days inside one may be. Who works ahead has less left for a later day; where nobody is
-evicted, both do the same work in the end, so that more on one day *must* be less on another. So it is also shown how
-much was delivered up to each hour, and `days` looks at every lower day: what was idle, and whether anybody could have
-won it.
+No window should be below FIFO; days inside one may be. A scheduler that works ahead has less left for a later day;
+without evictions, both do the same work in the end, so that more on one day *must* be less on another. So the table
+also shows how much was delivered up to each hour, and `days` inspects every lower day: what was idle, and whether any
+scheduler could have matched FIFO.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOTE = (
 
 
 def against_fifo(expected: Numbers, draws: Sequence[Load], backs: Sequence[LookBack]) -> Findings:
-    """Delivered GPU time up to every hour, days as they were seen, and how often guaranteed spot jobs were evicted."""
+    """Delivered GPU time up to every hour, days individually, and how often guaranteed spot jobs were evicted."""
     checks: list[Check] = []
     for name in dict.fromkeys(load.name for load in draws):
         checks += _checks(expected, name, [load for load in draws if load.name == name])
@@ -57,9 +57,9 @@ def _checks(expected: Numbers, name: str, draws: Sequence[Load]) -> list[Check]:
 
 
 def _days_checks(expected: Numbers, name: str, backs: Sequence[LookBack]) -> list[Check]:
-    """The count of lower days, with how many of them are a loss and how many nobody could win; and what was left idle.
+    """Number of lower days, how many are a net loss, how many no scheduler could match; and usable idle capacity.
 
-    Nobody can keep the count at 0 who is ahead before.
+    A scheduler that is ahead before cannot keep the count at 0.
     """
     bar, lower = expected["fifo_bar"], [day for back in backs for day in back.lower]
     num_behind, num_lost = sum(day.after_h < -TINY for day in lower), sum(not day.could_be_won for day in lower)
@@ -84,14 +84,14 @@ def _days_checks(expected: Numbers, name: str, backs: Sequence[LookBack]) -> lis
 
 
 def _windows_check(name: str, draws: Sequence[Load], most: float) -> Check:
-    """The count of draws with less allocation than FIFO from the beginning of the window to its end."""
+    """Number of draws with less allocation than FIFO over the whole window."""
     below = [load.seed for load in draws if _gap(load, "allocation_rate") < -TINY]
     why = f"of {len(draws)} windows" + (f"; seed {', '.join(map(str, below))}" if below else "")
     return Check.at_most(f"{name} load, whole windows with less allocation than FIFO", float(len(below)), most, why=why)
 
 
 def _least_share(load: Load) -> float:
-    """GPU time delivered over FIFO's, at the worst hour of the window."""
+    """GPU time delivered relative to FIFO's, at the worst hour of the window."""
     ours, theirs = (load.outcomes[name].delivered_gpu_h() for name in ("gfs", "fifo"))
     hours = slice(int(load.outcomes["gfs"].from_s // 3600), None)
     return float(np.min(ours[hours] / np.maximum(theirs[hours], TINY)))
@@ -104,7 +104,7 @@ def _gap(load: Load, rate: str) -> float:
 
 
 def _lead_h(load: Load) -> Floats:
-    """By how much GFS is ahead at the end of each hour, in hours of the whole pool."""
+    """Lead of GFS at the end of each hour, in hours of the whole pool."""
     ours, theirs = (load.outcomes[name] for name in ("gfs", "fifo"))
     return (ours.delivered_gpu_h() - theirs.delivered_gpu_h()) / float(ours.capacity_gpus.sum())
 
@@ -136,7 +136,7 @@ def _summary_row(load: Load) -> tuple[Cell, ...]:
 
 
 def _at_once(expected: Numbers, load: Load) -> Table:
-    """What it costs to serve high-priority jobs at once, with a quota and without any; and who has no lower day."""
+    """Cost of serving high-priority jobs immediately, with and without a quota; and days below FIFO by scheduler."""
     rules = {f"{name} without quota": POLICIES[name]._replace(uses_quota=False) for name in ("kube", "slurm")}
     rules["high priority first, nobody evicted"] = Rules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER)
     outcomes = {name: load.outcomes[name] for name in (*JUDGED, *MOVES) if name in load.outcomes} | {

@@ -1,4 +1,4 @@
-"""The forecast on drawn demand: whether nine of ten means nine of ten, and what last week's peak would reserve."""
+"""The forecast on drawn demand: whether its 90 % quantile is calibrated, and what last week's peak would reserve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOURS_A_DAY = 24
 
 
 def demand(expected: Numbers) -> Findings:
-    """Scores of the models that need no training by hand."""
+    """Scores of the models that need no manual training."""
     part, setting = expected["forecast"], expected["setting"]
     workload = generate(setting["loads"]["medium"], Streams(setting["seed"]), num_days=part["num_days"])
     hourly, first = hourly_demand(workload), HOURS_A_DAY * part["num_history_days"]

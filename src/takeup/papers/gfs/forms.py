@@ -1,9 +1,9 @@
 """Both forms of the baselines: as the paper evaluated them, and as their own papers describe them.
 
 As evaluated, two of the four stop at the first job that does not fit, and a mean over them is easily beaten. As
-published they all let others pass. Spot jobs without a promise may be evicted at any time, that is what they are; so
-evictions are compared for all spot jobs, for guaranteed ones, and for a GFS that has no others. Who lets fewer jobs run
-evicts fewer, and who counts short periods has more of them; so evictions are also set against useful GPU time.
+published they all backfill. Spot jobs without a guarantee may be evicted at any time by definition; so evictions are
+compared for all spot jobs, for guaranteed ones, and for a GFS that has no others. A scheduler that lets fewer jobs run
+evicts fewer, and one that counts short periods has more of them; so evictions per useful GPU time are shown, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def published(expected: Numbers) -> tuple[str, ...]:
 
 
 def both_forms(expected: Numbers, loads: Sequence[Load]) -> Table:
-    """How much lower GFS is than the mean of the baselines in each form, and how much lower anybody could be."""
+    """How much lower GFS is than the mean of the baselines in each form, and the largest possible reduction."""
     forms = {"as evaluated": tuple(expected["setting"]["baselines"]), "as published": published(expected)}
     floors = [_alone(expected, load) for load in loads]
     rows: list[tuple[Cell, ...]] = []
@@ -55,7 +55,7 @@ def both_forms(expected: Numbers, loads: Sequence[Load]) -> Table:
 
 
 def spot_work(loads: Sequence[Load]) -> Table:
-    """What every scheduler got done for spot jobs in the window, and what evictions cost on the way."""
+    """Spot work completed by every scheduler in the window, and the cost of evictions."""
     rows: list[tuple[Cell, ...]] = []
     for load in loads:
         for name, outcome in load.outcomes.items():
@@ -81,7 +81,7 @@ def _spot_row(outcome: Outcome, grades: slice) -> tuple[Cell, ...]:
 
 
 def _compared(policy: str) -> dict[str, tuple[Quantity, Quantity]]:
-    """What is compared, ours and theirs; baselines have one grade of spot jobs."""
+    """The compared values, ours and theirs; baselines have one grade of spot jobs."""
     rate = QUANTITIES["spot eviction rate"]
     guaranteed = {"guaranteed spot eviction rate": (_broken, rate)} if policy == "gfs" else {}
     return {name: (of, of) for name, of in QUANTITIES.items()} | guaranteed
@@ -97,6 +97,6 @@ def _lower(load: Load, names: Sequence[str], ours: float, of_theirs: Quantity) -
 
 
 def _alone(expected: Numbers, load: Load) -> float:
-    """How long high-priority jobs wait if there are no others."""
+    """Waiting time of high-priority jobs if there are no others."""
     workload = only(load.workload, load.workload.job_kind == Kind.HIGH)
     return begin(expected, workload).replay(find_policy("gfs", SpotQuota())).metrics().high_jqt_s.mean

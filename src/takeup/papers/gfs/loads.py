@@ -29,9 +29,9 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A spot load: the jobs that a seed drew, what every scheduler made of them, and what forecasts knew before.
+    """A spot load: the jobs drawn by a seed, the outcome of every scheduler, and forecasts trained before the window.
 
-    `begun` holds what is left when a window begins, which is the same for all schedulers.
+    `begun` holds the state when a window begins, which is the same for all schedulers.
     """
 
     name: str
@@ -42,11 +42,11 @@ class Load:
     begun: dict[tuple[float, float], Begun] = field(default_factory=dict)
 
     def metrics(self, policy: str) -> Metrics:
-        """The window of a scheduler in numbers."""
+        """Metrics of a scheduler over the window."""
         return self.outcomes[policy].metrics()
 
     def replay(self, expected: Numbers, scheduler: RuledScheduler) -> Outcome:
-        """What a scheduler makes of the window, from the state in which all of them find it."""
+        """Replay the window under a scheduler, from the common initial state."""
         window = window_s(expected)
         if window not in self.begun:
             self.begun[window] = begin(expected, self.workload)
@@ -54,13 +54,13 @@ class Load:
 
 
 def window_s(expected: Numbers) -> tuple[float, float]:
-    """From when to when, in seconds."""
+    """Begin and end of the window, in seconds."""
     setting = expected["setting"]
     return setting["num_history_days"] * DAY_S, setting["num_days"] * DAY_S
 
 
 def begin(expected: Numbers, workload: Workload) -> Begun:
-    """Jobs up to the window. Until it begins FIFO serves, so that nobody has worked ahead."""
+    """Replay jobs up to the window under FIFO, so that no scheduler has worked ahead."""
     return Begun(workload, *window_s(expected), before=FIFO)
 
 
@@ -93,7 +93,7 @@ QUANTITIES: dict[str, Callable[[Metrics], float]] = {
 
 
 def against_baselines(expected: Numbers, loads: Sequence[Load]) -> Findings:
-    """How much lower than the mean of the baselines, on average over loads; with every quoted number beside ours."""
+    """Reduction relative to the mean of the baselines, averaged over loads; compares every quoted number with ours."""
     lower = {name: [_lower_percent(expected, load, of) for load in loads] for name, of in QUANTITIES.items()}
     mean = {name: float(np.mean(values)) for name, values in lower.items()}
     abstract, bar = expected["abstract"], expected["high_bar"]
@@ -140,7 +140,7 @@ def _reductions(lower: Mapping[str, Sequence[float]], loads: Sequence[Load]) -> 
 
 
 def _quoted(expected: Numbers, loads: Sequence[Load], lower: Mapping[str, Sequence[float]]) -> list[Check]:
-    """What readers quote of the evaluation, beside ours; other fleets and loads, so nothing follows from it."""
+    """Commonly quoted numbers of the evaluation and ours; other fleets and loads, so not conclusive."""
     quoted, production, medium = expected["quoted"], expected["production"], loads[1]
     gfs = medium.metrics("gfs")
     waits_s = [medium.metrics(name).spot_jqt_s.mean for name in expected["setting"]["baselines"]]

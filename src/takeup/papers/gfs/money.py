@@ -1,4 +1,4 @@
-"""The printed benefit in GPU-hours and dollars, and what GFS brings here at the same price."""
+"""The printed benefit in GPU-hours and dollars, and the benefit of GFS here at the same price."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["benefit"]
 
 
 def benefit(expected: Numbers, medium: Load) -> Findings:
-    """What a GPU-hour costs if the printed benefit is right, and what GFS brings here at that price."""
+    """The price of a GPU-hour implied by the printed benefit, and the benefit of GFS here at that price."""
     part = expected["production"]
     gained = {
         "A100": part["a100_gpus"] * part["a100_allocation_percent"] / 100 * part["hours_a_month"],

@@ -1,8 +1,8 @@
-"""One-day windows that all begin from one state: as an independent replication of GFS had them, but for the state.
+"""One-day windows that all begin from one state: as in an independent replication of GFS, except for the state.
 
-How it works. Until a window begins there are high-priority jobs alone, and FIFO serves them. Then comes a day of spot
-jobs, and one scheduler or the other takes over. Nobody has worked ahead, so that what is allocated on the day can be
-compared. The replication found the printed scheduler below FIFO, for what it keeps free is idle.
+How it works. Until a window begins there are only high-priority jobs, served by FIFO. Then follows a day of spot jobs
+under the scheduler being compared. No scheduler has worked ahead, so the allocation on the day is comparable. The
+replication found the printed scheduler below FIFO, because the capacity it reserves is idle.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Days:
         return np.asarray(100 * (np.array(ours) - np.array(theirs)))
 
     def mean(self, policy: str, of: Callable[[Metrics], float]) -> float:
-        """A number of a scheduler, on average over windows."""
+        """A metric of a scheduler, averaged over windows."""
         return float(np.mean([of(one) for one in self.metrics[policy]]))
 
 
 def day_by_day(expected: Numbers, draws: Sequence[Load], tick: Callable[[], None]) -> Days:
-    """Replay every day of draws of one load under all schedulers; `tick` after each draw."""
+    """Replay every day of draws of one load under all schedulers; calls `tick` after each draw."""
     metrics: dict[str, list[Metrics]] = {name: [] for name in ARMS}
     from_s, to_s = window_s(expected)
     for load in draws:

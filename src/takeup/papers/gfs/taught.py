@@ -1,7 +1,7 @@
-"""A forecast that knows the hours before a window, learned once for all schedulers that are compared in it.
+"""Warm start of the forecast: trained once on the hours before a window, for all schedulers compared in it.
 
-Until a window begins FIFO serves, whoever takes over then, so that all of them see the same demand up to this moment.
-To learn these hours anew for every scheduler would be most of the work of a reproduction.
+Until a window begins FIFO serves, regardless of the scheduler that follows, so all of them see the same demand up to
+then. Training on these hours again for every scheduler would be most of the work of a reproduction.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ HOUR_S = 3600.0
 
 
 class Taught:
-    """Makes forecasts of the only pool of a draw, each with all that was learned so far."""
+    """Makes forecasts of the only pool of a draw, each with everything learned so far."""
 
     def __init__(self) -> None:
         self._forecast = forecast_by()()
 
     def learn(self, outcome: Outcome) -> None:
-        """The hours before the window of a replay that are not known yet."""
+        """Learn the hours before the window of a replay that are not known yet."""
         known, end = self._forecast.num_hours_seen, int(outcome.from_s // HOUR_S)
         if known < end:
             self._forecast.learn(outcome.demand_gpus[0, known:end], float(outcome.capacity_gpus[0]))
 
     def __call__(self) -> HourlyDemand:
-        """A copy, which goes its own way from here."""
+        """An independent copy."""
         return deepcopy(self._forecast)

@@ -1,9 +1,9 @@
-"""GFS without its parts at medium load, over several draws: as printed, and as built here.
+"""Ablations of GFS at medium load, over several draws: as printed, and as built here.
 
 The numbers of the paper are those of the printed system, in which spot jobs run inside the quota or not at all. There a
-forecast that is too careful makes jobs wait for days. Here spot jobs beyond the quota run without a promise, so that
-parts matter less for waiting, and more for how much can be promised and for what evictions cost. Each part is judged by
-what it is for. Every draw is replayed with and without it, and differences are those of the pairs.
+forecast that is too conservative makes jobs wait for days. Here spot jobs beyond the quota run without a guarantee, so
+that parts matter less for waiting, and more for how much can be guaranteed and for the cost of evictions. Each part is
+judged by its purpose. Every draw is replayed with and without it, and differences are paired.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One replay in what parts are judged by; more is worse in each, but for allocation."""
+    """Metrics of one replay by which parts are judged; more is worse in each, except allocation."""
 
     spot_jqt_s: float
     eviction_percent: float
@@ -55,7 +55,7 @@ LABELS = {
     "broken_percent": ("promises broken", "%", 2),
     "allocation_percent": ("allocation", "%", 2),
 }
-# What each part is for.
+# The metric that each part should improve.
 JUDGED = {
     "gfs_published": {
         "last week's peak": "spot_jqt_s",
@@ -74,7 +74,7 @@ Draws = Mapping[str, Sequence[Figures]]
 
 
 def ablations(expected: Numbers, mediums: Sequence[Load], tick: Callable[[], None]) -> Findings:
-    """What the printed system loses without each part on the draws of these loads, and ours on further ones, too."""
+    """Loss of the printed system without each part on the draws of these loads, and of ours on further draws, too."""
     setting = expected["setting"]
     further = [Load("medium", seed, drawn(expected, "medium", seed), {}) for seed in setting["part_seeds"]]
     loads = {"gfs_published": mediums, "gfs": [*mediums, *further]}
@@ -120,7 +120,7 @@ def _mean(draws: Sequence[Figures], field: str) -> float:
 
 
 def _without(which: str, policy: str, found: Draws) -> list[Check]:
-    """Every part is worth something: without it, what it is for gets worse on average over the draws."""
+    """Check that every part helps: without it, its metric gets worse on average over the draws."""
     checks = []
     for name, field in JUDGED[policy].items():
         label, unit, _ = LABELS[field]
@@ -131,14 +131,14 @@ def _without(which: str, policy: str, found: Draws) -> list[Check]:
 
 
 def _paired(draws: Sequence[Figures], full: Sequence[Figures], field: str) -> tuple[float, float]:
-    """How much more than with all parts, on average, and the standard error of that."""
+    """Mean paired difference to the full system, and its standard error."""
     apart = [getattr(one, field) - getattr(other, field) for one, other in zip(draws, full, strict=True)]
     error = float(np.std(apart, ddof=1)) / sqrt(len(apart)) if len(apart) > 1 else 0.0
     return float(np.mean(apart)), error
 
 
 def _order(printed: Draws) -> Check:
-    """The forecast is worth more than the feedback."""
+    """Check that the forecast is worth more than the feedback."""
     peak, fixed = (_mean(printed[name], "spot_jqt_s") for name in ("last week's peak", "fixed coefficient"))
     name = "as printed, spot JQT more with last week's peak than with a fixed coefficient"
     return Check.at_least(name, peak - fixed, 0.0, unit="s")

@@ -1,4 +1,4 @@
-"""Sizes of templates, operations of masked steps, plans of loads, and routes of edits."""
+"""Template sizes, operation counts of masked steps, load plans, and routing of edits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def template_size(expected: Numbers) -> Findings:
 
 
 def operations(expected: Numbers) -> Findings:
-    """Operations of a step, by our formulas and counted."""
+    """Operation count of a step, by our formulas and counted."""
     part = expected["operations"]
     rows: list[tuple[Cell, ...]] = []
     checks = []
@@ -60,7 +60,7 @@ def operations(expected: Numbers) -> Findings:
 
 
 def plans(expected: Numbers) -> Findings:
-    """How often the published rule is not the best, and steps of real networks under both."""
+    """How often the published rule is not optimal, and steps of real networks under both."""
     random = np.random.default_rng(expected["setting"]["seed"])
     num_cases = expected["setting"]["num_cases"]
     worst, num_worse, off = 1.0, 0, 0.0
@@ -101,7 +101,7 @@ def _real_plans(note: str) -> Table:
 
 
 def routes(expected: Numbers) -> Findings:
-    """The same edits over eight workers, routed in four ways."""
+    """The same edits over eight workers, under four routing policies."""
     setting, costs = expected["setting"], StepCosts()
     random = np.random.default_rng(setting["seed"])
     jobs = drawn_edits(EditJob, random, setting["num_edits"], setting["rate_hz"])
@@ -142,7 +142,7 @@ def _drawn(random: np.random.Generator, num_blocks: int) -> list[BlockCost]:
 
 
 def _best(blocks: Sequence[BlockCost]) -> float:
-    """By trying every combination of loading and not, all at once."""
+    """Optimum by enumerating all combinations of loading and not, vectorized."""
     chosen = np.array(list(itertools.product((False, True), repeat=len(blocks))))
     computed, loaded = np.zeros(len(chosen)), np.zeros(len(chosen))
     for block, loads in zip(blocks, chosen.T, strict=True):

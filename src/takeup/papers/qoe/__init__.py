@@ -1,8 +1,8 @@
-"""Flow-level QoE reproduced: how long viewers wait and how often playback stops in a cell that videos share.
+"""Flow-level QoE reproduced: how long viewers wait and how often playback stalls in a cell that videos share.
 
-The text of the paper could not be read beyond its abstract, which prints no number. So the equations, derived anew, are
-held against an independent solution of them, against simulations run here, and against what the abstract claims: that
-the coming and going of others causes stalls, and that variances matter little.
+The text of the paper could not be read beyond its abstract, which prints no number. So the equations, derived again
+here, are compared with an independent solution of them, with simulations run here, and with the claims of the abstract:
+that arrivals and departures of other flows cause stalls, and that variances matter little.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What causes stalls: others who come and go. The same cell without their coming and going, and the best threshold.
+"""Flow dynamics cause stalls: the same cell without arrivals and departures of other videos, and the best threshold.
 
-Two ways to leave the dynamics out: every video sees for ever the number of others that it found (frozen), or always
-the mean throughput that videos receive. Neither answers for the cell.
+Two ways to leave the dynamics out: every video permanently sees the number of others that it found (frozen), or always
+the mean throughput that videos receive. Neither predicts the cell.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Numbers = Mapping[str, Any]
 
 
 def frozen(chain: Chain) -> Chain:
-    """Nobody comes or goes while the video downloads."""
+    """The chain without arrivals or departures while the video downloads."""
     return replace(chain, generator=np.zeros_like(chain.generator))
 
 
 def at_mean_throughput(chain: Chain, mean_video_s: float) -> Chain:
-    """One state, with the content of a mean video over the mean time of its download as the fill rate."""
+    """One state; its fill rate is the content of a mean video over its mean download time."""
     download_s = float(chain.initial @ np.linalg.solve(-chain.killed, np.ones(chain.num_states)))
     fill = mean_video_s / download_s
     return Chain(np.zeros((1, 1)), np.array([fill / mean_video_s]), np.array([fill]), np.ones(1))
@@ -98,7 +98,7 @@ def _chart(setting: Numbers) -> Series:
 
 
 def best_thresholds(expected: Numbers) -> Findings:
-    """The threshold with the least cost, by how much a second of start-up costs."""
+    """The threshold with the least cost, by the cost of a second of start-up delay."""
     given = expected["threshold"]
     solution = solution_at(expected["setting"], given["arrivals_per_s"])
     thresholds_s = np.linspace(0.0, 40.0, 81).tolist()

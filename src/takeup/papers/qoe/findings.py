@@ -1,4 +1,4 @@
-"""What the parts of the reproduction share: the cell, and how a written number is compared."""
+"""Helpers shared by the reproduction: the cell, and how a written number is compared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cell_of(setting: Mapping[str, Any], arrivals_per_s: float, max_users: int | 
 
 
 def chain_at(setting: Mapping[str, Any], arrivals_per_s: float) -> Chain:
-    """What a video of that cell sees."""
+    """The Markov chain that a video of that cell sees."""
     return chain_of(cell_of(setting, arrivals_per_s))
 
 
@@ -41,7 +41,7 @@ def to_the_digit(
     why: str = "",
     last_digits: float = 0.5,
 ) -> Check:
-    """Compare with a number as it was written down: to half of its last digit, unless told otherwise."""
+    """Compare with a number as printed: to half of its last digit, unless a tolerance is given."""
     exponent = Decimal(written).as_tuple().exponent
     assert isinstance(exponent, int)
     tolerance = last_digits * 10.0**exponent * (1 + 1e-9)

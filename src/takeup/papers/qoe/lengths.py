@@ -1,4 +1,4 @@
-"""Start-up delays as a distribution, and videos of exactly one length."""
+"""The distribution of start-up delays, and videos of constant length."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Numbers = Mapping[str, Any]
 Floats = npt.NDArray[np.float64]
 
 START_S = 5.0
-NUM_TIMES = 61  # enough that a step of the chart which is no jump stays small
+NUM_TIMES = 61  # enough points that only real jumps look like jumps in the chart
 
 
 def startup_law(expected: Numbers, tick: Tick) -> Findings:
-    """The law of the start-up delay beside simulated delays, jumps included."""
+    """The distribution of the start-up delay compared with simulated delays, jumps included."""
     setting, bars = expected["setting"], expected["bars"]
     curves, distances = [], []
     for arrivals in setting["arrivals_per_s"]:
@@ -45,7 +45,7 @@ def startup_law(expected: Numbers, tick: Tick) -> Findings:
 
 
 def _times_s(chain: Chain) -> Floats:
-    """An even grid until the last viewer starts, and the moment after every jump."""
+    """A uniform grid until the last viewer starts, and the time just after every jump."""
     jumps_s = startup_atoms(chain, START_S)[0] * (1 + 1e-9)
     return np.sort(np.concatenate([np.linspace(0.0, float(jumps_s.max()), NUM_TIMES), jumps_s]))
 
@@ -56,7 +56,7 @@ def _simulated_law(chain: Chain, times_s: Floats, setting: Numbers) -> Floats:
 
 
 def fixed_lengths(expected: Numbers, tick: Tick) -> Findings:
-    """Videos that all have the same length, beside the same simulated, and beside exponential lengths."""
+    """Videos of constant length, compared with their simulation and with exponential lengths."""
     fixed, setting = expected["fixed_length"], expected["setting"]
     chain = chain_at(setting, expected["crowded"]["arrivals_per_s"])
     rows, checks = [], []

@@ -71,7 +71,7 @@ def _startup_checks(expected: Numbers) -> list[Check]:
 
 
 def _crowded_checks(expected: Numbers) -> list[Check]:
-    """More about the highest load: how often, how rarely, how long."""
+    """Further checks at the highest load: frequencies, tail probabilities and durations."""
     crowded, source = expected["crowded"], expected["crowded"]["source"]
     solution = solution_at(expected["setting"], crowded["arrivals_per_s"])
     rows = [
@@ -131,7 +131,7 @@ def eigen_stall_probability(chain: Chain, start_s: float) -> float:
 
 
 def simulated_cells(expected: Numbers, tick: Tick) -> Findings:
-    """Every cell beside videos followed one by one, and beside whole cells in which all videos have a player."""
+    """Every cell compared with a simulation of single videos and of whole cells in which every video has a player."""
     setting, bar = expected["setting"], expected["bars"]["z"]
     rows = []
     for number, (arrivals, start_s) in enumerate(product(setting["arrivals_per_s"], setting["starts_s"])):

@@ -1,4 +1,4 @@
-"""What variance does: fading of an opportunistic scheduler and variable bit rate; small, but not near criticality."""
+"""Effect of variance: fading of an opportunistic scheduler and variable bit rate; small, but not near criticality."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _fading_checks(given: Numbers, place: int, without: float, with_it: float) -
 
 
 def _slot_check(expected: Numbers, arrivals: float, start_s: float, slots: Slots, what: str) -> Check:
-    """The equations with variance beside a simulation of every slot, run here."""
+    """The equations with variance compared with a simulation of every slot, run here."""
     setting, cell = expected["setting"], _opportunistic(expected, arrivals)
     num, player = setting["num_slot_videos"], Player(start_s)
     measured = simulate_slots(cell, player, slots, num_videos=num, seed=setting["seed"]).stall_probability
@@ -99,7 +99,7 @@ def _fading_chart(expected: Numbers) -> Series:
 
 
 def variable_rate(expected: Numbers) -> Findings:
-    """The reference cell with players that drain unevenly."""
+    """The reference cell with players that drain at a variable rate."""
     given, bars = expected["variable_rate"], expected["bars"]
     chain, starts_s = chain_at(expected["setting"], given["arrivals_per_s"]), given["starts_s"]
     checks = [
@@ -153,7 +153,7 @@ def _rate_chart(expected: Numbers, chain: Chain) -> Series:
 
 
 def critical_rate(expected: Numbers, tick: Tick) -> Findings:
-    """Where a buffer hardly falls, what falls is decided by chance: here variance does matter."""
+    """Near-zero drift of the buffer: here chance decides, and variance does matter."""
     given = expected["critical"]
     cell = _opportunistic(expected, given["arrivals_per_s"])
     chain = chain_of(cell)

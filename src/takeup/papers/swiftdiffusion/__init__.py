@@ -1,4 +1,4 @@
-"""SwiftDiffusion reproduced: the measured services, the formulas, and whole systems with images for each GPU beside.
+"""SwiftDiffusion reproduced: the measured services, the formulas, and whole systems with images per GPU.
 
 Nothing here needs a GPU or PyTorch: traces are drawn, designs simulated with published seconds, formulas computed.
 Exactness against stock diffusers is in the tests, and what a GPU reaches in benchmarks/serving.py.

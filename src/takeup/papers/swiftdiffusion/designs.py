@@ -1,4 +1,4 @@
-"""Whole systems: seconds of an image and images for a GPU-minute, alone and in a queue; and what a cache loads."""
+"""Whole systems: seconds per image and images per GPU-minute, without and with a queue; and cache loads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["alone", "look_ahead", "queued"]
 
 Numbers: TypeAlias = dict[str, Any]
 SIMULATED = ("diffusers", "nirvana", "katz", "takeup")
-LOAD_S = 0.5  # of a LoRA of 400 MiB, when two take a second
+LOAD_S = 0.5  # load time of a LoRA of 400 MiB, when two take a second
 
 
 def alone(expected: Numbers) -> Findings:
@@ -32,7 +32,7 @@ def alone(expected: Numbers) -> Findings:
 
 
 def queued(expected: Numbers) -> Findings:
-    """The two services on eight GPUs: what the paper leaves out, a queue."""
+    """The two services on eight GPUs with a queue, which the paper leaves out."""
     setting, bar = expected["setting"], expected["queue_bar"]
     scenario = ServingScenario(
         verb="compare",
@@ -63,7 +63,7 @@ def queued(expected: Numbers) -> Findings:
 
 
 def look_ahead(expected: Numbers) -> Findings:
-    """Loads of LERC when it sees the queue, in order and in any order, as shares of those of LRU."""
+    """Loads of LERC when it sees the queue, in order and in any order, relative to those of LRU."""
     setting, rows, checks = expected["setting"], list[tuple[Cell, ...]](), []
     queue = setting["queue"]
     for kind in ("a-lora", "b-lora"):
@@ -97,7 +97,7 @@ def _one_request(part: Numbers, place: int, name: str) -> Outcome:
 
 
 def _num_gpus(name: str, num_controls: int) -> int:
-    """Two for the branches, and two for every ControlNet; the others need one."""
+    """Two for the branches, and two per ControlNet; the other designs need one."""
     return 2 + 2 * num_controls if name == "katz" else 1
 
 
@@ -166,7 +166,7 @@ def _chart(part: Numbers, outcomes: list[list[Outcome]]) -> Series:
 
 
 def _as_needed(outcome: Outcome) -> float:
-    """Images for a GPU-minute if every request had only the GPUs for its own ControlNets."""
+    """Images per GPU-minute if every request used only the GPUs for its ControlNets."""
     gpu_s = sum((one.end_s - one.start_s) * _num_gpus("katz", one.arrival.num_controls) for one in outcome.done)
     return 60 * len(outcome.done) / gpu_s
 

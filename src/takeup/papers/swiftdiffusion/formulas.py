@@ -1,4 +1,4 @@
-"""What follows from formulas: speed-ups, sizes on the wire, the bound K, sums of LoRAs, and drift by subtraction."""
+"""Results of formulas: speed-ups, bytes on the wire, the bound K, sums of LoRAs, and drift by subtraction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMATS = ("bfloat16", "float16", "float32")
 
 
 def speedups(expected: Numbers) -> Findings:
-    """ControlNets beside the first half of the U-Net: Gustafson's law, operations, and what was reached."""
+    """ControlNets concurrent with the U-Net encoder: Gustafson's law, operation counts, and measured speed-ups."""
     law, flops = expected["speedup"], expected["flops"]
     rows: list[tuple[Cell, ...]] = []
     checks = []
@@ -49,7 +49,7 @@ def speedups(expected: Numbers) -> Findings:
 
 
 def wire(expected: Numbers) -> Findings:
-    """Bytes of a step of SDXL at 1024x1024 in 16 bits, and the order in which the decoder needs them."""
+    """Bytes per step of SDXL at 1024x1024 in 16 bits, and the order in which the decoder needs them."""
     printed, order = expected["wire"], expected["wire_order"]
     last, second, first = _residuals(1024 // 8)
     elements = last + second + first
@@ -70,7 +70,7 @@ def wire(expected: Numbers) -> Findings:
 
 
 def _residuals(side: int) -> tuple[int, int, int]:
-    """Elements of a branch by the size of the picture: full, half, and a quarter with the middle block."""
+    """Elements per branch by resolution: full, half, and a quarter with the middle block."""
     full = 3 * 320 * side**2
     half = (320 + 2 * 640) * (side // 2) ** 2
     quarter = (640 + 3 * 1280) * (side // 4) ** 2
@@ -78,7 +78,7 @@ def _residuals(side: int) -> tuple[int, int, int]:
 
 
 def bounds(expected: Numbers) -> Findings:
-    """K for other lengths, for images that are changed, and for models of few steps, from the printed K."""
+    """K for other step counts, for image-to-image, and for few-step models, from the printed K."""
     part = expected["bound"]
     steps, bound = part["steps"], part["bound"]
     alike = [1.0] * bound + [part["least_similarity"] - 1e-6] * (steps - bound)
@@ -116,7 +116,7 @@ def cross_terms(expected: Numbers) -> Findings:
 
 
 def drift(expected: Numbers) -> Findings:
-    """Weights after LoRAs were put in and taken out by subtraction, or restored from a copy."""
+    """Weights after LoRAs were merged and removed by subtraction, or restored from a copy."""
     part, rows, checks = expected["drift"], list[tuple[Cell, ...]](), []
     for name in FORMATS:
         ours = _drifts(name, part["swaps"], expected["setting"]["seed"])
@@ -152,10 +152,10 @@ def _drifts(name: str, swaps: list[int], seed: int) -> list[float]:
 
 
 def _rounded(values: Floats, name: str) -> Floats:
-    """Single precision, with no more digits than the format has."""
+    """Single precision, rounded to the digits of the format."""
     if name == "float16":
         return values.astype(np.float16).astype(np.float32)
-    if name == "bfloat16":  # the upper half of a single, rounded to even
+    if name == "bfloat16":  # bfloat16: the upper half of a single, rounded to even
         bits = values.view(np.uint32)
         rounded: npt.NDArray[np.uint32] = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
         return rounded.view(np.float32)

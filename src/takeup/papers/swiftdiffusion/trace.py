@@ -1,4 +1,4 @@
-"""The measured services: adapters of a request, popularity, locality, and the loads of caches."""
+"""The measured services: adapters per request, popularity, locality, and cache loads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LENGTHS = "hangs on how many requests the drawn instances have: 0.29 to 0.34 for
 
 
 def counts(expected: Numbers) -> Findings:
-    """How many adapters a request has (Table 1): printed, and drawn."""
+    """Number of adapters per request (Table 1): printed, and drawn."""
     part, rows, checks = expected["counts"], list[tuple[Cell, ...]](), []
     for kind, mean in zip(sorted(KINDS, key=_table_order), part["means"], strict=True):
         lengths = np.array([len(access.adapters) for access in _accesses(kind, expected)])
@@ -40,7 +40,7 @@ def counts(expected: Numbers) -> Findings:
 
 
 def popularity(expected: Numbers) -> Findings:
-    """How few adapters serve how much."""
+    """Share of requests served by the most popular adapters."""
     top, part = expected["popular_controlnets"], expected["popular_loras"]
     rows: list[tuple[Cell, ...]] = []
     checks = []
@@ -122,7 +122,7 @@ def _accesses(kind: str, expected: Numbers) -> list[Access]:
 
 
 def _independent(kind: str, drawn: list[Access], seed: int) -> list[Access]:
-    """As many adapters for every request, each drawn by popularity alone."""
+    """The same number of adapters per request, each drawn by popularity alone."""
     ranks, shares = zip((0, 0.0), *MEASURED[kind].cumulative, strict=True)
     chances = iter(Streams(seed).stream(f"independent {kind}").random(sum(len(one.adapters) for one in drawn)))
     return [
@@ -139,7 +139,7 @@ def _loads(policy: str, accesses: list[Access], size: int) -> float:
 
 
 def _excess(ours: float, theirs: float, slack: float) -> float:
-    """The gap as a share, beyond what first uses explain."""
+    """The relative gap, beyond what first uses explain."""
     return max(0.0, abs(ours - theirs) - slack) / theirs
 
 

@@ -1,4 +1,4 @@
-"""The verbs of serving on the command line; the code of one is imported when it is named."""
+"""Subcommands of `takeup serving`; each is imported only when it is invoked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERBS = {
 
 
 class _Verbs(click.Group):
-    """Lists all verbs without importing them."""
+    """Click group that lists all subcommands without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -36,7 +36,7 @@ class _Verbs(click.Group):
 
 @click.group(cls=_Verbs)
 def serving() -> None:
-    """Images from diffusion models, where every request brings LoRAs and ControlNets of its own.
+    """Serve diffusion models where each request brings its own LoRAs and ControlNets.
 
     Designs: diffusers static nirvana katz takeup. `takeup serve` starts a real server.
     """

@@ -1,4 +1,4 @@
-"""`takeup serving compare DESIGNS`: several designs on the same requests, at several rates."""
+"""`takeup serving compare DESIGNS`: compare designs on the same requests, at several arrival rates."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ __all__ = ["compare"]
 @queue_options
 @output_options
 def compare(designs: str, rates: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """DESIGNS, separated by commas, on the same requests and the same number of GPUs, at several rates."""
+    """Compare DESIGNS (comma-separated) on the same requests and number of GPUs, at several arrival rates."""
     show(report_of("compare", designs, rates, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)

@@ -1,4 +1,4 @@
-"""`takeup serving edit IMAGE MASK PROMPT`: change the masked part of an image, keep what is known of the rest."""
+"""`takeup serving edit IMAGE MASK PROMPT`: change the masked part of an image, reuse cached activations of the rest."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ __all__ = ["edit"]
 @click.option("--budget", default=0.0, show_default=True, help="Relative error that packing of templates may cause.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 def edit(image: str, mask: str, prompt: str, model: str, out: Path, as_json: bool, **settings: Any) -> None:
-    """Change IMAGE where MASK is white, as PROMPT says. Every other pixel stays as it is, bit for bit.
+    """Change IMAGE where MASK is white, following PROMPT. Every other pixel stays bit-identical.
 
-    The first edit of an image computes everything; with --templates the next ones compute the masked part only, and
-    IMAGE may be the template that an earlier edit has told.
+    The first edit of an image computes everything; with --templates, later edits compute only the masked part, and
+    IMAGE may be the template id that an earlier edit printed.
     """
     from takeup.serving.engines.diffusers.masked.asked import Edit
     from takeup.serving.engines.diffusers.masked.session import edit_once, open_original

@@ -1,4 +1,4 @@
-"""`takeup serving quality MODEL`: accelerated images beside lossless ones."""
+"""`takeup serving quality MODEL`: compare accelerated images with lossless ones."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ PROMPTS = ("a cat on a red roof", "a bridge at night, long exposure")
 @output_options
 @click.pass_context
 def quality(ctx: click.Context, /, model: str, as_json: bool, out: Path | None, quiet: bool, **settings: Any) -> None:
-    """Make the same images lossless and accelerated, with the same seeds, and compare them.
+    """Generate the same images lossless and accelerated, with the same seeds, and compare them.
 
-    MODEL is a folder that diffusers wrote, a hub id, or one of takeup/tiny-sd15, -sdxl,
+    MODEL is a folder in diffusers format, a hub id, or one of takeup/tiny-sd15, -sdxl,
     -sdxl-controlnet, -sd3 and -flux.
     """
     from takeup.serving.quality.makers import makers_of

@@ -1,4 +1,4 @@
-"""`takeup serve`: a model behind an HTTP API that OpenAI's clients understand."""
+"""`takeup serve`: serve a model behind an OpenAI-compatible HTTP API."""
 
 from __future__ import annotations
 
@@ -106,13 +106,13 @@ NEEDED = {
 @click.option("--deterministic", is_flag=True, help="No shared calls: images do not depend on who else is there.")
 @click.option("--json", "as_json", is_flag=True, help="Write the log as JSON lines.")
 def serve(**options: Any) -> None:
-    """Serve MODEL over HTTP, as OpenAI's clients expect it: images, edits, adapters, progress, metrics.
+    """Serve MODEL over an OpenAI-compatible HTTP API: images, edits, adapters, progress, metrics.
 
-    MODEL is a folder that diffusers wrote, a hub id such as owner/name, or one of takeup/tiny-sd15, takeup/tiny-sdxl,
+    MODEL is a folder in diffusers format, a hub id such as owner/name, or one of takeup/tiny-sd15, takeup/tiny-sdxl,
     takeup/tiny-sdxl-controlnet, takeup/tiny-sd3, takeup/tiny-flux, which have random weights and need no download.
 
-    Keys come from --keys, or from the environment: TAKEUP_API_KEY, or TAKEUP_API_KEYS as tenant:key,tenant:key. Without
-    any, the server listens on this machine only. The address is printed on stdout as soon as the server answers.
+    Keys are read from --keys, or from the environment: TAKEUP_API_KEY, or TAKEUP_API_KEYS as tenant:key,tenant:key.
+    Without keys, the server listens on localhost only. The address is printed on stdout when the server is ready.
     """
     _check_installed(options["on_ray"])
     with ExitStack() as cleanup:
@@ -136,13 +136,13 @@ def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
             f"--host {options['host']} lets other machines in, and there are no keys; give --keys FILE or set "
             "TAKEUP_API_KEY"
         )
-    shared_adapters(options["adapters"])  # a mistake in it is told now, not when the model is loaded
+    shared_adapters(options["adapters"])  # fail early on a bad folder, before the model is loaded
     limits = Limits(options["max_running"] * options["workers"], options["max_waiting"])
     uploads = options["uploads"] or Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="takeup-uploads-")))
     rules = _rules(options)
     settings = Settings(options["model"], uploads, options["adapters"], limits, rules, options["templates"])
     listener = cleanup.enter_context(listen_on(options["host"], options["port"]))
-    usual = signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopping cleans up, before and after serving
+    usual = signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM also runs the cleanup
     cleanup.callback(signal.signal, signal.SIGTERM, usual)
     backend = _backend(options)
     app = make_app(settings, backend, keys, on_start=lambda: _greet(listener, options["model"], bool(keys)))
@@ -150,7 +150,7 @@ def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
 
 
 def _backend(options: dict[str, Any]) -> Backend:
-    """Load the model, in this process or in others."""
+    """Load the model in this process, in worker processes, or in Ray Serve replicas."""
     from takeup.serving.server.editing import TemplateRoom
     from takeup.serving.server.models import Plan
 
@@ -194,14 +194,14 @@ def _backend(options: dict[str, Any]) -> Backend:
 
 
 def _rules(options: dict[str, Any]) -> Rules:
-    """By what the server decides."""
+    """The scheduling policies of the server, from the command-line options."""
     from takeup.serving.server.rules import Rules
 
     return Rules(options["order"], options["patience"], options["route"], options["in_time"])
 
 
 def _greet(listener: socket.socket, model: str, has_keys: bool) -> None:
-    """Where it listens, and how to call it."""
+    """Print the address and examples of how to call the server."""
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     key = "-H 'Authorization: Bearer KEY' " if has_keys else ""

@@ -1,4 +1,4 @@
-"""`takeup serving simulate DESIGN`: one design serves a queue in virtual time."""
+"""`takeup serving simulate DESIGN`: simulate one serving design on a queue, in virtual time."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ QUEUE_OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def queue_options(command: Command) -> Command:
-    """Requests, instances and rules."""
+    """Decorator that adds the options for requests, instances and policies."""
     for name, settings in QUEUE_OPTIONS.items():
         command = click.option(*name.split(), **settings)(command)
     return command
 
 
 def report_of(verb: str, designs: str, rates: str, *, quiet: bool, **settings: Any) -> Any:
-    """Check the options and run."""
+    """Validate the options and run the simulation."""
     from takeup.core.scenario import validate
     from takeup.serving.experiment import ServingScenario, run
 
@@ -64,9 +64,9 @@ def report_of(verb: str, designs: str, rates: str, *, quiet: bool, **settings: A
 @queue_options
 @output_options
 def simulate(design: str, rate: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
-    """DESIGN serves a queue in virtual time: what requests feel, and what GPUs do.
+    """Simulate DESIGN on a queue in virtual time: request latency and GPU utilisation.
 
-    Requests come from two services of online retail (retail), without add-ons (poisson), or from a public trace.
+    Requests follow two online-retail services (retail), have no add-ons (poisson), or are read from a public trace.
     """
     for value, what in ((design, "designs"), (rate, "rates")):
         if "," in value:

@@ -1,4 +1,4 @@
-"""From a scenario to a report: the one place where requests, designs, policies, simulator and reports are joined."""
+"""From a scenario to a report: wires arrivals, designs, policies, simulator and reports together."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ OURS = "takeup"
 
 
 def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) -> Report:
-    """Run the scenario that a file or a report holds."""
+    """Run a scenario that was read from a file or a report."""
     return run(validate(ServingScenario, values, source), quiet=quiet)
 
 
 def run(scenario: ServingScenario, *, quiet: bool = False) -> Report:
-    """Serve the requests of the scenario by every design, at every rate."""
+    """Simulate the scenario with every design, at every arrival rate."""
     points = []
     with progress(f"serving {scenario.verb}", len(scenario.rates_per_s) * len(scenario.designs), quiet=quiet) as tick:
         for rate_per_s in scenario.rates_per_s:
@@ -45,7 +45,7 @@ def run(scenario: ServingScenario, *, quiet: bool = False) -> Report:
 
 
 def serve(arrivals: list[Arrival], name: str, scenario: ServingScenario) -> Outcome:
-    """One design. Only ours decides by the rules of the scenario; others take the least busy and keep the latest."""
+    """Simulate one design. Only `takeup` uses the scenario's policies; others use least-busy routing and LRU."""
     is_ours = name == OURS
     make_policy = ADAPTER_POLICIES[scenario.eviction if is_ours else "lru"]
     tiers = Tiers(make_policy, scenario.cache, scenario.host_cache, scenario.host_load_s)

@@ -1,14 +1,14 @@
-"""Systems to compare, with what they cost on one H800: published measurements of SDXL at 1024x1024 in 50 steps.
+"""Designs to compare, with their costs on one H800: published measurements of SDXL at 1024x1024 in 50 steps.
 
 "Katz: Efficient Workflow Serving for Diffusion Models with Many Adapters", USENIX ATC 2025, and the logs of its
-artefact. There twice as many rows take twice as long on every GPU, so batches gain nothing by themselves. `takeup` has
-the calls of `diffusers` here, none of them faster: all it wins is won by what shares a call and by who waits for what.
+artefact. There twice as many rows take twice as long on every GPU, so batching alone gains nothing. `takeup` has the
+same call times as `diffusers` here: all its gains come from batching, cache-aware routing and overlapped LoRA loads.
 
     diffusers   one request at a time; LoRAs are loaded and fused before the first step, ControlNets run one by one
-    static      the same, where requests that want exactly the same are batched from the first step to the last
-    nirvana     the same as diffusers; a fifth of the steps is replaced by an image from a cache, found in 0.35 s
-    katz        eight GPUs for one request: branches and ControlNets side by side, LoRAs come while it is denoised
-    takeup      step by step, LoRAs beside the weights and while it is denoised, sent where its LoRAs are
+    static      the same, with static batching of requests with identical settings and add-ons
+    nirvana     the same as diffusers; a fifth of the steps is replaced by a cached image, looked up in 0.35 s
+    katz        eight GPUs per request: guidance branches and ControlNets in parallel, LoRAs loaded while denoising
+    takeup      continuous batching, unmerged LoRAs (sidecar) loaded while denoising, cache-affinity routing
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ DESIGNS: dict[str, Design] = {
 
 
 def design_of(name: str, *, max_running: int | None = None, costs: str | None = None) -> Design:
-    """The design of this name; `costs` is a file with measured seconds, for the designs on one GPU.
+    """The design of this name; `costs` is a file with measured seconds, applied to single-GPU designs.
 
-    It is a table of seconds by rows, or the page of metrics of a running server.
+    The file is a TOML table of seconds by rows, or the Prometheus metrics page of a running server.
     """
     if name not in DESIGNS:
         raise UnknownName("design", name, DESIGNS)
@@ -73,7 +73,7 @@ def design_of(name: str, *, max_running: int | None = None, costs: str | None = 
 
 
 def _measured(path: Path) -> dict[str, Any]:
-    """What a design is told: of a table, `step` and, if it is there, `control` as lists of [rows, seconds]."""
+    """Measured fields of a design; a TOML table has `step` and optionally `control` as lists of [rows, seconds]."""
     try:
         text = path.read_text(encoding="utf-8")
         if text.startswith(PAGE):

@@ -1,7 +1,7 @@
-"""What a running server says of its costs, as the simulator needs it: a design from its page of metrics.
+"""Calibrate a simulator design from the Prometheus metrics page of a running server.
 
-Steps cost what turns of the loop take *alone*. What turns that are *shared* take longer, for each second of work beside
-them, is how much steps and that work are in each other's way.
+Step costs are the mean durations of step-loop iterations that ran *alone*. The contention share is the extra time of
+*shared* iterations per second of concurrent prepare and finish work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Counts = Counter[tuple[str, ...]]
 
 
 def counts_of(page: str) -> Counts:
-    """All counters of ours on a page of metrics."""
+    """All counters with the prefix `takeup_serving_` on a metrics page."""
     families: Any = import_module("prometheus_client.parser").text_string_to_metric_families(page)
     counts: Counts = Counter()
     for sample in (sample for family in families for sample in family.samples):
@@ -33,7 +33,7 @@ def counts_of(page: str) -> Counts:
 
 
 def measured_design(counts: Counts, name: str = "server", max_running: int = 16) -> Design:
-    """The server as the simulator sees it."""
+    """A simulator design with the costs that the server measured."""
     alone_s = {rows: _mean(counts, rows, "alone") for rows in _rows(counts, "alone")}
     if not alone_s:
         raise BadScenario("the metrics have no turns of the step loop alone; let the server make some images first")
@@ -48,7 +48,7 @@ def measured_design(counts: Counts, name: str = "server", max_running: int = 16)
 
 
 def _contention_share(counts: Counts, alone: RowCosts) -> float:
-    """Seconds that turns take longer for a second of work beside them."""
+    """Extra seconds of loop iterations per second of concurrent work."""
     shared = _rows(counts, "shared", least=1)
     longer_s = sum(
         counts["turn_seconds", str(rows), "shared"] - counts["turns", str(rows), "shared"] * alone(rows)
@@ -58,7 +58,7 @@ def _contention_share(counts: Counts, alone: RowCosts) -> float:
 
 
 def _rows(counts: Counts, company: str, least: int = FEW_TURNS) -> list[int]:
-    """The sizes of turns that were made often enough to know what they take."""
+    """The batch sizes, in rows, with at least `least` measured iterations."""
     return [int(key[1]) for key, number in counts.items() if key[::2] == ("turns", company) and number >= least]
 
 

@@ -1,4 +1,4 @@
-"""A run of the queue simulator as a file or a command line describes it, and the requests that belong to it."""
+"""Scenario of the queue simulator, from a file or the command line, and the requests it describes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["ServingScenario", "arrivals_of"]
 
 
 class ServingScenario(Scenario):
-    """One run. `rates_per_s` are requests a second; what stands under `eviction`, `route`, `order` is for `takeup`."""
+    """One simulator run. `rates_per_s`: requests per second; `eviction`, `route` and `order` apply to `takeup` only."""
 
     domain: Literal["serving"] = "serving"
     verb: Literal["simulate", "compare"]
@@ -97,7 +97,7 @@ def _require(kind: str, name: str, known: object) -> str:
 
 
 def arrivals_of(scenario: ServingScenario, rate_per_s: float) -> list[Arrival]:
-    """The requests of the scenario, at this rate, with times to load and deadlines."""
+    """The requests of the scenario at this arrival rate, with load times and deadlines."""
     arrivals = with_loads(_arrivals(scenario, rate_per_s), scenario.loads, scenario.seed)
     if scenario.deadline_s is None:
         return arrivals

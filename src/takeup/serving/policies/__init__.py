@@ -1,1 +1,1 @@
-"""What serving decides: batches, forms of LoRAs, how late they may come, and what stays in the cache of adapters."""
+"""Policies of serving: batching, routing, admission, LoRA form and lateness, cache eviction, and template formats."""

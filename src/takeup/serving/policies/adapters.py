@@ -1,13 +1,13 @@
-"""Which adapter leaves the cache of an instance: by recency, by frequency, or by who in the queue still waits for it.
+"""Eviction policies of the adapter cache: by recency, by frequency, or by references from waiting requests.
 
-A request is ready only when *all* its adapters are there, so those of one request form a group, and the queue knows
-the groups to come. A *reference* of an adapter is a waiting request that wants it; it is *effective* when the other
-adapters of that request are in the cache too (Yu et al., "LERC: Coordinated Cache Management for Data-Parallel
-Systems", GLOBECOM 2017). Among adapters that nobody waits for, the past decides.
+A request is ready only when *all* its adapters are cached, so the adapters of one request form a group, and the queue
+holds the groups to come. A *reference* of an adapter is a waiting request that needs it; it is *effective* when the
+other adapters of that request are in the cache too (Yu et al., "LERC: Coordinated Cache Management for Data-Parallel
+Systems", GLOBECOM 2017). Among adapters without references, past use decides.
 
-The queue can do more than be looked at. An order of `ORDERS` says who is served next: `fewest_loads` takes the request
-whose adapters are there already; `shared_loads` takes, among those that must load least, the one whose loads make most
-others ready. Whoever serves bounds how often somebody is overtaken.
+The queue can also be reordered. A rule of `ORDERS` selects the next request: `fewest_loads` takes the request with the
+fewest missing adapters; `shared_loads` takes, among these, the one whose loads make most other requests ready. The
+caller (`Line`) bounds how often a request is overtaken.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FEW_USES = 4
 
 
 class AdapterPolicy(ABC):
-    """Orders the adapters of one instance. The lowest rank leaves first; ties go to the one unused for longest."""
+    """Ranks the adapters of one instance. The lowest rank is evicted first; ties are broken by least recent use."""
 
     look_ahead = False
     """Whether it is shown the queue."""
@@ -49,31 +49,31 @@ class AdapterPolicy(ABC):
 
     @abstractmethod
     def rank(self, adapter: Hashable, cached: Collection[Hashable], queue: Queue) -> Rank:
-        """The worth of an adapter in the cache, while `queue` are the adapters of the requests to come, in order."""
+        """The value of a cached adapter; `queue` holds the adapters of the waiting requests, in order."""
 
     def used(self, adapter: Hashable) -> None:
-        """A request used it; it is in the cache now."""
+        """Record that a request used the adapter, which is now in the cache."""
         self._now += 1
         self.last_used[adapter] = self._now
 
     def left(self, adapter: Hashable) -> None:
-        """It left the cache."""
+        """Record that the adapter was evicted."""
         del self.last_used[adapter]
 
     def victim(self, cached: Collection[Hashable], queue: Queue) -> Hashable:
-        """The one to leave."""
+        """The adapter to evict: lowest rank, then least recently used."""
         return min(cached, key=lambda adapter: (*self.rank(adapter, cached, queue), self.last_used[adapter]))
 
 
 class LeastRecentlyUsed(AdapterPolicy):
-    """Nothing but recency."""
+    """LRU: ranked by recency only."""
 
     def rank(self, adapter: Hashable, cached: Collection[Hashable], queue: Queue) -> Rank:
         return ()
 
 
 class LeastFrequentlyUsed(AdapterPolicy):
-    """How often it was used since it came in."""
+    """LFU: ranked by the number of uses since the adapter was cached."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class LeastFrequentlyUsed(AdapterPolicy):
 
 
 class GreedyDual(LeastFrequentlyUsed):
-    """Frequency that ages: the priority of the last victim plus its own uses. Cherkasova's GDSF, for equal sizes."""
+    """Frequency with aging: the priority of the last victim plus the use count. Cherkasova's GDSF, for equal sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,10 +112,9 @@ class GreedyDual(LeastFrequentlyUsed):
 
 
 class LeastEffectiveReferenceCount(AdapterPolicy):
-    """Effective references in the queue, then references; then those that were used a few times only, then recency.
+    """LERC: by effective references in the queue, then references, then whether used often, then recency.
 
-    Most adapters are used a few times and never again, and must not push out the others. How often an adapter was used
-    is remembered when it leaves.
+    Most adapters are used a few times and never again, and must not displace the others. Use counts survive eviction.
     """
 
     look_ahead = True
@@ -135,7 +134,7 @@ class LeastEffectiveReferenceCount(AdapterPolicy):
 
 
 class NextInQueue(AdapterPolicy):
-    """How soon the queue wants it, as far as the queue is known (Belady's rule); then recency."""
+    """Evicts the adapter with the furthest next use in the known queue (Belady's rule); then by recency."""
 
     look_ahead = True
 
@@ -154,19 +153,19 @@ ADAPTER_POLICIES: dict[str, type[AdapterPolicy]] = {
 
 
 def in_order(waiting: Queue, cached: Collection[Hashable]) -> int:
-    """The place in the queue of the request to serve next: the first."""
+    """The queue index of the request to serve next: always the first (FIFO)."""
     return 0
 
 
 def fewest_loads(waiting: Queue, cached: Collection[Hashable]) -> int:
-    """The one that has to load least, the first of these."""
+    """The queue index of the request with the fewest missing adapters; ties go to the first."""
     return min(range(len(waiting)), key=lambda place: (sum(one not in cached for one in waiting[place]), place))
 
 
 def shared_loads(waiting: Queue, cached: Collection[Hashable]) -> int:
-    """The one that has to load least; among these the one whose loads make most others ready, then the first."""
+    """The request with the fewest missing adapters; among these the one whose loads make most others ready."""
     missing = [frozenset(one for one in adapters if one not in cached) for adapters in waiting]
-    num_ready = Counter(missing)  # whoever lacks the least and is made ready by these loads, lacks exactly these
+    num_ready = Counter(missing)  # among the fewest missing, only requests with the same missing set become ready
     return min(range(len(waiting)), key=lambda place: (len(missing[place]), -num_ready[missing[place]], place))
 
 

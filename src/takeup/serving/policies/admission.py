@@ -1,4 +1,4 @@
-"""Whether a request is let in: not when too many wait already, and not when its image would come too late anyway."""
+"""Admission control: refuses a request when the queue is full or when it is expected to miss its deadline."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["Admission"]
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """At most `max_waiting` requests wait; with `in_time`, nobody is let in who is not expected to make its deadline.
+    """At most `max_waiting` requests wait; with `in_time`, requests expected to miss their deadline are refused.
 
-    Work on an image that nobody will wait for delays all others, so refusing early serves more of them in time.
+    Work on an image that will be late delays all other requests, so early refusal serves more of them in time.
     """
 
     max_waiting: float = math.inf
@@ -25,5 +25,5 @@ class Admission:
             raise BadInput(f"max_waiting is {self.max_waiting:g}; give how many may wait, from 0 up")
 
     def __call__(self, num_waiting: int, expected_s: float, left_s: float) -> bool:
-        """Whether to take a request that would end in `expected_s`, when `left_s` are left until its deadline."""
+        """Whether to admit a request that is expected to take `expected_s` and has `left_s` until its deadline."""
         return num_waiting < self.max_waiting and (not self.in_time or expected_s <= left_s)

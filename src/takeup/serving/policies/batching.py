@@ -1,7 +1,7 @@
-"""Which requests share a network call in the next step.
+"""Batching: which requests share a network call in the next step.
 
-Requests are *compatible* when their inputs have the same shapes and nothing in the weights tells them apart; whoever
-runs them says so by an equal `bucket`. How far each of them is plays no part: every row has a timestep of its own.
+Requests are *compatible* when their inputs have the same shapes and they use the same weights; the engine marks this
+with an equal `bucket`. Their progress does not matter: every row has a separate timestep.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Candidate", "Grouping", "one_by_one"]
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """One call for each bucket, in pieces of at most `max_rows`; the nearest deadline first, then the oldest."""
+    """One call per bucket, split at `max_rows` rows; ordered by earliest deadline, then by request number."""
 
     max_rows: int = 16
 
@@ -26,7 +26,7 @@ class Grouping:
             raise BadInput(f"max_rows is {self.max_rows}; a request with guidance has two rows, so give at least 2")
 
     def __call__(self, candidates: Sequence[Candidate]) -> list[tuple[int, ...]]:
-        """The numbers of the requests of each call."""
+        """The request numbers of each call."""
         buckets: dict[Hashable, list[Candidate]] = {}
         for candidate in sorted(candidates, key=lambda one: (one.deadline_s, one.number)):
             buckets.setdefault(candidate.bucket, []).append(candidate)
@@ -45,5 +45,5 @@ class Grouping:
 
 
 def one_by_one(candidates: Sequence[Candidate]) -> list[tuple[int, ...]]:
-    """A call for each request: slower, and every image is bit for bit what it would be if nobody else were there."""
+    """One call per request: slower, but every image is bit-identical to one generated without other requests."""
     return [(candidate.number,) for candidate in sorted(candidates, key=lambda one: one.number)]

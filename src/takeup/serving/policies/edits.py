@@ -1,9 +1,9 @@
-"""Where an edit is served, and with whom: by turns, by tokens, by the step it makes, or by when it would be done.
+"""Routing and batching of edits: round-robin, by queued tokens, by step time, or by predicted completion time.
 
-`round_robin` and `fewest_tokens` are what servers do. `shortest_step` is FlashPS (EuroSys 2026), Algorithm 2: the one
-whose next step would be shortest with the edit in its batch; it knows neither templates nor queues. `EarliestFinish`
-predicts when the edit would be done: what waits before it, the load of its template unless it is there, and its own
-steps in the batch it would join.
+`round_robin` and `fewest_tokens` are common baselines. `shortest_step` is FlashPS (EuroSys 2026), Algorithm 2: the
+worker whose next step is shortest with the edit in its batch; it ignores templates and queues. `EarliestFinish`
+predicts the completion time: queueing delay, the load of the template unless it is cached, and the edit's own steps in
+the batch it would join.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class EditJob:
-    """An edit: which share of the image it computes, the template it needs, and how many steps it takes."""
+    """An edit: the share of the image it computes, the template it needs, its number of steps, and its deadline."""
 
     number: int
     arrival_s: float
@@ -43,10 +43,10 @@ class EditJob:
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """Seconds of a step: something for the call, something for each edit, and more for each with the largest mask.
+    """Seconds of a step: a cost per call, a cost per edit, and a cost per edit in proportion to the largest mask.
 
-    A batch is padded to its largest mask. The usual numbers are those of SDXL at 1024x1024 on one H200, convolutions
-    masked: a line through steps of one edit at five masks (at most 7 % off), and mixed masks in batches of four.
+    A batch is padded to its largest mask. The defaults were measured with SDXL at 1024x1024 on one H200, convolutions
+    masked: a linear fit of steps of one edit at five masks (at most 7 % off), and mixed masks in batches of four.
     """
 
     call_s: float = 0.0066
@@ -58,7 +58,7 @@ class StepCosts:
             raise BadInput(f"costs of a step are {self}; give seconds from zero up")
 
     def __call__(self, mask_shares: Sequence[float]) -> float:
-        """A step of these edits together."""
+        """Seconds of one step with these edits in one batch."""
         if not mask_shares:
             return 0.0
         return self.call_s + len(mask_shares) * (self.edit_s + self.mask_s * max(mask_shares))
@@ -66,7 +66,7 @@ class StepCosts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker as a route sees it: edits in its batch, with the steps they have left, those behind, its templates."""
+    """The router's view of a worker: running edits with their steps left, waiting edits, and cached templates."""
 
     running: Sequence[tuple[EditJob, int]]
     waiting: Sequence[EditJob]
@@ -79,11 +79,11 @@ class WorkerView:
 
     @property
     def steps_left(self) -> int:
-        """Of all edits together."""
+        """Remaining steps, summed over running and waiting edits."""
         return sum(left for _, left in self.running) + sum(job.num_steps for job in self.waiting)
 
     def batch_with(self, job: EditJob) -> list[float]:
-        """Masks of the batch that the edit would be in: the running ones, or as many as fit."""
+        """Mask shares of the batch that the edit would join: running, then waiting edits, up to `max_batch`."""
         shares = [one.mask_share for one, _ in self.running] + [one.mask_share for one in self.waiting]
         return [*shares[: self.max_batch - 1], job.mask_share]
 
@@ -93,12 +93,12 @@ Route = Callable[[EditJob, Sequence[WorkerView]], int]
 
 
 def round_robin(job: EditJob, workers: Sequence[WorkerView]) -> int:
-    """One after the other."""
+    """Workers in cyclic order of edit numbers."""
     return job.number % len(workers)
 
 
 def fewest_tokens(job: EditJob, workers: Sequence[WorkerView]) -> int:
-    """Where the fewest masked tokens are still to be computed."""
+    """The worker with the fewest masked tokens left to compute; ties go to the one with fewer edits."""
 
     def tokens(view: WorkerView) -> float:
         waiting = sum(one.mask_share * one.num_steps for one in view.waiting)
@@ -109,7 +109,7 @@ def fewest_tokens(job: EditJob, workers: Sequence[WorkerView]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class shortest_step:  # noqa: N801  it is used as a function
-    """Where the step with the edit is shortest, among workers with room in their batch."""
+    """The worker whose step with the edit is shortest, among workers with a free batch slot."""
 
     costs: StepCosts = field(default_factory=StepCosts)
 
@@ -125,7 +125,7 @@ class shortest_step:  # noqa: N801  it is used as a function
 
 @dataclass(frozen=True, slots=True)
 class EarliestFinish:
-    """Where the edit would be done first; a template that is not there takes `load_s`, beside what is computed."""
+    """The worker with the earliest predicted completion; loading a missing template takes `load_s`, while queued."""
 
     costs: StepCosts = field(default_factory=StepCosts)
     load_s: float = 4.0
@@ -135,11 +135,11 @@ class EarliestFinish:
         return min(range(len(workers)), key=lambda number: self.finish_s(job, workers[number]))
 
     def finish_s(self, job: EditJob, view: WorkerView) -> float:
-        """Seconds until the edit would be done."""
+        """Predicted seconds until the edit is done on this worker."""
         step_s = self.costs(view.batch_with(job))
         num_before = view.num_edits - view.max_batch + 1
         waits_s = 0.0
-        if num_before > 0:  # so many must leave before it can join; the batch goes on meanwhile
+        if num_before > 0:  # this many edits must finish before it can join; the batch runs meanwhile
             waits_s = step_s * view.steps_left / view.max_batch * num_before / max(1, view.num_edits)
         loads_s = 0.0 if job.template in view.templates else self.load_s
         return max(waits_s, loads_s) + job.num_steps * step_s
@@ -153,27 +153,27 @@ EDIT_ROUTES: dict[str, Callable[[], Route]] = {
 }
 
 
-# Who joins a batch --------------------------------------------------------------------------------------------------
+# Joining a batch ----------------------------------------------------------------------------------------------------
 
 
 def in_turn(ready: Sequence[EditJob], running: Sequence[EditJob], num_free: int) -> list[EditJob]:
-    """As they came."""
+    """Ready edits in order of arrival (FIFO)."""
     return sorted(ready, key=lambda job: (job.arrival_s, job.number))[:num_free]
 
 
 def by_deadline(ready: Sequence[EditJob], running: Sequence[EditJob], num_free: int) -> list[EditJob]:
-    """The nearest deadline first, then as they came."""
+    """Ready edits by earliest deadline, then by arrival."""
     return sorted(ready, key=lambda job: (job.deadline_s, job.arrival_s, job.number))[:num_free]
 
 
 @dataclass(frozen=True, slots=True)
 class similar_masks:  # noqa: N801  it is used as a function
-    """The oldest first, then who is nearest to the batch in its mask; nobody is overtaken beyond `patience_s`."""
+    """Edits whose mask is closest to the largest of the batch; one older than the newest by `patience_s` is first."""
 
     patience_s: float = 2.0
 
     def __call__(self, ready: Sequence[EditJob], running: Sequence[EditJob], num_free: int) -> list[EditJob]:
-        """The edits that join."""
+        """The edits that join the batch."""
         left = sorted(ready, key=lambda job: (job.deadline_s, job.arrival_s, job.number))
         batch, joined = [job.mask_share for job in running], list[EditJob]()
         while left and len(joined) < num_free:

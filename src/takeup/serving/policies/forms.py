@@ -1,12 +1,12 @@
-"""Whether LoRAs are merged into the weights or computed beside them (a *sidecar*) in the next steps.
+"""Whether LoRAs are merged into the weights or computed separately (a *sidecar*) in the next steps.
 
-Merged, a step costs nothing more, but all rows of a call must want the same LoRAs, and each change of the set rewrites
-the weights. Beside the weights every row may want its own, and each layer costs a little more. The rule counts both:
+Merged, a step has no extra cost, but all rows of a call must use the same LoRAs, and each change of the set rewrites
+the weights. As a sidecar, every row may use different LoRAs, and each layer costs a little more. The cost model:
 
-    merged   sets * (merge_s + step_s)        one call, and one rewriting, for every different set
+    merged   sets * (merge_s + step_s)        one call, and one merge, for every distinct set
     sidecar  step_s * (1 + extra_share)       one call for all
 
-Calls of few rows cost as much as calls of many until the device is full, so `step_s` of a call is taken to be
+Small calls cost the same until the device is saturated, so `step_s` of a call is taken to be
     max(full_rows, rows) / full_rows.
 """
 
@@ -23,7 +23,7 @@ Form = Literal["merged", "sidecar"]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a device needs. The defaults are those of one H200 with SDXL at 1024x1024, in bfloat16."""
+    """Costs on a device. The defaults were measured on one H200 with SDXL at 1024x1024, in bfloat16."""
 
     merge_s: float = 8.6e-3
     step_s: float = 41e-3
@@ -32,7 +32,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """All rows of the next step that want the same LoRAs. `extra_share`: what these cost beside the weights."""
+    """All rows of the next step with the same LoRAs. `extra_share`: their relative extra cost as a sidecar."""
 
     loras: Hashable
     num_rows: int
@@ -41,12 +41,12 @@ class Wish:
 
 
 def extra_share(rank: int, num_in: int, num_out: int) -> float:
-    """What a LoRA of this rank beside a layer costs, as a share of the layer: r (in + out) / (in out)."""
+    """The cost of a sidecar LoRA of this rank, as a share of the layer: r (in + out) / (in out)."""
     return rank * (num_in + num_out) / (num_in * num_out)
 
 
 def choose_form(wishes: Sequence[Wish], patched: Hashable, costs: Costs) -> Form:
-    """The cheaper form for one step of all `wishes`, when `patched` are merged now."""
+    """The cheaper form for one step of all `wishes`, when `patched` is the set merged now."""
     if len(wishes) <= 1 or any(not wish.low_rank for wish in wishes):
         return "merged"
     merged_s = sum(_merged_s(wish, wish.loras != patched, costs) for wish in wishes)

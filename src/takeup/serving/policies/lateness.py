@@ -1,9 +1,9 @@
 """How many steps an image may be denoised without its LoRAs while they are loaded: the bound K.
 
 "Katz: Efficient Workflow Serving for Diffusion Models with Many Adapters", USENIX ATC 2025, section 6. The first steps
-plan what is where, the later ones decide the style: with and without a LoRA the latents stay alike for a while and then
-part. K is the last step until which they are alike. It is measured for a base model and a LoRA on runs of full
-length; a run that starts later, or is short, has fewer steps to give.
+determine the layout, later ones the style: with and without a LoRA the latents stay similar for a while and then
+diverge. K is the last step until which they are similar. It is measured for a base model and a LoRA on runs of full
+length; for a run that starts later, or is short, the bound is smaller.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def measured_bound(similarities: Sequence[float], least: float = 0.99) -> int:
     if not 0 < least <= 1:
         raise BadInput(f"the least similarity is {least:g}; give a number above 0, at most 1")
     for step, similarity in enumerate(similarities):
-        if not similarity >= least:  # also when it is no number
+        if not similarity >= least:  # also true for NaN
             return step
     return len(similarities)
 
@@ -38,8 +38,8 @@ def measured_bound(similarities: Sequence[float], least: float = 0.99) -> int:
 def bound_for(bound: int, profiled_steps: int, num_steps: int, strength: float = 1.0) -> int:
     """K for a run of `num_steps`, from the `bound` of one of `profiled_steps`.
 
-    `strength` below 1 (an image is changed, not made) skips the first steps, and they are taken off the bound. Never
-    more than the steps that are left but one, for a LoRA that comes after the last step is not felt at all.
+    `strength` below 1 (image-to-image) skips the first steps, and they are subtracted from the bound. At least one
+    step remains after K, because a LoRA that arrives after the last step has no effect.
     """
     if not 0 <= strength <= 1:
         raise BadInput(f"the strength is {strength:g}; give a share from 0 to 1")
@@ -51,5 +51,5 @@ def bound_for(bound: int, profiled_steps: int, num_steps: int, strength: float =
 
 
 def usual_bound(num_steps: int, strength: float = 1.0) -> int:
-    """K for a LoRA that nobody has measured."""
+    """The default K for a LoRA without a measured bound."""
     return bound_for(USUAL_BOUND, PROFILED_STEPS, num_steps, strength)

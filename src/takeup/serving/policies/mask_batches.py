@@ -1,12 +1,12 @@
-"""Which edits share a network call: as many as possible, but a large mask makes all others in its call as large.
+"""Batching of masked edits: trades the fixed cost of a call against padding to the largest mask.
 
-A call of n rows is padded to its largest mask. Counted in whole images, it costs
+A call of n rows is padded to its largest mask. In units of whole images, it costs
 
     call_share + n * (largest share that one of them computes),
 
-so a call of its own pays for an edit whose mask is much larger or smaller than the others'. An optimal split of edits
-with as many rows each never crosses: sorted by their shares, calls are runs of neighbours. That leaves a shortest path
-over the places between two neighbours, and it is found exactly.
+so a separate call pays off for an edit whose mask is much larger or smaller than the others'. For edits with equal row
+counts, an optimal partition is contiguous when sorted by share. That leaves a shortest path over the split points,
+which is solved exactly by dynamic programming.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ USUAL_CALL_SHARE = 0.3
 
 @dataclass(frozen=True, slots=True)
 class MaskGrouping:
-    """Calls of at most `max_rows` rows with the least padding; requests that compute everything as in `Grouping`."""
+    """Minimum-cost calls of at most `max_rows` rows; requests with equal shares are batched as in `Grouping`."""
 
     max_rows: int = 16
     call_share: float = USUAL_CALL_SHARE
@@ -38,7 +38,7 @@ class MaskGrouping:
             raise BadInput(f"a call costs {self.call_share:g} images; give a number from zero up")
 
     def __call__(self, candidates: Sequence[Candidate]) -> list[tuple[int, ...]]:
-        """The numbers of the requests of each call, the nearest deadline first."""
+        """The request numbers of each call, earliest deadline first."""
         buckets: dict[Hashable, list[Candidate]] = {}
         for candidate in sorted(candidates, key=_urgency):
             buckets.setdefault(candidate.bucket, []).append(candidate)
@@ -54,7 +54,7 @@ class MaskGrouping:
         return [tuple(one.number for one in sorted(call, key=_urgency)) for call in calls]
 
     def _starts(self, members: Sequence[Candidate]) -> list[int]:
-        """Where calls begin, so that all of them together cost least; `best[end]` is for the first `end` members."""
+        """Start indices of the calls with minimal total cost; `best[end]` is for the first `end` members."""
         best: list[tuple[float, list[int]]] = [(0.0, [])]
         for end in range(1, len(members) + 1):
             ways = [(best[start][0] + self._cost(members[start:end]), [*best[start][1], start]) for start in range(end)]

@@ -1,9 +1,9 @@
-"""In which format each block of a step uses a template that comes from elsewhere beside the computation.
+"""In which format each block of a step uses a template whose loads overlap with the computation.
 
-How it works. Pages come a step ahead, so a step takes as long as its computation or its loads, whichever is longer. A
-block loads keys and values (`kv`), or half as many bytes of rows, of which these are made by two products for every
-token (`output`), or it is computed whole (`full`), and the block behind it has its rows without a load. The best choice
-evens out computation and loads: a knapsack, block by block, in which loads are counted in grains.
+How it works. Pages are prefetched one step ahead, so a step takes the longer of its computation and its loads. A block
+loads keys and values (`kv`), or half as many bytes of input rows, from which two matmuls per token compute keys and
+values (`output`), or it is computed for all tokens (`full`), which gives the next block its rows without a load. The
+best choice balances computation and loads: a knapsack by dynamic programming over blocks, with loads in grains.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Move = tuple[Format, int, float]
 
 @dataclass(frozen=True, slots=True)
 class BlockLoad:
-    """Bytes of keys and values and of rows; how long it takes to make the former of the latter.
+    """Bytes of keys and values and of rows; `made_s`: seconds to compute keys and values from the rows.
 
-    `whole_s`: how long it is computed for every token. If it `follows`, a block before it that is computed whole leaves
-    its rows; if it `needs_before`, only such a one lets it be computed whole.
+    `whole_s`: extra seconds to compute it for all tokens. If it `follows`, a preceding `full` block provides its rows;
+    if it `needs_before`, it can be `full` only after such a block.
     """
 
     kv_bytes: float
@@ -43,7 +43,7 @@ class BlockLoad:
 def formats_of(
     blocks: Sequence[BlockLoad], other_bytes: float, compute_s: float, link_bytes_per_s: float
 ) -> list[Format]:
-    """For each block. The step computes for `compute_s` if all load keys and values, and loads `other_bytes` anyway."""
+    """A format per block. `compute_s`: step time if all blocks use `kv`; `other_bytes` are loaded in any case."""
     most = sum(max(block.kv_bytes, block.rows_bytes) for block in blocks)
     if most == 0:
         return ["kv"] * len(blocks)
@@ -56,7 +56,7 @@ def formats_of(
 
 
 def _searched(blocks: Sequence[BlockLoad], grain: float) -> tuple[npt.NDArray[np.float64], list[npt.NDArray[np.int8]]]:
-    """The least computation for every number of grains, if the last block leaves rows or not; how it is come by."""
+    """Least computation by (last block provides rows, grains loaded), and the choices for the traceback."""
     size = sum(round(max(block.kv_bytes, block.rows_bytes) / grain) for block in blocks) + 1
     least_s = np.full((2, size), inf)
     least_s[0, 0] = 0.0
@@ -76,7 +76,7 @@ def _searched(blocks: Sequence[BlockLoad], grain: float) -> tuple[npt.NDArray[np
 
 
 def _moves(block: BlockLoad, is_left: bool, grain: float) -> Iterator[Move]:
-    """What a block can do, if the one before it left rows or not."""
+    """The options of a block, given whether the preceding one provides rows."""
     rows = 0 if is_left and block.follows else round(block.rows_bytes / grain)
     yield "kv", round(block.kv_bytes / grain), 0.0
     yield "output", rows, block.made_s
@@ -87,7 +87,7 @@ def _moves(block: BlockLoad, is_left: bool, grain: float) -> Iterator[Move]:
 def _traced(
     blocks: Sequence[BlockLoad], grain: float, chosen: list[npt.NDArray[np.int8]], is_left: int, loaded: int
 ) -> list[Format]:
-    """The formats behind a result, from the last one to the first."""
+    """Trace the formats of a result back from the last block to the first."""
     found: list[Format] = []
     for block, how in zip(reversed(blocks), reversed(chosen), strict=True):
         place, came_left = divmod(int(how[is_left, loaded]), 2)

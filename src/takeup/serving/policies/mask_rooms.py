@@ -1,7 +1,7 @@
-"""How much room a masked call has for tokens: that of one which was recorded before, unless it is much too large.
+"""Token capacity of a masked call: reuse that of an already recorded CUDA graph, unless it is much too large.
 
-Recording a call takes as long as some hundred steps, so a mask rather takes the room of a larger one. Counted in whole
-images, a call of n rows costs as much as in `mask_batches`.
+Recording a call takes as long as some hundred steps, so a mask is rather padded to a larger recorded capacity. The
+cost of a call of n rows, in units of whole images, is that of `mask_batches`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_DEAR = 1.25
 
 
 def least_dear(needed: Rooms, known: Collection[Rooms], num_rows: int, num_tokens: int) -> Rooms:
-    """Of known rooms with all that is needed the cheapest, if it costs at most a quarter more than what is needed.
+    """The cheapest known capacity that fits, if it costs at most a quarter more than the exact one; else `needed`.
 
     The finest grid has `num_tokens`.
     """

@@ -1,6 +1,6 @@
-"""What a step of an edit costs: operations and loads of every block, from its shape and the tokens that are masked.
+"""Cost model of an edit step: operations and loads of every block, from its shape and the number of masked tokens.
 
-A block of a U-Net (self-attention, attention to the text, a gated feed-forward) needs 36 n H^2 operations for n tokens
+A block of a U-Net (self-attention, cross-attention, gated feed-forward) needs 36 n H^2 operations for n tokens
 of width H, and 4 n H for every key; one of a transformer of text and image (Flux) 24 n H^2, its text tokens counted in,
 as they are always computed. With `output` keys and values of the other tokens are 4 H^2 more for each. A mask is the
 share of the image that it covers, or what it really is on every grid: coarse grids round up.
@@ -56,13 +56,13 @@ class Block:
         return linear + 4 * computed * keys * self.width + 4 * others * self.width**2
 
     def load_bytes(self, what: Format, num_masked: int) -> float:
-        """What the template gives for one row."""
+        """Bytes loaded from the template for one row."""
         copies = {"full": 0, "output": 1, "kv": 2}[what]
         return copies * (self.num_tokens - num_masked) * self.width * BYTES
 
     @property
     def weight_bytes(self) -> float:
-        """Read once, however many rows there are; joint blocks have twice as many on average (text and image)."""
+        """Read once per call, regardless of the rows; joint blocks have twice as many on average (text and image)."""
         return (18 if self.kind == "unet" else 18.4) * self.width**2 * BYTES
 
 
@@ -84,9 +84,9 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """How fast a machine is; `launch_s` is what a block takes with no tokens at all, `start_s` an edit with no steps.
+    """Speed of a device; `launch_s`: fixed overhead of a block, `start_s`: fixed overhead of an edit.
 
-    Tokens of all rows together are computed in whole tiles of `tile_tokens`.
+    The tokens of all rows together are rounded up to whole tiles of `tile_tokens`.
     """
 
     flop_per_s: float
@@ -97,11 +97,11 @@ class Device:
     start_s: float = 0.0
 
     def compute_s(self, flop: float, weight_bytes: float) -> float:
-        """Never faster than its weights can be read."""
+        """Roofline: the larger of compute time and weight-read time, plus launch overhead."""
         return max(flop / self.flop_per_s, weight_bytes / self.memory_bytes_per_s) + self.launch_s
 
     def tiled(self, num_tokens: int) -> float:
-        """How many times more tokens are computed than asked for."""
+        """Ratio of computed to requested tokens, due to tile rounding."""
         return -(-num_tokens // self.tile_tokens) * self.tile_tokens / max(1, num_tokens)
 
 
@@ -138,9 +138,9 @@ def load_bytes(network: Network, what: Format, mask: Mask) -> float:
 
 
 def costs_of(network: Network, masks: Sequence[Mask], device: Device) -> list[BlockCost]:
-    """The blocks for a batch of edits of these masks. Every edit loads its own template; weights are read once.
+    """Block costs for a batch of edits with these masks. Every edit loads its own template; weights are read once.
 
-    What is computed between the blocks, convolutions, is shared out evenly among them.
+    Operations outside the blocks (convolutions) are distributed evenly over the blocks.
     """
     other_flop = network.num_rows * sum(map(network.outside_flop, masks)) / len(network.blocks)
     made: dict[Block, BlockCost] = {}

@@ -1,4 +1,4 @@
-"""Which activations of a template each block loads, and which it computes, so that a step is shortest.
+"""Which activations of a template each block loads and which it computes, to minimise the step time.
 
 How it works. A block of an edited image can be run in three formats:
 
@@ -6,13 +6,13 @@ How it works. A block of an edited image can be run in three formats:
     output    the unmasked rows of its output are loaded; keys and values are computed for all tokens
     kv        keys and values of the unmasked tokens are loaded; nothing of these tokens is computed
 
-Loads run one after the other beside the computation; a block waits for its own. After a block in `kv` the unmasked rows
-are missing, and a block that needs them loads them first. `plan` searches all combinations: a partial plan is a pair
-(computed until, loaded until), and only pairs that no other one beats are continued. The rule of FlashPS (EuroSys 2026,
-Algorithm 1), which decides block by block and never looks back, is `greedy`.
+Loads run sequentially, concurrently with the computation; a block waits for its own load. After a block in `kv` the
+unmasked rows are missing, and a block that needs them loads them first. `plan` searches all combinations: a partial
+plan is a pair (computed until, loaded until), and only Pareto-optimal pairs are extended. The rule of FlashPS (EuroSys
+2026, Algorithm 1), which decides block by block without lookahead, is `greedy`.
 
-Steps follow each other: with buffers for `ahead_s` of loads, the next step's loads begin before it does. In the long
-run a step then takes the larger of its last computation and of all its loads together.
+With prefetch buffers for `ahead_s` of loads, the loads of the next step begin before it does. In steady state a step
+takes the larger of the end of its computation and the sum of its loads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Costs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class BlockCost:
-    """Seconds of one block in every format, and of the loads; `rows_load_s` brings missing rows of its input."""
+    """Seconds of one block and of its loads, by format; `rows_load_s` is the load of missing input rows."""
 
     full_s: float
     output_s: float
@@ -64,19 +64,19 @@ class BlockCost:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A format for every block, and how long a step takes with them."""
+    """A format for every block, and the resulting step time."""
 
     formats: tuple[Format, ...]
     step_s: float
 
     @property
     def num_loaded(self) -> int:
-        """Blocks that use the template."""
+        """Number of blocks that use the template."""
         return sum(one != "full" for one in self.formats)
 
 
 def plan(blocks: Sequence[BlockCost], allowed: Collection[Format] = FORMATS, ahead_s: float = 0.0) -> Plan:
-    """The best plan. Where it would take too many states, loads are rounded up to a thousandth of their sum."""
+    """The optimal plan. If the search has too many states, loads are rounded up to a thousandth of their sum."""
     if not blocks:
         return Plan((), 0.0)
     known = min(_known(blocks, allowed, ahead_s), key=lambda one: one.step_s)
@@ -93,7 +93,7 @@ def plan(blocks: Sequence[BlockCost], allowed: Collection[Format] = FORMATS, ahe
 
 
 def greedy(blocks: Sequence[BlockCost], cached: Format, ahead_s: float = 0.0) -> Plan:
-    """The published rule: block by block, load if the block is then computed no later than without."""
+    """The FlashPS rule: block by block, load if the block then finishes no later than when computed in full."""
     formats: list[Format] = []
     computed_s, loaded_s, has_rows = 0.0, -ahead_s, True
     for block in blocks:
@@ -106,7 +106,7 @@ def greedy(blocks: Sequence[BlockCost], cached: Format, ahead_s: float = 0.0) ->
 
 
 def step_s(formats: Sequence[Format], blocks: Sequence[BlockCost], ahead_s: float = 0.0) -> float:
-    """How long a step takes with these formats."""
+    """Step time with these formats, in seconds."""
     computed_s, loaded_s, has_rows = 0.0, -ahead_s, True
     for what, block in zip(formats, blocks, strict=True):
         computed_s, loaded_s = _after(computed_s, loaded_s, has_rows, block, what)
@@ -128,7 +128,7 @@ def _timed(formats: Sequence[Format], blocks: Sequence[BlockCost], ahead_s: floa
 
 
 def _known(blocks: Sequence[BlockCost], allowed: Collection[Format], ahead_s: float) -> Iterator[Plan]:
-    """Plans that need no search."""
+    """Baseline plans (one format for all blocks, and greedy), used as upper bounds of the search."""
     for what in allowed:
         yield _timed([what] * len(blocks), blocks, ahead_s)
         if what != "full" and "full" in allowed:
@@ -136,7 +136,7 @@ def _known(blocks: Sequence[BlockCost], allowed: Collection[Format], ahead_s: fl
 
 
 def _latest(costs: Costs, flags: npt.NDArray[np.int32], known_s: float) -> Costs:
-    """When each block must be computed if the rest, at its shortest, is to end no later than `known_s`."""
+    """Latest completion of each block (ns) such that the rest, at its shortest, can still end by `known_s`."""
     shortest = costs[:, : len(FORMATS)][:, flags == 1].min(axis=1)
     rest = shortest[::-1].cumsum()[::-1] - shortest
     return np.asarray(round(known_s / NANOSECOND) + SLACK - rest, np.int64)
@@ -148,7 +148,7 @@ def _in_nanoseconds(blocks: Sequence[BlockCost]) -> Costs:
 
 
 def _coarser(costs: Costs) -> Costs:
-    """Loads rounded up, so that at most so many sums of them exist as there is room for states."""
+    """Round loads up to a multiple of a grain, to bound the number of distinct load sums and thus of states."""
     loads = costs[:, len(FORMATS) :]
     grain = int(loads.max(axis=1).sum()) // NUM_GRAINS + 1
     return np.hstack([costs[:, : len(FORMATS)], -(-loads // grain) * grain])

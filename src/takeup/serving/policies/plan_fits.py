@@ -1,13 +1,12 @@
-"""How fast a device is, from steps that were measured: such that the planner predicts them.
+"""Fit the parameters of a device to measured steps, so that the planner predicts them.
 
 A step of masked tokens is the sum over its blocks of
     launch + max(operations / speed, weights / memory)
 with tokens in whole tiles. Launch and speed are fitted by least squares, relative to what was measured and never
-negative. Which blocks only wait for their weights depends on the speed, so the fit is repeated until it stays; of the
-usual tiles the one that fits best is taken. Steps with pages from the host then say how fast those come, and what an
-edit takes to start.
+negative. Which blocks are bound by weight reads depends on the speed, so the fit is iterated; of the common tile sizes
+the best fit is taken. Steps with pages from the host then give the link bandwidth and the start-up time of an edit.
 
-An edit starts, and waits for its first page. From then on the next one comes beside every step, so that n steps take
+An edit starts and waits for its first page. Then each step overlaps with the prefetch of the next page, so n steps take
     start + page + (n - 1) max(page, computation) + computation
 """
 
@@ -36,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """The mean step of an edit with this mask and so many steps; bytes of its page on the host, none if it was here."""
+    """Mean step time of an edit of `num_steps` steps; `page_bytes`: page size on the host, 0 if on the device."""
 
     mask: Mask
     step_s: float
@@ -45,7 +44,7 @@ class MeasuredStep:
 
 
 def fitted(network: Network, steps: Sequence[MeasuredStep], device: Device, tiles: Sequence[int] = TILES) -> Device:
-    """The device as the steps say. One that has no tiles, as a CPU, has `tiles` of one token."""
+    """The device fitted to the steps. For a device without tiles, such as a CPU, `tiles` is one token."""
     here = [one for one in steps if not one.page_bytes]
     if len(here) < 2 or min(one.step_s for one in steps) <= 0:
         raise BadInput(f"measured steps are {list(steps)}; give seconds above zero for two masks or more without pages")
@@ -58,7 +57,7 @@ def fitted(network: Network, steps: Sequence[MeasuredStep], device: Device, tile
 def predicted_s(
     network: Network, mask: Mask, device: Device, page_bytes: float = 0.0, num_steps: float = math.inf
 ) -> float:
-    """The mean step of an edit with keys and values of the template, whose pages come from the host, if they do."""
+    """Predicted mean step time of an edit in format `kv`; pages of `page_bytes` are loaded from the host."""
     computed_s, page_s = float(_compute_s(network, mask, device).sum()), page_bytes / device.link_bytes_per_s
     return max(computed_s, page_s) + (min(computed_s, page_s) + device.start_s) / num_steps
 
@@ -81,7 +80,7 @@ def _misfit(network: Network, steps: Sequence[MeasuredStep], device: Device) -> 
 def _started(
     network: Network, here: Sequence[MeasuredStep], there: Sequence[MeasuredStep], device: Device
 ) -> Iterator[Device]:
-    """Linked, without a start, and with those that make up for what a short edit takes longer than predicted."""
+    """Candidate devices: link fitted without start-up time, and with the start-up time that fits each short edit."""
     linked = _linked(network, there, device)
     yield linked
     for one in there:
@@ -94,7 +93,7 @@ def _started(
 
 
 def _linked(network: Network, steps: Sequence[MeasuredStep], device: Device) -> Device:
-    """With the link that it has, or as fast as a step says that clearly waited for its page: what fits best."""
+    """The device with the best-fitting link bandwidth: the present one, or that of a step clearly bound by its page."""
     links = [device]
     for one in steps:
         computed_s = predicted_s(network, one.mask, device)
@@ -109,7 +108,10 @@ def _compute_s(network: Network, mask: Mask, device: Device) -> Floats:
 
 
 def _refitted(work: Floats, floors: Floats, seconds: Floats, device: Device) -> Device:
-    """`work`: operations of each block (columns) at each mask (rows), `floors`: seconds for their weights."""
+    """One least-squares fit of speed and launch time.
+
+    `work`: operations of each block (columns) at each mask (rows), `floors`: seconds to read their weights.
+    """
     is_floor = work / device.flop_per_s < floors
     known = np.where(is_floor, floors, 0.0).sum(axis=1)
     counted = np.where(is_floor, 0.0, work).sum(axis=1)

@@ -1,7 +1,7 @@
-"""The search for the best plan, compiled: states no other state beats, block by block, in whole nanoseconds.
+"""Compiled search for the best plan: dynamic programming over Pareto-optimal states, in integer nanoseconds.
 
-Whole numbers, because blocks repeat: equal sums in another order are then equal, and thousands of states become dozens.
-A state is (computed until, loaded until, are unmasked rows at hand). It beats another if it is no worse in all three.
+Integers, because blocks repeat: equal sums in another order are then equal, and thousands of states become dozens.
+A state is (computed until, loaded until, unmasked rows available). It dominates another if it is no worse in all three.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ Small = npt.NDArray[np.int32]
 
 @inner
 def after(computed: int, loaded: int, has_rows: bool, costs: Ints, what: int) -> tuple[int, int]:
-    """When a block in this format is computed and loaded. `costs`: computation x3, loads x3, load of rows."""
+    """Completion times (computed, loaded) after a block in this format.
+
+    `costs`: computation x3, loads x3, load of rows.
+    """
     load = costs[NUM_FORMATS + what]
     if what != KV and not has_rows:
         load += costs[2 * NUM_FORMATS]
@@ -35,7 +38,7 @@ def after(computed: int, loaded: int, has_rows: bool, costs: Ints, what: int) ->
 
 @inner
 def _candidates(states: Ints, num_states: int, costs: Ints, allowed: Small, latest: int, found: Ints) -> int:
-    """Every state continued in every allowed format, unless it is computed later than `latest`.
+    """Extend every state by every allowed format, pruning those computed later than `latest`.
 
     Rows of `found`: loaded, computed, has rows, parent, format.
     """
@@ -56,7 +59,7 @@ def _candidates(states: Ints, num_states: int, costs: Ints, allowed: Small, late
 
 @inner
 def _unbeaten(found: Ints, num_found: int, states: Ints, parents: Small, formats: Small) -> int:
-    """Keep what nothing beats; the number of states, or -1 if there are more than fit."""
+    """Keep the non-dominated states; returns their number, or -1 if there are more than fit."""
     order = np.argsort(found[:num_found, 0], kind="mergesort")
     least = np.full(2, np.iinfo(np.int64).max)
     num_states, first = 0, 0
@@ -84,10 +87,10 @@ def _unbeaten(found: Ints, num_found: int, states: Ints, parents: Small, formats
 
 @kernel
 def best_formats(costs: Ints, allowed: Small, ahead: int, latest: Ints, max_states: int) -> Any:
-    """The formats of the plan with the shortest step, or none if more than `max_states` states were needed.
+    """The formats of the plan with the shortest step, or an empty array if more than `max_states` states are needed.
 
-    `ahead`: loads of that duration are there before the step begins, and must be there again when the next one does.
-    `latest`: when each block must be computed for the step to be no longer than one that is known.
+    `ahead`: duration of the loads prefetched before the step begins, which must be prefetched again for the next one.
+    `latest`: latest completion of each block for the step to be no longer than a known plan.
     """
     num_blocks = len(costs)
     states = np.zeros((max_states, 3), np.int64)

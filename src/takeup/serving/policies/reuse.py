@@ -1,10 +1,10 @@
-"""For how many steps residuals of ControlNets may be used again: while they are predicted to change little enough.
+"""For how many steps ControlNet residuals may be reused: while their predicted change stays within a bound.
 
-In two steps in which ControlNets were asked, the later residuals are off the earlier ones by a *change*, relative to
-their length. It is taken to grow evenly from step to step. Residuals that tremble, or turn, change more in their first
-steps and less later: a longer stretch than the measured one then stays below what is predicted, a shorter one may be
-above it, up to the measured change. A stretch without asking is at most twice as long as the distance before
-it, so that residuals that begin to move are noticed.
+The *change* is the difference of the residuals of two evaluated steps, relative to their norm. It is assumed to grow
+linearly with the number of steps. Residuals that oscillate or rotate change more in the first steps and less later: for
+an interval longer than the measured one the prediction is then an upper bound; for a shorter one the change may exceed
+it, up to the measured change. An interval without evaluation is at most twice as long as the previous distance, so
+that residuals that begin to change are noticed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_GROWTH = 2
 
 
 def steps_to_reuse(change: float, num_apart: int, bound: float) -> int:
-    """How many steps after the later of two, so many apart, are predicted to stay within the bound."""
+    """How many steps after the later of two evaluations, `num_apart` steps apart, are predicted to stay in `bound`."""
     longest = MOST_GROWTH * num_apart
     if not isfinite(change):
         return 0

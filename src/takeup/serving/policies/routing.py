@@ -1,9 +1,9 @@
-"""Which instance serves a request: one that has its adapters already, as long as it is not much busier than the others.
+"""Cache-affinity routing: prefer the instance that has the request's adapters, unless it is much busier than others.
 
-Ten adapters fit on an instance, but a thousand on a hundred of them: where a request goes matters more for loads than
-what is evicted there. `Affinity` bounds what an instance has served in all, as in consistent hashing with bounded loads
-(Mirrokni, Thorup, Zadimoghaddam, SODA 2018): above `slack` times the mean it gets nothing until the others have caught
-up. `NearbyAffinity` looks at who is there now, and bounds how many more a request may stand behind.
+Ten adapters fit on an instance, but a thousand on a hundred of them: routing matters more for loads than eviction.
+`Affinity` bounds the total served by an instance, as in consistent hashing with bounded loads (Mirrokni, Thorup,
+Zadimoghaddam, SODA 2018): above `slack` times the mean it gets no requests until the others have caught up.
+`NearbyAffinity` uses the current load, and bounds how many more requests the instance may have than the least busy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Caches = Sequence[Collection[Hashable]]
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
-    """The instance with most of the adapters; among equals the one that has served least."""
+    """The instance with most of the adapters, of those below the load bound; ties go to the one that served least."""
 
     slack: float = 1.25
 
@@ -53,7 +53,7 @@ class NearbyAffinity:
 
 
 def least_busy(adapters: Collection[Hashable], caches: Caches, num_busy: Sequence[int]) -> int:
-    """The least busy instance, whatever it has in its cache."""
+    """The least busy instance, regardless of its cache."""
     return min(range(len(caches)), key=num_busy.__getitem__)
 
 

@@ -1,1 +1,1 @@
-"""The quality gate: no accelerated result without a look at what it does to images."""
+"""Quality gate: compares accelerated images with lossless ones before an acceleration is accepted."""

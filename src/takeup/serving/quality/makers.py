@@ -1,10 +1,10 @@
-"""Lossless and accelerated engines for the same model, as makers of images.
+"""Lossless and accelerated engines for the same model, wrapped as functions from a request to an image.
 
-recorded   the network prepared for a device: packed, padded, recorded, LoRAs merged by stacks
-eight      the same with its widest products in eight bits
+recorded   the network prepared for a device: packed, padded, captured in CUDA graphs, LoRAs merged by stacks
+eight      the same with its widest matmuls in eight bits
 bfloat16   the lossless engine in half the precision
 late       a LoRA that arrives as late as its bound allows: exactly after `late_steps` steps
-reused     ControlNets, asked again only when what they said may have changed by more than `max_change`
+reused     ControlNet residuals, recomputed only when they may have changed by more than `max_change`
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def makers_of(
     late_steps: int = 0,
     max_change: float = 0.0,
 ) -> tuple[Maker, Maker]:
-    """The lossless maker and the accelerated one, each with a pipeline of its own, with `lora` in every image."""
+    """The lossless and the accelerated maker, each with a separate pipeline and with `lora` in every image."""
     if acceleration not in ACCELERATIONS:
         raise UnknownName("acceleration", acceleration, ACCELERATIONS)
     if acceleration == "late" and (lora is None or late_steps < 1):
@@ -61,7 +61,7 @@ def makers_of(
 
 
 def engine_maker(engine: StepEngine, loader: _Held | None = None, **changes: Any) -> Maker:
-    """Makes images with this engine; `changes` are made to every request."""
+    """A function that makes images with this engine; `changes` override fields of every request."""
 
     def make(request: Request) -> Made:
         ticket = engine.submit(replace(request, **changes), loader.step_made if loader else None)
@@ -90,7 +90,7 @@ def _engine(
 
 
 def _steered_maker(pipeline: Any, lora: Path | None, max_change: float) -> Maker:
-    """All ControlNets of the model, with rings as their picture."""
+    """A maker that uses all ControlNets of the model, conditioned on a radial gradient."""
     if getattr(pipeline, "controlnet", None) is None:
         raise BadInput("this model has no ControlNets; give one that has, for example takeup/tiny-sdxl-controlnet")
     nets = {str(number): net for number, net in enumerate(getattr(pipeline.controlnet, "nets", [pipeline.controlnet]))}
@@ -111,7 +111,7 @@ def _reader(pipeline: Any, lora: Path) -> ThreadLoader:
 
 @dataclass(slots=True)
 class _Held:
-    """A loader that hands LoRAs out when so many steps are made, not before."""
+    """A loader that delivers LoRAs only after `num_steps` steps, to simulate late loads."""
 
     loader: Loader
     num_steps: int
@@ -123,13 +123,13 @@ class _Held:
         return answer
 
     def release(self, name: str) -> None:
-        """Nothing is kept."""
+        """No-op: nothing is cached."""
 
     def close(self) -> None:
         self.loader.close()
 
     def step_made(self, step: int, num_steps: int) -> None:
-        """Hears of progress."""
+        """Step callback: complete the pending loads once `num_steps` steps are done."""
         if step >= self.num_steps:
             for answer in self._waiting:
                 answer.set_result(self.loader.load(LORA).result())

@@ -1,7 +1,7 @@
-"""How far accelerated images are from lossless ones: the same requests and seeds, both ways.
+"""Similarity of accelerated and lossless images, generated from the same requests and seeds.
 
-Three numbers for every image. The *cosine* of the latents says whether the sampler went the same way. *PSNR* is the
-mean squared difference of pixels as decibels. *SSIM* (Wang et al. 2004: Gaussian windows of width 1.5, 11 pixels)
+Three metrics per image. The *cosine* of the latents shows whether the sampling trajectory is the same. *PSNR* is the
+mean squared error of pixels in decibels. *SSIM* (Wang et al. 2004: Gaussian windows of width 1.5, 11 pixels)
 compares brightness, contrast and structure around every pixel. LPIPS and CLIP scores need trained networks, which are
 not shipped; the report says that they were not measured.
 """
@@ -45,7 +45,7 @@ Maker: TypeAlias = Callable[[Request], Made]
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """How alike two images of one request are."""
+    """Similarity of two images of one request."""
 
     request: Request
     cosine: float
@@ -55,14 +55,14 @@ class Alike:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """What an accelerated run must reach, in the mean over all images."""
+    """Thresholds that the means over all images must reach."""
 
     cosine: float = 0.99
     ssim: float = 0.9
 
 
 def cosine(first: Pixels, second: Pixels) -> float:
-    """Of the angle between two tensors."""
+    """Cosine similarity of two tensors; 1 if both are zero, 0 if only one is."""
     a, b = first.ravel(), second.ravel()
     norms = np.linalg.norm(a) * np.linalg.norm(b)
     return float(a @ b / norms) if norms else float(not (a.any() or b.any()))
@@ -96,7 +96,7 @@ def _blurred(channel: Pixels) -> Pixels:
 
 
 def compare_images(lossless: Maker, accelerated: Maker, requests: Sequence[Request]) -> list[Alike]:
-    """Make every image both ways."""
+    """Generate every image with both makers and compare them."""
     if not requests:
         raise BadInput("there is nothing to compare; give at least one prompt")
     return [_alike(one, lossless(one), accelerated(one)) for one in requests]
@@ -108,7 +108,7 @@ def _alike(request: Request, first: Made, second: Made) -> Alike:
 
 
 def quality_report(name: str, results: Sequence[Alike], bars: Bars) -> Report:
-    """One row for every image, and the bars on their means."""
+    """A report with one row per image, and checks of the means against `bars`."""
     columns = Column("prompt"), Column("seed"), Column("cosine", "", 5), Column("PSNR", "dB", 1), Column("SSIM", "", 4)
     rows = tuple((one.request.prompt, one.request.seed, one.cosine, _finite(one.psnr_db), one.ssim) for one in results)
     return Report(

@@ -1,7 +1,7 @@
 """Images over HTTP: the API of OpenAI's clients in front of the step engine, with LoRAs and ControlNets per request.
 
-How a request travels. A *route* reads it and checks it against its schema; the *service* looks up the adapters the
-tenant may use and turns it into *jobs*, one for every image; the *gate* lets so many of them run and so many wait, and
-sends the rest away; a *backend* makes the pictures, in this process or in others. Nothing below the backend knows about
-HTTP, and nothing above it about networks.
+Path of a request. A *route* parses it and validates it against its schema; the *service* looks up the adapters the
+tenant may use and creates *jobs*, one per image; the *gate* (admission control) bounds running and waiting jobs and
+refuses the rest; a *backend* generates the images, in this process or in others. Nothing below the backend depends on
+HTTP, and nothing above it on networks.
 """

@@ -114,7 +114,7 @@ def streamed(work: Work, asked: Asked, identity: str, kind: str) -> EventStream:
 
 
 def watched(progress: Progress, identity: str) -> EventStream:
-    """The progress of a request that somebody else made."""
+    """Stream the progress of a request that was sent on another connection."""
     return EventStream(progress.events(), identity, lambda: None)
 
 

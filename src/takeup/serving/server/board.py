@@ -1,4 +1,4 @@
-"""The board: how far every request is, for whoever watches it. Belongs to one event loop."""
+"""Progress hub: publishes the progress events of every request to its watchers. Bound to one event loop."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Progress:
 
 
 class Board:
-    """Requests by tenant and identity. Those that are over stay for a while, so that nobody misses the end."""
+    """Progress by tenant and request id. The last `MAX_FINISHED` finished requests are kept for late watchers."""
 
     def __init__(self) -> None:
         self._requests: OrderedDict[tuple[str, str], Progress] = OrderedDict()

@@ -1,4 +1,4 @@
-"""Who calls: the tenant of the key, and an identity for the request, as routes depend on them."""
+"""FastAPI dependencies of the routes: the tenant of the API key, the request id, and the service."""
 
 from __future__ import annotations
 

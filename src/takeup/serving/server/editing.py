@@ -1,7 +1,7 @@
-"""Edits of a given image. This is the seam: whoever knows how to edit better gives another `Editor`.
+"""Image editing: the `Editor` interface, which other implementations can replace, and the default editor.
 
-An editor prepares a run for the step engine, and may change the decoded image in the end; both off the step loop. If it
-must act inside the loop, it brings add-ons.
+An editor prepares a run for the step engine, and may modify the decoded image; both outside the step loop. To act
+inside the loop, it provides add-ons.
 """
 
 from __future__ import annotations

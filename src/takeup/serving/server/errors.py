@@ -71,7 +71,7 @@ class ApiError(Exception):
 
 
 def api_error(problem: BaseException) -> ApiError:
-    """Any problem as an answer. What nobody foresaw is logged, and said without its inside."""
+    """Convert any exception to an API error. Unexpected ones are logged, and reported without details."""
     if isinstance(problem, ApiError):
         return problem
     for kind, make in _KNOWN.items():

@@ -1,7 +1,7 @@
-"""The gate: so many jobs run, so many wait, and the rest are sent away; so are those who would be late anyway.
+"""Admission control: bounds running and waiting jobs, and refuses those that would miss their deadline.
 
-Who is let in, and who of those who wait is next, are rules that are given. The gate knows what they ask for: who is
-inside, how many steps they have before them, and how long steps took of late.
+The admission rule and the queue order are injected. The gate provides their inputs: the admitted jobs, their remaining
+steps, and a moving average of the step time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Waiting = asyncio.Future[None]
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """What a request that was let in has before it."""
+    """Reservation of an admitted request, with its remaining steps."""
 
     steps_left: int
 
@@ -38,9 +38,9 @@ class Place:
 
 
 class Gate:
-    """Used from one event loop. `admit` holds places for all images of a request, `turn` waits for one of them.
+    """Used from one event loop. `admit` reserves capacity for all images of a request, `turn` waits for a run slot.
 
-    `known` are the LoRAs that are in memory.
+    `known` returns the LoRAs that are in memory.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class Gate:
 
     @property
     def num_waiting(self) -> int:
-        """Jobs that were let in and have not started."""
+        """Jobs that were admitted and have not started."""
         return self.num_inside - self.num_running
 
     @property
     def ahead(self) -> tuple[tuple[Hashable, ...], ...]:
-        """The LoRAs of those who wait, in the order in which they came."""
+        """The LoRAs of the first `LOOK_AHEAD` waiting jobs, in order of arrival."""
         return tuple(self._line.adapters[:LOOK_AHEAD])
 
     @contextmanager
     def admit(self, num_jobs: int, num_steps: int = 1, left_s: float = math.inf) -> Iterator[Place]:
-        """Places for so many jobs of so many steps, which are of use within `left_s`; or the advice to come again."""
+        """Reserve capacity for `num_jobs` jobs of `num_steps` steps due within `left_s`, or raise ApiError 429."""
         self._check(num_jobs, num_steps, left_s)
         place = Place(num_jobs * num_steps)
         self._places.add(place)
@@ -85,7 +85,7 @@ class Gate:
     async def turn(
         self, loras: tuple[Hashable, ...] = (), num_steps: int = 1, until_s: float | None = None
     ) -> AsyncIterator[None]:
-        """Wait until it is this job's turn, but not beyond `until_s` of the loop's clock."""
+        """Wait for a run slot, at most until `until_s` of the loop's clock, and hold it in the block."""
         await self._wait(loras, until_s)
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -120,7 +120,7 @@ class Gate:
             raise
 
     def _leave(self, waiting: Waiting) -> None:
-        """Somebody goes away: out of the line, or just when it was called."""
+        """Remove a cancelled or expired waiter from the queue, or release its slot if it was just granted."""
         if waiting in self._line.items:
             self._line.remove(self._line.items.index(waiting))
         elif not waiting.cancelled():
@@ -134,7 +134,7 @@ class Gate:
                 self.num_running += 1
                 waiting.set_result(None)
 
-    # Who is sent away -----------------------------------------------------------------------------------------------
+    # Refusal --------------------------------------------------------------------------------------------------------
 
     def _check(self, num_jobs: int, num_steps: int, left_s: float) -> None:
         num_waiting = self.num_inside + num_jobs - 1 - self._max_running

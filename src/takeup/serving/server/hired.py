@@ -35,7 +35,7 @@ class Hired:
     """A process that was started just now. `met` is set when it is ready or will never be."""
 
     def __init__(self, plan: BackendPlan, on_ready: Callable[[Hired], None], on_lost: Callable[[Hired], None]) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would copy locks that nobody will open again
+        context = multiprocessing.get_context("spawn")  # a fork would copy locks that are never released in the child
         self._line, theirs = context.Pipe()
         self._process = context.Process(target=serve_jobs, args=(theirs, plan))
         self._process.start()
@@ -83,7 +83,7 @@ class Hired:
             self.say("cancel", number)
 
     def say(self, word: str, *facts: Any) -> None:
-        """To a worker that is gone nothing can be said; whoever listens to it will know."""
+        """Send a message. Errors are ignored: the listening thread detects a dead worker."""
         with self._lock, suppress(OSError, ValueError):
             self._line.send((word, *facts))
 

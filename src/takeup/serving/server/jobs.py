@@ -1,4 +1,4 @@
-"""What passes between the API and whoever makes pictures: a job, an order for it, and a description of the model."""
+"""Interface between the API and a backend: a job, the order that tracks it, and a description of the model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from takeup.serving.model import Request
 
-if TYPE_CHECKING:  # whoever only passes jobs on needs no network, and starts in a moment
+if TYPE_CHECKING:  # processes that only forward jobs must not import the networks
     from takeup.serving.engines.diffusers.lora.targets import Targets
     from takeup.serving.engines.diffusers.masked.asked import Edit
     from takeup.serving.engines.diffusers.masked.editing import EditReport
@@ -22,9 +22,9 @@ ImageFormat = Literal["png", "jpeg", "webp"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One picture. It is a pure function of this, so it can be made again elsewhere.
+    """One image. It is a pure function of these fields, so the job is idempotent and can be retried elsewhere.
 
-    But for two: `within_s` is the time that is left, and `ahead` are the LoRAs of those who wait, in order.
+    Except for two: `within_s` is the time left, and `ahead` holds the LoRAs of the waiting jobs, in order.
     """
 
     request: Request
@@ -56,7 +56,7 @@ class Order:
     report: EditReport | None = None
 
     def __post_init__(self) -> None:
-        self.done.set_running_or_notify_cancel()  # so that whoever waits can go away, and the answer still has a place
+        self.done.set_running_or_notify_cancel()  # a waiter may be cancelled without cancelling the future
 
     def cancel(self) -> None:
         """Make it no further; without effect once it is done."""
@@ -95,10 +95,10 @@ class Backend(Protocol):
         """Begin, and do not wait. `on_step` is called from a thread of the backend."""
 
     def forget(self, name: str) -> None:
-        """Nobody will ask for this LoRA, or this template, again."""
+        """Drop this LoRA or template from caches; it will not be requested again."""
 
     def numbers(self) -> Mapping[str, float]:
-        """Counts and gauges for whoever watches."""
+        """Counters and gauges for monitoring."""
 
     def close(self) -> None:
         """End what runs, and give back all memory."""

@@ -1,8 +1,8 @@
-"""What the step loop costs: seconds of its turns by their rows, alone and with work beside them in the same process.
+"""Cost of the step loop: seconds of its iterations by rows, alone and with concurrent work in the same process.
 
-Threads that prepare and finish images share an interpreter, and perhaps a device, with the loop. So its turns are told
-apart: in those *alone* no such thread computed, and in those *shared* it is known how long they did. From these counts
-a simulator knows what steps cost, what the rest costs, and how much both are in each other's way.
+Threads that prepare and finish images share an interpreter, and perhaps a device, with the loop. So its iterations are
+classified: *alone* if no such thread computed, else *shared*, with the CPU time of these threads. From these counts the
+simulator derives the costs of steps and of the other work, and their mutual contention.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Stage = Literal["prepare", "finish"]
 
 
 class Meter:
-    """`joined` by every thread beside the loop, `working` around what it does; `turned` by the loop after each turn."""
+    """Worker threads call `joined` once and wrap work in `working`; the loop calls `turned` after each iteration."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,7 +30,7 @@ class Meter:
         self._turned_s, self._beside_s = time.perf_counter(), 0.0
 
     def joined(self) -> None:
-        """The calling thread works beside the loop from now on."""
+        """Register the calling thread as one that works concurrently with the loop."""
         if hasattr(time, "pthread_getcpuclockid"):  # elsewhere all turns count as alone
             with self._lock:
                 self._clocks[time.pthread_getcpuclockid(threading.get_ident())] = 0.0
@@ -45,7 +45,7 @@ class Meter:
             self._counts[f"{stage}_seconds"] += time.thread_time() - began_s
 
     def turned(self, num_rows: int) -> None:
-        """A turn of the loop is over, in which so many rows made a step; none if it was idle."""
+        """Record the end of a loop iteration in which `num_rows` rows made a step; 0 if it was idle."""
         now_s, beside_s = time.perf_counter(), self._worked_s()
         took_s, shared_s = now_s - self._turned_s, beside_s - self._beside_s
         self._turned_s, self._beside_s = now_s, beside_s

@@ -57,7 +57,7 @@ class Metrics:
 
 
 class _Live(Collector):
-    """Numbers that are read when somebody asks."""
+    """Collector of values that are read at scrape time."""
 
     def __init__(self, gate: Gate, backend: Backend) -> None:
         self._gate, self._backend = gate, backend

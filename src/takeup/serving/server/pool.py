@@ -1,9 +1,8 @@
-"""Pictures made by several worker processes, each with the model; one that dies takes no request with it.
+"""Backend with several worker processes, each with the model; requests survive the death of a worker.
 
-How it works. A job goes to the worker that knows its LoRAs, unless that one is busier than the others. A worker that
-dies is started again, and what it was making is begun again elsewhere: a picture is a pure function of its job, so
-nobody can tell. A job that loses two workers is given up, for it may be what kills them; a worker that dies three times
-before it is ready is not started again.
+How it works. A job is routed to the worker that has its LoRAs, unless it is busier than the others. A worker that dies
+is restarted, and its jobs are retried elsewhere: jobs are idempotent, so the result is the same. A job that loses two
+workers fails, because it may be the cause; a worker that dies three times before it is ready is not restarted.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class RayBackend:
                 self._known.popitem(last=False)
 
     def _make(self, order: Order) -> None:
-        """In a thread of its own: follow the stream, and begin again if the replica dies."""
+        """Runs in a pool thread: follow the stream, and retry if the replica dies."""
         for attempt in range(MAX_ATTEMPTS):
             try:
                 self._follow(order)

@@ -26,11 +26,11 @@ class Replica:
         return self._backend.card
 
     def forget(self, name: str) -> None:
-        """Nobody will ask for this LoRA or template again."""
+        """Drop this LoRA or template from caches; it will not be requested again."""
         self._backend.forget(name)
 
     def make(self, job: Job) -> Iterator[Said]:
-        """Steps, then the picture or the problem; whoever stops listening cancels."""
+        """Yield steps, then the image or the error; closing the generator cancels the job."""
         said: queue.SimpleQueue[Said] = queue.SimpleQueue()
         order = self._backend.start(job, lambda step, num_steps: said.put(("step", (step, num_steps))))
         order.done.add_done_callback(lambda _: said.put(_outcome(order)))

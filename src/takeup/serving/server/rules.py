@@ -1,6 +1,6 @@
-"""By what a server decides: who is let in, who is next, which worker makes an image. The one place that names policies.
+"""Policies of a server, selected by name: admission, queue order and routing.
 
-The same objects decide in the simulator.
+The simulator uses the same objects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Rules"]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Names of policies. Nobody is overtaken by more than `patience` others; `in_time` sends away who would be late."""
+    """Policy names. `patience`: maximum times a job is overtaken; `in_time`: refuse jobs that would be late."""
 
     order: str = "shared_loads"
     patience: int = 64
@@ -36,11 +36,11 @@ class Rules:
             raise BadInput(f"the patience is {self.patience}; give how many may overtake somebody, from 0 up")
 
     def router(self) -> Route:
-        """Who makes an image."""
+        """The rule that selects the worker of a job."""
         return ROUTES[self.route]
 
     def admission(self, max_waiting: int) -> Admit:
-        """Who is let in."""
+        """The admission rule."""
         return Admission(max_waiting, self.in_time)
 
     def gate(self, max_running: int, max_waiting: int, known: Callable[[], Collection[Hashable]]) -> Gate:

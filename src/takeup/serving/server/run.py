@@ -1,4 +1,4 @@
-"""A server that runs: in this thread until it is told to stop, or in a thread of its own for programs and tests."""
+"""Run a server: in this thread until it is stopped, or in a background thread for programs and tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GRACE_S = 30
 
 
 def listen_on(host: str, port: int) -> socket.socket:
-    """A socket with this address, so that nobody takes it while the model is loaded; port 0 takes a free one."""
+    """Bind a socket early, so that the port stays reserved while the model is loaded; port 0 takes a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

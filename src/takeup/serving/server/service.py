@@ -30,7 +30,7 @@ SEEDS = 2**32 - MAX_IMAGES
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and the identity of the request."""
+    """The tenant and the request id."""
 
     tenant: str
     request: str
@@ -57,7 +57,7 @@ class Service:
         return self.backend.is_ready and not self.is_stopping
 
     async def accept(self, caller: Caller, asked: Asked, files: EditFiles | None = None) -> Work:
-        """Check everything that can be checked, and take places and adapters. Whoever gets the work closes it."""
+        """Validate the request, reserve queue capacity and hold its adapters. The caller must close the work."""
         self._check_ready()
         self._check_model(asked.model)
         self._check_size(asked)

@@ -39,8 +39,8 @@ class Limits:
 class Settings:
     """`adapters` is a folder of LoRAs that every tenant may use; `uploads` is where those of the tenants are kept.
 
-    `rules` say who is let in and who is next. Images that were edited are kept in `templates`, so that they can be
-    named instead of sent again.
+    `rules` are the admission, order and routing policies. Edited images are kept in `templates`, so that later requests
+    can refer to them by id.
     """
 
     model: str

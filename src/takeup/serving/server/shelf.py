@@ -1,7 +1,7 @@
-"""The shelf of adapters: LoRA files of every tenant, and those that all may use.
+"""Adapter registry: LoRA files of every tenant, and shared ones.
 
-How it works. A file that is uploaded is written beside its place, read by the loader that will read it for requests
-(every key, every number), and only then renamed to where it is found: what is on the shelf is whole and fits the model.
+How it works. An uploaded file is written to a temporary name in the target folder, read by the loader that requests use
+(every key, every number), and only then renamed atomically: registered files are complete and fit the model.
 Its name on disk carries a digest, so a name that is deleted and uploaded again never means the old file. A request
 *holds* its adapters until it is over; what is deleted meanwhile is not listed any more, and its file goes with the last
 holder.
@@ -54,7 +54,7 @@ class Adapter:
 
 
 class Shelf:
-    """May be used from any thread. `forget` is told the path of an adapter that nobody will ask for again."""
+    """Thread-safe. `forget` is called with the path of an adapter after its file was deleted."""
 
     def __init__(
         self, uploads: Path, shared: Path | None, targets: Targets, forget: Forget, max_adapters: int = 1_000
@@ -165,7 +165,7 @@ class Shelf:
         with self._lock:
             if (tenant, name) in self._adapters:  # since the name was checked
                 raise _taken(name)
-            self._leaving.discard(path)  # the same bytes again, while somebody still holds them
+            self._leaving.discard(path)  # the same bytes again, while requests still hold them
             staged.replace(path)
             adapter = self._adapters[tenant, name] = _adapter(name, tenant, path)
         return adapter
@@ -191,7 +191,7 @@ def _adapter(name: str, owner: str, path: Path) -> Adapter:
 
 
 def _written(file: BinaryIO, folder: Path) -> tuple[Path, str]:
-    """The bytes of the file, safe on disk under a name nobody looks for, and their digest."""
+    """Write the file to a temporary name with fsync; returns the path and the digest."""
     digest = hashlib.sha256()
     with NamedTemporaryFile(dir=folder, prefix=INCOMING, delete=False) as staged:
         try:

@@ -1,4 +1,4 @@
-"""Who asks: tenants and their keys. Keys are kept as digests only, and compared in constant time."""
+"""Tenants and their API keys. Keys are kept as digests only, and compared in constant time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Keys:
         return f"Keys of {len({tenant for _, tenant in self._tenants})} tenants"
 
     def tenant_of(self, authorization: str | None) -> str | None:
-        """Whose key the header carries; None if it is nobody's. Takes as long for a wrong key as for a right one."""
+        """The tenant of the key in the header, or None if it is invalid. Constant time for wrong and right keys."""
         if not self:
             return ANYONE
         scheme, _, key = (authorization or "").partition(" ")

@@ -1,9 +1,9 @@
-"""A worker process: a backend of its own at the end of a line.
+"""A worker process: runs one backend, controlled over a pipe.
 
-What is said on the line. To the worker: `start` (number, job), `cancel` (number), `forget` (LoRA or template), `stop`.
+Protocol. To the worker: `start` (number, job), `cancel` (number), `forget` (LoRA or template), `stop`.
 Back: `ready` (card) or `broken` (problem) once, then `step` (number, step, of how many), `made` (number, picture,
-report) or `failed` (number, problem), and `numbers` for whoever watches. A line that closes ends the worker too: none
-outlives its server.
+report) or `failed` (number, problem), and `numbers` for monitoring. The worker exits when the pipe closes, so it does
+not outlive its server.
 """
 
 from __future__ import annotations

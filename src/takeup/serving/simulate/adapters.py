@@ -30,7 +30,7 @@ def replay_adapters(
 ) -> Replay:
     """Serve all requests on caches of `capacity` adapters, where `look_ahead` requests behind the first are known.
 
-    They are served in order, or as `choose` says, but nobody is overtaken by more than `patience` others.
+    They are served in order, or as `choose` selects, but no request is overtaken more than `patience` times.
     """
     if capacity < 1:
         raise BadInput(f"a cache of {capacity} adapters holds nothing; give at least 1")

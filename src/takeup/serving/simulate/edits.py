@@ -67,7 +67,7 @@ class EditOutcome:
         return float(np.mean(self.latencies_s))
 
     def percentile_s(self, percent: float) -> float:
-        """Latency that so many percent of the edits do not exceed."""
+        """This percentile of the latencies, in seconds."""
         return float(np.percentile(self.latencies_s, percent))
 
 
@@ -128,14 +128,14 @@ class _Simulation:
         return self._fleet.load_s if missing else 0.0
 
     def _wake(self, now_s: float, worker: _Worker) -> None:
-        """The next step: now if there is somebody, else when the first template is there."""
+        """Schedule the next step: now if edits are running, else when the first template is loaded."""
         worker.is_busy = bool(worker.running or worker.waiting)
         if worker.is_busy:
             first_s = now_s if worker.running else max(now_s, min(ready_s for ready_s, _ in worker.waiting))
             self._at(first_s, "step", worker)
 
     def _step(self, now_s: float, worker: _Worker) -> None:
-        """Whoever made its last step leaves; whoever is ready joins; all of them make a step."""
+        """Step boundary: remove finished edits, let ready edits join the batch, and start the next step."""
         for job, left in worker.running:
             if left == 0:
                 self.done[job.number] = now_s - job.arrival_s
@@ -164,7 +164,7 @@ def simulate_edits(
     costs: Callable[[Sequence[float]], float],
     num_warm_up: int = 0,
 ) -> EditOutcome:
-    """Serve the edits. `view` makes what the route is shown of a worker, `join` says who joins its batch.
+    """Simulate the edits. `view` builds the router's view of a worker, `join` selects edits for its batch.
 
     The first `num_warm_up` edits fill the workers with templates; their latencies are not counted.
     """

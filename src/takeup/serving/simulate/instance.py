@@ -1,13 +1,12 @@
 """One simulated instance: requests that wait for it, those in its step loop, and the stretch of equal steps it is in.
 
-How it works. Between two changes (somebody joins the loop, ends, is late, must wait for a LoRA, or gets it) all steps
-take the same time. Such a *stretch* is one event, however many steps it has. The door is another matter: who comes when
-there is room is let in at once, and if it can make steps before a stretch is over, the stretch is cut short at the next
-step.
+How it works. Between two changes (a request joins the loop, ends, expires, blocks on a LoRA, or gets it) all steps take
+the same time. Such a *stretch* is one event, regardless of its number of steps. Admission is independent of it: a
+request that arrives while a slot is free starts at once, and if it can make steps before the stretch ends, the stretch
+is cut short at the next step boundary.
 
-What is done *beside* the steps (texts are encoded before them, images decoded after) may be in their way, and in each
-other's. All that is done at a time is slower by the same factor; when something begins or ends, the times of the others
-are stretched or shrunk from then on.
+Work outside the steps (text encoding before, image decoding after) may contend with the steps and with itself. All
+concurrent work is slowed by the same factor; when some of it begins or ends, the remaining times are rescaled.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ ROUNDING = 1e-9  # of a step: a boundary that is nearer than this is now
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What an instance decides by: who shares a call, what stays in memory, who is next."""
+    """Policies of an instance: batching, cache tiers, and the choice of the next request."""
 
     group: Group
     tiers: Tiers
@@ -67,11 +66,11 @@ class Job:
         return self.done_steps == self.num_steps
 
     def is_beside(self, now_s: float) -> bool:
-        """Whether something is done for it beside the steps."""
+        """Whether it is being prepared or finished now, outside the step loop."""
         return (self.ready_s if self.is_made else self.begin_s) > now_s
 
     def rescale(self, factor: float, now_s: float) -> None:
-        """From now on what is done beside its steps takes this many times as long; loads of LoRAs do not."""
+        """Scale the remaining time of its work outside the steps by this factor; LoRA loads are not scaled."""
         if self.is_made:
             self.ready_s = _rescaled(self.ready_s, factor, now_s)
         elif self.begin_s > now_s:
@@ -136,7 +135,7 @@ class Instance:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait; below zero, so many places are free."""
+        """Number of waiting requests; a negative value is the number of free slots."""
         return len(self.line) - (self.design.max_running - len(self.running)) * self._has_room
 
     def expected_s(self, arrival: Arrival) -> float:
@@ -173,7 +172,7 @@ class Instance:
             self._stretch = self._begin(able, now_s) if able else None
         self._share(now_s)
         if not is_boundary and self._stretch is not None and self._stretch.end_s <= now_s:
-            return self.look(now_s)  # who was let in joins the step that begins now
+            return self.look(now_s)  # the admitted request joins the step that begins now
         return self._next_look_s(now_s)
 
     # ---------------------------------------------------------------------------------------------------------------
@@ -257,10 +256,10 @@ class Instance:
     def _next_change_s(self, now_s: float) -> float:
         return min((time_s for job in self.running for time_s in job.times_s if time_s > now_s), default=math.inf)
 
-    # Beside the steps -----------------------------------------------------------------------------------------------
+    # Outside the steps ----------------------------------------------------------------------------------------------
 
     def _share(self, now_s: float) -> None:
-        """Let all who compute now, the loop being one of them, be as slow as so many are."""
+        """Apply the contention slowdown for the current number of concurrent computations."""
         num_beside = sum(job.is_beside(now_s) for job in self.running)
         pace = 1 + self.design.contention_share * max(0, num_beside - (self._stretch is None))
         factor, self._pace = pace / self._pace, pace
@@ -273,7 +272,7 @@ class Instance:
             self._stretch.cut(self._next_change_s(now_s))
 
     def _next_look_s(self, now_s: float) -> float | None:
-        """The end of the stretch, or when somebody leaves; if no steps are made, when they can be."""
+        """Time of the next event: end of the stretch or of a request; without a stretch, when steps can begin."""
         if self._stretch is None:
             times_s = [time_s for job in self.running for time_s in job.times_s]
         else:

@@ -1,8 +1,7 @@
-"""A queue in front of several instances, in virtual time: who comes is refused or sent to one, and served there.
+"""Discrete-event simulation of several instances: each arriving request is refused or routed to an instance.
 
-Events are arrivals and the times at which something changes on an instance. The rules are those of the real engine: the
-grouping that says who shares a call, routing, admission, the order in which the queue is served, and what leaves the
-cache.
+Events are arrivals and state changes of instances. The policies are those of the real engine: batching, routing,
+admission control, queue order and cache eviction.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class _Queue:
         return True
 
     def run_until(self, until_s: float) -> None:
-        """All that happens before this time; who comes when something happens is there already."""
+        """Process all events before this time; an arrival at the same time as an event is added before it."""
         while self._heap and self._heap[0][0] < until_s:
             when_s, number = heapq.heappop(self._heap)
             if when_s == self._planned[number]:

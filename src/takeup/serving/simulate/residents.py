@@ -20,7 +20,7 @@ Queue = Sequence[tuple[Hashable, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """How many LoRAs the device and the host keep, who decides what leaves, and seconds from host to device."""
+    """LoRA capacity of device and host, the eviction policy, and seconds to load from host to device."""
 
     make_policy: Callable[[], CachePolicy]
     num_device: int = 10

@@ -1,1 +1,1 @@
-"""Requests with adapters: drawn from published measurements, or read from a published trace."""
+"""Request traces with adapters: sampled from published measurements, or read from a published trace."""

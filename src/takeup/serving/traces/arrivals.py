@@ -1,9 +1,9 @@
-"""Requests that come over time: by chance, as on two services of online retail, or as in the trace GenTD26.
+"""Arrival processes: Poisson, a model of two online-retail services, or the trace GenTD26.
 
-How it works. Times, adapters and costs of loads have sources of their own, and are joined request by request:
+How it works. Arrival times, adapters and load times are sampled independently and joined request by request:
 
-    times     a Poisson process, or the times of GenTD26, slower or faster
-    adapters  the drawn sets of two services, three requests of A to seven of B; or the sets of GenTD26, in its order
+    times     a Poisson process, or the times of GenTD26, rescaled to a rate
+    adapters  sampled sets of two services, three requests of A to seven of B; or the sets of GenTD26, in its order
     loads     from the size of a LoRA and a bandwidth, or from the load times that GenTD26 has
 
 No published trace has both times and names of LoRAs: GenTD26 has them in two files. So the first request with one LoRA
@@ -45,13 +45,13 @@ COLUMNS = ("gmt_create", "num_images_per_prompt", "num_inference_steps", "checkp
 
 
 def poisson_arrivals(num_requests: int, rate_per_s: float, seed: int, *, num_steps: int = 30) -> list[Arrival]:
-    """Requests without add-ons, one after the other with exponential gaps."""
+    """Requests without add-ons, with exponential inter-arrival times."""
     times_s = _poisson(num_requests, rate_per_s, seed)
     return [Arrival(number, float(time_s), num_steps) for number, time_s in enumerate(times_s)]
 
 
 def retail_arrivals(num_requests: int, rate_per_s: float, seed: int, *, num_steps: int = 50) -> list[Arrival]:
-    """Requests of two services of online retail with their LoRAs and ControlNets, at Poisson times."""
+    """Requests of two online-retail services with their LoRAs and ControlNets, as a Poisson process."""
     random = Streams(seed).child("retail").stream("services")
     from_a = random.random(num_requests) < A_SHARE
     sources = {True: _sets("a", int(from_a.sum()), seed), False: _sets("b", int((~from_a).sum()), seed)}
@@ -67,7 +67,7 @@ def retail_arrivals(num_requests: int, rate_per_s: float, seed: int, *, num_step
 
 
 def with_loads(arrivals: Sequence[Arrival], kind: Loads, seed: int) -> list[Arrival]:
-    """The same requests, with drawn times to load their LoRAs."""
+    """The same requests, with sampled load times for their LoRAs."""
     shares, seconds = LOADS[kind]
     random = Streams(seed).child("loads").stream(kind)
     num_uses = sum(len(one.loras) for one in arrivals)
@@ -76,7 +76,7 @@ def with_loads(arrivals: Sequence[Arrival], kind: Loads, seed: int) -> list[Arri
 
 
 def at_rate(arrivals: Sequence[Arrival], rate_per_s: float) -> list[Arrival]:
-    """The same requests with all gaps stretched or shrunk alike, so that so many come in a second on average."""
+    """The same requests with arrival times rescaled so that the mean rate is `rate_per_s`, starting at zero."""
     _check_rate(rate_per_s)
     if len(arrivals) < 2:
         return list(arrivals)
@@ -88,7 +88,7 @@ def at_rate(arrivals: Sequence[Arrival], rate_per_s: float) -> list[Arrival]:
 
 
 def read_arrivals(path: Path, accesses: Sequence[Access]) -> list[Arrival]:
-    """The requests of GenTD26, whose times are in `lora_request_trace.csv` at `path`; LoRAs come from `accesses`."""
+    """Read GenTD26 with the times of `lora_request_trace.csv` at `path`; LoRA sets are taken from `accesses`."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             table = csv.DictReader(file)
@@ -135,7 +135,7 @@ def _joined(rows: Sequence[_Row], accesses: Sequence[Access]) -> list[Arrival]:
 
 
 def _sets(service: str, num_requests: int, seed: int) -> Iterator[tuple[int, ...]]:
-    """The LoRAs of so many requests of a service, from as many instances as have them, in turn."""
+    """The LoRAs of at least `num_requests` requests of a service, interleaved over as many instances as needed."""
     num_instances = 1
     while len(accesses := generate_accesses(f"{service}-lora", num_instances, seed)) < num_requests:
         num_instances *= 2

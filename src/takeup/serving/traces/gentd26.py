@@ -1,4 +1,4 @@
-"""Reads GenTD26, the trace of a service for generated images that Alibaba published (cluster-trace-v2026-GenAI).
+"""Reader of GenTD26, Alibaba's published trace of an image-generation service (cluster-trace-v2026-GenAI).
 
 `data_trace_processed.csv` has a row for every request, in order, without a time; its column `lora_args` lists the LoRAs
 with their scales. The trace is not shipped; give the path of the file, or of the archive it comes in.
@@ -24,7 +24,7 @@ FILE, COLUMN, BASE = "data_trace_processed.csv", "lora_args", "checkpoint_model_
 
 
 def read_gentd26(path: Path, *, with_base: bool = False) -> list[Access]:
-    """The LoRAs of every request, numbered in the order in which they appear; `with_base` counts the base model too."""
+    """The LoRAs of every request, numbered by first appearance; `with_base` includes the base model."""
     numbers: dict[str, int] = {}
     with _opened(path) as file:
         rows = csv.DictReader(file)

@@ -1,4 +1,4 @@
-"""How popular adapters are on two services of online retail, and how their caches behaved: published measurements.
+"""Adapter popularity and cache behaviour on two online-retail services: published measurements.
 
 "Katz: Efficient Workflow Serving for Diffusion Models with Many Adapters", USENIX ATC 2025, section 3: table 1 (how
 many adapters a request has), the popularity of adapters, and figure 6 (loads per request with a cache of 1 to 10

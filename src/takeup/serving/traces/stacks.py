@@ -1,13 +1,13 @@
-"""A trace of adapters with the popularity and the locality that were measured on real services.
+"""Synthetic adapter trace with the popularity and the temporal locality that were measured on real services.
 
-How it works. Every instance keeps its adapters in the order of their last use. The place of an adapter in that order is
-its *distance*; a cache of c adapters under LRU misses a use exactly if its distance is above c. So the published loads
-of caches of 1 to 10 adapters *are* the shares of distances 1 to 10, and drawing distances from them gives the same
-loads back (the LRU stack model: Mattson et al., IBM Systems Journal 1970). A use of larger distance is an adapter drawn
-by popularity. The first uses on an instance are loads that no distance explains: they come on top, a few for each.
+How it works. Every instance keeps its adapters ordered by last use. The position of an adapter in that order is its
+*stack distance*; an LRU cache of c adapters misses a use exactly if its distance is above c. So the published loads
+of caches of 1 to 10 adapters *are* the shares of distances 1 to 10, and sampling distances from them reproduces those
+loads (the LRU stack model: Mattson et al., IBM Systems Journal 1970). For a larger distance, an adapter is sampled by
+popularity. First uses on an instance (cold misses) have no distance: they add a few loads per instance.
 
-All adapters of a request are drawn with the same random number: where the first one comes back after a short distance,
-so does the second. Measured distances are mostly those of whole sets that come back, and this is how sets do so here.
+All adapters of a request use the same random number: if the first one has a short distance, so has the second.
+Measured distances are mostly those of whole sets that are used again, and this reproduces that.
 
 What is not exact: adapters near the top of the stack are not drawn again, so the most popular ones have less than their
 share (half of all uses go to 149 LoRAs of service A and to 12 of B; here 47 % and 36 % do).
@@ -34,7 +34,7 @@ DEPTH = 10  # of the stack, as far as it was measured
 
 
 def generate_accesses(name: str, num_instances: int, seed: int) -> list[Access]:
-    """Requests of one service and one kind of adapter, such as `a-lora`, on so many instances, one after the other."""
+    """Requests of one service and adapter kind, such as `a-lora`, on `num_instances` instances, grouped by instance."""
     if name not in MEASURED:
         raise UnknownName("kind of adapters", name, MEASURED)
     adapters = MEASURED[name]
@@ -49,7 +49,7 @@ def generate_accesses(name: str, num_instances: int, seed: int) -> list[Access]:
 
 
 def interleaved(accesses: Sequence[Access]) -> list[Access]:
-    """The same requests in an order in which all instances are busy at once: one of each in turn."""
+    """The same requests, interleaved round-robin over the instances."""
     queues: dict[int, list[Access]] = {}
     for access in accesses:
         queues.setdefault(access.instance, []).append(access)
@@ -105,7 +105,7 @@ def _sets(
 
 
 def _use(stack: list[int], place: int, chosen: list[int], popularity: Floats, random: np.random.Generator) -> int:
-    """The adapter at this place of the stack or the next below; if there is none, a drawn one. It moves up."""
+    """The adapter at this depth of the stack or the next below, else a sampled one. It is moved to the top."""
     adapter = next((one for one in stack[place:DEPTH] if one not in chosen), None)
     if adapter is None:
         adapter = _drawn(stack[:DEPTH], popularity, random)

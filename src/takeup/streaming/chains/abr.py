@@ -1,4 +1,4 @@
-"""Adaptive bit rate that follows the fair share: with more users in the cell everyone takes a lower level.
+"""Adaptive bit rate that follows the fair share: with more users in the cell all take a lower level.
 
 How it works. A level of v bit/s turns the capacity C into C / v seconds of video per second, so with n users one of
 them fills at C / (n v(n)): adaptation only makes the efficiency of the cell depend on n. Lengths stay in seconds of
@@ -48,7 +48,7 @@ def abr_by_state(cell: Cell, ladder_bps: Sequence[float], rule: Rule = fair_shar
 
 
 def bitrates_by_users(cell: Cell, ladder_bps: Sequence[float], rule: Rule = fair_share_rule) -> Floats:
-    """The bit rate that everyone takes with 1, 2, .. max_users users in the cell."""
+    """The bit rate that every user takes with 1, 2, .. max_users users in the cell."""
     ladder = check_ladder(ladder_bps)
     users = np.arange(1, cell.max_users + 1)
     shares = cell.capacity_bps * efficiency_of(cell) / users

@@ -80,7 +80,7 @@ def _generators(arrivals_per_s: Floats, end: Floats) -> Floats:
 
 
 def _arrival_laws(log_load: Floats, max_users: int) -> tuple[Floats, Floats]:
-    """The geometric law of the number in the cell, conditioned on there being room, and the share blocked."""
+    """The geometric law of the number in the cell, conditioned on admission, and the share blocked."""
     log_weight = log_load[:, None] * np.arange(max_users + 1)
     weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
     accepted = weight[:, :-1].sum(axis=1)

@@ -1,6 +1,6 @@
 """From a cell to the chain that its videos see.
 
-How it works. With plain sharing the cell delivers c seconds of video per second whoever is served. A scheduler that
+How it works. With plain sharing the cell delivers c seconds of video per second to whichever user. A scheduler that
 serves the user whose channel is best right now (Rayleigh fading, rate proportional to the signal) delivers c H_n to n
 users, with H_n = 1 + 1/2 + .. + 1/n. What one user gets in a slot of delta seconds is c delta X with probability 1/n,
 X the largest of n exponentials of mean 1, and nothing otherwise, so per second its mean and variance are
@@ -24,7 +24,7 @@ __all__ = ["SLOT_S", "chain_of", "efficiency_of", "flows_of", "ps_cell", "tagged
 
 Floats = npt.NDArray[np.float64]
 
-SLOT_S = 0.002  # how long a scheduler keeps its choice
+SLOT_S = 0.002  # scheduling interval
 
 
 def chain_of(cell: Cell, tagged: int = 0, slot_s: float = SLOT_S) -> Chain:

@@ -1,4 +1,4 @@
-"""Flows that share a cell: how many of each kind are there, how they come and go, and what an arriving video finds.
+"""Flows that share a cell: their number by kind, arrivals and departures, and what an arriving video finds.
 
 How it works. Every user in the cell gets the same share of it. With n users of which n_l are of kind l, the cell works
 with the relative efficiency g(n) (1 for plain sharing), and one flow of kind l, which alone would need 1/mu_l seconds,
@@ -10,7 +10,7 @@ too. For constant capacity the numbers in the cell have a product form, whatever
 
     P(n_1 .. n_m)  ~  n! / (n_1! .. n_m!)  *  prod_l (lambda_l / mu_l)^n_l  /  prod_{k <= n} g(k)
 
-Poisson arrivals see this law (those who find n = K are blocked), so an accepted video finds it conditioned on n < K.
+Poisson arrivals see this law (arrivals at n = K are blocked), so an accepted video finds it conditioned on n < K.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_STATES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One kind of flow: how often it comes, and the rate at which it would finish if it had the cell to itself."""
+    """One kind of flow: its arrival rate, and the rate at which it would finish if it had the cell to itself."""
 
     arrivals_per_s: float
     alone_per_s: float
@@ -85,7 +85,7 @@ def arrival_law(counts: Counts, flows: Sequence[Flow], efficiency: Floats) -> tu
 
 
 def seen_by_accepted(law: Floats, total: Counts) -> tuple[Floats, float]:
-    """Condition a law of all states on there being room, and say how often there is none."""
+    """Condition a law of all states on admission, and return the blocking probability."""
     has_room = total < total.max()
     accepted = law[has_room]
     if not accepted.sum() > 0:

@@ -1,7 +1,7 @@
-"""Cells with more than one kind of user: near and far radio, and elastic data beside the videos.
+"""Cells with more than one kind of user: near and far radio, and elastic data traffic that competes with videos.
 
 How it works. All users get the same share of the *time*, so a user with a worse channel receives less in its share: of
-n users one of kind l gets C_l / n bit/s. Data flows take part in sharing and leave when their bytes are there; they do
+n users one of kind l gets C_l / n bit/s. Data flows take part in sharing and end when their bytes are sent; they do
 not play. Both are kinds of flows in the sense of `flows`, which differ in the rate at which they would finish alone.
 """
 

@@ -6,7 +6,7 @@ second, n counting itself. For a capacity that changes, the state is the pair (l
     rates  =  kron(capacity rates, I)  +  for every level its own block of flow rates
 
 There is no product form then, so the law that arrivals see comes from one linear solve over all pairs of level and
-number of flows 0..K, conditioned on there being room.
+number of flows 0..K, conditioned on admission.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ product with any chain is kron(Q, I) + kron(diag(b), S with the exits put back o
 Variable bit rate: groups of pictures of g seconds whose size has a coefficient of variation cv make the content that
 is played scatter by cv^2 g per second around its mean.
 
-Impatience is a rate of leaving while nothing plays. It enters the waits only: a viewer who sees pictures stays. It is
+Impatience is a rate of leaving while nothing plays. It enters the waits only: viewers stay during playback. It is
 that of the tagged video; the others, whose buffers are not in the state, stay until they are downloaded.
 """
 

@@ -1,6 +1,6 @@
-"""From a scenario to a report: the one place where cells, solvers, simulators, engines and reports are joined.
+"""From a scenario to a report: the one package that combines cells, solvers, simulators, engines and reports.
 
-Every verb has a module of its own, loaded when it is asked for: a prediction should not wait for the simulators.
+Every verb has a separate module, imported on first use: a prediction should not wait for the simulators.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) ->
 
 
 def run(scenario: StreamingScenario, *, quiet: bool = False) -> Report:
-    """Carry the scenario out."""
+    """Run the scenario."""
     report = load(_VERBS[scenario.verb])(scenario, quiet)
     assert isinstance(report, Report)
     return report

@@ -1,4 +1,4 @@
-"""Videos that happen: in simulators and on a real link, beside the equations."""
+"""Measured videos, in simulators and on a real link, compared with the equations."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def simulate(scenario: StreamingScenario, quiet: bool) -> Report:
 
 
 def compare(scenario: StreamingScenario, quiet: bool) -> Report:
-    """The same beside the equations."""
+    """What the simulators measure, compared with the equations."""
     exact = solve_cell(cells_of(scenario)[0], players_of(scenario)[0])
     tables = _beside(exact, _simulated(scenario, quiet))
     return report_on(scenario, "Streaming: equations and simulations", *tables)
 
 
 def run_engine(scenario: StreamingScenario, quiet: bool) -> Report:
-    """What an engine measures beside the equations, or what it would run."""
+    """What an engine measures, compared with the equations; for a dry run, what it would run."""
     from takeup.streaming.engines import find_engine
 
     whole, player = cells_of(scenario)[0], players_of(scenario)[0]

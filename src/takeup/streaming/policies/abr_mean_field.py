@@ -1,9 +1,9 @@
-"""A cell in which everybody adapts to the own buffer: the others as a mean field, found as a fixed point.
+"""A cell in which all players adapt to their own buffer: the others as a mean field, found as a fixed point.
 
-How it works. `abr_buffer` is exact for one video among others who come and go at given rates. If they adapt as well,
+How it works. `abr_buffer` is exact for one video among others with given arrival and end rates. If they adapt as well,
 what one of n users receives depends on buffers that are not in the state. On average over all moments with n users it
 is some multiple p(n) of what it would be at the usual bit rate, the *pace*. The mean field replaces it by this average:
-the others come and go as in a cell whose efficiency with n users is p(n).
+the others arrive and end as in a cell whose efficiency with n users is p(n).
 
 The tagged video is one of them, so its own pace must be the one assumed. Its life is followed through all waits and
 regions: e_i is the probability that its download ends with i others there, t its expected time. Lengths are exponential
@@ -35,7 +35,7 @@ MOST_ROUNDS = 200
 
 @dataclass(frozen=True, slots=True)
 class MeanField:
-    """The chain that a video sees among others who adapt, for videos of the usual bit rate.
+    """The chain that a video sees among others that adapt, for videos of the usual bit rate.
 
     `paces[n - 1]` is how much more content one of n users receives than at that bit rate, on average.
     """
@@ -79,7 +79,7 @@ def _check(cell: Cell, player: Player) -> None:
 
 
 def _chain_among(cell: Cell, paces: Floats) -> Chain:
-    """What a video of the usual bit rate sees among others who come and go at these paces."""
+    """The chain of a video of the usual bit rate among others that download at these paces."""
     tagged = Tagged(cell.speed, cell.mean_video_s)
     chain = shared_chain(flows_of(cell), tagged, efficiency_of(cell) * paces)
     return replace(chain, fill=chain.fill / paces, end=chain.end / paces)

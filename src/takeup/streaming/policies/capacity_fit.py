@@ -1,7 +1,7 @@
 """Fit a Markov-modulated capacity with two time scales to measured throughput.
 
 How it works. How many states the model has, and how long its moving average is, is chosen by what it is for. A single
-viewer who has the link alone is followed through the measurement from every second on, for several bitrates and start
+viewer, alone on the link, is followed through the measurement from every second on, for several bitrates and start
 thresholds; that needs no model (`lone_viewer`). Of all models (`link_states`) the one wins whose answers for the same
 viewer come closest. Matching the autocorrelation instead prefers models with too long bad times, because it weighs good
 times as much as bad ones.

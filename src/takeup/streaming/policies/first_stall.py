@@ -1,8 +1,8 @@
-"""When the first stall comes: the law of the time from the start of play until the buffer runs empty.
+"""Time of the first stall: the law of the time from the start of play until the buffer runs empty.
 
-How it works. A rate s in every state beside the end of the download makes W(q) the transform of the time to the first
-stall, on the videos that have one. Who stays in one falling state i stalls after exactly q / |d_i| seconds: these atoms
-are taken out before the inversion by Euler summation and put back.
+How it works. An exit rate s in every state, added to the end of the download, makes W(q) the transform of the time to
+the first stall, on the videos that have one. A video that stays in one falling state i stalls after exactly q / |d_i|
+seconds: these atoms are removed before the inversion by Euler summation and added back.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The ordered Schur form: an orthonormal basis of the directions of a matrix that decay, or of those that grow.
 
-It is scipy's, whose import takes as long as hundreds of answers, so it is loaded by the first one who needs it.
+It is scipy's, whose import takes as long as hundreds of answers, so it is imported lazily on first use.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Models of a measured link: a Markov chain of levels on two time scales, for every number of states worth trying.
 
 How it works. Real links change slowly (where the user is) and quickly (fading, other traffic). The slow state of a
-second is the quantile of the moving average around it, the fast state the quantile of its own rate among the seconds of
+second is the quantile of the moving average around it, the fast state the quantile of its rate among the seconds of
 that slow state. The level of a joint state is the mean rate found in it, and the rates between states are counted.
 
-Outages, some seconds in a row with next to nothing, have a state of their own: they are rare, so that quantiles of time
+Outages, some seconds in a row with almost no throughput, have a separate state: they are rare, so quantiles of time
 would mix them with what is merely bad, yet a buffer that survives a bad spell does not survive them.
 """
 
@@ -25,7 +25,7 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 LOWEST_LEVEL = 1e-3  # of the mean; a link that stands still has no finite download time
-OUTAGE_LEVEL, SHORTEST_OUTAGE_S = 0.05, 3  # below this share of the mean for so long
+OUTAGE_LEVEL, SHORTEST_OUTAGE_S = 0.05, 3  # below this share of the mean for at least this long
 NUM_SLOW, NUM_FAST, WINDOWS_S = (3, 4, 5, 6, 8), (1, 2, 3), (4, 6, 8, 10, 14)
 
 

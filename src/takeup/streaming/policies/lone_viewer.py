@@ -1,4 +1,4 @@
-"""A single viewer who has a link alone: how often the video stalls, in a measurement and in a model of it.
+"""A single viewer with exclusive use of a link: how often the video stalls, in a measurement and in a model of it.
 
 How it works. In the measurement the viewer starts at many seconds. With R(t) the content that has come by second t and
 s the speed of the link over the bitrate, play begins when s R has grown by the threshold, and the buffer runs empty
@@ -67,7 +67,7 @@ def _content_at_stall(received: Floats, starts: Ints, speed: float, threshold_s:
 
 
 def first_below(values: Floats, begin: Ints, level: Floats) -> Ints:
-    """For every search the first place from `begin` on whose value is below `level`, or the number of values.
+    """For every search the first index from `begin` on whose value is below `level`, or the number of values.
 
     A tree holds the minima of 1, 2, 4 .. values. A search climbs while the blocks to its right are too high, then goes
     down to the leftmost value that is low enough.
@@ -106,7 +106,7 @@ def modelled_stalls(capacity: Capacity) -> Floats:
 
 
 def _law(rates: Floats) -> Floats:
-    """A law that the model keeps; there are several where states do not all lead to each other."""
+    """A stationary law of the model; not unique if the chain is not irreducible."""
     num = len(rates)
     law = np.linalg.lstsq(np.vstack([rates.T, np.ones(num)]), np.append(np.zeros(num), 1.0), rcond=None)[0]
     positive: Floats = np.maximum(law, 0.0)

@@ -50,7 +50,7 @@ def check_seconds(name: str, value: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """How waiting ends, for every state it began in: the state at the start of play, the time, who left before."""
+    """How waiting ends, by initial state: state at the start of play, mean time, P(download ended), P(gave up)."""
 
     starts_in: Floats
     mean_s: Floats
@@ -69,7 +69,7 @@ class Filling(Protocol):
 
 
 class Waiting:
-    """The waiting phase of a chain, ready to be asked for any threshold."""
+    """The waiting phase of a chain, for any threshold."""
 
     def __init__(self, chain: Chain) -> None:
         sources = np.column_stack([np.ones(chain.num_states), chain.end, chain.give_up])

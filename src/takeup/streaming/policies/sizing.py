@@ -100,7 +100,7 @@ def longest_start(cell: Cell, startup_s: float, most_s: float = 600.0) -> float:
 
 
 def _last_that_holds(holds: Callable[[float], bool], low: float, high: float, give_high: bool = False) -> float:
-    """Where `holds` changes from true at `low` to false at `high`; the end that is asked for."""
+    """Where `holds` changes from true at `low` to false at `high`; the requested end."""
     while high - low > PRECISION * high:
         middle = (low * high) ** 0.5 if low > 0 and high > 2 * low else (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)

@@ -1,4 +1,4 @@
-"""A solved chain: what does not depend on the player is computed once, thresholds are asked afterwards.
+"""A solved chain: what does not depend on the player is computed once, thresholds are evaluated afterwards.
 
 How it works. The start threshold q_a ends the first wait, the resume threshold q_b every later one. With a resume
 threshold of zero the player stutters: it stalls infinitely often for no time each, and plays what arrives. The time
@@ -49,7 +49,7 @@ class Solution:
         return latest.waited if latest and latest.threshold_s == threshold_s else self._waiting.until(threshold_s)
 
     def mean_prefetch(self, threshold_s: float) -> float:
-        """Expected start-up delay in seconds, as an accepted video meets it."""
+        """Expected start-up delay in seconds of an accepted video."""
         return float(self.chain.initial @ self.prefetch(threshold_s).mean_s)
 
     def stall_probability(self, threshold_s: float) -> float:
@@ -94,7 +94,7 @@ class Solution:
         return self._latest
 
     def _counts(self, start: _Cycle, again: _Cycle) -> tuple[StallCounts, float]:
-        """The number of stalls, and the share of viewers who gave up in any wait."""
+        """The number of stalls, and the share of viewers that gave up in any wait."""
         first = self.chain.initial @ start.waited.starts_in @ start.empties
         cycle = again.waited.starts_in[self.playback.columns] @ again.empties
         mean, stall_s, left_stalled = self._summed_over_stalls(first, cycle, again)

@@ -4,11 +4,11 @@ How it works. The transform of the delay of x seconds of video is, with T the ra
 
     E[e^(-s delay)] = pi ( V 1 + (I - V) (s I - T)^-1 end ),        V = expm(B^-1 (T - s I) x)
 
-(the second term for videos that are downloaded before). Who fills at one rate b all the time waits exactly x / b. With
+(the second term for videos that are downloaded before). A video with a constant fill rate b waits exactly x / b. With
 T' the rates between states of the same fill rate, these atoms have the masses pi expm(B^-1 T' x), and such a video is
-done before its atom with density pi expm(T' t) end. A smooth inversion is off by per cents near atoms, so all those
-who see one fill rate only are taken out and put back exactly; the rest goes through Euler summation. It still has
-kinks at the atoms, which cost accuracy within a thousandth of them (5e-4; elsewhere 1e-5 and better). Viewers who give
+done before its atom with density pi expm(T' t) end. A smooth inversion is off by per cents near atoms, so all
+videos with one fill rate only are taken out and put back exactly; the rest goes through Euler summation. It still has
+kinks at the atoms, which cost accuracy within a thousandth of them (5e-4; elsewhere 1e-5 and better). Viewers that give
 up never start: the law then ends below 1.
 """
 
@@ -107,7 +107,7 @@ class _Steady:
         self.masses: Floats = self._initial @ self._stays
 
     def transform(self, s: Complexes) -> Complexes:
-        """Of their delays."""
+        """The Laplace transform of their delays."""
         at_atom = np.exp(-s[:, None] * self.delays)
         ended = self._end - at_atom * (self._stays @ self._end)
         resolvent = s[:, None, None] * np.eye(len(self._end)) - self._rates
@@ -116,7 +116,7 @@ class _Steady:
         return total
 
     def share(self, times: Floats) -> Floats:
-        """Of them, started by each of the times."""
+        """The share of them that have started by each of the times."""
         reached = self.delays <= times[:, None] * (1 + 1e-12)
         bordered = np.zeros((len(self._end) + 1,) * 2)
         bordered[:-1, :-1], bordered[:-1, -1] = self._rates, self._end

@@ -1,7 +1,7 @@
 """The whole cell with players that adapt: each takes the bit rate of its ladder that its own buffer allows.
 
-Nobody's bit rate is assumed here, neither the tagged video's nor that of the others, so this checks the mean field in
-which equations put the others.
+No bit rate is assumed here, neither that of the tagged video nor that of the others, so this checks the mean-field
+approximation of the others in the equations.
 """
 
 from __future__ import annotations

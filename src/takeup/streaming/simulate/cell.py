@@ -1,9 +1,9 @@
-"""The whole cell: every video that comes has a player of its own, and all share what the cell can deliver.
+"""Simulation of the whole cell: every arriving video has its own player, and all share the capacity of the cell.
 
 Nothing of the mathematics is assumed here but the traffic itself, so this checks the chain that a tagged video is said
 to see, not only its solution. An event is an arrival (also a blocked one), the end of a download, a change of the
-capacity, a player that starts, stalls or resumes, or a viewer who gives up: here all are as impatient, and who leaves
-makes room for the others.
+capacity, a player that starts, stalls or resumes, or a viewer that gives up: here all viewers are equally impatient,
+and one that leaves frees its share for the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Played", "fill_by_users", "play_cell", "play_levels", "simulate_cell
 
 Floats = npt.NDArray[np.float64]
 
-WARM_UP_SHARE = 0.05  # of the videos, who find the cell emptier than it will be
+WARM_UP_SHARE = 0.05  # of the videos, which find the cell emptier than in steady state
 
 
 class Played(NamedTuple):
@@ -74,7 +74,7 @@ def fill_by_users(cell: Cell) -> Floats:
 
 
 def traffic_of(cell: Cell, player: Player, patience_s: float) -> Traffic:
-    """Who comes to a cell, and what each gets there."""
+    """The arrivals, video lengths, fill rates and thresholds of a cell, as input of the kernel."""
     return Traffic(
         gap_s=1 / cell.arrivals_per_s,
         class_upto=np.cumsum([views.share for views in cell.views]),

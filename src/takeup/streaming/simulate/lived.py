@@ -1,7 +1,7 @@
-"""What every video of a simulation lived through, and the answer that follows from it, with standard errors.
+"""Statistics of every video of a simulation, and the answer computed from them, with standard errors.
 
 Videos that were simulated one by one are independent: their errors are the usual ones of a mean. Videos that shared a
-cell are not, since a crowded minute spoils it for everybody. Their errors come from batch means: the run is cut into
+cell are not, since a crowded minute affects all of them. Their errors come from batch means: the run is cut into
 long pieces, and what differs between the pieces is the noise, whatever the correlation within them.
 """
 
@@ -51,7 +51,7 @@ class Lived(NamedTuple):
 
 
 def no_videos_yet(num_videos: int) -> Lived:
-    """Room for what `num_videos` will live through."""
+    """Allocate the statistics of `num_videos` videos."""
     seconds, counts = np.zeros((2, num_videos)), np.zeros((2, num_videos), np.int64)
     flags = np.zeros((2, num_videos), np.bool_)
     return Lived(seconds[0], counts[0], seconds[1], flags[0], flags[1], counts[1])
@@ -76,7 +76,7 @@ def mean_patience_s(give_up_per_s: float) -> float:
 
 
 def answer_from_independent(source: str, lived: Lived, blocked_share: float) -> Answer:
-    """The answer from videos that know nothing of each other; which share is blocked is known beforehand."""
+    """The answer from independent videos; which share is blocked is known beforehand."""
     return Answer(
         source=source,
         startup_s=_mean(lived.startup_s),

@@ -1,4 +1,4 @@
-"""Real engines by name. Each is imported only when it is asked for, and says what it needs when that is missing."""
+"""Real training engines by name. Each is imported lazily; a missing dependency is named in the error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ENGINES = {"pytorch": "takeup.training.engines.pytorch:AdaptiveSchedule"}
 
 
 def find_engine(name: str) -> type:
-    """The class of the engine of this name."""
+    """Return the engine class with this name."""
     engine = find("training engine", name, ENGINES)
     assert isinstance(engine, type)
     return engine

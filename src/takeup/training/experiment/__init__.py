@@ -1,4 +1,4 @@
-"""From a scenario to a report: the one place where profiles, planners, simulator, engines and reports are joined."""
+"""From a scenario to a report: the only module that combines profiles, planners, simulator, engines and reports."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["TrainingScenario", "plan_of", "profile_of", "run", "run_again"]
 
 
 def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) -> Report:
-    """Run the scenario that a file or a report holds."""
+    """Rerun the scenario stored in a file or a report."""
     return run(validate(TrainingScenario, values, source), quiet=quiet)
 
 
 def run(scenario: TrainingScenario, *, quiet: bool = False) -> Report:
-    """Carry the scenario out."""
+    """Run the scenario."""
     verbs: dict[str, Callable[[TrainingScenario, bool], Report]] = {
         "plan": plan_one,
         "simulate": simulate_planners,

@@ -1,4 +1,4 @@
-"""How well detectors find slowdowns in streams whose truth is known, by the published measures and the usual ones."""
+"""Score slowdown detectors on streams with known ground truth, by the published metrics and the standard ones."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from takeup.training.traces.slowdowns import SITES, Site, Stream, draw_stream
 __all__ = ["Alarm", "DetectScore", "draw_streams", "score_of"]
 
 Floats = npt.NDArray[np.float64]
-WARM_UP = 40  # iterations in which nothing counts, for nobody
-SOONEST, LATEST = -5, 25  # iterations from a change within which an alarm is right
+WARM_UP = 40  # warm-up iterations that are ignored for every detector
+SOONEST, LATEST = -5, 25  # an alarm within this many iterations of a change is a true positive
 
-Alarm = tuple[int, bool]  # the iteration in which it is given, and whether it says slower
+Alarm = tuple[int, bool]  # the iteration of the alarm, and whether it says slower
 Alarms = Callable[[Stream], Sequence[Alarm]]
 
 
 def draw_streams(
     part: str, num_jobs: int, *, seed: int = 0, num_iterations: int = 3000, hit: bool | None = None
 ) -> list[Stream]:
-    """Jobs of all sites with the frequencies of the study; sets with different names (`part`) share no draw."""
+    """Draw jobs of all sites with the frequencies of the study; parts with different names share no draw."""
     weights = np.cumsum([site.num_jobs for site in SITES])
     return [_job(Streams(seed).child(part).stream(str(n)), weights, num_iterations, hit) for n in range(num_jobs)]
 
@@ -37,7 +37,7 @@ def _job(random: np.random.Generator, weights: npt.NDArray[np.int64], num_iterat
 
 @dataclass(frozen=True, slots=True)
 class DetectScore:
-    """Counts over jobs (the published measure) and over changes (the usual one), and delays in iterations."""
+    """Counts per job (the published metric) and per change (the standard one), and delays in iterations."""
 
     num_hit: int
     num_healthy: int
@@ -51,42 +51,42 @@ class DetectScore:
 
     @property
     def accuracy(self) -> float:
-        """The share of jobs that are called slow or healthy rightly."""
+        """Share of jobs classified correctly as slow or healthy."""
         return 1 - (self.num_missed_jobs + self.num_blamed_jobs) / max(1, self.num_hit + self.num_healthy)
 
     @property
     def published_fpr(self) -> float:
-        """False positives beside healthy jobs and themselves: the denominators of the published tables."""
+        """False positives / (healthy jobs + false positives): the denominator of the published tables."""
         return self.num_blamed_jobs / max(1, self.num_healthy + self.num_blamed_jobs)
 
     @property
     def published_fnr(self) -> float:
-        """False negatives beside slow jobs and themselves."""
+        """False negatives / (slow jobs + false negatives), as in the published tables."""
         return self.num_missed_jobs / max(1, self.num_hit + self.num_missed_jobs)
 
     @property
     def precision(self) -> float:
-        """The share of alarms that are right."""
+        """Share of alarms that are correct."""
         return self.num_found / max(1, self.num_found + self.num_false)
 
     @property
     def recall(self) -> float:
-        """The share of changes that are found."""
+        """Share of changes that are detected."""
         return self.num_found / max(1, self.num_found + self.num_missed)
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of both."""
+        """Harmonic mean of precision and recall."""
         return 2 * self.num_found / max(1, 2 * self.num_found + self.num_false + self.num_missed)
 
     @property
     def delay(self) -> float | None:
-        """The median, in iterations; none if nothing was found."""
+        """Median detection delay in iterations; None if nothing was detected."""
         return float(median(self.delays)) if self.delays else None
 
     @property
     def false_alarms(self) -> float:
-        """In ten thousand iterations."""
+        """False alarms per ten thousand iterations."""
         return 1e4 * self.num_false / max(1, self.num_iterations)
 
 
@@ -109,13 +109,13 @@ def score_of(alarms: Alarms, streams: Sequence[Stream]) -> DetectScore:
 
 
 def _since_slow(given: Sequence[Alarm]) -> list[Alarm]:
-    """Without what is said to recover before anything was slow: the end of a long warm-up."""
+    """Drop recovery alarms before the first slow one: they mark the end of a long warm-up."""
     first = next((place for place, (_, slower) in enumerate(given) if slower), len(given))
     return list(given[first:])
 
 
 def _matched(truth: Sequence[Alarm], given: Sequence[Alarm]) -> tuple[list[tuple[Alarm, Alarm]], list[Alarm]]:
-    """Pairs of change and alarm, and alarms that have no change."""
+    """Matched pairs of change and alarm, and alarms without a change."""
     left, pairs = list(given), list[tuple[Alarm, Alarm]]()
     for change in truth:
         fits = [a for a in left if a[1] == change[1] and SOONEST <= a[0] - change[0] <= LATEST]

@@ -1,8 +1,8 @@
-"""The laboratory as an experiment: what the simulator predicts, and what real ranks then take, side by side.
+"""The laboratory as an experiment: iteration times predicted by the simulator, and measured on real ranks.
 
-How it works. Healthy runs say how long operations and messages really take on this machine, and what each runtime adds
-to every operation. Everything else is predicted from that and from the faults, before it is measured. Who plans in the
-real run knows nothing of faults or predictions.
+How it works. Healthy runs measure how long operations and messages take on this machine, and what each runtime adds to
+every operation. Everything else is predicted from that and from the faults, before it is measured. The planner of the
+real run has no access to faults or predictions.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from takeup.training.simulate import calibrated, simulate, with_faults
 __all__ = ["ADAPTIVE", "STOCK_1F1B", "STOCK_ZB", "System", "measure", "try_out"]
 
 GRADIENT_BAR = 1e-6
-FEW = 4  # iterations of what does not change
-NUM_HEALTHY, RARELY = 9, 4  # iterations of the run that is measured, and how often that is
-NUM_STOCK = 6  # of those that are not
-SLOW_OPERATIONS = 2.0  # the delay of the last link, in operations, if nothing else is slow
+FEW = 4  # iterations of a run whose schedule does not change
+NUM_HEALTHY, RARELY = 9, 4  # iterations of a healthy adaptive run, and its measurement interval
+NUM_STOCK = 6  # iterations of a healthy stock run
+SLOW_OPERATIONS = 2.0  # default delay of the last link, in operations, if the scenario has no fault
 
 
 class System(NamedTuple):
-    """A way to train: a runtime, and the planner whose order it follows, if it does not choose for itself."""
+    """A system under test: a runtime, and the planner whose order it follows unless it plans itself."""
 
     name: str
     runtime: Runtime
@@ -48,7 +48,7 @@ SYSTEMS = (STOCK_1F1B, STOCK_ZB, ADAPTIVE)
 
 
 def try_out(scenario: TrainingScenario, quiet: bool) -> Report:
-    """Stock schedules and the adaptive one on the pipeline of the scenario, for real."""
+    """Run stock schedules and the adaptive one on the pipeline of the scenario with real processes."""
     truth = _slow_somewhere(scenario, profile_of(scenario))
     cables = has_cables(scenario.link)
     with progress("training lab", 2 * len(SYSTEMS), quiet=quiet) as tick:
@@ -67,9 +67,9 @@ def measure(
     *,
     cables: bool = False,
 ) -> list[LabRow]:
-    """A row for every system on every pipeline; before them come healthy runs, one of each runtime.
+    """One row per system and pipeline, after one healthy run of each runtime.
 
-    With `cables` the service of links is the bandwidth of a network, else messages are held back where they are sent.
+    With `cables`, link service is limited by network bandwidth; otherwise messages are delayed at the sender.
     """
     healthy = replace(truths[0], links=(Link(),) * len(truths[0].links), max_sends=None)
     runtimes = [ADAPTIVE, *(system for system in systems if system.runtime != "adaptive")]
@@ -108,7 +108,7 @@ def _order_of(system: System, truth: Profile) -> str:
 
 
 def _bases(healthy: Profile, runtimes: Sequence[System], outcomes: Sequence[Outcome]) -> dict[str, Profile]:
-    """The healthy pipeline as it was measured, with what each runtime adds to it."""
+    """The healthy pipeline as measured, with the overhead of each runtime."""
     measured = outcomes[0].measured
     assert measured is not None
     found = replace(healthy, stages=measured.stages, links=measured.links)
@@ -123,7 +123,7 @@ def _bases(healthy: Profile, runtimes: Sequence[System], outcomes: Sequence[Outc
 
 
 def _ran(system: System, truth: Profile, outcome: Outcome) -> Schedule:
-    """The order that was run."""
+    """The order that was executed."""
     return Schedule.from_csv(outcome.order or _order_of(system, truth))
 
 
@@ -154,7 +154,7 @@ def _row(system: System, truth: Profile, expected: Profile, outcome: Outcome) ->
 
 
 def _slow_somewhere(scenario: TrainingScenario, profile: Profile) -> Profile:
-    """The pipeline with a slow last link, if the scenario makes nothing slow."""
+    """The pipeline with a slow last link, if the scenario has no fault."""
     if profile.num_stages < 2:
         raise BadInput("a pipeline of one stage has no link that could be slow; give at least two stages")
     if scenario.slow or scenario.slow_stages or scenario.profile is not None:
@@ -163,7 +163,7 @@ def _slow_somewhere(scenario: TrainingScenario, profile: Profile) -> Profile:
 
 
 def _words(truth: Profile) -> str:
-    """The faults of a pipeline in words."""
+    """The faults of a pipeline as text."""
     found = [
         f"link {number}: {' + '.join(_parts(link))}" for number, link in enumerate(truth.links) if link.delay_s > 0
     ]

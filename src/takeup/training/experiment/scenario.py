@@ -1,4 +1,4 @@
-"""A question about a pipeline, and the pipeline it is about."""
+"""A training scenario, and the pipeline profile it describes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from takeup.training.traces import load_profile, random_profile
 
 __all__ = ["TrainingScenario", "plan_of", "profile_of", "slow_links_of"]
 
-A_MICROBATCH_BYTES = 2**20  # any number that chunks can divide, where only a count was given
+A_MICROBATCH_BYTES = 2**20  # arbitrary, divisible into chunks; used where only a count was given
 SLOW = re.compile(r"(\d+):(\d+\.?\d*)(?:\+(\d+\.?\d*))?")
 SLOW_STAGE = re.compile(r"(\d+):(\d+\.?\d*)")
 
 
 class TrainingScenario(Scenario):
-    """One question about a pipeline: one from a file, or one whose operations all take as long."""
+    """A training scenario: a pipeline from a file, or one whose operations all take equally long."""
 
     domain: Literal["training"] = "training"
     verb: Literal["plan", "simulate", "compare", "lab"]
@@ -76,7 +76,7 @@ class TrainingScenario(Scenario):
 
 
 def profile_of(scenario: TrainingScenario) -> Profile:
-    """The pipeline that the scenario is about."""
+    """The pipeline profile of the scenario."""
     profile = _base(scenario)
     if scenario.max_live is not None:
         memory_bytes = scenario.max_live * A_MICROBATCH_BYTES
@@ -93,7 +93,7 @@ def profile_of(scenario: TrainingScenario) -> Profile:
 
 
 def _slowed(scenario: TrainingScenario, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """Stages with those that compute slowly."""
+    """The stages, with the slow ones scaled."""
     factors = dict(text.split(":") for text in scenario.slow_stages)
     beyond = [number for number in factors if int(number) >= len(stages)]
     if beyond:
@@ -121,7 +121,7 @@ def _base(scenario: TrainingScenario) -> Profile:
 
 
 def slow_links_of(scenario: TrainingScenario, num_links: int) -> dict[int, Link]:
-    """The slow links of a scenario by number; refuses one that the pipeline has not."""
+    """The slow links of a scenario by index; rejects an index that the pipeline does not have."""
     found = {}
     for text in scenario.slow:
         match = SLOW.fullmatch(text)

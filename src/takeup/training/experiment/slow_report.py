@@ -1,4 +1,4 @@
-"""A slowdown as a report: what happened, who is suspected and why, and where the time of ranks goes."""
+"""Report of a slowdown: what happened, which ranks or links are suspected and why, and time accounts of all ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MS = 1e3
 def report_of_event(
     event: Event, logs: Sequence[CallLog] = (), iterations_s: Sequence[float] = (), first: int = 0
 ) -> Report:
-    """The report; `logs` are calls since the event, `iterations_s` times of iterations from number `first` on."""
+    """The report; `logs` are calls since the event, `iterations_s` iteration times from number `first` on."""
     tables = (_what(event), *([_suspects(event)] if event.suspects else []), *([_accounts(logs)] if logs else []))
     series = (_times(event, iterations_s, first),) if len(iterations_s) else ()
     title = "A job became slower" if event.is_slow else "A job recovered"
@@ -49,7 +49,7 @@ def _suspects(event: Event) -> Table:
 
 
 def _accounts(logs: Sequence[CallLog]) -> Table:
-    """Where the time of every rank goes."""
+    """Time account of every rank."""
     now, _ = windows_of(logs, ())
     names = ("iteration", "own work", "waiting for others", "transfers")
     rows: tuple[tuple[Cell, ...], ...] = tuple(

@@ -1,4 +1,4 @@
-"""What every verb does with a scenario: plan, simulate, compare."""
+"""Implementation of the CLI verbs on a scenario: plan, simulate, compare."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["compare_planners", "plan_one", "report_of", "simulate_planners"]
 def report_of(
     scenario: TrainingScenario, title: str, *parts: Table | Series | Check, notes: tuple[str, ...] = ()
 ) -> Report:
-    """A report of these parts."""
+    """Build a report from these parts."""
     tables = tuple(part for part in parts if isinstance(part, Table))
     series = tuple(part for part in parts if isinstance(part, Series))
     checks = tuple(part for part in parts if isinstance(part, Check))
@@ -46,7 +46,7 @@ def plan_one(scenario: TrainingScenario, quiet: bool) -> Report:
 
 
 def simulate_planners(scenario: TrainingScenario, quiet: bool) -> Report:
-    """Iterations under several planners, when operations vary."""
+    """Simulate several planners with varying operation times."""
     profile, streams = profile_of(scenario), Streams(scenario.seed)
     if scenario.schedule is not None:
         plans = [planned("as given", profile, load_schedule(Path(scenario.schedule)))]
@@ -68,7 +68,7 @@ def simulate_planners(scenario: TrainingScenario, quiet: bool) -> Report:
 
 
 def compare_planners(scenario: TrainingScenario, quiet: bool) -> Report:
-    """Several planners on the same pipeline."""
+    """Compare several planners on the same pipeline."""
     profile = profile_of(scenario)
     if scenario.delays_ms:
         return _compare_delays(scenario, profile, quiet)
@@ -78,7 +78,7 @@ def compare_planners(scenario: TrainingScenario, quiet: bool) -> Report:
 
 
 def _compare_delays(scenario: TrainingScenario, profile: Profile, quiet: bool) -> Report:
-    """The slow links, or the last one, with one delay after the other."""
+    """Sweep the delay of the slow links, or of the last link if none is slow."""
     if not profile.links:
         raise BadInput("a pipeline of one stage has no link to delay; give at least two stages")
     numbers = list(slow_links_of(scenario, len(profile.links))) or [len(profile.links) - 1]

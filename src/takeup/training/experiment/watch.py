@@ -1,4 +1,4 @@
-"""Watch a job of PyTorch: the one place where its calls, who judges them and who is told are joined."""
+"""Watch a PyTorch job: the only module that connects its call logs, the detector and the outputs."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from takeup.training.traces.slowdowns import LINK_MINUTES
 __all__ = ["Watch", "divide", "exchange", "new_session", "ring_passes", "wait_before_restart_s", "watch"]
 
 LOOK_EVERY_S = 0.2
-LAST_WORDS_S = 10.0  # for what other machines still have to say when our part of the job is over
-OWN_WEIGHT = 5  # events of this job count as so many of those that were published
+LAST_WORDS_S = 10.0  # wait for final reports of other machines after the local part of the job ends
+OWN_WEIGHT = 5  # weight of an event of this job, in published events
 LEAST_SAVED = 0.1  # of an iteration
 Say = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What the user asked for."""
+    """Options given by the user."""
 
     as_json: bool = False
     out: Path | None = None
@@ -65,7 +65,7 @@ class Watch:
 
 
 def watch(command: Sequence[str], asked: Watch, say: Say, tell: Say) -> int:
-    """Run the job, watch it, and return its exit code. `say` is for people, `tell` for programs."""
+    """Run the job, watch it, and return its exit code. `say` receives human-readable lines, `tell` JSON."""
     with tempfile.TemporaryDirectory(prefix="takeup-watch-") as name:
         if asked.report_to is not None:
             return _send(command, asked, Path(name))
@@ -78,7 +78,7 @@ def watch(command: Sequence[str], asked: Watch, say: Say, tell: Say) -> int:
                         for finding in session.look():
                             _tell(asked, session, finding, say, tell)
                         refresh()
-                except Exception as error:  # whatever goes wrong with us, the job is not ours to end
+                except Exception as error:  # an error in the watcher must never end the job
                     say(f"takeup no longer watches, the job goes on: {type(error).__name__}: {error}")
                     job.wait()
         if not asked.quiet:
@@ -91,7 +91,7 @@ def _start(command: Sequence[str], asked: Watch, folder: Path) -> subprocess.Pop
 
 
 def _rounds(job: subprocess.Popen[bytes], listener: Listener | None = None) -> Iterator[None]:
-    """Again and again while the job runs, and once when it is over, here and on machines that report to us."""
+    """Poll while the job runs, and once after it ends, here and on machines that report to this one."""
     while job.poll() is None:
         yield
         time.sleep(LOOK_EVERY_S)
@@ -101,7 +101,7 @@ def _rounds(job: subprocess.Popen[bytes], listener: Listener | None = None) -> I
 
 
 def _send(command: Sequence[str], asked: Watch, folder: Path) -> int:
-    """Run the part of a job that is on this machine; another machine watches."""
+    """Run the part of a job that is on this machine and send its calls; another machine watches."""
     assert asked.report_to is not None
     agent = Agent(Gather(folder), address_of(asked.report_to), asked.token)
     job = _start(command, asked, folder)
@@ -114,7 +114,7 @@ def _send(command: Sequence[str], asked: Watch, folder: Path) -> int:
 
 @contextmanager
 def _listening(asked: Watch, say: Say) -> Iterator[Listener | None]:
-    """Who hears ranks of other machines, if we listen to them."""
+    """The listener for ranks of other machines, or None if `listen` is not set."""
     if asked.listen is None:
         yield None
         return
@@ -127,7 +127,7 @@ def _listening(asked: Watch, say: Say) -> Iterator[Listener | None]:
 
 
 def new_session(folder: Path, settings: Settings | None = None, far: Mapping[int, Any] | None = None) -> Session:
-    """A session with our watcher, for the rings in this folder and the ranks of other machines."""
+    """A session with our watcher, for the ring buffers in this folder and the ranks of other machines."""
     return Session(
         folder,
         Watcher,
@@ -147,25 +147,25 @@ def divide(paces_s: Sequence[float], num_microbatches: int) -> tuple[int, ...]:
 
 
 def wait_before_restart_s(loss_share: float, cost_s: float, durations_s: Sequence[float]) -> float:
-    """How long an event must have lasted for a restart to pay, by how long others did, above all those of this job."""
+    """How long an event must last before a restart pays off, by past durations; this job's weigh more."""
     law = Law((*_usual_durations_s(), *(each for each in durations_s if each > 0 for _ in range(OWN_WEIGHT))))
     steps = plan((Remedy("nothing", 0.0, min(1.0, loss_share)), Remedy("restart", cost_s, 0.0)), law).steps
     return steps[1][0] if len(steps) > 1 else math.inf
 
 
 def _usual_durations_s() -> list[float]:
-    """Of slow links, as published: points of their distribution."""
+    """Published durations of slow links: quantiles of their distribution."""
     shares, minutes = np.array(LINK_MINUTES).T
     return [float(each) for each in 60 * np.exp(np.interp(np.linspace(0.05, 0.95, 10), shares, np.log(minutes)))]
 
 
 def exchange(event: Event, logs: Sequence[CallLog], num_ranks: int) -> Exchange | None:
-    """Which ranks should exchange their roles, if that saves a tenth of an iteration."""
+    """Which ranks should swap roles, if that saves a tenth of an iteration."""
     return exchange_of(event, traffic_of(logs), num_ranks, LEAST_SAVED)
 
 
 def ring_passes(num_ranks: int) -> list[list[tuple[int, int]]]:
-    """The links of the ring of all ranks, in passes in which no rank comes twice."""
+    """The links of the ring of all ranks, in passes in which each rank occurs at most once."""
     return passes_of(ring_links(range(num_ranks)))
 
 
@@ -193,7 +193,7 @@ def _summary(session: Session) -> str:
 
 @contextmanager
 def _passing_on_signals(job: subprocess.Popen[bytes]) -> Iterator[None]:
-    """End the job when we are asked to end; an interrupt from the keyboard reaches it anyway."""
+    """Terminate the job when this process is terminated; a keyboard interrupt reaches it anyway."""
 
     def forward(number: int, _: Any) -> None:
         if job.poll() is None:
@@ -208,7 +208,7 @@ def _passing_on_signals(job: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _set(number: signal.Signals, handler: Any) -> Any:
-    """Handlers belong to the main thread; elsewhere there are none to set."""
+    """Set a signal handler; does nothing outside the main thread."""
     try:
         return signal.signal(number, handler)
     except ValueError:
@@ -231,7 +231,7 @@ def _metrics(asked: Watch, session: Session, say: Say) -> Iterator[None]:
 
 @contextmanager
 def _live(asked: Watch, session: Session) -> Iterator[Callable[[], object]]:
-    """One line that changes, on a terminal only."""
+    """Update one status line in place, on a terminal only."""
     if asked.quiet or asked.as_json or not sys.stderr.isatty():
         yield lambda: None
         return

@@ -1,4 +1,4 @@
-"""The nouns of training: pipelines with stages and links, schedules, plans and timelines."""
+"""Data types of training: pipelines with stages and links, schedules, plans and timelines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Calls of ranks as a trace that Perfetto and Chrome open: a process for each rank, a thread for each group.
+"""Calls of ranks as a trace for Perfetto and Chrome: a process per rank, a thread per process group.
 
-Clocks of ranks differ. What several of them take part in ends at about the same time for all, so clocks are set by the
+Clocks of ranks differ. A collective call ends at about the same time on all its ranks, so clocks are aligned by the
 ends of such calls; within a rank, times are its own.
 """
 
@@ -21,7 +21,7 @@ MESSAGES = (Operation.SEND, Operation.RECEIVE)
 
 
 def chrome_trace(logs: Sequence[CallLog], event: Event | None = None) -> dict[str, Any]:
-    """A trace in the JSON format of Chrome, ready to be written; `event` is noted beside it and marks the ranks."""
+    """A trace in Chrome's JSON format; `event` is stored in `otherData` and marks the suspected ranks."""
     offsets = _offsets_ns(logs)
     moments = [int(log.calls["began_ns"].min()) - offsets[log.rank] for log in logs if len(log.calls)]
     zero = min(moments, default=0)
@@ -49,7 +49,7 @@ def _span(rank: int, row: npt.NDArray[np.void] | np.void, zero_ns: int) -> dict[
 
 
 def _names(log: CallLog, event: Event | None) -> list[dict[str, Any]]:
-    """What processes and threads are called."""
+    """Metadata events that name processes and threads."""
     blamed = [str(each) for each in (event.suspects if event else ()) if log.rank in each.ranks]
     name = f"rank {log.rank}" + "".join(f" ({each})" for each in blamed)
     found: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": log.rank, "args": {"name": name}}]
@@ -68,7 +68,7 @@ def _other(event: Event) -> dict[str, Any]:
 
 
 def _offsets_ns(logs: Sequence[CallLog]) -> dict[int, int]:
-    """By rank: how far its clock is ahead of that of a rank whose offset is known; the first one's is zero."""
+    """Clock offset by rank, relative to the first rank, via ranks whose offset is already known."""
     ends = {log.rank: _ends(log) for log in logs}
     offsets: dict[int, int] = {}
     for log in logs:
@@ -86,7 +86,7 @@ def _share_a_group(log: CallLog, rank: int) -> bool:
 
 
 def _ends(log: CallLog) -> dict[tuple[int, int], int]:
-    """When collective calls ended, by group and number."""
+    """End times of collective calls, by group and sequence number."""
     rows = log.calls[(log.calls["peer"] < 0) & (log.calls["ended_ns"] > 0)]
     keys = zip(rows["group"].tolist(), rows["number"].tolist(), strict=True)
     return dict(zip(keys, rows["ended_ns"].tolist(), strict=True))

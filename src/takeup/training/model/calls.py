@@ -1,7 +1,7 @@
-"""What ranks say to each other: the log of one rank's calls of collective operations and of messages.
+"""Communication log of one rank: its collective calls and point-to-point messages.
 
-Clocks of ranks are never compared. Calls of different ranks belong together by their group and by their number within
-it, which every rank counts for itself; only durations are comparable.
+Clocks of ranks are never compared. Calls of different ranks are matched by process group and sequence number within
+it, which every rank counts independently; only durations are comparable.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ __all__ = ["CALL", "CallLog", "Operation"]
 CALL = np.dtype(
     [
         ("operation", np.int16),
-        ("peer", np.int32),  # the other rank of a message, -1 if all of the group take part
+        ("peer", np.int32),  # the other rank of a message, -1 for a collective call
         ("group", np.int64),
-        ("number", np.int64),  # of the calls of this rank in this group and, for messages, to or from this peer
+        ("number", np.int64),  # sequence number per rank and group and, for messages, per peer
         ("size_bytes", np.int64),
         ("began_ns", np.int64),
-        ("ended_ns", np.int64),  # 0 while it is under way, or where the end cannot be observed
+        ("ended_ns", np.int64),  # 0 while in flight, or where the end cannot be observed
     ]
 )
 
 
 class Operation(IntEnum):
-    """What is asked of the other ranks."""
+    """Kind of communication."""
 
     ALL_REDUCE = 1
     BROADCAST = 2
@@ -48,7 +48,7 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallLog:
-    """The calls of one rank, in the order in which they began, and the ranks of every group they belong to."""
+    """The calls of one rank in the order in which they began, and the ranks of each group."""
 
     rank: int
     calls: npt.NDArray[np.void]

@@ -1,7 +1,7 @@
-"""A pipeline as it was measured: stages with operation times and memory, links between them, and how they are run.
+"""A measured pipeline: stages with operation times and memory, links between them, and how they are run.
 
 A stage does three things with every micro-batch: F (forward), B (the gradient of its input) and W (the gradient of its
-weights). Stage i hands activations to stage i + 1 and gets gradients back, over link i.
+weights). Stage i sends activations to stage i + 1 and receives gradients from it, over link i.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from takeup.errors import BadInput
 
 __all__ = ["Link", "Profile", "Stage"]
 
-LONGEST_S = 1e6  # an operation of eleven days is a mistake
+LONGEST_S = 1e6  # an operation of eleven days is an input error
 MOST_S = 1e9  # the clock of the simulator counts nanoseconds in 64 bits
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """How long the operations of a stage take, and what they keep in memory.
+    """Operation times and memory use of a stage.
 
-    One micro-batch occupies `activation_bytes` from its F to the end of its W, out of `memory_bytes` (None: no limit is
-    known). `tail_s` follows the last operation of the stage: reducing gradients among replicas, and the optimizer.
+    One micro-batch occupies `activation_bytes` from its F to the end of its W, out of `memory_bytes` (None: no known
+    limit). `tail_s` follows the last operation of the stage: gradient reduction among replicas, and the optimizer.
     """
 
     forward_s: float
@@ -42,16 +42,16 @@ class Stage:
 
     @property
     def work_s(self) -> float:
-        """What one micro-batch costs here."""
+        """Compute time of one micro-batch."""
         return self.forward_s + self.backward_s + self.weight_s
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A message waits for one of the channels, occupies it for `service_s`, and arrives `latency_s` later.
+    """A message waits for a free channel, occupies it for `service_s`, and arrives `latency_s` later.
 
-    Each direction has its own channels, unless the link is `half_duplex`: then both wait for the same, as sends and
-    receives do that share one stream of a device.
+    Each direction has its own channels, unless the link is `half_duplex`: then both share them, like sends and
+    receives on one CUDA stream.
     """
 
     latency_s: float = 0.0
@@ -67,18 +67,18 @@ class Link:
 
     @property
     def delay_s(self) -> float:
-        """How long a message takes when no other is before it."""
+        """Delay of a message without queueing."""
         return self.latency_s + self.service_s
 
 
 @dataclass(frozen=True)
 class Profile:
-    """All that a planner knows of one iteration.
+    """Input of a planner for one iteration.
 
-    `placement[i]` is the rank that computes stage i (its own if not given); stages of one rank share its compute lane
+    `placement[i]` is the rank that computes stage i (default: rank i); stages of one rank share its compute lane
     and its wires. `sizes` scales times by micro-batch. `hop_s` is added to every message, `host_s` to every operation.
-    With `max_sends`, a rank computes only while fewer of its sends are under way: 1 is what a single hardware queue
-    does, None what a runtime does that never lets compute wait behind a send.
+    With `max_sends`, a rank computes only while fewer of its sends are in flight: 1 models a single hardware queue,
+    None a runtime in which compute never waits behind a send.
     """
 
     stages: tuple[Stage, ...]
@@ -138,7 +138,7 @@ class Profile:
     def uniform(
         cls, num_stages: int, num_microbatches: int, op_s: float, links: Mapping[int, Link] | None = None
     ) -> Profile:
-        """A pipeline in which all operations take as long; links that are not given cost nothing."""
+        """A pipeline in which all operations take equally long; links that are not given cost nothing."""
         given = links or {}
         stages = (Stage(op_s, op_s, op_s),) * num_stages
         return cls(stages, tuple(given.get(i, Link()) for i in range(num_stages - 1)), num_microbatches)
@@ -153,7 +153,7 @@ class Profile:
 
     @cached_property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
-        """The stages of every rank, in the order in which a micro-batch meets them."""
+        """The stages of every rank, in the order in which a micro-batch visits them."""
         found: list[list[int]] = [[] for _ in range(self.num_ranks)]
         for stage, rank in enumerate(self.placement):
             found[rank].append(stage)
@@ -164,14 +164,14 @@ class Profile:
         return self.num_ranks == self.num_stages
 
     def max_live(self, rank: int) -> int | None:
-        """How many micro-batches the memory of a rank holds at once; None without a limit."""
+        """Maximum number of micro-batches in the memory of a rank; None without a limit."""
         stages = [self.stages[stage] for stage in self.chunks[rank]]
         limits = [stage.memory_bytes for stage in stages if stage.memory_bytes is not None]
         needed_bytes = sum(stage.activation_bytes for stage in stages)
         return sum(limits) // needed_bytes if limits and needed_bytes else None
 
     def live_limits(self) -> tuple[int, ...]:
-        """At most so many micro-batches at once on every rank; refuses a rank that cannot hold even one."""
+        """Maximum number of live micro-batches per rank; rejects a rank that cannot hold even one."""
         limits = [self.max_live(rank) for rank in range(self.num_ranks)]
         for rank, limit in enumerate(limits):
             if limit == 0:
@@ -183,7 +183,7 @@ class Profile:
         return tuple(count if limit is None else min(count, limit) for limit in limits)
 
     def with_links(self, links: Mapping[int, Link]) -> Profile:
-        """The same with some links replaced."""
+        """A copy with some links replaced."""
         return replace(self, links=tuple(links.get(i, link) for i, link in enumerate(self.links)))
 
 

@@ -1,4 +1,4 @@
-"""What a planner answers, and what happened when a schedule ran: a plan, and a timeline of operations."""
+"""Result of a planner (a plan), and of running a schedule (a timeline of operations)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """When every operation of a schedule started and ended, by rank and in its order.
+    """Start and end of every operation of a schedule, by rank and in its order.
 
-    `peak_live` counts, for every rank, the most pairs of stage and micro-batch whose F had started and whose weight
-    gradient was not done; `iteration_s` includes the tails.
+    `peak_live` is, for every rank, the peak number of pairs of stage and micro-batch whose F had started and whose
+    weight gradient was not done; `iteration_s` includes the tails.
     """
 
     schedule: Schedule
@@ -42,14 +42,14 @@ class Timeline:
 
     @property
     def busy_s(self) -> float:
-        """Time spent computing, of all ranks together."""
+        """Total compute time of all ranks."""
         return float(sum((ends - starts).sum() for starts, ends in zip(self.starts_s, self.ends_s, strict=True)))
 
     @property
     def bubble_share(self) -> float:
-        """The share of the time of all ranks in which they do not compute."""
+        """Share of the time of all ranks in which they are idle."""
         whole_s = len(self.starts_s) * self.iteration_s
-        return max(0.0, 1 - self.busy_s / whole_s) if whole_s > 0 else 0.0  # sums are rounded
+        return max(0.0, 1 - self.busy_s / whole_s) if whole_s > 0 else 0.0  # floating-point sums
 
     def spans(self) -> Iterator[Span]:
         """Every operation, rank by rank."""
@@ -60,10 +60,10 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """A schedule, what it is expected to take, and why it is as it is.
+    """A schedule, its predicted time, and the reason for it.
 
-    `profile` is the one the schedule is for: a planner that cuts stages into chunks has other stages than it was given.
-    No schedule takes less than `bound_s`. Ranks switch to the plan of a `version` together.
+    `profile` is the one the schedule is for: a planner that cuts stages into chunks changes the profile it was given.
+    No schedule takes less than `bound_s`. All ranks switch to the plan of a `version` in the same iteration.
     """
 
     planner: str
@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def gap_share(self) -> float:
-        """How much of the iteration time, at most, another schedule could save."""
+        """Upper bound on the share of the iteration time that another schedule could save."""
         return 1 - self.bound_s / self.iteration_s if self.iteration_s > 0 else 0.0
 
     @property

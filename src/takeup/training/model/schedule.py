@@ -1,8 +1,8 @@
-"""A schedule: for every rank the order of its operations, as plain data that cannot be changed and is always valid.
+"""A schedule: the order of operations of every rank, as immutable data that is validated on construction.
 
-Operations are kept as numbers, `(stage * num_microbatches + microbatch) * 4 + kind`, because a large schedule has a
+Operations are encoded as integers, `(stage * num_microbatches + microbatch) * 4 + kind`, because a large schedule has a
 hundred thousand of them. On each stage every micro-batch has an F, then either I and later W, or both at once as B, and
-micro-batches come in order. `to_csv` writes what the pipeline runtime of PyTorch loads as `compute_only`.
+micro-batches are in order. `to_csv` writes what the pipeline runtime of PyTorch loads as `compute_only`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """What every rank computes, in which order. Arrays are copied, and cannot be written to."""
+    """The order of operations of every rank. Arrays are copied and read-only."""
 
     codes: tuple[Ints, ...]
     placement: tuple[int, ...]
@@ -72,7 +72,7 @@ class Schedule:
 
     @classmethod
     def of_ops(cls, orders: Iterable[Iterable[Op]], placement: Sequence[int], num_microbatches: int) -> Schedule:
-        """A schedule from operations, an order for every rank."""
+        """A schedule from operations, one sequence per rank."""
         codes = [
             np.array([(op.stage * num_microbatches + op.microbatch) * NUM_KINDS + op.kind for op in order], np.int64)
             for order in orders
@@ -81,7 +81,7 @@ class Schedule:
 
     @classmethod
     def from_csv(cls, text: str) -> Schedule:
-        """Read what `to_csv` wrote, or PyTorch: a row for every rank; empty cells are skipped."""
+        """Read the output of `to_csv` or of PyTorch: one row per rank; empty cells are skipped."""
         rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
         orders = [[_op(cell, rank) for cell in row if cell] for rank, row in enumerate(rows)]
         rank_of = {op.stage: rank for rank, order in enumerate(orders) for op in order}
@@ -91,7 +91,7 @@ class Schedule:
         return cls.of_ops(orders, [rank_of[stage] for stage in range(len(rank_of))], num_microbatches)
 
     def to_csv(self) -> str:
-        """A row for every rank, with cells such as `2F0,2I0,2W0`."""
+        """One row per rank, with cells such as `2F0,2I0,2W0`."""
         return "".join(",".join(map(str, self.ops(rank))) + "\n" for rank in range(len(self.codes)))
 
     @property
@@ -107,7 +107,7 @@ class Schedule:
         ]
 
     def warmups(self) -> tuple[int, ...]:
-        """How many forwards every stage computes before its first backward."""
+        """Number of forwards that every stage computes before its first backward."""
         place = _places(self)
         first = _backward(place)[:, :1]
         return tuple(int(count) for count in (place[Kind.FORWARD] < first).sum(axis=1))
@@ -130,7 +130,7 @@ def _op(cell: str, rank: int) -> Op:
 
 
 def _places(schedule: Schedule) -> Ints:
-    """By kind, stage and micro-batch: where the operation stands in the order of its rank; -1 if it is not there."""
+    """Index of each operation in the order of its rank, by kind, stage and micro-batch; -1 if it is absent."""
     place = np.full((NUM_KINDS, schedule.num_stages, schedule.num_microbatches), -1, np.int64)
     cells, kinds = np.divmod(np.concatenate(schedule.codes), NUM_KINDS)
     place.reshape(NUM_KINDS, -1)[kinds, cells] = np.concatenate([np.arange(codes.size) for codes in schedule.codes])
@@ -142,7 +142,7 @@ def _backward(place: Ints) -> Ints:
 
 
 def _check(schedule: Schedule) -> None:
-    """Refuse what no pipeline can run: operations that are missing, doubled, misplaced or out of order."""
+    """Reject schedules that no pipeline can run: operations missing, duplicated, on the wrong rank or out of order."""
     _check_codes(schedule)
     place = _places(schedule)
     if (place >= 0).sum() != sum(codes.size for codes in schedule.codes):
@@ -178,7 +178,7 @@ def _refuse(wrong: npt.NDArray[np.bool_], words: str) -> None:
 
 
 def _check_warmups(counts: list[int]) -> None:
-    """A stage that warms up less than the next one would wait for itself: Lemma 1 of the paper."""
+    """A stage with fewer warm-ups than the next one would deadlock: Lemma 1 of the paper."""
     for stage, (here, after) in enumerate(pairwise(counts)):
         if here < after:
             raise BadInput(

@@ -1,4 +1,4 @@
-"""What is said of a job that became slow: since when, by how much, and which rank or link is behind it."""
+"""A detected slowdown of a job: since when, by how much, and which rank or link causes it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Literal
 
 __all__ = ["Event", "Suspect"]
 
-MOST_TOLD = 100  # a factor above this is one by what took next to no time
+MOST_TOLD = 100  # larger factors come from a baseline near zero
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
     """A rank that computes slowly, ranks between which messages are slow, or ranks whose machine does other work.
 
-    It takes `factor` times as long as it should. In `share_late` of the calls everybody waited for this rank, or the
+    It takes `factor` times as long as it should. In `share_late` of the calls all others waited for this rank, or the
     messages over this link took too long. A link has two ranks if it is known, otherwise it is one in this group.
-    All of an iteration together takes `excess_s` longer there, where that is known; if it took as much longer as the
-    fastest messages over this link do, it would be `least_s`.
+    Its total excess per iteration is `excess_s`, where known; `least_s` is the excess if every message were delayed
+    by as much as the fastest ones over this link.
     """
 
     kind: Literal["compute", "link", "host"]
@@ -42,8 +42,8 @@ class Suspect:
 class Event:
     """Iterations became slower, or recovered (`is_slow` is false): from `began` on, known since `declared`.
 
-    Both count iterations since the watch began. `factor` compares iteration times after and before; `lost_share` is the
-    share of the healthy throughput that is lost from then on.
+    Both are iteration numbers since the watch began. `factor` compares iteration times after and before; `lost_share`
+    is the share of the healthy throughput that is lost from then on.
     """
 
     began: int
@@ -56,7 +56,7 @@ class Event:
     after_s: float = 0.0
 
     def sentence(self) -> str:
-        """All of it in words."""
+        """The event as a sentence."""
         if not self.is_slow:
             return f"since iteration {self.began}, iterations have recovered: {self._times()}"
         cost = f"costing {self.lost_share:.0%} of the throughput ({self._times()})"

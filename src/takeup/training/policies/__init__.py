@@ -1,4 +1,4 @@
-"""All planners by name. To add one: a file here, a line below, a test, a row in the domain's README."""
+"""Registry of planners by name. To add one: a file here, a line below, a test, a row in the domain's README."""
 
 from __future__ import annotations
 

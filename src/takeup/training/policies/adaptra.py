@@ -2,16 +2,16 @@
 
 Wu et al., "Attack of the Bubbles" (ADAPTRA, PipeMorph), NSDI 2026, Algorithms 2 to 4.
 
-How it works. Algorithm 2 says how many forwards every stage should compute before its first backward. Then a clock runs
-the pipeline and lets every rank choose when it is free: a backward, else a forward, else a weight gradient. What they
-chose is the schedule. Four things are added to the paper:
+How it works. Algorithm 2 determines how many forwards every stage computes before its first backward. Then the pipeline
+is simulated with a greedy choice on each free rank: a backward, else a forward, else a weight gradient. The operations
+in that order are the schedule. Four things are added to the paper:
 
-    queues    a link has a latency and a service time; messages that wait for service are waited for in the plan
-    memory    a forward starts only while memory has room; weight gradients are not put off for ever
-    search    warm-ups, and how many micro-batches may be under way, are searched around Algorithm 2
+    queues    a link has a latency and a service time; the plan includes the queueing of messages
+    memory    a forward starts only while memory is free; weight gradients are not deferred indefinitely
+    search    warm-ups, and the number of micro-batches in flight, are searched around Algorithm 2
     thrift    memory is lowered as far as the iteration does not become longer
 
-The answer is never slower than the plan of the paper, where that fits into memory: it is one of the candidates.
+The result is never slower than the plan of the paper, where that fits into memory: it is one of the candidates.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["Adaptra", "AdaptraAsPublished"]
 
 @dataclass(frozen=True, slots=True)
 class AdaptraAsPublished:
-    """The plan of the paper: delays are latencies, memory has no limit, warm-ups are those of Algorithm 2."""
+    """The plan of the paper: delays are latencies, memory is unlimited, warm-ups are those of Algorithm 2."""
 
     name: str = "adaptra_as_published"
 
     def plan(self, profile: Profile, bound_s: float | None = None) -> Plan:
-        """The schedule for the delays of the links, whatever they consist of; the bound is computed if not known."""
+        """The schedule for the total link delays, latency and service alike; computes the bound if not given."""
         warmups = clipped(profile, adapted(profile), [profile.num_microbatches] * profile.num_ranks)
         latencies = tuple(Link(link.delay_s) for link in profile.links)
         schedule = generated(replace(profile, links=latencies, max_sends=None), warmups)
@@ -43,7 +43,7 @@ class AdaptraAsPublished:
 
 @dataclass(frozen=True, slots=True)
 class Adaptra:
-    """Makes at most `max_evaluations` schedules and keeps the best."""
+    """Generates at most `max_evaluations` schedules and keeps the best."""
 
     name: str = "adaptra"
     max_evaluations: int = 400
@@ -65,7 +65,7 @@ class Adaptra:
 
 
 def _has_queues(profile: Profile) -> bool:
-    """Without queues the plan of the paper is the one that the search began with."""
+    """Whether links have queueing; without it the paper's plan is the start of the search."""
     return profile.max_sends is not None or any(link.service_s > 0 for link in profile.links)
 
 

@@ -1,4 +1,4 @@
-"""Cut the stage of every rank into chunks, so that each rank meets a micro-batch several times.
+"""Cut the stage of every rank into chunks, so that each rank processes a micro-batch several times.
 
 In `rounds` the chunks of rank r are stages r, P + r, 2 P + r ...; in a `v` rank r has the stages r and 2 P - 1 - r, so
 that the first and the last stage share a rank. The work of a rank is divided equally.
@@ -16,7 +16,7 @@ __all__ = ["in_a_v", "in_rounds"]
 
 
 def in_rounds(profile: Profile, num_chunks: int) -> Profile:
-    """The same ranks with so many chunks each; a profile that is laid out in rounds already stays as it is."""
+    """The same ranks with `num_chunks` chunks each; a profile already laid out in rounds is returned unchanged."""
     ranks = tuple(range(profile.num_ranks))
     if not profile.one_stage_per_rank and profile.placement == ranks * (profile.num_stages // profile.num_ranks):
         return profile
@@ -24,7 +24,7 @@ def in_rounds(profile: Profile, num_chunks: int) -> Profile:
 
 
 def in_a_v(profile: Profile) -> Profile:
-    """The same ranks with two chunks each; a profile that is laid out in a V already stays as it is."""
+    """The same ranks with two chunks each; a profile already laid out in a V is returned unchanged."""
     ranks = tuple(range(profile.num_ranks))
     placement = ranks + ranks[::-1]
     return profile if profile.placement == placement else _cut(profile, placement)
@@ -52,7 +52,7 @@ def _part(stage: Stage, num_chunks: int) -> Stage:
 
 
 def _link(profile: Profile, here: int, after: int) -> Link:
-    """Between neighbours the measured one; from the last rank to the first nothing was measured: the slowest."""
+    """The measured link between neighbours; from the last rank to the first, which is unmeasured, the slowest."""
     if here == after:
         return Link()
     if abs(here - after) == 1:

@@ -1,11 +1,11 @@
-"""What a pipeline is like, from what it did: operation times, and latency and service of links, without common clocks.
+"""Estimate a pipeline from measurements: operation times, and latency and service of links, without a common clock.
 
-How it works. The sender of a message notes when it handed it over, the receiver when it could use it, each by its own
-clock. Over the two directions of a link, the fastest messages differ by twice the offset of the clocks, if both
-directions are equally fast. With the offset removed, a delay is latency + service + wait, and the wait follows from the
-times of hand-over once the service is known: every message before this one that is not yet served. So services are
-tried, and the one that leaves the smallest rest is taken. Where no message ever waited, service and latency cannot be
-told apart, and all of the delay counts as latency.
+How it works. The sender of a message records the hand-over time, the receiver the time it became usable, each by its
+own clock. Over the two directions of a link, the fastest messages differ by twice the clock offset, if both directions
+are equally fast. With the offset removed, a delay is latency + service + wait, and the wait follows from the hand-over
+times once the service is known: the backlog of earlier messages not yet served. So candidate services are tried, and
+the one with the smallest residual is taken. Where no message ever waited, service and latency cannot be distinguished,
+and all of the delay counts as latency.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ __all__ = ["LinkEstimate", "Stamps", "clock_offset_s", "estimate_link", "typical
 Floats = npt.NDArray[np.float64]
 NUM_TRIED = 65
 NUM_ROUNDS = 5
-CLEARLY = 0.98  # a service must explain the delays this much better than none at all
+CLEARLY = 0.98  # a service must reduce the residual below this share of that without
 NOISE_SHARE = 0.02  # and by more than this share of the delay, which jitter alone may explain
 
 
 class Stamps(NamedTuple):
-    """When messages of one direction were handed over, by the sender's clock, and usable, by the receiver's."""
+    """Hand-over times of messages in one direction (sender's clock) and times usable (receiver's clock)."""
 
     handed_s: Floats
     usable_s: Floats
 
 
 class LinkEstimate(NamedTuple):
-    """A link, how far the clock behind it is ahead, and the mean of what the estimate leaves unexplained."""
+    """A link, the clock offset of its far end, and the mean residual of the estimate."""
 
     link: Link
     offset_s: float
@@ -44,19 +44,19 @@ class LinkEstimate(NamedTuple):
 
 
 def typical_s(samples_s: Sequence[float], window: int = 32) -> float:
-    """The median of the last samples: what a hiccup does not move."""
+    """Median of the last samples, which is robust against outliers."""
     recent = _finite("samples_s", samples_s[-window:])
     return float(np.median(recent))
 
 
 def clock_offset_s(there: Stamps, back: Stamps) -> float:
-    """By how much the clock at the far end is ahead, from the fastest message of each direction."""
+    """How far the clock at the far end is ahead, from the fastest message of each direction."""
     forth_s, home_s = (_delays("stamps", stamps) for stamps in (there, back))
     return float((forth_s.min() - home_s.min()) / 2)
 
 
 def estimate_link(there: Stamps, back: Stamps) -> LinkEstimate:
-    """Latency and service of a link, from messages in both directions, each in the order of its hand-overs."""
+    """Latency and service of a link, from messages in both directions, each in hand-over order."""
     offset_s = clock_offset_s(there, back)
     pairs = [
         (np.asarray(there.handed_s), _delays("there", there) - offset_s),
@@ -76,14 +76,14 @@ def estimate_link(there: Stamps, back: Stamps) -> LinkEstimate:
 
 
 def _rests(pairs: list[tuple[Floats, Floats]], services_s: Floats) -> tuple[Floats, Floats]:
-    """For every service time, the mean deviation that it leaves, and the latency that goes with it."""
+    """For every candidate service time, the mean residual and the corresponding latency."""
     plain_s = np.concatenate([_plain_s(handed_s, delays_s, services_s) for handed_s, delays_s in pairs], axis=1)
     latencies_s = np.median(plain_s, axis=1)
     return np.abs(plain_s - latencies_s[:, None]).mean(axis=1), latencies_s
 
 
 def _plain_s(handed_s: Floats, delays_s: Floats, services_s: Floats) -> Floats:
-    """Delays without the service and the wait: the backlog of messages before, which wears down between hand-overs."""
+    """Delays without service and wait; the wait is the backlog of earlier messages, drained between hand-overs."""
     surplus_s = services_s[:, None] * np.arange(handed_s.size) - handed_s
     waits_s = surplus_s - np.minimum.accumulate(surplus_s, axis=1)
     return np.asarray(delays_s - services_s[:, None] - waits_s)

@@ -20,7 +20,7 @@ class GPipe:
     name: str = "gpipe"
 
     def plan(self, profile: Profile) -> Plan:
-        """The same order whatever the times are."""
+        """A fixed order, independent of the times."""
         count = range(profile.num_microbatches)
         orders = [
             [Op(stage, Kind.FORWARD, m) for stage in stages for m in count]

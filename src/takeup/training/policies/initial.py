@@ -1,9 +1,9 @@
 """The first plan, before any delay is known: as much slack on every link as memory allows, at no cost.
 
 Wu et al., "Attack of the Bubbles" (ADAPTRA, PipeMorph), NSDI 2026, Algorithm 1. The paper spreads warm-ups evenly; but
-made for links without delay, the schedule spends the slack at once: after the warm-up come backwards in a row. So the
-order is made for *virtual* delays, the largest that the warm-ups absorb, and with no more micro-batches under way than
-the warm-up of their stage. A real delay up to that is then absorbed.
+generated for links without delay, the schedule uses up the slack at once: the warm-up is followed by consecutive
+backwards. So the order is generated for *virtual* delays, the largest that the warm-ups absorb, and with no more
+micro-batches in flight than the warm-up of their stage. A real delay up to that is then absorbed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["AdaptraInitial"]
 
 @dataclass(frozen=True, slots=True)
 class AdaptraInitial:
-    """Fills the memory of the first stage; `slackness` for every link where no limit of memory is known."""
+    """Fills the memory of the first stage; uses `slackness` for every link if no memory limit is known."""
 
     name: str = "adaptra_initial"
     slackness: int = 3

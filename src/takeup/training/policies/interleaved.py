@@ -1,4 +1,4 @@
-"""Interleaved 1F1B: every rank has several chunks of the model, so that bubbles shrink and messages multiply.
+"""Interleaved 1F1B: every rank has several chunks of the model, so bubbles shrink and the number of messages grows.
 
 Narayanan et al., SC 2021. Micro-batches go through the chunks of a rank in rounds; rank r of P warms up with
 2 (P - r - 1) forwards more than what the first chunks of a round need.
@@ -18,13 +18,13 @@ __all__ = ["Interleaved"]
 
 @dataclass(frozen=True, slots=True)
 class Interleaved:
-    """Stages are cut into `num_chunks` of equal work, unless the profile has them laid out in rounds."""
+    """Cuts stages into `num_chunks` of equal work, unless the profile is already laid out in rounds."""
 
     name: str = "interleaved_1f1b"
     num_chunks: int = 2
 
     def plan(self, profile: Profile) -> Plan:
-        """The same order whatever the times are."""
+        """A fixed order, independent of the times."""
         cut = in_rounds(profile, self.num_chunks)
         per_round = self._per_round(cut)
         orders = [_order(cut, rank, per_round) for rank in range(cut.num_ranks)]
@@ -48,7 +48,7 @@ def _order(profile: Profile, rank: int, per_round: int) -> list[Op]:
     num_chunks, total = len(stages), len(stages) * count
 
     def place(number: int) -> tuple[int, int]:
-        """The chunk and the micro-batch of the so-many-th forward."""
+        """The chunk and the micro-batch of the n-th forward."""
         in_round = number % (per_round * num_chunks)
         return in_round // per_round, number // (per_round * num_chunks) * per_round + in_round % per_round
 

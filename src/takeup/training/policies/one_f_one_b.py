@@ -22,7 +22,7 @@ class OneFOneB:
     name: str = "one_f_one_b"
 
     def plan(self, profile: Profile) -> Plan:
-        """The same order whatever the times are."""
+        """A fixed order, independent of the times."""
         if not profile.one_stage_per_rank:
             raise BadInput(f"{self.name!r} needs one stage on every rank; use 'interleaved_1f1b' for several")
         warmups = [min(profile.num_microbatches, profile.num_stages - i) for i in range(profile.num_stages)]

@@ -1,4 +1,4 @@
-"""From a schedule to a plan: run it on the profile it is for, and set the result beside the bound."""
+"""From a schedule to a plan: simulate it on its profile, and compare the result with the lower bound."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def planned(
     num_evaluations: int = 1,
     bound_s: float | None = None,
 ) -> Plan:
-    """The plan that consists of this schedule; refuses a profile whose memory holds no micro-batch at all.
+    """The plan for this schedule; rejects a profile whose memory cannot hold a single micro-batch.
 
-    The bound is computed if it is not known.
+    The bound is computed if it is not given.
     """
     profile.live_limits()
     timeline = timeline_of(schedule, profile)

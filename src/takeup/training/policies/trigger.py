@@ -1,11 +1,11 @@
-"""When to change the schedule of a running job: only if it is predicted to pay, and not at every wind.
+"""When to switch the schedule of a running job: only if a gain is predicted, with hysteresis.
 
-The predicted iteration time of the current schedule, under the links as measured, is set beside that of a new plan. If
-links became worse, a gain of more than 3 % is reason enough. If they became better, the gain must last for 20
-iterations, because a link that is healthy for a moment may be slow again. Every change has a new version, so that all
-ranks can agree on the iteration in which they switch.
+The predicted iteration time of the current schedule, under the links as measured, is compared with that of a new plan.
+If links became worse, a gain of more than 3 % suffices. If they became better, the gain must last for 20 iterations,
+because a link that is healthy for a moment may be slow again. Every switch has a new version, so that all ranks can
+agree on the iteration in which they switch.
 
-A link whose delay is felt gets a way of its own for its messages, so that compute does not wait behind its sends; it
+Messages of a slow link are sent through a separate path, so that compute does not wait behind its sends; the link
 keeps it until the delay is half as long.
 """
 
@@ -24,9 +24,9 @@ __all__ = ["Decision", "Rule", "Situation", "decide", "link_delay_s", "slow_link
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a change must promise, for how many iterations if links recover, and for which percentile to plan.
+    """Gain required for a switch, for how many iterations if links recover, and the delay percentile to plan for.
 
-    A link is slow if its delay is more than `slow_share` of the shortest operation beside it.
+    A link is slow if its delay is more than `slow_share` of the shortest operation at either of its ends.
     """
 
     least_gain_share: float = 0.03
@@ -37,7 +37,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The version in use, what it was expected to take when it was adopted, and for how long another was better."""
+    """The version in use, its expected time when adopted, and for how many iterations another was better."""
 
     version: int
     expected_s: float
@@ -46,7 +46,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether to switch at the next boundary between iterations, why, and the situation after that."""
+    """Whether to switch at the next iteration boundary, why, and the situation after that."""
 
     switch: bool
     reason: str
@@ -54,7 +54,7 @@ class Decision:
 
 
 def decide(rule: Rule, now: Situation, current_s: float, candidate_s: float) -> Decision:
-    """Compare what the current schedule and a new one would take; call once for each iteration."""
+    """Compare the predicted times of the current schedule and a new one; call once per iteration."""
     for name, value in (("current_s", current_s), ("candidate_s", candidate_s)):
         if not (np.isfinite(value) and value > 0):
             raise BadInput(f"{name} is {value:g}; give the predicted time of an iteration, above zero")
@@ -74,14 +74,14 @@ def _switch(now: Situation, candidate_s: float, reason: str) -> Decision:
 
 
 def link_delay_s(rule: Rule, recent_s: Sequence[float]) -> float:
-    """The delay to plan for: the percentile of recent ones, not the last."""
+    """The delay to plan for: a percentile of recent delays, not the last one."""
     if not len(recent_s):
         raise BadInput("no delay was measured; give at least one")
     return float(np.percentile(recent_s, rule.percent))
 
 
 def slow_links(rule: Rule, profile: Profile, before: frozenset[int]) -> frozenset[int]:
-    """The links that are slow; one that was slow `before` has to become twice as fast as others."""
+    """The slow links, with hysteresis: a link that was slow `before` has half the limit."""
     return frozenset(
         number
         for number, link in enumerate(profile.links)

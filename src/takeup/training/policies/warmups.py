@@ -1,4 +1,4 @@
-"""How many forwards every stage computes before its first backward: the slack that lets a slow link go unnoticed.
+"""How many forwards every stage computes before its first backward: the slack that hides a slow link.
 
 Wu et al., "Attack of the Bubbles" (ADAPTRA, PipeMorph), NSDI 2026, Lemma 1, Theorem 1, Algorithms 1 and 2. Slackness
 D_i is the warm-up of stage i less that of stage i + 1. A delay c of link i is absorbed if and only if
@@ -6,8 +6,8 @@ D_i is the warm-up of stage i less that of stage i + 1. A delay c of link i is a
     tF_i + tB_i + 2 c  <=  D_i (tF_(i+1) + tB_(i+1))
 
 Two things differ from the paper. Slackness is never clipped at N - 2 S, which gives no slack at N = 2 S and negative
-counts below; it ends where micro-batches or memory do. And delays that are absorbed are computed from the same formula,
-turned round, so that a first plan can be made for them (see `initial`).
+counts below; it is limited by micro-batches and memory. And the delays that are absorbed are computed by solving the
+same formula for c, so that a first plan can be made for them (see `initial`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from takeup.training.model import Profile, Stage
 
 __all__ = ["absorbed_s", "adapted", "clipped", "evenly_spread"]
 
-ROUNDING = 1e-9  # of an operation: a quotient that should be whole may be above it by this
+ROUNDING = 1e-9  # rounding tolerance of a quotient that should be an integer, in operations
 
 
 def evenly_spread(most: int, num_stages: int) -> tuple[int, ...]:
-    """Algorithm 1: warm-ups from `most` down to 1, so that the least slackness is as large as can be."""
+    """Algorithm 1: warm-ups from `most` down to 1 that maximize the least slackness."""
     if num_stages == 1:
         return (1,)
     each, rest = divmod(most - 1, num_stages - 1)
@@ -34,7 +34,7 @@ def evenly_spread(most: int, num_stages: int) -> tuple[int, ...]:
 
 
 def adapted(profile: Profile) -> tuple[int, ...]:
-    """Algorithm 2: as much slackness as the delay of every link asks for, and at least 2."""
+    """Algorithm 2: as much slackness as the delay of every link requires, and at least 2."""
     warmups = [1]
     for here, after, link in reversed(list(zip(profile.stages, profile.stages[1:], profile.links, strict=False))):
         delay_s = link.delay_s + profile.hop_s
@@ -59,7 +59,7 @@ def absorbed_s(profile: Profile, warmups: Sequence[int]) -> tuple[float, ...]:
 
 
 def clipped(profile: Profile, warmups: Sequence[int], caps: Sequence[int]) -> tuple[int, ...]:
-    """The nearest warm-ups below that there are micro-batches and memory for, and that do not grow (Lemma 1)."""
+    """The largest non-increasing warm-ups (Lemma 1) within these that micro-batches and memory allow."""
     found: list[int] = []
     for stage, warmup in enumerate(warmups):
         before = found[-1] if found else profile.num_microbatches

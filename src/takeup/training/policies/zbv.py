@@ -14,17 +14,17 @@ from takeup.training.policies.planned import planned
 
 __all__ = ["ZeroBubbleV"]
 
-DOWN, UP = 0, 1  # the two chunks of a rank: on the way to the tip of the V, and back
+DOWN, UP = 0, 1  # the two chunks of a rank: down and up the V
 
 
 @dataclass(frozen=True, slots=True)
 class ZeroBubbleV:
-    """Stages are cut into two chunks of equal work, unless the profile has them laid out in a V."""
+    """Cuts stages into two chunks of equal work, unless the profile is already laid out in a V."""
 
     name: str = "zbv"
 
     def plan(self, profile: Profile) -> Plan:
-        """The same order whatever the times are."""
+        """A fixed order, independent of the times."""
         cut = in_a_v(profile)
         orders = [_order(cut, rank) for rank in range(cut.num_ranks)]
         schedule = Schedule.of_ops(orders, cut.placement, cut.num_microbatches)
@@ -34,7 +34,7 @@ class ZeroBubbleV:
 
 
 def _order(profile: Profile, rank: int) -> list[Op]:
-    """Steps of the pattern, made concrete; the pattern is for 2 P - 1 micro-batches at least, and is then cut."""
+    """Expand the pattern for at least 2 P - 1 micro-batches, then truncate it."""
     stages, done = profile.chunks[rank], dict[tuple[int, Kind], int]()
     count = max(2 * profile.num_ranks - 1, profile.num_microbatches)
     order = []

@@ -1,7 +1,7 @@
-"""Zero bubble: split the backward, and let gradients of weights fill what would be bubbles. Links are not considered.
+"""Zero bubble: split the backward, and fill bubbles with weight gradients. Links are not considered.
 
 Qi et al., ICLR 2024. `zb_h1` warms up like 1F1B and holds as many micro-batches; `zb_h2` warms up with 2 (S - i) - 1
-forwards, holds twice as many, and has no bubbles if all operations take as long. Both are made by the same generator
+forwards, holds twice as many, and has no bubbles if all operations take equally long. Both come from the same generator
 as the adaptive schedules, with the measured operation times and links that cost nothing.
 """
 
@@ -19,13 +19,13 @@ __all__ = ["ZeroBubble"]
 
 @dataclass(frozen=True, slots=True)
 class ZeroBubble:
-    """Holds `per_stage` micro-batches for every stage of the pipeline, or what memory allows."""
+    """Holds `per_stage` micro-batches per pipeline stage, or as many as memory allows."""
 
     name: str = "zb_h1"
     per_stage: int = 1
 
     def plan(self, profile: Profile) -> Plan:
-        """A schedule for the operation times; a slow link does not change it."""
+        """A schedule for the operation times; link delays are ignored."""
         num = profile.num_stages
         caps = [min(limit, self.per_stage * num) for limit in profile.live_limits()]
         wanted = [self.per_stage * (num - stage) - self.per_stage + 1 for stage in range(num)]

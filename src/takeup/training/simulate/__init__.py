@@ -1,4 +1,4 @@
-"""The simulated engine: one iteration of a schedule, many iterations with jitter, and what faults will cost."""
+"""The simulated engine: one iteration of a schedule, many iterations with jitter, and the predicted cost of faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pipeline with faults should take, from what a healthy one took on the same machine."""
+"""Predict the times of a pipeline with faults from a healthy run on the same machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ A_BIT_S = 1e-4
 
 
 def calibrated(found: Profile, schedule: Schedule, iteration_s: float) -> Profile:
-    """The pipeline as it was measured, with the overhead for every operation that explains its iteration.
+    """The pipeline as measured, with the per-operation overhead that explains its iteration time.
 
-    What the host adds is not in the measured operations: it is what a runtime does between them.
+    Host overhead is not in the measured operations: it is what a runtime does between them.
     """
     found = replace(found, host_s=0.0)
     plain_s = timeline_of(schedule, found).iteration_s
@@ -24,7 +24,7 @@ def calibrated(found: Profile, schedule: Schedule, iteration_s: float) -> Profil
 
 
 def with_faults(base: Profile, healthy: Profile, truth: Profile) -> Profile:
-    """The calibrated pipeline `base`, which was to be `healthy`, if it is to be `truth`."""
+    """The calibrated pipeline `base`, whose nominal profile is `healthy`, changed to the nominal profile `truth`."""
     stages = [
         _shifted(stage, fine, found)
         for stage, fine, found in zip(truth.stages, healthy.stages, base.stages, strict=True)
@@ -37,7 +37,7 @@ def with_faults(base: Profile, healthy: Profile, truth: Profile) -> Profile:
 
 
 def _shifted(stage: Stage, fine: Stage, found: Stage) -> Stage:
-    """What a stage takes that should take `stage`, if one that should take `fine` takes `found`."""
+    """Predicted stage for nominal `stage`, given that nominal `fine` was measured as `found`."""
     times_s = [
         getattr(stage, name) + max(0.0, getattr(found, name) - getattr(fine, name))
         for name in ("forward_s", "backward_s", "weight_s")

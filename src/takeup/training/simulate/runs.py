@@ -1,8 +1,7 @@
-"""One iteration of a pipeline, or many with operations that vary from one to the next.
+"""Simulate one iteration of a pipeline, or many with operation times that vary between iterations.
 
-`simulate` keeps to the order of a schedule; `work_conserving` lets every rank choose among what is ready, as the
-generator of schedules does, but while the times are what they turn out to be. Messages between two ranks keep their
-order in both.
+`simulate` follows the order of a schedule; `work_conserving` lets every rank choose among ready operations, as the
+schedule generator does, but with the actual times. Messages between two ranks keep their order in both.
 """
 
 from __future__ import annotations
@@ -36,24 +35,24 @@ class Sampled:
         return float(self.iterations_s.mean())
 
     def percentile_s(self, percent: float) -> float:
-        """So many percent of the iterations took no longer."""
+        """Percentile of the iteration times."""
         return percentile(self.iterations_s, percent)
 
 
 def simulate(schedule: Schedule, profile: Profile, factors: Floats | None = None) -> Timeline:
-    """When every operation starts and ends; `factors[kind, stage, microbatch]` make single ones longer or shorter."""
+    """Start and end of every operation; `factors[kind, stage, microbatch]` scale single operations."""
     return timeline_of(schedule, profile, factors)
 
 
 def work_conserving(
     profile: Profile, warmups: Sequence[int], caps: Sequence[int] | None = None, factors: Floats | None = None
 ) -> Timeline:
-    """What happens if every rank chooses at run time, a backward before a forward before a weight gradient."""
+    """Every rank chooses at run time: a backward before a forward before a weight gradient."""
     return timeline_of(generated(profile, warmups, caps, factors=factors), profile, factors)
 
 
 def jitter(random: Generator, profile: Profile, share: float) -> Floats:
-    """Factors by which operations vary, with mean 1 and about this standard deviation; log-normal."""
+    """Log-normal factors for operation times, with mean 1 and about this standard deviation."""
     if not 0 <= share <= 10:
         raise BadInput(f"the jitter is {share:g}; give a share of the operation time from 0 to 10")
     sigma = np.sqrt(np.log1p(share**2))
@@ -62,7 +61,7 @@ def jitter(random: Generator, profile: Profile, share: float) -> Floats:
 
 
 def sample(plan: Plan, random: Generator, *, jitter_share: float, num_runs: int) -> Sampled:
-    """Iteration times of a plan when operations vary."""
+    """Iteration times of a plan with varying operation times."""
     times_s = [
         timeline_of(plan.schedule, plan.profile, jitter(random, plan.profile, jitter_share)).iteration_s
         for _ in range(num_runs)

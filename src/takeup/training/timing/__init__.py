@@ -1,6 +1,6 @@
-"""The clock of pipelines: when every operation of a schedule starts and ends, and what no schedule can beat.
+"""Timing of pipelines: when every operation of a schedule starts and ends, and lower bounds for any schedule.
 
-Planners and the simulator both stand on it; it is pure.
+Used by planners and the simulator; it is pure.
 """
 
 from __future__ import annotations

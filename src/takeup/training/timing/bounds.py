@@ -1,8 +1,8 @@
-"""What no schedule can beat: the least time of an iteration, from the work of ranks, the load of links, and memory.
+"""Lower bounds on the iteration time of any schedule, from the work of ranks, the load of links, and memory.
 
 work     a rank cannot start before the first activation reaches it, and then has all its work to do
-return   after the last gradient leaves a stage, it still has to travel to the first one
-link     all messages must pass, the first has to get there, and the last has a way to go
+return   after a stage sends the last gradient, it still has to travel to the first stage
+link     all messages must pass, after the first activation arrives and before the last message's remaining path
 memory   until the first gradient is back, a stage can only fill its memory with forwards
 """
 
@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def least_iteration_s(profile: Profile) -> float:
-    """No schedule finishes an iteration in less."""
+    """Lower bound on the iteration time, in seconds."""
     return least_nanoseconds(profile, course_of(profile)) / SECOND
 
 
@@ -32,7 +32,7 @@ def least_nanoseconds(profile: Profile, course: Course) -> int:
 
 
 class _Ways:
-    """How long the way to a stage and back takes when nothing else is in the way."""
+    """Time from the start to a stage and back without contention."""
 
     def __init__(self, course: Course) -> None:
         self.course = course
@@ -41,7 +41,7 @@ class _Ways:
         self.hop = np.where(course.forward_wire == NO_WIRE, 0, service + course.latency)
         self.head = _sums(self.forward[:-1] + self.hop)
         """From the start of the iteration to the first activation, by stage."""
-        # after the last input gradient of the first stage; of a backward in one piece, what is left of it
+        # after the last input gradient of the first stage; for a fused backward, its remainder
         self.last_weight = np.minimum(course.lasts[2, 0], course.lasts[3, 0] - course.lasts[1, 0]).min()
         self.home = _sums(self.hop + self.backward[:-1]) + self.last_weight + course.tail[0]
         """From the end of a backward to the end of the iteration, by stage."""
@@ -50,7 +50,7 @@ class _Ways:
         """From the start of the iteration to the first gradient, by stage."""
 
     def work(self) -> int:
-        """Every rank: its first activation, its work, and the shortest of its tails."""
+        """For every rank: its first activation, its work, and the shortest of its tails."""
         course = self.course
         per_stage = (course.lasts[0] + np.minimum(course.lasts[3], course.lasts[1] + course.lasts[2])).sum(axis=1)
         order, begins = course.stage_list, course.first[:-1]
@@ -58,11 +58,11 @@ class _Ways:
         return int((head + np.add.reduceat(per_stage[order], begins) + tail).max())
 
     def back_again(self) -> int:
-        """Every stage: its first activation, all forwards and input gradients, and the way home."""
+        """For every stage: its first activation, all forwards and input gradients, and the path back."""
         return int((self.head + self.course.lasts[:2].sum(axis=(0, 2)) + self.home).max())
 
     def links(self) -> int:
-        """Every link, in both directions: the way there, all messages but one, and the rest of the way of the last."""
+        """For every link and direction: the path to it, all messages but one, and the remaining path of the last."""
         course, found = self.course, 0
         whole_way = self.back[0] + self.backward[0] + self.last_weight + course.tail[0]
         for wires in (course.forward_wire, course.backward_wire):
@@ -74,7 +74,7 @@ class _Ways:
         return found
 
     def memory(self, profile: Profile) -> int:
-        """Every stage: the first gradient, then all work that did not fit into memory before it."""
+        """For every stage: the first gradient, then all work that did not fit into memory before it."""
         course = self.course
         caps, count = np.array(profile.live_limits()), profile.num_microbatches
         late_forwards = (count - caps) * self.forward
@@ -83,5 +83,5 @@ class _Ways:
 
 
 def _sums(steps: Ints) -> Ints:
-    """Zero, and then the sum of the first steps."""
+    """Prefix sums, starting with zero."""
     return np.concatenate([[0], np.cumsum(steps)]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""From a profile to the arrays of the kernels: nanoseconds, wires between ranks, and the stages of every rank."""
+"""Convert a profile to the arrays of the kernels: nanoseconds, wires between ranks, and the stages of every rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECOND = 10**9  # in nanoseconds, the unit of the kernels
 
 
 def course_of(profile: Profile, factors: Floats | None = None) -> Course:
-    """The profile as arrays; `factors[kind, stage, microbatch]` make single operations longer or shorter."""
+    """The profile as arrays; `factors[kind, stage, microbatch]` scale single operations."""
     lasts = _lasts(profile, factors)
     forward, backward, num_channels = _wires(profile)
     sizes = np.asarray(profile.sizes or (1.0,) * profile.num_microbatches)
@@ -46,7 +46,7 @@ def course_of(profile: Profile, factors: Floats | None = None) -> Course:
 
 
 def _lasts(profile: Profile, factors: Floats | None) -> Ints:
-    """F, I, W and B by stage and micro-batch; a profile that cannot split its backward has all of it in I."""
+    """Durations of F, I, W and B by stage and micro-batch; without a split backward, all of it is in I."""
     times = [(each.forward_s, each.backward_s, each.weight_s) for each in profile.stages]
     forward, backward, weight = np.array(times).T
     if not profile.can_split:
@@ -62,7 +62,7 @@ def _lasts(profile: Profile, factors: Floats | None) -> Ints:
 
 
 def _wires(profile: Profile) -> tuple[Ints, Ints, Ints]:
-    """One wire from every rank to every other that it sends to, however many stages use it; or one for both ways."""
+    """One wire from every rank to each rank it sends to, shared by its stages; or one for both directions."""
     numbers: dict[tuple[int, int], int] = {}
     channels: dict[int, int] = {}
     forward: list[int] = []

@@ -1,4 +1,4 @@
-"""Run a schedule on a profile, or make one by letting every rank choose: both give times to the nanosecond."""
+"""Run a schedule on a profile, or generate one greedily: both give times to the nanosecond."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["Searched", "generated", "searched", "timeline_of"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 FEW_ORDERS = 60
-MANY_OPERATIONS = 6_000_000  # so that the largest pipelines are planned in a fraction of a second
+MANY_OPERATIONS = 6_000_000  # keeps planning of the largest pipelines below a second
 
 
 def timeline_of(schedule: Schedule, profile: Profile, factors: Floats | None = None) -> Timeline:
-    """When every operation of the schedule starts and ends; refuses orders that wait for each other."""
+    """Start and end of every operation of the schedule; rejects orders that deadlock."""
     if schedule.placement != profile.placement or schedule.num_microbatches != profile.num_microbatches:
         raise BadInput(
             f"the schedule is for {schedule.num_microbatches} micro-batches on stages placed {schedule.placement}, the "
@@ -56,10 +56,10 @@ def generated(
     flights: Sequence[int] | None = None,
     factors: Floats | None = None,
 ) -> Schedule:
-    """The order that ranks choose who do a backward first, then a forward, then a weight gradient.
+    """The greedy order: every rank prefers a backward, then a forward, then a weight gradient.
 
-    Stage i computes `warmups[i]` forwards before its first backward, and has at most `flights[i]` micro-batches whose
-    backward is to come; rank r holds at most `caps[r]` until their weight gradients. None is no limit.
+    Stage i computes `warmups[i]` forwards before its first backward, and has at most `flights[i]` micro-batches with a
+    pending backward; rank r holds at most `caps[r]` until their weight gradients. None is no limit.
     """
     limits, codes = _limits(profile, warmups, caps, flights), _room(profile)
     if make_order(course_of(profile, factors), limits, codes) >= NEVER:
@@ -68,7 +68,7 @@ def generated(
 
 
 class Searched(NamedTuple):
-    """The best order of a search, its warm-ups and limits of memory, what it takes, and how many orders were made."""
+    """The best order of a search, its warm-ups and memory limits, its time, and the number of orders generated."""
 
     schedule: Schedule
     warmups: tuple[int, ...]
@@ -81,7 +81,7 @@ class Searched(NamedTuple):
 def searched(
     profile: Profile, warmups: Sequence[int], caps: Sequence[int], most: int, *, lean: bool = True
 ) -> Searched:
-    """Search around the given warm-ups, making at most so many orders; `lean` then lowers memory for free."""
+    """Search around the given warm-ups with a limited number of orders; `lean` then lowers memory at no cost."""
     course, limits = course_of(profile), _limits(profile, warmups, caps, None)
     bound, codes = least_nanoseconds(profile, course), _room(profile)
     most = min(most, max(FEW_ORDERS, MANY_OPERATIONS // codes.size))
@@ -113,7 +113,7 @@ def _stuck(limits: Limits) -> BadInput:
 def _limits(
     profile: Profile, warmups: Sequence[int], caps: Sequence[int] | None, flights: Sequence[int] | None
 ) -> Limits:
-    """Limits as the kernels read them."""
+    """Limits as kernel arrays."""
     count = profile.num_microbatches
     return Limits(
         np.array(warmups, np.int64),
@@ -128,7 +128,7 @@ def _room(profile: Profile) -> Ints:
 
 
 def _schedule_of(profile: Profile, codes: Ints) -> Schedule:
-    """The schedule in the room of a kernel; where the backward cannot be split, I becomes B and W is dropped."""
+    """The schedule in the kernel's arrays; where the backward cannot be split, I becomes B and W is dropped."""
     orders = [
         row[: 3 * len(stages) * profile.num_microbatches] for row, stages in zip(codes, profile.chunks, strict=True)
     ]

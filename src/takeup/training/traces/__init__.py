@@ -1,4 +1,4 @@
-"""Where profiles and schedules come from: chance and files."""
+"""Sources of profiles and schedules: random generators and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipelines as TOML files, a list with one number for each stage or link; and schedules as the CSV of PyTorch."""
+"""Pipelines as TOML files, a list with one number per stage or link; and schedules as PyTorch's CSV."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 
 
 class _ProfileFile(Scenario):
-    """What a file holds. Lists that are not given are zeros, one channel for each way, and no limit of memory."""
+    """Schema of the file. Missing lists default to zeros, one channel per direction, and no memory limit."""
 
     domain: Literal["training"] = "training"
     verb: Literal["profile"] = "profile"
@@ -42,7 +42,7 @@ class _ProfileFile(Scenario):
 
 
 def load_profile(path: Path) -> Profile:
-    """The pipeline that a file describes."""
+    """Load the pipeline described by a file."""
     held = validate(_ProfileFile, load_scenario(path), str(path))
     num_stages = len(held.forward_s)
     try:
@@ -93,7 +93,7 @@ def _list(name: str, values: tuple[Value, ...], num: int, missing: Value) -> tup
 
 
 def save_profile(profile: Profile, path: Path) -> None:
-    """Write a pipeline that `load_profile` reads back as it was."""
+    """Write a pipeline that `load_profile` reads back unchanged."""
     stages, links = profile.stages, profile.links
     memories = tuple(stage.memory_bytes for stage in stages if stage.memory_bytes is not None)
     if len(memories) not in {0, len(stages)}:

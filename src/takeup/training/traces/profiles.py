@@ -1,4 +1,4 @@
-"""Profiles by chance: uneven stages, and some links that are slow."""
+"""Random profiles: uneven stages, and some slow links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def random_profile(
 ) -> Profile:
     """A pipeline whose operations differ by stage and kind, and in which some links have a latency.
 
-    Operation times are drawn from `op_ms` and moved by up to `spread_share`; a link is slow with the chance
+    Operation times are drawn from `op_ms` and varied by up to `spread_share`; a link is slow with probability
     `slow_share`, by a time from `slow_ms`.
     """
     means_s = random.uniform(*op_ms, (num_stages, 3)) / 1e3

@@ -1,8 +1,8 @@
-"""Iteration times of jobs that become slow, with the truth: drawn after what was measured in a large cluster.
+"""Iteration times of jobs that become slow, with ground truth: drawn from statistics of a large cluster.
 
 How often jobs are hit, by what, and for how long follows the study of Wu et al. (GREYHOUND, USENIX ATC 2025: Table 1,
-and Figure 1, whose curves were read by eye); severities follow its cases. Times also hold what must not be taken for a
-slowdown: warm-up, collections of garbage, evaluation, saving, lengths of sequences, and noise that lingers.
+and Figure 1, whose curves were read by eye); severities follow its cases. Times also contain effects that must not be
+taken for a slowdown: warm-up, garbage collection, evaluation, saving, sequence lengths, and autocorrelated noise.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["SITES", "Site", "Stream", "draw_stream", "load_streams", "truth_of"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Shape = Literal["step", "ladder", "burst"]
-LEAST_RATIO = 1.1  # less is jitter, as in the study
-SHORTEST = 12  # iterations between two changes; what is over sooner calls for nothing
+LEAST_RATIO = 1.1  # smaller changes are jitter, as in the study
+SHORTEST = 12  # iterations between two changes; shorter ones need no action
 Quantiles = tuple[tuple[float, float], ...]  # share of events, minutes
 
 COMPUTE_MINUTES: Quantiles = ((0.0, 6.0), (1.0, 12.0))
@@ -39,7 +39,7 @@ LARGE_MINUTES: Quantiles = (
 
 
 class Site(NamedTuple):
-    """Where jobs run: how many of them are hit by what, how slow iterations are, how long and how bad it gets."""
+    """A site: how many of its jobs are hit by what, and the distributions of iteration time, duration and severity."""
 
     name: str
     num_jobs: int
@@ -48,7 +48,7 @@ class Site(NamedTuple):
     num_both: int
     iteration_s: tuple[float, float]
     minutes: Quantiles
-    factors: tuple[float, float]  # median and largest of links'
+    factors: tuple[float, float]  # median and maximum for links
 
 
 SITES = (
@@ -60,7 +60,7 @@ SITES = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """Iteration times, and the level of each that is true; `sorts` marks those that evaluate (1) or save (2)."""
+    """Iteration times, and the true level of each; `sorts` marks those that evaluate (1) or save (2)."""
 
     name: str
     iterations_s: Floats
@@ -70,12 +70,12 @@ class Stream:
 
     @property
     def truth(self) -> list[tuple[int, bool]]:
-        """Iterations from which on it is slower (true) or faster."""
+        """Iterations at which the job becomes slower (true) or faster."""
         return truth_of(self.levels)
 
 
 def truth_of(levels: Floats) -> list[tuple[int, bool]]:
-    """Where the level has moved by a tenth since the last such place."""
+    """Iterations at which the level has changed by a tenth since the last such one."""
     changes: list[tuple[int, bool]] = []
     reference = levels[0]
     for place in (np.flatnonzero(np.diff(levels)) + 1).tolist():
@@ -87,7 +87,7 @@ def truth_of(levels: Floats) -> list[tuple[int, bool]]:
 
 
 def draw_stream(random: Generator, site: Site, num_iterations: int = 3000, *, is_hit: bool | None = None) -> Stream:
-    """One job of a site; whether it is hit is drawn with the frequency of the study unless it is given."""
+    """Draw one job of a site; whether it is hit follows the frequency of the study unless it is given."""
     num_hit = site.num_compute + site.num_links + site.num_both
     hit = bool(random.random() < num_hit / site.num_jobs) if is_hit is None else is_hit
     iteration_s = random.uniform(*site.iteration_s)
@@ -103,7 +103,7 @@ def draw_stream(random: Generator, site: Site, num_iterations: int = 3000, *, is
 
 
 def _levels(random: Generator, site: Site, num_iterations: int, iteration_s: float) -> Floats:
-    """One to three slowdowns of any shape, apart from each other, one after the other or on top."""
+    """One to three slowdowns of any shape: separate, consecutive or overlapping."""
     levels = np.ones(num_iterations)
     first = 100
     for _ in range(int(random.integers(1, 4))):
@@ -120,7 +120,7 @@ def _levels(random: Generator, site: Site, num_iterations: int, iteration_s: flo
 
 
 def _slowdown(random: Generator, site: Site, room: int, iteration_s: float) -> Floats:
-    """The levels of one slowdown, from its beginning to its end."""
+    """The levels of one slowdown, from its begin to its end."""
     shares, minutes = np.array(site.minutes).T
     lasts_s = 60 * np.exp(np.interp(random.random(), shares, np.log(minutes)))
     num = int(np.clip(lasts_s / iteration_s, SHORTEST, room))
@@ -133,13 +133,13 @@ def _slowdown(random: Generator, site: Site, room: int, iteration_s: float) -> F
 
 
 def _factor(random: Generator, site: Site) -> float:
-    """How many times as long iterations take; those of compute are mild."""
+    """Slowdown factor of the iteration time; compute slowdowns are mild."""
     middle, most = site.factors
     return float(np.clip(1 + (middle - 1) * random.lognormal(0.0, 0.6), 1.15, most))
 
 
 def _ladder(random: Generator, site: Site, num: int) -> Floats:
-    """Worse in two or three rungs."""
+    """Worse in two or three steps."""
     rungs = np.cumprod([_factor(random, site) ** 0.7 for _ in range(int(random.integers(2, 4)))])
     return np.repeat(np.maximum(rungs, 1.12), np.diff(np.linspace(0, num, len(rungs) + 1).astype(int)))
 
@@ -158,7 +158,7 @@ def _burst(random: Generator, site: Site, num: int) -> Floats:
 
 
 def _noise(random: Generator, num: int) -> Floats:
-    """Scatter, noise that lingers, and collections of garbage."""
+    """White noise, autocorrelated noise, and garbage collection."""
     scatter = random.uniform(0.005, 0.03) * random.standard_normal(num)
     stay, width = random.uniform(0.7, 0.95), random.uniform(0.003, 0.012)
     steps = width * np.sqrt(1 - stay**2) * random.standard_normal(num)
@@ -177,7 +177,7 @@ def _filtered(steps: Floats, stay: float) -> Floats:
 
 
 def _special(random: Generator, num: int) -> tuple[Ints, Floats]:
-    """Which iterations evaluate or save, and what that takes, in iterations."""
+    """Which iterations evaluate or save, and their extra time, in iterations."""
     sorts, extra = np.zeros(num, np.int64), np.zeros(num)
     for sort, every in ((1, random.integers(150, 500)), (2, random.integers(300, 1000))):
         places = np.arange(every, num, every)
@@ -212,7 +212,7 @@ def _load(path: Path) -> Stream:
 
 
 def _recorded_levels(times_s: Floats, slow: npt.NDArray[np.int64]) -> Floats:
-    """Medians within and outside of what is known to be slow."""
+    """Medians within and outside of the known slow periods."""
     levels = np.ones(len(times_s))
     is_slow: Sequence[slice] = [slice(int(first), int(end)) for first, end in slow]
     for part in is_slow:

@@ -1,10 +1,10 @@
-"""Dask: the spill order of a running cluster follows a policy. `install(client)` and nothing else.
+"""Dask: the spill order of a running cluster follows a policy. `install(client)` is the whole setup.
 
     scheduler                                    each worker
-    announce.py: who will read what, when  --->  worker.py: hears it, and what runs here
+    announce.py: future reads, in order    --->  worker.py: receives them, tracks local tasks
                  (every 10 ms)                        │
                                                  guide.py: group table and ranks ──> order.py: a lazy heap
-                                                      │                              leaving.py: about to be freed
+                                                      │                              leaving.py: pending frees
                                                       │ victim
                                                  spill.py, copies.py: the worker's own spill buffer, swapped in place
 

@@ -1,15 +1,15 @@
-"""The scheduler's half: tells each worker who will read the values it holds, in the order in which they will run.
+"""Scheduler plug-in: sends each worker the future readers of the values it holds, in execution order.
 
-How it works. A task that is submitted and not computed is a *consumer* of its dependencies. A worker hears of a
-consumer when it holds one of these or is about to: on submission (values in memory or being made: a graph's first tasks
-start before its last are known), when a task starts there (for its own result, and for the inputs it will fetch), and
-when it asks (values that came by other ways). It hears again when the consumer is computed, fails or is no longer
-wanted. So messages grow with the edges of the graph, not with the number of workers. They leave every ten milliseconds,
-the first at once.
+How it works. A task that is submitted and not computed is a *consumer* of its dependencies. A worker is notified of
+a consumer when it holds one of them or soon will: on submission (values in memory or being computed: a graph's first
+tasks start before its last are known), when a task starts there (for its result, and for the inputs it will fetch), and
+on an `ask` (values that arrived otherwise). It is notified again when the consumer is computed, fails or is released.
+So the number of messages grows with the edges of the graph, not with the number of workers. Messages are batched every
+ten milliseconds; the first is sent immediately.
 
-A worker is spoken to from its `hello` to its `bye`: a message nobody expects would close its connection. Workers
-without the plug-in are left alone. Every installation has a name of its own that all its messages carry: one that comes
-late, when the next installation is there already, is not taken for its own.
+Messages are sent to a worker only between its `hello` and its `bye`: a message without a handler would close its
+connection. Workers without the plug-in get none. Every message carries the unique name of its installation, so that a
+late message of a previous installation is ignored.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ NAME = "takeup-caching"
 TO_WORKER, FROM_WORKER = "takeup-caching-news", "takeup-caching-word"
 
 BATCH_S = 0.010
-MAX_PEERS = 64  # of a group that is announced as a whole; nobody keeps more inputs complete
-USER_STEPS, GENERATION_STEPS, GRAPH_STEPS = 1e12, 1e7, 2.0**-16  # so that one number keeps the order of priorities
+MAX_PEERS = 64  # of a group announced as a whole; larger groups are never complete in memory
+USER_STEPS, GENERATION_STEPS, GRAPH_STEPS = 1e12, 1e7, 2.0**-16  # weights that pack a priority tuple into one float
 OPEN_STATES = frozenset({"waiting", "queued", "no-worker", "processing"})
 OVER_STATES = frozenset({"memory", "erred", "released", "forgotten"})
 
@@ -41,7 +41,7 @@ logger = logging.getLogger("takeup.dask")
 
 @dataclass(slots=True)
 class Outbox:
-    """News for one worker that has not left yet, oldest first."""
+    """Messages for one worker that are not sent yet, oldest first."""
 
     news: list[News] = field(default_factory=list)
     moved: list[tuple[Hashable, bool]] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Outbox:
 
 
 class Announcer(SchedulerPlugin):
-    """Watches the scheduler's tasks and keeps the workers informed."""
+    """Tracks the scheduler's task transitions and notifies the workers."""
 
     def __init__(self, installation: str, *, uses_table: bool, follows_peers: bool) -> None:
         self.name = NAME
@@ -57,20 +57,20 @@ class Announcer(SchedulerPlugin):
         self.uses_table = uses_table
         self.follows_peers = follows_peers
         self.is_silent = False
-        self.told: dict[Hashable, set[str]] = {}  # consumer -> workers that know it
-        self.outboxes: dict[str, Outbox] = {}  # one for each worker that said hello
+        self.told: dict[Hashable, set[str]] = {}  # consumer -> workers notified of it
+        self.outboxes: dict[str, Outbox] = {}  # one for each worker that sent hello
         self._stages: dict[str, float] = {}
         self._num_graphs = 0
         self._is_flush_due = False
         self._last_flush_s = 0.0
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Installed: from now on workers may speak."""
+        """Register the handler for messages from workers."""
         self.scheduler = scheduler
         self._first_generation = scheduler.generation
         scheduler.stream_handlers[FROM_WORKER] = self.hear
 
-    # What distributed calls ------------------------------------------------------------------------------------------
+    # Called by distributed -------------------------------------------------------------------------------------------
 
     def update_graph(self, scheduler: Scheduler, **kwargs: Any) -> None:
         """A client submitted a graph."""
@@ -82,13 +82,13 @@ class Announcer(SchedulerPlugin):
             self._safely(self._follow, self.scheduler.tasks[key], finish)
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
-        """A worker left, with or without a word."""
+        """A worker was removed, with or without a `bye`."""
         self._forget(worker)
 
-    # What workers say -------------------------------------------------------------------------------------------------
+    # Messages from workers --------------------------------------------------------------------------------------------
 
     def hear(self, worker: str, installation: str, said: str, keys: Iterable[Hashable] = ()) -> None:
-        """`hello`: tell me everything. `ask`: who reads these? `lost`, `cached`: a group broke, or is whole. `bye`."""
+        """Handle `hello` (send all), `ask` (readers of keys), `lost` or `cached` (group state changed), or `bye`."""
         if installation != self.installation:
             return
         if said == "bye":
@@ -97,7 +97,7 @@ class Announcer(SchedulerPlugin):
             self._safely(self._answer, worker, said, keys)
 
     def stop(self) -> None:
-        """Say nothing more. The handler goes when the last worker has said bye: a word to a closed door would hurt."""
+        """Stop sending. The handler is removed after the last `bye`: an unhandled message closes the connection."""
         self.is_silent = True
         self.scheduler.plugins.pop(NAME, None)
         self._close_the_door()
@@ -148,14 +148,14 @@ class Announcer(SchedulerPlugin):
         self._write(worker)
 
     def _position(self, priority: tuple[float, ...]) -> float:
-        """One number in the order of priorities: the user's, the generation, the place in the graph. Of equals, which
-        single tasks submitted one by one are, workers run the last first."""
+        """The priority (user, generation, index in the graph) as one number of the same order. Equal ones, as of single
+        tasks submitted one by one, run last-in first-out."""
         user, generation, place = (0.0, 0.0, 0.0, *priority)[-3:]
         steps = user * USER_STEPS + (generation - self._first_generation) * GENERATION_STEPS + place
         return steps - self._num_graphs % 2**16 * GRAPH_STEPS
 
     def _stage(self, consumer: TaskState, position: float) -> float:
-        """Tasks of one group are one stage; it stands where its first announced task stands."""
+        """Tasks of one task group form one stage; its position is that of its first announced task."""
         if len(self._stages) > 2 * len(self.scheduler.task_groups) + 64:
             self._stages = {name: at for name, at in self._stages.items() if name in self.scheduler.task_groups}
         return self._stages.setdefault(consumer.group.name, position)
@@ -163,7 +163,7 @@ class Announcer(SchedulerPlugin):
     # Messages ---------------------------------------------------------------------------------------------------------
 
     def _write(self, worker: str) -> Outbox:
-        """The worker's outbox, which will leave soon; that of a stranger goes nowhere."""
+        """The worker's outbox, with a flush scheduled; for an unknown worker, a discarded one."""
         outbox = self.outboxes.get(worker)
         if outbox is None:
             return Outbox()
@@ -219,5 +219,5 @@ class Announcer(SchedulerPlugin):
 
 
 def _homes(ts: TaskState) -> list[WorkerState]:
-    """The workers that hold the value, and the one that makes it now."""
+    """The workers that hold the value, and the one that is computing it."""
     return [*(ts.who_has or ()), *([ts.processing_on] if ts.processing_on is not None else [])]

@@ -1,6 +1,6 @@
 """What a user calls: `install`, `uninstall`, `counters`. With an asynchronous client each returns an awaitable.
 
-The engine knows no policy: the name is looked up where policies live, and what is found travels to the workers.
+The engine does not depend on policies: the name is resolved here, and the policy spec is sent to the workers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POLICIES = ("lru", "lrc", "lerc", "mrd", "next", "dag")
 
 
 def install(client: Client, policy: str | PolicySpec = "dag", **options: Any) -> Any:
-    """From now on the workers of this cluster, also those to come, spill as the policy says. See `Options`.
+    """Make all current and future workers of this cluster spill by the policy. See `Options`.
 
     Install again to change policy or options.
     """
@@ -33,12 +33,12 @@ def install(client: Client, policy: str | PolicySpec = "dag", **options: Any) ->
 
 
 def uninstall(client: Client) -> Any:
-    """Back to stock behaviour, on all workers."""
+    """Restore stock behaviour on all workers."""
     return client.sync(_uninstall, client)  # type: ignore[no-untyped-call]
 
 
 def counters(client: Client) -> Any:
-    """The `Counters` of all workers together."""
+    """The sum of the `Counters` of all workers."""
     return client.sync(_counters, client)  # type: ignore[no-untyped-call]
 
 

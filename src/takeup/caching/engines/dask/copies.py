@@ -1,9 +1,9 @@
-"""Clean copies: files of values that are in memory again, kept so that evicting them once more writes nothing.
+"""Clean copies: files of values that were read back, kept so that evicting them again writes nothing.
 
-The stock buffer removes the file when it reads a value back, so a value that goes to and fro is written every time.
-Values do not change, so the file stays good: it is hidden from the buffer (which believes a key is in one place only)
-and shown again when the value leaves. A copy belongs to one object in memory; another object under the same key, or
-none, and it is removed. So there are never more copies than there is memory, and `max-spill` counts them too.
+The stock buffer removes the file when it reads a value back, so a value is written at every eviction.
+Values are immutable, so the file stays valid: it is hidden from the buffer (which believes a key is in one place only)
+and shown again when the value is evicted. A copy belongs to one object in memory; it is removed when the key is deleted
+or refers to another object. So copies never exceed the bytes in memory, and `max-spill` counts them too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CleanCopies:
         return len(self._copies)
 
     def hide(self, key: Key, value: object) -> None:
-        """The value was read back: keep its file out of sight. `value` must stay alive as long as its key."""
+        """The value was read back: hide its file from the buffer. `value` must stay alive as long as its key."""
         self.forget(key)
         size = self.slow.weight_by_key.pop(key)
         self.slow.total_weight -= size
@@ -52,7 +52,7 @@ class CleanCopies:
         self.shrink_to(self.most_bytes)
 
     def show(self, key: Key, value: object) -> int:
-        """The value leaves memory: bring its file back into sight. Returns the bytes not written, 0 without a copy."""
+        """The value is evicted: show its file to the buffer again. Returns the bytes not written, 0 without a copy."""
         copy = self._copies.get(key)
         if copy is None or copy.value_id != id(value):
             return 0

@@ -10,7 +10,7 @@ __all__ = ["Counters"]
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since the plug-in was installed on the workers that are there now."""
+    """Counts since the plug-in was installed on the current workers."""
 
     num_workers: int = 0
     """Workers whose spill order follows the policy; the others are on stock behaviour."""

@@ -1,18 +1,19 @@
-"""What one worker knows: who will read its values, which of them running tasks hold, and so which leaves memory next.
+"""State of one worker: future readers of its values and pins of running tasks, from which the next victim follows.
 
-The guide keeps no bytes. The spill buffer tells it what came, was read and left; the plug-in tells it what was
-announced and what runs. It answers one question: the victim. Ranks come from the policy, over the worker's own group
-table. Positions are steps in the scheduler's order; the policy's horizon is a share of its capacity, so the capacity is
+The guide stores no data. The spill buffer reports what was stored, read and removed; the plug-in reports announcements
+and running tasks. Its one output is the victim. Ranks are computed by the policy over the worker's own group table.
+Positions are steps in the scheduler's order; the policy's horizon is a share of its capacity, so the capacity is
 given in steps too: how many of them touch as many bytes as the memory holds.
 
 The scheduler's order is that of one thread. With several workers a consumer that still waits for another input runs
-later than its place says, because whoever can run overtakes it. So it counts as some steps later, until it can run:
-when it is assigned to this worker, or another one starts it. When the worker is past that place and the consumer still
-waits, it counts as some steps later than what runs now: else memory fills with values whose readers are overdue.
+later than its position says, because runnable tasks overtake it. So its position is moved back by some steps until it
+can run: when it is assigned to this worker, or another one starts it. When the worker is past that position and the
+consumer still waits, it is moved to some steps after the running task: else memory fills with values whose readers are
+overdue.
 
-Among values of equal rank that nobody is known to read, those last used for an older graph leave first: their time may
-be over. Of those used for the same graph, first one with a copy on disk, because that is free; then the one used last,
-because a next pass will probably read them in the same order, and least recent first is the worst order for that.
+Among values of equal rank without a known reader, those last used for an older graph are evicted first: they may be
+dead. Of those used for the same graph, first one with a copy on disk, because that is free; then the most recently used
+one, because a next pass will probably read them in the same order, for which LRU is the worst order.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ Announcement = tuple[Hashable, float, float, tuple[Hashable, ...]]
 News = Announcement | tuple[Hashable, bool] | tuple[Hashable]
 """A consumer alone is over; with a flag, it runs on another worker, which will fetch its inputs."""
 
-FILE_BYTES = 65_536  # what a file costs on top of its bytes; a write is not counted, it happens once in a lifetime
-FIRST_ESTIMATE = 16  # tasks that must have run before their mean size says anything
-FIRST_CAPACITY_STEPS = 16  # until then: few, so that the order is nearly that of the next use
-BLOCKED_STEPS = 32  # tasks that each worker runs before a consumer that cannot run yet
-LEAVING_SHARE = 0.2  # of the target: values that are about to be freed and count as gone
+FILE_BYTES = 65_536  # fixed cost of a file read, in bytes; writes are not counted, a value is written once
+FIRST_ESTIMATE = 16  # finished tasks before their mean size is used
+FIRST_CAPACITY_STEPS = 16  # until then: small, so that the order is nearly that of the next use
+BLOCKED_STEPS = 32  # steps per worker by which a consumer that cannot run yet is moved back
+LEAVING_SHARE = 0.2  # of the target: bound on values that are about to be freed and are not spilled
 HAS_READERS = (0.0, 0.0, 0.0)
 
 
@@ -50,7 +51,7 @@ class Ranks(Protocol):
     capacity_bytes: float
 
     def rank(self, block: Hashable) -> tuple[float, ...]:
-        """The lowest leaves first."""
+        """The lowest is evicted first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Options:
     `clean_copies`: keep the file of a value that was read back, so that evicting it again writes nothing.
     `copies_bytes`: at most this much of them, within what `max-spill` allows. `prefetch`: read the inputs of the next
     task while the present one computes, where they fit below the target. `tiny_share`: values below this share of the
-    target leave after all others.
+    target are evicted after all others.
     """
 
     clean_copies: bool = True
@@ -98,21 +99,21 @@ class Guide:
         self._unannounced: list[Hashable] = []
         self._groups_of: dict[Hashable, dict[tuple[Hashable, ...], tuple[float, int]]] = {}  # position and stage
         self._can_run: set[Hashable] = set()
-        self._blocked: list[tuple[float, int, Hashable, tuple[Hashable, ...]]] = []  # a heap: when they are overdue
+        self._blocked: list[tuple[float, int, Hashable, tuple[Hashable, ...]]] = []  # a heap by overdue position
         self._last_position = -math.inf  # of the task that started last
-        self._sent: set[Hashable] = set()  # to other workers, since the scheduler's last word
+        self._sent: set[Hashable] = set()  # to other workers, since the scheduler's last message
         self._fetched_by: dict[Hashable, set[Hashable]] = {}
         self._running: dict[Hashable, Sequence[Hashable]] = {}
         self._num_workers = 1
         self._num_graphs = self._now = self._num_finished = 0
         self._touched_bytes = 0.0
 
-    # What the scheduler says -----------------------------------------------------------------------------------------
+    # Messages of the scheduler ---------------------------------------------------------------------------------------
 
     def heard(
         self, news: Iterable[News], moved: Iterable[tuple[Hashable, bool]], num_workers: int, num_graphs: int
     ) -> None:
-        """A message came. Whatever is still without readers has none."""
+        """Apply a message. New values that still have no announced reader now count as having none."""
         self._num_workers, self._num_graphs = max(1, num_workers), num_graphs
         over: set[Hashable] = set()
         for consumer, *details in news:
@@ -138,12 +139,12 @@ class Guide:
         self._unannounced.clear()
 
     def opened(self, consumer: Hashable, position: float, stage: float, blocks: tuple[Hashable, ...]) -> None:
-        """A consumer will read these blocks, and perhaps others that it names in another call."""
+        """A consumer will read these blocks, and possibly others given in another call."""
         self._groups_of.setdefault(consumer, {})[blocks] = position, int(stage)
         self._place(consumer, blocks)
 
     def left(self, consumer: Hashable) -> None:
-        """Another worker runs the consumer: once it has fetched a block, it does not need the one here any more."""
+        """Another worker runs the consumer: once it has fetched a block, it no longer needs the local copy."""
         self.assigned(consumer)
         for block, *others in list(self._groups_of.get(consumer, ())):
             if not others:
@@ -152,20 +153,20 @@ class Guide:
                     self._fetched(block)
 
     def closed(self, consumer: Hashable) -> None:
-        """The consumer is computed, or nobody wants it any more."""
+        """The consumer is computed, or no longer wanted."""
         self._can_run.discard(consumer)
         for blocks in self._groups_of.pop(consumer, ()):
             self._close(consumer, blocks)
 
     def moved(self, block: Hashable, is_lost: bool) -> None:
-        """A block of another worker left its memory, or came back."""
+        """A block of another worker was evicted from its memory, or restored."""
         if block not in self._values and self.table.rc(block):
             (self._break if is_lost else self._complete)(block)
 
-    # What runs here ---------------------------------------------------------------------------------------------------
+    # Local task states ------------------------------------------------------------------------------------------------
 
     def assigned(self, task: Hashable) -> None:
-        """All inputs of the task exist and it does not run: it will as soon as its turn comes."""
+        """All inputs of the task exist and it is not running: it can be scheduled at any time."""
         if task in self._running:
             self.ended(task)
         if task not in self._can_run:
@@ -174,7 +175,7 @@ class Guide:
                 self._place(task, blocks)
 
     def started(self, task: Hashable, inputs: Sequence[Hashable]) -> None:
-        """A task runs and holds its inputs."""
+        """A task starts: pin its inputs."""
         self.ended(task)
         self._running[task] = inputs
         self.order.pin(inputs)
@@ -182,24 +183,24 @@ class Guide:
         self._postpone_overdue(task)
 
     def ended(self, task: Hashable) -> None:
-        """The task stopped, for whatever reason."""
+        """The task stopped, for any reason: unpin its inputs."""
         self._can_run.discard(task)
         self.order.unpin(self._running.pop(task, ()))
 
     def finished(self, task: Hashable) -> None:
-        """The task has its result. Said here at once: the scheduler's word comes a round trip later."""
+        """The task has its result. Applied at once: the scheduler's message arrives a round trip later."""
         if task in self._running:
-            inputs = self._running[task] if task in self._groups_of else ()  # of others the scheduler says nothing
+            inputs = self._running[task] if task in self._groups_of else ()  # consumers the scheduler did not announce
             self.ended(task)
             self.closed(task)
             self._expect_release(task, inputs)
             self._num_finished += 1
             self._estimate_capacity()
 
-    # What the spill buffer says ---------------------------------------------------------------------------------------
+    # Events of the spill buffer ---------------------------------------------------------------------------------------
 
     def stored(self, key: Hashable, size_bytes: float, is_new: bool) -> bool:
-        """The value is in memory: a new one, or one that was read back. True if other workers should hear of it."""
+        """The value is in memory, new or read back. True if other workers must be notified."""
         value = self._values.setdefault(key, Value(size_bytes))
         value.is_clean = not is_new and self.options.clean_copies
         if is_new:
@@ -223,7 +224,7 @@ class Guide:
             self.order.changed(key)
 
     def evicted(self, key: Hashable) -> bool:
-        """The value lies on disk only. True if other workers should hear of it."""
+        """The value is on disk only. True if other workers must be notified."""
         self.counts.num_evictions += 1
         self.counts.num_evictions_with_readers += self.table.rc(key) > 0
         self.order.discard(key)
@@ -231,7 +232,7 @@ class Guide:
         return self.follows_peers and self._break(key)
 
     def deleted(self, key: Hashable) -> None:
-        """The value is gone from this worker."""
+        """The value was deleted from this worker."""
         self.order.discard(key)
         self.leaving.discard(key)
         self._values.pop(key, None)
@@ -239,7 +240,7 @@ class Guide:
         self._forget_if_unused(key)
 
     def stuck(self, key: Hashable) -> None:
-        """The value cannot be written: try all others first."""
+        """The value could not be written: rank it after all others."""
         self._values[key].is_stuck = True
         self.order.changed(key)
 
@@ -249,11 +250,11 @@ class Guide:
         return key in self._values and self._values[key].is_stuck
 
     def is_unannounced(self, key: Hashable) -> bool:
-        """A new value of which the scheduler has said nothing yet: ask."""
+        """Whether this is a new value whose readers the scheduler has not announced yet."""
         return key in self._values and self._values[key].is_unannounced
 
     def now(self) -> Counters:
-        """The counts so far, and what is open and pinned now."""
+        """The counters so far, with the current numbers of open consumers and pinned keys."""
         return replace(self.counts, num_open_consumers=len(self._groups_of), num_pinned=self.order.num_pinned)
 
     # ------------------------------------------------------------------------------------------------------------------
@@ -279,7 +280,7 @@ class Guide:
             self._unannounced.append(key)
 
     def _expect_release(self, task: Hashable, inputs: Iterable[Hashable]) -> None:
-        """Those inputs of a task that is done which nobody else will read are freed soon, if no client wants them."""
+        """Inputs of a finished task without another reader will be freed soon, unless a client holds them."""
         for key in inputs:
             if key in self.order and not self.table.rc(key) and self._class(self._values[key]) == ORDINARY:
                 self._changed(self.leaving.add(key, task, self._values[key].size_bytes))
@@ -290,7 +291,7 @@ class Guide:
         value.last_graph, value.last_used = self._num_graphs, self._now
 
     def _note_fetch(self, key: Hashable) -> None:
-        """If no task here holds the value that is read, it goes to another worker; the word for what may come later."""
+        """A read of an unpinned value is a transfer to another worker; remember it, its `left` message may follow."""
         if not self.order.is_pinned(key):
             self._sent.add(key)
             self._fetched(key)
@@ -304,7 +305,7 @@ class Guide:
                 self._groups_of.pop(consumer, None)
 
     def _postpone_overdue(self, task: Hashable) -> None:
-        """A task starts: consumers that should have run by now and cannot yet come some steps after it."""
+        """A task starts: move overdue consumers that cannot run yet to some steps after it."""
         for position, _ in self._groups_of.get(task, {}).values():
             self._last_position = position
         while self._blocked and self._blocked[0][0] < self._last_position:
@@ -354,7 +355,7 @@ class Guide:
             self._changed(group.blocks)
 
     def _estimate_capacity(self) -> None:
-        """Whenever the number of finished tasks doubles."""
+        """Update the capacity in steps whenever the number of finished tasks doubles."""
         if self._num_finished >= FIRST_ESTIMATE and self._num_finished & (self._num_finished - 1) == 0:
             step_bytes = self._touched_bytes / self._num_finished / self._num_workers
             self._ranks.capacity_bytes = self._target_bytes / max(1.0, step_bytes)

@@ -1,7 +1,7 @@
-"""Values that are about to be freed: their last reader has run here, and the scheduler's word is on its way.
+"""Values that are about to be freed: their last reader has run here, and the scheduler's message is in flight.
 
-To spill them now would write in vain what is dropped a few milliseconds later. So they count as gone already, up to a
-bound; when the scheduler has spoken, whatever is still there is wanted by somebody and counts again.
+Spilling them would write data that is dropped a few milliseconds later. So they count as freed already, up to a bound
+in bytes; a value that the scheduler's message did not free is still needed and counts as stored again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["Leaving"]
 
 
 class Leaving:
-    """Such values of one worker, the oldest first, at most `most_bytes` of them."""
+    """The values of one worker that are about to be freed, oldest first, at most `most_bytes` in total."""
 
     def __init__(self, most_bytes: float) -> None:
         self.most_bytes = most_bytes
@@ -26,7 +26,7 @@ class Leaving:
         return len(self._values)
 
     def add(self, key: Hashable, reader: Hashable, size_bytes: float) -> list[Hashable]:
-        """The last reader of the value is done. Returns those that find no place here any more."""
+        """The last reader of the value has finished. Returns the oldest values, removed to stay within `most_bytes`."""
         self.discard(key)
         self._values[key] = reader, size_bytes
         self.total_bytes += size_bytes
@@ -37,12 +37,12 @@ class Leaving:
         return too_many
 
     def discard(self, key: Hashable) -> None:
-        """The value is gone, or has a reader again."""
+        """The value was removed, or has a reader again."""
         _, size_bytes = self._values.pop(key, (None, 0.0))
         self.total_bytes -= size_bytes
 
     def stay(self, readers: Collection[Hashable]) -> list[Hashable]:
-        """The scheduler knows that these readers are done: returns the values that it did not free."""
+        """The scheduler confirmed that these readers finished: remove and return the values that it did not free."""
         kept = [key for key, (reader, _) in self._values.items() if reader in readers]
         for key in kept:
             self.discard(key)

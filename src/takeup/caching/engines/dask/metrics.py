@@ -1,6 +1,6 @@
-"""The counters of a worker for Prometheus: one more page, `/takeup/metrics`, beside the worker's own `/metrics`.
+"""The counters of a worker for Prometheus: an extra endpoint, `/takeup/metrics`, next to the worker's `/metrics`.
 
-A page of its own, because Dask's needs a package that many clusters do not have, and this one is only text.
+Separate, because Dask's endpoint needs a package that many clusters do not have, and this one is plain text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def prometheus(counts: Counters) -> str:
 
 
 def serve(worker: Worker, counts: Callable[[Worker], Counters]) -> None:
-    """Add the page to the worker's web server. It stays when the plug-in goes, and then says that nobody works here."""
+    """Add the endpoint to the worker's web server. It remains after the plug-in is removed, with all counters zero."""
     application: Any = getattr(worker, "http_application", None)
     if application is not None and not hasattr(application, _SERVED):
         setattr(application, _SERVED, True)

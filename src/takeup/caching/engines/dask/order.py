@@ -1,15 +1,15 @@
-"""The order in which values leave memory, as a lazy heap: an update costs a microsecond or two, a victim no scan.
+"""The eviction order as a heap with lazy deletion: an update costs a microsecond or two, a victim no scan.
 
 How it works. Every value in memory has one current entry `(class and rank, stamp, key)`; the smallest is the victim.
-Entries are never searched for: a new one is pushed, and the old one is skipped when it comes up. What keeps that cheap:
+Entries are never searched for: a new one is pushed, and the stale one is skipped when popped. What keeps that cheap:
 
-- `changed` only notes the key. Its rank is computed once, when the next victim is asked for, however often it changed.
-- Reading a value makes it later, never earlier: `touch` only writes a stamp, and the entry is corrected at the top.
-- A pinned value that comes up is laid aside and returns when it is unpinned.
-- When every rank has moved a little, entries are brought up to date a few at a time.
+- `changed` only marks the key. Its rank is computed once, at the next call of `victim`, however often it changed.
+- A read moves a value back, never forward: `touch` only writes a stamp, and the entry is corrected at the top.
+- A pinned value at the top is removed from the heap and pushed again when it is unpinned.
+- When all ranks have drifted, entries are updated a few at a time.
 
-Classes: ordinary values leave first; then tiny ones, because a thousand of them free less than one block; then values
-whose readers nobody has announced yet; last what could not be written.
+Classes, in order of eviction: ordinary values; tiny ones, because a thousand of them free less than one block; values
+whose readers are not announced yet; values that could not be written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["ORDINARY", "STUCK", "TINY", "UNKNOWN", "VictimOrder"]
 
 ORDINARY, TINY, UNKNOWN, STUCK = range(4)
 _SLACK = 64  # stale entries that are not worth a clean-up
-_BACKLOG = 10_000  # changed keys that may wait for the next victim
+_BACKLOG = 10_000  # changed keys that may be pending until the next victim
 _FEW = 64
 
 Order = tuple[float, ...]
@@ -30,12 +30,12 @@ Entry = tuple[Order, int, Hashable]
 
 
 class VictimOrder:
-    """Keys by `order(key)`, lowest first, ties to the least recent; pinned keys are passed over."""
+    """Keys by `order(key)`, lowest first, ties to the least recent; pinned keys are skipped."""
 
     def __init__(self, order: Callable[[Hashable], Order]) -> None:
         self._order = order
         self._heap: list[Entry] = []
-        self._current: dict[Hashable, Entry | None] = {}  # None: laid aside because it is pinned
+        self._current: dict[Hashable, Entry | None] = {}  # None: off the heap because it is pinned
         self._stamps: dict[Hashable, int] = {}
         self._changed: set[Hashable] = set()
         self._drifted: list[Hashable] = []
@@ -56,12 +56,12 @@ class VictimOrder:
         return len(self._pins)
 
     def add(self, key: Hashable) -> None:
-        """The key came into memory, just now."""
+        """The key was stored in memory."""
         self._stamp(key)
         self._changed.add(key)
 
     def discard(self, key: Hashable) -> None:
-        """The key left memory. Its pins stay: they belong to tasks, not to memory."""
+        """The key was removed from memory. Its pins remain: they belong to tasks, not to memory."""
         self._stamps.pop(key, None)
         self._current.pop(key, None)
         self._changed.discard(key)
@@ -72,16 +72,16 @@ class VictimOrder:
             self._stamp(key)
 
     def changed(self, key: Hashable) -> None:
-        """The order of the key may be another now."""
+        """The order of the key may have changed."""
         if key in self._stamps:
             self._changed.add(key)
 
     def all_drifted(self) -> None:
-        """Every order may be a little different now; no hurry."""
+        """Every order may have changed slightly; update them lazily."""
         self._drifted = list(self._stamps)
 
     def settle(self) -> None:
-        """Called now and then, so that the wait for a victim stays short however much has changed before."""
+        """Bound the backlog of changed keys; called periodically to limit the latency of `victim`."""
         while len(self._changed) > _BACKLOG:
             self._rank_anew(self._changed.pop())
 
@@ -90,7 +90,7 @@ class VictimOrder:
         self._pins.update(keys)
 
     def unpin(self, keys: Iterable[Hashable]) -> None:
-        """The task that pinned these keys is over."""
+        """The task that pinned these keys has ended."""
         for key in keys:
             self._pins[key] -= 1
             if self._pins[key] <= 0:
@@ -101,7 +101,7 @@ class VictimOrder:
         return key in self._pins
 
     def victim(self) -> Hashable | None:
-        """The unpinned key to leave next, or None. It stays in the order until it is discarded."""
+        """The unpinned key to evict next, or None. It remains in the order until it is discarded."""
         self._refresh()
         while self._heap:
             entry = self._heap[0]
@@ -119,7 +119,7 @@ class VictimOrder:
         return None
 
     def any_victim(self) -> Hashable | None:
-        """The key to leave next even if only pinned ones are left; then the least recent of them."""
+        """The key to evict next; if all are pinned, the least recently used of them."""
         key = self.victim()
         return min(self._stamps, key=self._stamps.__getitem__, default=None) if key is None else key
 

@@ -19,16 +19,16 @@ __all__ = ["Prefetcher", "ReadyTasks"]
 
 
 class ReadyTasks(Protocol):
-    """The worker's heap of tasks that could run now."""
+    """The worker's heap of runnable tasks."""
 
     def __len__(self) -> int: ...
 
     def peek(self) -> Any:
-        """The one that runs next."""
+        """The task that runs next."""
 
 
 class Prefetcher:
-    """Brings back one value at a time."""
+    """Reads back one value at a time."""
 
     def __init__(self, ready: ReadyTasks, data: SpillBuffer, counts: Counters) -> None:
         self._ready, self._data, self._counts = ready, data, counts
@@ -58,7 +58,7 @@ class Prefetcher:
             self._data.fast.set_noevict(key, value)
             del self._data.slow[key]
             self._data.fast.evict_until_below_target()
-            self._counts.num_misses -= 1  # nobody waited for it
+            self._counts.num_misses -= 1  # no task waited for it
             self._counts.num_prefetches += 1
             self._counts.prefetched_bytes += len(pickled)
         self._data.cumulative_metrics["disk-read", "bytes"] += len(pickled)

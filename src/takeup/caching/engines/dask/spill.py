@@ -1,8 +1,8 @@
-"""The worker's own spill buffer, guided: classes that take the place of the stock ones on the same objects.
+"""The guided spill buffer: classes that replace the stock ones on the worker's existing buffer objects.
 
 `guide_buffer` changes the class of the buffer's memory part and of its disk part, and nothing else: no value moves, and
-all references to them stay good. `release_buffer` changes them back. Whatever goes wrong in a guide ends in one log
-line and in stock behaviour.
+all references to them stay valid. `release_buffer` changes them back. Any failure in a guide ends in one log line
+and in stock behaviour.
 
 Beyond the order of eviction four things differ from stock: inputs of running tasks are not evicted to get below the
 target (that would free nothing), nor are values that are about to be freed; a value read back keeps its file; and a
@@ -31,7 +31,7 @@ logger = logging.getLogger("takeup.dask")
 
 @dataclass(slots=True)
 class Hooks:
-    """What a guided buffer works with. `report` tells other workers that a value left memory or came back;
+    """State of a guided buffer. `report` notifies other workers that a value was evicted or read back;
     `release` is called once, soon after something failed."""
 
     guide: Guide
@@ -43,7 +43,7 @@ class Hooks:
     held: tuple[Hashable, ...] = ()
 
     def tell(self, event: Callable[..., Any], *details: object) -> Any:
-        """What the event answers; None if it fails, now or before."""
+        """Call a method of the guide and return its result; None if this or an earlier call failed."""
         if self.failed:
             return None
         try:
@@ -56,24 +56,24 @@ class Hooks:
 
     @property
     def leaving_bytes(self) -> float:
-        """What is about to be freed and need not be written."""
+        """Bytes of values that are about to be freed and need not be written."""
         return 0.0 if self.failed else self.guide.leaving.total_bytes
 
     def hold(self, key: Hashable | None) -> None:
-        """A value that is being read back does not leave in the same breath, whatever its rank; None lets go."""
+        """Protect the value that is being read back from eviction, whatever its rank; None clears it."""
         self.tell(self.guide.order.unpin, self.held)
         self.held = () if key is None else (key,)
         self.tell(self.guide.order.pin, self.held)
 
     def log_once(self, message: str, detail: object) -> None:
-        """Values stay in memory: say why, once."""
+        """Log once why values stay in memory."""
         if not self.has_logged_full:
             self.has_logged_full = True
             logger.warning(message, detail)
 
 
 class GuidedMemory(zict.LRU[Any, Any]):
-    """The part in memory: its victim is the guide's."""
+    """The memory part: the guide selects its victims."""
 
     hooks: Hooks
 
@@ -121,7 +121,7 @@ class GuidedMemory(zict.LRU[Any, Any]):
         return self.hooks.tell(self.hooks.guide.order.victim)
 
     def _evict_or_pass_over(self, key: Any) -> bool:
-        """False if there is no use in trying another one."""
+        """False if trying another victim is useless."""
         is_heavy = key in self.heavy
         try:
             self.evict(key)
@@ -140,7 +140,7 @@ class GuidedMemory(zict.LRU[Any, Any]):
 
 
 class GuidedSlow(Slow):
-    """The part on disk: it keeps the files of values that were read back."""
+    """The disk part: it keeps the files of values that were read back."""
 
     memory: GuidedMemory
     copies: CleanCopies
@@ -159,7 +159,7 @@ class GuidedSlow(Slow):
         except OSError:
             if not self.copies:
                 raise
-            self.copies.shrink_to(0)  # the disk is full: values come before copies
+            self.copies.shrink_to(0)  # the disk is full: values take precedence over copies
             super().__setitem__(key, value)
         self._make_room(0)  # what it took on disk is known only now
 
@@ -196,7 +196,7 @@ def why_not(data: object) -> str | None:
 def guide_buffer(
     data: SpillBuffer, guide: Guide, report: Callable[[Hashable, bool], None], release: Callable[[], None]
 ) -> Hooks:
-    """From now on the guide decides what is spilled. The caller has asked `why_not`."""
+    """Let the guide decide what is spilled. The caller must have checked `why_not`."""
     memory: Any = data.fast
     slow: Any = data._slow_uncached
     most_bytes = math.inf if guide.options.copies_bytes is None else guide.options.copies_bytes
@@ -216,7 +216,7 @@ def guided_memory(data: object) -> GuidedMemory | None:
 
 
 def release_buffer(data: object) -> None:
-    """Back to stock: the classes as they were, no attribute and no file left over."""
+    """Restore the stock classes; removes all added attributes and files."""
     memory = guided_memory(data)
     if memory is None:
         return

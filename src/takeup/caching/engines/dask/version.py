@@ -1,4 +1,4 @@
-"""Whether the installed Dask is one that the plug-in knows; `takeup doctor` asks."""
+"""Whether the plug-in supports the installed Dask; used by `takeup doctor`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["why_not"]
 
 
 def why_not(distributed_version: str) -> str:
-    """Why the plug-in would leave workers of this version alone; nothing if it would not. Tried on a real buffer."""
+    """Why the plug-in does not support this version, empty if it does; tested on a real buffer."""
     with TemporaryDirectory() as folder:
         reason = spill.why_not(SpillBuffer(folder, target=1))
     return f"with distributed {distributed_version} workers stay on stock behaviour: {reason}" if reason else ""

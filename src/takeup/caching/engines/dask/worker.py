@@ -1,4 +1,4 @@
-"""The worker's half: guides the spill buffer by what the scheduler announces and by what runs here."""
+"""Worker plug-in: sets the eviction order of the spill buffer from the scheduler's messages and local task states."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from takeup.caching.engines.dask.spill import Hooks, guide_buffer, release_buffe
 
 __all__ = ["SpillPlugin", "counts_of"]
 
-CAN_RUN = frozenset({"waiting", "ready", "constrained"})  # for data on their way, or for a thread
+CAN_RUN = frozenset({"waiting", "ready", "constrained"})  # waiting for data in transfer, or for a thread
 STILL_RUNNING = frozenset({"executing", "long-running", "cancelled", "resumed"})
 
 logger = logging.getLogger("takeup.dask")
 
 
 class SpillPlugin(WorkerPlugin):
-    """Guides one worker from `setup` to `teardown`, or until something fails."""
+    """Controls the spill order of one worker from `setup` to `teardown`, or until the first failure."""
 
     def __init__(self, installation: str, spec: PolicySpec, options: Options) -> None:
         self.name = NAME
@@ -41,7 +41,7 @@ class SpillPlugin(WorkerPlugin):
     # What distributed calls -------------------------------------------------------------------------------------------
 
     def setup(self, worker: Worker) -> None:
-        """Take over the spill order, or say in one line why not."""
+        """Take over the spill order, or log in one line why not."""
         self.worker = worker
         try:
             reason = why_not(worker.data)
@@ -54,14 +54,14 @@ class SpillPlugin(WorkerPlugin):
             logger.warning("worker %s stays on stock behaviour: %s", worker.address, reason)
 
     def teardown(self, worker: Worker) -> None:
-        """Give the spill order back."""
+        """Restore the stock spill order."""
         if self.hooks is not None:
             self.hooks = None
             release_buffer(worker.data)
             self._send("bye")
 
     def transition(self, key: Any, start: Any, finish: Any, **kwargs: Any) -> None:
-        """A task changed its state: inputs of running ones are pinned."""
+        """A task changed its state: pin the inputs of running tasks."""
         hooks = self.hooks
         if hooks is None or hooks.failed:
             return
@@ -80,7 +80,7 @@ class SpillPlugin(WorkerPlugin):
     # ------------------------------------------------------------------------------------------------------------------
 
     def counts(self) -> Counters:
-        """What happened here so far; nothing if this worker is on stock behaviour."""
+        """The counters of this worker so far; zero if it is on stock behaviour."""
         if self.hooks is None or self.hooks.failed:
             return Counters()
         counts = self.hooks.guide.now()
@@ -100,7 +100,7 @@ class SpillPlugin(WorkerPlugin):
         is_bye: bool = False,
         is_failed: bool = False,
     ) -> None:
-        """The scheduler's news."""
+        """Handle a message from the scheduler; messages of other installations are ignored."""
         if installation != self.installation:
             return
         if is_bye:
@@ -127,7 +127,7 @@ class SpillPlugin(WorkerPlugin):
         self._say("lost" if is_lost else "cached", key)
 
     def _release_soon(self) -> None:
-        """From the loop: whoever failed is still in the middle of a buffer's method."""
+        """Tear down from the event loop, because the failed call is still inside a method of the buffer."""
         self._later(0, lambda: self.teardown(self.worker))
 
     def _say(self, said: str, key: Hashable) -> None:
@@ -151,6 +151,6 @@ class SpillPlugin(WorkerPlugin):
 
 
 def counts_of(worker: Worker) -> Counters:
-    """What happened on this worker since the plug-in came to it; nothing if it is not there."""
+    """The counters of this worker since the plug-in was installed; zero without the plug-in."""
     plugin = worker.plugins.get(NAME)
     return plugin.counts() if isinstance(plugin, SpillPlugin) else Counters()

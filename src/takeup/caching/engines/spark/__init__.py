@@ -1,4 +1,4 @@
-"""Stock Spark with another eviction: a plug-in that Spark loads, and the few Python functions around it.
+"""Stock Spark with another eviction policy: a Spark plug-in, and the Python functions to configure it.
 
     builder = configure(SparkSession.builder, policy="dag")
     session = builder.getOrCreate()

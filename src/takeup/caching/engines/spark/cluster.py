@@ -38,7 +38,7 @@ class Worker:
 
 @dataclass(slots=True)
 class LocalCluster:
-    """A master and workers, started by `with` and gone after it; `address` goes into `SparkSession.builder.master`."""
+    """A master and workers, started and stopped by `with`; `address` goes into `SparkSession.builder.master`."""
 
     workers: tuple[Worker, ...] = (Worker(), Worker())
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class LocalCluster:
         return sum(map(_read_bytes, self.executors(application)))
 
     def stop(self) -> None:
-        """End the processes of this cluster, executors with their workers, and forget its files."""
+        """End the processes of this cluster, executors with their workers, and delete its files."""
         for process in self._processes:
             _kill_group(process.pid)
             process.wait()

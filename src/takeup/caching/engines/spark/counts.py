@@ -19,7 +19,7 @@ class SparkCounts:
 
     `accesses` are block reads of successful tasks, of blocks that had been made before; a hit found the block in some
     executor's memory; an effective hit is one of a task that missed nothing. `recomputed_blocks` were made again or
-    read back from disk, `prefetches` read back before anybody asked. `inactive_bytes` lie in memory without a known
+    read back from disk, `prefetches` read back before a task read them. `inactive_bytes` are in memory without a known
     reader.
     """
 

@@ -1,6 +1,6 @@
 """The jar with the plug-in: shipped with the package, or built once from the sources of a checkout.
 
-In a checkout the sources are the truth: the jar is compiled against the installed Spark and kept in the user's cache
+In a checkout the sources take precedence: the jar is compiled against the installed Spark and kept in the user's cache
 folder under a hash of the sources. A wheel brings the jar and no sources.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["SHIPPED_JAR", "build_jar", "find_sources", "jar", "spark_jars", "why
 
 SHIPPED_JAR = Path(__file__).parent / "takeup-spark.jar"
 _CHECKOUT = Path(__file__).parents[5]
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # equal sources, equal bytes
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that equal sources give equal bytes
 
 
 def jar() -> Path:
@@ -43,7 +43,7 @@ def jar() -> Path:
 
 
 def why_not(spark_version: str) -> str:
-    """Why the plug-in would not load into this version of Spark; nothing if it would."""
+    """Why the plug-in would not load into this version of Spark; empty if it would."""
     if not re.match(r"(3\.5|4)\.", spark_version):
         return f"Spark {spark_version} is not 3.5 or 4.x, so its own eviction stays"
     if SHIPPED_JAR.exists() or (find_sources() and _can_compile()):

@@ -1,4 +1,4 @@
-"""A Spark session with the plug-in, and what it has counted so far."""
+"""A Spark session with the plug-in, and its counters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["LISTS", "PLUGIN", "POLICIES", "configure", "counters", "settings", "take_setting"]
 
 PLUGIN = "io.takeup.spark.TakeupPlugin"
-LISTS = ("spark.jars", "spark.plugins")  # settings that others may have filled already
+LISTS = ("spark.jars", "spark.plugins")  # settings that may already have values
 POLICIES = ("lru", "lrc", "lerc", "mrd", "next", "dag")
 _OPTION = re.compile(r"(?P<name>[a-z0-9]+)(?P<option>[+-].*)?")
 Builder = TypeVar("Builder")
@@ -97,7 +97,7 @@ def _require_no_running_context() -> None:
 def _given_to_jvm(name: str) -> str:
     """What `spark-submit`, or the variable PYSPARK_SUBMIT_ARGS in its place, says for a setting.
 
-    It is taken out of the variable: there it would win over the builder's own, with the plug-in added.
+    It is removed from the variable: there it would override the builder's value, which has the plug-in added.
     """
     from pyspark import SparkConf, SparkContext
 
@@ -111,7 +111,7 @@ def _given_to_jvm(name: str) -> str:
 
 
 def take_setting(words: list[str], name: str) -> list[str]:
-    """Remove a setting from the words of a command and give its values."""
+    """Remove a setting from the arguments of a command and return its values."""
     found: list[str] = []
     for option, prefix in (("--conf", f"{name}="), ("-c", f"{name}="), ("--jars", "")):
         if option == "--jars" and name != "spark.jars":
@@ -124,7 +124,7 @@ def take_setting(words: list[str], name: str) -> list[str]:
 
 
 def _show_to_running_jvm(path: str) -> None:
-    """A JVM that an earlier session started looks for classes in the jars of its own start only."""
+    """Add the jar to the class path of a running JVM, which otherwise knows only the jars it was started with."""
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway

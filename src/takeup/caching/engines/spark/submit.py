@@ -1,4 +1,4 @@
-"""Any Spark application under a policy, without touching its code: `spark-submit` with a few settings more."""
+"""Any Spark application under a policy, without touching its code: `spark-submit` with additional settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["run_submit", "submit_command"]
 
 
 def run_submit(policy: str, argv: Sequence[str], profile: Path | str | None = None) -> tuple[int, SparkCounts | None]:
-    """Run `spark-submit ...` under the policy: its exit code, and the counters if it came as far as to write them."""
+    """Run `spark-submit ...` under the policy: returns its exit code, and the counters if it wrote them."""
     with tempfile.TemporaryDirectory() as folder:
         counters_file = Path(folder) / "counters.json"
         command = submit_command(policy, argv, profile, counters_file)

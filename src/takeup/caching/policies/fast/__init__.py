@@ -1,6 +1,6 @@
-"""Compiled replays: the decisions of the policies beside this folder, on flat arrays, held equal to them by tests.
+"""Compiled replays: the policies of the parent package on flat arrays; tests check that their decisions are equal.
 
-`flat_*` replay plain request streams, one kernel a policy, at tens of millions of requests per second. `jobs` replays
+`flat_*` replay plain request streams, one kernel per policy, at tens of millions of requests per second. `jobs` replays
 tasks with their groups under every policy; `layout` holds its arrays, `heap` and `queues` the order of victims, and
 `table` the group table.
 """

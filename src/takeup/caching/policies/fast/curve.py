@@ -1,10 +1,10 @@
 """The miss ratio of LRU for every cache size at once, in one pass over the trace.
 
 How it works. LRU keeps the most recent blocks, so a request hits exactly in the caches that are larger than the number
-of *other* blocks requested since the last request of its own block: its stack distance (Mattson et al., IBM Systems
+of *other* blocks requested since the last request of the same block: its stack distance (Mattson et al., IBM Systems
 Journal 1970). To count them, every block has one bit at the time of its last request, and the distance is the number
-of bits after it. Bits are counted 64 at a time, and a Fenwick tree sums the words before: it fits into the first-level
-cache of a processor. When the times run out, the bits are moved together and time starts anew behind them.
+of bits after it. Bits are counted 64 at a time, and a Fenwick tree sums the words before: it fits into the L1 cache.
+When the time indices run out, the bits are compacted and time continues after them.
 """
 
 from __future__ import annotations

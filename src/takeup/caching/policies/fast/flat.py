@@ -42,7 +42,7 @@ class FlatCounts:
 
 
 def _replay(kernel: Callable[..., Counts], trace: FlatTrace, *arguments: object) -> Counts:
-    """Unsigned ids spare the kernel a check for negative ones at every look-up."""
+    """Dispatch to the kernel; unsigned ids avoid a check for negative indices at every look-up."""
     return kernel(trace.requests.view(np.uint32), trace.block_bytes, *arguments)
 
 

@@ -1,9 +1,9 @@
 """Compiled replay of Belady's MIN, and the next request of every request that it needs.
 
-How it works. A cached block stands at the index of its *next* request in a set of indices, one bit each. Request `now`
-is a hit exactly if bit `now` is set: no look at the block at all. The victim is the highest set bit, found over a
+How it works. A cached block is at the index of its *next* request in a set of indices, one bit each. Request `now`
+is a hit exactly if bit `now` is set, without a look-up of the block. The victim is the highest set bit, found over a
 second level that has one bit per word of the first. Bits below `now` are never looked at again, so a hit clears
-nothing. Blocks without a next request queue up in the order in which they were last read, and leave first.
+nothing. Blocks without a next request are queued in the order in which they were last read, and evicted first.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ def replay_min(
     admission: bool,
     following: npt.NDArray[np.int32],
 ) -> Counts:
-    """Farthest next request leaves first; with admission, only for a block that is requested earlier.
+    """The farthest next request is evicted first; with admission, only for a block that is requested earlier.
 
-    Blocks that are never requested again leave for any.
+    Blocks that are never requested again may be evicted for any block.
     """
     words = np.zeros((len(requests) >> 6) + 1, np.uint64)
     summary = np.zeros((len(requests) >> 12) + 1, np.uint64)
@@ -119,7 +119,7 @@ def replay_min(
             if admission and missing_bytes > 0:
                 if later == NEVER:
                     continue
-                _insert(words, summary, now)  # where the walk ends at the latest
+                _insert(words, summary, now)  # upper end of the scan
                 top = max(top, now + 1)
                 if _farther_bytes(words, summary, requests, block_bytes, top, later, missing_bytes) < missing_bytes:
                     continue

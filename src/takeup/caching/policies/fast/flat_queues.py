@@ -1,16 +1,16 @@
 """Compiled replays of the policies that keep queues: LRU, FIFO, SIEVE and S3-FIFO.
 
-How it works. A hit must cost one look at one small array, so none of these keeps linked lists:
+How it works. A hit must cost one look-up in one small array, so none of these keeps linked lists:
 
-LRU      The trace is the queue. A cached block stands at the index of its last request, so a hit writes one number;
+LRU      The trace is the queue. A cached block is at the index of its last request, so a hit writes one number;
          looking for a victim walks the trace from the oldest index and skips those that are no longer a last request.
-FIFO     A ring of blocks in the order of arrival; a hit changes nothing.
-SIEVE    One array, oldest first. The hand walks towards newer blocks and moves the survivors together behind itself,
+FIFO     A ring buffer of blocks in the order of arrival; a hit changes nothing.
+SIEVE    One array, oldest first. The hand scans towards newer blocks and compacts the survivors behind itself,
          so the array stays dense; at the end it starts over.
-S3-FIFO  Two rings, and a ghost that is a log of blocks in the order in which they left the small queue. A block's
-         place in the log tells whether its entry still counts.
+S3-FIFO  Two rings, and a ghost that is a log of blocks in the order of eviction from the small queue. A block's
+         index in the log tells whether its entry is still valid.
 
-Every kernel answers (hits, evictions, bytes of missed blocks). Sizes are looked at on a miss only. Kernels keep their
+Every kernel returns (hits, evictions, bytes of missed blocks). Sizes are read on a miss only. Kernels keep their
 counters in local variables: in an array, or handed over to a function in a tuple, they cost half the speed or more.
 """
 
@@ -30,7 +30,7 @@ Counts = tuple[int, int, int]
 
 @kernel
 def replay_lru(requests: Requests, block_bytes: Bytes, capacity_bytes: int) -> Counts:
-    """Least recently used leaves first."""
+    """The least recently used block is evicted first."""
     last_request = np.full(len(block_bytes), -1, np.int32)  # -1: not cached
     oldest = 0
     num_hits, num_evictions, read_bytes, free_bytes = 0, 0, 0, capacity_bytes
@@ -57,7 +57,7 @@ def replay_lru(requests: Requests, block_bytes: Bytes, capacity_bytes: int) -> C
 
 @inner
 def _after(place: int, length: int) -> int:
-    """The next place in a ring."""
+    """The next index in a ring buffer."""
     return place + 1 if place + 1 < length else 0
 
 
@@ -89,7 +89,7 @@ def replay_fifo(requests: Requests, block_bytes: Bytes, capacity_bytes: int) -> 
 
 @kernel
 def replay_sieve(requests: Requests, block_bytes: Bytes, capacity_bytes: int) -> Counts:
-    """The hand passes over blocks that were read since it last came, and takes the first that was not."""
+    """The hand skips blocks that were read since its last pass, and evicts the first that was not."""
     state = np.zeros(len(block_bytes), np.uint8)  # 0: not cached, 1: cached, 2: cached and read
     queue = np.empty(2 * len(block_bytes) + 1, np.uint32)  # survivors in [0, kept), a gap, then [hand, end)
     kept, hand, end = 0, 0, 0
@@ -117,7 +117,7 @@ def replay_sieve(requests: Requests, block_bytes: Bytes, capacity_bytes: int) ->
                 free_bytes += block_bytes[victim]
                 num_evictions += 1
         free_bytes -= size_bytes
-        if hand == end:  # the next round begins at the oldest, not at the block that comes in now
+        if hand == end:  # the next pass begins at the oldest block, not at the incoming one
             end, kept, hand = kept, 0, 0
         elif end == len(queue):
             queue[kept : kept + end - hand] = queue[hand:end].copy()
@@ -136,7 +136,7 @@ READS, MAX_READS = 3, 3  # READS masks the reads out of the state
 def replay_s3fifo(
     requests: Requests, block_bytes: Bytes, capacity_bytes: int, small_bytes: int, ghost_bytes: int
 ) -> Counts:
-    """New blocks prove themselves in a small queue; see `policies/s3fifo.py` for the rules."""
+    """New blocks enter a small queue; see `policies/s3fifo.py` for the rules."""
     num_blocks = len(block_bytes)
     state = np.zeros(num_blocks, np.uint8)  # 0: not cached
     small, small_head, small_tail, small_used = np.empty(num_blocks, np.uint32), 0, 0, 0

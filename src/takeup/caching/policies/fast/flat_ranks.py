@@ -3,11 +3,11 @@
 How it works. LFU ranks by past requests and LRC by future ones: whole numbers that change by one at every request,
 with ties to the least recent. So there is one list per rank, and a request moves the block to the end of the
 neighbouring list: the first block of the lowest list is the victim, and no step depends on the size of the cache. A
-list is a ring through a sentinel, the node whose index is the rank. Other nodes are handed out to blocks while they
+list is a ring through a sentinel, the node whose index is the rank. Other nodes are allocated to blocks while they
 are cached, and reused, so that all links in use stay close together in memory.
 
-GDSF ranks by a real number that only grows while a block is cached. So a heap may keep old numbers: what rises to its
-top with an old number sinks back with the new one, and hits never touch the heap. With unit sizes the numbers are
+GDSF ranks by a real number that only grows while a block is cached. So a heap may keep stale numbers: an entry at the
+top with a stale number is sifted down with the new one, and hits never touch the heap. With unit sizes the numbers are
 whole, and lists do better.
 """
 
@@ -68,9 +68,9 @@ def _empty_lists(num_ranks: int, num_nodes: int) -> Links:
 def replay_by_count(
     requests: Requests, block_bytes: Bytes, capacity_bytes: int, admission: bool, counts_past: bool
 ) -> Counts:
-    """Fewest requests leaves first: past ones since the block came in (LFU), or those still to come (LRC).
+    """The fewest requests are evicted first: past ones since the block was stored (LFU), or those still to come (LRC).
 
-    With admission, a block enters only for blocks of strictly lower rank, or of rank 0.
+    With admission, a block may evict only blocks of strictly lower rank, or of rank 0.
     """
     num_blocks = len(block_bytes)
     state = np.zeros((num_blocks, 2), np.uint32)
@@ -81,7 +81,7 @@ def replay_by_count(
         state[:, RANK] = 0
     step = 1 if counts_past else -1
     links, lowest = _empty_lists(num_ranks, num_blocks), 0
-    owner = np.empty(num_blocks, np.uint32)  # which block a node was handed out to
+    owner = np.empty(num_blocks, np.uint32)  # the block that a node is allocated to
     spare, num_spare = np.arange(num_ranks + num_blocks - 1, num_ranks - 1, -1).astype(np.uint32), num_blocks
     num_hits, num_evictions, read_bytes, free_bytes = 0, 0, 0, capacity_bytes
     for block in requests:
@@ -138,7 +138,7 @@ def _is_before(heap: Heap, left: int, right: int) -> bool:
 
 @inner
 def _rise(heap: Heap, place: int, priority: float, touched: float) -> None:
-    """Put an entry into `place`, or further up while it is smaller than the one above."""
+    """Sift up: put an entry into `place`, or further up while it is smaller than its parent."""
     while place > 0:
         parent = (place - 1) >> 1
         if heap[parent, 0] < priority or (heap[parent, 0] == priority and heap[parent, 1] < touched):
@@ -150,7 +150,7 @@ def _rise(heap: Heap, place: int, priority: float, touched: float) -> None:
 
 @inner
 def _replace_top(heap: Heap, length: int, priority: float, touched: float) -> None:
-    """Put an entry in place of the top one. It usually belongs near the bottom: go there first, then back up."""
+    """Replace the top entry. It usually belongs near the bottom: go there first, then back up."""
     place, child = 0, 1
     while child + 1 < length:
         child += _is_before(heap, child + 1, child)
@@ -165,7 +165,7 @@ def _replace_top(heap: Heap, length: int, priority: float, touched: float) -> No
 
 @inner
 def _refresh_top(heap: Heap, length: int, requests: Requests, touched: Bytes, priority: Heap) -> None:
-    """Let entries with an old priority sink until the top one is up to date."""
+    """Sift down entries with a stale priority until the top one is current."""
     block = requests[np.uint64(heap[0, 1])]
     while touched[block] != heap[0, 1]:
         _replace_top(heap, length, priority[block], touched[block])
@@ -174,7 +174,7 @@ def _refresh_top(heap: Heap, length: int, requests: Requests, touched: Bytes, pr
 
 @kernel
 def replay_gdsf(requests: Requests, block_bytes: Bytes, capacity_bytes: int) -> Counts:
-    """Lowest priority leaves first, the newcomer included; see `policies/gdsf.py` for the rules."""
+    """The lowest priority is evicted first, the incoming block included; see `policies/gdsf.py` for the rules."""
     num_blocks = len(block_bytes)
     priority = np.empty(num_blocks, np.float64)
     touched = np.empty(num_blocks, np.int64)
@@ -206,7 +206,7 @@ def replay_gdsf(requests: Requests, block_bytes: Bytes, capacity_bytes: int) -> 
             num_victims += 1
             length -= 1
             _replace_top(heap, length, heap[length, 0], heap[length, 1])
-        if free_bytes < size_bytes:  # the newcomer would be among the victims: take all back
+        if free_bytes < size_bytes:  # the incoming block would be among the victims: undo
             for victim in victims[:num_victims]:
                 _rise(heap, length, priority[victim], touched[victim])
                 free_bytes -= block_bytes[victim]

@@ -1,6 +1,6 @@
-"""The stored blocks of one worker as an indexed binary heap: the block that leaves first is on top.
+"""The stored blocks of one worker as an indexed binary heap: the next victim is on top.
 
-Blocks are ordered by (key1, key2, last use); each knows its place, so that it can move when its keys change.
+Blocks are ordered by (key1, key2, last use); each stores its index, so that it can be sifted when its keys change.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["lower", "pop", "push", "settle", "top"]
 
 @inlined
 def _before(run: Run, a: int, b: int) -> bool:
-    """Does block `a` leave before block `b`?"""
+    """Whether block `a` is evicted before block `b`."""
     if run.blocks[a].key1 != run.blocks[b].key1:
         return run.blocks[a].key1 < run.blocks[b].key1
     if run.blocks[a].key2 != run.blocks[b].key2:
@@ -75,7 +75,7 @@ def top(run: Run, worker: int) -> int:
 
 @inlined
 def lower(run: Run, a: int, b: int) -> bool:
-    """Is the rank of `a` strictly lower, recency aside?"""
+    """Whether the rank of `a` is strictly lower, ignoring recency."""
     if run.blocks[a].key1 != run.blocks[b].key1:
         return run.blocks[a].key1 < run.blocks[b].key1
     return run.blocks[a].key2 < run.blocks[b].key2

@@ -31,7 +31,7 @@ def replay_tasks(run: Run) -> None:
 
 @bare
 def _announce(run: Run, job: int) -> None:
-    """The engine learns of the consumers of a job."""
+    """Open the groups of the consumers of a job."""
     if run.job_known[job]:
         return
     run.job_known[job] = True
@@ -48,7 +48,7 @@ def _announce(run: Run, job: int) -> None:
 
 @inlined
 def _read_inputs(run: Run, task: int) -> tuple[float, int]:
-    """Count hits, read what is there, restore the rest; the seconds waited and how many blocks came back."""
+    """Count hits, read inputs in memory, restore the rest; returns seconds waited and blocks restored."""
     start, end = run.tasks[task].inputs, run.tasks[task + 1].inputs
     num_present, again_s = 0, 0.0
     for place in range(start, end):
@@ -85,9 +85,9 @@ def _again_s(run: Run, block: int) -> float:
 
 @bare
 def _restore(run: Run, first: int, task: int, num_restored: int) -> tuple[float, int]:
-    """Bring a missing block back, with what it needs, and append all of them to `restored`.
+    """Restore a missing block, with the inputs it needs, and append all of them to `restored`.
 
-    The recursion of the plain version is a stack of blocks, each with the place of its next input to look at.
+    The recursion of the plain version is a stack of blocks, each with the index of its next input to visit.
     """
     seconds, depth = 0.0, 0
     if run.blocks[first].obtained_by == task:

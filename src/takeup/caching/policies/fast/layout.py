@@ -1,7 +1,7 @@
 """The arrays of a compiled replay: one record per block, task, input, worker and stage, and the rules of the run.
 
 A block's users are the tasks that read it, in task order; `head` skips those that are closed for good, `announced`
-ends where the engine's knowledge ends. A producer that must run again is a *reopened* user: it stands out of order, so
+ends at the last user announced so far. A producer that must run again is a *reopened* user: it is out of order, so
 a block that has one is searched from the beginning.
 """
 
@@ -19,7 +19,7 @@ Records = npt.NDArray[Any]
 
 NEVER, STORED, LOST = 0, 1, 2  # status of a block
 UNKNOWN, OPEN, CLOSED = 0, 1, 2  # status of a consumer
-NOWHERE, SMALL, MAIN, GHOST = 0, 1, 2, 3  # the queue a block stands in
+NOWHERE, SMALL, MAIN, GHOST = 0, 1, 2, 3  # the queue of a block
 
 FIFO, LRU, LFU, GDSF, LRC, LERC, MRD, NEXT, DAG, SIEVE, S3FIFO = range(11)
 POLICY_CODES = {
@@ -69,7 +69,7 @@ TOTALS = _record(
 
 
 class Rules(NamedTuple):
-    """What stays the same during a run."""
+    """The constants of a run."""
 
     policy: int
     admission: bool

@@ -26,7 +26,7 @@ __all__ = ["put", "touch"]
 
 @inlined
 def touch(run: Run, block: int) -> None:
-    """A read from memory, as the policy sees it."""
+    """Update the policy's state for a read from memory."""
     record = run.blocks[block]
     if run.rules.policy >= SIEVE:
         note_read(run, block)
@@ -41,7 +41,7 @@ def touch(run: Run, block: int) -> None:
 
 @bare
 def put(run: Run, block: int, task: int) -> None:
-    """Store the block if the policy makes room for it; `task` holds its own inputs in memory."""
+    """Store the block if the policy makes room for it; the inputs of `task` are pinned."""
     record = run.blocks[block]
     if run.rules.policy == DAG:
         _describe(run, block)
@@ -72,7 +72,7 @@ def put(run: Run, block: int, task: int) -> None:
 
 @inlined
 def _enter(run: Run, block: int, returning: bool) -> None:
-    """The block takes its place among the stored ones."""
+    """Insert the block into the policy's structures."""
     record = run.blocks[block]
     run.workers[record.worker].free_bytes -= record.bytes
     if run.rules.policy >= SIEVE:
@@ -99,7 +99,7 @@ def _set_history_key(run: Run, block: int) -> None:
 
 @inlined
 def _compete(run: Run, block: int, num_chosen: int) -> int:
-    """See `GreedyDualSizeFrequency.make_room`: the newcomer is refused if it ranks below one of its victims."""
+    """See `GreedyDualSizeFrequency.make_room`: the incoming block is refused if it ranks below one of its victims."""
     record, worker = run.blocks[block], run.workers[run.blocks[block].worker]
     record.key1 = worker.age + 1 / record.bytes
     if num_chosen <= 0:
@@ -136,7 +136,7 @@ def _evict(run: Run, block: int) -> None:
 
 @bare
 def _choose(run: Run, block: int, task: int) -> int:
-    """Put the victims for `block` into `chosen`; how many, or -1 if it is refused. Chosen ones are off the heap."""
+    """Put the victims for `block` into `chosen` and off the heap; returns their number, or -1 if it is refused."""
     worker, size_bytes = run.blocks[block].worker, run.blocks[block].bytes
     free_bytes, num_chosen, num_aside = run.workers[worker].free_bytes, 0, 0
     if size_bytes > run.rules.worker_bytes:
@@ -164,7 +164,7 @@ def _choose(run: Run, block: int, task: int) -> int:
 
 @bare
 def _describe(run: Run, block: int) -> None:
-    """Price the block, which only DAG looks at; where peers are judged by each other's prices, they are judged anew."""
+    """Set the block's restore cost, used only by DAG; if it changed, refresh its open groups where they are tracked."""
     record, cost_s = run.blocks[block], _cost_s(run, block)
     changed = cost_s != record.cost_s
     record.cost_s = cost_s

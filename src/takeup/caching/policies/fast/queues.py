@@ -1,6 +1,6 @@
 """SIEVE and S3-FIFO on arrays: per worker a small, a main and a ghost queue of linked blocks. SIEVE uses the small one.
 
-A block stands in at most one queue; `frequency` counts its reads there. See `sieve.py` and `s3fifo.py` for the rules.
+A block is in at most one queue; `frequency` counts its reads there. See `sieve.py` and `s3fifo.py` for the rules.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _enqueue(run: Run, block: int, queue: int) -> None:
 
 @inlined
 def enter_queue(run: Run, block: int, returning: bool) -> None:
-    """A stored block joins its queue; until S3-FIFO first evicts, what the small queue cannot take fills main."""
+    """Insert a stored block into its queue; until S3-FIFO first evicts, overflow of the small queue goes to main."""
     worker = run.blocks[block].worker
     small_is_full = run.queues[_queue(worker, SMALL)].bytes >= run.rules.small_bytes
     fills_up = run.rules.policy == S3FIFO and run.workers[worker].has_evicted == 0 and small_is_full
@@ -41,7 +41,7 @@ def enter_queue(run: Run, block: int, returning: bool) -> None:
 
 @inlined
 def unqueue(run: Run, block: int) -> None:
-    """Take the block out of its queue; a hand that points to it moves on."""
+    """Remove the block from its queue; a hand that points to it advances."""
     record, worker = run.blocks[block], run.workers[run.blocks[block].worker]
     ends = run.queues[_queue(record.worker, record.queue)]
     if worker.hand == block:
@@ -66,7 +66,7 @@ def note_read(run: Run, block: int) -> None:
 
 @inlined
 def _movable_bytes(run: Run, worker: int, task: int) -> int:
-    """Bytes of the worker's stored blocks that the running task does not hold."""
+    """Bytes of the worker's stored blocks that the running task does not pin."""
     movable = run.rules.worker_bytes - run.workers[worker].free_bytes
     for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
         record = run.blocks[run.inputs[place].block]
@@ -97,7 +97,7 @@ def _oldest_unpinned(run: Run, worker: int, queue: int, task: int) -> int:
 
 @inlined
 def _remember(run: Run, block: int) -> None:
-    """Put the name of a block that left into the ghost queue."""
+    """Put an evicted block into the ghost queue."""
     ghost = run.queues[_queue(run.blocks[block].worker, GHOST)]
     if run.blocks[block].bytes > run.rules.ghost_bytes:
         return
@@ -108,7 +108,7 @@ def _remember(run: Run, block: int) -> None:
 
 @inlined
 def _s3fifo_victim(run: Run, worker: int, task: int) -> int:
-    """The next block to leave, already out of its queue and, if it was new, in the ghost queue."""
+    """The next victim, already removed from its queue and, if it was new, in the ghost queue."""
     main_share = run.rules.worker_bytes - run.rules.small_bytes
     run.workers[worker].has_evicted = 1
     while True:
@@ -128,7 +128,7 @@ def _s3fifo_victim(run: Run, worker: int, task: int) -> int:
 
 @bare
 def choose_queued(run: Run, block: int, task: int) -> int:
-    """Put the victims for `block` into `chosen`; how many, or -1 if it is refused."""
+    """Put the victims for `block` into `chosen`; returns their number, or -1 if it is refused."""
     worker, size_bytes = run.blocks[block].worker, run.blocks[block].bytes
     free_bytes, num_chosen = run.workers[worker].free_bytes, 0
     if free_bytes + _movable_bytes(run, worker, task) < size_bytes:

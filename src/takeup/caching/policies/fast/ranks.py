@@ -103,7 +103,7 @@ def _log_worth(run: Run, block: int) -> float:
 
 @inlined
 def _nearest_terms(run: Run, block: int) -> int:
-    """Fill `nearest` with the terms of the nearest open consumers, in order of position; how many there are."""
+    """Fill `nearest` with the terms of the nearest open consumers, in order of position; returns their number."""
     horizon_bytes, found = HORIZON_SHARE * max(1, run.rules.worker_bytes), 0
     for place in range(first_user(run, block), last_user(run, block)):
         task = run.users[place]
@@ -148,7 +148,7 @@ def set_keys(run: Run, block: int) -> None:
 
 @bare
 def refresh(run: Run, block: int) -> None:
-    """Something the rank depends on has changed."""
+    """Update the block's rank after a change it depends on."""
     if run.blocks[block].heap_place >= 0 and LRC <= run.rules.policy < SIEVE:
         set_keys(run, block)
         settle(run, run.blocks[block].worker, run.blocks[block].heap_place)

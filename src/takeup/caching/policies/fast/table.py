@@ -44,14 +44,14 @@ def close_group(run: Run, task: int) -> None:
 
 @inlined
 def _flip(run: Run, task: int, change: int) -> None:
-    """The group of `task` became complete (+1) or broke (-1)."""
+    """The group of `task` became complete (+1) or incomplete (-1)."""
     for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
         run.blocks[run.inputs[place].block].erc += change
 
 
 @bare
 def set_missing(run: Run, block: int, change: int) -> bool:
-    """The block is lost to (+1) or back in (-1) the groups that read it; says whether a complete one broke."""
+    """Mark the block lost (+1) or restored (-1) in its groups; True if a complete group became incomplete."""
     if not run.rules.tracks_groups:
         return change > 0 and _completes_a_group(run, block)
     broke = False
@@ -72,7 +72,7 @@ def set_missing(run: Run, block: int, change: int) -> bool:
 
 @inlined
 def _completes_a_group(run: Run, block: int) -> bool:
-    """Is this lost block all that one of its open groups misses? Only asked where nobody needs the counts."""
+    """Whether this lost block is the only one missing in an open group. For policies that do not track group counts."""
     for place in range(first_user(run, block), last_user(run, block)):
         task = run.users[place]
         if run.tasks[task].consumer == OPEN and _num_lost(run, task) == 1:

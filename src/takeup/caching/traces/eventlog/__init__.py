@@ -1,19 +1,19 @@
-"""Spark event logs as workloads: who read which persisted partitions together, how large they were, how long it took.
+"""Spark event logs as workloads: which persisted partitions each task read together, their sizes, the run times.
 
 What the log says and what is inferred. Spark writes the RDD graph of every stage, but neither the kind of a dependency
 nor which partitions of a parent a partition reads, so:
 
-- A parent that is not in the stage's own RDD list, or is read by a shuffle reader, lies behind a shuffle: another
+- A parent that is not in the stage's own RDD list, or is read by a shuffle reader, is behind a shuffle: another
   stage has read it. All other parents are read partition by partition.
 - Equal numbers of partitions: partition i reads partition i. Numbers that add up (union) or multiply (cartesian): as
   these operators number theirs. Otherwise (coalesce): neighbours go together, which Spark itself does only when it
-  knows no preferred places; this is noted.
-- A task reads the nearest persisted partitions that an earlier task has made, and makes those that none has. Of a
+  knows no preferred locations; this is noted.
+- A task reads the nearest persisted partitions that an earlier task has computed, and computes the others. Of a
   partition that ran several times, the first success counts.
 - A stage waits for the latest of its parent stages to end and, at the earliest, for whatever had ended when the
   application last was idle: a driver that waits for a result before it submits the next job leaves no other trace.
-- A block as large as the recorded update says; else as the other blocks of its RDD are on average; else 1 MB.
-- The run time of a task holds what the recorded run had to wait for, also bringing back blocks that were evicted.
+- The size of a block is that of the recorded update; else the mean of the other blocks of its RDD; else 1 MB.
+- The run time of a task includes the waits of the recorded run, also for restoring evicted blocks.
 - An RDD that is persisted again after `unpersist` has new blocks.
 """
 

@@ -1,4 +1,4 @@
-"""An application that ran, as a workload: tasks in the order of their launch, blocks with sizes and homes."""
+"""An application that ran, as a workload: tasks in the order of their launch, blocks with sizes and workers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _Conversion:
         )
 
     def declare_blocks(self) -> None:
-        """Sizes and homes of all blocks that tasks have made."""
+        """Declare sizes and workers of all blocks that tasks have computed."""
         if not self.homes:
             raise BadTrace(
                 self.path,
@@ -113,7 +113,7 @@ class _Conversion:
         return -1 if latest is None else self.stage_numbers[latest]
 
     def _that_ran(self, stage: int) -> int | None:
-        """A stage is skipped when an earlier job has run the same: then it is that one to wait for."""
+        """A stage is skipped when an earlier job has run the same: then that one is waited for."""
         if stage in self.stage_numbers or stage not in self.application.stages:
             return stage
         return self.stage_of_rdd.get(self.application.stages[stage].own_rdd)

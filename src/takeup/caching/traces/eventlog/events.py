@@ -92,7 +92,7 @@ class Application:
     _num_ended: int = 0
 
     def add(self, line: Line) -> None:
-        """Take one event in; those that say nothing about blocks are passed over."""
+        """Process one event; those without information on blocks are ignored."""
         handle = _HANDLERS.get(str(line.event["Event"]))
         if handle is None:
             return
@@ -173,7 +173,7 @@ class Application:
     # ----------------------------------------------------------------------------------------------------------------
 
     def _stage(self, info: Json, job: int) -> Stage:
-        """The stage this is about, known from now on."""
+        """The stage of the event, registered if it is new."""
         number = _number(info, "Stage ID")
         if number not in self.stages:
             own_rdd = max((_number(rdd, "RDD ID") for rdd in info["RDD Info"]), default=_UNKNOWN)

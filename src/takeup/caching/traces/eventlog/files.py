@@ -22,7 +22,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One event and where it stands."""
+    """One event and its location in the log."""
 
     path: Path
     number: int
@@ -61,7 +61,7 @@ def _find(path: Path) -> LogFiles:
 
 
 def read_lines(log: LogFiles, *, allow_truncated: bool) -> Iterator[Line]:
-    """Every event of the log in turn; no file is ever in memory as a whole."""
+    """Iterate over the events of the log; files are streamed, never loaded as a whole."""
     for part in log.parts:
         try:
             with _open(part) as file:

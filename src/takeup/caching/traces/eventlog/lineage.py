@@ -16,7 +16,7 @@ _CARTESIANS = frozenset(("CartesianRDD", "UnsafeCartesianRDD"))
 
 @dataclass(frozen=True, slots=True)
 class TaskBlocks:
-    """What one task reads from the cache and what it puts there."""
+    """The blocks that one task reads from the cache and stores in it."""
 
     reads: tuple[Partition, ...]
     makes: tuple[Partition, ...]
@@ -24,7 +24,7 @@ class TaskBlocks:
 
 @dataclass(slots=True)
 class Lineage:
-    """Walks tasks in the order of their launch and remembers what has been made by then."""
+    """Visits tasks in launch order and records the partitions computed so far."""
 
     guesses: dict[str, None] = field(default_factory=dict)
     _made: set[Partition] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""Where the API server is and how we prove who we are: from inside a pod, from a kubeconfig, or given by hand."""
+"""API server address and credentials: from inside a pod, from a kubeconfig, or given explicitly."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLUGIN_TOKEN_S = 60.0  # a program that gives tokens is too slow to be asked for
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An API server. `token` is asked anew for every request, because tokens run out."""
+    """An API server. `token` is called for every request, because tokens expire."""
 
     server: str
     token: Callable[[], str] = field(default=str)
@@ -129,7 +129,7 @@ def _token(user: Mapping[str, Any], folder: Path) -> Callable[[], str]:
 
 
 def _remembered(ask: Callable[[], str]) -> Callable[[], str]:
-    """The same answer for a while."""
+    """Cache the token for `PLUGIN_TOKEN_S` seconds."""
     known, until_s = "", -math.inf
 
     def token() -> str:

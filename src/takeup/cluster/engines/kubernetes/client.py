@@ -72,7 +72,7 @@ class Client:
         return _checked(status, content)
 
     def watch(self, path: str, timeout_s: float, **query: object) -> Watch:
-        """What happens under a path from now on, on a connection of its own."""
+        """Watch a path from now on, over a dedicated connection."""
         asked = urlencode({**query, "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": int(timeout_s)})
         return Watch(self, f"{path}?{asked}", self._connect(timeout_s + self.timeout_s))
 
@@ -139,7 +139,7 @@ class Watch:
                 raise Unreachable(self.client._lost(error)) from error
 
     def end(self) -> None:
-        """Wake whoever waits for the next event; it gets no more."""
+        """Shut the socket down, so that a thread blocked on the next event wakes up; no more events follow."""
         sock: socket.socket | None = self.connection.sock
         if sock is not None:
             with suppress(OSError):

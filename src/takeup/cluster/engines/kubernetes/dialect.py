@@ -20,7 +20,7 @@ __all__ = [
 
 GANG = "takeup/gang"  # label: pods that start together
 WORKERS = "takeup/workers"  # label or annotation: how many they are
-ORGANISATION = "takeup/organisation"  # label: who asks; without it, the namespace
+ORGANISATION = "takeup/organisation"  # label: the owning organisation; default: the namespace
 GUARANTEE_HOURS = "takeup/guarantee-hours"  # annotation: the promise that a spot job asks for
 CHECKPOINTS = ("takeup/last-checkpoint", "volcano.sh/last-checkpoint-time")  # annotations: RFC 3339
 GATE = "takeup/quota"  # scheduling gate: a spot pod that is not even looked at before the quota admits it
@@ -28,7 +28,7 @@ GATE = "takeup/quota"  # scheduling gate: a spot pod that is not even looked at 
 # Annotations that we write
 GRADE = "takeup/grade"  # on which terms it runs
 GANG_NODES = "takeup/gang-nodes"  # where all workers of its gang go
-EVICTED_FOR = "takeup/evicted-for"  # who needed the room
+EVICTED_FOR = "takeup/evicted-for"  # the job that needed the GPUs
 LEAVE_BY = "takeup/leave-by"  # save your work: you are evicted then
 
 

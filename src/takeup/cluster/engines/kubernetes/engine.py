@@ -1,7 +1,8 @@
 """Kubernetes as an engine: watches pods and nodes, and binds or evicts exactly as decided.
 
-Two mirrors follow nodes and pods. `observe` makes a state of them, and refuses when they may be old: nothing is decided
-on a cluster that may have changed. `apply` hands decisions on to those who write.
+Two informers (`Mirror`) follow nodes and pods. `observe` builds a state from them, and raises `Stale` when they may be
+out of date: no decision is made on a cluster that may have changed. `apply` passes decisions to the actuator (`Hands`),
+the notices and the quota store.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class Stale(TakeupError):
 class KubernetesEngine:
     """The cluster of the kubeconfig `conf`, or of `client`; `read_only` changes nothing, whatever is decided.
 
-    It begins to watch with the first look and ends with `close`. What must survive us is written to the API server.
-    With `kueue` its spot queue gets our quotas too. A watch takes `watch_s`; after two without a word the state is
-    stale.
+    Watching starts with the first `observe` and ends with `close`. What must survive a restart is written to the API
+    server. With `kueue` its spot queue gets our quotas too. A watch lasts `watch_s`; after two without an event the
+    state is stale.
     """
 
     _: KW_ONLY
@@ -100,7 +101,7 @@ class KubernetesEngine:
         return Counter() if self.last is None else Counter(self.last.skipped)
 
     def wait_for_change(self, timeout_s: float) -> bool:
-        """Sleep until something has changed, and no more comes at once; False if nothing did for so long."""
+        """Sleep until a change and until its burst settles; False if nothing changed within `timeout_s`."""
         has_changed = self._changed.wait(timeout_s)
         self._changed.clear()
         for _ in range(MOST_SETTLES if has_changed else 0):
@@ -140,11 +141,11 @@ class KubernetesEngine:
                 self._set_quota(decision)
 
     def _begin(self) -> None:
-        """Watch, and wait a moment for the first lists."""
+        """Start the watches, and wait up to `FIRST_LISTS_S` for the first lists."""
         if self._has_begun:
             return
         self._has_begun = True
-        with suppress(TakeupError):  # quotas are decided anew soon
+        with suppress(TakeupError):  # quotas are decided again soon
             self.ledger.quotas.update(self._quotas.read())
         self._nodes.start()
         self._pods.start()

@@ -1,10 +1,10 @@
-"""Decisions carried out: gangs start whole, victims leave through the front door, and nothing is left half done.
+"""Actuator: carries out decisions; gangs start whole, victims are removed with the Eviction API, failures are retried.
 
-How it works. A start binds all workers of a gang; if the server refuses one, those that were bound leave again. Where
-its victims have not left yet, their GPUs are kept for it instead, and it starts when a later round says so. Lone pods
-are bound beside each other: they count as bound, and `settle` sees before the next look whether they were. An eviction
-goes through the eviction subresource, so that disruption budgets hold. What did not work at once (a notice that runs, a
-budget that says no, a gang that the network interrupted) is taken up again by `tend` in the next round.
+How it works. A start binds all workers of a gang; if the server refuses one, those already bound are evicted again.
+While its victims are still terminating, their GPUs are reserved for it instead, and it starts when a later round
+decides so. Single pods are bound concurrently: they count as bound, and `settle` checks before the next observation
+whether they were. An eviction uses the eviction subresource, so that disruption budgets hold. What did not complete at
+once (a notice period, a refusal by a budget, a gang interrupted by the network) is retried by `tend` in the next round.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from takeup.errors import BadInput, TakeupError
 
 __all__ = ["Hands"]
 
-PATIENCE_S = 120.0  # so long a disruption budget may say no
+PATIENCE_S = 120.0  # how long a disruption budget may refuse an eviction
 ASK_AGAIN_S = 2.0
-SPARED_S = 600.0  # so long nobody asks again after that
+SPARED_S = 600.0  # after giving up, no new eviction attempt for this long
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Hands:
     underway: list[tuple[Future[list[Exception | None]], Pod, Start]] = field(default_factory=list)
 
     def start(self, seen: Survey, decision: Start, now_s: float) -> None:
-        """Bind a gang that waits, or keep the GPUs for it that are about to become free."""
+        """Bind a waiting gang, or reserve for it the GPUs that are about to become free."""
         gang = seen.gangs.get(decision.job_id, ())
         if len(gang) != len(decision.nodes) or any(pod.node or pod.uid in self.ledger.bound for pod in gang):
             raise BadInput(f"{decision.job_id} does not wait for {len(decision.nodes)} nodes any more; observe again")
@@ -67,7 +67,7 @@ class Hands:
         self.underway.append((self.writer.bind_soon(pod, node, decision.grade), pod, decision))
 
     def settle(self, now_s: float) -> None:
-        """Wait until the server has answered about lone pods; whoever it did not bind waits again."""
+        """Wait for the answers about single pods; a pod that the server did not bind is pending again."""
         for answer, pod, decision in self.underway:
             (error,) = answer.result()
             if error is None:
@@ -78,14 +78,14 @@ class Hands:
         self.underway.clear()
 
     def _require_more_than_gpus(self, seen: Survey, gang: Gang, decision: Start, now_s: float) -> None:
-        """A node refuses pods for which it has too little of something, and then they fail: better that they wait."""
+        """Refuse a start that lacks another resource: the kubelet would reject the pods, and they would fail."""
         lack = seen.lacks(gang, decision.nodes)
         if lack:
             self.notices.waits(gang, lack, now_s)
             raise BadInput(f"{decision.job_id} cannot start: {lack}; ask for less, or move other pods away")
 
     def evict(self, seen: Survey, decision: Evict, now_s: float) -> None:
-        """Make a spot job leave, at once or after a notice."""
+        """Evict a spot job, at once or after a notice."""
         run = next((run for run in seen.state.runs if run.job.id == decision.job_id), None)
         if run is None or decision.job_id in self.ledger.leaving:
             raise BadInput(f"{decision.job_id} does not run any more; observe again")
@@ -102,7 +102,7 @@ class Hands:
         self.notices.leaves(gang, decision, now_s)
 
     def tend(self, seen: Survey, now_s: float) -> bool:
-        """Take up what could not be finished before; True if pods were changed."""
+        """Retry what could not be completed before; True if pods were changed."""
         for job_id, reason in seen.reasons.items():
             self.notices.waits(seen.gangs[job_id], reason, now_s)
         due = [job for job, it in self.ledger.leaving.items() if _is_due(seen.gangs.get(job, ()), it, now_s)]
@@ -114,7 +114,7 @@ class Hands:
         return bool(due or seen.halves)
 
     def _bind(self, seen: Survey, pods: Gang, nodes: tuple[str, ...], terms: Bound) -> None:
-        """Bind all of these pods; if one is refused, those that were bound go again."""
+        """Bind all of these pods; if one is refused, evict those that were bound."""
         errors = self.writer.bind(pods, nodes, terms.gang_nodes, terms.grade)
         bound = tuple(
             replace(pod, node=node) for pod, node, error in zip(pods, nodes, errors, strict=True) if error is None
@@ -130,11 +130,11 @@ class Hands:
     def _roll_back(self, seen: Survey, pods: Gang, now_s: float) -> None:
         if pods:
             leaving = Leaving("", now_s, now_s, now_s + PATIENCE_S, counts=False)
-            with suppress(TakeupError):  # whoever asked hears the first reason, not this one
+            with suppress(TakeupError):  # the caller gets the first error, not this one
                 self._push_out(seen, pods, leaving, now_s)
 
     def _push_out(self, seen: Survey, pods: Gang, leaving: Leaving, now_s: float) -> None:
-        """Evict pods of one job; those that a budget protects are asked again in a while."""
+        """Evict pods of one job; those protected by a disruption budget are retried after `ASK_AGAIN_S`."""
         errors = self.writer.evict(pods, leaving.for_job)
         is_protected = any(isinstance(error, Refused) and error.status == TOO_MANY for error in errors)
         if all(errors) and not is_protected:
@@ -157,11 +157,11 @@ class Hands:
             del self.ledger.leaving[job_id]
             self.ledger.spared_until_s[job_id] = now_s + SPARED_S
             return
-        with suppress(TakeupError):  # it stays in the ledger, and its turn comes again
+        with suppress(TakeupError):  # it stays in the ledger and is retried
             self._push_out(seen, standing, leaving, now_s)
 
     def _complete(self, seen: Survey, gang: Gang, places: tuple[str, ...], now_s: float) -> None:
-        """Bind the rest of a gang where it belongs; if it cannot be, the others leave too."""
+        """Bind the remaining workers of a gang to their nodes; if that is impossible, evict the bound ones."""
         bound, unbound = tuple(pod for pod in gang if pod.node), tuple(pod for pod in gang if not pod.node)
         if len(places) != len(unbound) or any(name not in seen.spare or seen.free[name] < 0 for name in places):
             return self._roll_back(seen, bound, now_s)
@@ -172,7 +172,7 @@ class Hands:
 
 
 def _is_due(gang: Gang, leaving: Leaving, now_s: float) -> bool:
-    """When its time has come, or as soon as it has saved its work; pods tell whole seconds."""
+    """Whether the deadline has passed or the job has saved its work; pods report whole seconds."""
     has_saved = any(pod.saved_s >= floor(leaving.asked_s) for pod in gang)
     return now_s >= leaving.due_s or (leaving.has_notice and has_saved)
 

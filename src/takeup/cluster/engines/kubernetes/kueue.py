@@ -1,7 +1,7 @@
-"""Kueue instead of our own binding: we say how much spot work it admits, and whom it evicts first.
+"""Kueue instead of our own binding: we set how much spot work it admits, and which workloads it evicts first.
 
-Where Kueue already admits and preempts, two knobs are enough. The nominal quota of the spot queue follows the forecast;
-a falling quota evicts nobody by itself. The priority boost of a workload (KEP-7990, behind the feature gate
+Where Kueue already admits and preempts, two settings are enough. The nominal quota of the spot queue follows the
+forecast; a falling quota evicts nothing by itself. The priority boost of a workload (KEP-7990, behind the feature gate
 PriorityBoost) orders victims by what they would lose, inside the preemptible class only: a boost never lifts a spot
 workload to the priority of others.
 """
@@ -26,7 +26,7 @@ VERSIONS = ("v1beta2", "v1beta1")
 
 
 def boosts(lost_gpu_s: Mapping[str, float], most: int = MOST_BOOST) -> dict[str, int]:
-    """A boost for each workload: who would lose nothing gets none, and each doubling of the loss counts alike."""
+    """A boost for each workload: 0 if it would lose nothing, else logarithmic in the loss, up to `most`."""
     worst = max((log2(1 + lost) for lost in lost_gpu_s.values() if isfinite(lost)), default=0.0)
     return {
         name: most if not isfinite(lost) else round(most * log2(1 + max(0.0, lost)) / worst) if worst > 0 else 0
@@ -45,7 +45,7 @@ class Kueue:
     _version: str = ""
 
     def set_quota(self, quota: Quota) -> bool:
-        """Let so much spot work of a pool in; False if the queue says so already."""
+        """Set the nominal quota for spot work of a pool; False if the queue already has this value."""
         found = self.client.get(self._queue_path())
         groups: list[dict[str, Any]] = found["spec"].get("resourceGroups") or []
         resource = self._resource(groups, quota.pool)
@@ -54,7 +54,7 @@ class Kueue:
         if str(resource.get("nominalQuota")) == wanted:
             return False
         resource["nominalQuota"] = wanted
-        # The version makes sure that nobody else has changed the queue between the two requests.
+        # The version guarantees that no other client has changed the queue between the two requests.
         meta = {"resourceVersion": found["metadata"]["resourceVersion"]}
         self.client.request("PATCH", self._queue_path(), {"metadata": meta, "spec": {"resourceGroups": groups}})
         return True

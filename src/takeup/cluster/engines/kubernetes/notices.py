@@ -1,4 +1,4 @@
-"""What users see: events beside their pods, and a condition that says why a pod waits. All of it may get lost."""
+"""What users see: events on their pods, and a condition that says why a pod is pending. All of it is best effort."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_WAITING = 200  # notices under way; a server that is busy is spared the res
 
 @dataclass(slots=True)
 class Notices:
-    """Says things in the name of `component`."""
+    """Emits events and conditions in the name of `component`."""
 
     writer: Writer
     component: str
@@ -29,7 +29,7 @@ class Notices:
     _num_under_way: int = 0
 
     def waits(self, gang: Gang, reason: str, now_s: float) -> None:
-        """Why those of these pods wait that do, once for each reason and now and then."""
+        """Report why the unbound pods of a gang are pending, once per reason and at most every `REPEAT_S`."""
         gang = tuple(pod for pod in gang if not pod.node)
         if not gang:
             return
@@ -52,7 +52,7 @@ class Notices:
             self._event(pod, "Normal", "Scheduled", message, now_s)
 
     def leaves(self, gang: Gang, decision: Evict, now_s: float) -> None:
-        """For whom these pods leave."""
+        """Report for which job these pods are evicted."""
         message = f"evicted for {decision.for_job or 'others'}: {decision.reason}"
         for pod in gang:
             self._event(pod, "Warning", "Preempted", message, now_s)

@@ -1,8 +1,8 @@
-"""What a scheduler may know of a cluster now: a state made of pods, nodes and our own ledger.
+"""What a scheduler may know of a cluster now: a state built from pods, nodes and our own ledger.
 
-GPUs held by pods of other schedulers and by jobs to be left alone are taken off their node, so that nobody counts on
-them. GPUs of pods that are leaving count as free: whoever needs room should plan with what is coming before anybody
-else has to go. Binding waits until they have really left.
+GPUs held by pods of other schedulers and by jobs to be left alone are subtracted from their node, so that no plan uses
+them. GPUs of terminating pods count as free: a job that needs GPUs should plan with these before further jobs are
+evicted. Binding waits until the pods are really gone.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["Survey", "survey"]
 class Survey:
     """A state, and what is needed to carry out decisions about it.
 
-    `free` are GPUs that nobody holds; `coming` are held by those who leave. `spare` is what nodes have left besides
-    GPUs: a scheduler does not see it, but a node refuses pods without it. `halves` are gangs bound in part, with the
-    nodes that their other workers should get. `skipped` counts what was left out, by reason.
+    `free` are GPUs that no pod holds; `coming` are held by terminating pods. `spare` is what nodes have left besides
+    GPUs: a scheduler does not see it, but a node refuses pods without it. `halves` are partially bound gangs, with the
+    nodes intended for their other workers. `skipped` counts what was left out, by reason.
     """
 
     state: State
@@ -39,7 +39,7 @@ class Survey:
     skipped: Counter[str]
 
     def has_room(self, gang: Gang, nodes: Sequence[str], kept: Mapping[str, tuple[str, ...]], *, later: bool) -> bool:
-        """Whether each worker fits on its node now, or `later`, beside what is kept for others."""
+        """Whether each worker fits on its node now, or `later`, in addition to what is reserved for other jobs."""
         others = ((job_id, places) for job_id, places in kept.items() if job_id != gang[0].job_id)
         also = _total((name, -self.gangs[job_id][0].gpus) for job_id, places in others for name in places)
         if later:
@@ -62,7 +62,7 @@ class Survey:
 
 
 def survey(nodes: Iterable[GpuNode], pods: Iterable[Pod], ledger: Ledger, now_s: float) -> Survey:
-    """The cluster at this moment; the ledger loses and gains promises by what is seen."""
+    """The cluster at this moment; the reservations in the ledger are updated by what is seen."""
     by_name = {node.name: node for node in nodes if node.num_gpus > 0}
     present = [_as_bound(pod, ledger) for pod in pods if not pod.is_over]
     gangs = gangs_of(present)
@@ -92,7 +92,7 @@ def survey(nodes: Iterable[GpuNode], pods: Iterable[Pod], ledger: Ledger, now_s:
 
 
 def _as_bound(pod: Pod, ledger: Ledger) -> Pod:
-    """A pod that we bound a moment ago looks as it will look."""
+    """A pod that we bound a moment ago, as the API server will show it."""
     bound = ledger.bound.get(pod.uid)
     if bound is None or pod.node:
         return pod
@@ -107,7 +107,7 @@ def _total(amounts: Iterable[tuple[str, int]]) -> Counter[str]:
 
 
 def _free(nodes: Mapping[str, GpuNode], pods: Iterable[Pod], jobs: Jobs, gangs: Mapping[str, Gang]) -> Counter[str]:
-    """GPUs by node that nobody holds; below zero where a node holds more than it has."""
+    """Unheld GPUs by node; negative where more are allocated than the node has."""
     free = Counter({name: node.num_gpus for name, node in nodes.items()})
     free.subtract(_total((pod.node, pod.gpus) for pod in pods if pod.node in nodes))
     planned = ((name, gangs[job_id][0].gpus) for job_id, places in jobs.halves.items() for name in places)
@@ -116,7 +116,7 @@ def _free(nodes: Mapping[str, GpuNode], pods: Iterable[Pod], jobs: Jobs, gangs: 
 
 
 def _coming(pods: Iterable[Pod], ledger: Ledger) -> Counter[str]:
-    """GPUs by node that are held by those who leave."""
+    """GPUs by node that are held by terminating pods."""
     return _total((pod.node, pod.gpus) for pod in pods if pod.node and _leaves(pod, ledger))
 
 
@@ -149,7 +149,7 @@ def _keep(
     free: Mapping[str, int],
     coming: Mapping[str, int],
 ) -> None:
-    """Drop promises that cannot be kept, and remember those that the API server still knows of."""
+    """Drop reservations that no longer fit, and restore those that the API server still knows of."""
     known, ledger.kept = ledger.kept, {}
     for job_id, job in waiting.items():
         places = known.get(job_id) or tuple(pod.nominated for pod in gangs[job_id])

@@ -1,7 +1,7 @@
-"""Everything we ask the API server to change about pods, several at a time on kept-alive connections.
+"""All pod changes requested from the API server, several at a time on kept-alive connections.
 
-What nobody waits for, such as events, is told by a thread of its own when nothing else was asked for a moment, so that
-it delays no binding; on a server that is busy for long, it is told all the same.
+Best-effort requests, such as events, are sent by a separate thread when nothing else was requested for `QUIET_S`, so
+that they delay no binding; on a server that stays busy they are sent after `LATEST_S` all the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 NOT_FOUND, CONFLICT, TOO_MANY = 404, 409, 429
 NUM_CONNECTIONS = 8
 CLOSE_S = 10.0
-QUIET_S, LATEST_S, LOOK_S = 0.1, 1.0, 0.02  # of what nobody waits for: after so much silence, or after so long
+QUIET_S, LATEST_S, LOOK_S = 0.1, 1.0, 0.02  # best-effort requests: idle time before, longest delay, polling interval
 
 
 def stamp(when_s: float) -> str:
@@ -54,7 +54,7 @@ class Writer:
         return self._each(zip(pods, nodes, strict=True), lambda pair: self._bind(*pair, notes))
 
     def bind_soon(self, pod: Pod, node: str, grade: Grade) -> Future[list[Exception | None]]:
-        """Bind a lone pod while others are bound too; `bind`'s answer comes later."""
+        """Bind a single pod concurrently with others; the future holds the result of `bind`."""
         self._asked_s = time.monotonic()
         return self._pool.submit(self.bind, (pod,), (node,), (node,), grade)
 
@@ -87,7 +87,7 @@ class Writer:
         self._patch(pod, {"status": {"conditions": [condition]}}, "/status", "strategic-")
 
     def later(self, action: Callable[[], object]) -> None:
-        """Do something that nobody waits for, and that may fail."""
+        """Run a best-effort action in the background; errors are ignored."""
         self._teller.submit(self._tell, action, time.monotonic() + LATEST_S)
 
     def _tell(self, action: Callable[[], object], latest_s: float) -> None:
@@ -97,7 +97,7 @@ class Writer:
             action()
 
     def close(self) -> None:
-        """Wait for what is under way, then hang up."""
+        """Wait for requests in flight, then close all connections."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -144,7 +144,7 @@ class Writer:
                 raise
 
     def _is_bound(self, pod: Pod, node: str) -> bool:
-        """Whether a request of ours arrived although its answer did not."""
+        """Whether a request of ours took effect although its response was lost."""
         found = self.client.get(_path(pod))
         return bool(found["metadata"].get("uid") == pod.uid and found["spec"].get("nodeName") == node)
 

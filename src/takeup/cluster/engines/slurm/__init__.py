@@ -1,4 +1,4 @@
-"""Slurm as an engine: a controller beside a stock Slurm, through its own programs."""
+"""Slurm as an engine: a controller alongside a stock Slurm, through its command-line programs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Slurm's own programs: what they show as JSON, and the few things we ask them to do.
+"""Slurm's own programs: what they show as JSON, and the few commands we issue.
 
-A program that cannot reach Slurm may still end well and print an empty list of jobs, with the reason beside it; that
-is no empty cluster. `SlurmDown` says that nothing is known and nothing was done.
+A program that cannot reach Slurm may still exit with 0 and print an empty list of jobs, with the reason under `errors`;
+that is not an empty cluster. `SlurmDown` means that nothing is known and nothing was done.
 """
 
 from __future__ import annotations

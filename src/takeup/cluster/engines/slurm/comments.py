@@ -1,7 +1,7 @@
-"""What jobs say about themselves in their comments: `takeup saved_s=1794755830 checkpoint_s=600 guarantee_h=2`.
+"""What jobs declare in their comments: `takeup saved_s=1794755830 checkpoint_s=600 guarantee_h=2`.
 
-Anything before the word `takeup` is somebody else's. A value that makes no sense is left out and counted; it never
-stops the controller, and never makes a job look cheaper to evict than it is.
+Anything before the word `takeup` is ignored. An invalid value is left out and counted; it never stops the controller,
+and never makes a job look cheaper to evict than it is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Remarks", "read_remarks"]
 
 MARK = re.compile(r"\btakeup\b:?", re.IGNORECASE)
 SIGNAL = re.compile(r"(SIG)?[A-Z][A-Z0-9]{1,9}")
-AHEAD_S = 60.0  # clocks of nodes may be ahead of ours by so much
+AHEAD_S = 60.0  # tolerated clock skew of nodes ahead of ours
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""A scheduler at work on Slurm, for as long as it may take, and once a day what the day was like.
+"""Runs a scheduler on Slurm indefinitely, and exports the workload of each day.
 
-Every day the jobs that ran become a workload for whoever wants to replay them: what would another scheduler have made
-of the same day? In a dry run this is all that happens, beside the decisions that are told and not carried out.
+Every day the jobs that ran become a workload for replays: how would another scheduler have done on the same day? In a
+dry run this is all that happens, apart from decisions that are reported and not carried out.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def control(
 def every_day(
     engine: SlurmEngine, clock: Clock, on_day: Callable[[Workload], None], on_problem: Callable[[str], None]
 ) -> None:
-    """Hand over the workload of the last 24 hours, every 24 hours; a failure is told and stops nothing."""
+    """Pass the workload of the last 24 hours to `on_day`, every 24 hours; a failure is reported and ignored."""
 
     def look_back() -> None:
         clock.after(DAY_S, look_back)

@@ -1,16 +1,16 @@
-"""A stock Slurm as an engine: jobs are held when they come, and released, placed, requeued and limited as decided.
+"""A stock Slurm as an engine: jobs are held on submission, then released, placed, requeued and limited as decided.
 
 How it works. Jobs of three qualities of service are ours: high priority, guaranteed spot and opportunistic spot. Slurm
-itself keeps what matters: a held job waits, a released job with required nodes is started, the quality of service of a
-spot job says on which terms it runs, and the limit of the guaranteed one is the quota, so that not even a controller
-gone wrong can promise more. The journal adds what Slurm forgets. Hence a controller may be killed at any moment: the
-next one looks at Slurm and goes on.
+itself stores what matters: a held job waits, a released job with required nodes is started, the quality of service of a
+spot job says on which terms it runs, and the limit of the guaranteed one is the quota, so that not even a faulty
+controller can promise more. The journal adds what Slurm forgets. Hence a controller may be killed at any moment: the
+next one reads Slurm and continues.
 
-Who makes room for a job of high priority is asked to leave after that job was given its nodes and just before it is
-released: nobody leaves for a job that cannot start, and Slurm, which looks for something to start whenever a job has
-left, finds it waiting instead of looking again a second later.
+Victims of a high-priority job are evicted after that job was given its nodes and just before it is released: no job is
+evicted for one that cannot start, and Slurm, which looks for a job to start whenever one has ended, finds it pending
+instead of looking again a second later.
 
-Nothing is done on old knowledge: if a round takes too long, or the clock goes backwards, the rest of it is refused.
+Nothing is done on a stale state: if a round takes too long, or the clock goes backwards, the rest of it is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from takeup.errors import BadInput, TakeupError
 __all__ = ["SlurmEngine", "StaleState"]
 
 EXPLAINS = "why it runs:"
-SLACK_S = 1.0  # a clock may be put right by so much without anybody noticing
+SLACK_S = 1.0  # clock corrections up to this size are ignored
 
 
 class StaleState(TakeupError):
@@ -50,7 +50,7 @@ class SlurmEngine:
     """Slurm as configured in `conf`, or the one of this machine; `read_only` changes nothing, whatever is decided.
 
     Decisions are refused when the state they rest on is older than `max_age_s`. A job that Slurm has not started
-    `start_limit_s` after its release is held again and left out for a while, so that somebody else gets its GPUs.
+    `start_limit_s` after its release is held again and left out for a while, so that other jobs get its GPUs.
     """
 
     journal: Path | None = None
@@ -167,7 +167,7 @@ class SlurmEngine:
         rows = [row for row in rows if row.status != Status.OVER]
         present = {NEVER, *(row.id.partition("_")[0] for row in rows)}
         rows = [_with_unmet(row, present) if row.depends_on else row for row in rows]
-        # Slurm counts a requeued job as submitted anew.
+        # Slurm resets the submit time of a requeued job.
         known = self._first_submit_s
         self._first_submit_s = {row.id: known.get(row.id, row.submit_s) for row in rows}
         # Nor does it tell since when a job may start: a release in another second than the order before clears that.
@@ -190,7 +190,7 @@ class SlurmEngine:
         return self._rows() if due or stuck else rows
 
     def _due(self, rows: list[JobRow]) -> list[JobRow]:
-        """Jobs under notice whose time is over, or for whom nobody has work to save any more."""
+        """Jobs under notice whose notice has expired, or whose preemptor has no victim still saving work."""
         rows_under = {row.id: row for row in rows if row.id in self.ledger.notices}
         busy = {self.ledger.notices[row.id].for_job for row in rows_under.values() if self._still_saves(row)}
         notices = self.ledger.notices
@@ -278,7 +278,7 @@ class SlurmEngine:
         return row is not None and row.status == Status.HELD and self.classes.grade(row.qos) == Grade.HIGH
 
     def _make_room(self, for_job: str, room: list[tuple[JobRow, str]]) -> None:
-        """All at once: a disk and a cluster are slow to be asked for each."""
+        """Evict all victims with one journal sync and one command: one per victim would be slow."""
         released = [(row, reason) for row, reason in room if row.status == Status.RELEASED]
         for row, reason in released:
             with suppress(BadInput):  # it left by itself
@@ -324,7 +324,7 @@ class SlurmEngine:
         pools = {node.pool for node in picture.state.nodes}
         resource = "gres/gpu" if len(pools) == 1 else f"gres/gpu:{pool}"
         limit = f"{resource}={floor(most) if isfinite(most) else -1}"
-        self.ledger.note_quota(decision, self._now_s)  # ours first: from here on nobody is let in above it
+        self.ledger.note_quota(decision, self._now_s)  # ours first: from here on no job is admitted above it
         if self._limits.get(pool) != limit:
             self._slurm.limit(self.classes.guaranteed, limit)
             self._limits[pool] = limit
@@ -346,7 +346,7 @@ def _pool(picture: Picture, decision: Start) -> str:
 
 
 def _explained(row: JobRow, reason: str) -> list[str]:
-    """A comment for whoever looks at the job, unless somebody else has left one there."""
+    """The reason as an AdminComment, unless the job has an AdminComment that is not ours."""
     if row.comments[0] and not row.comments[0].startswith(EXPLAINS):
         return []
     return [f"AdminComment={EXPLAINS} {reason[:200]}"]

@@ -1,8 +1,8 @@
-"""Ask again, beside a command that takes its time, and take the first answer.
+"""Hedged requests: re-send a slow idempotent command, and take the first answer.
 
-Every five seconds slurmctld gets numbers for new jobs from its accounting database. Whoever changes such a job in that
-moment is put to sleep for a whole second, even if the number comes a moment later; who asks then is served at once. So
-a command that may be given twice is given again, and late answers are waited for before anything else is done.
+Every five seconds slurmctld fetches IDs for new jobs from its accounting database. A command that changes such a job at
+that moment sleeps for a whole second, even if the ID arrives a moment later; a command sent then is served at once. So
+an idempotent command is sent again, and late answers are awaited before anything else is done.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ PAUSES_S = (0.15, 0.25, 0.4)
 
 @dataclass(slots=True)
 class Insistence(Generic[Answer]):
-    """Commands that are given once more after each of these pauses, as long as no answer came."""
+    """Hedged calls: a command is sent again after each of `pauses_s`, as long as no answer has arrived."""
 
     call: Callable[[Sequence[str]], Answer]
     pauses_s: tuple[float, ...] = PAUSES_S
     _late: list[Future[Answer]] = field(default_factory=list, init=False)
 
     def ask(self, arguments: Sequence[str]) -> Answer:
-        """The first answer; further ones may be on their way when this returns."""
+        """The first answer; duplicates may still be in flight when this returns."""
         pool = ThreadPoolExecutor(len(self.pauses_s) + 1)
         asked = [pool.submit(self.call, arguments)]
         for pause_s in self.pauses_s:
@@ -40,6 +40,6 @@ class Insistence(Generic[Answer]):
         return answered.pop().result()
 
     def settle(self) -> None:
-        """Wait for what is on its way; what it says does not matter any more."""
+        """Wait for duplicates in flight; their answers are discarded."""
         late, self._late = self._late, []
         wait(late)

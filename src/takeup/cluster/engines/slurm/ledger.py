@@ -1,8 +1,8 @@
 """What the controller has done to Slurm's jobs, as its journal tells: evictions, notices and quotas.
 
-An eviction is written down before it is asked for. After a crash nobody knows whether Slurm heard of it; the job's
-count of restarts tells, because Slurm raises it with the eviction itself. To ask once more does no harm: Slurm requeues
-only what runs, and nothing runs again unless we start it.
+The journal is a write-ahead log: an eviction is recorded before the command is sent. After a crash it is unknown
+whether Slurm received it; the restart count of the job tells, because Slurm raises it with the eviction itself.
+Repeating the command is idempotent: Slurm requeues only running jobs, and none runs again unless we start it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Ledger:
         return intent is not None and intent.num_restarts == row.num_restarts
 
     def begun_since(self, when_s: float) -> tuple[str, ...]:
-        """Jobs that were to be evicted after a moment, and nobody has seen yet whether they were."""
+        """Jobs whose eviction was recorded after `when_s` and is not yet confirmed."""
         return tuple(name for name, intent in self.intents.items() if intent.when_s > when_s)
 
     def give_notice(self, notice: Notice, reason: str) -> None:

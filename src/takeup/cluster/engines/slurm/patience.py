@@ -1,4 +1,4 @@
-"""How long to leave alone what did not work: twice as long each time, up to a limit."""
+"""Exponential backoff: the delay doubles with each failure, up to a limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Patience", "Rests"]
 
 @dataclass(slots=True)
 class Patience:
-    """Between `first_s` and `most_s` seconds of `monotonic` time."""
+    """Backoff for calls to Slurm, between `first_s` and `most_s` seconds of `monotonic` time."""
 
     monotonic: Callable[[], float]
     first_s: float = 1.0
@@ -27,19 +27,19 @@ class Patience:
             raise SlurmDown("Slurm did not answer; it will be asked again in a while")
 
     def lose(self) -> None:
-        """It did not answer."""
+        """Record a failed call, and double the delay."""
         wait_s = min(self.most_s, self.first_s * 2.0 ** min(self.num_losses, 30))
         self.num_losses += 1
         self._until_s = self.monotonic() + wait_s
 
     def regain(self) -> None:
-        """It answered."""
+        """Record a successful call, and reset the delay."""
         self.num_losses, self._until_s = 0, -inf
 
 
 @dataclass(slots=True)
 class Rests:
-    """Jobs that Slurm would not start where they were put, and until when nobody tries again."""
+    """Backoff per job that Slurm would not start on the nodes it was given."""
 
     first_s: float = 60.0
     most_s: float = 3600.0
@@ -47,10 +47,10 @@ class Rests:
     _waits_s: dict[str, float] = field(default_factory=dict)
 
     def put_off(self, name: str, now_s: float) -> None:
-        """Not now."""
+        """Postpone the next attempt for a job, twice as long as the last time."""
         self._waits_s[name] = min(self.most_s, 2 * self._waits_s.get(name, self.first_s / 2))
         self._until_s[name] = now_s + self._waits_s[name]
 
     def names(self, now_s: float) -> set[str]:
-        """Who rests at this moment."""
+        """The jobs that are backing off at `now_s`."""
         return {name for name, until_s in self._until_s.items() if now_s < until_s}

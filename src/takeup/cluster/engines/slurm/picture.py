@@ -1,8 +1,8 @@
-"""What a scheduler may know of a Slurm cluster now, and what is needed to carry its decisions out.
+"""Snapshot of a Slurm cluster: what a scheduler may know now, and what is needed to carry its decisions out.
 
 A job that we released counts as running on the nodes it was given, though Slurm may take a second to start it. GPUs of
-jobs that are not ours, that are laid out unlike anything we know or that were told to leave are taken off their nodes:
-nobody counts on them, and nobody is evicted for them.
+jobs that are not ours, that have an unknown layout or that are under notice are subtracted from their nodes: no plan
+uses them, and no job is evicted for them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Picture:
 
 @dataclass(slots=True)
 class _Drawing:
-    """A picture in the making."""
+    """Builder of a `Picture`."""
 
     nodes: Mapping[str, NodeRow]
     classes: Classes
@@ -65,7 +65,7 @@ class _Drawing:
     remarks: dict[str, Remarks] = field(default_factory=dict)
 
     def add(self, row: JobRow, is_leaving: bool) -> None:
-        """Find the place of a job; one that was told to leave keeps its GPUs until it has left."""
+        """Add a job as running or waiting; a job under notice keeps its GPUs until it has ended."""
         grade, pool, places = self.classes.grade(row.qos), self._pool(row), _places(row)
         is_ours = grade is not None and row.ask is not None and pool is not None
         is_placed = row.status == Status.RUNNING or (row.status == Status.RELEASED and bool(row.required_nodes))
@@ -117,7 +117,7 @@ class _Drawing:
         )
 
     def _spread(self, ask: Ask, pool: str) -> int:
-        """So many GPUs that no two workers fit on a node, if each wants a node for itself."""
+        """GPUs per worker, raised so that no two workers fit on a node if each wants a node for itself."""
         if not ask.is_apart or ask.num_workers == 1:
             return ask.gpus_per_worker
         return max(ask.gpus_per_worker, self.largest[pool] // 2 + 1)
@@ -186,7 +186,7 @@ def _places(row: JobRow) -> tuple[str, ...] | None:
 
 
 def _dealt(names: tuple[str, ...], ask: Ask) -> tuple[str, ...] | None:
-    """Workers in turn on the nodes that were named; Slurm has not said yet how it will seat them."""
+    """Workers assigned round-robin to the named nodes; Slurm has not reported its own layout yet."""
     if not names or len(names) > ask.num_workers:
         return None
     return tuple(names[number % len(names)] for number in range(ask.num_workers))
@@ -201,7 +201,7 @@ def _guaranteed(state: State) -> Counter[str]:
 
 
 def _kept(drawing: _Drawing, rows: Mapping[str, JobRow], ledger: Ledger) -> dict[str, tuple[str, ...]]:
-    """Nodes that are kept for a job whose victims have not left yet."""
+    """Nodes reserved for jobs whose victims are still running under notice."""
     leaving: dict[str, Counter[str]] = {}
     for notice in ledger.notices.values():
         row = rows.get(notice.job_id)
@@ -215,7 +215,7 @@ def _kept(drawing: _Drawing, rows: Mapping[str, JobRow], ledger: Ledger) -> dict
 
 
 def _seats(job: Job, free: Counter[str], leaving: Counter[str]) -> tuple[str, ...]:
-    """A node for each worker as far as there are, those of the victims first."""
+    """A node for each worker as far as there are any, those of the victims first."""
     gpus = int(job.gpus_per_worker)
     names = sorted(free, key=lambda name: (-leaving[name], name))
     seats = [name for name in names for _ in range(max(0, free[name] + leaving[name]) // gpus)]
@@ -223,7 +223,7 @@ def _seats(job: Job, free: Counter[str], leaving: Counter[str]) -> tuple[str, ..
 
 
 def _free(drawing: _Drawing, pool: str) -> Counter[str]:
-    """GPUs that nobody holds, on the nodes of a pool that are fit."""
+    """Unheld GPUs on the usable nodes of a pool."""
     free = Counter({node.name: node.num_gpus for node in drawing.nodes.values() if node.model == pool and node.is_fit})
     for name in free:
         free[name] -= drawing.taken[name]

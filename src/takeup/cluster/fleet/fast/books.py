@@ -1,4 +1,4 @@
-"""Numba kernels: the books of a pool. Workers sit down on nodes and leave them; jobs start, are evicted, and queue."""
+"""Numba kernels: counters of a pool. Workers are placed on nodes and removed; jobs start, are evicted, and queue."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Ints = npt.NDArray[np.int64]
 
 @inner
 def available(fleet: Fleet, node: int) -> int:
-    """Whole GPUs that anybody may take now."""
+    """Whole GPUs of a node that are neither held nor reserved."""
     it = fleet.nodes[node]
     return max(0, it.free - it.reserved) if it.healthy else 0
 
@@ -65,7 +65,7 @@ def saved_at(fleet: Fleet, job: int, now_s: float) -> float:
 
 @inner
 def sit(fleet: Fleet, worker: int, node: int) -> None:
-    """Seat a worker on a node that has room for it; one that shares takes the fullest GPU it fits on."""
+    """Place a worker on a node where it fits; a fractional one takes the fullest GPU it fits on."""
     job = fleet.jobs[fleet.workers[worker].job]
     it = fleet.nodes[node]
     fleet.workers[worker].node = node
@@ -92,7 +92,7 @@ def sit(fleet: Fleet, worker: int, node: int) -> None:
 
 @inner
 def _take(fleet: Fleet, node: int, free: int, for_high: int) -> None:
-    """So many GPUs more are free, and so many more are not held by high-priority jobs; fewer below zero."""
+    """Add deltas to the free and non-high counters; negative deltas allocate."""
     fleet.nodes[node].free += free
     fleet.nodes[node].high_gpus -= for_high
     fleet.totals[FREE_GPUS] += free
@@ -101,7 +101,7 @@ def _take(fleet: Fleet, node: int, free: int, for_high: int) -> None:
 
 @inner
 def fullest_fit(fleet: Fleet, node: int, milli: int) -> int:
-    """The shared GPU of a node with the least room that is still enough; -1 if there is none."""
+    """The shared GPU of a node with the least sufficient free share; -1 if there is none."""
     best, least = -1, 1000
     for slot in range(fleet.nodes[node].size):
         room = fleet.share_room_milli[node, slot]
@@ -130,7 +130,7 @@ def _link(fleet: Fleet, worker: int, node: int) -> None:
 
 @inner
 def rise(fleet: Fleet, worker: int) -> None:
-    """Take a worker off its node."""
+    """Remove a worker from its node."""
     mine = fleet.workers[worker]
     job, node = fleet.jobs[mine.job], mine.node
     it = fleet.nodes[node]
@@ -168,7 +168,7 @@ def write(fleet: Fleet, what: int, job: int, other: int, ran_s: float, lost_gpu_
 
 @inner
 def note_start(fleet: Fleet, job: int, grade: int, now_s: float, preempted: int) -> None:
-    """A job whose workers are all seated runs from now on."""
+    """Mark a job whose workers are all placed as running from now on."""
     it = fleet.jobs[job]
     it.running, it.waiting, it.grade, it.start_s, it.first_save_s = 1, 0, grade, now_s, np.inf
     it.place = fleet.totals[NUM_RUNNING]
@@ -180,7 +180,7 @@ def note_start(fleet: Fleet, job: int, grade: int, now_s: float, preempted: int)
 
 @kernel
 def resume(fleet: Fleet, job: int, nodes: Ints, grade: int, start_s: float, first_save_s: float) -> None:
-    """Seat a job that runs already, one node for each worker."""
+    """Place a job that is already running, one node for each worker."""
     it = fleet.jobs[job]
     for worker in range(it.workers):
         sit(fleet, it.first_worker + worker, nodes[worker])
@@ -191,7 +191,7 @@ def resume(fleet: Fleet, job: int, nodes: Ints, grade: int, start_s: float, firs
 
 @inner
 def leave_nodes(fleet: Fleet, job: int) -> None:
-    """A running job gives all its GPUs back and is neither running nor waiting."""
+    """Release all GPUs of a running job; it is then neither running nor waiting."""
     it = fleet.jobs[job]
     for worker in range(it.first_worker, it.first_worker + it.workers):
         rise(fleet, worker)
@@ -205,7 +205,7 @@ def leave_nodes(fleet: Fleet, job: int) -> None:
 
 @inner
 def evict(fleet: Fleet, job: int, for_job: int, now_s: float, lost: float, rules: Rules) -> None:
-    """A running job leaves its nodes and waits again."""
+    """Evict a running job from its nodes, and queue it again."""
     it = fleet.jobs[job]
     for worker in range(it.first_worker, it.first_worker + it.workers):
         fleet.left_nodes[fleet.totals[NUM_LEFT]] = fleet.workers[worker].node
@@ -219,13 +219,13 @@ def evict(fleet: Fleet, job: int, for_job: int, now_s: float, lost: float, rules
 
 @kernel
 def finish(fleet: Fleet, job: int) -> None:
-    """A running job is done."""
+    """Remove a completed job."""
     leave_nodes(fleet, job)
 
 
 @inner
 def goes_before(fleet: Fleet, job: int, other: int, order: int) -> bool:
-    """Whether `job` stands in front of `other`; job numbers follow the time of submission."""
+    """Whether `job` precedes `other` in the queue; job numbers follow submission time."""
     mine, theirs = fleet.jobs[job], fleet.jobs[other]
     if order == BY_SIZE:
         if mine.milli != theirs.milli:
@@ -237,7 +237,7 @@ def goes_before(fleet: Fleet, job: int, other: int, order: int) -> bool:
 
 @kernel
 def enqueue(fleet: Fleet, job: int, since_s: float, rules: Rules) -> None:
-    """Put a job where it belongs in its queue."""
+    """Insert a job into its sorted queue."""
     it = fleet.jobs[job]
     it.since_s, it.waiting = since_s, 1
     is_spot = it.kind == 1 and not rules.one_queue
@@ -261,7 +261,7 @@ def enqueue(fleet: Fleet, job: int, since_s: float, rules: Rules) -> None:
 
 @kernel
 def nominate(fleet: Fleet, job: int, nodes: Ints) -> None:
-    """Keep GPUs on these nodes for a waiting job, one entry for each worker."""
+    """Reserve GPUs on these nodes for a waiting job, one entry for each worker."""
     it = fleet.jobs[job]
     it.nominated = len(nodes)
     fleet.totals[NUM_NOMINATED] += 1
@@ -272,7 +272,7 @@ def nominate(fleet: Fleet, job: int, nodes: Ints) -> None:
 
 @inner
 def withdraw(fleet: Fleet, job: int) -> None:
-    """Keep nothing for a job any more."""
+    """Cancel the reservation of a job."""
     it = fleet.jobs[job]
     for worker in range(it.first_worker, it.first_worker + it.nominated):
         fleet.nodes[fleet.workers[worker].node].reserved -= max(1, it.gpus)

@@ -51,7 +51,7 @@ def _score(fleet: Fleet, node: int, job: int, idle: int, rule: int) -> float:
 
 @inner
 def find_node(fleet: Fleet, job: int, rule: int) -> int:
-    """The best node for one more worker; -1 if no node has room."""
+    """The best node for one more worker; -1 if it fits on none."""
     asked = fleet.jobs[job].gpus
     if asked == 0:
         if fleet.totals[SHARE_ROOM_MILLI] >= fleet.jobs[job].milli:
@@ -86,7 +86,7 @@ def _fullest_shared(fleet: Fleet, milli: int) -> int:
 
 @inner
 def num_places(fleet: Fleet, asked: int, enough: int) -> int:
-    """How many workers of so many whole GPUs fit now; counting stops at `enough`."""
+    """How many workers of `asked` whole GPUs fit now; counting stops at `enough`."""
     count = 0
     for node in range(len(fleet.nodes)):
         idle = available(fleet, node)
@@ -99,7 +99,7 @@ def num_places(fleet: Fleet, asked: int, enough: int) -> int:
 
 @inner
 def seat_gang(fleet: Fleet, job: int, rule: int) -> bool:
-    """Seat all workers of a job, or none."""
+    """Place all workers of a job, or none."""
     it = fleet.jobs[job]
     if fleet.totals[FREE_GPUS] < it.gpus * it.workers:
         return False
@@ -117,7 +117,7 @@ def seat_gang(fleet: Fleet, job: int, rule: int) -> bool:
 
 @kernel
 def calm_down(fleet: Fleet, last_hour: Ints, last_day: Ints) -> None:
-    """Set how rarely each node evicts, 10,000 at best, from its evictions in the last hour and the last day."""
+    """Set how rarely each node evicts (at most 10,000) from its evictions in the last hour and the last day."""
     for node in range(len(fleet.nodes)):
         heat = 0.01 * 2.0 ** (0.8 * last_hour[node] + 0.2 * last_day[node])
         fleet.nodes[node].calm = 10_000.0 * max(0.0, 1.0 - heat)

@@ -1,8 +1,8 @@
-"""Numba kernels: room for a whole gang. Nobody is evicted before every worker has a node in the plan.
+"""Numba kernels: eviction plan for a whole gang. No job is evicted before every worker has a node in the plan.
 
-How it works. Worker after worker takes the node where it costs least. Prices of nodes are kept, and worked out again
-only where something changed: on the node just used, and wherever an agreed victim had workers. A victim that was
-agreed for one worker may free enough for others too; in the end those who are not needed after all stay.
+How it works. Each worker in sequence takes the node where it costs least. Prices of nodes are cached, and recomputed
+only where something changed: on the node just used, and wherever an agreed victim had workers. A victim that was agreed
+for one worker may free enough for others too; at the end victims that are not needed are spared.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _put_back_if_spare(fleet: Fleet, victim: int, num_workers: int, asked: int) 
 
 @inner
 def _put_back_unneeded(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules: Rules) -> None:
-    """Spare whom later victims made superfluous, the dearest first; the gang then takes the tightest nodes."""
+    """Spare victims that later ones made redundant, most expensive first; then place the gang on the tightest nodes."""
     for node in range(len(fleet.nodes)):
         fleet.nodes[node].taken = 0
     victims = agreed_victims(fleet)

@@ -1,8 +1,8 @@
 """Numba kernel: one scheduling pass, everything that is decided about a pool at one moment.
 
-How it works. Jobs for which GPUs were kept start first, then high-priority jobs, then spot jobs, each queue in its
-order. Behind a job that does not fit, or that no quota is left for, those that ask for at least as much are not even
-tried. The pass changes the pool as if its decisions were carried out at once, and writes each into the log.
+How it works. Jobs with reserved GPUs start first, then high-priority jobs, then spot jobs, each queue in its order.
+Behind a job that does not fit, or for which no quota is left, jobs that ask for at least as much are skipped. The pass
+changes the pool as if its decisions were carried out at once, and writes each into the log.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TINY = 1e-9
 
 @kernel
 def take_turn(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> None:
-    """Decide everything now; `quota_gpus[i]` GPUs may be promised for `hours[i]`, in rising order of hours."""
+    """Run a full pass; `quota_gpus[i]` GPUs may be promised for `hours[i]`, in rising order of hours."""
     fleet.totals[NUM_LOGGED] = 0
     fleet.totals[NUM_LEFT] = 0
     if rules.lease_s > 0:
@@ -70,7 +70,7 @@ def take_turn(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rul
 
 @kernel
 def take_newcomer(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> None:
-    """The same pass if nothing but this job's arrival has happened since the last one: nobody else can start."""
+    """The same pass if only this job has arrived since the last one: no other waiting job can start."""
     fleet.totals[NUM_LOGGED] = 0
     fleet.totals[NUM_LEFT] = 0
     is_spot = fleet.jobs[job].kind == 1 and not rules.one_queue
@@ -81,7 +81,7 @@ def take_newcomer(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpu
         return
     if _try(fleet, job, now_s, hours, quota_gpus, rules) == DONE:
         _remove(queue, fleet.totals, counter, job)
-    if fleet.totals[NUM_LEFT] > 0:  # somebody was evicted, and may have left idle GPUs elsewhere
+    if fleet.totals[NUM_LEFT] > 0:  # jobs were evicted, and may have freed GPUs elsewhere
         _serve_patient(fleet, now_s, hours, quota_gpus, rules)
         _serve(fleet, True, now_s, hours, quota_gpus, rules)
 
@@ -137,7 +137,7 @@ def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus:
 
 @inner
 def _serve_patient(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> None:
-    """Who waits out of patience may find room that was made for others, as often as some is made."""
+    """Serve the high-priority queue again after evictions: a job in its patience period may fit in what they freed."""
     num_seen = 0
     while rules.patience_s > 0 and fleet.totals[NUM_LEFT] > num_seen and fleet.totals[NUM_WAITING_HIGH] > 0:
         num_seen = fleet.totals[NUM_LEFT]
@@ -146,7 +146,7 @@ def _serve_patient(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats
 
 @inner
 def _move_up(queue: Ints, begin: int, end: int, to: int) -> int:
-    """Move a part of a queue to the front, to close a gap; returns the place behind it."""
+    """Shift a slice of a queue forward to close a gap; returns the index behind it."""
     if to < begin:
         for place in range(begin, end):
             queue[to + place - begin] = queue[place]
@@ -155,7 +155,7 @@ def _move_up(queue: Ints, begin: int, end: int, to: int) -> int:
 
 @inner
 def _first_below(fleet: Fleet, queue: Ints, low: int, high: int, milli: int) -> int:
-    """Where in a queue by size those begin that ask for less than so much per worker."""
+    """Index in a queue sorted by size of the first job that asks for less than `milli` per worker."""
     while low < high:
         middle = (low + high) // 2
         if fleet.jobs[queue[middle]].milli < milli:
@@ -167,7 +167,7 @@ def _first_below(fleet: Fleet, queue: Ints, low: int, high: int, milli: int) -> 
 
 @inner
 def _serve_aged(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> bool:
-    """Try who came first before all others, if it waits too long; True if it is so long that nobody may overtake."""
+    """Serve over-age jobs first, oldest first. True if the oldest starves and backfill must stop."""
     queue = fleet.spot_queue if is_spot else fleet.high_queue
     counter = NUM_WAITING_SPOT if is_spot else NUM_WAITING_HIGH
     while fleet.totals[counter] > 0:
@@ -185,7 +185,7 @@ def _serve_aged(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_
 
 @inner
 def _oldest(fleet: Fleet, is_spot: bool, rules: Rules) -> int:
-    """Who came first among those who wait in a queue that is not empty."""
+    """The earliest submitted job of a queue that is not empty."""
     job = fleet.totals[FIRST_WAITING + int(is_spot)]
     while not (fleet.jobs[job].waiting == 1 and is_spot == (fleet.jobs[job].kind == 1 and not rules.one_queue)):
         job += 1
@@ -218,7 +218,7 @@ def _try(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floats
 
 @inner
 def allowed_gpus(hours: Floats, quota_gpus: Floats, asked_h: float) -> float:
-    """How many GPUs may be promised for at least so many hours."""
+    """How many GPUs may be promised for at least `asked_h` hours."""
     for place in range(len(hours)):
         if hours[place] >= asked_h - TINY:
             return float(quota_gpus[place])
@@ -289,7 +289,7 @@ def _try_high(fleet: Fleet, job: int, now_s: float, rules: Rules) -> int:
 
 @inner
 def _is_patient(fleet: Fleet, job: int, victims: Ints, now_s: float, rules: Rules) -> bool:
-    """Whether a high-priority job still waits for room that costs less than all that these victims hold."""
+    """Whether a high-priority job still waits rather than evict victims far larger than itself."""
     it = fleet.jobs[job]
     if now_s - it.since_s >= rules.patience_s:
         return False
@@ -331,7 +331,7 @@ def _sits_as_nominated(fleet: Fleet, job: int) -> bool:
 
 @inner
 def _end_leases(fleet: Fleet, now_s: float, rules: Rules) -> None:
-    """Put back every job that has run since before the lease which is now under way."""
+    """Requeue every job that started before the current lease period."""
     boundary_s = np.floor(now_s / rules.lease_s) * rules.lease_s
     running = np.sort(fleet.running[: fleet.totals[NUM_RUNNING]])
     for place in range(len(running)):

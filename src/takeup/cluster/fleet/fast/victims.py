@@ -1,8 +1,8 @@
-"""Numba kernels: who must leave one node so that a worker fits, by the rule of the scheduler.
+"""Numba kernels: which jobs to evict from one node so that a worker fits, by the rule of the scheduler.
 
-How it works. A choice is written into the jobs: `mark` is CHOSEN for victims of the node under review and AGREED for
-victims that the plan has already. What an agreed victim frees on other nodes is in their `gain`; what the plan has
-used is in `taken`. So a victim is paid for once and gives everything it holds.
+How it works. A choice is stored in the jobs: `mark` is CHOSEN for victims of the node under review and AGREED for
+victims already in the plan. What an agreed victim frees on other nodes is in their `gain`; what the plan has used is in
+`taken`. So a victim is paid for once and frees everything it holds.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def idle_in_plan(fleet: Fleet, node: int) -> int:
 
 @inner
 def room_in_plan(fleet: Fleet, node: int) -> int:
-    """GPUs of a node that the plan could use if every spot job left it."""
+    """GPUs of a node that the plan could use if every spot job were evicted from it."""
     it = fleet.nodes[node]
     return int(it.size - it.high_gpus - it.taken - it.reserved) if it.healthy else -1_000_000
 
 
 @inner
 def is_evictable(fleet: Fleet, job: int, now_s: float, rules: Rules) -> bool:
-    """Whether a job may be asked to leave now, and has not been."""
+    """Whether a job may be evicted now, and is neither in the plan nor under notice."""
     it = fleet.jobs[job]
     return bool(it.kind == 1 and it.mark == 0 and it.leaving_for < 0 and now_s - it.start_s >= rules.min_runtime_s)
 
@@ -74,7 +74,7 @@ def lost_gpu_s(fleet: Fleet, job: int, now_s: float) -> float:
 
 @inner
 def _waste_gpu_s(fleet: Fleet, job: int, now_s: float, rules: Rules) -> float:
-    """What the two pointers think is lost."""
+    """GPU-seconds lost, as the two-pointer rule counts them."""
     if rules.victims == SINCE_START:
         return float(fleet.jobs[job].workers * fleet.jobs[job].milli / 1000.0 * (now_s - fleet.jobs[job].start_s))
     return lost_gpu_s(fleet, job, now_s)
@@ -95,7 +95,7 @@ def price(fleet: Fleet, job: int, now_s: float, rules: Rules) -> float:
 
 @inner
 def freed(fleet: Fleet, node: int, mark: int) -> int:
-    """GPUs of a node that become whole and idle if the jobs with this mark leave (those agreed are gone already)."""
+    """GPUs of a node that become whole and idle if jobs with this mark are evicted (agreed ones count as gone)."""
     count, has_shared = 0, False
     worker = fleet.nodes[node].first
     while worker >= 0:
@@ -130,7 +130,7 @@ def _slot_is_freed(fleet: Fleet, node: int, slot: int, mark: int) -> bool:
 
 @inner
 def _gather(fleet: Fleet, node: int, now_s: float, rules: Rules) -> int:
-    """List the jobs that may leave a node in `scratch[0]`, by number; returns how many."""
+    """List the evictable jobs of a node in `scratch[0]`, by number; returns how many."""
     found, count = fleet.scratch[0], 0
     worker = fleet.nodes[node].first
     while worker >= 0 and count < len(found):
@@ -150,7 +150,7 @@ def _gather(fleet: Fleet, node: int, now_s: float, rules: Rules) -> int:
 
 @inner
 def unmark(fleet: Fleet, count: int) -> None:
-    """Nobody on the list is chosen."""
+    """Reset all CHOSEN marks of the candidate list."""
     for place in range(count):
         if fleet.jobs[fleet.scratch[0, place]].mark == CHOSEN:
             fleet.jobs[fleet.scratch[0, place]].mark = 0
@@ -158,7 +158,7 @@ def unmark(fleet: Fleet, count: int) -> None:
 
 @inner
 def choose(fleet: Fleet, node: int, asked: int, now_s: float, rules: Rules) -> tuple[int, float, float]:
-    """Mark who leaves a node so that `asked` GPUs are idle: how many are listed, and the two prices of the node.
+    """Mark victims so that `asked` GPUs of a node are idle; returns the number of candidates and two node prices.
 
     The first price is infinite if it cannot be done.
     """
@@ -244,7 +244,7 @@ def _choose_in_order(fleet: Fleet, node: int, count: int, missing: int, now_s: f
 
 @inner
 def _spare(fleet: Fleet, node: int, job: int, missing: int) -> bool:
-    """Let a chosen job stay if the others free enough."""
+    """Drop a chosen job from the victims if the others free enough."""
     fleet.jobs[job].mark = 0
     if freed(fleet, node, CHOSEN) >= missing:
         return True
@@ -280,7 +280,7 @@ def _sort(fleet: Fleet, count: int, now_s: float, rules: Rules) -> None:
 
 @inner
 def _choose_subset(fleet: Fleet, node: int, count: int, asked: int, now_s: float, rules: Rules) -> float:
-    """Mark the cheapest set of victims, found among all; its price with what it does to fragmentation."""
+    """Mark the cheapest set of victims by exhaustive search; returns its price including fragmentation."""
     idle, found = idle_in_plan(fleet, node), fleet.scratch[0]
     costs, gpus = fleet.prices[0], fleet.prices[1]
     has_shared = _whole_gpus(fleet, node, count)

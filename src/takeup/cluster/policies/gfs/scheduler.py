@@ -1,17 +1,18 @@
 """GFS: high-priority jobs by size, spot jobs inside a quota that a forecast allows, evictions where they cost least.
 
 Duan et al., ASPLOS 2026, the preemptive task scheduler. `GFS_PUBLISHED` is the scheduler as printed: victims on the
-tightest nodes, spot jobs only inside the quota. `GFS` goes further. Spot jobs beyond the quota run on idle GPUs
-without a promise, so that a cautious forecast leaves nothing idle; they are evicted first. Victims are looked
-for on all nodes and in all combinations. Spot jobs hide beside high-priority ones, where no request for a whole node
-comes. Where a far wider gang would have to stop for a high-priority job, that job waits for some hours first: what
-the gang leaves would be idle until as much is free again. Whoever was evicted may run again at once where it fits, so
-that nobody waits beside idle GPUs, but costs more each time; whoever waits for long goes first.
+tightest nodes, spot jobs only inside the quota. `GFS` goes further. Spot jobs beyond the quota run on idle GPUs without
+a promise, so that a cautious forecast leaves nothing idle; they are evicted first. Victims are searched on all nodes
+and in all combinations. Spot jobs are placed on nodes with high-priority jobs, which no request for a whole node can
+use. Where a far larger gang would have to be evicted for a high-priority job, that job waits for some hours first: the
+GPUs that the gang frees beyond its need would be idle until as much is free again. An evicted job may run again at once
+where it fits, so that no job waits while GPUs are idle, but its price rises with each eviction; a job that waits too
+long is served first.
 
-`GFS_NOTICE` asks victims to save their work before they leave. `GFS_PROMISED` runs no spot job beyond the quota, as the
-printed one does. `GFS_ARTIFACT` is the released code, for comparison: blind to where evictions happened, work lost
-since the start and not since the last checkpoint, and one worker of a gang counted against the quota (its quota never
-learns from evictions either). Gangs stay whole here; there they did not.
+`GFS_NOTICE` asks victims to save their work before eviction. `GFS_PROMISED` runs no spot job beyond the quota, as the
+printed one does. `GFS_ARTIFACT` is the released code, for comparison: it ignores where evictions happened, counts work
+as lost since the start and not since the last checkpoint, and counts one worker of a gang against the quota (its quota
+never learns from evictions either). Gangs stay whole here; there they did not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numba kernels: what will happen to which run, the earliest first; in the order of entry where times are equal."""
+"""Numba kernels: event queue of a replay, a binary heap by time; ties are broken by insertion order."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ ENTRY = np.dtype(
 
 
 class Agenda(NamedTuple):
-    """Entries in heap order; `counts` holds how many there are and how many there have been."""
+    """Entries in heap order; `counts` holds the current number and the total ever inserted."""
 
     entries: Records
     counts: Ints
 
 
 def empty_agenda(most: int) -> Agenda:
-    """Room for so many entries at a time."""
+    """An event queue with capacity for `most` entries."""
     return Agenda(np.zeros(most, ENTRY), np.zeros(2, np.int64))
 
 
 @inner
 def next_s(agenda: Agenda) -> float:
-    """When the next thing happens; infinite if nothing does."""
+    """Time of the next event; infinite if there is none."""
     return float(agenda.entries[0].when_s) if agenda.counts[0] > 0 else np.inf
 
 
@@ -44,14 +44,14 @@ def _is_before(one: np.void, other: np.void) -> bool:
 
 @inner
 def push(agenda: Agenda, when_s: float, what: int, job: int, run: int) -> None:
-    """Something will happen to this run of a job."""
+    """Schedule an event for this run of a job."""
     agenda.counts[1] += 1
     push_again(agenda, when_s, agenda.counts[1], what, job, run)
 
 
 @inner
 def push_again(agenda: Agenda, when_s: float, number: int, what: int, job: int, run: int) -> None:
-    """Enter something that had a number before."""
+    """Insert an event under the sequence number that it had before."""
     place, entries = agenda.counts[0], agenda.entries
     agenda.counts[0] += 1
     while place > 0:
@@ -66,7 +66,7 @@ def push_again(agenda: Agenda, when_s: float, number: int, what: int, job: int, 
 
 @inner
 def pop(agenda: Agenda) -> tuple[int, int, int]:
-    """Take the first entry out: what happens, to which job, in which of its runs."""
+    """Remove the first entry; returns the event type, the job and the number of its run."""
     entries = agenda.entries
     answer = (entries[0].what, entries[0].job, entries[0].run)
     agenda.counts[0] -= 1

@@ -1,7 +1,8 @@
-"""Numba kernel: one pool from event to event: arrivals, ends, kept periods, evictions after notice, and ticks.
+"""Numba kernel: event loop of one pool: arrivals, ends, kept periods, evictions after notice, and ticks.
 
-Everything at one moment is lived through first; then the scheduler decides once. Between events nothing changes, so a
-quiet week costs nothing. Ticks come every five minutes, and only while somebody waits: rules with a duration act then.
+All events of one moment are processed first; then the scheduler decides once. Between events nothing changes, so a
+quiet week costs nothing. Ticks occur every five minutes, and only while jobs wait, or also while jobs run under leases:
+rules with a duration act then.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ __all__ = ["TICK_S", "live_until"]
 Floats = npt.NDArray[np.float64]
 
 TICK_S = 300.0
-NOW, CALM_AT = range(2)  # places of `clock`
+NOW, CALM_AT = range(2)  # indices of `clock`
 
 
 @kernel
@@ -61,7 +62,7 @@ def live_until(
     quota: Floats,
     rules: Rules,
 ) -> int:
-    """Live through everything before `until_s`; returns the number of scheduling passes."""
+    """Process all events before `until_s`; returns the number of scheduling passes."""
     num_turns = 0
     while True:
         if agenda.counts[0] > len(agenda.entries) - 2 * len(fleet.jobs):
@@ -88,7 +89,7 @@ def live_until(
 
 @inner
 def _drop_stale(fleet: Fleet, story: Story, agenda: Agenda) -> None:
-    """Forget entries of runs that are over."""
+    """Remove events of runs that are over."""
     old = agenda.entries[: agenda.counts[0]].copy()
     agenda.counts[0] = 0
     for place in range(len(old)):

@@ -1,7 +1,7 @@
-"""Made-up workloads with the statistics of a production fleet: sizes, durations, arrivals, organisations, levels.
+"""Synthetic workloads with the statistics of a production fleet: sizes, durations, arrivals, organisations, levels.
 
-Open `published.py` for the numbers, `presets.py` for the fleets. Each pool draws from streams of its own, so that
-leaving one out does not move the others, and a shorter window is the end of the longer one.
+Open `published.py` for the numbers, `presets.py` for the fleets. Each pool draws from separate random streams, so that
+leaving one out does not change the others, and a shorter window is the end of the longer one.
 """
 
 from __future__ import annotations

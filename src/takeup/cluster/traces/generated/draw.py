@@ -87,7 +87,7 @@ class PoolDraw:
         durations_s = draw_spot_durations(num_jobs, rng)
         starts_s = draw_starts(np.minimum(durations_s, DAY_S - 1), daily, self.burst, rng)
         pieces = Pieces(np.arange(num_jobs), starts_s, durations_s)
-        pieces = pieces.at(starts_s >= WINDOW_S - self.num_days * DAY_S)  # nobody's spot job is under way at time 0
+        pieces = pieces.at(starts_s >= WINDOW_S - self.num_days * DAY_S)  # no spot job is running at time 0
         return self._shaped(Kind.SPOT, pieces, durations_s >= LONG_S, rng)
 
     def _shaped(self, kind: Kind, pieces: Pieces, is_long: npt.NDArray[np.bool_], rng: np.random.Generator) -> Drawn:
@@ -98,7 +98,7 @@ class PoolDraw:
         return Drawn(kinds, organisation[cut.job], gpus[cut.job], workers[cut.job], cut.starts_s, cut.durations_s)
 
     def _served(self, durations_s: Floats) -> Floats:
-        """Durations for which the nodes suffice; only those of days are shortened."""
+        """Durations that the nodes can serve; only jobs of at least `LONG_S` are shortened."""
         surplus = 1.0 - self.preset.most_demand_share * self.profile.num_gpus / self.profile.mean_gpus
         if surplus <= 0:
             return durations_s
@@ -114,7 +114,7 @@ class PoolDraw:
 
 
 def _without_some_short(pieces: Pieces, num_jobs: int, rng: np.random.Generator) -> Pieces:
-    """So many as wanted: the published number of jobs counts what was under way at the beginning."""
+    """Drop random short jobs down to `num_jobs`: the published number includes jobs running at the beginning."""
     short = np.flatnonzero(pieces.durations_s < SHORT_S)
     num_surplus = min(len(pieces.job) - num_jobs, len(short))
     kept = np.ones(len(pieces.job), np.bool_)

@@ -1,4 +1,4 @@
-"""Whose job it is: a few organisations own most of a pool, and a long tail owns the rest."""
+"""Owners of jobs: a few organisations own most of a pool, and a long tail owns the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from takeup.cluster.traces.generated.published import NUM_ORGANISATIONS, PoolPro
 
 __all__ = ["draw_organisations"]
 
-TAIL_DECAY = 0.95  # each organisation of the tail has so much of the one before
+TAIL_DECAY = 0.95  # share of each tail organisation relative to the one before
 
 
 def draw_organisations(profile: PoolProfile, num_jobs: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:

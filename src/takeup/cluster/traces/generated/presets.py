@@ -29,8 +29,8 @@ AUGUST = 153  # the day on which it begins
 class Preset:
     """Nodes as (GPUs, how many) by model; the last `num_days` of the published months; spot jobs from a day on.
 
-    `high_load` and `spot_load` multiply the demand that belongs to so many nodes. Where demand is more than
-    `most_demand_share` of what the nodes have, jobs of days are shorter.
+    `high_load` and `spot_load` multiply the demand that corresponds to these nodes. Where demand exceeds
+    `most_demand_share` of what the nodes have, long jobs are shortened.
     """
 
     nodes: Mapping[str, tuple[tuple[int, int], ...]]

@@ -2,7 +2,7 @@
 
 cpu-time    a task takes its CPU time, however many hashes that are: a site whose cores always have the same speed
 hashes      a task is a number of hashes: as many as this core makes in its CPU time. The speed is measured at the
-            start, and the slowest of many short measurements counts, for a site promises what it can always do
+            start as the slowest of many short measurements, because a site promises what it can always do
 
 It uses nothing but the standard library. The arguments are one of these words, and the real-time priority to ask for.
 Lines on standard input are tasks: the moment before which it must not begin, and its seconds; when that input ends, so
@@ -19,14 +19,14 @@ import time
 
 __all__ = ["burn", "calibrate", "main", "run"]
 
-NUM_MEASUREMENTS = {"cpu-time": 5, "hashes": 40}  # where the speed does not count, a guess is enough
+NUM_MEASUREMENTS = {"cpu-time": 5, "hashes": 40}  # cpu-time does not depend on the speed
 MEASUREMENT_S = 0.005
 FIRST_GUESS = 2_000
 PIECE_S = 0.00002
 
 
 def burn(num_hashes: int) -> None:
-    """Make so many hashes, one of the other, in a single call without Python in between."""
+    """Compute `num_hashes` chained hashes in a single call, without Python in between."""
     if num_hashes > 0:
         hashlib.pbkdf2_hmac("sha256", b"task", b"site", num_hashes)
 
@@ -44,7 +44,7 @@ def _time_s(num_hashes: int) -> float:
 
 
 def run(work: str, run_s: float, hashes_per_s: float) -> None:
-    """A task."""
+    """Run one task."""
     if work == "hashes":
         burn(round(run_s * hashes_per_s))
         return
@@ -55,7 +55,7 @@ def run(work: str, run_s: float, hashes_per_s: float) -> None:
 
 
 def main() -> None:
-    """Say how fast it is, then run tasks."""
+    """Report the measured speed, then run tasks until standard input ends."""
     work, *priority = sys.argv[1:]
     if priority:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(int(priority[0])))

@@ -1,6 +1,6 @@
 """The program of a device: connects to the site, waits for the beginning, and uploads its bytes at its rate.
 
-It uses nothing but the standard library, so that a process starts in a few hundredths of a second. Orders come as lines
+It uses nothing but the standard library, so that a process starts in a few hundredths of a second. Orders are lines
 on standard input; when that ends, so does the program. An argument is the real-time priority it asks for.
 """
 
@@ -25,7 +25,7 @@ LIMIT_S = 30.0
 
 
 class Order(TypedDict):
-    """What a device is told. With a `priority` the kernel keeps the rate; the link breaks after `num_sent` bytes."""
+    """The order to a device. With a `priority` the kernel keeps the rate; the link breaks after `num_sent` bytes."""
 
     address: tuple[str, int]
     token: str

@@ -1,4 +1,4 @@
-"""The engine: devices, links, cores and the site, started together, played once, and gone afterwards."""
+"""The engine: starts devices, links, cores and the site, executes one allocation, and stops them all."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = ["CloudletEngine"]
 
 WORK = ("cpu-time", "hashes")
 CONNECT_LIMIT_S = 30.0
-LEAD_S = 0.05  # between the word to begin and the beginning, for all to have heard it
+LEAD_S = 0.05  # between the start command and the start, so that every process has received it
 
 
 class CloudletEngine:
     """Real uploads and real computing on this machine.
 
     `slowdown` makes everything longer by that factor, `bits_factor` every upload larger (None: as large as shows).
-    `turns` says who runs when a core is free (see `turns`), `work` what a task is (see `core`): its CPU time, or a
-    number of hashes, which shows how steady this machine is. `real_time` puts all of it before other processes. Plans
-    leave no room between the end of a task and its deadline, so one met up to `tolerance_s` later counts as met.
+    `turns` is the rule by which a free core picks its job (see `turns`), `work` what a task is (see `core`): its CPU
+    time, or a number of hashes, which shows how steady this machine is. `real_time` requests real-time priority. Plans
+    have no slack between the end of a task and its deadline, so a deadline met up to `tolerance_s` late counts as met.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class CloudletEngine:
         self.tolerance_s, self.work, self.real_time = tolerance_s, work, real_time
 
     def plan(self, instance: Instance, allocation: Allocation) -> Plan:
-        """What would be played."""
+        """The plan that `play` would execute."""
         return make_plan(instance, allocation, self.slowdown, self.bits_factor)
 
     def dry_run(self, instance: Instance, allocation: Allocation, show: Callable[[str], None] = print) -> Plan:
@@ -70,7 +70,7 @@ class CloudletEngine:
         return plan
 
     def play(self, instance: Instance, allocation: Allocation, breaks: Mapping[int, float] | None = None) -> Played:
-        """Let the allocation happen, also one whose tasks overlap on the cores: then some of them will be late.
+        """Execute the allocation. Its tasks may overlap on the cores; some of them will then be late.
 
         `breaks` are devices whose link breaks, each after this share of its bytes.
         """
@@ -84,7 +84,7 @@ class CloudletEngine:
         return Played(tasks, links.name, self.turns, plan.slowdown, plan.bits_factor, self.tolerance_s, speeds)
 
     def _start_cores(self, num_cores: int, stack: ExitStack) -> tuple[list[Process], tuple[float, ...]]:
-        """Cores that have measured their speed, all at the same time."""
+        """Start the cores, which measure their speed concurrently; the processes and their speeds."""
         cores = [_closing(stack, Process("core.py", self.work, *self._at(CORE))) for _ in range(num_cores)]
         words = [core.hear() for core in cores]
         if not all(words):
@@ -97,7 +97,7 @@ class CloudletEngine:
     def _happen(
         self, plan: Plan, links: Link, cores: Sequence[Process], breaks: Mapping[int, float], stack: ExitStack
     ) -> tuple[float, list[Record]]:
-        """Everything from the first connection on; the beginning by the monotonic clock, and what happened."""
+        """Execute the plan from the first connection on; the start by the monotonic clock, and the records."""
         listener = stack.enter_context(links.listener(len(plan.jobs) + 8))
         tokens = [secrets.token_hex(TOKEN_BYTES // 2) for _ in plan.jobs]
         site = Site(listener, plan.jobs, tokens, self.turns)

@@ -42,7 +42,7 @@ class Link(Protocol):
 
 @contextmanager
 def open_links(name: str, plan: Plan) -> Iterator[Link]:
-    """The links of this name for all jobs of a plan; they are gone afterwards."""
+    """The links of this name for all jobs of a plan; they are removed on exit."""
     if name not in LINKS:
         raise UnknownName("link", name, LINKS)
     try:

@@ -1,4 +1,4 @@
-"""Real-time priorities, for those who ask: the site before devices, devices before cores, all before other processes.
+"""Optional real-time priorities: the site before devices, devices before cores, all before other processes.
 
 The kernel leaves other processes a twentieth of every second by default, so tasks of nearly a second and more without a
 pause are interrupted all the same.
@@ -19,7 +19,7 @@ CORE, DEVICE, SITE = 1, 2, 3
 
 @contextmanager
 def in_real_time(wanted: bool) -> Iterator[None]:
-    """This thread at the priority of the site, inside the block."""
+    """Run this thread at the priority of the site inside the block."""
     if not wanted:
         yield
         return

@@ -1,4 +1,4 @@
-"""Programs of ours as processes: started with little, spoken to in lines, and gone when they are closed."""
+"""Child processes of the engine: Python in isolated mode, line-based standard input and output, ended on close."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class Process:
         self._input, self._output = self._process.stdin, self._process.stdout
 
     def fileno(self) -> int:
-        """What to wait on for an answer."""
+        """The file descriptor to wait on for an answer."""
         return self._output.fileno()
 
     def tell(self, line: str) -> None:
-        """Send a line; a process that is gone does not hear it, and its silence shows elsewhere."""
+        """Send a line; ignored if the process has exited, which the reader detects."""
         with suppress(BrokenPipeError):
             self._input.write(f"{line}\n".encode())
 
     def hear(self) -> list[str]:
-        """What it says next, in words; nothing if it is gone. Lines are short, so they come in one piece."""
+        """The next output, split into words; empty if the process has exited. Lines are short: one read gets a line."""
         return self._output.read(4096).decode("ascii", "replace").split()
 
     def is_gone(self) -> bool:

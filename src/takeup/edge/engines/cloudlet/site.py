@@ -1,8 +1,8 @@
-"""The site: takes the bytes of all devices, hands out turns on its cores, and writes down what happened when.
+"""The site: receives the bytes of all devices, dispatches jobs to its cores, and records what happened when.
 
-One loop waits for connections, bytes, cores that are done, and the next planned start. A connection must first say the
-secret of its device; it may then send exactly the bytes of that device, and no more are read. A core is given its next
-job while it still runs another, as soon as it is sure which one that is: so no time is lost between the two.
+One loop waits for connections, bytes, finished cores, and the next planned start. A connection must first send the
+secret token of its device; it may then send exactly the bytes of that device, and no more are read. A core receives its
+next job while it still runs another, as soon as that job is certain: so no time is lost between the two.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["TOKEN_BYTES", "Core", "Record", "Site"]
 TOKEN_BYTES = 32
 MOST_AT_A_CORE = 2  # a job that runs, and one that is next
 READ_BYTES = 64 * 1024
-LONGEST_WAIT_S = 0.05  # between two looks at what no file tells: processes that are gone
-MOST_STRANGERS = 64  # connections that have not said who they are
+LONGEST_WAIT_S = 0.05  # polling interval for processes that have exited
+MOST_STRANGERS = 64  # connections that have not sent their token
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +48,7 @@ class Record:
 
 @dataclass(slots=True, eq=False)
 class Core:
-    """A process that runs jobs: one now, one next; and when it should be through with them."""
+    """A process with its running and its next job, and when it should have finished them."""
 
     number: int
     process: Process
@@ -57,7 +57,7 @@ class Core:
 
 
 class Site:
-    """Plays the part of the cloudlet for jobs, whose devices know their tokens, on cores."""
+    """The cloudlet: accepts uploads of jobs from devices with valid tokens, and runs them on cores."""
 
     def __init__(self, listener: socket.socket, jobs: Sequence[Job], tokens: Sequence[str], rule: Rule) -> None:
         self.records = [Record(job) for job in jobs]
@@ -71,7 +71,7 @@ class Site:
         self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
 
     def gather(self, devices: Sequence[Process], limit_s: float) -> None:
-        """Wait until every device has connected; who has not by then, or is gone, has failed."""
+        """Wait until every device has connected or exited, at most `limit_s`; unconnected devices have failed."""
         until_s = time.monotonic() + limit_s
         self._loop(lambda: all(self._here_or_gone(*pair) for pair in zip(self.records, devices, strict=True)), until_s)
         for record in self.records:
@@ -82,7 +82,7 @@ class Site:
         return record.connected or record.is_over or device.is_gone()
 
     def run(self, cores: Sequence[Process], zero_s: float, limit_s: float) -> None:
-        """Let everything happen, from the moment `zero_s` on, for so many seconds at most."""
+        """Run all jobs, starting at the moment `zero_s`, for at most `limit_s` seconds."""
         self._zero_s = zero_s
         self._cores = [Core(number, process) for number, process in enumerate(cores)]
         for core in self._cores:
@@ -92,7 +92,7 @@ class Site:
             self._fail(record, f"it was not done after {limit_s:.1f} s")
 
     def close(self) -> None:
-        """Hang up on everybody, and listen no more; the cores belong to others."""
+        """Close all connections and the listening socket; the cores are owned by the caller."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, socket.socket):
                 key.fileobj.close()
@@ -107,14 +107,14 @@ class Site:
     # Cores ------------------------------------------------------------------------------------------------------------
 
     def _hand_out_turns(self, now_s: float) -> float:
-        """Give the cores what they can have; how long to wait at most for the next."""
+        """Dispatch all jobs that can be dispatched; the longest time to wait before the next dispatch."""
         while (taken := self._next_turn(now_s)) is not None:
             self._give(*taken, now_s)
         wake_s = None if all(core.records for core in self._cores) else self._queue.wake_s()
         return LONGEST_WAIT_S if wake_s is None else max(0.0, self._zero_s + wake_s - time.monotonic())
 
     def _next_turn(self, now_s: float) -> tuple[Core, Job] | None:
-        """A job that can be given away now, and the core that is, or will be, free first."""
+        """A job that can be dispatched now, and the core that is, or will be, free first."""
         core = min(self._cores, key=lambda core: core.free_s if core.records else 0.0, default=None)
         if core is None or len(core.records) == MOST_AT_A_CORE:
             return None
@@ -141,7 +141,7 @@ class Site:
             record.started_s, record.ended_s = float(begin_s), float(end_s)
 
     def _lose(self, core: Core) -> None:
-        """A core has stopped: what it ran is lost, what it would have run next may run elsewhere."""
+        """Handle a stopped core: its running job is lost, its next job may run on another core."""
         self._cores.remove(core)
         self._selector.unregister(core.process)
         for record in core.records[1:]:
@@ -195,7 +195,7 @@ class Site:
 
 
 def _read(connection: socket.socket, num_bytes: int) -> bytes:
-    """What has come; nothing if the other side is gone, however it went."""
+    """Read the available bytes; empty if the peer has disconnected for any reason."""
     try:
         return connection.recv(num_bytes)
     except OSError:

@@ -1,9 +1,9 @@
-"""Whose turn it is on a core. A task runs to its end, and only after its upload is complete.
+"""Dispatch rules of a core. A task runs without preemption, and only after its upload is complete.
 
 planned     each at its planned start; the earliest start first, where several are due
 early       in the order of planned starts, as soon as it is complete and all before it have begun; at its planned start
             it does not wait for those any longer
-edf         whoever is complete and has the earliest deadline, at once
+edf         earliest deadline first among the complete tasks, at once
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Queue:
         return (job.due_s if self._rule == "edf" else job.start_s, job.due_s, job.device)
 
     def complete(self, job: Job) -> None:
-        """All bytes of a job are there."""
+        """Mark the upload of a job as complete."""
         self._complete.add(job.device)
 
     def drop(self, job: Job) -> None:
-        """A job will never run."""
+        """Remove a job that will never run."""
         self._waiting = [other for other in self._waiting if other is not job]
 
     def put_back(self, job: Job) -> None:
-        """A job was taken, but could not run."""
+        """Return a job that was taken but could not run."""
         self._waiting = sorted([*self._waiting, job], key=self._place)
 
     def not_before_s(self, job: Job) -> float:
@@ -47,12 +47,12 @@ class Queue:
         return job.start_s if self._rule == "planned" else 0.0
 
     def take_ahead(self) -> Job | None:
-        """The job that comes next, whatever is uploaded until then; None if that is open."""
+        """Take the job that is next whatever is uploaded until then; None if that is undecided."""
         is_sure = bool(self._waiting) and self._waiting[0].device in self._complete
         return self._waiting.pop(0) if is_sure else None
 
     def take(self, now_s: float) -> Job | None:
-        """The job that a free core begins now, if there is one."""
+        """Take the job that a free core begins now, if there is one."""
         complete = [job for job in self._waiting if job.device in self._complete]
         job = next((job for job in complete if self._rule == "edf" or job.start_s <= now_s), None)
         if job is not None:
@@ -60,5 +60,5 @@ class Queue:
         return job
 
     def wake_s(self) -> float | None:
-        """When time alone lets a job begin; None if an upload must come first."""
+        """When the next job may begin without further uploads; None if an upload must complete first."""
         return min((job.start_s for job in self._waiting if job.device in self._complete), default=None)

@@ -1,4 +1,4 @@
-"""An easier problem: everyone chooses how many subcarriers, nobody asks which, and cores are asked about spans of time.
+"""A relaxation: devices choose how many subcarriers, not which, and CPU capacity is checked over time spans only.
 
 How it works. A device that offloads with k subcarriers saves at most what its k best ones would save if the CPU waited
 until its deadline allows no more. Between a moment r and a deadline d no more than m (d - r) can be run on m cores,
@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 MOMENTS = (0.0, 0.25, 0.5, 0.75)  # quantiles of the earliest ends of uploads
-MOST_DEADLINES = 60  # that the cores are asked about
+MOST_DEADLINES = 60  # in the rows about CPU time
 
 
 class Choices(NamedTuple):
@@ -64,7 +64,7 @@ def _is_allowed(instance: Instance) -> npt.NDArray[np.bool_]:
 
 
 def rules_of(instance: Instance, choices: Choices, moments_s: Floats) -> Rules:
-    """What all choices together must keep; CPU time is asked about from each of the moments on."""
+    """The constraints on all choices together; CPU time is constrained from each of the moments on."""
     count = len(choices.device)
     devices, places = np.unique(choices.device, return_inverse=True)
     once = csr_array((np.ones(count), (places, np.arange(count))), shape=(len(devices), count))
@@ -92,6 +92,6 @@ def _cpu_rows(instance: Instance, choices: Choices, moments_s: Floats) -> tuple[
 
 
 def _spread(moments_s: Floats) -> Floats:
-    """At most so many of them, evenly among all, with the last."""
+    """At most `MOST_DEADLINES` of the moments, evenly spaced, including the last."""
     step = -(-len(moments_s) // MOST_DEADLINES)
     return moments_s[::-1][::step]

@@ -1,7 +1,7 @@
 """Column generation: prices for the resources, and the columns that are best at them, until both agree.
 
 How it works. The master problem mixes the columns there are and says what resources are worth. At these prices every
-device is asked for its best column. The sum of the prices and of the profits of all devices is a bound on any
+device's best column is computed. The sum of the prices and of the profits of all devices is a bound on any
 allocation; columns with a profit join the master. Prices are taken halfway between those of the best bound so far and
 those of the master, which jump.
 """
@@ -36,7 +36,7 @@ class Offers(NamedTuple):
 
 
 class Pricer(Protocol):
-    """Knows the best column of every device in every slot at given prices."""
+    """Finds the best column of every device in every slot at given prices."""
 
     def offers(self, duals: Duals) -> Offers:
         """How much they gain at most; -inf where a device cannot start."""

@@ -34,7 +34,7 @@ def group_of(mask: int) -> list[int]:
 
 
 def list_groups(instance: Instance, most_size: int | None = None) -> GroupCosts:
-    """The tables for every device and mask; or for those masks only that have so many subcarriers at most."""
+    """The tables for every device and mask, or only for masks with at most `most_size` subcarriers."""
     if most_size is None:
         masks, width = list(range(1 << instance.num_subcarriers)), instance.num_subcarriers
     else:

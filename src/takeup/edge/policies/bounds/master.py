@@ -1,6 +1,6 @@
-"""The master problem: a mix of columns, each a device with a group and a turn, that respects every resource.
+"""Master problem of the column generation: a mix of columns (device, group, start) within every resource limit.
 
-Its dual values are prices. They make a bound at any time, not only at the end: nobody can gain more than its best
+Its dual values are prices. They give a bound at any time, not only at the end: no device can gain more than its best
 profit at these prices, and the resources are worth their price at most (see `generate`).
 """
 

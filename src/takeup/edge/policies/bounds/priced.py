@@ -1,8 +1,8 @@
 """A bound for any number of devices, and what one more subcarrier or core is worth by it.
 
-How it works. The easier problem of `choices` is solved, in fractions, for the devices that could add most. Its dual
-values are prices. At these prices everybody is asked what it could gain; for those who were left out a guess that is
-too good will do. Prices and gains together exceed what any allocation is worth, whatever the prices are.
+How it works. The linear relaxation of `choices` is solved for the devices that could add most. Its dual values are
+prices. The bound adds the profit of every device at these prices; for devices outside the program an overestimate is
+enough. Prices plus profits are at least the worth of any allocation, whatever the prices are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 
 MOST_PRICED = 12_000  # choices in the program
 NUM_DEADLINES = 24  # about equal ones, from each of which some devices are taken
-NUM_ROUNDS = 4  # in which those who would gain join the program
+NUM_ROUNDS = 4  # in which devices with a positive profit join the program
 CHUNK = 50_000  # devices whose reach is computed at once
 
 
@@ -59,7 +59,7 @@ def price(instance: Instance) -> Priced:
 
 
 def _varied(instance: Instance, devices: Ints, scores_j: Floats, count: int) -> Ints:
-    """About so many of the devices, those with the largest scores among others of about the same deadline."""
+    """About `count` of the devices: those with the largest scores among devices of similar deadline."""
     ranked = np.argsort(instance.deadlines_s[devices], kind="stable")
     parts = np.array_split(ranked, max(1, min(NUM_DEADLINES, count)))
     best = [part[np.argsort(-scores_j[part], kind="stable")][: max(1, count // len(parts))] for part in parts]
@@ -67,7 +67,7 @@ def _varied(instance: Instance, devices: Ints, scores_j: Floats, count: int) -> 
 
 
 class _Solved(NamedTuple):
-    """The bound, and what those outside the program could gain at its prices.
+    """The bound, and what devices outside the program could gain at its prices.
 
     With the same prices, one more of a resource raises the bound by its price: so never by more.
     """

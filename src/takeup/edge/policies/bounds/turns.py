@@ -1,8 +1,8 @@
-"""A sharper bound for one core: only subcarriers have prices, and the turns on the core are the best there are.
+"""A tighter bound for one core: only subcarriers have prices, and the schedule of the core is optimal.
 
-At prices for subcarriers alone, every device knows what it gains at most by starting in a slot, and the best turns
-(`fast.turns`) say who runs when. The prices and the gains together are a bound on any allocation, and one without
-fractions of runs: where few large tasks fit, those make the bound of `generate` weak.
+At prices for subcarriers alone, the most that a device gains by starting in a slot is known, and `fast.turns` finds
+the optimal schedule. Prices plus gains bound any allocation, without fractional runs: where few large tasks fit,
+fractional runs make the bound of `generate` weak.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["turns_bound"]
 Floats = npt.NDArray[np.float64]
 
 MOST_NODES = 300_000  # some hundredths of a second
-MOST_JOBS = 24  # in the search; others are taken to be in nobody's way
+MOST_JOBS = 24  # in the search; the others are assumed not to compete for the core
 
 
 def turns_bound(instance: Instance, grid: Grid, pricer: Pricer, prices_j: Floats, known_j: float) -> float:
@@ -34,6 +34,6 @@ def turns_bound(instance: Instance, grid: Grid, pricer: Pricer, prices_j: Floats
     jobs = np.argsort(-most_j, kind="stable")[: min(MOST_JOBS, np.count_nonzero(most_j))]
     jobs = jobs[np.argsort(-instance.deadlines_s[jobs], kind="stable")]
     freely_j = float(prices_j.sum() + most_j.sum() - most_j[jobs].sum())
-    offered_j = np.maximum.accumulate(offered_j[jobs], axis=1)  # nobody gains less by starting later
+    offered_j = np.maximum.accumulate(offered_j[jobs], axis=1)  # no device gains less by starting later
     runs = instance.deadlines_s[jobs], instance.run_s[jobs]
     return freely_j + best_turns(offered_j, grid.edges_s, *runs, max(0.0, known_j - freely_j), MOST_NODES)

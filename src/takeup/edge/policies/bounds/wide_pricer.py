@@ -116,7 +116,7 @@ class BothPricers:
         return Offers(np.maximum(small.profits_j, large.profits_j), small.start_s)
 
     def columns(self, devices: Ints, slots: Ints) -> Columns:
-        """Some of the columns behind the latest offers, each from whom it came."""
+        """Some of the columns behind the latest offers, each from the pricer that made the offer."""
         large = self._large[devices, slots]
         small, wide = (
             pricer.columns(devices[rows], slots[rows])

@@ -1,4 +1,4 @@
-"""The board on which plans are made: what is computed once for an instance, and room for the rest."""
+"""The board on which plans are made: values computed once per instance, and scratch arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["METRICS", "PER_BUNDLE", "PER_CPU_SECOND", "PER_SUBCARRIER", "SAVING"
 Ints = npt.NDArray[np.int64]
 
 METRICS = SAVING, PER_SUBCARRIER, PER_CPU_SECOND, PER_BUNDLE = 0, 1, 2, 3  # as in takeup.edge.policies.joint
-NUM_SEEN = 1 << 11  # remembered plans; a later one takes the place of an earlier one
+NUM_SEEN = 1 << 11  # remembered plans; a later one overwrites an earlier one
 
 
 @inner

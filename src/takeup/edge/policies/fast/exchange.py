@@ -1,4 +1,4 @@
-"""Better groups and turns for the same devices: subcarriers move or change places, neighbours swap turns."""
+"""Local search for the same devices: move or swap subcarriers, swap neighbours in the order on the cores."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ WORTH_IT = 1e-9  # of all there is to gain; a smaller gain is rounding
 def exchange(cell: Cell, plans: Plans, room: Room, plan: int) -> None:
     """Carry out the best move or swap of subcarriers, as long as one makes uploads cheaper.
 
-    `less_j[x, y]` is what the owner of x pays with y in its place, `less_j[x, -1]` with nothing; `more_j[seat, x]` is
-    what a seat pays with x on top. A subcarrier that nobody has costs nothing.
+    `less_j[x, y]` is what the owner of x pays with y instead of x, `less_j[x, -1]` without x; `more_j[seat, x]` is
+    what a seat pays with x in addition. An unassigned subcarrier costs nothing.
     """
     for seat in range(plans.num_seated[plan]):
         _price_changes(cell, plans, room, plan, seat)
@@ -36,7 +36,7 @@ def exchange(cell: Cell, plans: Plans, room: Room, plan: int) -> None:
 
 @bare
 def _price_changes(cell: Cell, plans: Plans, room: Room, plan: int, seat: int) -> None:
-    """Fill the rows of a seat."""
+    """Fill the rows of a seat in `less_j` and `more_j`."""
     each = plans.seats[plan, seat]
     num_subcarriers = plans.owner.shape[1]
     window_s = each.start_s - cell.devices[each.device].release_s
@@ -62,7 +62,7 @@ def _price_changes(cell: Cell, plans: Plans, room: Room, plan: int, seat: int) -
 
 @bare
 def _best_change(plans: Plans, room: Room, plan: int) -> tuple[float, int, int, int, int]:
-    """The largest gain, who gives to whom, which subcarrier, and which one comes back for it (-1: none)."""
+    """The largest gain, the giver, the taker, the subcarrier, and the one given in return (-1: none)."""
     num_subcarriers = plans.owner.shape[1]
     total_j = 0.0
     for seat in range(plans.num_seated[plan]):
@@ -90,7 +90,7 @@ def _best_change(plans: Plans, room: Room, plan: int) -> tuple[float, int, int, 
 
 @bare
 def _hand_over(cell: Cell, plans: Plans, plan: int, giver: int, taker: int, subcarrier: int) -> None:
-    """A subcarrier leaves one group for another; either may be nobody's."""
+    """Move a subcarrier from one group to another; -1 as giver or taker means unassigned."""
     if giver != NOBODY:
         kept = 0
         for index in range(plans.seats[plan, giver].size):
@@ -108,7 +108,7 @@ def _hand_over(cell: Cell, plans: Plans, plan: int, giver: int, taker: int, subc
 
 @bare
 def swap_turns(cell: Cell, plans: Plans, plan: int, trial: int) -> bool:
-    """Swap neighbours on the cores while that makes the plan better; whether it did. `trial` is room to try in."""
+    """Swap neighbours on the cores while that makes the plan better; whether it did. `trial` is a scratch plan."""
     now_j, did, again = worth(cell, plans, plan), False, True
     while again:
         again = False

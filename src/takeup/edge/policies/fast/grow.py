@@ -1,4 +1,4 @@
-"""The greedy choice: the smallest group of a newcomer, what it adds, and who gets what is left over."""
+"""The greedy choice: the smallest group of a newcomer, what it adds, and the assignment of left-over subcarriers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from takeup.edge.policies.fast.shapes import NOBODY, Cell, Plans, Room
 __all__ = ["gain_of", "grow", "hand_out", "smallest_group"]
 
 WORTH_IT = 1e-12  # of the energy of an upload; a smaller reduction is rounding
-A_LITTLE = 1e-9  # hopes are a little higher than computed, so that rounding disappoints nobody
+A_LITTLE = 1e-9  # relative margin on upper bounds of gains, so that rounding never excludes a device
 
 
 @bare
@@ -60,7 +60,7 @@ def gain_of(cell: Cell, plans: Plans, plan: int, device: int) -> tuple[float, in
 
 @bare
 def grow(cell: Cell, plans: Plans, room: Room, plan: int, metric: int, most_asked: int) -> None:
-    """Let the best newcomer join, until none adds anything. Only the first ones are asked, and nobody who is banned."""
+    """Add the best newcomer until none adds anything; only the first `most_asked`, and no banned device."""
     while plans.num_seated[plan] < plans.seats.shape[1]:
         device, size = _best_newcomer(cell, plans, room, plan, metric, most_asked)
         if device == NOBODY:
@@ -71,7 +71,7 @@ def grow(cell: Cell, plans: Plans, room: Room, plan: int, metric: int, most_aske
 
 @bare
 def _best_newcomer(cell: Cell, plans: Plans, room: Room, plan: int, metric: int, most_asked: int) -> tuple[int, int]:
-    """Who should join, and the size of its group in `room.chosen`. Those without hope to be better are not asked."""
+    """The best newcomer, and the size of its group in `room.chosen`; stops once no later device can be better."""
     best, best_value, best_size = NOBODY, 0.0, 0
     for rank in range(min(most_asked, cell.ranking.shape[1])):
         device = cell.ranking[metric, rank]
@@ -120,7 +120,7 @@ def hand_out(cell: Cell, plans: Plans, plan: int) -> None:
 
 @bare
 def _wish(cell: Cell, plans: Plans, plan: int, seat: int) -> None:
-    """What the best free subcarrier would spare a device, and where it is in its ranking: after its last wish."""
+    """What the best free subcarrier would save a device, and its rank; the scan resumes after the previous rank."""
     each = plans.seats[plan, seat]
     first = each.wish_at + 1
     each.wish_j, each.wish_at = 0.0, NOBODY

@@ -1,4 +1,4 @@
-"""Plans in the making: who joins, who leaves, and when everyone starts then."""
+"""Partial plans: add and remove devices, and compute the resulting start times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 
 @bare
 def clear(plans: Plans, plan: int) -> None:
-    """Let everybody leave."""
+    """Remove all devices."""
     for seat in range(plans.num_seated[plan]):
         plans.seat_of[plan, plans.seats[plan, seat].device] = NOBODY
     plans.num_seated[plan] = 0
@@ -39,7 +39,7 @@ def copy(plans: Plans, source: int, target: int) -> None:
 
 @bare
 def _copy_seat(plans: Plans, source: int, seat: int, target: int, new_seat: int) -> None:
-    """All of a seat, but not the order, which is not about a seat."""
+    """Copy all fields of a seat except the order, which belongs to the plan."""
     old, new = plans.seats[source, seat], plans.seats[target, new_seat]
     new.device, new.size, new.start_s, new.cost_j = old.device, old.size, old.start_s, old.cost_j
     new.cheapest_s, new.least_j = old.cheapest_s, old.least_j
@@ -96,7 +96,7 @@ def try_starts(cell: Cell, plans: Plans, plan: int, newcomer: int) -> float:
 
 @bare
 def _take(cell: Cell, plans: Plans, device: int) -> float:
-    """Run a task as late as possible; when it starts."""
+    """Schedule a task as late as possible; its start."""
     core = 0
     for other in range(1, len(plans.taken_s)):
         if plans.taken_s[other] > plans.taken_s[core]:
@@ -108,7 +108,7 @@ def _take(cell: Cell, plans: Plans, device: int) -> float:
 
 @bare
 def settle(cell: Cell, plans: Plans, plan: int) -> bool:
-    """Let everyone run as late as possible in the order of the plan; whether all can upload in time."""
+    """Schedule all tasks as late as possible in the order of the plan; whether all can upload in time."""
     if np.isnan(try_starts(cell, plans, plan, int(np.int64(NOBODY)))):  # as a constant it would be compiled again
         return False
     for seat in range(plans.num_seated[plan]):
@@ -123,7 +123,7 @@ def settle(cell: Cell, plans: Plans, plan: int) -> bool:
 
 @bare
 def add(cell: Cell, plans: Plans, plan: int, device: int, group: Ints, size: int) -> None:
-    """A device joins, in the order of deadlines; its start and cost are for `settle` to find."""
+    """Add a device, in the order of deadlines; `settle` computes its start and cost."""
     seat = plans.num_seated[plan]
     plans.num_seated[plan] = seat + 1
     plans.seat_of[plan, device] = seat
@@ -148,7 +148,7 @@ def _due_s(cell: Cell, plans: Plans, plan: int, turn: int) -> float:
 
 @bare
 def remove(plans: Plans, plan: int, seat: int) -> None:
-    """A device leaves, and the last one takes its seat; the starts are for `settle` to find."""
+    """Remove a device and move the last one to its seat; `settle` computes the starts."""
     for index in range(plans.seats[plan, seat].size):
         plans.owner[plan, plans.groups[plan, seat, index]] = NOBODY
     plans.seat_of[plan, plans.seats[plan, seat].device] = NOBODY
@@ -177,7 +177,7 @@ def insert(cell: Cell, device: int, group: Ints, size: int, subcarrier: int) -> 
 
 @bare
 def price(cell: Cell, plans: Plans, plan: int, seat: int) -> None:
-    """Price a seat anew after its group has changed."""
+    """Recompute the price of a seat after its group has changed."""
     each = plans.seats[plan, seat]
     each.cheapest_s, each.least_j = cheapest(cell, each.device, plans.groups[plan, seat], each.size)
     each.cost_j = cost_until(cell, plans, plan, seat, each.start_s)

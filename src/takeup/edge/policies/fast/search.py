@@ -1,9 +1,9 @@
-"""A search for better sets of devices: one or two out or none, others in, and whoever fits then.
+"""Local search for better sets of devices: remove up to two, add others, then add every device that still fits.
 
 How it works. Neighbours are made from the *core*, a plan with smallest groups. The *base* is the core without the
-devices that leave. One device more makes the *second* plan of it, two make the *trial*, and whoever fits then joins. A
-device comes in with its smallest group of free subcarriers, or everyone gets a new group. What is left over is handed
-out on a copy, the *full* plan; if that is nearly as good as the *best* so far, its subcarriers change hands.
+removed devices. One device more makes the *second* plan of it, two make the *trial*, which then grows greedily. A
+device is added with its smallest group of free subcarriers, or all devices are regrouped. Left-over subcarriers are
+assigned on a copy, the *full* plan; if that is nearly as good as the *best* so far, its subcarriers are exchanged.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ MIX, MIX_BITS = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
 
 @bare
 def search(board: Board, best_j: float, effort: Effort) -> float:
-    """Take the first better neighbour of the core until there is none, or the work is done; what the best is worth.
+    """Take the first better neighbour of the core until there is none or the work limit is hit; the best worth.
 
-    First at most one device leaves and one comes in by choice; then up to two leave, and up to two come in.
+    First at most one device is removed and one added by choice; then up to two are removed, and up to two added.
     """
     cell, plans, room, roles = board
     num_ranked = min(effort.most_searched, cell.ranking.shape[1])
@@ -79,7 +79,7 @@ def search(board: Board, best_j: float, effort: Effort) -> float:
 
 @bare
 def _exchange_turns(board: Board) -> None:
-    """Better turns for the devices of the best plan, then better groups, until neither helps."""
+    """Improve the order on the cores in the best plan, then the groups, until neither helps."""
     cell, plans, room, roles = board
     while swap_turns(cell, plans, roles.best, roles.trial):
         exchange(cell, plans, room, roles.best)
@@ -87,7 +87,7 @@ def _exchange_turns(board: Board) -> None:
 
 @bare
 def judge(board: Board, plan: int, best_j: float, most_asked: int) -> float:
-    """The worth of a plan with whoever fits, and of the full plan of it; -inf if it is not better, or not new."""
+    """Grow a plan and fill its *full* plan; the worth of the latter, or -inf if it is not better or not new."""
     cell, plans, room, roles = board
     if not _is_new(plans, room, plan):
         return -np.inf
@@ -103,7 +103,7 @@ def judge(board: Board, plan: int, best_j: float, most_asked: int) -> float:
 
 @bare
 def _is_new(plans: Plans, room: Room, plan: int) -> bool:
-    """Whether no plan with these groups was judged before; from now on one was."""
+    """Whether no plan with these groups was judged before; records it as judged."""
     key = np.uint64(1)
     for subcarrier in range(plans.owner.shape[1]):
         key = (key ^ np.uint64(plans.owner[plan, subcarrier] + 2)) * MIX
@@ -123,7 +123,7 @@ def _take_out(board: Board, first: int, second: int) -> None:
     if first != NOBODY:
         remove(plans, roles.base, first)
     if second not in (NOBODY, first):
-        remove(plans, roles.base, second)  # the smaller seat: nobody has moved there
+        remove(plans, roles.base, second)  # the smaller seat: no device has moved there
     settle(cell, plans, roles.base)
 
 
@@ -144,10 +144,10 @@ def _join(cell: Cell, plans: Plans, room: Room, source: int, target: int, device
 
 @bare
 def regroup(cell: Cell, plans: Plans, room: Room, plan: int) -> bool:
-    """New groups for all in a plan, each in time for its turn, the largest saving first; whether there are such turns.
+    """New groups for all in a plan, each in time for its start, the largest saving first; whether starts exist.
 
-    Who finds no group leaves. Savings only fall while subcarriers are taken, so a group is looked for again only when
-    it would be next.
+    A device without a group is removed. Savings only fall while subcarriers are taken, so a group is searched again
+    only when it would be next.
     """
     if np.isnan(try_starts(cell, plans, plan, int(np.int64(NOBODY)))):
         return False
@@ -174,7 +174,7 @@ def regroup(cell: Cell, plans: Plans, room: Room, plan: int) -> bool:
 
 @bare
 def _wish(cell: Cell, plans: Plans, room: Room, plan: int, index: int) -> None:
-    """The smallest group for a device in time for its turn, and what it would save with it."""
+    """The smallest group for a device in time for its start, and what it would save with it."""
     wish = room.wishes[index]
     window_s = wish.limit_s - cell.devices[wish.device].release_s
     wish.size, cost_j = smallest_group(cell, plans, plan, wish.device, window_s)
@@ -185,7 +185,7 @@ def _wish(cell: Cell, plans: Plans, room: Room, plan: int, index: int) -> None:
 
 @bare
 def _is_free(plans: Plans, room: Room, plan: int, index: int) -> bool:
-    """Whether nobody has taken what a device wishes for."""
+    """Whether all subcarriers in the wish of a device are still free."""
     is_free = True
     for at in range(room.wishes[index].size):
         is_free &= plans.owner[plan, room.wanted[index, at]] == NOBODY

@@ -1,9 +1,9 @@
 """The arrays of the kernels: tasks as Python gives them, the board on which plans are made, and the outcome.
 
-A board has room for several plans side by side, and kernels name a plan by its number. Those who offload have a *seat*
-in a plan. A row of `groups` has the subcarriers of a seat, from the best on; `cheapest_s` is how long its upload takes
-if it may, and `least_j` what it costs then; `cost_j` is what it costs until its start. `order` is who follows whom on
-the cores. `seat_of` and `owner` are `NOBODY` for a device that runs locally and for a subcarrier that is free.
+A board holds several plans, which kernels identify by index. Each offloading device has a *seat* in a plan. A row of
+`groups` has the subcarriers of a seat, from the best on; `cheapest_s` is the duration of its cheapest upload without a
+limit, and `least_j` the energy of that; `cost_j` is what it costs until its start. `order` is the order on the cores.
+`seat_of` and `owner` are -1 for a device that runs locally and for a subcarrier that is free.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ class Tasks(NamedTuple):
 
 
 class Starts(NamedTuple):
-    """Plans to begin with, one in each row: who should offload, and who owns which subcarrier, if that is known."""
+    """Initial plans, one per row: the devices that should offload, and the owner of each subcarrier, if known."""
 
     wanted: Bools
     owner: Ints
 
 
 class Effort(NamedTuple):
-    """How hard to look: by one metric only (`BY_ALL`: by all, then search), and the limits of the search."""
+    """Search effort: one metric only (`BY_ALL`: all of them, then search), and the limits of the search."""
 
     metric: int
     most_tried: int
@@ -87,7 +87,7 @@ class Effort(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Devices and their channels. A row of `ranking` has those who could save anything, the most hopeful first."""
+    """Devices and their channels. A row of `ranking` has the devices that could save anything, the best first."""
 
     max_power_w: float
     circuit_power_w: float
@@ -98,7 +98,7 @@ class Cell(NamedTuple):
 
 
 class Plans(NamedTuple):
-    """Plans in the making, and scratch room to change them. `work` counts the uploads that were priced."""
+    """Partial plans, and scratch arrays to change them. `work` counts the uploads that were priced."""
 
     seats: Records
     groups: Ints
@@ -111,7 +111,7 @@ class Plans(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Scratch room of a search: who must not join, wishes for groups, plans seen before, prices of changed groups."""
+    """Scratch arrays of a search: banned devices, wanted groups, plans seen before, prices of changed groups."""
 
     banned: Bools
     chosen: Ints
@@ -123,7 +123,7 @@ class Room(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """Which plan is which. Kernels get the numbers as an argument: for each constant, numba would compile all anew."""
+    """Plan index of each role. Passed to kernels as arguments: numba would compile again for each constant."""
 
     core: int = 0
     base: int = 1
@@ -134,7 +134,7 @@ class Roles(NamedTuple):
 
 
 class Board(NamedTuple):
-    """All that kernels work on."""
+    """All data that kernels work on."""
 
     cell: Cell
     plans: Plans
@@ -143,7 +143,7 @@ class Board(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Finished plans of all instances: by subcarrier who sends with which power, by device when; nan if it does not.
+    """Finished plans of all instances: owner and power per subcarrier, times per device (nan for local devices).
 
     `can_save` is for devices that would save something if they were alone.
     """

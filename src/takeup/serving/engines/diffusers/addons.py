@@ -1,4 +1,4 @@
-"""What an add-on does in the step loop: hold a request back, tell requests apart, and act around a network call."""
+"""Add-on interface of the step loop: delay a request, split requests into buckets, act around a network call."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ __all__ = ["AddOn"]
 
 
 class AddOn(Protocol):
-    """LoRAs, ControlNets. The engine asks all its add-ons before every step."""
+    """LoRAs, ControlNets. The engine calls every add-on before each step."""
 
     def joined(self, run: Run) -> None:
-        """The request enters the loop; refuse it by raising."""
+        """The request enters the loop; raise to reject it."""
 
     def is_ready(self, run: Run) -> bool:
-        """Whether the request may make its next step now; if not, the others go on without it."""
+        """Whether the request can make its next step now; if not, the other requests proceed without it."""
 
     def plan(self, runs: Sequence[Run]) -> None:
-        """These make a step now; said before they are asked for their buckets."""
+        """These requests make a step now; called before `bucket`."""
 
     def bucket(self, run: Run) -> Hashable:
-        """Equal for requests that can share a call as far as this add-on goes."""
+        """Equal for requests that can share a network call as far as this add-on is concerned."""
 
     def around(self, rows: Rows) -> AbstractContextManager[None]:
-        """Entered right before the network call for `rows`, left right after it."""
+        """Context manager around the network call for `rows`."""
 
     def left(self, run: Run) -> None:
-        """The request is over, for whatever reason."""
+        """The request has ended, for whatever reason."""

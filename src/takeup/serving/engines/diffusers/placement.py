@@ -1,4 +1,4 @@
-"""How a pipeline is computed where it lies, decided in one place: recorded on a CUDA device, as it is elsewhere."""
+"""Chooses how a pipeline is computed on its device: CUDA graphs on CUDA, eager elsewhere."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ __all__ = ["binds_edits", "compute_for", "stacks_for", "workers_for"]
 
 
 def compute_for(device: torch.device | str, *, compiles: bool = True) -> Compute:
-    """How networks on this device are called."""
+    """The executor for networks on this device."""
     if torch.device(device).type != "cuda":
         return Eager()
     return Recorded(FAST if compiles else None)
 
 
 def stacks_for(compute: Compute, family: Family) -> Stacks | None:
-    """The weights that LoRAs are merged into by whole stacks; none where layers are patched one by one."""
+    """The stacks that LoRAs are merged into; None where layers are patched one by one."""
     return compute.prepared(family.network).stacks if isinstance(compute, Recorded) else None
 
 
 def binds_edits(compute: Compute, family: Family) -> bool:
-    """Whether masked edits are recorded, or made by hooks."""
+    """Whether masked edits run as CUDA graphs rather than through hooks."""
     return isinstance(compute, Recorded) and can_bind(compute.prepared(family.network))
 
 
 def workers_for(compute: Compute, nets: Mapping[str, Any]) -> dict[str, Worker]:
-    """Who computes ControlNets: recorded in streams of their own, or threads."""
+    """Workers for ControlNets: CUDA graphs in separate streams, or threads."""
     if isinstance(compute, Recorded):
         return {name: StreamWorker(net, compute) for name, net in nets.items()}
     return {name: ThreadWorker(net) for name, net in nets.items()}

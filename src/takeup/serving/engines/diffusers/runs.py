@@ -1,4 +1,4 @@
-"""One request on its way: its latents, its own scheduler and random numbers, and what the network is told about it."""
+"""The state of one request: its latents, its own scheduler and random numbers, and its network inputs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Run:
 
     `computed_share` of its tokens are computed in the next step.
 
-    Nothing in here is seen by another request: the scheduler is a copy, because its step index and its history of
-    earlier steps are parts of the image.
+    Nothing here is shared with another request: the scheduler is a copy, because its step index and its history of
+    earlier steps affect the image.
     """
 
     request: Request
@@ -40,7 +40,7 @@ class Run:
 
     @property
     def num_rows(self) -> int:
-        """Two with guidance by a negative branch, else one."""
+        """Two with a negative guidance branch, else one."""
         return len(self.inputs["encoder_hidden_states"])
 
     @property
@@ -52,12 +52,12 @@ class Run:
         return self.timesteps[self.step]
 
     def bucket(self) -> Hashable:
-        """Equal for requests that fit into one call of the network."""
+        """Equal for requests that fit into one network call."""
         named = {"latents": self.latents, **self.inputs, **self.shared}
         return tuple((name, tensor.shape[1:], tensor.dtype) for name, tensor in sorted(named.items()))
 
     def scaled_latents(self) -> torch.Tensor:
-        """What the network sees: the latents once for every branch, scaled as the scheduler wants them."""
+        """The network input: the latents once for every branch, scaled by the scheduler."""
         latents = torch.cat([self.latents] * self.num_rows)
         if hasattr(self.scheduler, "scale_model_input"):
             scaled: torch.Tensor = self.scheduler.scale_model_input(latents, self.timestep)
@@ -69,43 +69,43 @@ class Residuals(Protocol):
     """What ControlNets add to a U-Net in one call, numbered in decoder order."""
 
     def total(self, number: int, like: torch.Tensor) -> torch.Tensor:
-        """The residual of this number for all rows, in the shape of `like`; waits for it."""
+        """The residual of this number for all rows, in the shape of `like`; blocks until it is ready."""
 
     def write(self, into: Sequence[torch.Tensor]) -> None:
-        """All residuals, each into the tensor of its number."""
+        """Write each residual into the tensor of its number."""
 
 
 class Bound(Protocol):
-    """One kind of masked call, in fixed memory. What is kept lies in several places, which take turns."""
+    """One kind of masked call, in static buffers. Cached activations use several buffers in rotation."""
 
     num_places: int
 
     def fill(self, masked: Any) -> int:
-        """Bring what this call needs; the place it lies in."""
+        """Load the inputs of this call. Returns the number of the buffer."""
 
     def computing(self, number: int) -> AbstractContextManager[None]:
-        """Inside, the network computes masked tokens from what lies in this place."""
+        """Inside, the network computes masked tokens from this buffer."""
 
     def leave(self, masked: Any, number: int) -> None:
-        """After the call."""
+        """Called after the network call."""
 
     def forget(self) -> None:
-        """After calls that were only tried out: they wrote over what is kept."""
+        """Invalidate the buffers after warm-up calls, which overwrite them."""
 
 
 class Masked(Protocol):
-    """What a call that computes some tokens only is told. Calls of one `kind` differ in numbers, not in sizes."""
+    """Inputs of a call that computes only some tokens. Calls of one `kind` have equal shapes."""
 
     @property
     def kind(self) -> Hashable: ...
 
     def bound(self, prepared: Any) -> Bound:
-        """Memory for calls of this kind."""
+        """Static buffers for calls of this kind."""
 
 
 @dataclass(slots=True)
 class Aids:
-    """What add-ons say about one call. `weights` is equal for equal weights; hooks mean: call layer by layer."""
+    """What add-ons set for one call. `weights` is equal for equal weights; `has_hooks`: call layer by layer."""
 
     residuals: Residuals | None = None
     weights: Hashable = ()
@@ -115,7 +115,7 @@ class Aids:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The inputs of one network call: the rows of its requests one below the other, each with its own timestep."""
+    """The inputs of one network call: the rows of its requests concatenated, each with its own timestep."""
 
     runs: tuple[Run, ...]
     sample: torch.Tensor
@@ -130,13 +130,13 @@ class Rows:
 
 
 class Gatherer:
-    """Gathers rows. As long as the same requests come with the same inputs, these are the same object every time."""
+    """Gathers rows. While requests and their inputs are unchanged, `inputs` is the same object every time."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[int, ...], tuple[list[torch.Tensor], dict[str, torch.Tensor]]] = OrderedDict()
 
     def __call__(self, runs: tuple[Run, ...]) -> Rows:
-        """The rows of these requests. Timesteps become floats, as the networks make them before they use them."""
+        """The rows of these requests. Timesteps become floats, as the networks would convert them anyway."""
         timesteps = [run.timestep.to(torch.float32).reshape(1).expand(run.num_rows) for run in runs]
         return Rows(
             runs=runs,
@@ -160,5 +160,5 @@ class Gatherer:
 
 
 def gather(runs: tuple[Run, ...]) -> Rows:
-    """The rows of these requests, gathered anew."""
+    """The rows of these requests, without a cache."""
     return Gatherer()(runs)

@@ -1,4 +1,4 @@
-"""Schedulers by name, one fresh object for every request, set up with its own number of steps."""
+"""Schedulers by name, one new object for every request, set up with its own number of steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCHEDULERS = {
 
 
 def new_scheduler(pipeline: Any, name: str | None) -> Any:
-    """A scheduler nobody else has: the pipeline's own kind, or that of `name` with the pipeline's noise schedule."""
+    """A new scheduler: a copy of the pipeline's own, or that of `name` with the pipeline's noise schedule."""
     if name is None:
         return copy.deepcopy(pipeline.scheduler)
     if name not in SCHEDULERS:
@@ -40,7 +40,7 @@ def new_scheduler(pipeline: Any, name: str | None) -> Any:
 
 
 def set_steps(scheduler: Any, num_steps: int, device: torch.device, **options: Any) -> list[torch.Tensor]:
-    """Set the scheduler up; the timesteps of its calls, which are more than `num_steps` where it is of second order."""
+    """Set the scheduler up. Returns the timesteps of its calls: more than `num_steps` for second-order ones."""
     if "sigmas" in options:
         scheduler.set_timesteps(device=device, **options)
     else:
@@ -51,7 +51,7 @@ def set_steps(scheduler: Any, num_steps: int, device: torch.device, **options: A
 
 
 def step_options(scheduler: Any, request: Request, generator: torch.Generator) -> dict[str, Any]:
-    """Of the options of a step, those that this scheduler knows."""
+    """The step options that this scheduler supports."""
     known = inspect.signature(scheduler.step).parameters
     offered = {"eta": request.eta, "generator": generator}
     return {name: value for name, value in offered.items() if name in known}

@@ -1,14 +1,14 @@
 """The step engine: requests join and leave at every step boundary, and compatible ones share one network call.
 
-How it works. The loop knows steps, not images. At each boundary it
+How it works (continuous batching at step granularity). At each step boundary the loop
 
-    1. takes in what was submitted, and lets go of what was cancelled or is late;
-    2. asks the add-ons who is ready (a request that waits for a LoRA stands still, the others do not);
-    3. asks the grouping who shares a call: same shapes, same weights, never mind how far each one is;
-    4. calls the network once for each group, then lets every request make its own scheduler step.
+    1. admits submitted requests, and removes cancelled and late ones;
+    2. queries the add-ons which requests are ready (one that waits for a LoRA stalls, the others do not);
+    3. groups requests into calls: same shapes, same weights, at any step;
+    4. calls the network once for each group, then makes the scheduler step of each request.
 
-A failure ends the request it belongs to: if a shared call fails, its requests are called one by one. Text encoding
-and image decoding are `prepare` and `decode` of the family: they run in the threads of the callers.
+A failure ends only its own request: if a shared call fails, its requests are called one by one. Text encoding and image
+decoding are `prepare` and `decode` of the family: they run in the threads of the callers.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ NAP_S = 0.001
 
 
 class StepEngine:
-    """Serves one pipeline. `submit` from any thread; `advance` or `run` from one.
+    """Serves one pipeline. Call `submit` from any thread; `advance` or `run` from one.
 
-    `deterministic` calls the network for one request at a time: then no image depends on who else was there, bit for
-    bit. Otherwise `max_rows` rows may share a call, and images differ by rounding. `group` decides who shares a call
-    instead, if it is given; `compute` says how the network is called; `family` stands in for that of the pipeline.
+    `deterministic` calls the network for one request at a time: then images do not depend on concurrent requests, bit
+    for bit. Otherwise `max_rows` rows may share a call, and images differ by rounding. `group`, if given, replaces this
+    grouping; `compute` executes the network calls; `family` overrides that of the pipeline.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class StepEngine:
         self._arrived = threading.Event()
 
     def submit(self, request: Request, on_step: OnStep | None = None) -> Ticket:
-        """Prepare the request in this thread and hand it to the loop; it joins at the next step boundary."""
+        """Prepare the request in this thread and submit it to the loop; it joins at the next step boundary."""
         return self.enter(self.family.prepare(request), on_step)
 
     def enter(self, run: Run, on_step: OnStep | None = None) -> Ticket:
-        """Hand a prepared request to the loop."""
+        """Submit a prepared request to the loop."""
         ticket = Ticket(next(self._numbers), run, on_step)
         self._inbox.append(ticket)
         self._arrived.set()
@@ -87,11 +87,11 @@ class StepEngine:
 
     @property
     def num_running(self) -> int:
-        """Requests that are not over, those that wait included."""
+        """The number of unfinished requests, including waiting ones."""
         return len(self._running) + len(self._inbox)
 
     def advance(self) -> int:
-        """One step of every request that is ready; the number of network calls it took."""
+        """One step of every ready request. Returns the number of network calls."""
         self._arrived.clear()
         self._admit()
         now_s = self._clock()
@@ -109,13 +109,13 @@ class StepEngine:
         return len(calls)
 
     def run(self, until: Callable[[], bool] | None = None) -> None:
-        """Advance until nothing is left to do, or until `until` says so; then idle time is waited out."""
+        """Advance until no request is left or, if given, until `until()` is true; polls while idle."""
         while self.num_running if until is None else not until():
             if not self.advance():
                 self._arrived.wait(NAP_S)
 
     def image(self, ticket: Ticket) -> torch.Tensor:
-        """The decoded image of a finished request, in the caller's thread."""
+        """Decode the image of a finished request in the caller's thread."""
         return self.family.decode(ticket.result())
 
     # ---------------------------------------------------------------------------------------------------------------
@@ -147,14 +147,14 @@ class StepEngine:
         try:
             rows = self._gather(tuple(ticket.run for ticket in tickets))
             predictions = torch.split(self._predict(rows), rows.sizes)
-        except Exception as problem:  # whatever it is, the loop serves others too
+        except Exception as problem:  # any failure: the loop must go on for other requests
             self._sort_out(tickets, problem)
             return
         for ticket, prediction in zip(tickets, predictions, strict=True):
             self._guarded(ticket, partial(self._finish_step, ticket, prediction))
 
     def _sort_out(self, tickets: tuple[Ticket, ...], problem: Exception) -> None:
-        """Something is wrong with one of them: alone, each shows whether it is the one."""
+        """A shared call failed: call each request alone to find the faulty one."""
         if len(tickets) == 1:
             self._fail(tickets[0], problem)
             return
@@ -177,11 +177,11 @@ class StepEngine:
         if ticket.on_step is not None:
             ticket.on_step(run.step, len(run.timesteps))
         if run.is_done:
-            self._release(ticket)  # first: whoever hears of the end finds what it left behind
+            self._release(ticket)  # before `end`, so that waiters see what add-ons stored in `left`
             ticket.end("done")
 
     def _guarded(self, ticket: Ticket, act: Callable[[], Any]) -> Any:
-        """Let the request alone feel what goes wrong with it."""
+        """Run `act`; an exception fails only this request."""
         try:
             return act()
         except Exception as problem:

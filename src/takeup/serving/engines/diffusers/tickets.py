@@ -1,4 +1,4 @@
-"""What a caller holds while its request is on its way: progress, a way to withdraw, and the latents in the end."""
+"""The caller's handle of a request: progress, cancellation, and the final latents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OnStep = Callable[[int, int], None]
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One request in the engine. May be asked and cancelled from any thread."""
+    """One request in the engine. Can be queried and cancelled from any thread."""
 
     number: int
     run: Run
@@ -31,15 +31,15 @@ class Ticket:
         return self.finished.done()
 
     def cancel(self) -> None:
-        """Leave at the next step boundary; without effect once it is over."""
+        """Remove the request at the next step boundary; no effect once it has ended."""
         self._withdrawn = True
 
     def result(self, timeout_s: float | None = None) -> Run:
-        """The finished run; raises what ended it otherwise."""
+        """The finished run; raises the error that ended it otherwise."""
         return self.finished.result(timeout_s)
 
     def leaves(self, now_s: float) -> bool:
-        """End the request if it was withdrawn or its deadline is over."""
+        """End the request if it was cancelled or its deadline has passed. Returns whether it is over."""
         deadline_s = self.run.request.deadline_s
         if self._withdrawn:
             self.end("cancelled", Cancelled(f"the request was cancelled after {self._progress()}"))
@@ -50,7 +50,7 @@ class Ticket:
         return self.is_over
 
     def end(self, state: State, error: BaseException | None = None) -> None:
-        """The last thing that happens to a ticket."""
+        """Set the final state and resolve the future."""
         self.state = state
         if error is None:
             self.finished.set_result(self.run)

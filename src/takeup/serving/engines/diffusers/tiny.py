@@ -1,7 +1,7 @@
-"""Tiny pipelines of every family with random weights, built here and now: nothing is downloaded.
+"""Tiny pipelines of every family with random weights, built locally: nothing is downloaded.
 
-They have the parts and the shapes of the real ones, at a hundred-thousandth of the size: what is exact on them is exact
-on the real ones. The same name and seed give the same weights.
+They have the components and the structure of the real ones, at a hundred-thousandth of the size: what is exact on them
+is exact on the real ones. The same name and seed give the same weights.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ EPSILON = 1e-6
 
 
 def tiny(name: str, seed: int = 0) -> Any:
-    """The pipeline of this name, such as `takeup/tiny-sdxl`; built once, so whoever changes it changes it for all."""
+    """The pipeline of this name, such as `takeup/tiny-sdxl`; cached, so changes to it affect all callers."""
     return _kept(name, seed)
 
 
 def build(name: str, seed: int = 0) -> Any:
-    """The same pipeline as `tiny` gives, but one of its own for every caller."""
+    """The same pipeline as `tiny` returns, but a new one for every caller."""
     if name not in TINY:
         raise UnknownName("tiny pipeline", name, TINY)
     with torch.random.fork_rng(devices=()):
@@ -147,7 +147,7 @@ def _sdxl_shape() -> dict[str, Any]:
 
 
 def _controlnet() -> Any:
-    """A ControlNet whose zero convolutions are not zero, for a zero would agree with every mistake."""
+    """A ControlNet whose zero convolutions are random, because zeros would hide every mistake."""
     net = _diffusers().ControlNetModel(conditioning_embedding_out_channels=(16, 32), **_sdxl_shape()).eval()
     for block in (*net.controlnet_down_blocks, net.controlnet_mid_block, net.controlnet_cond_embedding.conv_out):
         torch.nn.init.normal_(block.weight, std=0.1)
@@ -183,7 +183,7 @@ def _sdxl_parts() -> dict[str, Any]:
 
 
 def _euler() -> Any:
-    """With what it does not use itself, as in the published configuration: other schedulers are made from it."""
+    """Includes settings it does not use, as in the published configuration, since other schedulers are made from it."""
     others = {"timestep_spacing": "leading", "clip_sample": False, "set_alpha_to_one": False}
     return _diffusers().EulerDiscreteScheduler.from_config({**_trained_with(), **others})
 

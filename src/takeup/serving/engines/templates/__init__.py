@@ -1,1 +1,1 @@
-"""Templates: what the tokens of an image left in every step of one run, kept for the edits that follow."""
+"""Templates: activations of an image in every step of one run, cached for later edits."""

@@ -1,8 +1,8 @@
-"""Templates on disk: files in a folder for every owner, within a quota for each and one for all.
+"""Templates on disk: a folder of files for every owner, with a quota per owner and a total quota.
 
-Several processes may share the folder: files are whole or not there, one that leaves while it is used stays mapped, and
-what another process wrote or took away is noticed when room is made. That an image is to be forgotten is written down,
-so that all of them hear of it: its *generation* is another one afterwards.
+Several processes may share the folder: files are written atomically, a file deleted while in use stays mapped, and
+changes by other processes are noticed when space is freed. Forgetting an image is recorded on disk as a new
+*generation*, so that all processes notice it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_PROBLEMS = 100
 
 
 class TemplateFolder:
-    """`policy` says which file leaves first. Whatever goes wrong is noted in `problems`, and nothing was kept."""
+    """`policy` selects the victim file. Errors are recorded in `problems`; the template is then not kept."""
 
     def __init__(self, folder: Path, policy: CachePolicy, most_bytes: int, owner_bytes: int) -> None:
         self._folder, self._policy = folder, policy
@@ -43,11 +43,11 @@ class TemplateFolder:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """The total size of all files."""
         return self._used_bytes("*")
 
     def find(self, key: TemplateKey) -> Template | None:
-        """The template, mapped and checked; a file that is not right is deleted."""
+        """The template, memory-mapped and verified; an invalid file is deleted."""
         path = self._path(key.name)
         if not path.exists():
             return None
@@ -62,7 +62,7 @@ class TemplateFolder:
         return template
 
     def put(self, key: TemplateKey, template: Template, wanted: Collection[str]) -> None:
-        """Write it if there is room, or can be without those that are `wanted`."""
+        """Write it, evicting files until it fits; those in `wanted` are evicted last."""
         try:
             self._make_room(key.name.split("/")[0], template.size_bytes, self._owner_bytes, wanted)
             self._make_room("*", template.size_bytes, self._most_bytes, wanted)
@@ -78,14 +78,14 @@ class TemplateFolder:
         self._drop(key.name)
 
     def generation(self, template: str) -> str:
-        """Changes whenever the image is forgotten, by whichever process."""
+        """Changes whenever the image is forgotten, by any process."""
         try:
             return (self._folder / FORGOTTEN / template).read_text()
         except OSError:
             return ""
 
     def forget(self, template: str) -> None:
-        """Delete all files of an image, and let other processes know."""
+        """Delete all files of an image, and notify other processes."""
         try:
             write_atomically(self._folder / FORGOTTEN / template, secrets.token_hex(8))
         except OutputFailed as problem:
@@ -97,7 +97,7 @@ class TemplateFolder:
     # ---------------------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        """Take away what processes left unfinished when they were killed; younger ones may be on their way."""
+        """Delete temporary files of killed processes; younger ones may still be in use."""
         for path in self._folder.glob(f"*/{UNFINISHED}*"):
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > UNFINISHED_S:
@@ -142,6 +142,6 @@ class TemplateFolder:
     def _used_bytes(self, owner: str) -> int:
         sizes = 0
         for path in self._paths(owner):
-            with suppress(FileNotFoundError):  # others make room too
+            with suppress(FileNotFoundError):  # other processes evict files too
                 sizes += path.stat().st_size
         return sizes

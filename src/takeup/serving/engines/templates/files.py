@@ -1,7 +1,7 @@
-"""A template as one file: pages in the order of the steps, each one sequential, aligned, checked; then an index.
+"""A template as one file: pages in the order of the steps, each one sequential, aligned, checksummed; then an index.
 
-The index comes last, and a short tail after it says where it begins. A file without its tail was not finished. Reading
-maps the file into memory and checks all pages; what is used again is then in the memory of the system.
+The index is last, and a short tail after it holds its offset. A file without its tail is incomplete. Reading
+memory-maps the file and verifies all pages; repeated reads hit the page cache.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DTYPES = {str(one): one for one in (torch.float32, torch.float16, torch.bfloat16
 
 
 def write_template(path: Path, template: Template, key: str) -> None:
-    """Whole or not at all."""
+    """Write atomically."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=path.parent, prefix=UNFINISHED, delete=False) as file:
@@ -50,7 +50,7 @@ def write_template(path: Path, template: Template, key: str) -> None:
 
 
 def read_template(path: Path, key: str) -> Template:
-    """Refuses what is not finished, damaged, or of another key."""
+    """Read a template; rejects an incomplete or damaged file, or one of another key."""
     try:
         size_bytes = path.stat().st_size
         mapped = np.memmap(path, np.uint8, mode="c") if size_bytes else np.zeros(0, np.uint8)

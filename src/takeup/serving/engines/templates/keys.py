@@ -1,4 +1,4 @@
-"""What a template belongs to: everything that changes an activation, or who may see it, is a part of its key."""
+"""Template keys: they include everything that changes an activation, and the tenant that owns it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ID_CHARS = 24
 
 @dataclass(frozen=True, slots=True)
 class TemplateKey:
-    """Two templates are the same only if all of this is. `tenant`: the same image of two owners is two templates."""
+    """Templates are equal only if all fields are. `tenant`: the same image of two tenants is two templates."""
 
     tenant: str
     network: str
@@ -39,32 +39,32 @@ class TemplateKey:
 
     @property
     def template(self) -> str:
-        """The identity of the image, whatever it is used for; what clients know."""
+        """The identifier of the image, independent of its use; visible to clients."""
         return template_id(self.tenant, self.image)
 
     @property
     def name(self) -> str:
-        """A name for files, in a folder of the owner: no two keys share one."""
+        """A file name, in the folder of the owner; unique per key."""
         return f"{owner_of(self.tenant)}/{self.template}.{digest_of(asdict(self))}"
 
 
 def template_id(tenant: str, image: str) -> str:
-    """Of an image by the digest of its pixels: another one for every tenant."""
+    """The identifier of an image, from the digest of its pixels and the tenant."""
     return f"tpl_{digest_of([tenant, image])[:ID_CHARS]}"
 
 
 def template_of(name: str) -> str:
-    """The image that the name of a key belongs to."""
+    """The template identifier in the name of a key."""
     return name.split("/")[1].split(".", maxsplit=1)[0]
 
 
 def owner_of(tenant: str) -> str:
-    """A name for the folder of a tenant, whatever it is called."""
+    """The folder name of a tenant; safe for any tenant name."""
     return digest_of(f"tenant {tenant}".encode())[:ID_CHARS]
 
 
 def digest_of(value: Any) -> str:
-    """Of anything that can be written as JSON, of bytes, and of tensors."""
+    """The digest of a JSON-serializable value, of bytes, or of a tensor."""
     if isinstance(value, torch.Tensor):
         flat = value.detach().contiguous().view(-1).view(torch.uint8).cpu().numpy().tobytes()
         return hashlib.sha256(f"{value.dtype} {tuple(value.shape)}".encode() + flat).hexdigest()[:32]
@@ -73,7 +73,7 @@ def digest_of(value: Any) -> str:
 
 
 def weights_digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Names, shapes, and some values of every tensor, evenly spread: reading all of them would take seconds."""
+    """Digest of names, shapes, and evenly spaced samples of every tensor: reading all values would take seconds."""
     parts = [f"{name} {tuple(one.shape)} {one.dtype}" for name, one in tensors.items()]
     samples = [_some(one).float().cpu() for one in tensors.values() if one.numel()]
     values = digest_of(torch.cat(samples)) if samples else ""

@@ -1,6 +1,6 @@
-"""Images that were edited, by the identity of their template: the next edit names one instead of sending it.
+"""Edited images by the identifier of their template: the next edit can name one instead of sending it.
 
-Each is a file as it came, in the folder of its owner. An owner has so many bytes; what was not used for longest leaves.
+Each is stored unmodified as a file in the folder of its owner. Each owner has a quota in bytes, with LRU eviction.
 Several processes may share the folder.
 """
 
@@ -25,7 +25,7 @@ TEMPLATE = re.compile(r"tpl_[0-9a-f]{24}")
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """An image that is kept: its template, the bytes of its file, and when it was used."""
+    """A stored image: its template, the size of its file, and its time of last use."""
 
     template: str
     size_bytes: int
@@ -39,7 +39,7 @@ class Originals:
         self._folder, self._owner_bytes = folder, owner_bytes
 
     def keep(self, tenant: str, template: str, data: bytes) -> bool:
-        """Whether it is kept now: not if it is too large, or the disk is full; edits go on without."""
+        """Store the image. False if it is too large or the disk is full; edits then continue without it."""
         path = self._path(tenant, template)
         if len(data) > self._owner_bytes:
             return False
@@ -54,7 +54,7 @@ class Originals:
         return True
 
     def find(self, tenant: str, template: str) -> bytes | None:
-        """The bytes of the image, if it is one of this tenant's."""
+        """The bytes of the image, if it belongs to this tenant."""
         if not TEMPLATE.fullmatch(template):
             return None
         path = self._path(tenant, template)
@@ -64,17 +64,17 @@ class Originals:
         return None
 
     def remove(self, tenant: str, template: str) -> None:
-        """Take it away; without effect if it is not there."""
+        """Delete it; no effect if it does not exist."""
         if TEMPLATE.fullmatch(template):
             self._path(tenant, template).unlink(missing_ok=True)
 
     def seen_by(self, tenant: str) -> list[Original]:
-        """Those of a tenant, the last used first."""
+        """The images of a tenant, most recently used first."""
         return sorted(self._all(tenant), key=lambda one: -one.used_s)
 
     def _all(self, tenant: str) -> Iterator[Original]:
         for path in (self._folder / owner_of(tenant)).glob(f"*{SUFFIX}"):
-            with suppress(FileNotFoundError):  # others take away, too
+            with suppress(FileNotFoundError):  # other processes delete files too
                 facts = path.stat()
                 yield Original(path.name.removesuffix(SUFFIX), facts.st_size, facts.st_mtime)
 

@@ -1,15 +1,15 @@
-"""Smaller templates: numbers of few bits with a scale for each group of channels, or only what changed since a step.
+"""Template compression: few-bit quantization with a scale per group of channels, or deltas between steps.
 
-How it works. Pages are packed in the order of the steps. Of every tensor the fewest bits are taken with an error within
-the budget; it is measured, relative to the size of the tensor (root mean square):
+How it works. Pages are packed in the order of the steps. For every tensor the fewest bits are used whose error is
+within the budget; it is measured, relative to the size of the tensor (root mean square):
 
-    none        it is what it was in the step before, nearly
-    2 to 8      of the change since the step before, or of the tensor itself
-    all         as it is
+    none        the tensor is nearly equal to that of the step before
+    2 to 8      of the delta to the step before, or of the tensor itself
+    all         uncompressed
 
-Changes are those from what will be unpacked of the step before, not from what was there: errors do not add up. Groups
-of fewer than eight bits are rotated (by a Hadamard matrix with random signs) before they are rounded, so that no
-channel is much larger than the others of its group.
+Deltas are relative to the unpacked previous step, not to the original one: errors do not accumulate. Groups of fewer
+than eight bits are rotated (by a Hadamard matrix with random signs) before they are rounded, so that no channel is much
+larger than the others of its group.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ Page = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class PackedTensor:
-    """Plain values (no `bits`, no scales), or whole numbers with a scale for each row, token and group of channels.
+    """Plain values (no `bits`, no scales), or integers with a scale for each row, token and group of channels.
 
-    `is_change`: to be added to what the tensor was in the step before.
+    `is_change`: a delta to the tensor of the step before.
     """
 
     values: torch.Tensor
@@ -56,7 +56,7 @@ class PackedTensor:
 
     @property
     def size_bytes(self) -> int:
-        """Of values and scales."""
+        """Bytes of values and scales."""
         parts = [self.values] if self.scales is None else [self.values, self.scales]
         return sum(part.numel() * part.element_size() for part in parts)
 
@@ -66,7 +66,7 @@ PackedPage = dict[str, PackedTensor]
 
 
 def pack(tensor: torch.Tensor, bits: int) -> PackedTensor:
-    """As it is, or in so many bits."""
+    """Pack into `bits` bits, or unchanged if `bits` is EXACT."""
     if bits == EXACT:
         return PackedTensor(tensor.contiguous(), None, tuple(tensor.shape), tensor.dtype)
     groups = _grouped(tensor).float()
@@ -75,7 +75,7 @@ def pack(tensor: torch.Tensor, bits: int) -> PackedTensor:
 
 
 def unpack(packed: PackedTensor) -> torch.Tensor:
-    """What was packed, as far as it is still known."""
+    """The tensor, up to quantization error."""
     if packed.scales is None:
         return packed.values
     if packed.bits == BITS[-1]:
@@ -90,12 +90,12 @@ def unpack_page(page: PackedPage, before: Page) -> dict[str, torch.Tensor]:
 
 
 def error_of(ours: Page, theirs: Page) -> float:
-    """The largest error of a tensor, relative to its size."""
+    """The largest relative error of a tensor."""
     return max((_relative(ours[name], theirs[name]) for name in theirs), default=0.0)
 
 
 class Packer:
-    """Told every page in turn. `error` is the largest so far; without a budget every bit is kept."""
+    """Packs pages in step order. `error` is the largest so far; with a budget of 0 packing is lossless."""
 
     def __init__(self, budget: float) -> None:
         self._budget, self._known = budget, dict[str, torch.Tensor]()
@@ -115,7 +115,7 @@ class Packer:
         return packed
 
     def _smallest(self, tensor: torch.Tensor, known: torch.Tensor | None) -> PackedTensor | None:
-        """None if it is as it was. Norms, which are one token for all, are kept as they are."""
+        """None if it is nearly unchanged. Norms, which have a single token, are not compressed."""
         if tensor.shape[1] == 1:
             return pack(tensor, EXACT)
         change = None if known is None else tensor - known
@@ -127,7 +127,7 @@ class Packer:
         return pack(tensor, EXACT)
 
     def _candidates(self, tensor: torch.Tensor, change: torch.Tensor | None) -> Iterator[PackedTensor]:
-        """Those that are expected to do, the smallest first; a change only if it is smaller than the tensor."""
+        """Candidates expected to meet the budget, smallest first; deltas only if smaller than the tensor."""
         sources = [(tensor, 1.0)]
         if change is not None and _size(change, tensor) < 1:
             sources.insert(0, (change, _size(change, tensor)))
@@ -148,14 +148,14 @@ def _applied(packed: PackedTensor, before: torch.Tensor | None) -> torch.Tensor:
 
 
 def _rounded(groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Eight bits: the largest of a group is 127."""
+    """Eight bits: the largest absolute value of a group maps to 127."""
     # bfloat16: scales of half precision would be zero for small activations
     scales = (groups.abs().amax(dim=-1, keepdim=True) / 127).clamp(min=SMALLEST).to(torch.bfloat16)
     return (groups / scales.float()).round().clamp(-127, 127).to(torch.int8), scales
 
 
 def _squeezed(groups: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fewer bits, several numbers in a byte; values lie in the middle of their steps, so none is zero."""
+    """Fewer bits, several numbers in a byte; values are the midpoints of their intervals, so none is zero."""
     middle = 2 ** (bits - 1)
     scales = groups.abs().amax(dim=-1, keepdim=True) / middle
     if bits in BEST_STEPS:
@@ -166,7 +166,7 @@ def _squeezed(groups: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tens
 
 
 def _to_planes(whole: torch.Tensor, bits: int) -> torch.Tensor:
-    """Bytes in which the lowest four bits of all numbers come first, if there are so many, then the next."""
+    """Bit planes as bytes: the lowest four bits of all numbers first, if `bits` includes four, then the next."""
     planes = []
     for wide in _planes(bits):
         parts = (whole & (2**wide - 1)).chunk(8 // wide, dim=-1)
@@ -197,7 +197,7 @@ def _rotated(groups: torch.Tensor, *, back: bool = False) -> torch.Tensor:
 
 @lru_cache(maxsize=16)
 def _hadamard(width: int, device: torch.device) -> torch.Tensor:
-    """Its transpose turns back. Only powers of two have one that is so easily made; others stay as they are."""
+    """Orthogonal: its transpose is the inverse. The identity if the width is not a power of two."""
     if width & (width - 1):
         return torch.eye(width, device=device)
     matrix = torch.ones(1, 1)

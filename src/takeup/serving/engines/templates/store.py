@@ -1,10 +1,11 @@
-"""Templates that stay for the next edit: on the device, in memory of the host, on disk, each as far as there is room.
+"""Multi-tier cache of templates for later edits: on the device, in host memory, on disk, each up to its capacity.
 
-What is wanted and not on the device comes up from below; what must leave goes down or, from the disk, away. The policy
-says what leaves and is shown the queue: templates of the edits that are not done. A template of an edit that is running
-does not leave. What another process with the same folder forgets is forgotten here too, when it is next looked for.
-Whatever is wrong with a file (damaged, half-written, deleted, of another request), the answer is that
-there is no template: the edit then computes everything and makes it again.
+A requested template is promoted towards the device; a victim is demoted or, on disk, deleted. The policy selects
+victims and receives the queue: templates of unfinished edits. A template of a running edit is not evicted from memory.
+What another process with the same folder forgets is forgotten here too, on the next lookup.
+
+Whatever is wrong with a file (damaged, half-written, deleted, of another request), the lookup is a miss: the edit then
+computes everything and creates the template again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["Room", "TemplateStore"]
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes for templates in each tier; nothing is kept where there is none. One owner has `owner_bytes` on disk."""
+    """Capacity of each tier in bytes; 0 disables a tier. One owner has `owner_bytes` on disk."""
 
     device_bytes: int = 0
     host_bytes: int = 1 << 30
@@ -42,17 +43,17 @@ class Room:
 
     @property
     def most_bytes(self) -> int:
-        """The largest template that could be kept anywhere."""
+        """The largest template that fits into any tier."""
         return max(self.device_bytes, self.host_bytes, self.disk_bytes)
 
     @property
     def of_disk(self) -> tuple[int, int]:
-        """All bytes, and those of one owner."""
+        """The total disk quota, and that of one owner."""
         return self.disk_bytes, self.disk_bytes if self.owner_bytes is None else self.owner_bytes
 
 
 class _Tier:
-    """Templates up to a size; `victim` is asked until the new one fits."""
+    """Templates up to a capacity; the policy selects victims until a new one fits."""
 
     def __init__(self, capacity_bytes: int, policy: CachePolicy) -> None:
         self.capacity_bytes, self.policy = capacity_bytes, policy
@@ -63,7 +64,7 @@ class _Tier:
         return sum(one.size_bytes for one in self.kept.values())
 
     def make_room(self, size_bytes: int, used: set[str], queue: tuple[tuple[str, ...], ...]) -> list[str] | None:
-        """Names that left, or None if there is no room without those in use."""
+        """Names to evict, or None if there is not enough space without those in use."""
         gone: list[str] = []
         idle = [name for name in self.kept if name not in used]
         free_bytes = self.capacity_bytes - self.size_bytes
@@ -88,7 +89,7 @@ class _Tier:
 
 
 class TemplateStore:
-    """`folder` is where files go if there is room on disk; `device` is that of the network."""
+    """`folder` is for files if there is disk capacity; `device` is that of the network."""
 
     def __init__(
         self,
@@ -116,17 +117,17 @@ class TemplateStore:
 
     @property
     def problems(self) -> list[str]:
-        """Of the disk, the last ones."""
+        """The most recent disk errors."""
         return [] if self._disk is None else list(self._disk.problems)
 
     def wanted(self, key: TemplateKey) -> None:
-        """An edit that needs this template is in the queue; it stays until `released`."""
+        """Pin this template: an edit in the queue needs it, until `released`."""
         with self._lock:
             self._users[key.name] += 1
             self._begun.setdefault(key.name, self._generation(key))
 
     def released(self, key: TemplateKey) -> None:
-        """The edit is over."""
+        """Unpin it: the edit has ended."""
         with self._lock:
             self._users[key.name] -= 1
             self._users += Counter()  # forget those at zero
@@ -134,7 +135,7 @@ class TemplateStore:
                 self._begun.pop(key.name, None)
 
     def find(self, key: TemplateKey) -> Template | None:
-        """The template, brought up as far as there is room; None if it must be made. May wait for a disk."""
+        """The template, promoted as far as capacity allows; None if it must be created. May block on the disk."""
         with self._lock:
             coming = self._coming.get(key.name)
         if coming is not None:
@@ -149,7 +150,7 @@ class TemplateStore:
             return self._raised(key.name, found, generation)
 
     def peek(self, key: TemplateKey) -> Template | None:
-        """The template if it is in memory; waits for nothing but to hear that it was forgotten."""
+        """The template if it is in memory; no I/O except to read its generation."""
         with self._lock:
             if self._made.get(key.name) != self._generation(key):
                 self._removed(key.name)
@@ -160,9 +161,9 @@ class TemplateStore:
         return None
 
     def put(self, key: TemplateKey, template: Template, began: str | None = None) -> None:
-        """Keep a template that was just made, unless its image was forgotten since the edit `began`.
+        """Keep a template that was just created, unless its image was forgotten since the edit `began`.
 
-        What does not fit is not kept; that is no error.
+        A template that does not fit is not kept; that is not an error.
         """
         moved = template.to(self._device if self.room.device_bytes else "cpu")
         generation = self._generation(key)
@@ -180,14 +181,14 @@ class TemplateStore:
                 self._disk.drop(key)
 
     def put_soon(self, key: TemplateKey, make: Callable[[], Template]) -> None:
-        """The same in a thread of its own; whoever looks for it waits until it is there."""
+        """The same in a background thread; `find` blocks until it is done."""
         with self._lock:
             began = self._begun.get(key.name)
             coming = self._coming[key.name] = self._writer.submit(lambda: self.put(key, make(), began))
         coming.add_done_callback(lambda done: self._came(key.name, done))
 
     def forget(self, template: str) -> None:
-        """Delete everything of this image; an edit that has some of it keeps what it has, and adds nothing."""
+        """Delete everything of this image; a running edit keeps what it has loaded, and stores nothing new."""
         with self._lock:
             self._forgotten[template] += 1
             kept = {name for tier in self._tiers.values() for name in tier.kept}
@@ -200,19 +201,19 @@ class TemplateStore:
             self._disk.forget(template)
 
     def close(self) -> None:
-        """Finish what is being written."""
+        """Finish pending writes."""
         self._writer.shutdown()
 
     @property
     def size_bytes(self) -> dict[str, int]:
-        """What is used of each tier."""
+        """Bytes used in each tier."""
         on_disk = 0 if self._disk is None else self._disk.size_bytes
         return {name: tier.size_bytes for name, tier in self._tiers.items()} | {"disk": on_disk}
 
     # ---------------------------------------------------------------------------------------------------------------
 
     def _generation(self, key: TemplateKey) -> str:
-        """Another one whenever the image was forgotten, here or by another process."""
+        """Changes whenever the image is forgotten, here or by another process."""
         elsewhere = "" if self._disk is None else self._disk.generation(key.template)
         return f"{self._forgotten[key.template]} {elsewhere}"
 
@@ -222,7 +223,7 @@ class TemplateStore:
             tier.remove(name)
 
     def _raised(self, name: str, template: Template, generation: str) -> Template:
-        """Into the highest tier with room."""
+        """Insert into the highest tier with enough capacity."""
         kept = {one for tier in self._tiers.values() for one in tier.kept}
         self._made = {one: made for one, made in self._made.items() if one in kept} | {name: generation}
         for tier_name, tier in self._tiers.items():
@@ -242,7 +243,7 @@ class TemplateStore:
         return template
 
     def _lowered(self, tier_name: str, name: str, template: Template | None) -> None:
-        """From the device to the host, if it fits there without more ado; the disk has its own copy."""
+        """Demote from the device to the host, if it fits without eviction; the disk has its own copy."""
         host = self._tiers["host"]
         if template is None or tier_name != "device":
             return

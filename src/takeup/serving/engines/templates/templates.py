@@ -1,4 +1,4 @@
-"""A template in memory: pages of its steps, which tokens they are good for, how wrong packing made them."""
+"""A template in memory: pages by step, the tokens they are valid for, and the packing error."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ class Template:
 
     @cached_property
     def size_bytes(self) -> int:
-        """In memory, and on disk but for the index."""
+        """Bytes in memory, and on disk except for the index."""
         return sum(packed.size_bytes for page in self.pages for packed in page.values())
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether every tensor is there as it is in every step."""
+        """Whether every tensor is uncompressed in every step."""
         return all(one.bits == EXACT and not one.is_change for page in self.pages for one in page.values())
 
     def start_of(self, step: int) -> int:
-        """From which step on pages must be read to know this one: from itself, if it is whole."""
+        """The first page to read in order to decode this step: the step itself, if its page is self-contained."""
         is_whole = len(self.pages[step]) == len(self.pages[0])
         return step if is_whole and not any(one.is_change for one in self.pages[step].values()) else 0
 
     def first(self, num_steps: int) -> Template:
-        """The beginning of it, in the same memory."""
+        """The first `num_steps` steps, sharing memory."""
         return replace(self, pages=self.pages[:num_steps], raw_bytes=self.raw_bytes * num_steps // self.num_steps)
 
     def to(self, device: torch.device | str) -> Template:
-        """The same on another device; on the host in memory from which it can come up beside the computation."""
+        """The same on another device; on the host, CUDA tensors go to pinned memory for asynchronous copies back."""
         is_down = torch.device(device).type == "cpu"
         send = PinnedMemory(self.size_bytes).lowered if is_down else partial(_sent, device=device)
         moved = ({name: _moved(packed, send) for name, packed in page.items()} for page in self.pages)
@@ -56,7 +56,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is read of a page: all but what is `left` out. Names that end like `far` stay on the host, if plain."""
+    """Selection of a page: all tensors not in `left`. Names ending in `far` stay on the host, if uncompressed."""
 
     left: frozenset[str] = frozenset()
     far: tuple[str, ...] = ()
@@ -66,9 +66,9 @@ ALL = Wanted()
 
 
 class Reader:
-    """Gives the pages of a template, best in order: a page may say only what changed since the one before.
+    """Reads the pages of a template, best in order: a page may hold only deltas to the one before.
 
-    Pages are unpacked on the `device`, wherever the template is; without one, where it is.
+    Pages are unpacked on `device`, wherever the template is; without one, on the template's own device.
     """
 
     def __init__(self, template: Template, device: torch.device | None = None) -> None:
@@ -77,15 +77,15 @@ class Reader:
 
     @property
     def is_near(self) -> bool:
-        """Whether nothing has to come from elsewhere."""
+        """Whether the template is already on the device."""
         return all(one.values.device == self.device for one in self.template.pages[0].values())
 
     def has(self, step: int) -> bool:
-        """Whether the template knows this step."""
+        """Whether the template includes this step."""
         return step < self.template.num_steps
 
     def page(self, step: int, wanted: Wanted = ALL) -> dict[str, torch.Tensor]:
-        """Activations of a step by name: to be read, not written to."""
+        """Activations of a step by name: read-only."""
         if step < self._step or wanted != self._wanted:
             self._step, self._page, self._wanted = self.template.start_of(step) - 1, {}, wanted
         while self._step < step:
@@ -103,9 +103,9 @@ class Reader:
 
 
 class Recorder:
-    """Collects the pages of a run. `budget` is the relative error that packing may cause; zero keeps every bit.
+    """Collects the pages of a run. `budget` is the relative error allowed for packing; zero is lossless.
 
-    A template of its first steps may be `begun` already.
+    `begun` is an optional template of the first steps.
     """
 
     def __init__(self, num_steps: int, known: torch.Tensor, budget: float = 0.0, begun: Template | None = None) -> None:
@@ -117,7 +117,7 @@ class Recorder:
 
     @property
     def num_pages(self) -> int:
-        """Steps that are there."""
+        """The number of recorded steps."""
         return len(self._pages)
 
     @property
@@ -125,7 +125,7 @@ class Recorder:
         return len(self._pages) == self._num_steps
 
     def add(self, page: Page) -> None:
-        """The next step."""
+        """Append the page of the next step."""
         packed = self._packer.add(page)
         self._raw_bytes += sum(tensor.numel() * tensor.element_size() for tensor in page.values())
         self.size_bytes += sum(one.size_bytes for one in packed.values())

@@ -1,4 +1,4 @@
-"""The engine: plans a run of the ring, carries it out, and turns it into an answer."""
+"""The engine: plans a run of the ring, executes it, and computes an answer from it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Downloads:
-    """What came of a run: the videos that arrived, and which link they came over. Any player can be asked about it."""
+    """Result of a run: the videos that arrived, and the link they used. It can be evaluated for any player."""
 
     sessions: tuple[Session, ...]
     link: str
@@ -69,7 +69,7 @@ class Downloads:
     visits: tuple[Visit, ...]  # all that were let in, also before the first and after the last that count
 
     def answer(self, player: Player, appends: Appends = "bytes") -> Answer:
-        """What viewers with this player lived through; downloads do not depend on it."""
+        """What viewers with this player experience; downloads do not depend on it."""
         segment_s = None if appends == "bytes" else self.segment_s
         return summarise_sessions(self.sessions, player, f"dash, {self.link}", segment_s)
 
@@ -145,6 +145,6 @@ class DashEngine:
         return Downloads(tuple(sessions), link.name, self.segment_s, cell.speed, tuple(ring.visits))
 
     def measure(self, cell: Cell, player: Player, num_videos: int = 600, rng: Generator | None = None) -> Answer:
-        """What viewers lived through, in the cell's seconds, with standard errors by batch means."""
+        """What viewers experience, in the cell's seconds, with standard errors by batch means."""
         downloads = self.download(cell, num_videos, np.random.default_rng(0) if rng is None else rng)
         return downloads.answer(player, self.appends)

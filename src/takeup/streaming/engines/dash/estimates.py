@@ -1,4 +1,4 @@
-"""From what players lived through to an answer with standard errors.
+"""From measured playbacks to an answer with standard errors.
 
 Videos that follow each other meet the same crowd, so they are not independent: errors come from the means of batches
 of consecutive videos.

@@ -1,4 +1,4 @@
-"""What the same arrivals would have lived through on an ideal link, which shares its rate exactly at every moment.
+"""What the same arrivals would experience on an ideal link, which shares its rate exactly at every moment.
 
 Chance is the same on both sides, so a difference to what players lived through comes from the transport alone.
 
@@ -44,7 +44,7 @@ def _curve(visits: Sequence[Visit], speed: float) -> tuple[list[float], list[flo
         while ends_s and (through_at_s := times_s[-1] + (ends_s[0] - curve_s[-1]) * len(ends_s) / speed) <= time_s:
             times_s.append(through_at_s)
             curve_s.append(heapq.heappop(ends_s))
-        if time_s < math.inf:  # with nobody under way the curve rises for nobody
+        if time_s < math.inf:  # without active downloads the curve does not matter
             curve_s.append(curve_s[-1] + (time_s - times_s[-1]) * speed / max(1, len(ends_s)))
             times_s.append(time_s)
 

@@ -36,7 +36,7 @@ class Link(Protocol):
         """A player's connection to the server."""
 
     def accepted(self, writer: asyncio.StreamWriter) -> AbstractContextManager[None]:
-        """Hold a place on the link for this connection of the server's."""
+        """Reserve a slot on the link for this connection of the server."""
 
     async def send(self, writer: asyncio.StreamWriter, payload: memoryview) -> None:
         """Send at this connection's share of the rate; done when all is handed to the kernel."""
@@ -44,7 +44,7 @@ class Link(Protocol):
 
 @contextmanager
 def open_link(name: str, rate_bps: float, num_flows: int) -> Iterator[Link]:
-    """The link of this name for at most `num_flows` at a time; it is gone afterwards."""
+    """The link of this name for at most `num_flows` at a time; it is removed on exit."""
     if name not in LINKS:
         raise UnknownName("bottleneck", name, LINKS)
     if rate_bps > MOST_BPS:
@@ -72,7 +72,7 @@ def _namespaces_or_nothing(name: str, rate_bps: float, num_flows: int) -> Iterat
 
 @dataclass(slots=True)
 class _Outgoing:
-    """What is left to send on one connection, and whom to tell when nothing is."""
+    """The bytes left to send on one connection, and what to notify when none are left."""
 
     payload: memoryview
     sent: asyncio.Future[None]
@@ -95,7 +95,7 @@ class UserSpaceLink:
         return await asyncio.open_connection(*address)
 
     def accepted(self, writer: asyncio.StreamWriter) -> AbstractContextManager[None]:
-        del writer  # every connection has its turn; there are no places to hold
+        del writer  # round-robin over all connections; there are no slots to reserve
         return nullcontext()
 
     async def send(self, writer: asyncio.StreamWriter, payload: memoryview) -> None:

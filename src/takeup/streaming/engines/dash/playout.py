@@ -1,4 +1,4 @@
-"""What a viewer sees: start-up, stalls and their length, from the times at which the content came."""
+"""Playback model: start-up delay, stalls and their length, from the arrival times of the content."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOLERANCE_S = 1e-9  # sums of segments may miss a threshold by rounding
 
 @dataclass(frozen=True, slots=True)
 class Playback:
-    """One video as its viewer lived through it. Stalls do not include the start-up."""
+    """Playback of one video as the viewer experiences it. Stalls do not include the start-up."""
 
     startup_s: float
     num_stalls: int
@@ -23,7 +23,7 @@ class Playback:
 
 
 def play(arrivals: Iterable[tuple[float, float]], player: Player) -> Playback:
-    """Play a video of which `(time_s, content_s)` arrived: at that time since the request, so much *in total*.
+    """Play a video from arrivals `(time_s, content_s)`: time since the request, and content received *in total*.
 
     The last arrival is the end of the download. What plays after it cannot stall.
     """
@@ -54,7 +54,7 @@ class _Screen:
         self.now_s, self.content_s = time_s, content_s
 
     def _stall(self) -> None:
-        """The buffer ran empty before this arrival: all that had come was played by then."""
+        """Record that the buffer ran empty before this arrival: all received content was played by then."""
         self.waiting_since_s, self.played_s = self.empty_at_s, self.content_s
         self.threshold_s = self.player.again_s
         self.num_stalls += 1

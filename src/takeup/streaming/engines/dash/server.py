@@ -92,7 +92,7 @@ class SegmentServer:
         self._connections[writer] = task
         _send_at_once(writer)
         try:
-            # Players may go at any time, and nobody but the server itself cancels.
+            # Players may disconnect at any time, and only the server itself cancels.
             with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 await self._converse(reader, writer)
         finally:

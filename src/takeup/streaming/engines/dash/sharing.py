@@ -1,7 +1,7 @@
-"""Processor sharing as arithmetic: small quanta in turn to everyone who has something to send, at one total rate.
+"""Processor sharing as arithmetic: round-robin of small quanta over all backlogged senders, at one total rate.
 
 It knows no clock; times are arguments. A link that was late makes up for it, also when the next request follows the
-last byte within `pause_s`. Time in which nobody had anything to send is lost.
+last byte within `pause_s`. Longer idle time, without any backlog, is lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Sender = TypeVar("Sender", bound=Hashable)
 
 
 class ProcessorSharing(Generic[Sender]):
-    """Deals out `rate_bytes_per_s`, `quantum_bytes` at a time, in turn."""
+    """Distributes `rate_bytes_per_s` round-robin, `quantum_bytes` at a time."""
 
     def __init__(self, rate_bytes_per_s: float, quantum_bytes: int, pause_s: float = 0.005) -> None:
         self.rate_bytes_per_s, self.quantum_bytes, self.pause_s = rate_bytes_per_s, quantum_bytes, pause_s
@@ -25,21 +25,21 @@ class ProcessorSharing(Generic[Sender]):
 
     @property
     def due_s(self) -> float | None:
-        """When the next quantum may go; nothing waits if None."""
+        """When the next quantum may be sent; None without backlog."""
         return self._due_s if self._owed_bytes else None
 
     def ask(self, sender: Sender, num_bytes: int, now_s: float) -> None:
-        """This sender has so much more to send."""
+        """Add `num_bytes` to the backlog of this sender."""
         if not self._owed_bytes and now_s - self._empty_since_s > self.pause_s:
             self._due_s = max(self._due_s, now_s)
         self._owed_bytes[sender] = self._owed_bytes.get(sender, 0) + num_bytes
 
     def drop(self, sender: Sender) -> None:
-        """This sender is gone; what it had asked for goes to the others."""
+        """Remove a sender and its backlog; its share goes to the others."""
         self._owed_bytes.pop(sender, None)
 
     def deal(self, now_s: float) -> Iterator[tuple[Sender, int]]:
-        """Who may send how much by now, quantum by quantum, in order."""
+        """The senders and byte counts that may be sent by now, quantum by quantum, in order."""
         while self._owed_bytes and self._due_s <= now_s:
             sender, owed_bytes = self._owed_bytes.popitem(last=False)
             num_bytes = min(self.quantum_bytes, owed_bytes)

@@ -50,7 +50,7 @@ class Adapting(NamedTuple):
 
 
 def nobody_adapting(max_users: int) -> Adapting:
-    """Room for the videos of a cell."""
+    """Allocate the state for the videos of a cell."""
     return Adapting(*np.zeros((8, max_users)), *np.zeros((3, max_users), np.int64))
 
 
@@ -182,7 +182,7 @@ def _stall(flows: Adapting, flow: int, traffic: Traffic, now_s: float) -> None:
 
 @inlined
 def _leave(flows: Adapting, flow: int, last: int, now_s: float, lived: Lived) -> None:
-    """Write down what the video lived through, and give its place to the last one."""
+    """Record the statistics of a video that leaves, and move the last one to its index."""
     video, waits = flows.video[flow], flows.enough_s[flow] < np.inf
     if waits:
         _end_wait(flows, flow, now_s)

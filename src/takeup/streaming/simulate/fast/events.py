@@ -1,4 +1,4 @@
-"""Numba kernel: a whole cell from event to event, every video with a player of its own.
+"""Numba kernel: event-driven simulation of a whole cell, in which every video has its own player.
 
 How it works. All videos of a cell fill at the same rate, so two clocks serve them all. `received` is the content that
 a video would have if it had been there from the beginning; `balance` is `received` minus the time, which is what
@@ -35,7 +35,7 @@ ARRIVES, CAPACITY_CHANGES, DOWNLOADED, HAS_ENOUGH, RUNS_EMPTY, GIVES_UP = range(
 
 
 class Traffic(NamedTuple):
-    """Who comes, and what each gets: `fill[n]` seconds of video per second when n share a cell at level 1.
+    """Arrivals, lengths and rates: `fill[n]` is seconds of video per second when n share a cell at level 1.
 
     Viewers wait for `patience_s` altogether, on average; it is infinite if they never give up.
     """
@@ -65,8 +65,8 @@ class Levels(NamedTuple):
 class Flows(NamedTuple):
     """The videos that are downloading: heaps of their marks (see above; `empty` has minus the mark on top).
 
-    A video has a place, one of those in `free`, and carries what it has lived through until it leaves. `video` is its
-    number of arrival.
+    A video occupies a slot, taken from `free`, which holds its statistics until it leaves. `video` is its arrival
+    number.
     """
 
     done: Heap
@@ -83,7 +83,7 @@ class Flows(NamedTuple):
 
 
 def empty_cell(max_users: int) -> Flows:
-    """Room for the videos of a cell."""
+    """Allocate the state for `max_users` videos of a cell."""
     done, enough, empty, leave = (empty_heap(max_users) for _ in range(4))
     seconds, counts = np.zeros((4, max_users)), np.zeros((2, max_users), np.int64)
     return Flows(done, enough, empty, leave, np.arange(max_users), *seconds, *counts)
@@ -167,7 +167,7 @@ def _nearest_mark(
 
 @inlined
 def _time_to(distance: float, speed: float) -> float:
-    """Also at speed zero: at once if it is there already, never if it is not."""
+    """The time to cover a distance; at speed zero it is 0 if already there, otherwise infinite."""
     return distance / speed if distance > 0 else 0.0
 
 
@@ -218,7 +218,7 @@ def _stall(flows: Flows, flow: int, received: float, traffic: Traffic, now_s: fl
 
 @inlined
 def _leave(flows: Flows, flow: int, gave_up: bool, now_s: float, lived: Lived) -> None:
-    """Write down what the video lived through."""
+    """Record the statistics of a video that leaves."""
     video, waits = flows.video[flow], flows.enough.place[flow] >= 0
     take_out(flows.done, flow)
     if waits:
@@ -235,21 +235,21 @@ def _leave(flows: Flows, flow: int, gave_up: bool, now_s: float, lived: Lived) -
 
 @inlined
 def note_blocked(lived: Lived, num_seen: int) -> None:
-    """Somebody was turned away after `num_seen` videos."""
+    """Count an arrival that was blocked after `num_seen` videos."""
     if num_seen < len(lived.num_blocked):
         lived.num_blocked[num_seen] += 1
 
 
 @inlined
 def length_of(class_upto: Floats, mean_s: Floats, lengths: Generator) -> float:
-    """How long the next video is."""
+    """Draw the length of the next video."""
     view = _part_of(class_upto, lengths.random()) if len(class_upto) > 1 else 0
     return float(lengths.standard_exponential() * mean_s[view])
 
 
 @inlined
 def patience_of(mean_s: float, patience: Generator) -> float:
-    """How long the next viewer waits altogether; without a draw if nobody gives up."""
+    """Draw the total patience of the next viewer; without a draw if viewers never give up."""
     return float(patience.standard_exponential() * mean_s) if mean_s < np.inf else np.inf
 
 

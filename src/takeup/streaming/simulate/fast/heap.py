@@ -1,6 +1,6 @@
-"""Numba kernel: a heap of flows, the one with the least key on top, from which any flow can be taken out.
+"""Numba kernel: an indexed min-heap of flows, from which any flow can be removed.
 
-The key of a place that nobody has is infinite, so that the top can be read without asking whether there is one.
+The key of an unused position is infinite, so that the top can be read without checking for an empty heap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Heap(NamedTuple):
-    """Keys and flows in heap order, the place of every flow (-1 if it is not there), and how many there are."""
+    """Keys and flows in heap order, the position of every flow (-1 if absent), and the size."""
 
     key: Floats
     flow: Ints
@@ -28,13 +28,13 @@ class Heap(NamedTuple):
 
 
 def empty_heap(most: int) -> Heap:
-    """Room for the flows 0 .. most - 1."""
+    """Allocate a heap for the flows 0 .. most - 1."""
     return Heap(np.full(most, np.inf), np.zeros(most, np.int64), np.full(most, -1), np.zeros(1, np.int64))
 
 
 @inlined
 def push(heap: Heap, flow: int, key: float) -> None:
-    """Put in a flow that is not there."""
+    """Insert a flow that is not in the heap."""
     place = heap.size[0]
     heap.size[0] = place + 1
     _settle(heap, flow, key, place)
@@ -42,7 +42,7 @@ def push(heap: Heap, flow: int, key: float) -> None:
 
 @inlined
 def take_out(heap: Heap, flow: int) -> None:
-    """Take out a flow that is there; the last one fills its place."""
+    """Remove a flow that is in the heap; the last one fills the gap."""
     place, last = heap.place[flow], heap.size[0] - 1
     key, filler = heap.key[last], heap.flow[last]
     heap.size[0] = last
@@ -54,7 +54,7 @@ def take_out(heap: Heap, flow: int) -> None:
 
 @inlined
 def _sunk(heap: Heap, key: float, place: int, size: int) -> int:
-    """Where an empty place comes to rest while smaller keys below it move up."""
+    """Sift a gap down while smaller keys below it move up; its final position."""
     child = 2 * place + 1
     while child < size:
         if child + 1 < size and heap.key[child + 1] < heap.key[child]:
@@ -68,7 +68,7 @@ def _sunk(heap: Heap, key: float, place: int, size: int) -> int:
 
 @inlined
 def _settle(heap: Heap, flow: int, key: float, place: int) -> None:
-    """Put a flow into an empty place, or above it while its key is smaller."""
+    """Sift a flow up from a gap while its key is smaller, and store it."""
     while place > 0 and heap.key[(place - 1) // 2] > key:
         _move(heap, (place - 1) // 2, place)
         place = (place - 1) // 2

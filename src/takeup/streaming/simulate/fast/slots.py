@@ -1,4 +1,4 @@
-"""Numba kernel: a whole cell slot by slot, every video with a player of its own."""
+"""Numba kernel: slotted simulation of a whole cell, in which every video has its own player."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Users(NamedTuple):
 
 
 def nobody(max_users: int) -> Users:
-    """Room for the videos of a cell."""
+    """Allocate the state for `max_users` videos of a cell."""
     return Users(*np.zeros((8, max_users)), *np.zeros((3, max_users), np.int64))
 
 
@@ -85,7 +85,7 @@ def play_every_slot(grain: Grain, users: Users, lived: Lived, chances: tuple[Gen
         slot += 1
         num_slots += 1
         now_s = slot * grain.slot_s
-        for user in range(num_users - 1, -1, -1):  # backwards: who leaves gives its place to the last
+        for user in range(num_users - 1, -1, -1):  # backwards: the last video moves to the slot of one that leaves
             gives_up = users.enough_s[user] < np.inf and now_s - users.waiting_since_s[user] >= users.patience_s[user]
             if users.left_s[user] <= 0 or gives_up:
                 num_left += users.video[user] < len(lived.startup_s)
@@ -112,7 +112,7 @@ def _admit(users: Users, user: int, video: int, length_s: float, now_s: float, g
 
 @inlined
 def _serve(users: Users, num_users: int, grain: Grain, fading: Generator) -> None:
-    """Deliver one slot: to the user with the best channel, or to everybody."""
+    """Deliver one slot: to the user with the best channel, or to all users."""
     if not grain.opportunistic:
         for user in range(num_users):
             _receive(users, user, grain.slot_content_s / num_users)
@@ -133,7 +133,7 @@ def _receive(users: Users, user: int, content_s: float) -> None:
 
 @inlined
 def _wait(users: Users, user: int, now_s: float) -> None:
-    """Begin to play, or go on, once the buffer is full enough."""
+    """Start or resume playback once the buffer reaches the threshold."""
     if users.buffer_s[user] < users.enough_s[user]:
         return
     _end_wait(users, user, now_s)
@@ -173,7 +173,7 @@ def _gop_size(variation: float, pictures: Generator) -> float:
 
 @inlined
 def _leave(users: Users, user: int, last: int, gave_up: bool, now_s: float, lived: Lived) -> None:
-    """Write down what the video lived through, and give its place to the last one."""
+    """Record the statistics of a video that leaves, and move the last one to its index."""
     video, waits = users.video[user], users.enough_s[user] < np.inf
     if waits:
         _end_wait(users, user, now_s)

@@ -6,9 +6,9 @@
     stopwatch.py      arrivals.py     --------->  control.py: plan, and decide whether to switch
     device.py              │                           │ schedule, slow links
        paths.py, way.py, delegate.py              adaptive.py: AdaptiveSchedule, which users call
-       how messages travel
+       message transport
 
-The folder lab/ trains with real ranks over links that are slow on purpose.
+The folder lab/ trains with real ranks over artificially slowed links.
 
 Public names are loaded on first use; they need the package `torch`.
 """

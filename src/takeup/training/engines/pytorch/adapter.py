@@ -1,7 +1,7 @@
-"""The one place that knows the inner names of torch.distributed.pipelining, which may change with any version.
+"""The only module that uses private names of torch.distributed.pipelining, which may change with any version.
 
-A schedule becomes actions; PyTorch checks them and adds sends and receives. Handing over other actions between two
-iterations changes the schedule of a running job, if all ranks do it.
+A schedule is converted to actions; PyTorch validates them and adds sends and receives. Replacing the actions between
+two iterations changes the schedule of a running job, provided that all ranks do it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ INNER_RECEIVES = ("fwd_recv_ops", "bwd_recv_ops")
 
 
 def check_version(runtime: object = _PipelineScheduleRuntime, names: Sequence[str] = INNER_NAMES) -> None:
-    """Refuse a PyTorch whose runtime, the class or one that was made, lacks something we stand on."""
+    """Raise if PyTorch's runtime (class or instance) lacks a private attribute that this module uses."""
     missing = [name for name in names if not hasattr(runtime, name)]
     if missing:
         raise MissingEngine(
@@ -45,13 +45,13 @@ def check_version(runtime: object = _PipelineScheduleRuntime, names: Sequence[st
 
 
 check_version()
-# By way of text, which stays the same from version to version.
+# Parsed from text, because the text format is stable across versions.
 KINDS = {kind: _Action.from_str(f"0{kind.letter}0").computation_type for kind in Kind}
-DIRECTIONS = {_ComputationType.RECV_F: 0, _ComputationType.RECV_B: 1}  # of what is received
+DIRECTIONS = {_ComputationType.RECV_F: 0, _ComputationType.RECV_B: 1}  # of received messages
 
 
 def actions_of(schedule: Schedule) -> dict[int, list[_Action | None]]:
-    """The orders of all ranks as PyTorch writes them."""
+    """Convert the operation order of every rank to PyTorch actions."""
     return {
         rank: [_Action(op.stage, KINDS[op.kind], op.microbatch) for op in schedule.ops(rank)]
         for rank in range(len(schedule.codes))
@@ -59,17 +59,17 @@ def actions_of(schedule: Schedule) -> dict[int, list[_Action | None]]:
 
 
 def receive_first(actions: Sequence[_Action], early: Collection[int] = (0, 1)) -> list[_Action]:
-    """Post receives of these directions when an iteration begins: each has its own buffer, and none is noticed late."""
+    """Post receives of these directions at the start of an iteration: each has its own buffer, so none is seen late."""
     return sorted(actions, key=lambda action: DIRECTIONS.get(action.computation_type) not in early)
 
 
 def ranks_of(stage: Any) -> list[int]:
-    """The ranks of all stages, as the whole job counts them."""
+    """Global ranks of all stages."""
     return [*dist.get_process_group_ranks(stage.group)]
 
 
 def carrier_of(stage: Any) -> Carrier:
-    """What carries ordinary messages between stages on such a device."""
+    """The transport of ordinary messages between stages on this device."""
     if stage.device.type == "cpu":
         return "gloo"
     group: Any = stage.group or dist.group.WORLD
@@ -77,17 +77,17 @@ def carrier_of(stage: Any) -> Carrier:
 
 
 def _activation_words(stage: int) -> str:
-    """What stage i waits for, from the stage before it."""
+    """Describe the activations that a stage receives from the previous stage, for error messages."""
     return f"what stage {stage - 1} sends to stage {stage}, the activations of micro-batch"
 
 
 def _gradient_words(stage: int) -> str:
-    """What stage i waits for, from the stage behind it."""
+    """Describe the gradients that a stage receives from the next stage, for error messages."""
     return f"what stage {stage + 1} sends to stage {stage}, the gradients of micro-batch"
 
 
 class Runtime(_PipelineScheduleRuntime):
-    """The runtime of PyTorch for one stage on each rank, with a stopwatch, and a schedule that can be changed."""
+    """PyTorch's pipeline runtime with one stage per rank, per-operation timing and a replaceable schedule."""
 
     def __init__(self, stage: Any, num_microbatches: int, watch: Watch, timeout: timedelta, **options: Any) -> None:
         super().__init__([stage], num_microbatches, **options)  # type: ignore[no-untyped-call]
@@ -95,7 +95,7 @@ class Runtime(_PipelineScheduleRuntime):
         self._watch = watch
         self._lowered: list[_Action] = []
         carrier, number = carrier_of(stage), stage.stage_index
-        # What is received for an accelerator is copied there by the thread that waits for it, as soon as it has come.
+        # Messages for an accelerator are copied there by the waiting thread, as soon as they have arrived.
         eager = (lambda: watch.is_on) if carrier == "gloo" else (lambda: True)
         marks = [_Marks(watch, stage.device), _Marks(watch, stage.device)]
         words = (_activation_words(number), _gradient_words(number))
@@ -107,17 +107,17 @@ class Runtime(_PipelineScheduleRuntime):
         _time_stage(stage, watch)
 
     def delegate(self, links: Collection[int]) -> None:
-        """From the next iteration on these links have delegates; both of their ranks must do so."""
+        """Use delegates on these links from the next iteration on; both ranks of a link must call this."""
         self._paths.use(links)
         self._arrange()
 
     @property
     def failed(self) -> frozenset[int]:
-        """The links of this rank that failed, and whose messages delegates carry."""
+        """Failed links of this rank, whose messages are carried by delegates."""
         return self._paths.failed
 
     def use(self, schedule: Schedule) -> None:
-        """Follow this schedule from the next iteration on; all ranks must do so before the same iteration."""
+        """Use this schedule from the next iteration on; all ranks must call this before the same iteration."""
         expected = (tuple(range(self._num_stages)), self._n_microbatches)
         if (schedule.placement, schedule.num_microbatches) != expected:
             raise BadInput(
@@ -129,7 +129,7 @@ class Runtime(_PipelineScheduleRuntime):
         self._arrange()
 
     def _arrange(self) -> None:
-        """Put receives where they may be."""
+        """Reorder the actions so that receives are posted early where that is allowed."""
         early = [direction for direction in range(2) if self._paths.may_receive_early(direction)]
         self.pipeline_order_with_comms[self.rank] = receive_first(self._lowered, early)
 
@@ -146,7 +146,7 @@ class Runtime(_PipelineScheduleRuntime):
 
 
 class _Marks:
-    """When receives on streams of the device come: a stream of its own waits for them, and is marked behind each."""
+    """Arrival times of receives on device streams: a side stream waits for each and records an event after it."""
 
     def __init__(self, watch: Watch, device: torch.device) -> None:
         self._watch = watch
@@ -154,7 +154,7 @@ class _Marks:
         self._stream: Any = None
 
     def __call__(self, works: Sequence[Any]) -> Any:
-        """The mark behind these receives, if this iteration is measured."""
+        """Record an event after these receives; None if this iteration is not measured."""
         if not self._watch.is_on:
             return None
         if self._stream is None:
@@ -166,7 +166,7 @@ class _Marks:
 
 
 def _time_stage(stage: Any, watch: Watch) -> None:
-    """Let the stage tell the stopwatch of everything it computes."""
+    """Wrap the compute methods of the stage so that the stopwatch times them."""
     forward, backward, weight = stage.forward_one_chunk, stage.backward_one_chunk, stage.backward_weight_one_chunk
 
     def timed_backward(chunk: int, *arguments: Any, full_backward: bool = True, **named: Any) -> Any:

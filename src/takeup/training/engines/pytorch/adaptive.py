@@ -1,9 +1,9 @@
-"""A pipeline schedule that is used like those of PyTorch, and changes when links become slow.
+"""A drop-in for PyTorch's pipeline schedules that replans when links become slow.
 
-How it works. Every few iterations one is measured, the ranks agree on one profile, each plans for it, and if the plan
-promises enough, all switch before the next iteration. The gradients are the same under every schedule.
-Links that are slow get delegates. A rank that is silent for too long ends the job: nobody waits for ever.
-Whoever watches the job may ask for this at once; then the next few iterations are measured.
+How it works. Every `every` iterations, one is measured, the ranks agree on one profile, each plans for it, and if the
+predicted gain is large enough, all switch before the next iteration. Gradients are the same under every schedule.
+Slow links get delegates. All waits have a timeout, so a rank that stops responding ends the job instead of hanging it.
+A watcher of the job can request replanning immediately; then the next few iterations are measured.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ __all__ = ["AdaptiveSchedule"]
 
 TRIGGER = "takeup.training.policies.trigger"
 LONGEST_S = 1e6
-NUM_ASKED = 3  # iterations that are measured when somebody asks: a link is planned for by most of the latest
+NUM_ASKED = 3  # iterations measured per request, so that most of the latest link delays are new
 
 
 class AdaptiveSchedule:
     """One stage of a pipeline, on each rank of a Gloo or NCCL group; `step` is called as with the schedules of PyTorch.
 
-    Every `every` iterations `planner` is asked anew, and `rule` says what a change must promise. At most `max_live`
-    micro-batches are held between their forward and their weight gradient. `split=False` is for modules whose backward
-    cannot be split into I and W. No message is waited for longer than `timeout_s`. Other options go to PyTorch, such
-    as `scale_grads`.
+    `planner` replans every `every` iterations, and `rule` sets the gain required for a switch. At most `max_live`
+    micro-batches are in flight between their forward and their weight gradient. `split=False` is for modules whose
+    backward cannot be split into I and W. Every wait for a message is limited to `timeout_s`. Other options go to
+    PyTorch, such as `scale_grads`.
     """
 
     def __init__(  # noqa: PLR0913  a drop-in, with options of its own by name
@@ -62,7 +62,7 @@ class AdaptiveSchedule:
         blank = _blank(stage.num_stages, n_microbatches, max_live, split)
         start = _find("zb_h1" if split else "one_f_one_b").plan(blank).schedule
         chosen = _find(planner)
-        _check_plan(chosen.plan(blank), blank)  # and what is compiled on first use is, before others wait for this rank
+        _check_plan(chosen.plan(blank), blank)  # also triggers JIT compilation, before other ranks wait for this one
         self._every = every
         self._watch = _watch_of(stage, n_microbatches)
         timeout = timedelta(seconds=timeout_s)
@@ -72,7 +72,7 @@ class AdaptiveSchedule:
         links = Links(partial(load(f"{TRIGGER}:link_delay_s"), rule))
         self._exchange = Exchange(private_group(ranks_of(stage), timeout), links)
         self._requests = Requests(self._exchange.least)
-        self._asked = range(0)  # iterations after which ranks agree because somebody asked
+        self._asked = range(0)  # iterations after which ranks synchronize because of a request
         self.num_steps = 0
         self.pauses_s: list[float] = []
         """How long this rank planned, compared and switched, each time that ranks agreed."""
@@ -81,36 +81,36 @@ class AdaptiveSchedule:
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule of the next iteration."""
+        """Schedule of the next iteration."""
         return self._control.schedule
 
     @property
     def version(self) -> int:
-        """How often the schedule was changed; the same on all ranks."""
+        """Number of schedule changes so far; the same on all ranks."""
         return self._control.version
 
     @property
     def profile(self) -> Profile:
-        """What was last agreed on; before that, all operations take a millisecond."""
+        """The last agreed profile; initially all operations take 1 ms."""
         return self._control.profile
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """When the planner changed the schedule, and why."""
+        """Schedule changes made by the planner, with iteration and reason."""
         return tuple(self._control.changes)
 
     @property
     def delegated(self) -> frozenset[int]:
-        """The links that have delegates in the next iteration."""
+        """Links that use delegates in the next iteration."""
         return self._control.slow
 
     @property
     def failed(self) -> frozenset[int]:
-        """The links of this rank whose connection broke; delegates carry their messages."""
+        """Links of this rank whose connection broke; their messages are carried by delegates."""
         return self._runtime.failed
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
-        """One iteration, as `step` of PyTorch's schedules; afterwards, if it is time, ranks agree on how to go on."""
+        """Run one iteration, as `step` of PyTorch's schedules; if due, agree on a profile and replan."""
         if self._requests.is_new():
             first = self.num_steps + 1 + self._watch.lag
             self._asked = range(first, first + NUM_ASKED)
@@ -124,12 +124,12 @@ class AdaptiveSchedule:
         return output
 
     def use(self, schedule: Schedule) -> None:
-        """Follow this schedule from the next iteration on; call it on all ranks before the same iteration."""
+        """Use this schedule from the next iteration on; call it on all ranks before the same iteration."""
         self._runtime.use(schedule)
         self._control.adopt(schedule)
 
     def _is_due(self, step: int) -> bool:
-        """Whether ranks agree after this step; the first one also connects ranks, so it says nothing of them."""
+        """Whether ranks agree after this step; the first one includes connection setup, so it is skipped."""
         return step > 1 + self._watch.lag and (step % self._every == 0 or step in self._asked)
 
     def _adapt(self) -> None:
@@ -149,7 +149,7 @@ class AdaptiveSchedule:
 
 
 def _watch_of(stage: Any, num_microbatches: int) -> Watch:
-    """The clock of the host, or that of the accelerator, where calls return before their work is done."""
+    """Host clock on the CPU; device events on an accelerator, where calls are asynchronous."""
     return Stopwatch(num_microbatches) if stage.device.type == "cpu" else DeviceStopwatch(num_microbatches)
 
 
@@ -159,7 +159,7 @@ def _find(planner: str | Planner) -> Planner:
 
 
 def _blank(num_stages: int, num_microbatches: int, max_live: int | None, split: bool) -> Profile:
-    """The pipeline before anything was measured; memory is counted in micro-batches."""
+    """Initial profile before any measurement; memory is in units of micro-batches."""
     stage = Stage(1e-3, 1e-3, 1e-3, activation_bytes=1, memory_bytes=max_live)
     links = Profile.uniform(num_stages, num_microbatches, 1e-3).links
     return Profile((stage,) * num_stages, links, num_microbatches, can_split=split)

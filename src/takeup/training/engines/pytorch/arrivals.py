@@ -1,10 +1,9 @@
-"""Receives that note when their message came, not when somebody asked for it.
+"""Receives that record when their message arrived, not when it was consumed.
 
-A receive of Gloo cannot be asked whether it is complete, only waited for. So in an iteration that is measured a thread
-waits for the messages of one direction in the order in which they come, and whoever needs a message waits for that
-thread. In all others whoever needs a message waits for it directly: from thread to thread costs a tenth of a
-millisecond, for every message. Nobody waits for ever: a message that does not come in time ends the job with a sentence
-that says whose it was.
+A Gloo receive cannot be polled for completion, only waited for. So in a measured iteration a thread waits for the
+messages of one direction in order of arrival, and the consumer waits for that thread. In other iterations the consumer
+waits for the message directly, because a thread handoff costs a tenth of a millisecond per message. All waits have a
+timeout: a message that does not arrive in time ends the job with an error that names the message.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ Key = tuple[int, int]  # stage and micro-batch
 
 
 class Waitable(Protocol):
-    """A message under way."""
+    """A message in flight."""
 
     def wait(self, timeout: timedelta, /) -> object:
-        """Return when it has come; raise if it will not, or not in time."""
+        """Block until it has arrived; raise on failure or timeout."""
 
 
 def wait_for(works: Sequence[Waitable], timeout: timedelta, what: str) -> None:
-    """Wait for messages; one that does not come is told by its name."""
+    """Wait for messages; on failure or timeout raise an error that names them."""
     try:
         for work in works:
             work.wait(timeout)
@@ -42,19 +41,19 @@ def wait_for(works: Sequence[Waitable], timeout: timedelta, what: str) -> None:
 
 
 def first_words(error: BaseException) -> str:
-    """What an error of Gloo says, without its advice."""
+    """First line of a Gloo error message, without its advice."""
     return str(error).partition("\n")[0].partition(". This is")[0]
 
 
 class Arrival:
-    """All messages of one receive, as one that can be waited for; `finish` returns when they have come."""
+    """All messages of one receive as a single waitable; `finish` returns when they have arrived."""
 
     def __init__(self, works: Sequence[Waitable], finish: Callable[[], object]) -> None:
         self._works = works
         self._finish = finish
 
     def wait(self) -> None:
-        """Return when the messages have come; raise what went wrong with them."""
+        """Block until the messages have arrived; raise their error, if any."""
         self._finish()
         for work in self._works:
             if land := getattr(work, "land", None):
@@ -62,11 +61,11 @@ class Arrival:
 
 
 class Arrivals(dict[Key, list[Any]]):
-    """Receives by stage and micro-batch, as the runtime of PyTorch keeps them.
+    """Receives by stage and micro-batch, in the form that PyTorch's runtime keeps them.
 
-    While `eager` says so, a thread waits for messages and `note` is told of each that came, with the mark that says
-    when, if there is one. Receives that PyTorch itself began wait on a stream of the device, and nobody for them;
-    `mark_of` says when they come.
+    While `eager()` is true, a thread waits for messages and calls `note` for each arrival, with its device event if
+    there is one. Receives posted by PyTorch itself complete on a device stream without a host wait; `mark_of` gives
+    the event of their arrival.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class Arrivals(dict[Key, list[Any]]):
         self._posted: dict[int, Sequence[Waitable]] = {}
 
     def posted(self, microbatch: int, works: Sequence[Waitable]) -> None:
-        """These receives were begun elsewhere; the runtime will have none for this micro-batch."""
+        """Register receives posted outside PyTorch's runtime, which will have none for this micro-batch."""
         self._posted[microbatch] = works
 
     def __setitem__(self, key: Key, works: Sequence[Any]) -> None:

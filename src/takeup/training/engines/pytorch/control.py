@@ -1,4 +1,4 @@
-"""From the profile that ranks share to the schedule they follow: a pure function, computed by every rank for itself."""
+"""From the shared profile to the schedule in use: a deterministic function that every rank computes by itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRIGGER = "takeup.training.policies.trigger"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """After which iteration the ranks switched to which version, why, and what it should take."""
+    """A schedule switch: after which iteration, to which version, why, and the predicted iteration time."""
 
     iteration: int
     version: int
@@ -35,7 +35,7 @@ class Change:
 
 
 class Proposal(NamedTuple):
-    """What a rank would do next: plan for this profile, with delegates on these links, and another plan or none."""
+    """What a rank proposes: the profile, the links that need delegates, and a new plan or None."""
 
     profile: Profile
     slow: frozenset[int]
@@ -45,7 +45,7 @@ class Proposal(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Above zero, and the same for the same proposal."""
+        """Checksum of the proposal, above zero, to compare it across ranks."""
         orders = () if self.plan is None else [order.tobytes() for order in self.plan.schedule.codes]
         return 1 + crc32(b"".join(orders), crc32(bytes(sorted(self.slow)), self.after.version))
 
@@ -53,7 +53,7 @@ class Proposal(NamedTuple):
 class Control:
     """The schedule in use, its version, and whether a new one is worth a change.
 
-    It knows no policy: planner and rule are given, and what decides is looked up where policies live.
+    It contains no policy: planner and rule are arguments, and the decision functions are loaded from the policies.
     """
 
     def __init__(self, start: Schedule, planner: Planner, blank: Profile, rule: Any) -> None:
@@ -65,22 +65,22 @@ class Control:
         self._rule = rule
         self._decide = load(f"{TRIGGER}:decide")
         self._slow_links = load(f"{TRIGGER}:slow_links")
-        self._now = load(f"{TRIGGER}:Situation")(0, 0.0)  # nothing is expected of a schedule made without measuring
+        self._now = load(f"{TRIGGER}:Situation")(0, 0.0)  # no expected time for a schedule planned without measurements
 
     @property
     def version(self) -> int:
-        """How often the schedule was changed."""
+        """Number of schedule changes so far."""
         return int(self._now.version)
 
     def adopt(self, schedule: Schedule) -> None:
-        """Follow a schedule that somebody else chose."""
+        """Switch to a schedule chosen by the caller."""
         self._now = replace(self._now, version=self.version + 1, expected_s=0.0, num_better=0)
         self.schedule = schedule
 
     def consider(self, iteration: int, shared: Ints, same: Callable[[int], bool] = bool) -> bool:
-        """Whether the schedule is another one now, given what all ranks measured.
+        """Replan from the measurements of all ranks; True if the schedule changed.
 
-        `same` tells whether all ranks say the same number; if they plan differently, all stay with what they have.
+        `same` tells whether all ranks pass the same number; if their proposals differ, all keep the current schedule.
         """
         proposal = self._propose(shared)
         if not same(proposal.number):
@@ -93,7 +93,7 @@ class Control:
         return proposal.plan is not None
 
     def _propose(self, shared: Ints) -> Proposal:
-        """What this rank would do; if planning fails, nothing."""
+        """Proposal of this rank; no change if planning fails."""
         try:
             profile = profile_of(shared, self.profile)
             candidate = self._planner.plan(profile)
@@ -108,7 +108,7 @@ class Control:
 
 
 def profile_of(shared: Ints, blank: Profile) -> Profile:
-    """The profile with the times that ranks agreed on, in nanoseconds; memory and all else stay."""
+    """Profile with the agreed times (`shared` is in nanoseconds); memory and everything else are taken from `blank`."""
     num_stages = blank.num_stages
     times_s = shared[: 3 * num_stages].reshape(num_stages, 3) * NANO
     delays_s = shared[3 * num_stages :].reshape(num_stages - 1, 2) * NANO

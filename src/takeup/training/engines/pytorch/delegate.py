@@ -1,9 +1,9 @@
-"""A way of its own for the messages of one link in one direction, so that compute never waits behind a slow send.
+"""Dedicated connection for one direction of a link, so that compute never blocks behind a slow send.
 
 How it works. Each direction of a link has a process group of two ranks, hence connections that nothing else uses. One
-thread begins sends, another waits for their end: the rank that computes only hands a tensor over, and the tensor is
-kept until it has left. On an accelerator the tensor is first copied to pinned memory of the host, on a stream of its
-own; what arrives is copied back on such a stream, and only the computation that needs it waits for the copy.
+thread starts sends, another waits for their completion: the compute thread only enqueues a tensor, which is kept alive
+until it has been sent. On an accelerator the tensor is first copied to pinned host memory on a side stream; received
+data is copied back on a side stream, and only the computation that needs it waits for the copy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Incoming", "Outgoing", "private_group"]
 
 
 def private_group(ranks: Sequence[int], timeout: timedelta) -> dist.ProcessGroup:
-    """Connections over Gloo among these ranks alone; only they take part in making them."""
+    """Create a Gloo process group of these ranks; only they take part in its creation."""
     try:
         group = dist.new_group(list(ranks), timeout=timeout, backend="gloo", use_local_synchronization=True)
     except RuntimeError as error:
@@ -39,7 +39,7 @@ def private_group(ranks: Sequence[int], timeout: timedelta) -> dist.ProcessGroup
 
 
 class Outgoing:
-    """Sends to one peer; `send` returns at once, `flush` when everything has left."""
+    """Sends to one peer; `send` does not block, `flush` returns when everything has been sent."""
 
     def __init__(self, group: dist.ProcessGroup, peer: int, what: str, timeout: timedelta) -> None:
         self._group = group
@@ -51,19 +51,19 @@ class Outgoing:
         self._streams = _Streams()
 
     def send(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Take these tensors over; nobody may write to them until `flush`."""
+        """Enqueue these tensors; they must not be modified until `flush`."""
         staged = [self._streams.to_host(tensor) for tensor in tensors]
         begun = self._starts.submit(lambda: [self._begin(each) for each in staged])
         self._under_way.append(self._ends.submit(lambda: wait_for(begun.result(), self._timeout, self._what)))
 
     def flush(self) -> None:
-        """Return when all has left; raise what went wrong with it."""
+        """Block until everything has been sent; raise the error of a failed send."""
         under_way, self._under_way = self._under_way, []
         for sent in under_way:
             sent.result()
 
     def asked(self, timeout: timedelta) -> torch.Tensor:
-        """What the peer asks for, two numbers; waits for it."""
+        """Block until the peer requests missing messages (two integers)."""
         request = torch.zeros(2, dtype=torch.int64)
         work = dist.irecv(request, group=self._group, group_src=self._peer)
         wait_for([work], timeout, "a word of what is missing")  # type: ignore[list-item]
@@ -76,20 +76,20 @@ class Outgoing:
 
 
 class Incoming:
-    """Receives from one peer, begun as soon as there is a buffer for them."""
+    """Receives from one peer, posted as soon as their buffers exist."""
 
     def __init__(self, group: dist.ProcessGroup, peer: int) -> None:
         self._group = group
         self._peer = peer
         self._streams = _Streams()
-        self._asked: list[tuple[torch.Tensor, Any]] = []  # kept while they are sent
+        self._asked: list[tuple[torch.Tensor, Any]] = []  # kept alive while they are sent
 
     def receive(self, tensors: Sequence[torch.Tensor]) -> list[Waitable]:
-        """Begin to receive into these tensors."""
+        """Post receives into these tensors."""
         return [self._begin(tensor) for tensor in tensors]
 
     def ask(self, request: torch.Tensor) -> None:
-        """Tell the peer what is missing, two numbers; also when PyTorch does not know the group any more."""
+        """Request missing messages (two integers); works even after PyTorch has unregistered the group."""
         self._asked.append((request, self._group.send([request], self._peer, 0)))
 
     def _begin(self, tensor: torch.Tensor) -> Waitable:
@@ -104,32 +104,32 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """A tensor that can be sent from the host once `ready` has happened."""
+    """A host tensor that can be sent once the event `ready` has completed."""
 
     tensor: torch.Tensor
     ready: Any = None
 
 
 class _Streams:
-    """Copies between accelerator and host on a stream of their own; tensors of the host stay as they are."""
+    """Copies between accelerator and host on a side stream; host tensors are used without a copy."""
 
     def __init__(self) -> None:
         self._stream: Any = None
 
     def to_host(self, tensor: torch.Tensor) -> _Staged:
-        """A copy in pinned memory, begun behind what computes the tensor, and not waited for."""
+        """Start an asynchronous copy to pinned memory, ordered after the computation of the tensor."""
         host = self.room_for(tensor)
         if host is tensor:
             return _Staged(tensor)
         stream = self._of(tensor)
         stream.wait_stream(torch.cuda.current_stream(tensor.device))
-        with torch.cuda.stream(stream), torch.no_grad():  # messages are no part of what is differentiated
+        with torch.cuda.stream(stream), torch.no_grad():  # messages are not part of the autograd graph
             host.copy_(tensor, non_blocking=True)
         tensor.record_stream(stream)
         return _Staged(host, stream.record_event())
 
     def to_device(self, host: torch.Tensor, tensor: torch.Tensor, free: Any) -> Any:
-        """Begin to copy back once the tensor is `free`; the event says when it is done."""
+        """Start copying to the device after the event `free`; return the event of completion."""
         stream = self._of(tensor)
         stream.wait_event(free)
         with torch.cuda.stream(stream), torch.no_grad():
@@ -137,7 +137,7 @@ class _Streams:
             return new_mark()
 
     def room_for(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Where the host keeps the tensor: pinned memory, or the tensor itself if it is there already."""
+        """Host buffer for the tensor: pinned memory, or the tensor itself if it is on the host."""
         return torch.empty_like(tensor, device="cpu", pin_memory=True) if tensor.is_cuda else tensor
 
     def _of(self, tensor: torch.Tensor) -> Any:
@@ -147,23 +147,23 @@ class _Streams:
 
 
 class _Landing:
-    """A message that arrives on the host and then has to be copied."""
+    """A message received on the host that must then be copied to the device."""
 
     def __init__(self, work: Any, host: torch.Tensor, tensor: torch.Tensor, streams: _Streams) -> None:
         self._work, self._host, self._tensor, self._streams = work, host, tensor, streams
-        self._free = torch.cuda.current_stream(tensor.device).record_event()  # what was computed from it before
+        self._free = torch.cuda.current_stream(tensor.device).record_event()  # earlier reads of the buffer are done
         self._copied: Any = None
 
     def wait(self, timeout: timedelta) -> None:
-        """Return when it is on the host, with the copy begun."""
+        """Block until it is on the host, then start the copy."""
         self._work.wait(timeout)
         self._copied = self._streams.to_device(self._host, self._tensor, self._free)
 
     @property
     def mark(self) -> Any:
-        """The end of the copy on the clock of the device."""
+        """Event at the end of the copy."""
         return self._copied
 
     def land(self) -> None:
-        """What is computed from now on waits for the copy."""
+        """Make the current stream wait for the copy."""
         torch.cuda.current_stream(self._tensor.device).wait_event(self._copied)

@@ -1,8 +1,8 @@
-"""What one rank measures on an accelerator: by events of the device, because calls return before their work is done.
+"""Measurements of one rank on an accelerator, by device events, because calls are asynchronous.
 
-How it works. An event is put behind each operation on the stream that computes, and behind each arrival on the stream
-that copies; nobody waits for them. One iteration later they have long happened, and are read: all on the one clock of
-the device, counted from the start of the iteration. The clocks of two devices need not agree, as those of two hosts.
+How it works. An event is recorded after each operation on the compute stream, and after each arrival on the copy
+stream, without synchronization. One iteration later they have completed and are read: all on the clock of the device,
+relative to the start of the iteration. The clocks of two devices need not agree, nor those of two hosts.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ NANOSECONDS = 1e6  # in a millisecond, the unit of events
 
 
 class Mark(Protocol):
-    """A moment on the clock of a device, as an event of CUDA."""
+    """A timestamp on the clock of a device, such as a CUDA event."""
 
     def synchronize(self) -> None:
-        """Return when it has happened."""
+        """Block until the event has completed."""
 
     def elapsed_time(self, later: Any, /) -> float:
         """Milliseconds from here to a later mark."""
 
 
 def new_mark() -> Any:
-    """An event behind all that the current stream was given so far, which will tell when it happened."""
+    """Record a timing event after all work enqueued on the current stream so far."""
     mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     mark.record()
     return mark
@@ -50,7 +50,7 @@ class TimedOp(NamedTuple):
 
 
 class _Iteration:
-    """The marks of one iteration."""
+    """The events of one iteration."""
 
     def __init__(self, base: Mark) -> None:
         self.base = base
@@ -58,18 +58,18 @@ class _Iteration:
         self.arrivals: dict[tuple[int, int], Mark] = {}
 
     def at(self, mark: Mark) -> int:
-        """Nanoseconds from the start of the iteration; the mark was made long ago."""
+        """Nanoseconds from the start of the iteration; the event is normally already complete."""
         self.base.synchronize()
         mark.synchronize()
         return round(self.base.elapsed_time(mark) * NANOSECONDS)
 
     def timed_ops(self) -> list[TimedOp]:
-        """All operations in the order in which they were begun."""
+        """All operations in launch order."""
         return [TimedOp(kind, microbatch, self.at(start), self.at(end)) for kind, microbatch, start, end in self.ops]
 
 
 class DeviceStopwatch:
-    """As `Stopwatch`, for stages on an accelerator; what was measured can be read one iteration later."""
+    """As `Stopwatch`, for stages on an accelerator; measurements can be read one iteration later."""
 
     lag = 1
 
@@ -85,13 +85,13 @@ class DeviceStopwatch:
         return self._now is not None
 
     def begin(self, measure: bool) -> None:
-        """An iteration begins, which is measured or not; the one before can be read."""
+        """Start an iteration, measured or not; the previous one can then be read."""
         if self._now is not None:
             self._past = self._now
         self._now = _Iteration(self._mark()) if measure else None
 
     def timed(self, kind: Kind, microbatch: int, compute: Callable[[], Any]) -> Any:
-        """What `compute` returns, with a mark before and one behind what it puts on the stream."""
+        """Call `compute` and return its result, with an event before and after the work it enqueues."""
         if self._now is None:
             return compute()
         start = self._mark()
@@ -100,7 +100,7 @@ class DeviceStopwatch:
         return result
 
     def prolong_forward(self, compute: Callable[[], Any]) -> Any:
-        """What `compute` returns; the last forward ends behind it."""
+        """Call `compute` and return its result; extend the last forward to its end."""
         result = compute()
         if self._now is not None:
             kind, microbatch, start, _ = self._now.ops[-1]
@@ -108,16 +108,16 @@ class DeviceStopwatch:
         return result
 
     def note_arrival(self, direction: int, microbatch: int, mark: Any = None) -> None:
-        """A message can be used from the mark on."""
+        """Record that a message is usable once the event `mark` has completed."""
         if self._now is not None and mark is not None:
             self._now.arrivals[direction, microbatch] = mark
 
     def timed_ops(self) -> list[TimedOp]:
-        """The operations of the last iteration that was measured and is over."""
+        """Operations of the last completed measured iteration."""
         return [] if self._past is None else self._past.timed_ops()
 
     def measured(self) -> Ints:
-        """Medians of F, I and W, then all hand-overs, then all arrivals, of the iteration before this one."""
+        """Medians of F, I and W, then all hand-over times, then all arrival times, of the previous iteration."""
         assert self._past is not None
         lasted: dict[Kind, list[int]] = {kind: [] for kind in Kind}
         handed, usable = np.zeros(self._shape, np.int64), np.zeros(self._shape, np.int64)

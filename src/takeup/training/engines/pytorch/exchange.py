@@ -1,8 +1,8 @@
 """All ranks agree on one profile, as whole nanoseconds, so that each computes the same plan from it.
 
-The first rank gathers what all ranks measured, makes a profile of it and sends that to all. Delays of links come from
-messages that training sends anyway: when the sender handed one over, when the receiver could use it. Before ranks
-switch, each tells the others what it would switch to, and only if it is the same for all, they do.
+Rank 0 gathers the measurements of all ranks, computes a profile and broadcasts it. Link delays are estimated from the
+messages of training itself: when the sender handed one over, when the receiver could use it. Before ranks switch, they
+compare their proposals, and they switch only if all proposals are equal.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ __all__ = ["Exchange", "Links", "links_of"]
 Ints = npt.NDArray[np.int64]
 NANO = 1e-9
 NUM_REMEMBERED = 4
-FINE, USELESS = -1, -2  # what the first rank thinks of a profile; else the number of a rank with another version
+FINE, USELESS = -1, -2  # status from rank 0; else the number of a rank with another version
 LOG = logging.getLogger("takeup.training")
 
 
 class Links:
-    """Every link to plan for: not the last one measured, but the one whose delay is typical of the recent ones."""
+    """Smoothed links for planning: of the recent measurements, the one with the most typical delay."""
 
     def __init__(self, typical_s: Callable[[list[float]], float]) -> None:
         self._typical_s = typical_s
         self._recent: deque[list[Link]] = deque(maxlen=NUM_REMEMBERED)
 
     def after(self, measured: list[Link]) -> list[Link]:
-        """The links to plan for, once these have been measured."""
+        """Add these measurements and return the links to plan for."""
         self._recent.append(measured)
         return [self._nearest(recent) for recent in zip(*self._recent, strict=True)]
 
     def _nearest(self, recent: tuple[Link, ...]) -> Link:
-        """A link as it was measured: its latency and its service belong together."""
+        """The measurement nearest to the typical delay; latency and service time stay paired."""
         wanted_s = self._typical_s([link.delay_s for link in recent])
         return min(reversed(recent), key=lambda link: abs(link.delay_s - wanted_s))
 
 
 class Exchange:
-    """Speaks to the other ranks of a pipeline; all of them must call at the same time, each within the timeout."""
+    """Collectives among the ranks of a pipeline; all ranks must call each method together, within the timeout."""
 
     def __init__(self, group: dist.ProcessGroup, links: Links) -> None:
         self._group = group
@@ -60,7 +60,7 @@ class Exchange:
         self._rank = dist.get_rank(group)
 
     def agree(self, version: int, measured: Ints) -> Ints | None:
-        """F, I and W of every stage, then latency and service of every link; None if they could not be estimated.
+        """Agree on F, I and W of every stage, then latency and service of every link; None if the estimate failed.
 
         If a rank follows another version of the schedule than the first, all ranks raise.
         """
@@ -74,21 +74,21 @@ class Exchange:
         return np.array(shared) if verdict == FINE else None
 
     def same(self, number: int) -> bool:
-        """Whether all ranks say the same number."""
+        """Whether all ranks pass the same number."""
         both = torch.tensor([number, -number])
         with _spoken("to switch to another schedule"):
             dist.all_reduce(both, dist.ReduceOp.MAX, group=self._group)
         return bool(both[0] == -both[1])
 
     def least(self, number: int) -> int:
-        """The least of the numbers that ranks give."""
+        """Minimum of the numbers that the ranks pass."""
         given = torch.tensor([number])
         with _spoken("to hear what they are asked"):
             dist.all_reduce(given, dist.ReduceOp.MIN, group=self._group)
         return int(given.item())
 
     def _shared(self, row: Ints) -> list[int]:
-        """What the first rank makes of what all ranks measured: a verdict, a version, and the profile."""
+        """Status, version and profile that rank 0 computes from the measurements of all ranks."""
         rows = self._gather(row)
         shared = np.zeros(2 + NUM_TIMES * self._num_ranks + 2 * (self._num_ranks - 1), np.int64)
         if rows is not None:
@@ -118,7 +118,7 @@ class Exchange:
 
 @contextmanager
 def _spoken(why: str) -> Iterator[None]:
-    """Say what failed if another rank does not answer."""
+    """Convert a communication failure to an error that says what the ranks were doing."""
     try:
         yield
     except RuntimeError as error:
@@ -129,7 +129,7 @@ def _spoken(why: str) -> Iterator[None]:
 
 
 def links_of(rows: Ints) -> list[Link]:
-    """The links between ranks, from what each measured."""
+    """Estimate the links between ranks from their measurements."""
     stamps, estimate = (load(f"takeup.training.policies.estimate:{name}") for name in ("Stamps", "estimate_link"))
     notes = rows[:, NUM_TIMES:].reshape(len(rows), 2, 2, -1) * NANO  # by rank: handed or usable, direction, micro-batch
     handed, usable = notes[:, 0], notes[:, 1]

@@ -1,6 +1,6 @@
-"""A network for every rank, in which cables to other ranks can be laid. Needs Linux and root.
+"""A network namespace for every rank, connected to other ranks by veth pairs. Needs Linux and root.
 
-All of it is gone with the process that made it.
+The namespaces are removed when the process that created them ends.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ BURST_BYTES, QUEUE_BYTES = 2 * FRAME_BYTES, 8 * 2**20
 
 
 def address(rank: int) -> str:
-    """From what is reserved for benchmarks, as all addresses here."""
+    """IP address of a rank, from the range reserved for benchmarks, as all addresses here."""
     return f"198.18.1.{rank + 1}"
 
 
 def bucket(rate_bps: float) -> str:
-    """What tc is told, so that so many bits pass in a second."""
+    """Arguments of tc for a token bucket filter of `rate_bps` bits per second."""
     return f"tbf rate {rate_bps:.0f}bit burst {BURST_BYTES} limit {QUEUE_BYTES}"
 
 
 def enter(path: str) -> None:
-    """Let this process, and all its threads to come, be in the network that is found there."""
+    """Move this process and its future threads into the network namespace at `path`."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).setns(descriptor, CLONE_NEWNET) != 0:
@@ -39,7 +39,7 @@ def enter(path: str) -> None:
 
 
 class Networks(ABC):
-    """Every rank has one address, wherever it is reached from. Who derives from this lays the cables."""
+    """One namespace and one address per rank; subclasses connect them in `_lay_cables`."""
 
     def __init__(self, num_ranks: int) -> None:
         check_commands()
@@ -55,15 +55,15 @@ class Networks(ABC):
 
     @property
     def paths(self) -> list[str]:
-        """Where the networks of the ranks are found."""
+        """Paths of the ranks' network namespaces."""
         return [network.path for network in self._networks]
 
     def join(self, rank: int) -> None:
-        """Let this process, and all its threads to come, be in the network of a rank."""
+        """Move this process and its future threads into the network namespace of a rank."""
         enter(self._networks[rank].path)
 
     def close(self) -> None:
-        """Leave all networks."""
+        """Close all namespaces."""
         for network in self._networks:
             network.close()
 
@@ -75,4 +75,4 @@ class Networks(ABC):
 
     @abstractmethod
     def _lay_cables(self) -> None:
-        """All networks are there: join them."""
+        """Connect the namespaces, which all exist by now."""

@@ -1,11 +1,10 @@
-"""Which way the messages of a stage take: the ordinary one, or that of delegates where a link is slow or has failed.
+"""Routing of a stage's messages: the ordinary transport, or delegates where a link is slow or has failed.
 
-Stages on the host send and receive over Gloo, on connections that are watched. Stages on an accelerator leave ordinary
-messages to PyTorch and NCCL, which carry them on streams of the device; where there is no NCCL between them, all their
-links have delegates.
+Stages on the host send and receive over Gloo, with failure detection. Stages on an accelerator leave ordinary messages
+to PyTorch and NCCL, which carry them on device streams; without NCCL, all their links use delegates.
 
-The four ends of a stage: activations to the stage ahead and from the one behind, gradients to the one behind and from
-the one ahead. Both ranks of a link must choose the same way, before the same iteration.
+The four endpoints of a stage: activations to the next stage and from the previous one, gradients to the previous stage
+and from the next one. Both ranks of a link must select the same route, before the same iteration.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ WORDS = ("the activations", "the gradients")
 
 
 class Paths:
-    """The ways of one stage; `ranks` are those of all stages, in order."""
+    """The links of one stage; `ranks` are those of all stages, in order."""
 
     def __init__(
         self,
@@ -41,7 +40,7 @@ class Paths:
         self._carrier = carrier
         number = stage.stage_index
         made = {link: _connect(number, link, ranks, timeout) for link in sorted((number, number - 1), key=_even_first)}
-        self._ways = (made[number], made[number - 1])  # ahead and behind: where F and where I are sent to
+        self._ways = (made[number], made[number - 1])  # next and previous stage: destinations of F and I
         for direction, name in enumerate(NAMES):
             for verb, ours in (("send", self._send), ("recv", self._receive)):
                 method = f"get_{name}_{verb}_ops"
@@ -50,30 +49,30 @@ class Paths:
 
     @property
     def failed(self) -> frozenset[int]:
-        """The links of this rank whose ordinary way is broken."""
+        """Links of this rank whose ordinary connection is broken."""
         return frozenset(way.number for way in self._ways if way is not None and way.failed)
 
     def use(self, links: Collection[int]) -> None:
-        """From the next iteration on these links have delegates, and no others that work."""
+        """From the next iteration on, use delegates on these links and on no other working links."""
         for way in self._ways:
             if way is not None:
                 way.delegated = self._carrier == "delegates" or way.number in links
 
     def may_receive_early(self, direction: int) -> bool:
-        """Whether receives may be posted before their turn: messages of NCCL keep the order in which they are posted,
-        sends and receives of a link together, so there each has to wait for its turn.
+        """Whether receives may be posted out of order: not with NCCL, which matches the sends and receives of a link
+        in the order in which they are posted.
         """
         way = self._ways[1 - direction]
         return way is None or not self._by_nccl(way)
 
     def begin(self) -> None:
-        """An iteration begins."""
+        """Start an iteration."""
         for way in self._ways:
             if way is not None:
                 way.begin()
 
     def flush(self) -> None:
-        """Return when all messages have left; the runtime of PyTorch knows of none."""
+        """Block until all messages have been sent; PyTorch's runtime does not track them."""
         for way in self._ways:
             if way is not None:
                 way.flush()
@@ -103,10 +102,10 @@ def _even_first(link: int) -> int:
 
 
 def _connect(stage: int, link: int, ranks: list[int], timeout: timedelta) -> Way | None:
-    """A group for each direction of a link, made by both of its ranks; None where there is no link.
+    """Create a process group for each direction of a link, on both of its ranks; None where there is no link.
 
-    PyTorch names groups by how many a rank has made, so all ranks must make as many, in the same order: first those of
-    even links, then of odd ones. Where there is no link, a rank makes groups of itself alone.
+    PyTorch names groups by a per-rank counter, so all ranks must create equally many, in the same order: first those of
+    even links, then of odd ones. Where there is no link, a rank creates groups that contain only itself.
     """
     members, here = ranks[max(0, link) : link + 2], stage - link
     groups = [private_group(members, timeout) for _ in range(2)]

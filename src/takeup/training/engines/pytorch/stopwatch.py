@@ -1,6 +1,6 @@
-"""What one rank measures in an iteration: how long operations took, and when messages were handed over and usable.
+"""Measurements of one rank in an iteration: operation durations, and when messages were handed over and usable.
 
-Only iterations whose measurements somebody will read are measured; in all others the stopwatch does nothing.
+Only iterations whose measurements will be read are measured; in all others the stopwatch is a no-op.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NUM_TIMES = 3  # F, I and W
 
 
 class Watch(Protocol):
-    """A clock that operations and messages are noted by; `lag` says after how many iterations it can be read."""
+    """Recorder of operation and message times; results can be read `lag` iterations later."""
 
     lag: int
 
@@ -34,23 +34,23 @@ class Watch(Protocol):
         """An iteration begins, which is measured or not."""
 
     def timed(self, kind: Kind, microbatch: int, compute: Callable[[], Any]) -> Any:
-        """What `compute` returns; how long it takes is noted, and its end as a hand-over."""
+        """Call `compute` and return its result; record its duration, and its end as the hand-over time."""
 
     def prolong_forward(self, compute: Callable[[], Any]) -> Any:
-        """What `compute` returns; the time it takes belongs to the last forward, such as that of the loss."""
+        """Call `compute` (such as the loss) and return its result; add its duration to the last forward."""
 
     def note_arrival(self, direction: int, microbatch: int, mark: Any = None) -> None:
-        """A message can be used from now on, or from the `mark` on."""
+        """Record that a message is usable from now on, or from the event `mark` on."""
 
     def measured(self) -> Ints:
-        """Medians of F, I and W, then all hand-overs, then all arrivals, of the iteration `lag` before this one."""
+        """Medians of F, I and W, then hand-over times, then arrival times, of the iteration `lag` before this one."""
 
 
 class Stopwatch:
     """Times in nanoseconds, by the clock of this process.
 
     `handed[0]` says when the activations of every micro-batch were ready to be sent, `handed[1]` its gradients;
-    `usable[0]` when its activations had come from the stage before, `usable[1]` its gradients from the stage behind.
+    `usable[0]` when its activations had arrived from the previous stage, `usable[1]` its gradients from the next.
     """
 
     lag = 0
@@ -68,7 +68,7 @@ class Stopwatch:
             samples.clear()
 
     def timed(self, kind: Kind, microbatch: int, compute: Callable[[], Any]) -> Any:
-        """What `compute` returns; the time it took is noted, and the end of it as a hand-over."""
+        """Call `compute` and return its result; record its duration and, except for W, its end as hand-over."""
         if not self.is_on:
             return compute()
         start = time.perf_counter_ns()
@@ -80,7 +80,7 @@ class Stopwatch:
         return result
 
     def prolong_forward(self, compute: Callable[[], Any]) -> Any:
-        """What `compute` returns; the time it took belongs to the last forward, such as that of the loss."""
+        """Call `compute`, such as the loss, and return its result; its duration is added to the last forward."""
         if not self.is_on:
             return compute()
         start = time.perf_counter_ns()
@@ -89,16 +89,16 @@ class Stopwatch:
         return result
 
     def note_arrival(self, direction: int, microbatch: int, mark: Any = None) -> None:
-        """A message can be used from now on."""
+        """Record that a message is usable from now on."""
         self.usable[direction, microbatch] = time.perf_counter_ns()
 
     def measured(self) -> Ints:
-        """Medians of F, I and W, then all hand-overs, then all arrivals."""
+        """Medians of F, I and W, then all hand-over times, then all arrival times, in nanoseconds."""
         return row_of(self._lasted, self.handed, self.usable)
 
 
 def row_of(lasted: dict[Kind, list[int]], handed: Ints, usable: Ints) -> Ints:
-    """What a rank tells the others; of a whole backward nobody knows how it would split, so it is halved."""
+    """The row a rank sends to rank 0; how a full backward would split into I and W is unknown, so it is halved."""
     typical = {kind: int(median(samples)) if samples else 0 for kind, samples in lasted.items()}
     times = [typical[kind] for kind in (Kind.FORWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)]
     if full := typical[Kind.FULL_BACKWARD]:

@@ -1,4 +1,4 @@
-"""Start a training program on several ranks of this machine, as `torchrun` does, with what a machine alone needs."""
+"""Start a training program on several ranks of this machine, like `torchrun`, with settings for a single machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
 def command_of(program: Path, num_ranks: int, arguments: Sequence[str]) -> list[str]:
-    """What is started; refuses a program that is not there, and no ranks."""
+    """The torchrun command line; raises if the program does not exist or there are no ranks."""
     if not program.is_file():
         raise BadInput(f"there is no program {program}; give the path of a Python file")
     if num_ranks < 1:
@@ -27,7 +27,7 @@ def command_of(program: Path, num_ranks: int, arguments: Sequence[str]) -> list[
 
 
 def start(program: Path, num_ranks: int, arguments: Sequence[str]) -> int:
-    """Run the program on its ranks, and return its exit code; what it prints goes where ours goes."""
+    """Run the program on its ranks and return its exit code; it inherits stdout and stderr."""
     command = command_of(program, num_ranks, arguments)
     if find_spec("torch") is None:
         raise MissingEngine("training needs the package 'torch'; run pip install 'takeup[torch]'")

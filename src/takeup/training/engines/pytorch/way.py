@@ -1,13 +1,12 @@
-"""One link as one of its ranks sees it: what it sends and receives, the ordinary way or by delegates, whatever happens.
+"""One endpoint of a link: sends and receives over the ordinary connection or delegates, with failover between them.
 
-How it works. If the connection of the ordinary way breaks, a rank notices when what it waits for fails, or when the
-other one tells it: over the delegate, from which message on it has nothing. Each sends again what the other lacks; and
-all later messages take the delegates. Tensors are kept until it is certain that they arrived: activations until their
-gradients are back, gradients for one iteration more. Messages are known by iteration and micro-batch, so none is taken
-for another.
+How it works. If the ordinary connection breaks, a rank notices when a wait fails, or when its peer reports over the
+delegate the first message that it is missing. Each rank resends what the other is missing, and all later messages use
+the delegates. Tensors are kept until they have certainly arrived: activations until their gradients are back, gradients
+for one more iteration. Messages are identified by iteration and micro-batch, so none is mistaken for another.
 
-A thread listens for what the other rank lacks. It cannot be called back from Gloo, and a process that ends with it
-there ends with an error. So a rank that ends says goodbye to its neighbours, and they answer.
+A thread listens for resend requests of the peer. It cannot be interrupted while blocked in Gloo, and a process that
+exits with the thread still there fails. So a rank that exits sends a goodbye to its neighbours, and they answer.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ __all__ = ["Way", "leave"]
 
 LOG = logging.getLogger("takeup.training")
 Key = tuple[int, int]  # iteration and micro-batch
-GOODBYE = (-1, -1)  # in place of what is lacking
-ANSWER_S = 5.0  # within which a neighbour that is alive answers
+GOODBYE = (-1, -1)  # sent instead of a resend request
+ANSWER_S = 5.0  # timeout for the answer of a live neighbour
 FOREVER = timedelta(days=365)  # Gloo closes all connections of a group when one wait in it takes too long
 
 
@@ -61,34 +60,34 @@ class Way:
         _WAYS.add(self)
 
     def begin(self) -> None:
-        """An iteration begins, so what was sent before the last one has arrived."""
+        """Start an iteration; messages sent before the previous one have arrived and are dropped from the log."""
         with self._lock:
             self._iteration += 1
-            self._was_requested = self._requested  # receives of one iteration all begin the same way, in order
+            self._was_requested = self._requested  # one route per iteration, to keep receives in order
             self._forget_before(self._iteration - self._kept_for)
 
     def send(self, microbatch: int, ops: Sequence[Any]) -> None:
-        """Send what these operations of PyTorch would."""
+        """Send the tensors of these PyTorch operations."""
         tensors = [op.tensor for op in ops]
         with self._lock:
             failed, delegated = self.failed, self.delegated
             if not failed and not delegated:
                 self._log[self._iteration, microbatch] = tensors
         if failed:
-            self._worker.submit(partial(self._outgoing.send, tensors))  # behind what is sent again
+            self._worker.submit(partial(self._outgoing.send, tensors))  # after the resent messages
         elif delegated:
             self._outgoing.send(tensors)
         else:
             self._send_plainly(ops)
 
     def receive(self, microbatch: int, ops: Sequence[Any]) -> list[Waitable]:
-        """Begin to receive what these operations of PyTorch would."""
+        """Post the receives of these PyTorch operations."""
         if self._was_requested or (self.delegated and not self.failed):
             return self._incoming.receive([op.tensor for op in ops])
         return [_Guarded(self, microbatch, ops)]
 
     def flush(self) -> None:
-        """Return when what was sent has left, as far as that can be known."""
+        """Block until sent messages have left, as far as that can be known."""
         sent, self._sent = [work for works in self._sent for work in works], []
         if sent:
             self._wait_until_left(sent)
@@ -99,14 +98,14 @@ class Way:
 
     def _wait_until_left(self, sent: Sequence[Waitable]) -> None:
         left: Future[Any] = self._flusher.submit(lambda: [work.wait(FOREVER) for work in sent])
-        wait([left, self._broken], self._timeout.total_seconds(), FIRST_COMPLETED)  # nobody may take it any more
+        wait([left, self._broken], self._timeout.total_seconds(), FIRST_COMPLETED)  # the peer may never receive it
         if not left.done():
             self.fail(TimeoutError("a message was not taken"))
         elif error := left.exception():
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """The ordinary way is broken: from now on delegates carry everything, also what may be lost."""
+        """Fail over: delegates carry everything from now on, including messages that may have been lost."""
         with self._lock:
             if self.failed:
                 return
@@ -116,14 +115,14 @@ class Way:
         self._worker.submit(partial(self._send_again, kept))
 
     def after_failure(self, microbatch: int, tensors: Sequence[torch.Tensor]) -> list[Waitable]:
-        """Begin to receive from the delegate; the first time, the other rank is told where to begin."""
+        """Post receives on the delegate; the first call tells the peer from which message on to resend."""
         if not self._requested:
             self._requested = True
             self._incoming.ask(torch.tensor([self._iteration, microbatch]))
         return self._incoming.receive(tensors)
 
     def _told(self, lacking: Future[torch.Tensor]) -> None:
-        """The other rank lacks something, or is gone: then all that is waited for will fail by itself."""
+        """Handle a resend request or goodbye of the peer; if the peer is gone, pending waits fail by themselves."""
         if lacking.exception() is not None:
             return
         if _is_goodbye(lacking.result()):
@@ -132,11 +131,11 @@ class Way:
             self.fail(ConnectionError("the other rank lacks messages"))
 
     def say_goodbye(self) -> Future[torch.Tensor]:
-        """Tell the other rank that nothing will be asked for any more; done when it has said so too, or is gone."""
+        """Tell the peer that there will be no more requests; the future completes when it has answered or is gone."""
         with self._lock:
             said, self._said_goodbye = self._said_goodbye, True
         if not said:
-            with suppress(RuntimeError):  # it is gone
+            with suppress(RuntimeError):  # the peer is gone
                 self._incoming.ask(torch.tensor(GOODBYE))
         return self._lacking
 
@@ -150,7 +149,7 @@ class Way:
             self.fail(error)
 
     def _send_again(self, kept: dict[Key, Sequence[torch.Tensor]]) -> None:
-        """Send all that the other rank lacks, once it has said so."""
+        """Resend all messages that the peer is missing, once it has reported them."""
         lacking = self._lacking.result(self._timeout.total_seconds())
         iteration, microbatch = lacking.tolist()
         for key in sorted(kept):
@@ -163,7 +162,7 @@ _WAYS: weakref.WeakSet[Way] = weakref.WeakSet()
 
 @atexit.register
 def leave() -> None:
-    """Say goodbye to all neighbours, when the process ends."""
+    """Send a goodbye to all neighbours at process exit."""
     wait([way.say_goodbye() for way in list(_WAYS)], ANSWER_S)
 
 
@@ -172,7 +171,7 @@ def _is_goodbye(lacking: torch.Tensor) -> bool:
 
 
 class _Guarded:
-    """A message by the ordinary way, or by the delegate if that breaks."""
+    """A receive over the ordinary connection that fails over to the delegate."""
 
     def __init__(self, way: Way, microbatch: int, ops: Sequence[Any]) -> None:
         self._way = way
@@ -181,7 +180,7 @@ class _Guarded:
         self._works: list[Waitable] | None = None if way.failed else self._begun(ops)
 
     def wait(self, timeout: timedelta) -> None:
-        """Return when it has come, either way."""
+        """Block until it has arrived over either connection."""
         if self._works is not None and self._came(self._works, timeout):
             return
         self._works = self._way.after_failure(self._microbatch, self._tensors)
@@ -189,7 +188,7 @@ class _Guarded:
             work.wait(timeout)
 
     def land(self) -> None:
-        """What is computed from now on waits for copies to the accelerator."""
+        """Make the current stream wait for copies to the accelerator."""
         for work in self._works or ():
             if land := getattr(work, "land", None):
                 land()

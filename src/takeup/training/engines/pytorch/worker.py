@@ -1,4 +1,4 @@
-"""A thread that does one thing after the other, and does not keep a process alive whose work has failed."""
+"""A single worker thread with a FIFO queue; a daemon, so it does not keep a failed process alive."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Job = tuple[Future[Any], Callable[[], Any]]
 
 
 class Worker:
-    """Calls what it is given, in order; the thread ends with the worker."""
+    """Runs submitted calls in order; the thread ends when the worker is garbage-collected."""
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        # A daemon: it may wait for a rank that failed, and must not keep this one from failing too.
+        # A daemon: it may be blocked on a failed rank, and must not keep this process from exiting.
         Thread(target=_work, args=(self._jobs,), name=name, daemon=True).start()
         weakref.finalize(self, self._jobs.put, None)
 
     def submit(self, call: Callable[[], Result]) -> Future[Result]:
-        """What the call will return, or raise."""
+        """Enqueue the call; the future holds its result or exception."""
         future: Future[Result] = Future()
         self._jobs.put((future, call))
         return future
@@ -34,7 +34,7 @@ class Worker:
 def _work(jobs: SimpleQueue[Job | None]) -> None:
     while (job := jobs.get()) is not None:
         _do(*job)
-        del job  # what a call holds is free as soon as it is done
+        del job  # release what the call references as soon as it is done
 
 
 def _do(future: Future[Any], call: Callable[[], Any]) -> None:

@@ -1,12 +1,12 @@
-"""Where the time of every rank goes: its own work, waiting for others, and messages on their way.
+"""Time account of every rank: its own work, waiting for others, and transfers.
 
-How it works: a rank that is not waiting is working. The time before it begins a call is its own; the time before a call
-ends was spent on that call, unless the rank works on meanwhile. It does so if the time from the beginning of the call
-to that of the next varies less than the time from its end to that of the next: what varies less is the work. It varies
-from one iteration to the other, and from before a change to after it.
+How it works: a rank that is not waiting is working. The time before it begins a call is its own work; the time before a
+call ends is spent on that call, unless the rank keeps working meanwhile. That is assumed if the time from the begin of
+the call to the begin of the next varies less than the time from its end to the begin of the next: the interval that
+varies less is the work. Variation is taken between iterations, and between before and after a change.
 
-Who notes the end of a call may be late, and a rank that has waited for it begins its next call meanwhile. So an end
-that seems to come just after the beginning of another call comes before it.
+The end of a call may be recorded late, after a rank that waited for it has begun its next call. So an end recorded
+just after the begin of another call is ordered before it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ __all__ = ["Account", "Timeline", "worked_through"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-Pair = tuple[tuple[int, int], tuple[int, int]]  # operation and bytes of a call and of the next
-FEW = 4  # instances from which a spread is taken
+Pair = tuple[tuple[int, int], tuple[int, int]]  # operation and bytes of a call and of the next one
+FEW = 4  # minimum number of instances for a spread
 CLEARLY = 0.85
-LATE_NS = 1_000_000  # at most, to note an end
+LATE_NS = 1_000_000  # maximum delay of recording an end
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Account:
-    """What iterations of a rank consist of; one value for each, in seconds. `numbers` are those of their first call."""
+    """Time account of a rank: one value per iteration, in seconds. `numbers` are those of their first call."""
 
     numbers: Ints
     iterations_s: Floats
@@ -45,16 +45,16 @@ class Account:
 
     @property
     def iteration_s(self) -> float:
-        """The median."""
+        """Median iteration time."""
         return float(np.median(self.iterations_s))
 
     @property
     def own_s(self) -> float:
-        """The median."""
+        """Median time of own work per iteration."""
         return float(np.median(self.owns_s))
 
     def medians(self) -> tuple[float, float, float, float]:
-        """Of the whole iteration, own work, waiting and transfers."""
+        """Medians of the whole iteration, own work, waiting and transfers."""
         parts = (self.iterations_s, self.owns_s, self.waits_s, self.transfers_s)
         whole_s, own_s, wait_s, transfer_s = (float(np.median(each)) for each in parts)
         return whole_s, own_s, wait_s, transfer_s
@@ -62,14 +62,14 @@ class Account:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Beginnings and ends of the calls of one rank, in the order of time."""
+    """Begins and ends of the calls of one rank, in time order."""
 
     calls: Calls
     place: int
 
     @property
     def rank(self) -> int:
-        """Whose calls they are."""
+        """The rank whose calls these are."""
         return self.calls.logs[self.place].rank
 
     @cached_property
@@ -78,17 +78,17 @@ class Timeline:
 
     @cached_property
     def _order(self) -> tuple[Ints, Ints, Ints]:
-        """Row and moment of every event, and how late it was noted; rows of ends are negative, beginning with -1."""
+        """Row, time and recording delay of every event; rows of ends are negative, starting with -1."""
         ended = self._rows[self.calls.has_ended[self._rows]]
         rows = np.concatenate([-1 - ended, self._rows])
         late_ns = np.concatenate([self._late_ns(ended), np.zeros(len(self._rows), np.int64)])
         noted_ns = np.concatenate([self.calls.rows["ended_ns"][ended], self.calls.rows["began_ns"][self._rows]])
         moments = noted_ns - late_ns
-        order = np.argsort(moments, kind="stable")  # ends before what begins at the same time
+        order = np.argsort(moments, kind="stable")  # ends sort before begins at the same time
         return rows[order], moments[order], late_ns[order]
 
     def _late_ns(self, ended: Ints) -> Ints:
-        """How late ends were noted: since another call began, if that is not long ago."""
+        """Recording delay of ends: the time since another call began, if that is short."""
         noted_ns, began_ns = self.calls.rows["ended_ns"][ended], np.sort(self.calls.rows["began_ns"][self._rows])
         latest_ns = began_ns[np.searchsorted(began_ns, noted_ns, side="right") - 1]
         is_late = (latest_ns > self.calls.rows["began_ns"][ended]) & (noted_ns - latest_ns <= LATE_NS)
@@ -100,19 +100,19 @@ class Timeline:
 
     @cached_property
     def _gaps_s(self) -> Floats:
-        """From the event before."""
+        """Time since the previous event."""
         moments = self._order[1]
         return np.diff(moments, prepend=moments[:1]) / 1e9
 
     @cached_property
     def _before_own(self) -> Flags:
-        """Ends after which the next thing is that the rank begins a call."""
+        """Ends whose next event is the begin of a call by this rank."""
         flags: Flags = self._is_end & ~np.append(self._is_end[1:], True)
         return flags
 
     @cached_property
     def _pairs(self) -> list[Pair]:
-        """By event: what is asked for and how much, here and by the next event."""
+        """By event: operation and bytes, of this event and of the next."""
         rows, _, _ = self._order
         sorts = _sorts_of(self.calls.rows[np.where(rows < 0, -1 - rows, rows)])
         return list(zip(sorts, [*sorts[1:], *sorts[-1:]], strict=True))
@@ -125,7 +125,7 @@ class Timeline:
         return {pair: np.array(times_s).T for pair, times_s in found.items() if len(times_s) >= FEW}
 
     def _followed(self) -> Iterator[tuple[Pair, float, float]]:
-        """Calls after whose ends the rank begins another."""
+        """Calls whose end is followed by the begin of another."""
         places = np.flatnonzero(self._before_own)
         late_s = self._order[2][places] / 1e9
         times_s = self._gaps_s[places] + late_s, self._gaps_s[places + 1] - late_s
@@ -141,7 +141,7 @@ class Timeline:
             yield (sorts[place], sorts[place + 1]), in_call_s, until_next_s - in_call_s
 
     def account(self, anchor: Anchor, worked_through: frozenset[Pair]) -> Account | None:
-        """What iterations consist of; none if there is no whole one."""
+        """The account per iteration; None if there is no complete iteration."""
         rows = self.calls.rows[self._rows]
         marks = np.sort(rows[(tokens_of(rows) == anchor).all(axis=1)], order="began_ns")
         if len(marks) < 2:
@@ -168,12 +168,12 @@ def _sorts_of(calls: npt.NDArray[np.void]) -> list[tuple[int, int]]:
 
 
 def _spread(values: Floats) -> float:
-    """The standard deviation, from the middle half."""
+    """Robust standard deviation, from the interquartile range."""
     return float(np.subtract(*np.quantile(values, (0.75, 0.25)))) / 1.35
 
 
 def worked_through(timelines: Iterable[Timeline]) -> frozenset[Pair]:
-    """Sorts of calls, each with that of the next, between which ranks work all the time; judged over all ranks."""
+    """Pairs of call sorts between which ranks work all the time; decided over all ranks."""
     seen: dict[tuple[Pair, int], list[Floats]] = defaultdict(list)
     for timeline in timelines:
         for pair, times_s in timeline.around().items():
@@ -185,13 +185,13 @@ def worked_through(timelines: Iterable[Timeline]) -> frozenset[Pair]:
 
 
 def _spreads(times_s: Floats) -> Floats:
-    """Of the time until the next call begins, with the call and from its end."""
+    """Spread of the time until the next call begins, including the call and from its end."""
     in_call_s, after_s = times_s
     return np.array([_spread(in_call_s + after_s), _spread(after_s)])
 
 
 def _shifts(one_s: Floats, other_s: Floats) -> Floats:
-    """The same from one window to the other, as far as the time in the call has shifted: work may have, too."""
+    """The same between two windows, limited to the shift of the time in the call: work may have shifted, too."""
     in_call_s, after_s = np.median(one_s, axis=1) - np.median(other_s, axis=1)
     shifts: Floats = np.minimum(np.abs([in_call_s + after_s, after_s]), abs(in_call_s))
     return shifts

@@ -1,8 +1,8 @@
-"""When iterations became slower, and when they recovered: online, from their times alone.
+"""Online change-point detection: when iterations became slower and when they recovered, from their times alone.
 
-All is done on logarithms, so that a threshold is a ratio. The rule printed in the paper (declare a change when the
-probability that the run length is zero exceeds 0.9) can never fire: with a constant hazard that probability equals the
-hazard. What is asked here is where the present run began, in hindsight.
+All computation is on logarithms, so that a threshold is a ratio. The rule printed in the paper (declare a change when
+the probability that the run length is zero exceeds 0.9) can never fire: with a constant hazard that probability equals
+the hazard. This detector estimates in hindsight where the current run began.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["Change", "Detector", "Sensitivity"]
 
 Floats = npt.NDArray[np.float64]
 MOST_RUNS = 32
-MOST_CHANGES = 64  # found in one go before the kernel is called again
+MOST_CHANGES = 64  # capacity of the result buffer per kernel call
 
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """What counts as a change; the defaults suit iterations of any length."""
+    """Thresholds of the detector; the defaults suit iterations of any length."""
 
     least_ratio: float = 1.1
     least_points: int = 5
@@ -49,7 +49,7 @@ class Sensitivity:
             raise BadInput("least_points and num_settling must be at least 1")
 
     def rule(self) -> Rule:
-        """The same, as the kernel reads it."""
+        """The same as a tuple for the kernel."""
         return Rule(
             math.log(self.least_ratio),
             self.least_points,
@@ -69,7 +69,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From iteration `began` on, iterations take another time; known since iteration `declared`."""
+    """The iteration time changed from iteration `began` on; known since iteration `declared`."""
 
     began: int
     declared: int
@@ -78,25 +78,25 @@ class Change:
 
     @property
     def factor(self) -> float:
-        """Above one if iterations became slower."""
+        """Time ratio after/before; above one if iterations became slower."""
         return self.after_s / self.before_s
 
     @property
     def is_onset(self) -> bool:
-        """Whether they became slower."""
+        """Whether iterations became slower."""
         return self.after_s > self.before_s
 
 
 @dataclass(slots=True)
 class Detector:
-    """Sees times of iterations as they come, and says when they changed."""
+    """Consumes iteration times online and reports changes."""
 
     sensitivity: Sensitivity = Sensitivity()
     _memory: Memory = field(default_factory=no_memory, repr=False)
     _runs: Runs = field(default_factory=lambda: no_runs(MOST_RUNS), repr=False)
 
     def see(self, times_s: Floats) -> list[Change]:
-        """Changes that became known with these iterations."""
+        """Process these iterations; returns the changes they revealed."""
         times_s = np.asarray(times_s, np.float64)
         if not (np.isfinite(times_s) & (times_s > 0)).all():
             raise BadInput("times of iterations must be finite and above zero; leave out what was not measured")

@@ -1,15 +1,14 @@
-"""Slow because the cores of a machine do other work: neither a slow device nor a slow link, though it looks like both.
+"""CPU contention: slow because the cores of a machine do other work; looks like a slow device and a slow link.
 
-A rank that is ready to run and does not get a core computes late, sends late and receives late. The system knows for
-how long it waited. If that grew by enough of what the rank computes for longer, it explains a slow rank, whether or not
-others waited, and nobody is blamed. What crosses a link needs cores at all ranks there, one after the other: it is not
-the link if together these waited longer by all that messages took longer. But what all threads of these ranks waited
-can add up to more than was lost where a slow link is the reason. To wait for a core delays only those messages that
-find none free, and a slow link delays all of them: if most of it is what even the fastest messages took longer, it is
-the link.
+A rank that is ready to run and does not get a core computes late, sends late and receives late. The OS reports how
+long it waited. If that grew by enough of the rank's extra compute time, it explains a slow rank, whether or not others
+waited, and no rank is blamed. A message over a link needs cores at all its ranks, one after the other: the link is not
+blamed if the waiting of these ranks together grew by at least the extra message time. But with a slow link, the waiting
+summed over all threads of these ranks can exceed the loss. Waiting for a core delays only those messages that find none
+free, and a slow link delays all of them: if most of the excess is also present in the fastest messages, it is the link.
 
-Where nobody was to blame anyway, it is enough if all ranks together waited longer by enough of what was lost: in a
-pipeline one waits for the other. To wait because a quota of one's own is spent does not count, that is a slow rank.
+If there is no suspect, it suffices that the waiting of all ranks together grew by enough of the loss: in a pipeline,
+ranks wait for each other. Waiting because a rank's own CPU quota is exhausted does not count; that is a slow rank.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from takeup.training.model.slowdowns import Event, Suspect
 
 __all__ = ["blamed_on_cores"]
 
-LEAST_EXPLAINED = 0.5  # of what an iteration lost, or a rank computes for longer
-LEAST_FOR_ALL = 0.5  # of what messages take longer, if it is the link: so much longer even the fastest take
+LEAST_EXPLAINED = 0.5  # share of the lost iteration time, or of the rank's extra compute time
+LEAST_FOR_ALL = 0.5  # a link is slow if the fastest messages have this share of the mean excess
 
 
 def blamed_on_cores(event: Event, more_waiting_s: Mapping[int, float]) -> Event:
-    """The event, blamed on cores if the time for which ranks wait for one in an iteration grew by enough; by rank."""
+    """The event, blamed on cores if core waiting per iteration grew by enough; `more_waiting_s` is by rank."""
     lost_s, together_s = event.after_s - event.before_s, sum(more_waiting_s.values())
     if event.suspects:
         is_explained = all(_is_explained(suspect, more_waiting_s, lost_s) for suspect in event.suspects)
@@ -45,7 +44,7 @@ def blamed_on_cores(event: Event, more_waiting_s: Mapping[int, float]) -> Event:
 def _is_explained(suspect: Suspect, more_waiting_s: Mapping[int, float], lost_s: float) -> bool:
     """Whether a suspect only seems slow because ranks wait for cores."""
     there_s = sum(more_waiting_s.get(rank, 0.0) for rank in suspect.ranks)
-    longer_s = suspect.excess_s or lost_s  # where it is not known, all of it
+    longer_s = suspect.excess_s or lost_s  # if unknown, the whole loss
     if suspect.kind == "link" and suspect.least_s >= LEAST_FOR_ALL * longer_s:
         return False
     return there_s >= (1.0 if suspect.kind == "link" else LEAST_EXPLAINED) * longer_s

@@ -1,8 +1,8 @@
-"""What an iteration may be expected to take, given what it does: more calls than usual, longer sequences.
+"""Expected time of an iteration, given what it does: extra calls, longer sequences.
 
-Some iterations also evaluate, save or log: they are told by their calls, and compared with others that call the same.
-Where the amount of work varies from one iteration to the next (bytes of messages, or tokens if the caller knows them),
-times are compared along a line through times of recent iterations by their work. What remains is what has changed.
+Some iterations also evaluate, save or log: they are recognized by their calls, and compared with others that make the
+same calls. Where the amount of work varies between iterations (bytes of messages, or tokens if the caller knows them),
+times are compared along a regression line of recent times by work. The residual is what has changed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["Covariates"]
 Floats = npt.NDArray[np.float64]
 Work = tuple[float, ...]
 NUM_RECENT = 64
-FEW = 3  # of a special sort, before it is known what they take
-ENOUGH = 16  # from which a line is drawn
-LEAST_VARIATION = 0.01  # of the amount of work
+FEW = 3  # iterations of a special sort needed before their extra time is known
+ENOUGH = 16  # points for the regression line
+LEAST_VARIATION = 0.01  # minimum relative spread of the amount of work
 
 
 @dataclass(slots=True)
 class Covariates:
-    """Learns from iterations, and says what one would have taken had it been as usual."""
+    """Learns from iterations, and normalizes each one's time to that of a usual iteration."""
 
     _sorts: deque[Hashable] = field(default_factory=lambda: deque(maxlen=NUM_RECENT))
     _plain: deque[tuple[float, ...]] = field(default_factory=lambda: deque(maxlen=NUM_RECENT))
@@ -35,7 +35,7 @@ class Covariates:
     _extra: dict[Hashable, deque[float]] = field(default_factory=dict)
 
     def as_usual_s(self, taken_s: float, sort: Hashable = None, work: Work = (0.0,)) -> float | None:
-        """The time without what is special about this iteration; none if that is not known yet."""
+        """The time without what is special about this iteration; None if that is not known yet."""
         self._sorts.append(sort)
         along_s = self._without_work_s(taken_s, work)
         if sort == self._usual_sort():
@@ -47,7 +47,7 @@ class Covariates:
         return Counter(self._sorts).most_common(1)[0][0]
 
     def _without_extra_s(self, taken_s: float, sort: Hashable) -> float | None:
-        """Compared with earlier ones of the sort; what they take longer is kept as seconds, not as a factor."""
+        """Compared with earlier ones of the sort; their extra time is kept as seconds, not as a factor."""
         extras = self._extra.setdefault(sort, deque(maxlen=FEW * 3))
         usual_s = median(taken for *_, taken in list(self._plain)[-FEW * 3 :]) if self._plain else taken_s
         known = median(extras) if len(extras) >= FEW else None

@@ -1,9 +1,9 @@
-"""When a costlier remedy pays: the plan with the least expected loss, given how long such events last.
+"""When a costlier remedy pays off: the plan with the least expected loss, given how long such events last.
 
-An event costs a share of every second while it lasts. A remedy costs something once and lowers that share. The
-published rule pays for a remedy as soon as the loss so far equals its cost (as one who rents skis buys them); it needs
-to know nothing, and pays up to twice too much. But durations are not unknown: `Law` keeps what has been seen. From it
-`plan` derives, by going backwards through time, when to apply what.
+An event costs a share of every second while it lasts. A remedy has a one-time cost and lowers that share. The published
+rule applies a remedy as soon as the loss so far equals its cost (ski rental); it needs no prior knowledge, and costs up
+to twice the optimum. But durations are not unknown: `Law` keeps the observed ones. From it `plan` derives, by backward
+induction (dynamic programming), when to apply what.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What can be done: `cost_s` once, and `loss_share` of every second from then on."""
+    """A remedy: `cost_s` once, and `loss_share` of every second from then on."""
 
     name: str
     cost_s: float
@@ -38,7 +38,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """How long events last: durations that were seen, in increasing order, all as likely."""
+    """Empirical distribution of event durations: observed durations in increasing order, equally likely."""
 
     durations_s: tuple[float, ...]
 
@@ -55,12 +55,12 @@ class Law:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to apply, and how long after the event began; in order. An event that is over needs nothing more."""
+    """Remedies to apply, and how long after the event began; in order. An event that is over needs nothing more."""
 
     steps: tuple[tuple[float, Remedy], ...]
 
     def due(self, elapsed_s: float) -> Remedy:
-        """What should be in force this long after the beginning."""
+        """The remedy that should be in force this long after the begin of the event."""
         return [remedy for after_s, remedy in self.steps if after_s <= elapsed_s][-1]
 
 
@@ -79,10 +79,10 @@ def ski_rental(remedies: Sequence[Remedy], from_s: float = 0.0) -> Plan:
 
 
 def plan(remedies: Sequence[Remedy], law: Law) -> Plan:
-    """The plan of least expected loss. Remedies may be skipped, earlier ones are never gone back to.
+    """The plan of least expected loss. Remedies may be skipped; weaker ones are never returned to.
 
-    Between two durations that were seen nothing is learnt, so one decides only at the beginning and whenever another
-    of them has passed. An event that outlasts all of them is a new one: from then on the published rule holds.
+    Between two observed durations nothing is learnt, so decisions are made only at the beginning and whenever another
+    of them has passed. An event that outlasts all of them is unlike any seen: from then on the published rule holds.
     """
     _check(remedies)
     times_s = np.array([0.0, *law.durations_s])
@@ -103,7 +103,7 @@ def _check(remedies: Sequence[Remedy]) -> None:
 
 
 def _losses_ahead(remedies: Sequence[Remedy], times_s: Floats) -> Floats:
-    """By moment and remedy in force: what is still lost, on average over the events that have lasted so long."""
+    """By time step and remedy in force: expected remaining loss of events that have lasted until then."""
     num_events = len(times_s) - 1
     ahead = np.zeros((num_events + 1, len(remedies)))
     shares = np.array([remedy.loss_share for remedy in remedies])
@@ -115,19 +115,19 @@ def _losses_ahead(remedies: Sequence[Remedy], times_s: Floats) -> Floats:
 
 
 def _costs(remedies: Sequence[Remedy], ahead: Floats, current: int) -> Floats:
-    """What is lost from now on with the present remedy, and with every stronger one."""
+    """Loss from now on with the current remedy, and with every stronger one."""
     once_s = np.array([0.0, *(remedy.cost_s for remedy in remedies[current + 1 :])])
     costs_s: Floats = ahead[current:] + once_s
     return costs_s
 
 
 def _best(remedies: Sequence[Remedy], ahead: Floats, current: int) -> int:
-    """The remedy to be in force from now on; the present one if no other is better."""
+    """The remedy to be in force from now on; the current one if no other is better."""
     return current + int(np.argmin(_costs(remedies, ahead, current)))
 
 
 def expected_loss_s(steps: Plan, law: Law) -> float:
-    """What an event costs under a plan, on average."""
+    """Expected loss of an event under a plan."""
     return float(np.mean([_loss_s(steps, duration_s) for duration_s in law.durations_s]))
 
 

@@ -1,4 +1,4 @@
-"""What has been heard of one rank so far: its latest calls, cut into iterations by the call that marks them."""
+"""Calls received from one rank so far: the latest ones, split into iterations by the call that marks them (anchor)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["Heard"]
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.void]
 MOST_ROWS = 200_000
-LOST_AFTER = 6  # iterations' worth of calls without the anchor
+LOST_AFTER = 6  # the anchor is lost after this many iterations' worth of calls without it
 
 
 @dataclass(slots=True)
 class Heard:
-    """Calls of a rank; `marks` are the places of the anchor in `rows`, the first `num_dropped` have been forgotten."""
+    """Calls of a rank; `marks` are indices of the anchor in `rows`; the first `num_dropped` iterations were dropped."""
 
     groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
     rows: Rows = field(default_factory=lambda: np.zeros(0, CALL))
@@ -29,7 +29,7 @@ class Heard:
     num_dropped: int = 0
 
     def hear(self, log: CallLog) -> None:
-        """Take in more calls."""
+        """Append more calls."""
         self.groups.update(log.groups)
         self.rows = np.concatenate([self.rows, log.calls])[-MOST_ROWS:]
         if self.anchor is not None:
@@ -43,11 +43,11 @@ class Heard:
         self.marks = np.flatnonzero(self._is(anchor))
 
     def first_number(self, anchor: Anchor) -> int:
-        """Of the first call of this sort."""
+        """Sequence number of the first call of this sort."""
         return int(self.rows["number"][self._is(anchor)][0])
 
     def count(self, anchor: Anchor) -> int:
-        """How many calls of this sort are remembered."""
+        """Number of buffered calls of this sort."""
         return int(self._is(anchor).sum())
 
     def _is(self, anchor: Anchor) -> npt.NDArray[np.bool_]:
@@ -56,7 +56,7 @@ class Heard:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the anchor has not come for so long that the job must be doing something else now."""
+        """Whether the anchor has been absent for too many calls, so the job must be in another phase."""
         if self.anchor is None or len(self.marks) < 2:
             return False
         usual = float(np.median(np.diff(self.marks)))
@@ -64,23 +64,23 @@ class Heard:
 
     @property
     def num_iterations(self) -> int:
-        """Whole ones, since the anchor was known."""
+        """Number of complete iterations since the anchor was known."""
         return self.num_dropped + max(0, len(self.marks) - 1)
 
     def iteration_s(self, number: int) -> float:
-        """How long an iteration took that is still remembered."""
+        """Duration of an iteration that is still buffered."""
         place = number - self.num_dropped
         began_ns = self.rows["began_ns"][self.marks[place : place + 2]]
         return float(began_ns[1] - began_ns[0]) / 1e9
 
     def calls(self, first: int, end: int) -> Rows:
-        """Of these iterations, and the call that ends them."""
+        """Calls of these iterations, and the call that ends them."""
         places = np.clip(np.array([first, end]) - self.num_dropped, 0, len(self.marks) - 1)
         start, stop = self.marks[places] if len(self.marks) else (0, -1)
         return self.rows[start : stop + 1]
 
     def log(self, rank: int, first: int, end: int) -> CallLog:
-        """The same as a log."""
+        """The same as a `CallLog`."""
         return CallLog(rank, self.calls(first, end), self.groups)
 
     def forget(self, before: int) -> None:
@@ -92,6 +92,6 @@ class Heard:
             self.num_dropped += drop
 
     def start_over(self) -> None:
-        """Forget the anchor and what was counted; look for another in what comes."""
+        """Reset the anchor and the counts; find another anchor in later calls."""
         self.rows = self.rows[:0]
         self.anchor, self.marks, self.num_dropped = None, self.marks[:0], 0

@@ -1,9 +1,9 @@
-"""Where iterations begin in a log of calls, when nobody says so.
+"""Where iterations begin in a log of calls that does not mark them.
 
-A rank calls the same collectives in every iteration, and now and then others: to log, to evaluate, to save. `anchored`
-looks for the calls that come once in every iteration and takes the steadiest as the clock; calls in between cannot
+A rank calls the same collectives in every iteration, and occasionally others: to log, to evaluate, to save. `anchored`
+looks for the calls that occur once per iteration and takes the most regular as the clock; calls in between cannot
 shift it. `by_autocorrelation` is the published way, for comparison: it needs twenty iterations of a strictly periodic
-log, and finds nothing if the calls do not differ or if one comes only now and then.
+log, and finds nothing if the calls do not differ or if one occurs only occasionally.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 LEAST_ITERATIONS = 5
-TOLERANCE_CALLS, TOLERANCE_SHARE = 2, 0.05  # a count this near to a multiple is taken for one
-LEAST_SHARE = 0.6  # of the calls must be explained
-WORSE, WORSE_IF_STEADY = 0.1, 0.2  # so much less than the best: what comes now and then has a period, too, a longer one
+TOLERANCE_CALLS, TOLERANCE_SHARE = 2, 0.05  # tolerance for a count to be a multiple
+LEAST_SHARE = 0.6  # minimum share of the calls that must be explained
+WORSE, WORSE_IF_STEADY = 0.1, 0.2  # tolerance below the best share: occasional calls have a (longer) period, too
 STEADY = 0.6
 
 
@@ -38,10 +38,10 @@ class Clock:
 
 
 def anchored(tokens: Ints) -> Clock | None:
-    """The clock of a log in which every kind of call (operation, size, group, peer) is a number; none if none fits.
+    """The clock of a log in which each sort of call (operation, size, group, peer) is a number; None if none fits.
 
     The number of iterations is the largest of which the counts of calls are multiples, for most calls. So leave
-    out what comes for every micro-batch or layer (messages of a pipeline, calls of tensor parallelism): by counts alone
+    out calls made per micro-batch or layer (messages of a pipeline, calls of tensor parallelism): by counts alone
     a micro-batch cannot be told from an iteration.
     """
     kinds, counts = np.unique(tokens, return_counts=True)
@@ -64,18 +64,18 @@ def _near_multiples(counts: Ints, num_iterations: int) -> npt.NDArray[np.bool_]:
 
 
 def _tolerance(num_iterations: int) -> float:
-    """Logs begin and end in the middle of an iteration; but two of five would be anything."""
+    """Logs begin and end in the middle of an iteration; but a tolerance of two in five would match anything."""
     return min(max(TOLERANCE_CALLS, TOLERANCE_SHARE * num_iterations), num_iterations / 4)
 
 
 def _steadiness(tokens: Ints, token: int) -> float:
-    """In which share of cases the commonest number of calls comes from one of these to the next."""
+    """Share of intervals between consecutive occurrences that contain the most common number of calls."""
     gaps = np.diff(np.flatnonzero(tokens == token))
     return float(np.bincount(gaps).max() / len(gaps)) if len(gaps) else 0.0
 
 
 def iterations_s(tokens: Ints, times_s: Floats, clock: Clock) -> Floats:
-    """How long iterations took: from one call of the clock to the next."""
+    """Iteration times: from one call of the clock to the next."""
     if len(tokens) != len(times_s):
         raise BadInput(f"{len(tokens)} calls with {len(times_s)} times; give one time for every call")
     return np.diff(times_s[tokens == clock.token])

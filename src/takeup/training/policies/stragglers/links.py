@@ -1,17 +1,17 @@
-"""Which link is slow: transfers that take longer than before, or than others that move as much.
+"""Which link is slow: transfers that take longer than before, or than others of the same size.
 
-How long a message is on its way cannot be read off either end: the receiver also waits for a late sender, and the
-sender may not wait at all. From the sending on one clock to the receipt on another, though, takes the transfer plus the
-difference of the clocks, and never less; so the least of these times, now and before, tell how much longer it takes.
-It is no link that is slow, though, if the receiver asks for messages so late that they are there already: a link costs
-no more than receivers wait for what it carries.
+The transfer time of a message cannot be read off either end: the receiver also waits for a late sender, and the sender
+may not wait at all. But the time from sending on one clock to receipt on another is at least the transfer plus the
+clock offset; so the minimum of these times, now and before, shows how much longer the transfer takes.
+A link is not slow, though, if the receiver posts its receives so late that messages have already arrived: a link costs
+no more than receivers wait for its messages.
 
-A group that reduces among several ranks hides which of its links it is, and clocks of ranks cannot be compared. But in
-a ring, what passes a slow link late arrives late with the next rank first: the ends of its calls shift most, those of
-the rank before the link least. So the change of the differences between clocks names the link.
+A collective over several ranks hides which of its links is slow, and clocks of ranks cannot be compared. But in a
+ring, data delayed by a slow link is late at the next rank first: the ends of its calls shift most, those of the rank
+before the link least. So the change of the clock differences identifies the link.
 
-Whoever waits for a core takes messages late, too, but only some of them: others find a core that is free. A link that
-is slow delays every message. So it is also told how much longer the fastest of them take.
+A rank that waits for a core receives messages late, too, but only some of them: others find a free core. A slow link
+delays every message. So the excess of the fastest messages is also reported.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ __all__ = ["slow_links"]
 
 Floats = npt.NDArray[np.float64]
 Ranks = tuple[int, ...]
-FEW_PLACES = 3  # so many links are needed to say what is usual among them
-CLEAR_SHIFT = 0.15  # of the longer transfer; in an even ring, ends shift by half of it
-FASTEST = 0.05  # of the messages; the very least of many may be a slip of a clock
+FEW_PLACES = 3  # minimum number of links for a typical value among them
+CLEAR_SHIFT = 0.15  # share of the transfer's increase; in an even ring, ends shift by half of it
+FASTEST = 0.05  # quantile of the messages; the minimum of many may be a clock glitch
 MESSAGES = (Operation.SEND, Operation.RECEIVE)
 
 
 @dataclass(slots=True)
 class _Link:
-    """What moves between the same ranks in an iteration, now and usually."""
+    """Transfer time between the same ranks per iteration, now and usual."""
 
     now_s: float = 0.0
     usual_s: float = 0.0
-    least_s: float = 0.0  # so much longer if all took as much longer as the fastest
+    least_s: float = 0.0  # excess if every message were delayed as much as the fastest
     num_slow: int = 0
     num_known: int = 0
 
 
 def slow_links(now: Window, past: Window) -> Iterator[Found]:
-    """Groups and pairs of ranks whose transfers take longer; of a group, the two ranks of the link if it is known."""
+    """Groups and pairs of ranks whose transfers take longer; for a group, the two ranks of the link if it is known."""
     for members, link in _links(now, past).items():
         factor, excess_s = link.now_s / max(link.usual_s, 1e-9), link.now_s - link.usual_s
         if factor >= LEAST_RATIO and excess_s >= LEAST_SHARE * now.iteration_s:
@@ -63,7 +63,7 @@ def slow_links(now: Window, past: Window) -> Iterator[Found]:
 
 
 def _links(now: Window, past: Window) -> dict[Ranks, _Link]:
-    """By the ranks that take part."""
+    """Links by participating ranks."""
     assert now.calls is not None
     links = dict[Ranks, _Link]()
     moves = _moves_s(now.calls)
@@ -78,9 +78,9 @@ def _links(now: Window, past: Window) -> dict[Ranks, _Link]:
 
 
 class _Usual(NamedTuple):
-    """What calls of a kind are compared with: a typical value, which of clocks that differ may be anything, and a time.
+    """Reference for calls of a kind: a typical value, for messages with an arbitrary clock offset, and a time.
 
-    Of messages, the least is typical; of other calls the median, which is also the time they take. Most are below
+    For messages, the least is typical; for other calls the median, which is also the time they take. Most are below
     `most_s`, all but the fastest above `least_s`.
     """
 
@@ -92,12 +92,12 @@ class _Usual(NamedTuple):
 
 
 def _add(link: _Link, moved_s: Floats, usual: _Usual, most_s: float, per_iteration: float) -> None:
-    """Count in what one kind of call moves over this link, each of them at most so much slower than usual."""
+    """Add the transfers of one kind of call to this link, each with an excess of at most `most_s`."""
     is_sure = np.quantile(moved_s, 0.25) > usual.most_s
     more_s = min(_typical_s(moved_s, usual.is_message) - usual.typical_s, most_s) * is_sure
     link.now_s += per_iteration * (usual.takes_s + more_s)
     link.usual_s += per_iteration * usual.takes_s
-    fastest_s = _fastest_s(moved_s[len(moved_s) // 2 :])  # later ones: where it began is not sure
+    fastest_s = _fastest_s(moved_s[len(moved_s) // 2 :])  # use later ones: the begin of the change is uncertain
     link.least_s += per_iteration * max(0.0, min(fastest_s - usual.least_s, more_s))
     link.num_known += len(moved_s)
     link.num_slow += int((moved_s > usual.typical_s + max(0.5 * more_s, 0.1 * usual.takes_s)).sum())
@@ -112,7 +112,7 @@ def _fastest_s(moved_s: Floats) -> float:
 
 
 def _moves_s(calls: Calls) -> dict[int, Floats]:
-    """By number of the kind: the transfers that are known, or, of messages, times from one clock to another."""
+    """By kind index: known transfer times or, for messages, times from one clock to another."""
     moves = {}
     for number, members in enumerate(calls.members):
         times_s = _lags_s(calls, number) if _is_message(calls, number) else _transfers_s(calls, number)
@@ -132,7 +132,7 @@ def _transfers_s(calls: Calls, number: int) -> Floats:
 
 
 def _lags_s(calls: Calls, number: int) -> Floats:
-    """From the sending of a message to the end of its receipt, where both are known; beside the first of them."""
+    """Times from the sending of a message to the end of its receipt on the other clock, where both are known."""
     sent, got = (np.flatnonzero((calls.kind == number) & (calls.rows["operation"] == each)) for each in MESSAGES)
     got = got[calls.has_ended[got]]
     _, ours, theirs = np.intersect1d(calls.instance[sent], calls.instance[got], return_indices=True)
@@ -141,26 +141,26 @@ def _lags_s(calls: Calls, number: int) -> Floats:
 
 
 def _before_s(calls: Calls) -> dict[Kind, _Usual]:
-    """By kind: what it took before."""
+    """By kind: the reference from the earlier window."""
     found = {}
     for number, moved_s in _moves_s(calls).items():
         is_message = _is_message(calls, number)
         typical_s = _typical_s(moved_s, is_message)
         takes_s = float(np.quantile(_awaited_s(calls, number), 0.2)) if is_message else typical_s
-        most_s = -np.inf if is_message else float(np.quantile(moved_s, 0.75))  # messages may be taken late
+        most_s = -np.inf if is_message else float(np.quantile(moved_s, 0.75))  # messages may be received late
         found[calls.key(number)] = _Usual(_fastest_s(moved_s), typical_s, takes_s, most_s, is_message)
     return found
 
 
 def _awaited_s(calls: Calls, number: int) -> Floats:
-    """How long receivers waited for messages of a kind; the least of it is about how long one takes."""
+    """How long receivers waited for messages of a kind; the minimum is about the transfer time."""
     chosen = (calls.kind == number) & (calls.rows["operation"] == Operation.RECEIVE) & calls.has_ended
     awaited: Floats = calls.lasts_s[chosen]
     return awaited
 
 
 def _usual_s(calls: Calls, moves: Mapping[int, Floats]) -> dict[Kind, _Usual]:
-    """By kind: what is usual among those that move as much; of messages nothing can be said, for clocks differ."""
+    """By kind: the typical value among kinds of the same size; not available for messages, as clocks differ."""
     medians = {number: float(np.median(each)) for number, each in moves.items() if not _is_message(calls, number)}
     clusters = defaultdict(list)
     for number in medians:
@@ -177,7 +177,7 @@ def _usual_s(calls: Calls, moves: Mapping[int, Floats]) -> dict[Kind, _Usual]:
 
 
 class _Ends(NamedTuple):
-    """By rank in the order of the ring: when calls end, beside the mean of all; and the transfer. Both are medians."""
+    """By rank in ring order: median end of calls relative to the mean of all ranks; and the median transfer."""
 
     order: Ranks
     ends_s: Floats
@@ -185,7 +185,7 @@ class _Ends(NamedTuple):
 
 
 def _within_ring(members: Ranks, now: Window, past: Window) -> Ranks:
-    """The two ranks of the slow link if the ends of the group's calls tell, otherwise all."""
+    """The two ranks of the slow link if the ends of the group's calls identify it, otherwise all."""
     ends, past_ends = (_ends(window.calls, members) for window in (now, past))
     if ends is None or past_ends is None:
         return members
@@ -198,7 +198,7 @@ def _within_ring(members: Ranks, now: Window, past: Window) -> Ranks:
 
 
 def _ends(calls: Calls | None, members: Ranks) -> _Ends | None:
-    """Of the calls of this group that move most, as a slow link delays them most; none if no call was seen by all."""
+    """For the largest calls of this group, which a slow link delays most; None if no call was seen by all ranks."""
     number = None if calls is None else _largest(calls, members)
     if calls is None or number is None:
         return None
@@ -216,6 +216,6 @@ def _ends(calls: Calls | None, members: Ranks) -> _Ends | None:
 
 
 def _largest(calls: Calls, members: Ranks) -> int | None:
-    """The kind of call of this group that moves most."""
+    """The kind of call of this group that moves most bytes."""
     numbers = [number for number, ranks in enumerate(calls.members) if tuple(sorted(ranks)) == members]
     return max(numbers, key=lambda number: int(calls.kinds[number, 4]), default=None)

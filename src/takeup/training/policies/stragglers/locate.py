@@ -1,9 +1,9 @@
 """Which rank or link makes a job slow, without pausing it: from the calls of all ranks since it became slow.
 
-All ranks take as long as the slowest, so times of iterations say nothing, and the slow rank is not the one whose calls
-take long: it comes last and waits least. What tells is the account of each rank (see `accounts`): a slow rank needs
+All ranks take as long as the slowest, so iteration times carry no information, and the slow rank is not the one whose
+calls take long: it arrives last and waits least. The time account of each rank does (see `accounts`): a slow rank needs
 more time for its own work than before, or than others in the same role; a slow link (see `links`) moves messages more
-slowly. Those who merely come late because of another have waited for it themselves.
+slowly. Ranks that are late only because of another rank have waited for it themselves.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from takeup.training.policies.stragglers.windows import LEAST_RATIO, LEAST_SHARE
 __all__ = ["Suspect", "locate"]
 
 Floats = npt.NDArray[np.float64]
-BESIDE_LARGEST = 0.5  # a second suspect explains at least so much of what the first does
-LEAST_EXPLAINED = 1 / 3  # of what iterations lost; whoever explains less is not why
-HELD_UP = 1.25  # times the loss at the link
-SENDS = 100  # tells sending from receiving in a role
+BESIDE_LARGEST = 0.5  # a second suspect explains at least this share of the first one's excess
+LEAST_EXPLAINED = 1 / 3  # minimum share of the lost time that a suspect explains
+HELD_UP = 1.25  # multiple of the loss at the link
+SENDS = 100  # distinguishes sending from receiving in a role
 
 
 def locate(logs: Sequence[CallLog], before: Sequence[CallLog] = ()) -> list[Suspect]:
     """Suspects in the calls since the change, the worst first; `before` are calls of the same ranks before it.
 
-    Without calls from before, ranks in the same role are compared with each other, and links that move as much. None
-    are found if all became slower alike, or if there is not one whole iteration.
+    Without calls from before, ranks in the same role are compared with each other, and links that move as much. The
+    result is empty if all became slower alike, or if there is not one complete iteration.
     """
     now, past = windows_of(logs, before)
     if not now.accounts:
@@ -51,17 +51,17 @@ def locate(logs: Sequence[CallLog], before: Sequence[CallLog] = ()) -> list[Susp
 
 
 def _lost_s(now: Window, past: Window) -> float:
-    """How much longer an iteration takes; 0 if nothing is known of before."""
+    """How much longer an iteration takes; 0 if there is no earlier window."""
     return now.iteration_s - past.iteration_s if past.accounts else 0.0
 
 
 def _is_held_up(rank: Found, link: Found) -> bool:
-    """Whether a rank only seems to work for longer, because it cannot get rid of what it sends over a slow link."""
+    """Whether a rank only seems to work longer because its sends block on a slow link."""
     return _is_at(rank, link) and rank.excess_s < HELD_UP * link.excess_s
 
 
 def _is_late_with(rank: Found, link: Found) -> bool:
-    """Whether a link only seems slow, because a slow rank is also slow to send and to take messages."""
+    """Whether a link only seems slow because a slow rank is also slow to send and receive messages."""
     return _is_at(rank, link) and rank.excess_s >= HELD_UP * link.excess_s
 
 
@@ -70,7 +70,7 @@ def _is_at(rank: Found, link: Found) -> bool:
 
 
 def _slow_ranks(now: Window, past: Window) -> Iterator[Found]:
-    """Ranks whose own work takes longer, beyond what has become longer for all."""
+    """Ranks whose own work takes longer, beyond the increase common to all."""
     late = _late_shares(now)
     for rank, (excess_s, is_sure) in _excesses_s(now, past).items():
         own_s = now.accounts[rank].own_s
@@ -84,9 +84,9 @@ def _slow_ranks(now: Window, past: Window) -> Iterator[Found]:
 
 
 def _excesses_s(now: Window, past: Window) -> dict[int, tuple[float, bool]]:
-    """By rank: how much longer its own work takes than before, or than that of the same role; and if that is sure.
+    """By rank: excess of its compute time over before, or over the same role; and whether it is significant.
 
-    Every iteration is compared with what the faster ranks needed for it: some have more to do than others.
+    Every iteration is compared with the time of the faster ranks for it: some iterations have more work than others.
     """
     if past.accounts:
         everybody = [rank for rank in now.accounts if rank in past.accounts]
@@ -119,7 +119,7 @@ def _beside_fast_s(window: Window, ranks: Sequence[int]) -> dict[int, Floats]:
 
 
 def _side_by_side(accounts: Sequence[Account]) -> list[Floats]:
-    """Own work in the same iterations: those with the same numbers, or, if ranks have none in common, the latest."""
+    """Own work in the same iterations: matched by number or, if ranks have none in common, the latest."""
     if not accounts:
         return []
     common = reduce(np.intersect1d, [account.numbers for account in accounts])
@@ -130,7 +130,7 @@ def _side_by_side(accounts: Sequence[Account]) -> list[Floats]:
 
 
 def _roles(window: Window) -> dict[int, frozenset[tuple[int, int]]]:
-    """What ranks ask for and how much of it: who asks for the same has the same role."""
+    """Operations and sizes that a rank calls: ranks with the same calls have the same role."""
     calls, roles = window.calls, {}
     assert calls is not None
     for place, log in enumerate(calls.logs):
@@ -142,7 +142,7 @@ def _roles(window: Window) -> dict[int, frozenset[tuple[int, int]]]:
 
 
 def _late_shares(window: Window) -> dict[int, float]:
-    """By rank: the share of its calls to which it came last."""
+    """By rank: the share of its calls at which it arrived last."""
     calls = window.calls
     assert calls is not None
     transfer_s = calls.transfer_s[calls.instance]

@@ -1,7 +1,7 @@
-"""Calls of all ranks, matched: who takes part in the same, how long it takes, and how much of that is waiting.
+"""Calls of all ranks, matched: participants of each call, its transfer time, and the waiting time of each rank.
 
-Of those who take part in a call, the last to come does not wait, so the shortest duration is the transfer and what
-others take longer is waiting. Calls belong together by their group and number; clocks are never compared.
+Among the participants of a call, the last to arrive does not wait, so the shortest duration is the transfer and the
+excess of the others is waiting. Calls are matched by group and sequence number; clocks are never compared.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ Flags = npt.NDArray[np.bool_]
 Anchor = tuple[int, int, int, int]
 Kind = tuple[int, ...]
 NOBODY = -1
-MANY_ROWS = 5000  # after which a message stands for an iteration, though it may come more often
+MANY_ROWS = 5000  # after this many calls a message may mark iterations, though it may occur more often
 
 
 @dataclass(frozen=True)
 class Calls:
     """The calls of all ranks as columns, in the order of the logs.
 
-    Calls with the same `instance` are one and the same of different ranks. Those with the same `kind` move as much
-    between the same ranks: its columns are group, sender, receiver (or nobody), operation, bytes.
+    Rows with the same `instance` are the same call on different ranks. Those with the same `kind` move as much
+    between the same ranks: its columns are group, sender, receiver (-1: none), operation, bytes.
     """
 
     logs: tuple[CallLog, ...]
     rows: npt.NDArray[np.void]
-    place: Ints  # of the log in `logs`
+    place: Ints  # index of the log in `logs`
     instance: Ints
     kind: Ints
     kinds: Ints
 
     @classmethod
     def of(cls, logs: Sequence[CallLog]) -> Calls:
-        """Match the calls of these logs, one of each rank."""
+        """Match the calls of these logs, one log per rank."""
         rows = np.concatenate([log.calls for log in logs])
         place = np.repeat(np.arange(len(logs)), [len(log.calls) for log in logs])
         sender, receiver = _ends(rows, np.array([log.rank for log in logs])[place])
@@ -63,7 +63,7 @@ class Calls:
 
     @cached_property
     def lasts_s(self) -> Floats:
-        """How long calls took, NaN if not known."""
+        """Duration of calls, NaN if unknown."""
         lasts: Floats = np.where(self.has_ended, (self.rows["ended_ns"] - self.rows["began_ns"]) / 1e9, np.nan)
         return lasts
 
@@ -80,19 +80,19 @@ class Calls:
 
     @property
     def num_instances(self) -> int:
-        """How many different calls there are."""
+        """Number of distinct calls."""
         return int(self.instance.max(initial=-1)) + 1
 
     @cached_property
     def instance_kind(self) -> Ints:
-        """By instance."""
+        """Kind of each instance."""
         kinds = np.zeros(self.num_instances, np.int64)
         kinds[self.instance] = self.kind
         return kinds
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """By kind: the ranks that take part, in the order of their group."""
+        """By kind: the participating ranks, in group order."""
         groups = {group: ranks for log in self.logs for group, ranks in log.groups.items()}
         return tuple(
             (sender, receiver) if sender != NOBODY else groups[group]
@@ -100,12 +100,12 @@ class Calls:
         )
 
     def key(self, number: int) -> Kind:
-        """What a kind is called in other windows, too."""
+        """Identifier of a kind that is stable across windows."""
         return tuple(self.kinds[number].tolist())
 
     @property
     def _expected(self) -> tuple[Ints, Ints]:
-        """By instance: how many logs should have it, and how many ranks take part."""
+        """By instance: the number of logs that should contain it, and the number of participating ranks."""
         present = {log.rank for log in self.logs}
         seen = np.array([sum(rank in present for rank in ranks) for ranks in self.members], np.int64)
         size = np.array([len(ranks) for ranks in self.members], np.int64)
@@ -113,7 +113,7 @@ class Calls:
 
 
 def _ends(rows: npt.NDArray[np.void], rank: Ints) -> tuple[Ints, Ints]:
-    """Who sends and who receives, where it is a message."""
+    """Sender and receiver of each message; -1 for other calls."""
     sends, receives = (rows["operation"] == each for each in (Operation.SEND, Operation.RECEIVE))
     sender = np.where(sends, rank, np.where(receives, rows["peer"], NOBODY))
     receiver = np.where(receives, rank, np.where(sends, rows["peer"], NOBODY))
@@ -128,12 +128,12 @@ def _columns(*columns: npt.NDArray[np.int64]) -> Ints:
 
 
 def tokens_of(rows: npt.NDArray[np.void]) -> Ints:
-    """Operation, bytes, group and peer of every call: calls that are the same in this are of one sort."""
+    """Operation, bytes, group and peer of every call: calls equal in these are of one sort."""
     return _columns(rows["operation"], rows["size_bytes"], rows["group"], rows["peer"])
 
 
 def anchor_of(rows: npt.NDArray[np.void]) -> Anchor | None:
-    """The call that marks iterations of a rank: a collective one, or a message if after long there is none."""
+    """The call that marks iterations of a rank: a collective, or a message if there is none after many calls."""
     is_message = rows["peer"] != NOBODY
     found = _anchor(rows[~is_message])
     return _anchor(rows[is_message]) if found is None and len(rows) >= MANY_ROWS else found
@@ -159,7 +159,7 @@ def agreed_anchors(rows: Mapping[int, npt.NDArray[np.void]]) -> dict[int, Anchor
 
 
 def _is_as_common(rows: npt.NDArray[np.void], one: Anchor, other: Anchor) -> bool:
-    """Whether one comes about as often as the other."""
+    """Whether one occurs about as often as the other."""
     tokens = tokens_of(rows)
     first, second = (int((tokens == each).all(axis=1).sum()) for each in (one, other))
     return abs(first - second) <= max(2, 0.05 * second)

@@ -1,8 +1,8 @@
-"""In how few passes all links of a job can be tested, if nobody takes part in two tests at a time.
+"""Test all links of a job in the fewest passes, such that no rank takes part in two tests at a time.
 
-That is a colouring of the edges of a graph: links of one colour are tested together. Even rings and trees need as many
+That is an edge colouring of a graph: links of one colour are tested together. Even rings and trees need as many
 passes as their busiest rank has links, whatever the number of ranks; no graph needs more than one pass beyond that
-(Vizing), and the construction of Misra and Gries finds such passes. The ends of a link are what must not be used twice:
+(Vizing), and the construction of Misra and Gries finds such passes. The ends of a link are the exclusive resources:
 ranks, or network cards where several ranks share one.
 """
 
@@ -20,14 +20,14 @@ Pair = tuple[int, int]
 
 
 def ring_links(order: Iterable[int]) -> list[Pair]:
-    """The links of a ring in this order; two ranks have one."""
+    """The links of a ring in this order; a ring of two ranks has one link."""
     ranks = list(order)
     links = list(zip(ranks, ranks[1:] + ranks[:1], strict=True))
     return links if len(ranks) > 2 else links[: len(ranks) - 1]
 
 
 def passes_of(links: Iterable[Pair]) -> list[list[Pair]]:
-    """The links in passes: in each, no end comes twice. Links given twice, in either direction, are tested once."""
+    """The links in passes; in each, no end occurs twice. Duplicates, in either direction, are tested once."""
     colours = _Colours()
     for link in sorted({(min(link), max(link)) for link in links}):
         if link[0] == link[1]:
@@ -40,7 +40,7 @@ def passes_of(links: Iterable[Pair]) -> list[list[Pair]]:
 
 
 class _Colours:
-    """`end -> colour -> other end`; every colour comes once at every end."""
+    """`end -> colour -> other end`; every colour occurs at most once at every end."""
 
     def __init__(self) -> None:
         self._at: dict[int, dict[int, int]] = defaultdict(dict)
@@ -50,10 +50,10 @@ class _Colours:
         return (((one, other), colour) for one, at in self._at.items() for colour, other in at.items() if one < other)
 
     def add(self, one: int, other: int) -> None:
-        """Colour one more link, and others anew where they stand in its way."""
+        """Colour one more link, recolouring conflicting ones."""
         ours, theirs = self._free(one), self._free(other)
         path = self._path(other, ours, theirs)
-        if one in path:  # an odd circle; never in a tree or between two sides
+        if one in path:  # an odd cycle; never in a tree or bipartite graph
             self._add_by_fan(one, other)
         else:
             self._swap(path, ours, theirs)
@@ -68,14 +68,14 @@ class _Colours:
         self._rotate(one, fan[: next(fits) + 1], theirs)
 
     def _free(self, end: int) -> int:
-        """The first colour that no link here has."""
+        """The first colour that no link of this end has."""
         return next(colour for colour in count() if colour not in self._at[end])
 
     def _colour(self, one: int, other: int) -> int | None:
         return next((colour for colour, end in self._at[one].items() if end == other), None)
 
     def _fan(self, one: int, first: int) -> list[int]:
-        """Neighbours in a row, each linked in a colour that is free at the one before it; as many as there are."""
+        """A maximal fan: neighbours in sequence, each linked in a colour that is free at the one before it."""
         fan = [first]
         while (more := self._next_of_fan(one, fan)) is not None:
             fan.append(more)
@@ -86,11 +86,11 @@ class _Colours:
         return next((end for colour, end in self._at[one].items() if colour not in last and end not in fan), None)
 
     def _is_fan(self, one: int, fan: list[int]) -> bool:
-        """Whether the row is still one after colours have been swapped."""
+        """Whether the sequence is still a fan after colours have been swapped."""
         return all(self._colour(one, after) not in self._at[before] for before, after in pairwise(fan))
 
     def _path(self, start: int, first: int, second: int) -> list[int]:
-        """The ends along which two colours take turns from here, beginning with the first."""
+        """The ends of the path from here on which two colours alternate, beginning with the first."""
         path = [start]
         while (end := self._at[path[-1]].get(first)) is not None:
             path.append(end)
@@ -106,7 +106,7 @@ class _Colours:
             self._set(*hop, colour)
 
     def _rotate(self, one: int, fan: list[int], last: int) -> None:
-        """Give every link of the row the colour of the next, and the last one a colour free at both ends."""
+        """Give every link of the fan the colour of the next, and the last one a colour free at both ends."""
         colours = [self._remove(one, end) for end in fan[1:]]
         for end, colour in zip(fan, [*colours, last], strict=True):
             self._set(one, end, colour)

@@ -19,13 +19,13 @@ from takeup.training.policies.stragglers.fast.run_lengths import Prior, no_runs
 __all__ = ["OnlineChangePoints", "SlidingWindow", "verified"]
 
 Floats = npt.NDArray[np.float64]
-Alarm = tuple[int, bool]  # the point at which it is given, and whether it says slower
+Alarm = tuple[int, bool]  # the point of the alarm, and whether it says slower
 MOST_RUNS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class OnlineChangePoints:
-    """Bayesian online change points on logarithms; `is_literal` takes the rule as it is printed."""
+    """Bayesian online change points on logarithms; `is_literal` applies the rule as it is printed."""
 
     is_literal: bool = False
     verify: bool = True
@@ -36,7 +36,7 @@ class OnlineChangePoints:
     least_ratio: float = 0.1
 
     def alarms(self, times_s: Floats) -> list[Alarm]:
-        """All of a stream."""
+        """All alarms of a stream."""
         logs = np.log(times_s)
         fresh, near = np.zeros((2, len(logs)))
         prior = Prior(float(np.median(logs[:20])), 0.1, 2.0, 2 * self.spread**2, self.hazard)
@@ -62,13 +62,13 @@ class SlidingWindow:
     least_ratio: float = 0.1
 
     def alarms(self, times_s: Floats) -> list[Alarm]:
-        """All of a stream; after an alarm the window begins anew."""
+        """All alarms of a stream; the window restarts after each."""
         slower = np.zeros(len(times_s), np.int64)
         slide(times_s, self.num_now, self.num_before, self.least_ratio, slower)
         return [(int(point), bool(slower[point] > 0)) for point in np.flatnonzero(slower)]
 
 
 def verified(times_s: Floats, began: int, start: int, end: int) -> float:
-    """The mean of the points from `start` beside that of the points before, as a share of the larger; signed."""
+    """Mean of the points from `start` less that of the points before, as a share of the larger; signed."""
     before, after = times_s[began:start].mean(), times_s[start:end].mean()
     return float((after - before) / max(after, before))

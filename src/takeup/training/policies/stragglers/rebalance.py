@@ -1,8 +1,8 @@
-"""Give slow groups fewer micro-batches, so that all are done at the same time: the exact least maximum.
+"""Give slow groups fewer micro-batches, so that all finish at the same time: the exact minimum of the maximum.
 
-The published program makes the variance of the groups' times small, which is not the same: of three groups that need
-1, 1 and 3 seconds for a micro-batch, it gives eleven micro-batches out as 4, 5 and 2, which takes 6 seconds, where
-5, 5 and 1 take 5. Handing out one micro-batch after the other, each to the group that would be done with it first, is
+The published program minimizes the variance of the groups' times, which is not the same: of three groups that need
+1, 1 and 3 seconds for a micro-batch, it assigns eleven micro-batches as 4, 5 and 2, which takes 6 seconds, where
+5, 5 and 1 take 5. Assigning one micro-batch after the other, each to the group that would finish it first, is
 optimal for any times that grow with the number; here all of these steps but the last few are taken at once.
 """
 
@@ -21,12 +21,12 @@ __all__ = ["Pace", "Shares", "rebalance"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-NUM_HALVINGS = 60  # more than a double has digits
+NUM_HALVINGS = 60  # more bisection steps than a double has bits
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a group of ranks works: `fill_s` until its pipeline is full, then this long for every micro-batch."""
+    """Speed of a group of ranks: `fill_s` until its pipeline is full, then this long per micro-batch."""
 
     microbatch_s: float
     fill_s: float = 0.0
@@ -40,10 +40,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How many micro-batches every group gets, and when the last one is done.
+    """Number of micro-batches of every group, and when the last one is done.
 
-    Gradients stay those of the whole batch if every micro-batch counts the same: each group adds up the gradients of
-    its micro-batches, groups are summed, and the sum is divided by the number of all micro-batches. The mean of the
+    Gradients stay those of the whole batch if every micro-batch has the same weight: each group adds up the gradients
+    of its micro-batches, groups are summed, and the sum is divided by the number of all micro-batches. The mean of the
     groups' means would be wrong.
     """
 
@@ -52,14 +52,14 @@ class Shares:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """The first micro-batch of every group, for those who read the data."""
+        """Index of the first micro-batch of every group, for data loaders."""
         return (0, *np.cumsum(self.counts[:-1]).tolist())
 
 
 def rebalance(groups: Sequence[Pace], num_microbatches: int, quantum: int = 1) -> Shares:
-    """Shares with the least time of the slowest group; each gets at least one `quantum`, and only whole ones.
+    """Shares with the least time of the slowest group; each gets at least one `quantum`, in whole quanta.
 
-    Interleaved schedules want multiples of the number of stages: that is their quantum.
+    Interleaved schedules need multiples of the number of stages: that is their quantum.
     """
     _check(len(groups), num_microbatches, quantum)
     fill_s = np.array([group.fill_s for group in groups])
@@ -79,7 +79,7 @@ def _check(num_groups: int, num_microbatches: int, quantum: int) -> None:
 
 
 def _hand_out(fill_s: Floats, step_s: Floats, num_portions: int) -> Ints:
-    """First everything that is done before some moment, as late as possible; then portion by portion."""
+    """First all portions done by the latest feasible time, found by bisection; then portion by portion."""
     counts = _done_by(_moment_s(fill_s, step_s, num_portions), fill_s, step_s)
     ends = [(float(end_s), index) for index, end_s in enumerate(fill_s + (counts + 1) * step_s)]
     heapq.heapify(ends)
@@ -91,12 +91,12 @@ def _hand_out(fill_s: Floats, step_s: Floats, num_portions: int) -> Ints:
 
 
 def _done_by(moment_s: float, fill_s: Floats, step_s: Floats) -> Ints:
-    """How many portions every group has done by then, but at least the one that everybody gets."""
+    """Number of portions every group has done by then, but at least one."""
     return np.maximum(1, np.floor((moment_s - fill_s) / step_s)).astype(np.int64)
 
 
 def _moment_s(fill_s: Floats, step_s: Floats, num_portions: int) -> float:
-    """The latest moment by which no more than all portions are done."""
+    """The latest time by which the number of portions done does not exceed the total."""
     low_s, high_s = 0.0, float(np.max(fill_s) + np.min(step_s) * num_portions)
     for _ in range(NUM_HALVINGS):
         middle_s = (low_s + high_s) / 2

@@ -1,9 +1,9 @@
-"""Which two ranks should exchange their roles, so that a slow link carries less: foretold from what ranks send now.
+"""Which two ranks should exchange their roles so that a slow link carries less: predicted from current traffic.
 
-A process that takes the rank of another takes over its neighbours. What an iteration sends between any two ranks is
-known from its calls: messages as they are, collective calls around the ring of their group. A link that is slow hurts
-in proportion to what it carries, so the exchange is sought after which it carries least: best nothing. The process
-groups of the job are made anew with the new ranks; hence this belongs to a restart.
+A process that takes the rank of another takes over its neighbours. The traffic of an iteration between any two ranks is
+known from its calls: messages directly, collective calls around the ring of their group. The cost of a slow link is
+proportional to its traffic, so the exchange is chosen that minimizes it, at best to zero. The process groups of the
+job have to be created again with the new ranks; hence this requires a restart.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Two ranks that exchange their roles, and how long an iteration should take then."""
+    """Two ranks that exchange their roles, and the predicted iteration time after that."""
 
     ranks: Pair
     predicted_s: float
 
     def order(self, num_ranks: int) -> tuple[int, ...]:
-        """By rank: which one it becomes."""
+        """By rank: the new rank."""
         one, other = self.ranks
         return tuple({one: other, other: one}.get(rank, rank) for rank in range(num_ranks))
 
@@ -47,7 +47,7 @@ def traffic_of(logs: Sequence[CallLog]) -> dict[Pair, int]:
 
 
 def exchange_of(event: Event, traffic: Mapping[Pair, int], num_ranks: int, least_saved_share: float) -> Exchange | None:
-    """The exchange that saves most, if it saves this share of an iteration; none if the slow link is not known."""
+    """The exchange that saves most, if it saves this share of an iteration; None if the slow link is not known."""
     links = [suspect.ranks for suspect in event.suspects if suspect.kind == "link" and len(suspect.ranks) == 2]
     carried = traffic.get(_pair(*links[0]), 0) if links else 0
     if not carried:
@@ -69,7 +69,7 @@ def _pair(one: int, other: int) -> Pair:
 
 
 def _next_in_ring(members: Sequence[int], rank: int) -> int | None:
-    """To whom a rank passes on what it reduces or gathers; nobody if it is alone."""
+    """The rank to which a rank sends in the ring of its group; None in a group of one."""
     if rank not in members or len(members) < 2:
         return None
     return members[(members.index(rank) + 1) % len(members)]

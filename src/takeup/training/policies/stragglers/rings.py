@@ -1,8 +1,8 @@
-"""The order in which ranks pass data round: a slow link hurts only between neighbours, and the order is free.
+"""The ring order of ranks: a slow link hurts only between neighbours, and the order is free.
 
-What a ring takes is what its slowest link takes, so the order is sought whose slowest link is fastest. That is hard in
-general (a Hamiltonian circle), but a few slow links are easily avoided: parts of the ring are turned round as long as
-that makes its slowest links faster. Small rings are tried out completely.
+The time of a ring is that of its slowest link, so the order with the fastest slowest link is sought (bottleneck TSP).
+That is hard in general (a Hamiltonian cycle), but a few slow links are easily avoided: segments of the ring are
+reversed (2-opt) as long as that makes its slowest links faster. Small rings are enumerated completely.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FEW_RANKS = 7  # 360 orders
 
 
 def slowest_s(order: Sequence[int], link_s: Floats) -> float:
-    """The time of the slowest link of the ring; `link_s[a, b]` is that of the link between two."""
+    """The time of the slowest link of the ring; `link_s[a, b]` is that of the link between two ranks."""
     return float(max((link_s[one, other] for one, other in _links(order)), default=0.0))
 
 
@@ -39,7 +39,7 @@ def _links(order: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _turned(order: tuple[int, ...], link_s: Floats) -> tuple[int, ...]:
-    """Turn round parts of the ring while that helps."""
+    """Reverse segments of the ring while that helps."""
     while True:
         turned = min(_turns(order), key=lambda each: _badness(each, link_s))
         if _badness(turned, link_s) >= _badness(order, link_s):
@@ -53,5 +53,5 @@ def _turns(order: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def _badness(order: Sequence[int], link_s: Floats) -> tuple[float, ...]:
-    """The slowest link first, then the next: fewer slow ones are better, too."""
+    """Link times in decreasing order, compared lexicographically: fewer slow ones are better, too."""
     return tuple(sorted((float(link_s[pair]) for pair in _links(order)), reverse=True))

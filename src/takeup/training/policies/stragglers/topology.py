@@ -1,9 +1,9 @@
-"""Where nodes should stand: reductions kept off slow links, and slow nodes where they hurt least; foretold, not hoped.
+"""Node placement: keep reductions off slow links, and put slow nodes where they cost least; predicted by simulation.
 
-Nodes stand in a grid of replicas and stages. The nodes of a replica are a pipeline and send activations, those of a
-stage reduce gradients in a ring, which moves far more. First the rings are ordered anew, which costs nothing. If a slow
-link remains, nodes exchange places: of all exchanges of two nodes, and then of three, the one is taken that saves most
-by simulation, as long as any saves. The paper exchanges two nodes by a rule and does not order rings.
+Nodes form a grid of replicas and stages. The nodes of a replica are a pipeline and send activations, those of a stage
+reduce gradients in a ring, which moves far more bytes. First the rings are reordered, which costs nothing. If a slow
+link remains, nodes are swapped: of all exchanges of two nodes, and then of three, the one is taken that saves most by
+simulation, as long as any saves. The paper exchanges two nodes by a rule and does not reorder rings.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["Adjustment", "Grid", "adjust", "consolidated", "pipeline_s"]
 
 Floats = npt.NDArray[np.float64]
 Places = tuple[tuple[int, ...], ...]
-FEW_NODES = 12  # up to which exchanges of three are tried, too
+FEW_NODES = 12  # up to this number of nodes, exchanges of three are tried, too
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Nodes, and what an iteration asks of them.
+    """Nodes, and the work of an iteration.
 
     `places[replica][stage]` is a node; it takes `factors[node]` times as long as a healthy one, and a byte takes
     `byte_s[a, b]` seconds from one node to another. A forward of a micro-batch takes `forward_s`, its backward twice as
@@ -57,7 +57,7 @@ class Grid:
 
     @cached_property
     def rings(self) -> Places:
-        """The order in which each stage reduces: the best."""
+        """The best ring order of each stage."""
         return tuple(self._ring(ring) for ring in zip(*self.places, strict=True))
 
     def _ring(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
@@ -67,7 +67,7 @@ class Grid:
 
     @property
     def critical(self) -> set[int]:
-        """Nodes without which nothing gets faster: those of the slowest pipeline and of the slowest ring."""
+        """The bottleneck nodes: those of the slowest pipeline and of the slowest ring."""
         pipeline = max(self.places, key=self._pipeline_s)
         ring = max(self.rings, key=lambda each: slowest_s(each, self.byte_s))
         return {*pipeline, *ring}
@@ -106,7 +106,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """Where nodes go, in which order stages reduce, and what is foretold; `kept` is what to go back to on relief."""
+    """Node placement, ring orders and the predicted time; `kept` is the placement to restore on recovery."""
 
     places: Places
     rings: Places
@@ -118,12 +118,12 @@ class Adjustment:
 
     @property
     def saving_s(self) -> float:
-        """Of every iteration."""
+        """Time saved per iteration."""
         return self.before_s - self.after_s
 
 
 def adjust(grid: Grid, *, num_iterations: float, pause_s: float) -> Adjustment:
-    """What pays off within so many iterations, if moving nodes costs a pause; ordering rings anew costs nothing."""
+    """Changes that pay off within `num_iterations`, if moving nodes costs `pause_s`; reordering rings is free."""
     before_s = grid.pipelines_s + grid.reduce_s(tuple(zip(*grid.places, strict=True)))
     free_s = grid.iteration_s
     moved = _descended(grid)
@@ -137,7 +137,7 @@ def adjust(grid: Grid, *, num_iterations: float, pause_s: float) -> Adjustment:
 
 
 def _descended(grid: Grid) -> Grid:
-    """Exchange nodes as long as that saves; of equally good exchanges, the first."""
+    """Steepest descent: exchange nodes as long as that saves; of equally good exchanges, the first."""
     while True:
         best = min(_exchanged(grid), key=lambda each: each.iteration_s, default=grid)
         if best.iteration_s >= grid.iteration_s * (1 - 1e-9):
@@ -170,7 +170,7 @@ def _num_moved(one: Grid, other: Grid) -> int:
 
 
 def pipeline_s(stages_s: Sequence[float], num_microbatches: int) -> float:
-    """What a pipeline takes whose stages take so long for a micro-batch: filling it, then its slowest stage."""
+    """Time of a pipeline with these stage times per micro-batch: filling it, then its slowest stage."""
     return sum(stages_s) + (num_microbatches - 1) * max(stages_s)
 
 
@@ -178,11 +178,11 @@ def consolidated(stages: Places, factors: Sequence[float]) -> Places:
     """The same stages with slow devices gathered in as few of them as possible, inner ones first.
 
     Each stage takes as long as its slowest device. The slowest stage stays as slow, so only filling the pipeline gets
-    faster: the sum over stages is the least there is.
+    faster: the sum over stages is minimal.
     """
     size, healthy = len(stages[0]), min(factors)
     devices = sorted((device for stage in stages for device in stage), key=lambda device: -factors[device])
-    portions = [devices[start : start + size] for start in range(0, len(devices), size)]  # equal ones stay in order
+    portions = [devices[start : start + size] for start in range(0, len(devices), size)]  # the sort is stable
     left, found = set(range(len(stages))), dict[int, tuple[int, ...]]()
     for portion in portions:
         is_slow = factors[portion[0]] > healthy
@@ -193,6 +193,6 @@ def consolidated(stages: Places, factors: Sequence[float]) -> Places:
 
 
 def _welcome(stages: Places, stage: int, portion: Sequence[int], is_slow: bool) -> tuple[bool, int, int]:
-    """Slow ones to inner stages, as the outer ones have more to do; then where most of them are already."""
+    """Sort key: inner stages first for slow devices, as outer ones have more work; then most of them already there."""
     is_inner = 0 < stage < len(stages) - 1
     return is_slow and is_inner, len(set(stages[stage]) & set(portion)), -stage

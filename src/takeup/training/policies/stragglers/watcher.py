@@ -1,8 +1,8 @@
-"""Watch a job by its calls: when iterations became slower, by whose fault, what it costs, and when they recovered.
+"""Watch a job by its calls: when iterations became slower, which rank or link causes it, the loss, and the recovery.
 
-Calls of all ranks come in as they are made, in portions of any size. A call that comes once in every iteration marks
-iterations; their times, without what is special about some of them, go to the detector of changes. When it declares
-one, calls since then are compared with calls before. There is no clock in here: time is what the logs say.
+Calls of all ranks are passed in as they are made, in batches of any size. A call that occurs once per iteration marks
+iterations; their times, adjusted for unusual iterations, go to the change detector. When it declares a change, calls
+since then are compared with calls before. The watcher reads no clock: all times are those in the logs.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from takeup.training.policies.stragglers.windows import own_seconds
 
 __all__ = ["Event", "Suspect", "Watcher"]
 
-MOST_BEHIND = 32  # iterations; a rank that is further behind is not waited for
-NUM_TO_FIND = 10  # iterations before the calls that mark them are believed
-MANY_CALLS = 500  # after which a rank that has said nothing is not waited for
-NUM_KEPT = 96  # iterations whose calls are remembered
-NUM_BEFORE = 32  # iterations that stand for before
-NUM_SINCE = 10  # and for since, at most
+MOST_BEHIND = 32  # iterations; a rank further behind is not waited for
+NUM_TO_FIND = 10  # minimum iterations before anchors are accepted
+MANY_CALLS = 500  # calls after which a rank without any is not waited for
+NUM_KEPT = 96  # iterations whose calls are buffered
+NUM_BEFORE = 32  # iterations of the window before a change
+NUM_SINCE = 10  # and of the window since, at most
 MESSAGES = (Operation.SEND, Operation.RECEIVE)
 
 
 class Watcher:
-    """Sees the calls of all ranks and tells events."""
+    """Consumes the calls of all ranks and returns events."""
 
     def __init__(self, sensitivity: Sensitivity | None = None, *, num_warm_up: int = 5, num_to_locate: int = 6) -> None:
         self._sensitivity = sensitivity or Sensitivity()
@@ -59,17 +59,17 @@ class Watcher:
 
     @property
     def anchors(self) -> Mapping[int, tuple[int, int, int]]:
-        """By rank: operation, group and bytes of the call that marks its iterations; those that are known."""
+        """By rank: operation, group and bytes of the call that marks its iterations; known ones only."""
         found = {rank: heard.anchor for rank, heard in self._ranks.items() if heard.anchor is not None}
         return {rank: (operation, group, size) for rank, (operation, size, group, _) in found.items()}
 
     def rebase(self) -> None:
-        """What follows is the new normal, as after an action; the anchors stay."""
+        """Reset the baseline, as after a mitigation; the anchors stay."""
         self._new_level()
         self._warm_up_until = self.num_iterations + self._num_warm_up
 
     def see(self, logs: Sequence[CallLog], work: Sequence[float] = ()) -> list[Event]:
-        """Events that became known with these calls, each of which is given once.
+        """Process these calls; returns the events they revealed, each event once.
 
         `work` are amounts of work (tokens, for instance) of iterations in order, where the caller knows them.
         """
@@ -88,11 +88,11 @@ class Watcher:
         return events
 
     def own_s(self, num_iterations: int = 16) -> dict[int, float]:
-        """By rank: how long its own work takes in an iteration, the median of the latest so many."""
+        """By rank: median time of own work per iteration, over the latest `num_iterations`."""
         return own_seconds(self._logs(self.num_iterations - num_iterations, self.num_iterations))
 
     def logs(self, num_iterations: int = NUM_KEPT) -> list[CallLog]:
-        """The calls of the latest iterations, as far as they are remembered."""
+        """The calls of the latest iterations, as far as they are buffered."""
         return self._logs(self.num_iterations - num_iterations, self.num_iterations)
 
     # Iterations -------------------------------------------------------------------------------------------------------
@@ -113,13 +113,13 @@ class Watcher:
                     heard.follow(anchor, since)
 
     def _new_iterations(self) -> range:
-        """Numbers of iterations that all ranks have ended; who is far behind, or silent, is not waited for."""
+        """Numbers of iterations that all ranks have ended, except ranks that are far behind or silent."""
         ended = [heard.num_iterations for heard in self._ranks.values() if heard.anchor is not None]
         end = min((each for each in ended if each >= max(ended) - MOST_BEHIND), default=0)
         return range(self.num_iterations, end)
 
     def _next(self, number: int) -> list[Event]:
-        """Take in one more iteration."""
+        """Process one more iteration."""
         reached = [heard for heard in self._ranks.values() if heard.num_iterations > number >= heard.num_dropped]
         taken_s = median(heard.iteration_s(number) for heard in reached)
         self.num_iterations = number + 1
@@ -134,12 +134,12 @@ class Watcher:
         return self._due(number)
 
     def _amounts(self) -> tuple[float, ...]:
-        """The work of this iteration and of the next, as far as known: the mark may be anywhere in an iteration."""
+        """The work of this iteration and of the next, if known: the mark may be anywhere in an iteration."""
         here = self._work.popleft() if self._work else None
         return () if here is None else (here, self._work[0] if self._work else here)
 
     def _context(self, heard: Heard, number: int) -> tuple[frozenset[tuple[tuple[int, ...], int]], float]:
-        """How often an iteration calls what, whatever the sizes; and the bytes of its messages."""
+        """Number of calls of each sort in an iteration, regardless of size; and the bytes of its messages."""
         rows = heard.calls(number, number + 1)[:-1]
         sorts = Counter(map(tuple, tokens_of(rows)[:, [0, 2, 3]].tolist()))
         messages = (rows["operation"] == MESSAGES[0]) | (rows["operation"] == MESSAGES[1])
@@ -148,7 +148,7 @@ class Watcher:
     # Events -----------------------------------------------------------------------------------------------------------
 
     def _due(self, number: int) -> list[Event]:
-        """Events of changes since which there are calls enough to say whose fault they are."""
+        """Events of changes with enough calls since to locate the cause."""
         ready = [change for change in self._pending if self._can_locate(change, number)]
         self._pending = [change for change in self._pending if change not in ready]
         return [event for change in ready if (event := self._event(change)) is not None]
@@ -157,7 +157,7 @@ class Watcher:
         return not change.is_onset or number + 1 - self._iteration(change.began) >= self._num_to_locate
 
     def _iteration(self, point: int) -> int:
-        """The number of the iteration that was this point."""
+        """The iteration number of this point."""
         place = point - (self._num_points - len(self._points))
         return self._points[max(0, place)]
 
@@ -168,14 +168,14 @@ class Watcher:
         self._is_slow = still_slow
         self._healthy_s = healthy_s if still_slow else change.after_s
         if not change.is_onset and not was_slow:
-            return None  # warm-up took longer than was thought
+            return None  # warm-up took longer than assumed
         suspects = self._suspects(began) if change.is_onset else []
         lost_share = max(0.0, 1 - healthy_s / change.after_s)
         levels = (change.before_s, change.after_s)
         return Event(began, declared, change.is_onset, change.factor, lost_share, tuple(suspects), *levels)
 
     def _suspects(self, began: int) -> list[Suspect]:
-        since = max(began, self.num_iterations - NUM_SINCE)  # where it began is not sure if it took long to notice
+        since = max(began, self.num_iterations - NUM_SINCE)  # the begin is uncertain if detection took long
         return locate(self._logs(since, self.num_iterations), self._logs(began - NUM_BEFORE, began))
 
     def _logs(self, first: int, end: int) -> list[CallLog]:

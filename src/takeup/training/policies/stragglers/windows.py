@@ -1,4 +1,4 @@
-"""Calls of all ranks over some time, with the account of every rank, and what is found when two such are compared."""
+"""A window of calls of all ranks, with the account of every rank, and findings from comparing two windows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from takeup.training.policies.stragglers.matched import Anchor, Calls, agreed_an
 
 __all__ = ["LEAST_RATIO", "LEAST_SHARE", "Found", "Window", "own_seconds", "windows_of"]
 
-LEAST_SHARE = 0.05  # of an iteration; what explains less is not worth a name
+LEAST_SHARE = 0.05  # share of an iteration; smaller findings are not reported
 LEAST_RATIO = 1.05
 
 
 class Found(NamedTuple):
-    """A suspect, and how much of every iteration it costs."""
+    """A suspect, and its cost per iteration."""
 
     excess_s: float
     suspect: Suspect
@@ -29,24 +29,24 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Window:
-    """Calls of some time, and the accounts of ranks that have one."""
+    """Calls of a period, and the accounts of ranks that have one."""
 
     calls: Calls | None
     accounts: Mapping[int, Account]
 
     @property
     def iteration_s(self) -> float:
-        """The median over ranks."""
+        """Median iteration time over ranks."""
         return float(np.median([account.iteration_s for account in self.accounts.values()]))
 
     @property
     def num_iterations(self) -> int:
-        """Of the rank that has most."""
+        """Number of iterations of the rank that has most."""
         return max(len(account.iterations_s) for account in self.accounts.values())
 
 
 def windows_of(logs: Sequence[CallLog], before: Sequence[CallLog]) -> tuple[Window, Window]:
-    """The windows of these logs, read in the same way; those in which nothing marks iterations are left out."""
+    """The windows of these logs, with common anchors; ranks in which nothing marks iterations are left out."""
     anchors = _anchors(logs, before)
     usable = [[log for log in each if log.rank in anchors and len(log.calls)] for each in (logs, before)]
     calls = [Calls.of(each) if each else None for each in usable]
@@ -58,7 +58,7 @@ def windows_of(logs: Sequence[CallLog], before: Sequence[CallLog]) -> tuple[Wind
 
 
 def own_seconds(logs: Sequence[CallLog]) -> dict[int, float]:
-    """By rank: the median time of its own work in an iteration."""
+    """By rank: median time per iteration that it spends on its own work."""
     now, _ = windows_of(logs, ())
     return {rank: account.own_s for rank, account in now.accounts.items()}
 

@@ -1,6 +1,6 @@
-"""Compiled kernels of the pipeline clock: `traffic` moves messages, `replay` runs a given order, `generate` makes one.
+"""Compiled kernels of pipeline timing: `traffic` moves messages, `replay` runs a given order, `generate` makes one.
 
-Times are whole nanoseconds: equal moments are equal on every machine, so all ranks derive the same schedule.
+Times are integer nanoseconds: comparisons give the same result on every machine, so all ranks derive the same schedule.
 """
 
 from __future__ import annotations

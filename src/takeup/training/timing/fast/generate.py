@@ -1,11 +1,11 @@
-"""Numba kernels: make an order by letting every rank choose, at the moment it is free, among what is ready.
+"""Numba kernels: generate an order by greedy list scheduling: every free rank chooses among its ready operations.
 
-How it works. The rank that can do something soonest does it: a backward if one is ready and the stage has warmed up,
-else a forward if memory allows another micro-batch, else a weight gradient, else it waits. Of its stages, the last in
-the pipeline comes first. A rank that admits a micro-batch reserves room for it on all of its stages, so that forwards
+How it works. The rank that can act soonest acts: a backward if one is ready and the stage has warmed up, else a
+forward if memory allows another micro-batch, else a weight gradient, else it waits. Of its stages, the last in the
+pipeline has priority. A rank that admits a micro-batch reserves memory for it on all of its stages, so that forwards
 of an early stage cannot starve those of a late one.
 
-An order that cannot be faster than `limit` is given up as soon as this is known.
+An order that cannot be faster than `limit` is abandoned as soon as this is known.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Ints = npt.NDArray[np.int64]
 
 
 class Limits(NamedTuple):
-    """What an order must keep to.
+    """Constraints on an order.
 
     Stage i computes `warmup[i]` forwards before its first backward, and never has more than `flights[i]` micro-batches
-    whose backward is to come; rank r has at most `caps[r]` micro-batches whose weight gradient is to come.
+    with a pending backward; rank r has at most `caps[r]` micro-batches with a pending weight gradient.
     """
 
     warmup: Ints
@@ -45,10 +45,10 @@ class Limits(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What a run needs: arrivals by direction, stage and micro-batch, counts by kind and stage, the state of ranks.
+    """Scratch arrays of a run: arrivals by direction, stage and micro-batch, counts by kind and stage, state of ranks.
 
-    `left` is all that a rank has still to compute, `due` what of it comes before its last gradient leaves, and `home`
-    how long that gradient then takes to the end of the iteration, at least.
+    `left` is the remaining compute time of a rank, `due` the part of it before it sends its last gradient, and `home`
+    the minimum time from that gradient to the end of the iteration.
     """
 
     arrival: Ints
@@ -66,7 +66,7 @@ class Room(NamedTuple):
 
 @inner
 def make_room(course: Course) -> Room:
-    """Room for one run after the other."""
+    """Allocate scratch arrays that consecutive runs reuse."""
     num_ranks, (_, num_stages, count) = course.first.size - 1, course.lasts.shape
     most = 0
     for rank in range(num_ranks):
@@ -88,7 +88,7 @@ def make_room(course: Course) -> Room:
 
 @inner
 def _ways_home(course: Course) -> Ints:
-    """From the last gradient of every rank to the end of the iteration; zeros if a rank has several stages."""
+    """Time from the last gradient of every rank to the end of the iteration; zeros if a rank has several stages."""
     num_ranks, (_, num_stages, count) = course.first.size - 1, course.lasts.shape
     home = np.zeros(num_ranks, np.int64)
     if num_ranks == num_stages:
@@ -119,7 +119,7 @@ def _reset(course: Course, room: Room) -> None:
 
 @inlined
 def _admits(course: Course, room: Room, limits: Limits, rank: int, stage: int) -> bool:
-    """Whether the next forward may start; as to memory, later stages of a rank have their room already."""
+    """Whether the next forward may start; memory of later stages of a rank is already reserved."""
     if room.done[0, stage] - room.done[1, stage] >= limits.flights[stage]:
         return False
     begin = course.first[rank]
@@ -131,7 +131,7 @@ def _admits(course: Course, room: Room, limits: Limits, rank: int, stage: int) -
 
 @inlined
 def _wake_at(course: Course, room: Room, limits: Limits, rank: int) -> int:
-    """When a rank can next do something; NEVER while it must wait for news."""
+    """When a rank can act next; NEVER while it waits for a message not yet sent."""
     count = course.lasts.shape[2]
     soonest: int = NEVER
     for index in range(course.first[rank], course.first[rank + 1]):
@@ -148,7 +148,7 @@ def _wake_at(course: Course, room: Room, limits: Limits, rank: int) -> int:
 
 @inlined
 def _choose(course: Course, room: Room, limits: Limits, rank: int, now: int) -> tuple[int, int]:
-    """The kind and the stage of what a rank does now."""
+    """The kind and the stage of the next operation of a rank."""
     count = course.lasts.shape[2]
     forward, weight = -1, -1
     for index in range(course.first[rank + 1] - 1, course.first[rank] - 1, -1):
@@ -165,7 +165,7 @@ def _choose(course: Course, room: Room, limits: Limits, rank: int, now: int) -> 
 
 @bare
 def generate(course: Course, limits: Limits, limit: int, room: Room) -> int:
-    """Make an order, kept in `room.codes`; its iteration time, or `limit` if it is not less than that."""
+    """Generate an order into `room.codes`; returns its iteration time, or `limit` if it is not less than that."""
     _reset(course, room)
     num_ranks, (_, num_stages, count) = course.first.size - 1, course.lasts.shape
     for rank in range(num_ranks):
@@ -213,7 +213,7 @@ def generate(course: Course, limits: Limits, limit: int, room: Room) -> int:
 
 @kernel
 def make_order(course: Course, limits: Limits, codes: Ints) -> int:
-    """One order, into `codes[rank]`; its iteration time, or NEVER if its ranks wait for each other."""
+    """Generate one order into `codes[rank]`; returns its iteration time, or NEVER on deadlock."""
     room = make_room(course)
     whole = generate(course, limits, NEVER, room)
     codes[:] = room.codes

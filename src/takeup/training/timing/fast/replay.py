@@ -1,9 +1,9 @@
-"""Numba kernels: run a given order. A rank does its next operation as soon as its input has arrived.
+"""Numba kernels: run a given order. A rank starts its next operation as soon as its input has arrived.
 
-No clock is needed: a message's arrival follows from what its sender did before, so ranks are advanced in turn, each as
-far as its inputs are known. When none can advance, the orders wait for each other. Only where two senders share a wire
-it matters who was first: there the operation that ends first is done first. All that is not yet done ends later, so the
-wire has all messages in the order in which they are handed over.
+No event queue is needed: a message's arrival follows from what its sender did before, so ranks are advanced in
+round-robin order, each as far as its inputs are known. When none can advance, the orders deadlock. The order of ranks
+matters only where two senders share a wire: there the operation that ends first is processed first. All unprocessed
+operations end later, so the wire carries all messages in hand-over order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STUCK = -1
 
 
 class _Lanes(NamedTuple):
-    """How far the ranks are: when messages arrive, when ranks are free, what they hold, and where in their orders."""
+    """State of the ranks: arrival times of messages, when ranks are free, live micro-batches, and order positions."""
 
     arrival: Ints
     free: Ints
@@ -52,7 +52,7 @@ def _start_of(course: Course, lanes: _Lanes, rank: int, code: int) -> int:
 
 @inlined
 def _do(course: Course, lanes: _Lanes, rank: int, code: int, start: int, peaks: Ints) -> int:
-    """Do an operation; when it ends."""
+    """Process an operation; returns its end."""
     cell, kind = code // 4, code % 4
     count = course.lasts.shape[2]
     stage, microbatch = cell // count, cell % count
@@ -76,7 +76,7 @@ def _do(course: Course, lanes: _Lanes, rank: int, code: int, start: int, peaks: 
 
 @kernel
 def replay(course: Course, codes: Ints, offsets: Ints, starts: Ints, ends: Ints, peaks: Ints) -> int:
-    """Fill in starts, ends and the most live micro-batches by rank; the iteration time, or STUCK."""
+    """Fill in starts, ends and peak live micro-batches by rank; returns the iteration time, or STUCK on deadlock."""
     lanes, num_ranks, count = _make_lanes(course, offsets), course.first.size - 1, course.lasts.shape[2]
     whole, left = 0, codes.size
     while left > 0:
@@ -98,7 +98,7 @@ def replay(course: Course, codes: Ints, offsets: Ints, starts: Ints, ends: Ints,
 
 @kernel
 def replay_in_turn(course: Course, codes: Ints, offsets: Ints, starts: Ints, ends: Ints, peaks: Ints) -> int:
-    """The same where wires are shared: whatever ends first is done first."""
+    """The same for shared wires: the operation that ends first is processed first."""
     lanes, num_ranks, count = _make_lanes(course, offsets), course.first.size - 1, course.lasts.shape[2]
     whole = 0
     for _ in range(codes.size):

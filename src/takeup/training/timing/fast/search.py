@@ -1,9 +1,9 @@
-"""Numba kernels: search limits of an order, one stage at a time, with the generated order as the judge.
+"""Numba kernels: local search over the limits of an order, one stage at a time; the objective is its iteration time.
 
-First all stages may have as many micro-batches under way as they warm up with, and a few more. Then come single moves:
-one stage warms up more or less, alone or together with all stages before it, so that the slack towards the next stage
-changes and no other; or it may have more or fewer micro-batches under way. What helps is kept and tried again. The
-search ends when no move helps, when the bound is as good as reached, or when it has tried enough.
+The search starts with as many micro-batches in flight per stage as its warm-up, and a few more. Then single moves:
+one stage warms up more or less, alone or together with all stages before it, so that only the slack towards the next
+stage changes; or it may have more or fewer micro-batches in flight. Improvements are kept and repeated. The search
+ends when no move helps, when the bound is nearly reached, or when its budget is exhausted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["search", "smallest_caps"]
 Ints = npt.NDArray[np.int64]
 NUM_MOVES = 7
 MOST_EXTRA = 9
-GOOD_ENOUGH = 1000  # a gap of one part in so many is not worth another order
-FEW_OPERATIONS = 30_000  # a search of so many takes a millisecond or two
-WHOLE_ORDERS = 36  # and this many whole orders are made of any pipeline, if it takes them
+GOOD_ENOUGH = 1000  # stop at a gap of one part in this number
+FEW_OPERATIONS = 30_000  # budget in operations, a millisecond or two
+WHOLE_ORDERS = 36  # minimum budget in complete orders, for any pipeline
 
 
 @bare
 def _move(course: Course, limits: Limits, stage: int, kind: int, trial: Limits) -> bool:
-    """Write moved limits into `trial`; False if they would not be valid, or are what they were."""
+    """Write moved limits into `trial`; False if they would be invalid or unchanged."""
     num_stages, count = limits.warmup.size, course.lasts.shape[2]
     for other in range(num_stages):
         trial.warmup[other], trial.flights[other] = limits.warmup[other], limits.flights[other]
@@ -50,7 +50,7 @@ def _move(course: Course, limits: Limits, stage: int, kind: int, trial: Limits) 
 
 @kernel
 def search(course: Course, limits: Limits, bound: int, most: int, codes: Ints) -> tuple[int, int]:
-    """Improve `limits` in place; the best order into `codes`, its time, and how many orders were made."""
+    """Improve `limits` in place; write the best order to `codes`; return its time and the number of orders tried."""
     room = make_room(course)
     best = generate(course, limits, NEVER, room)
     bound += bound // GOOD_ENOUGH
@@ -90,9 +90,9 @@ def search(course: Course, limits: Limits, bound: int, most: int, codes: Ints) -
 
 @kernel
 def smallest_caps(course: Course, limits: Limits, allowed: int, codes: Ints) -> tuple[int, int]:
-    """Lower `limits.caps` in place as far as the time stays `allowed`; the time and the number of orders made.
+    """Lower `limits.caps` in place while the time stays `allowed`; returns the time and number of orders.
 
-    All ranks get the same number, or what they had if that is less.
+    All ranks get the same cap, or their previous one if that is lower.
     """
     room = make_room(course)
     trial = limits.caps.copy()

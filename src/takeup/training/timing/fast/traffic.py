@@ -1,4 +1,4 @@
-"""Numba kernels: a pipeline as arrays, and what sending a message does to its wires and to the lane of its sender."""
+"""Numba kernels: a pipeline as arrays, and the effect of sending a message on its wires and its sender's lane."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NO_WIRE = -1
 class Course(NamedTuple):
     """A pipeline in nanoseconds.
 
-    `lasts[kind, stage, microbatch]` is how long an operation takes. Between stage i and i + 1 messages take the wire
+    `lasts[kind, stage, microbatch]` is the duration of an operation. Between stage i and i + 1 messages use the wire
     `forward_wire[i]` or `backward_wire[i]`, none where both are on one rank. The stages of rank r are
-    `stage_list[first[r]:first[r + 1]]`. `work[r]` is all that rank r computes.
+    `stage_list[first[r]:first[r + 1]]`. `work[r]` is the total compute time of rank r.
     """
 
     lasts: Ints
@@ -39,7 +39,7 @@ class Course(NamedTuple):
 
 
 class Wires(NamedTuple):
-    """When every channel of every wire is free, and when the sends under way of every rank will have arrived."""
+    """When every channel of every wire is free, and when the in-flight sends of every rank will have arrived."""
 
     free: Ints
     under_way: Ints
@@ -48,7 +48,7 @@ class Wires(NamedTuple):
 
 @inner
 def free_wires(course: Course) -> Wires:
-    """All wires at the start of an iteration."""
+    """Initial state of all wires at the start of an iteration."""
     most = 1
     for wire in range(course.num_channels.size):
         most = max(most, course.num_channels[wire])
@@ -62,7 +62,7 @@ def free_wires(course: Course) -> Wires:
 
 @inlined
 def passes_on(course: Course, stage: int, kind: int) -> tuple[int, int]:
-    """To which stage an operation sends, and over which wire; stage -1 if it sends nothing."""
+    """The stage an operation sends to, and the wire; stage -1 if it sends nothing."""
     if kind == 0 and stage + 1 < course.rank_of.size:
         return stage + 1, course.forward_wire[stage]
     if kind in (1, 3) and stage > 0:
@@ -72,7 +72,7 @@ def passes_on(course: Course, stage: int, kind: int) -> tuple[int, int]:
 
 @inlined
 def send(course: Course, wires: Wires, wire: int, link: int, microbatch: int, handed_over: int) -> int:
-    """Put a message on a wire, on the channel that is free first; returns when it arrives."""
+    """Put a message on the channel of a wire that is free first; returns the arrival time."""
     channel = 0
     for other in range(1, course.num_channels[wire]):
         if wires.free[wire, other] < wires.free[wire, channel]:

@@ -5,8 +5,8 @@ How it works, every hour:
     learn      a shared ridge regression maps recent movement and the hour to the change ahead
     spread     the errors of the last four weeks, weighted towards the same hour, the same kind of day and recent ones
     calibrate  the level read off follows the hits and misses of the past weeks (adaptive conformal inference)
-    fall back  persistence speaks beside the learned change for every series and target; whichever of the two lost in
-               the last two weeks is hardly heard
+    fall back  persistence is mixed with the learned change for every series and target; the one with the higher loss
+               in the last two weeks gets little weight
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Anchored(Forecaster):
             each.grow(num_series)
 
     def _settle(self) -> None:
-        """Compare what was said about the latest hour with what it brought."""
+        """Score what was forecast for the latest hour against its outcome."""
         leads, outcomes = self.targets.leads, self.targets.outcomes(self.history)
         change = outcomes - self.targets.origins(self.history)
         self.changes.add(change)
@@ -83,7 +83,7 @@ class Anchored(Forecaster):
         self.levels.update(self.said.due(leads), outcomes)
 
     def _teach(self) -> None:
-        """Show the regression the oldest origin, whose hours are all over now."""
+        """Fit the regression on the oldest origin, whose hours are all over now."""
         unit = np.maximum(self.said_units.oldest(), self.features.least_unit)
         change = np.clip(self.targets.changes(self.history) / unit, -self.features.largest, self.features.largest)
         self.ridge.learn(self.said_features.oldest(), change)

@@ -1,7 +1,7 @@
-"""The recent hours of every series as one array, whole from the first hour on.
+"""The recent hours of every series as one array, without gaps from the first hour on.
 
-How it works. Before a series was first seen it is taken to have stood at its first value, and in an hour nobody
-reported at the value before: features then need no special cases. `known` tells such hours from observed ones, so that
+How it works. Before its first observation a series is backfilled with its first value, and an hour without a report
+repeats the value before: features then need no special cases. `known` tells such hours from observed ones, so that
 nothing is learnt from them.
 """
 
@@ -39,7 +39,7 @@ class History:
         return self._known[self.end - self.num_hours : self.end]
 
     def checked(self, hour: int, values: npt.ArrayLike) -> Floats:
-        """The values as an array, if they can follow what is here."""
+        """The values as an array, after validation against the history."""
         array = np.asarray(values, dtype=np.float64)
         if array.ndim != 1 or len(array) < self.num_series:
             raise BadInput(f"demand has shape {array.shape}, expected one value for each of {self.num_series} series")
@@ -52,7 +52,7 @@ class History:
         return array
 
     def num_missing(self, hour: int) -> int:
-        """Hours between the last one and this one that nobody reported."""
+        """Number of unreported hours between the last one and this one."""
         return 0 if self.hour is None else hour - self.hour - 1
 
     def append(self, hour: int, values: Floats | None) -> None:
@@ -82,7 +82,7 @@ class HourlyMaxima:
         self.highest = np.zeros(0)
 
     def sample(self, time_s: float, values: npt.ArrayLike) -> tuple[int, Floats] | None:
-        """Take one sample; answers with an hour and its maxima when that hour has just ended."""
+        """Add one sample; returns an hour and its maxima when that hour has just ended, else None."""
         hour, array = int(time_s // HOUR_S), np.asarray(values, dtype=np.float64)
         if self.hour is not None and hour < self.hour:
             raise BadInput(f"a sample of hour {hour} comes after hour {self.hour}; give samples in order of time")

@@ -41,7 +41,7 @@ class Mixture:
         return np.asarray(raw / raw.sum(axis=2, keepdims=True))
 
     def grow(self, num_series: int) -> None:
-        """Make room for new series, whose experts start equal."""
+        """Add capacity for new series, whose experts start equal."""
         num_new = num_series - len(self.losses)
         self.losses = np.concatenate([self.losses, np.zeros((num_new, *self.losses.shape[1:]))])
         self.num_settled = np.concatenate([self.num_settled, np.zeros((num_new, *self.num_settled.shape[1:]))])

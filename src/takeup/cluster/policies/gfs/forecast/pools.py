@@ -1,7 +1,7 @@
-"""From organisations to pools: the demand of a pool is the sum of the demands of those who use it.
+"""From organisations to pools: the demand of a pool is the sum of the demands of its organisations.
 
-`moments` adds means and variances, as if organisations moved independently and their sum were normal. `quantiles` adds
-the bounds themselves: safe whatever moves together, and wider. A pool observed as one series of its own needs neither.
+`moments` adds means and variances, as if organisations were independent and their sum were normal. `quantiles` adds the
+bounds themselves: safe under any correlation, and wider. A pool observed as a single series needs neither.
 """
 
 from __future__ import annotations

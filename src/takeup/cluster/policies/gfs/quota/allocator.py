@@ -92,7 +92,7 @@ class SpotQuota:
         return self._menu(pool, state, state.forecast, evidence.capacity_gpus)
 
     def node_menu(self, pool: str, evidence: Evidence) -> Menu | None:
-        """The same in whole nodes, on which no high-priority job sits; None if the evidence does not tell them."""
+        """The same in whole nodes without high-priority jobs; None if the evidence does not count nodes."""
         state, counted = self._updated(pool, evidence), in_nodes(evidence)
         if counted is None:
             return None
@@ -132,7 +132,7 @@ class SpotQuota:
         return Menu(pool, self.hours, self.probabilities, tuple(zip(*columns, strict=True)))
 
     def _updated(self, pool: str, evidence: Evidence) -> _Pool:
-        """The memory of a pool with this evidence in it, once: evidence of the same moment again changes nothing."""
+        """The state of a pool updated with this evidence; idempotent for evidence of the same moment."""
         assert self.make_forecast is not None
         if pool not in self._pools:
             self._pools[pool] = _Pool(self.make_forecast())
@@ -155,7 +155,7 @@ class SpotQuota:
 
 
 def _placeable(menu: Menu, left_nodes: Sequence[Sequence[float]], num_nodes: int) -> Menu:
-    """The menu for those who need so many whole nodes: lines without them offer nothing."""
+    """The menu for a gang of `num_nodes` whole nodes: entries without enough nodes offer nothing."""
     free = (
         tuple(gpus if nodes >= num_nodes else 0.0 for gpus, nodes in zip(*rows, strict=True))
         for rows in zip(menu.free_gpus, left_nodes, strict=True)

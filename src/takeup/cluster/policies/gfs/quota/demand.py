@@ -1,8 +1,8 @@
-"""What high-priority work of a pool stays under from now on, for some hours and with some probability.
+"""What high-priority demand of a pool stays under from now on, for some hours and with some probability.
 
-How it works. A forecaster speaks about whole hours and learns when one is over. In between, demand of the present hour
-that is above the last one shifts what was forecast; demand that is below does not, for it may come back. Before the
-first hour is over nobody knows how demand moves: then it is a random walk, by a quarter of the pool in an hour.
+How it works. A forecaster predicts whole hours and learns when one is over. In between, demand of the current hour
+above the last one shifts the forecast; demand below does not, for it may come back. Before the first hour is over there
+is no history: then demand is a random walk, by a quarter of the pool in an hour.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ GUESSED_SHARE = 0.25  # of the pool: how far demand moves in an hour while nothi
 
 
 def in_nodes(evidence: Evidence) -> Evidence | None:
-    """The same evidence counted in nodes: those on which high-priority jobs sit are taken, whole; None if unknown.
+    """The same evidence counted in nodes: a node with a high-priority job is taken, whole; None if unknown.
 
-    Sixty-four idle GPUs, one on each node, are of no use to a gang; how many nodes stay whole is a series of its own.
+    Sixty-four idle GPUs, one on each node, are of no use to a gang; the number of whole nodes is a separate series.
     """
     if not evidence.num_nodes or len(evidence.hourly_high_nodes) != len(evidence.hourly_demand):
         return None
@@ -48,7 +48,7 @@ class DemandForecast(Protocol):
 
 
 class HourlyDemand:
-    """Any forecaster of hourly demand, asked at any moment; the pool is one series."""
+    """Adapts any forecaster of hourly demand to queries at any moment; the pool is one series."""
 
     def __init__(self, model: Forecaster) -> None:
         self.model = model
@@ -78,7 +78,7 @@ class HourlyDemand:
         self.bounds = dict(zip(forecast.levels, table, strict=True))
 
     def max_quantiles(self, hours: Sequence[float], probability: float) -> list[float]:
-        """Not above capacity."""
+        """GPUs that demand stays under for each number of hours from now, at most capacity."""
         if not self.bounds:
             return [min(self._guess_gpus(each, probability), self.capacity_gpus) for each in hours]
         bounds, passed_h, surplus = self.bounds[probability], self.hour_passed_share - TINY_H, self.surplus_gpus

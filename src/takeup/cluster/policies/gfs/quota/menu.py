@@ -1,9 +1,9 @@
-"""The menu of promises: so many GPUs for so many hours with such a probability, all of them kept together.
+"""The menu of promises: GPUs for a number of hours with a probability, all of them kept together.
 
 How it works. `free_gpus[i][j]` is what demand leaves free for `hours[i]` with `probabilities[j]`. When demand takes
 more than is free, weaker promises are broken before stronger ones: a higher probability is stronger, and at the same
-probability the one that lasts longer. So a promise is kept as surely as it says if itself and all stronger ones fit
-into what is free for it; selling one uses up every weaker one. A stronger promise serves whoever asks for a weaker one.
+probability the one that lasts longer. So a promise is kept with its probability if it and all stronger ones fit into
+what is free for it; selling one uses up every weaker one. A stronger promise also satisfies a request for a weaker one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Table = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """So many GPUs are promised until then, with this probability."""
+    """`num_gpus` GPUs are promised until `until_s`, with this probability."""
 
     num_gpus: float
     until_s: float
@@ -47,10 +47,10 @@ class Menu:
     free_gpus: Table
 
     def available(self, sold: Iterable[Promise], now_s: float) -> Table:
-        """GPUs that can still be promised on each line of the menu; less for more hours and higher probabilities."""
+        """GPUs that can still be promised for each entry; fewer for more hours and higher probabilities."""
         live = [promise for promise in sold if promise.until_s > now_s]
         raw = [[self._room(live, now_s, hours, level) for level in self.probabilities] for hours in self.hours]
-        for row in range(len(self.hours) - 1, -1, -1):  # whoever can have more can have less
+        for row in range(len(self.hours) - 1, -1, -1):  # a stronger promise covers a weaker one
             for column in range(len(self.probabilities) - 1, -1, -1):
                 longer = raw[row + 1][column] if row + 1 < len(self.hours) else 0.0
                 surer = raw[row][column + 1] if column + 1 < len(self.probabilities) else 0.0
@@ -68,7 +68,7 @@ class Menu:
         return tuple(found)
 
     def _room(self, live: Sequence[Promise], now_s: float, hours: float, level: float) -> float:
-        """What may be added on this line, so that it and every weaker promise sold is still kept."""
+        """GPUs that may be added to this entry, so that it and every weaker promise sold is still kept."""
         room = self._free(hours, level) - _load(live, now_s, hours, level)
         for promise in live:
             left_h = (promise.until_s - now_s) / HOUR_S
@@ -78,7 +78,7 @@ class Menu:
         return max(0.0, room)
 
     def _free(self, hours: float, level: float) -> float:
-        """The line of the menu that asks for at least as much; what asks for more than all gets nothing."""
+        """Free GPUs of the smallest entry that covers the request; 0 if none does."""
         for row, known_h in enumerate(self.hours):
             if known_h >= hours:
                 columns = (column for column, known in enumerate(self.probabilities) if known >= level)

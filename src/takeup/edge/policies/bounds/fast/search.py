@@ -1,11 +1,11 @@
-"""All plans there are, as far as a bound does not rule them out: who runs when, and over which subcarriers.
+"""Branch and bound over all plans: which devices run when, and over which subcarriers.
 
 How it works. A plan is built backwards in time: the next device ends on the core that is free latest, as late as its
 deadline allows. Every best plan is made in this way by some order, in which ends never rise. A node is such an order so
 far. For it `cost_j[mask]` is the least energy with which its devices share exactly the subcarriers of the mask, so the
 best of all masks is a plan. What may still come is judged at prices for subcarriers and for CPU time before a moment:
-nobody can add more than its own profit at these prices, and all that is still free is worth its price at most. Masks
-that can lead to nothing better are forgotten, and so is a node without any.
+no device can add more than its own profit at these prices, and free resources are worth their price at most. Masks
+that cannot lead to a better plan are pruned, and so is a node without masks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Tasks(NamedTuple):
-    """What the search knows of devices and cores."""
+    """The devices and cores, as input of the search."""
 
     due_s: Floats
     run_s: Floats
@@ -123,7 +123,7 @@ def search(groups: GroupCosts, tasks: Tasks, judge: Judge, known_j: float, least
 
 @inner
 def _empty_stack(tasks: Tasks, num_masks: int) -> _Stack:
-    """The root: nobody offloads, all is free."""
+    """The stack with the root node: no device offloads, all resources are free."""
     num_devices, num_bits = len(tasks.run_s), 0
     while 1 << num_bits < num_masks:
         num_bits += 1
@@ -147,7 +147,7 @@ def _empty_stack(tasks: Tasks, num_masks: int) -> _Stack:
 
 @inner
 def _put(groups: GroupCosts, tasks: Tasks, stack: _Stack, depth: int, device: int) -> bool:
-    """Let a device run before all others of the node, as the node below; False if it cannot."""
+    """Push the child node in which a device runs before all others of the node; False if it cannot."""
     if depth + 1 >= len(stack.device):
         return False
     core = np.argmax(stack.free_s[depth])

@@ -1,9 +1,9 @@
-"""The best turns on one core, if subcarriers have prices: who offloads, and when each run starts.
+"""The optimal schedule of one core at given subcarrier prices: which jobs offload, and when each run starts.
 
 How it works. The later a run starts, the longer its upload may take and the more it gains. So runs are placed from the
-last to the first, each as late as the one after it and its own deadline allow. All orders are searched, but not those
-that cannot beat the best so far even if everybody else ran at once, nor those that come later to the same set of runs
-with no more gained and no more time left.
+last to the first, each as late as the one after it and its own deadline allow. All orders are searched, except those
+that cannot beat the best so far even if all other runs were concurrent, and those dominated by an earlier order of the
+same set of runs (no more gained, no more time left).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _slot_before(edges_s: Floats, due_s: float, free_s: float, run_s: float) -> 
 
 @inner
 def _most(profits_j: Floats, edges_s: Floats, due_s: Floats, run_s: Floats, placed: int, free_s: float) -> float:
-    """What the runs that are left would gain if they did not get in each other's way."""
+    """What the remaining runs would gain if they did not compete for the core."""
     total_j = 0.0
     for job in range(len(due_s)):
         if not placed >> job & 1:
@@ -45,7 +45,7 @@ def _most(profits_j: Floats, edges_s: Floats, due_s: Floats, run_s: Floats, plac
 def best_turns(
     profits_j: Floats, edges_s: Floats, due_s: Floats, run_s: Floats, least_j: float, most_nodes: int
 ) -> float:
-    """The most that can be gained, or `least_j` if that is more; infinite if the search was given up.
+    """The most that can be gained, or `least_j` if that is more; infinite if the node limit is reached.
 
     `profits_j` is by job and slot, and must not fall from one slot to the next while a job can still be done in time.
     """

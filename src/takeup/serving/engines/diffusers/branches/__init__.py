@@ -1,1 +1,1 @@
-"""Guidance over two ranks: each computes one branch of every request, and both know the result."""
+"""Classifier-free guidance over two ranks: each computes one branch of every request, and both get the result."""

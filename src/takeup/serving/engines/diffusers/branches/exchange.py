@@ -1,4 +1,4 @@
-"""What two ranks tell each other in every step: a tensor of the size of latents, a few words, and yes or no."""
+"""What two ranks exchange in every step: a tensor of the size of the latents, a small message, and a vote."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ GIVES_UP = -1
 
 
 class Exchange(Protocol):
-    """The line between two ranks. Both call the same methods in the same order."""
+    """Communication between two ranks. Both call the same methods in the same order."""
 
     @property
     def rank(self) -> int:
-        """0 computes negative branches, and leads; 1 computes the others."""
+        """0 computes negative branches and is the leader; 1 computes positive branches."""
 
     def both(self, mine: torch.Tensor) -> torch.Tensor:
-        """The tensors of both ranks, that of rank 0 first."""
+        """All-gather: the tensors of both ranks, rank 0 first."""
 
     def agree(self, mine: bool | None) -> bool:
-        """Whether both say yes; raises on both ranks if one of them gives up."""
+        """Whether both ranks vote yes; raises on both ranks if one of them votes None."""
 
     def told(self, words: Any) -> Any:
-        """What rank 0 says; what rank 1 says is not looked at."""
+        """Broadcast from rank 0; the argument of rank 1 is ignored."""
 
 
 class GroupExchange:
-    """Over a process group of two: Gloo for CPUs, NCCL for devices. Words travel over Gloo where there is one."""
+    """Over a process group of two: Gloo on CPUs, NCCL on devices. Messages use the `words` group (Gloo), if given."""
 
     def __init__(self, group: Any = None, words: Any = None) -> None:
         self._group, self._words = group, words or group

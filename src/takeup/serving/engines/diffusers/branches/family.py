@@ -1,8 +1,8 @@
 """A family of which each rank computes one branch: the negative one on rank 0, the positive one on rank 1.
 
-A request that is guided by two branches has one row on each rank, its own. Both rows are put together where they are
-guided, by the family's own formula; so rescaling, and whatever else it does, is the same as in one process. Then both
-ranks make the same scheduler step with the same random numbers, and no latents are sent.
+A request with two guidance branches has one row on each rank. Both rows are concatenated in `guide`, and the family's
+own formula is applied, so rescaling etc. is the same as in one process. Then both ranks make the same scheduler step
+with the same random numbers, and no latents are sent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SLOT = "branches"
 
 
 class OneBranch:
-    """Looks like `family`, and computes one branch of it."""
+    """Wraps `family` and computes one of its branches."""
 
     def __init__(self, family: Family, exchange: Exchange) -> None:
         self._family, self._exchange = family, exchange
@@ -39,7 +39,7 @@ class OneBranch:
         return self._family.network
 
     def prepare(self, request: Request) -> Run:
-        """The same on both ranks, but for the branch."""
+        """The same on both ranks, except for the branch."""
         if request.guess_mode:
             raise BadInput("guess mode lets ControlNets act on one branch only; leave it out, or use one rank")
         run = self._family.prepare(request)
@@ -52,7 +52,7 @@ class OneBranch:
         return self._mine(self._family.encode(request))
 
     def guide(self, run: Run, prediction: torch.Tensor) -> torch.Tensor:
-        """One prediction out of those of both ranks."""
+        """Guide with the predictions of both ranks."""
         both = self._exchange.both(prediction) if run.extras[SLOT] == 2 else prediction
         return self._family.guide(run, both)
 

@@ -1,8 +1,9 @@
-"""Two step engines that go in step: what one is asked, both are asked, at the same boundary.
+"""Two step engines in lockstep: every request is submitted to both, at the same step boundary.
 
-Before every step rank 0 tells rank 1 what came in, what was withdrawn, and what time it is. All else follows on both
-sides from the same facts: who shares a call, who is late, when a request is done. LoRAs are loaded by each rank for
-itself, and felt from the first step on at which both have them: `Loras(..., agree=exchange.agree)`.
+Before every step rank 0 sends rank 1 the new requests, the cancelled ones and the current time. Everything else is
+derived deterministically on both sides: which requests share a call, which are late, when a request is done. Each rank
+loads LoRAs independently; they take effect at the first step at which both have them: `Loras(...,
+agree=exchange.agree)`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NAP_S = 0.001
 
 
 class SharedClock:
-    """The time as rank 0 tells it. Give one to the engine of each rank."""
+    """The time as broadcast by rank 0. Pass one to the engine of each rank."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -34,7 +35,7 @@ class SharedClock:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """What rank 0 says before a step."""
+    """The message that rank 0 sends before a step."""
 
     now_s: float
     requests: tuple[Request, ...]
@@ -43,9 +44,9 @@ class _Word:
 
 
 class Leader:
-    """Rank 0. `submit` and `cancel` from any thread; `advance`, `run` and `stop` from one.
+    """Rank 0. Call `submit` and `cancel` from any thread; `advance`, `run` and `stop` from one.
 
-    A ticket is withdrawn by `cancel` of the leader, so that the other rank hears of it.
+    Cancel a ticket with `cancel` of the leader, so that rank 1 is informed too.
     """
 
     def __init__(
@@ -61,19 +62,19 @@ class Leader:
         self._leaving: list[Ticket] = []
 
     def submit(self, request: Request, on_step: OnStep | None = None) -> Ticket:
-        """Prepare the request here and hand it to both ranks; waits for the end of a step."""
+        """Prepare the request here and submit it to both ranks; blocks until the current step ends."""
         run = self._engine.family.prepare(request)
         with self._lock:
             self._new.append(request)
             return self._engine.enter(run, on_step)
 
     def cancel(self, ticket: Ticket) -> None:
-        """Let the request leave both ranks at the next boundary."""
+        """Remove the request from both ranks at the next step boundary."""
         with self._lock:
             self._leaving.append(ticket)
 
     def advance(self) -> int:
-        """One step on both ranks; the number of network calls it took here."""
+        """One step on both ranks. Returns the number of network calls on this rank."""
         with self._lock:
             requests, self._new = tuple(self._new), []
             leaving, self._leaving = self._leaving, []
@@ -90,19 +91,19 @@ class Leader:
                 time.sleep(NAP_S)
 
     def stop(self) -> None:
-        """Let the other rank go."""
+        """Stop the other rank."""
         self._exchange.told(_Word(self._time_s(), (), (), is_last=True))
 
 
 class Follower:
-    """Rank 1: does what the leader does."""
+    """Rank 1: replays what the leader does."""
 
     def __init__(self, engine: StepEngine, exchange: Exchange, clock: SharedClock) -> None:
         self._engine, self._exchange, self._clock = engine, exchange, clock
         self.tickets: dict[int, Ticket] = {}
 
     def run(self) -> None:
-        """Until the leader stops."""
+        """Run until the leader stops."""
         while not (word := self._exchange.told(None)).is_last:
             self._hear(word)
             self._engine.advance()

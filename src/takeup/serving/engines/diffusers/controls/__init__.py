@@ -1,1 +1,1 @@
-"""ControlNets as workers beside the denoiser: in its thread, in threads of their own, or in other processes."""
+"""ControlNet workers concurrent with the denoiser: in its thread, in other threads, or in other processes."""

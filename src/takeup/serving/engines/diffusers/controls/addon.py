@@ -1,10 +1,10 @@
-"""ControlNets in the step loop: all of a call at once, their residuals added where the decoder wants them.
+"""ControlNets in the step loop: batched per call, residuals added just before the decoder needs them.
 
 How it works. Nothing in the first half of the U-Net depends on a ControlNet. So when a call begins, every ControlNet
-that one of its rows wants is started, for all those rows together; the U-Net starts too. Before each block on its way
-up, the residuals of that block are taken from the streams, scaled row by row, summed in the order of each request, and
-added to the skips: the same numbers in the same order as in diffusers. A worker that dies is replaced by this process
-in the middle of the step, and stays replaced.
+that one of its rows uses is started, for all those rows together; the U-Net starts too. Before each up block, the
+residuals of that block are taken from the streams, scaled row by row, summed in the order of each request, and added to
+the skips: the same numbers in the same order as in diffusers. A worker that dies is replaced by an inline worker in the
+middle of the step, permanently.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SLOT = "controls"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An image that a worker knows by its key, and which rows of its request it acts on."""
+    """An image registered with a worker under `key`, and the rows of its request that the ControlNet acts on."""
 
     use: ControlUse
     key: int
@@ -56,10 +56,10 @@ class Part:
 
 
 class Controls:
-    """The add-on. `nets` are the ControlNets by name; `workers` compute them, in this thread where there is none.
+    """The add-on. `nets` are the ControlNets by name; `workers` compute them, inline in this thread by default.
 
-    With `max_change` above 0 they are not asked as long as what they said is predicted to change by less, relative to
-    its length, which changes images.
+    With `max_change` above 0, residuals are reused while their predicted relative change stays below it, which changes
+    images.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Controls:
         for worker in self._workers.values():
             worker.close()
 
-    # What the loop asks ---------------------------------------------------------------------------------------------
+    # AddOn interface ------------------------------------------------------------------------------------------------
 
     def joined(self, run: Run) -> None:
         run.extras[SLOT] = []
@@ -104,7 +104,7 @@ class Controls:
         return True
 
     def plan(self, runs: Sequence[Run]) -> None:
-        """ControlNets change no weights: there is nothing to choose."""
+        """No-op: ControlNets change no weights, so there is nothing to choose."""
 
     def bucket(self, run: Run) -> Hashable:
         return None
@@ -135,14 +135,14 @@ class Controls:
         return _Together(parts, {net: _Safe(self, net, call) for net, call in calls.items()})
 
     def start(self, net: str, call: ControlCall) -> Stream:
-        """Begin to compute a ControlNet, here if its worker is gone."""
+        """Start computing a ControlNet, in this process if its worker has died."""
         try:
             return self._workers[net].start(call)
         except WorkerDied:
             return self.restart(net, call)
 
     def restart(self, net: str, call: ControlCall) -> Stream:
-        """The worker is gone: compute the call here, and all that follow."""
+        """The worker has died: compute this call and all later ones in this process."""
         self._replace(net)
         return self._workers[net].start(call)
 
@@ -177,7 +177,7 @@ class Controls:
         return ControlCall(changing | self._lasting(net, rows.inputs, spans), tuple(key for key, _ in chosen))
 
     def _lasting(self, net: str, inputs: dict[str, torch.Tensor], spans: list[slice]) -> dict[str, torch.Tensor]:
-        """The inputs that stay the same from step to step; then they are the same tensors, too."""
+        """The inputs that are constant between steps, cached so that the same tensor objects are returned."""
         source, old_spans, picked = self._picked.get(net, (None, [], {}))
         if source is not inputs or old_spans != spans:
             picked = _picked(inputs, spans)
@@ -186,7 +186,7 @@ class Controls:
 
 
 class _Safe:
-    """The stream of a call that goes on when its worker dies. It starts when it is made."""
+    """The stream of a call that survives the death of its worker. Computation starts on construction."""
 
     def __init__(self, controls: Controls, net: str, call: ControlCall) -> None:
         self._controls, self._net, self._call = controls, net, call
@@ -208,7 +208,7 @@ class _Together:
     streams: Mapping[str, _Safe]
 
     def total(self, number: int, like: torch.Tensor) -> torch.Tensor:
-        """The sum of all ControlNets for every row, in the order in which its request names them."""
+        """The sum over all ControlNets for every row, in the order in which its request lists them."""
         total = torch.zeros_like(like)
         for part in self.parts:
             residual = self.streams[part.net].take(number)[part.stream_rows].to(like.device)
@@ -216,7 +216,7 @@ class _Together:
         return total
 
     def write(self, into: Sequence[torch.Tensor]) -> None:
-        """The same sums, each in one pass; they round once."""
+        """The same sums, each in one pass over memory and rounded once."""
         for first, stop in itertools.pairwise(self._bounds(len(into[0]))):
             parts = [part for part in self.parts if part.rows.start <= first < part.rows.stop]
             for number, tensor in enumerate(into):
@@ -224,12 +224,12 @@ class _Together:
                 add_up(tensor[first:stop], residuals, [float(part.scales[number]) for part in parts])
 
     def _bounds(self, num_rows: int) -> list[int]:
-        """Between two neighbours of these, the same ControlNets act on all rows."""
+        """Row boundaries: between two consecutive ones, the same ControlNets act on all rows."""
         ends = [end for part in self.parts for end in (part.rows.start, part.rows.stop)]
         return sorted({0, num_rows, *ends})
 
     def _rows(self, part: Part, number: int, first: int, stop: int) -> torch.Tensor:
-        """What a ControlNet says about these rows of the call."""
+        """The residual of a ControlNet for these rows of the call."""
         offset = part.stream_rows.start - part.rows.start
         return self.streams[part.net].take(number)[first + offset : stop + offset]
 
@@ -257,7 +257,7 @@ def _parts(rows: Rows, num_residuals: int) -> list[Part]:
 
 
 def _acting(run: Run) -> list[Told]:
-    """The ControlNets of a request that act in its next step."""
+    """The ControlNets of a request that have a non-zero scale in its next step."""
     return [told for told in run.extras[SLOT] if _scale(run, told.use)]
 
 
@@ -266,5 +266,5 @@ def _scale(run: Run, use: ControlUse) -> float:
 
 
 def _firsts(rows: Rows) -> list[int]:
-    """The first row of every request in the call."""
+    """The index of the first row of every request in the call."""
     return list(itertools.accumulate(rows.sizes, initial=0))[:-1]

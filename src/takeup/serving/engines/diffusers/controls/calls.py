@@ -1,8 +1,8 @@
-"""One call of a ControlNet: what goes in, how it is computed, and in which order its residuals are used.
+"""One call of a ControlNet: its inputs, its computation, and the order in which its residuals are used.
 
-The denoiser adds residuals on its way up: first that of the middle, then those of the skips from the last to the first.
-So residuals are numbered in *decoder order*: 0 is the middle, 1 the last skip, and so on. Whoever computes them sends
-them in this order, and the decoder starts when the first few are there.
+The denoiser adds residuals in its decoder: first that of the mid block, then those of the skips from the last to the
+first. So residuals are numbered in *decoder order*: 0 is the mid block, 1 the last skip, and so on. Workers send them
+in this order, and the decoder starts when the first few have arrived.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ControlCall:
 
 
 class Net:
-    """A ControlNet, and the images it was told about, each embedded once instead of once in every step."""
+    """A ControlNet and its registered images, each embedded once instead of once in every step."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -34,7 +34,7 @@ class Net:
 
     @property
     def knows(self) -> set[int]:
-        """The keys of its images."""
+        """The keys of the registered images."""
         return set(self._images)
 
     @torch.no_grad()
@@ -42,11 +42,11 @@ class Net:
         """Embed an image; `image` has a row for every row of the request, as in the calls that follow."""
         flipped = torch.flip(image, dims=[1]) if self._is_bgr() else image
         embedding = self._embed(flipped)
-        # The module flips channels of whatever it gets: flipped before, they come out right.
+        # The module flips the channels of its input, so flip them once more here.
         self._images[key] = torch.flip(embedding, dims=[1]) if self._is_bgr() else embedding
 
     def forget(self, key: int) -> None:
-        """The image is not needed any more."""
+        """Drop the embedding of this image."""
         self._images.pop(key, None)
 
     @torch.no_grad()
@@ -55,12 +55,12 @@ class Net:
         return self.compute(call.tensors, self.embedded(call.images))
 
     def embedded(self, images: Sequence[int]) -> torch.Tensor:
-        """The embeddings of these images, one below the other."""
+        """The embeddings of these images, concatenated along the batch dimension."""
         return torch.cat([self._images[key] for key in images])
 
     @torch.no_grad()
     def compute(self, inputs: Mapping[str, torch.Tensor], embedded: torch.Tensor) -> list[torch.Tensor]:
-        """The same from images that are embedded."""
+        """The same for images that are already embedded."""
         tensors = dict(inputs)
         added = {name: tensors.pop(name) for name in ("text_embeds", "time_ids") if name in tensors}
         self.module.controlnet_cond_embedding = torch.nn.Identity()
@@ -81,7 +81,7 @@ class Net:
 
 
 class _One:
-    """A scale of one that costs no pass over memory: networks multiply all they leave by their scale."""
+    """A scale of one that costs no pass over memory: ControlNets multiply all their outputs by the scale."""
 
     def __rmul__(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor

@@ -1,4 +1,4 @@
-"""Pictures as ControlNets want them: what diffusers makes of them, but turned into numbers on the device."""
+"""Control images preprocessed as in diffusers, except that they are converted to floats on the device."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["as_control"]
 
 
 def as_control(picture: Any, size: tuple[int, int], factor: int, net: Any) -> torch.Tensor:
-    """A picture of this height and width, one row, values from 0 to 1. `factor`: pixels of one latent along a side.
+    """An image of this height and width, one row, values from 0 to 1. `factor`: pixels of one latent along a side.
 
-    Turned into floats by the host, a large picture takes as long as half a step, and the loop waits for it.
+    Converting a large image to floats on the host takes as long as half a step and would block the loop.
     """
     make = import_module("diffusers.image_processor").VaeImageProcessor
     processor = make(vae_scale_factor=factor, do_convert_rgb=True, do_normalize=False)
@@ -29,5 +29,5 @@ def as_control(picture: Any, size: tuple[int, int], factor: int, net: Any) -> to
         image: torch.Tensor = (pixels[None].float() / 255).permute(0, 3, 1, 2)
     else:
         image = processor.preprocess(picture, height=size[0], width=size[1])
-    # The layout too: convolutions round differently for channels that come last, as they do in pictures.
+    # Contiguous too: convolutions round differently for channels-last inputs, the layout of decoded images.
     return image.to(device, dtype).contiguous()

@@ -1,8 +1,8 @@
-"""Residuals that are used for more than one step, if that is wanted: faster, and no longer the same image.
+"""Opt-in reuse of ControlNet residuals over several steps: faster, but the image changes.
 
-What a ControlNet says changes little from one step to the next. When it was asked in two steps, the change between them
-is measured, and it is not asked again as long as the change since then is predicted to stay within a bound (see
-policies/reuse.py). That is never done unless it is asked for, and belongs before the quality gate.
+Residuals change little from one step to the next. After two computations the change between them is measured, and the
+residuals are reused as long as the predicted change since then stays within a bound (see policies/reuse.py). This is
+off by default and must pass the quality gate.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ __all__ = ["Kept", "Reuse"]
 
 
 class Kept:
-    """Residuals of one step, which remember what they were."""
+    """Residuals of one step, memoized."""
 
     def __init__(self, source: Residuals) -> None:
         self._source: Residuals | None = source
         self._totals: dict[int, torch.Tensor] = {}
 
     def total(self, number: int, like: torch.Tensor) -> torch.Tensor:
-        """The residual of this number, computed or remembered."""
+        """The residual of this number, computed on first use."""
         if number not in self._totals:
             assert self._source is not None
             self._totals[number] = self._source.total(number, like)
         return self._totals[number]
 
     def write(self, into: Sequence[torch.Tensor]) -> None:
-        """All residuals, computed or remembered."""
+        """Write all residuals, computed on first use."""
         if self._totals:
             for number, tensor in enumerate(into):
                 tensor.copy_(self._totals[number])
@@ -41,17 +41,17 @@ class Kept:
         assert self._source is not None
         self._source.write(into)
         self._totals = {number: tensor.clone() for number, tensor in enumerate(into)}
-        self._source = None  # its streams belong to the next step now
+        self._source = None  # its streams are reused by the next step
 
     def change_since(self, older: Kept) -> float:
-        """How far these are off the older ones, relative to their length: the row and the residual that moved most."""
+        """Relative change since the older residuals: the maximum over rows and residuals."""
         changes = [_change(tensor, older._totals[number]) for number, tensor in self._totals.items()]
         return float(torch.stack(changes).max())
 
 
 @dataclass(slots=True)
 class _Asked:
-    """What ControlNets said in a step, and in one before. It is used in `num_steps` more: unknown until one is due."""
+    """Residuals of a step and of an earlier one, reused for `num_steps` more steps: None until first needed."""
 
     parts: object
     steps: tuple[int, ...]
@@ -62,7 +62,7 @@ class _Asked:
 
 
 class Reuse:
-    """Says when to ask ControlNets again. `largest_change` was found when that was done after steps without asking."""
+    """Decides when to recompute residuals. `largest_change` is the largest one measured after reused steps."""
 
     def __init__(self, bound: float) -> None:
         self._bound = bound
@@ -70,7 +70,7 @@ class Reuse:
         self.num_asked, self.num_reused, self.largest_change = 0, 0, 0.0
 
     def find(self, rows: Rows, parts: object) -> Kept | None:
-        """What can be used again for these rows, if anything can."""
+        """Residuals that can be reused for these rows, or None."""
         asked = self._asked.get(_key(rows))
         if asked is None or asked.parts != parts:
             return None
@@ -82,7 +82,7 @@ class Reuse:
         return asked.residuals
 
     def keep(self, rows: Rows, parts: object, residuals: Residuals) -> Residuals:
-        """Remember these for the next steps; the same, if there are none in which they are used."""
+        """Cache these residuals for the next steps; returned unchanged if reuse is off."""
         self.num_asked += 1
         if self._bound == 0:
             return residuals
@@ -90,17 +90,17 @@ class Reuse:
         asked = _Asked(parts, tuple(run.step for run in rows.runs), Kept(residuals))
         if last is not None and last.parts == parts:
             asked.before, asked.num_apart = last.residuals, _since(rows, last.steps)
-        for run in rows.runs:  # what was said about it beside others is old now
+        for run in rows.runs:  # cached residuals of other groups with this request are stale
             self.forget(run)
         self._asked[_key(rows)] = asked
         return asked.residuals
 
     def drop(self, rows: Rows) -> None:
-        """The call failed: who knows how much was said."""
+        """The call failed: its residuals may be incomplete, so drop them."""
         self._asked.pop(_key(rows), None)
 
     def forget(self, run: Run) -> None:
-        """Nothing that was said about this request is used again."""
+        """Drop all cached residuals of this request."""
         for key in [key for key in self._asked if id(run) in key]:
             del self._asked[key]
 
@@ -116,7 +116,7 @@ class Reuse:
 
 
 def _change(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """Of the row that moved most; a row to which nothing is added does not move."""
+    """The relative change of the row that changed most; 0 for a row without a residual."""
     moved, length = (
         torch.linalg.vector_norm(one.flatten(1), dim=1, dtype=torch.float32) for one in (now - before, now)
     )
@@ -128,5 +128,5 @@ def _key(rows: Rows) -> tuple[int, ...]:
 
 
 def _since(rows: Rows, steps: tuple[int, ...]) -> int:
-    """How many steps the request has made that made most, for they make steps without each other, too."""
+    """The number of steps made since: the maximum over requests, since they also make steps in other calls."""
     return max(run.step - step for run, step in zip(rows.runs, steps, strict=True))

@@ -1,7 +1,7 @@
-"""ControlNets beside the denoiser on the same device: recorded, each in a stream of its own.
+"""ControlNets concurrent with the denoiser on the same device: CUDA graphs, each in a separate stream.
 
-A recorded ControlNet is one launch, so all ControlNets of a call and the first half of the denoiser run at once, as far
-as the device has room. What they leave is read after an event, in decoder order as always.
+A ControlNet captured as a CUDA graph is one launch, so all ControlNets of a call and the first half of the denoiser run
+concurrently, as far as the device has capacity. Residuals are read after an event, in decoder order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHANGING = ("sample", "timestep")
 
 
 class StreamWorker:
-    """Computes one ControlNet as `compute` does the denoiser. Without CUDA it is computed at once, in line."""
+    """Computes one ControlNet with the optimizations of `compute`. Without CUDA it is computed inline."""
 
     def __init__(self, module: Any, compute: Recorded) -> None:
         self._net = Net(module)
@@ -46,7 +46,7 @@ class StreamWorker:
             return _Ready(residuals, len(call.tensors["sample"]), self._event())
 
     def close(self) -> None:
-        """Recordings are dropped."""
+        """Drop the CUDA graphs."""
         self._calls.clear()
 
     def _recording(self, call: ControlCall) -> _Recording:
@@ -60,7 +60,7 @@ class StreamWorker:
     def _beside(self) -> AbstractContextManager[Any]:
         if self._stream is None:
             return nullcontext()
-        self._stream.wait_stream(cuda.current_stream())  # inputs are there, and the last residuals were read
+        self._stream.wait_stream(cuda.current_stream())  # inputs are ready, and the last residuals were read
         beside: AbstractContextManager[Any] = cuda.stream(self._stream)
         return beside
 
@@ -73,7 +73,7 @@ class StreamWorker:
 
 
 class _Ready:
-    """Residuals that will be there when the event has passed."""
+    """Residuals that are valid once the event has completed."""
 
     def __init__(self, residuals: Tensors, num_rows: int, event: Any) -> None:
         self._residuals, self._num_rows, self._event = residuals, num_rows, event
@@ -86,7 +86,7 @@ class _Ready:
 
 
 class _Recording:
-    """The calls of one shape: buffers, and the pass over them."""
+    """The calls of one shape: static buffers, and the captured pass over them."""
 
     def __init__(self, net: Net, prepared: Prepared, call: ControlCall, num_rows: int, pool: Any) -> None:
         self._net, self._packed = net, prepared.packed

@@ -1,7 +1,7 @@
-"""Workers that compute ControlNets: when asked for, in a thread of their own, or in a process of their own.
+"""ControlNet workers: inline (on first use), in a separate thread, or in a separate process.
 
-A worker is started with a call and gives a *stream*, from which residuals are taken in decoder order; taking one waits
-for that one only. Several workers run at once. A process that dies is noticed by whoever takes from it.
+Starting a call on a worker returns a *stream*, from which residuals are taken in decoder order; taking one blocks for
+that one only. Several workers run concurrently. The death of a process is detected when a residual is taken from it.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ __all__ = ["InlineWorker", "ProcessWorker", "Stream", "ThreadWorker", "Worker", 
 
 
 class WorkerDied(TakeupError):
-    """The process of a ControlNet is gone."""
+    """The process of a ControlNet has died."""
 
 
 class Stream(Protocol):
     """The residuals of one call."""
 
     def take(self, number: int) -> torch.Tensor:
-        """The residual of this number in decoder order; waits for it. Valid until the worker's next call."""
+        """The residual of this number in decoder order; blocks until ready. Valid until the worker's next call."""
 
 
 class Worker(Protocol):
     """Computes one ControlNet."""
 
     def remember(self, key: int, image: torch.Tensor) -> None:
-        """An image of the calls to come."""
+        """Register an image for later calls."""
 
     def forget(self, key: int) -> None:
-        """That image is not needed any more."""
+        """Drop the image."""
 
     def start(self, call: ControlCall) -> Stream:
-        """Begin to compute, and do not wait."""
+        """Start computing without blocking."""
 
     def close(self) -> None:
-        """Compute nothing more."""
+        """Stop the worker."""
 
 
 class InlineWorker:
-    """Computes in the thread that takes, when the first residual is taken."""
+    """Computes in the calling thread, when the first residual is taken."""
 
     def __init__(self, module: Any) -> None:
         self.net = Net(module)
@@ -64,11 +64,11 @@ class InlineWorker:
         return _Later(lambda: self.net.residuals(call))
 
     def close(self) -> None:
-        """Nothing runs."""
+        """No-op: nothing is running."""
 
 
 class ThreadWorker:
-    """Computes in a thread of its own, on a device with other streams or while the denoiser waits."""
+    """Computes in a separate thread, overlapping with the denoiser where the device or the CPU allows it."""
 
     def __init__(self, module: Any) -> None:
         self._net = Net(module)
@@ -89,7 +89,7 @@ class ThreadWorker:
 
 
 class _Later:
-    """A stream that comes in one piece."""
+    """A stream whose residuals all become available at once."""
 
     def __init__(self, compute: Callable[[], list[torch.Tensor]]) -> None:
         self._compute = compute
@@ -102,10 +102,10 @@ class _Later:
 
 
 class ProcessWorker:
-    """Computes in a process of its own. Inputs and residuals lie in memory that both sides share.
+    """Computes in a separate process. Inputs and residuals are in shared memory.
 
-    Tensors are shared once for every set of shapes; after that only words are sent: "go", and "residual 3 is there".
-    Answers carry the number of their call, for whoever asked may have failed and left some of them unread.
+    Tensors are shared once for every set of shapes; after that only control messages are sent: "compute", and "residual
+    3 is ready". Answers carry the number of their call, because a caller that failed may have left some of them unread.
     """
 
     def __init__(self, module: Any) -> None:
@@ -126,7 +126,7 @@ class ProcessWorker:
         self._send(("remember", key, image))
 
     def forget(self, key: int) -> None:
-        with suppress(WorkerDied):  # it died with all it knew
+        with suppress(WorkerDied):  # a dead worker holds no images
             self._send(("forget", key))
 
     def start(self, call: ControlCall) -> Stream:
@@ -158,7 +158,7 @@ class ProcessWorker:
 
 
 class _Streamed:
-    """A stream that comes residual by residual."""
+    """A stream that delivers one residual at a time."""
 
     def __init__(self, receive: Callable[[], Any], call: int, residuals: list[torch.Tensor]) -> None:
         self._receive, self._call, self._residuals = receive, call, residuals
@@ -170,7 +170,7 @@ class _Streamed:
         return self._residuals[number]
 
     def _hear(self, call: int, answer: Any) -> None:
-        if isinstance(answer, list):  # new shapes: from now on residuals lie here
+        if isinstance(answer, list):  # new shapes: new shared-memory residual buffers
             self._residuals[:] = answer
         elif call != self._call:
             return
@@ -181,7 +181,7 @@ class _Streamed:
 
 
 def _shared(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in memory that other processes can see."""
+    """A copy in shared memory."""
     copy: torch.Tensor = tensor.detach().contiguous().clone().share_memory_()  # type: ignore[no-untyped-call]
     return copy
 
@@ -194,7 +194,7 @@ def _same_shapes(old: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> 
 
 
 def serve_calls(line: Connection, module: Any) -> None:
-    """The process of one ControlNet: do what the line says until it is closed."""
+    """Main loop of a ControlNet process: handle messages until the pipe is closed."""
     torch.set_num_threads(1)
     desk = _Desk(line, Net(module))
     while True:
@@ -205,7 +205,7 @@ def serve_calls(line: Connection, module: Any) -> None:
 
 
 class _Desk:
-    """What the process holds between messages."""
+    """The state of the worker process between messages."""
 
     def __init__(self, line: Connection, net: Net) -> None:
         self._line, self._net = line, net
@@ -213,7 +213,7 @@ class _Desk:
         self._shared: list[torch.Tensor] = []
 
     def hear(self, message: tuple[Any, ...]) -> None:
-        """Carry one message out."""
+        """Handle one message."""
         word, *arguments = message
         if word == "inputs":
             (self._inputs,) = arguments

@@ -1,1 +1,1 @@
-"""What makes network calls fast on a device: packed weights, compiled regions, recorded passes, streams."""
+"""Optimizations of network calls on a device: packed weights, compiled regions, CUDA graphs, streams."""

@@ -1,8 +1,8 @@
-"""Attention of some tokens to others in every exact way there is: libraries, a kernel of our own, keys in parts.
+"""Exact attention in several implementations: libraries, a Triton kernel of this package, split keys.
 
-How it works. A device computes a block of queries of one head on each of its processors. Few tokens are few blocks,
-often just more than there are processors, so that a second round runs with most of them idle. Keys in parts are more,
-smaller blocks: each is answered for itself, with the logarithm of its weights, and the answers are joined by these.
+How it works. A device computes a block of queries of one head on each multiprocessor (SM). Few tokens are few blocks,
+often just more than there are SMs, so that a second wave runs with most of them idle. Splitting the keys gives more,
+smaller blocks: each part is attended separately, with its log-sum-exp, and the partial results are combined by these.
 That is the same sum in another order.
 """
 
@@ -40,7 +40,7 @@ processor, and 640 of them (SDXL, 1024 tokens, two rows) run in one round on 132
 
 
 def attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Rows, tokens, heads, width; of the answer heads and width are one dimension."""
+    """Inputs: rows, tokens, heads, width. In the output, heads and width are flattened into one dimension."""
     if not query.is_cuda:
         return plain(query, key, value)
     given = query, key, value
@@ -48,7 +48,7 @@ def attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tor
 
 
 def ways_of(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dict[str, Way]:
-    """All ways for tensors like these by name, the usual one first."""
+    """All implementations for such tensors by name, the default one first."""
     own = {_named(blocks): partial(_own, blocks) for blocks in OWN_BLOCKS if fits_own(query, key, value)}
     is_few = query.shape[1] == key.shape[1] <= FEW_TOKENS
     ways: dict[str, Way] = {**own, "as torch does": plain} if own and is_few else {"as torch does": plain, **own}
@@ -59,13 +59,13 @@ def ways_of(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dict
 
 
 def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """By whatever torch chooses."""
+    """The implementation that torch chooses."""
     asked, seen, said = (one.transpose(1, 2) for one in (query, key, value))
     return scaled_dot_product_attention(asked, seen, said).transpose(1, 2).flatten(2).contiguous()
 
 
 def in_parts(num_parts: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Keys in so many parts, answered side by side and joined."""
+    """Split the keys into `num_parts` parts, attend to each in parallel, and combine the partial results."""
     asked = query[:, None].expand(-1, num_parts, -1, -1, -1).flatten(0, 1)
     parts = (one.reshape(len(asked), -1, *one.shape[2:]) for one in (key, value))
     answers, logs = _with_logs(asked, *parts)
@@ -76,7 +76,7 @@ def in_parts(num_parts: int, query: torch.Tensor, key: torch.Tensor, value: torc
 
 
 def fits_own(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
-    """Whether our kernel can: heads side by side, keys in whole blocks."""
+    """Whether the Triton kernel supports these tensors: contiguous heads, a multiple of `GRAIN` keys."""
     width = query.shape[3]
     are_beside = all(one.stride(2) == width and one.stride(3) == 1 for one in (query, key, value))
     return are_beside and width in HEAD_WIDTHS and key.shape[1] % GRAIN == 0 and key.stride() == value.stride()
@@ -97,7 +97,7 @@ def _own(blocks: OwnBlocks, query: torch.Tensor, key: torch.Tensor, value: torch
 
 
 def _by(library: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Called by its name: `sdpa_kernel` would choose for all threads, of which some decode images."""
+    """Calls the aten op directly: `sdpa_kernel` would affect all threads, some of which decode images."""
     heads = [one.transpose(1, 2) for one in (query, key, value)]
     attend: Any = getattr(torch.ops.aten, f"_scaled_dot_product_{library}_attention")
     answer: torch.Tensor = attend(*heads, *LIBRARIES[library])[0]
@@ -111,7 +111,7 @@ def _by_flash_3(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> 
 
 
 def _with_logs(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Answers (rows, tokens, heads, width), and the logarithms of the sums of their weights (rows, heads, tokens)."""
+    """Outputs (rows, tokens, heads, width), and the log-sum-exp of their weights (rows, heads, tokens)."""
     heads = [one.transpose(1, 2) for one in (query, key, value)]
     aten: Any = torch.ops.aten
     if query.is_cuda:
@@ -122,7 +122,7 @@ def _with_logs(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> t
 
 
 def _joined(answers: torch.Tensor, logs: torch.Tensor, num_parts: int) -> torch.Tensor:
-    """What `joined` of the kernels does, in words of torch."""
+    """Reference implementation of `joined` in torch."""
     weights = logs.view(-1, num_parts, *logs.shape[1:]).softmax(1).transpose(2, 3)[..., None]
     weighted: torch.Tensor = answers.reshape(-1, num_parts, *answers.shape[1:]) * weights
     return weighted.sum(1).flatten(2).to(answers.dtype)

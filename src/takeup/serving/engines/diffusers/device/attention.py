@@ -1,10 +1,10 @@
-"""Attention over packed weights: one product for queries, keys and values, and the text projected once for all layers.
+"""Attention over packed weights: one matmul for queries, keys and values, and the text projected once for all layers.
 
 The keys and values of cross-attention depend on the prompt and on the weights, not on the step. `project` computes
-those of all layers with one product for each width, when one of both changed. All of this is the same mathematics with
-larger products; rounding differs. A negative branch without a prompt is often zeros (SDXL): attention to it adds the
-last bias and nothing else, so that half of the rows need no product. Processors read their tensors from the attention
-module, so that equal modules share compiled code.
+those of all layers with one batched matmul for each width, whenever one of the two changed. All of this is the same
+mathematics with larger matmuls; rounding differs. A negative branch without a prompt is often all zeros (SDXL):
+attention to it adds the output bias and nothing else, so that half of the rows need no matmul. Processors read their
+tensors from the attention module, so that equal modules share compiled code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TextBlocks = tuple[torch.Tensor, ...]
 
 
 class SelfAttention:
-    """Queries, keys and values by one product. Reads `module.packed_qkv`."""
+    """Queries, keys and values by one matmul. Reads `module.packed_qkv`."""
 
     def __call__(self, module: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         attended: torch.Tensor = self_attention(_projected(module, hidden_states), module.heads)
@@ -44,7 +44,7 @@ def _projected(module: Any, hidden_states: torch.Tensor) -> torch.Tensor:
 
 
 class TextAttention:
-    """Keys and values that were computed before. Reads `module.packed_text`: those of this layer.
+    """Cross-attention with precomputed keys and values. Reads `module.packed_text`: those of this layer.
 
     Where `module.is_silent` is set, these are of every second row, and the rows between attend to zeros.
     """
@@ -61,7 +61,7 @@ class TextAttention:
 
 
 class Packed:
-    """A network whose plain attention layers compute over stacks."""
+    """A network whose plain attention layers use stacked weights."""
 
     def __init__(self, network: Any, stacks: Stacks) -> None:
         self.stacks = stacks
@@ -79,11 +79,11 @@ class Packed:
 
     @property
     def num_layers(self) -> int:
-        """Attention layers that are packed."""
+        """The number of packed attention layers."""
         return len(self._original)
 
     def blocks(self, text: torch.Tensor) -> TextBlocks:
-        """Room for the keys and values of a text like this."""
+        """Allocate buffers for the keys and values of a text of this shape."""
         num_rows, num_tokens, _width = text.shape
         shapes = [(len(stack.paths), num_rows, num_tokens, stack.shape[0]) for stack in self._text_stacks()]
         return tuple(text.new_zeros(shape) for shape in shapes)
@@ -102,7 +102,7 @@ class Packed:
         return bool(self._silent[text])
 
     def attach(self, blocks: TextBlocks, is_silent: bool = False) -> None:
-        """From now on cross-attention reads these, and takes every first row of two for silent if told so."""
+        """Make cross-attention read these blocks; with `is_silent`, rows 0, 2, 4, ... attend to zeros."""
         block_of = {id(stack): block for stack, block in zip(self._text_stacks(), blocks, strict=True)}
         for path, module in self._text.items():
             place = self.stacks.places[f"{path}.to_k"]
@@ -112,7 +112,7 @@ class Packed:
 
     @contextmanager
     def unpacked(self) -> Iterator[None]:
-        """Inside, every layer is called for itself, as hooks on layers need it."""
+        """Inside, every layer is called separately, as hooks on layers require."""
         for module, processor in self._original.items():
             module.processor = processor
         try:
@@ -130,7 +130,7 @@ class Packed:
         return [stack for stack in self.stacks.stacks if stack.is_text]
 
     def _fits(self, module: Any, path: str) -> bool:
-        """Only what computes as the plain processor does: no norms, masks or residuals of its own, no biases."""
+        """Whether it computes like the plain processor: no extra norms, masks or residual connections, no biases."""
         plain = type(module.processor).__name__ == "AttnProcessor2_0" and module.rescale_output_factor == 1
         others = ("group_norm", "spatial_norm", "norm_q", "norm_k", "norm_cross")
         plain = plain and not module.residual_connection and all(getattr(module, name) is None for name in others)

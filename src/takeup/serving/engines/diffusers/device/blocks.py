@@ -1,8 +1,8 @@
 """Residual blocks of U-Nets with fewer passes over memory.
 
-A block on the way up joins its input with a skip, norms it, and adds a bias and the time to every channel before the
-next norm. One by one, each of these reads and writes the whole image. Here a norm takes the two images it joins and the
-numbers that are added as they are. The numbers are those of diffusers; rounding differs.
+An up block concatenates its input with a skip, normalizes it, and adds a bias and the time embedding to every channel
+before the next norm. Separately, each of these reads and writes the whole image. Here one norm kernel takes the two
+images and the per-channel values unmodified. The results are those of diffusers; rounding differs.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ UP_BLOCKS = ("UpBlock2D", "CrossAttnUpBlock2D")
 
 
 class Joined:
-    """A network whose plain residual blocks join and norm at once, and whose blocks on the way up let them.
+    """A network whose plain residual blocks fuse concatenation and norm, and whose up blocks pass skips to them.
 
-    With the `stacks` of the network what the time adds is computed for all blocks at once.
+    With the `stacks` of the network, the time projections of all blocks are computed at once.
     """
 
     def __init__(self, network: Any, stacks: Stacks | None = None) -> None:
@@ -45,12 +45,12 @@ class Joined:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that compute in another way now."""
+        """The number of modules with a replaced forward."""
         return len(self._forwards)
 
     @contextmanager
     def separate(self) -> Iterator[None]:
-        """Inside, every layer is called for itself, as hooks on layers need it."""
+        """Inside, every layer is called separately, as hooks on layers require."""
         self._let_time(False)
         try:
             with self._forwards.separate():
@@ -72,10 +72,10 @@ def _normed(norm: Any, *images: torch.Tensor | None, has_silu: bool = True) -> t
 
 
 def _resnet(self: Any, image: torch.Tensor, temb: torch.Tensor, skip: torch.Tensor | None = None) -> torch.Tensor:
-    """A `ResnetBlock2D` of an image, or of an image and a skip that belong side by side."""
+    """A `ResnetBlock2D` of an image, or of an image and a skip to be concatenated."""
     hidden, joined = _normed(self.norm1, image, skip, None)
     source = image if skip is None else joined
-    hidden = conv2d(hidden, self.conv1.weight, None, padding=self.conv1.padding)  # its bias is added by the next norm
+    hidden = conv2d(hidden, self.conv1.weight, None, padding=self.conv1.padding)  # the next norm adds its bias
     hidden, _ = _normed(self.norm2, hidden, None, time_numbers(self, temb))
     if self.conv_shortcut is not None:
         source = self.conv_shortcut(source)
@@ -105,7 +105,7 @@ def _up(
     upsample_size: int | None = None,
     **_: Any,
 ) -> torch.Tensor:
-    """A block on the way up, without the copies that join images and skips."""
+    """An up block without the copies that concatenate images and skips."""
     attentions = getattr(self, "attentions", [None] * len(self.resnets))
     skips = reversed(res_hidden_states_tuple[-len(self.resnets) :])
     for resnet, attention, skip in zip(self.resnets, attentions, skips, strict=True):
@@ -118,7 +118,7 @@ def _up(
 
 
 def can_raise(module: Any) -> bool:
-    """Whether this residual block is joined, and adds a `raised_bias` to its image as it is."""
+    """Whether this residual block is fused, and can add a `raised_bias` to its output without rescaling."""
     return _is_plain(module) and module.output_scale_factor == 1 and module.conv2.bias is not None
 
 

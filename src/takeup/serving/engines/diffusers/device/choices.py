@@ -1,10 +1,10 @@
-"""Ways to compute the same thing, and which is the fastest here: measured once for every shape, then kept.
+"""Autotuning: several implementations of an operation, the fastest of which is measured once per shape and cached.
 
-How it works. An operation has several ways: libraries, kernels of our own, other sizes of blocks. The first is the
-usual one, which stands where nothing is measured. When an operation meets a new shape on a CUDA device, every way is
-tried on the tensors it got: one that fails, or answers otherwise than the usual one, is out, and the fastest of the
-others is kept. Calls are repeated inside a graph, for a kernel of some microseconds ends before the next one is sent.
-While a graph is recorded nothing is measured; computations are tried out before that, and choices are made then.
+How it works. An operation has several implementations: libraries, Triton kernels, other block sizes. The first is the
+default, used where nothing is measured. When an operation meets a new shape on a CUDA device, every implementation is
+run on the actual tensors: one that fails, or whose result differs from the default, is rejected, and the fastest of the
+others is cached. Calls are repeated inside a CUDA graph, because a kernel of some microseconds ends before the next one
+is launched. Nothing is measured during graph capture; warm-up runs come before that, and choices are made then.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ cuda: Any = torch.cuda  # whose functions are not annotated
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was found for an operation on one shape: the way, and microseconds of every way that can."""
+    """The result for an operation on one shape: the chosen implementation, and microseconds of every valid one."""
 
     operation: str
     shape: Hashable
@@ -40,7 +40,7 @@ class Choice:
 
 
 class Choices:
-    """What was chosen so far. `off` names operations that stay with the usual way."""
+    """The choices so far. Operations in `off` always use the default implementation."""
 
     def __init__(self) -> None:
         self.off: frozenset[str] = frozenset()
@@ -52,13 +52,13 @@ class Choices:
         return list(self._made.values())
 
     def forget(self) -> None:
-        """Measure again when next asked."""
+        """Clear the cache, so that everything is measured again."""
         self._made.clear()
 
     def way(
         self, operation: str, shape: Hashable, ways: Mapping[str, Way], arguments: Callable[[], tuple[Any, ...]]
     ) -> Way:
-        """The fastest way, the usual one first; `arguments` makes those of a trial, anew where ways write to them."""
+        """The fastest implementation; the first is the default. `arguments` creates fresh inputs for every trial."""
         usual = next(iter(ways.values()))
         if operation in self.off or len(ways) == 1:
             return usual
@@ -75,7 +75,7 @@ CHOICES = Choices()
 
 
 def described(*tensors: torch.Tensor) -> Hashable:
-    """What of tensors a choice depends on."""
+    """Cache key of tensors: shape, strides and dtype."""
     return tuple((tuple(one.shape), one.stride(), one.dtype) for one in tensors)
 
 
@@ -91,13 +91,13 @@ def _measured(
                 times_us[name] = _time_us(way, arguments())
             else:
                 LOG.warning("%s: the way %r answers otherwise than %r and is not used", operation, name, usual)
-        except Exception as problem:  # whatever it is, the usual way stands
+        except Exception as problem:  # on any failure the default remains
             LOG.info("%s: the way %r cannot: %s", operation, name, problem)
     return Choice(operation, shape, min(times_us, key=times_us.__getitem__, default=usual), times_us)
 
 
 def _is_right(answer: torch.Tensor, truth: torch.Tensor) -> bool:
-    """Never of an answer that is not a number."""
+    """Whether the relative error is within `MOST_OFF`; False for NaN."""
     return bool((answer.float() - truth.float()).norm() <= MOST_OFF * truth.float().norm())
 
 
@@ -106,11 +106,11 @@ def _can_measure() -> bool:
 
 
 def _time_us(way: Way, given: tuple[Any, ...]) -> float:
-    """Of one call: the best of some rounds."""
+    """Microseconds of one call: the best of several rounds."""
     stream = cuda.Stream()
     stream.wait_stream(cuda.current_stream())
     with cuda.stream(stream):
-        way(*given)  # in this stream, too, before it is recorded
+        way(*given)  # warm-up in this stream before capture
         stream.synchronize()
         graph = cuda.CUDAGraph()
         graph.capture_begin(capture_error_mode="thread_local")

@@ -1,9 +1,9 @@
-"""How the network is called: as it is, or recorded for a device.
+"""How the network is called: eagerly, or as CUDA graphs.
 
-How it works. `Recorded` prepares a network once: linear weights move into stacks, convolutions get their channels
-last, blocks are compiled if asked for. Then every kind of call (shapes, rows, residuals or none) is recorded the first
-time it is made, for a number of rows from a short list; fewer rows are padded. What does not change from one step to
-the next (the text, its keys and values) is not copied or computed again.
+How it works. `Recorded` prepares a network once: linear weights move into stacks, convolutions become channels-last,
+blocks are compiled if requested. Then every kind of call (shapes, rows, residuals or none) is captured the first time
+it is made, for a number of rows from a short list; fewer rows are padded. What is constant between steps (the text, its
+keys and values) is not copied or computed again.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ class Compute(Protocol):
     """Calls networks for the step engine."""
 
     def prepare(self, family: Family) -> None:
-        """Make the network of this family ready; said once, before the first call."""
+        """Prepare the network of this family; called once, before the first call."""
 
     def predict(self, family: Family, rows: Rows) -> torch.Tensor:
         """One call of the network, with the residuals that `rows` carries."""
 
     def pace(self) -> None:
-        """A step was sent. Wait if the device is far behind: whoever joins now stands behind all that was sent."""
+        """Called after launching a step. Blocks if the device lags: new requests queue after all launched work."""
 
 
 class Eager:
-    """Calls the network as it is: on a CPU, or where every number must be that of diffusers."""
+    """Calls the network unmodified: on a CPU, or where results must be bit-identical to diffusers."""
 
     def prepare(self, family: Family) -> None:
-        """Nothing."""
+        """No-op."""
 
     def predict(self, family: Family, rows: Rows) -> torch.Tensor:
         if rows.aids.residuals is None:
@@ -74,12 +74,12 @@ class Eager:
             return family.predict(rows)
 
     def pace(self) -> None:
-        """Nothing is sent ahead."""
+        """No-op: calls are not pipelined."""
 
 
 @dataclass(slots=True)
 class Prepared:
-    """A network made ready for a device. `eight` computes in eight bits, `lean` in place, if that was asked for."""
+    """A network prepared for a device. `eight` computes in FP8, `lean` in place, if enabled."""
 
     network: Any
     stacks: Stacks
@@ -91,7 +91,7 @@ class Prepared:
     _weights: Hashable = ()
 
     def follow(self, weights: Hashable) -> None:
-        """These are the weights of the next call: if they are others, what was made of them is made again."""
+        """Set the weights of the next call; if they changed, everything derived from them is recomputed."""
         if weights != self._weights:
             self.quartered.refresh()
             if self.eight is not None:
@@ -100,7 +100,7 @@ class Prepared:
 
     @contextmanager
     def plain(self) -> Iterator[None]:
-        """Inside, every layer is called for itself, as hooks on layers need it."""
+        """Inside, every layer is called separately, as hooks on layers require."""
         eight, lean = (nullcontext() if one is None else one.separate() for one in (self.eight, self.lean))
         own = self.packed.unpacked(), self.joined.separate(), self.quartered.separate(), eight, lean
         with ExitStack() as stack:
@@ -115,7 +115,7 @@ def prepare(
     eight_bits: bool = False,
     is_lean: bool = True,
 ) -> Prepared:
-    """Stack, pack and lay out the weights of a network, once; have its blocks compiled, if options are given."""
+    """Stack, pack and lay out the weights of a network, once; compile its blocks if options are given."""
     stacks = stack_layers(channels_last(network))
     packed, joined = Packed(network, stacks), Joined(network, stacks if is_lean else None)
     quartered = Quartered(network)
@@ -127,10 +127,10 @@ def prepare(
 
 
 class Recorded:
-    """Records calls. `compile_options` are those of TorchInductor; None does not compile.
+    """Executes calls as CUDA graphs. `compile_options` are those of TorchInductor; None disables compilation.
 
-    With `eight_bits` the widest products are rounded to eight bits, which changes images. Otherwise transformer blocks
-    compute in place, with kernels of their own; without `is_lean` they are compiled like all others.
+    With `eight_bits` the widest matmuls use FP8, which changes images. Otherwise transformer blocks compute in place,
+    with custom kernels; with `is_lean=False` they are compiled like all others.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Recorded:
         record_encoders(family.pipeline)
 
     def prepared(self, network: Any) -> Prepared:
-        """The network, made ready when it is first asked for."""
+        """The prepared network; prepared on first use."""
         if id(network) not in self._prepared:
             _try_convolutions(network.device)
             made = prepare(network, self._compile_options, self._eight_bits, self._is_lean)
@@ -193,12 +193,12 @@ class Recorded:
         return self._calls[kind]
 
     def _made(self, make: Callable[[Any], _Call]) -> _Call:
-        """A call of another kind; where memory is short, at the price of those that were recorded."""
+        """Capture a call of a new kind; when out of memory, empty the cache, then drop all captured calls."""
         for relieve in (cuda.empty_cache, self._forget):
             try:
                 return make(self._graph_pool())
             except torch.OutOfMemoryError:
-                self._pool = None  # which was in use
+                self._pool = None  # a failed capture leaves it unusable
             relieve()
         return make(self._graph_pool())
 
@@ -214,13 +214,13 @@ class Recorded:
 
 
 def _try_convolutions(device: torch.device) -> None:
-    """Let the library of a CUDA device try its convolutions out: shapes are few, and recorded."""
+    """Enable cuDNN autotuning on CUDA: there are few shapes, and they are captured."""
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = True
 
 
 class _Call:
-    """One kind of call: buffers for its inputs, and the recorded pass over them."""
+    """One kind of call: static input buffers, and the captured pass over them."""
 
     def __init__(self, family: Family, prepared: Prepared, rows: Rows, num_rows: int, pool: Any) -> None:
         self._family, self._packed = family, prepared.packed
@@ -236,13 +236,13 @@ class _Call:
         self._seen: tuple[Any, Any] = (None, None)
         self._fill(rows)
         if self._residuals is not None:
-            self._compute(0, lambda: None)  # once, to see how large residuals are
+            self._compute(0, lambda: None)  # dry run, to learn the residual shapes
         if self._bound is not None:
-            self._bound.fill(masked)  # kernels are chosen by what they make of it
+            self._bound.fill(masked)  # autotuning compares results on this data
         num_places = 1 if self._bound is None else self._bound.num_places
         device = rows.sample.device
         self._passes: list[Pass] = [
-            record(partial(self._compute, one), device, pool, 0 if one else NUM_WARM_UPS)  # the others are like it
+            record(partial(self._compute, one), device, pool, 0 if one else NUM_WARM_UPS)  # warmed up by the first
             for one in range(num_places)
         ]
         if self._bound is not None:
@@ -253,7 +253,7 @@ class _Call:
         return not any(isinstance(one, Again) for one in self._passes)
 
     def __call__(self, rows: Rows) -> torch.Tensor:
-        """The prediction for these rows, which nobody overwrites."""
+        """The prediction for these rows, in a tensor that later calls do not overwrite."""
         self._fill(rows)
         number = 0 if self._bound is None else self._bound.fill(rows.aids.masked)
         (prediction,) = self._passes[number].play(lambda: self._take(rows))
@@ -289,7 +289,7 @@ class _Call:
         return self._residuals[number]
 
     def _take(self, rows: Rows) -> None:
-        """At the seam: the residuals of this step, into their buffers."""
+        """At the seam between the two graphs: write the residuals of this step into their buffers."""
         assert rows.aids.residuals is not None
         assert self._residuals is not None
         ordered = [self._residuals[number] for number in range(len(self._residuals))]

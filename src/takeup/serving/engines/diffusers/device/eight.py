@@ -1,9 +1,9 @@
-"""Products in eight bits: faster on devices that can, and no longer the same image.
+"""FP8 matmuls: faster on devices that support them, but the image changes.
 
-The widest products of a network (queries, keys and values, feed-forward layers) are computed from eight-bit floats:
-weights with one scale for all layers of a stack, inputs as they are, for after a norm they are near one. Weights in
-16 bits stay the truth: LoRAs are merged into those, and `refresh` rounds them again. This is never done unless it is
-asked for, and belongs before the quality gate.
+The widest matmuls of a network (queries, keys and values, feed-forward layers) are computed in FP8: weights with one
+scale for all layers of a stack, inputs unscaled, since after a norm they are near one. The 16-bit weights remain
+authoritative: LoRAs are merged into those, and `refresh` rounds them again. This is off by default and must pass the
+quality gate.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["EIGHT", "Eight", "product"]
 EIGHT = torch.float8_e4m3fn
 LARGEST = torch.finfo(EIGHT).max
 CHOSEN = ("attn1.to_q", "attn1.to_k", "attn1.to_v", "attn2.to_q", "ff.net.0.proj", "ff.net.2")
-GRAIN = 16  # devices want sizes that divide by this
+GRAIN = 16  # FP8 matmuls require multiples of this
 
 
 class Eight:
-    """A network whose widest products are computed in eight bits."""
+    """A network whose widest matmuls are computed in FP8."""
 
     def __init__(self, network: Any, stacks: Stacks) -> None:
         self._stacks = [stack for stack in stacks.stacks if _fits(stack)]
@@ -44,19 +44,19 @@ class Eight:
 
     @property
     def num_layers(self) -> int:
-        """Layers that are computed in eight bits."""
+        """The number of layers computed in FP8."""
         return len(self._forwards)
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Round the weights as they are now; said when they changed."""
+        """Quantize the current weights; call it when they changed."""
         for stack, block, scale in zip(self._stacks, self._blocks, self._scales, strict=True):
             scale.copy_(stack.block.abs().amax().float().clamp(min=1e-12) / LARGEST)
             for weight, rounded in zip(stack.block, block, strict=True):
                 rounded.copy_((weight.float() / scale).to(EIGHT))
 
     def separate(self) -> AbstractContextManager[None]:
-        """Inside, layers compute with their own weights, as hooks on layers need it."""
+        """Inside, layers compute with their 16-bit weights, as hooks on layers require."""
         return self._forwards.separate()
 
 
@@ -71,7 +71,7 @@ def _bind(modules: Any, path: str, block: torch.Tensor, number: int, scale: torc
 def product(
     x: torch.Tensor, weight: torch.Tensor, scales: tuple[torch.Tensor, torch.Tensor], bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """`x` rounded to eight bits, times a weight that is; `scales` are those of both."""
+    """`x` rounded to FP8, times an FP8 weight; `scales` are those of both."""
     rounded = x.clamp(-LARGEST, LARGEST).to(EIGHT).flatten(0, -2)
     if x.is_cuda:
         found = torch._scaled_mm(rounded, weight.t(), *scales, bias=bias, out_dtype=x.dtype, use_fast_accum=True)

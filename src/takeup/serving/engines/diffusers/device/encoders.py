@@ -1,4 +1,4 @@
-"""Text encoders that are recorded: hundreds of small operations for a few tokens, sent to the device as one."""
+"""Text encoders as CUDA graphs: hundreds of small operations for a few tokens, launched as one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTS = ("text_encoder", "text_encoder_2")
 
 
 def record_encoders(pipeline: Any) -> int:
-    """Have the text encoders of the pipeline recorded when they are first called; how many there are."""
+    """Capture the text encoders of the pipeline on their first call. Returns the number of encoders."""
     found = [getattr(pipeline, part, None) for part in PARTS]
     encoders = [one for one in found if one is not None and not isinstance(one.__dict__.get("forward"), _Recorded)]
     for encoder in encoders:
@@ -29,10 +29,10 @@ def record_encoders(pipeline: Any) -> int:
 
 
 def _without_parts(pipeline: Any) -> Any:
-    """The pipeline with encoders that show none of their parts.
+    """A copy of the pipeline whose encoders hide their submodules.
 
-    Before each call diffusers looks through all parts of an encoder, twice, for hooks that would move it. There are
-    hundreds of parts and no hooks, and it takes milliseconds.
+    Before each call diffusers walks all submodules of an encoder, twice, to find offloading hooks. There are hundreds
+    of submodules and no hooks, and it takes milliseconds.
     """
     light = copy.copy(pipeline)
     for name in PARTS:
@@ -42,11 +42,11 @@ def _without_parts(pipeline: Any) -> Any:
 
 
 class _Whole(torch.nn.Module):
-    """A module as one piece."""
+    """A module that hides its submodules."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()
-        self._only = (module,)  # what is in a tuple is no part
+        self._only = (module,)  # a tuple hides it from submodules
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_only"][0], name)
@@ -56,7 +56,7 @@ class _Whole(torch.nn.Module):
 
 
 class _Recorded:
-    """The forward of an encoder. Calls with other tensors than the tokens are made as usual."""
+    """The forward of an encoder. Calls with tensors other than the tokens run eagerly."""
 
     def __init__(self, encoder: Any) -> None:
         self._usual = MethodType(type(encoder).forward, encoder)
@@ -72,7 +72,7 @@ class _Recorded:
 
 
 class _Call:
-    """One kind of call: where its tokens lie, and the pass over them."""
+    """One kind of call: the static token buffer, and the captured pass over it."""
 
     def __init__(self, usual: Any, input_ids: torch.Tensor, options: dict[str, Any]) -> None:
         self._usual, self._options = usual, options
@@ -82,7 +82,7 @@ class _Call:
 
     @torch.no_grad()
     def __call__(self, input_ids: torch.Tensor) -> Any:
-        """What the encoder answers, in tensors that nobody overwrites."""
+        """The encoder output, in tensors that later calls do not overwrite."""
         self._input_ids.copy_(input_ids)
         tensors = [tensor.clone() for tensor in self._pass.play(lambda: None)]
         return trees.tree_unflatten(tensors, self._shape)

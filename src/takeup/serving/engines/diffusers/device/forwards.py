@@ -1,4 +1,4 @@
-"""Forwards of our own in place of those of modules, and theirs again while hooks on layers need them."""
+"""Replacement forwards of modules, and the original ones while hooks on layers need them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Forwards"]
 
 
 class Forwards:
-    """By module, what computes in its place."""
+    """The replacement forward of each module."""
 
     def __init__(self, forwards: Mapping[Any, Any]) -> None:
         self._forwards = dict(forwards)
@@ -21,7 +21,7 @@ class Forwards:
 
     @contextmanager
     def separate(self) -> Iterator[None]:
-        """Inside, every module computes by itself."""
+        """Inside, every module uses its original forward."""
         for module in self._forwards:
             del module.forward
         try:

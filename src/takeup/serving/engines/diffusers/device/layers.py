@@ -1,7 +1,7 @@
-"""Norms and products of a transformer block, each in its fastest way; elsewhere than on CUDA, in words of torch.
+"""Norms and matmuls of a transformer block, each autotuned on CUDA; plain torch elsewhere.
 
-A gate behind a product reads back what was just written; computed together it is not written at all. Whether that is
-faster is measured, not assumed. Products without a gate are left to libraries: tiles of our own were no faster.
+A separate gate reads back what the matmul has just written; fused, it is not written at all. Whether that is faster is
+measured, not assumed. Matmuls without a gate are left to libraries: custom tiles were no faster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def normed(x: torch.Tensor, shift: torch.Tensor, weight: torch.Tensor, bias: tor
 
 
 def add_product(into: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
-    """Add `x` times the weights to `into` (rows, tokens, outputs), whose rows may lie apart."""
+    """Add `x` times the weights to `into` (rows, tokens, outputs), whose rows need not be contiguous."""
     if into.is_contiguous():
         into.view(-1, into.shape[-1]).addmm_(x.reshape(-1, x.shape[-1]), weight.t())
     else:
@@ -44,7 +44,7 @@ def add_product(into: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> No
 
 
 def gated_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Half of the outputs, times the gelu of the other half."""
+    """Half of the outputs, times the GELU of the other half."""
     given = x, weight, bias
     if not x.is_cuda:
         return _plain_gate(*given)
@@ -53,7 +53,7 @@ def gated_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> 
     return CHOICES.way("gate", described(x, weight), ways, lambda: given)(*given)
 
 
-# The usual ways -------------------------------------------------------------------------------------------------------
+# Reference implementations --------------------------------------------------------------------------------------------
 
 
 def _plain_norm(
@@ -67,7 +67,7 @@ def _plain_gate(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> to
     return value * gelu(gate)
 
 
-# Ways of our own ------------------------------------------------------------------------------------------------------
+# Triton implementations -----------------------------------------------------------------------------------------------
 
 
 def _own_norm(tokens: int, num_warps: int, *given: object) -> torch.Tensor:
@@ -89,7 +89,7 @@ def _own(module: str, name: str, *given: object) -> torch.Tensor:
 
 
 def _fits(tile: tuple[int, ...], x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether the tile divides outputs and inputs; tokens must lie one behind the other."""
+    """Whether the tile divides outputs and inputs; `x` and the weights must be contiguous."""
     num_out, num_in = len(weight) // 2, weight.shape[1]
     return x.is_contiguous() and weight.is_contiguous() and num_out % tile[1] == 0 and num_in % tile[2] == 0
 

@@ -1,11 +1,10 @@
-"""Channels last, from the first convolution to the last.
+"""Channels-last memory format, from the first convolution to the last.
 
-Convolutions on accelerators are fastest with their channels last, and tokens have them last anyway. But the blocks that
-turn images into tokens and back copy the result into channels first, and a network that is laid out otherwise then pays
-for two copies at each of them. Here they leave it as it is. With channels last a convolution of single pixels is a
-product, which adds its bias on the way; as a convolution, the bias is one more pass over the image. The first
-convolution has so few channels that libraries pad them: here they are padded with ones, and the weight of one of these
-is the bias.
+Convolutions on accelerators are fastest with channels last, and tokens are channels-last anyway. But the blocks that
+convert images into tokens and back copy the result into channels-first format, so a channels-last network pays for two
+copies at each of them. Here that copy is omitted. With channels last a 1x1 convolution is a matmul, which can add its
+bias; as a convolution, the bias is one more pass over the image. The first convolution has so few channels that
+libraries pad them: here they are padded with ones, and the weight of one of these is the bias.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _known: WeakKeyDictionary[Any, tuple[Where, Where]] = WeakKeyDictionary()
 
 
 def channels_last(network: Any) -> Any:
-    """The same network, laid out with channels last."""
+    """Convert the network to channels-last, in place, and return it."""
     network.to(memory_format=torch.channels_last)
     for module in network.modules():
         if type(module).__name__ == "Transformer2DModel" and module.is_input_continuous:
@@ -39,7 +38,7 @@ def channels_last(network: Any) -> Any:
 
 
 def _can_carry(layer: Any) -> bool:
-    """Whether the bias may be a weight: of a further channel, in the middle, which lies inside the image everywhere."""
+    """Whether the bias can be the centre weight of an extra channel; the centre is never in the padding."""
     if type(layer) is not torch.nn.Conv2d or layer.bias is None or layer.in_channels >= WIDTH:
         return False
     plain = layer.stride == layer.padding == layer.dilation == (1, 1) and layer.padding_mode == "zeros"
@@ -48,7 +47,7 @@ def _can_carry(layer: Any) -> bool:
 
 @torch.no_grad()
 def _carry_bias(layer: Any) -> None:
-    """Its weight becomes a part of a wider one, so that whoever patches it in place patches both."""
+    """Make its weight a view of a wider one, so that patching it in place patches both."""
     num_out, num_in = layer.weight.shape[:2]
     wide = layer.weight.new_zeros((num_out, WIDTH, 3, 3)).contiguous(memory_format=torch.channels_last)
     wide[:, :num_in] = layer.weight
@@ -80,7 +79,7 @@ def _output(
     width: int,
     inner_dim: int,
 ) -> torch.Tensor:
-    """Tokens as an image again, with what came in added; only the copy is left out."""
+    """Convert tokens to an image and add the residual; like diffusers, but without the copy."""
     if self.use_linear_projection:
         hidden_states = self.proj_out(hidden_states)
     image = hidden_states.reshape(batch_size, height, width, inner_dim).permute(0, 3, 1, 2)
@@ -90,9 +89,9 @@ def _output(
 
 
 def where_of(network: Any) -> Where:
-    """The device and the precision of a network, asked once, and again when its first weight is elsewhere.
+    """The device and dtype of a network, cached until its first weight moves or changes dtype.
 
-    Networks of diffusers walk through all their modules to tell either, which takes milliseconds.
+    Networks of diffusers walk all their modules to determine either, which takes milliseconds.
     """
     weight = next(network.parameters())
     first = weight.device, weight.dtype

@@ -1,18 +1,18 @@
 """Transformer blocks of U-Nets that write their tokens once for every layer.
 
-How it works. A block adds three layers to its tokens, one after the other, and norms them before each. One by one, a
-layer is computed, written, read, added and written again. Here
+How it works. A block adds three layers to its tokens, one after the other, with a norm before each. Separately, a layer
+is computed, written, read, added and written again. Here
 
-    products add to the tokens themselves, which stay where they are for all blocks;
-    biases of those products are not added: tokens have all of them from the start, in the bias of the product that
-    makes them, and every norm is told what is not theirs yet (`shifts`);
-    the last product adds to the image that came in, which nobody else reads, and its bias comes with that image: from
-    the residual block before, whose own bias is raised by it;
-    where every second row is silent, only the others are normed, projected and added to for the text: what silent rows
-    get from it is the bias, which they have like all others.
+    matmuls accumulate into the tokens, which stay in the same buffer for all blocks;
+    biases of those matmuls are not added: the bias of the input projection includes all of them from the start, and
+    every norm subtracts those not due yet (`shifts`);
+    the last matmul accumulates into the input image, which has no other reader, and its bias is already in that image:
+    the preceding residual block adds it with its own bias;
+    where every second row is silent (all-zero text), only the others are normalized, projected and added to in
+    cross-attention: silent rows get only the bias, which they have like all others.
 
-The numbers are those of diffusers; rounding differs. Nothing in here is compiled by others: on a device the kernels of
-a block are few, and each was chosen by measuring (`layers`, `attending`).
+The results are those of diffusers; rounding differs. These modules are not compiled by TorchInductor: a block is a few
+kernels, each chosen by measurement (`layers`, `attending`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BLOCKS = ("CrossAttnDownBlock2D", "UNetMidBlock2DCrossAttn", "CrossAttnUpBlock2D
 
 
 class Lean:
-    """A network whose packed transformers of plain blocks compute like this. Make it after `Packed` and `Joined`."""
+    """A network whose packed plain transformers compute like this. Construct it after `Packed` and `Joined`."""
 
     def __init__(self, network: Any) -> None:
         self.modules = frozenset(one for one in network.modules() if _is_plain(one))
@@ -52,16 +52,16 @@ class Lean:
         self._forwards = Forwards({one: MethodType(_transformer, one) for one in self.modules})
 
     def separate(self) -> AbstractContextManager[None]:
-        """Inside, every layer is called for itself, as hooks on layers need it."""
+        """Inside, every layer is called separately, as hooks on layers require."""
         return self._forwards.separate()
 
 
 def _transformer(self: Any, hidden_states: torch.Tensor, *others: Any, **named: Any) -> Any:
-    """A `Transformer2DModel`; the text was told to its attention layers before. One that fails is as usual again."""
+    """A `Transformer2DModel`; attention layers already have the text. After a failure it uses the original forward."""
     if self.is_lean:
         try:
             return (_advanced(self, hidden_states),)
-        except Exception as problem:  # nothing but tokens of its own was written
+        except Exception as problem:  # only its own tokens were written
             LOG.warning("a transformer computes as usual from now on: %s", problem)
             self.is_lean = False
     usual = hidden_states if self.lacking is None else hidden_states + self.lacking[:, None, None]
@@ -76,7 +76,7 @@ def _advanced(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
 
 
 def _answer(self: Any, tokens: torch.Tensor, came_in: torch.Tensor) -> torch.Tensor:
-    """Tokens as an image again, added to the one that came in: in place, if that brought the bias."""
+    """Tokens as an image, added to the input: in place, if the input already includes the bias."""
     if self.lacking is None:
         num_rows, _, height, width = came_in.shape
         image: torch.Tensor = self._get_output_for_continuous_inputs(
@@ -95,7 +95,7 @@ def _normed_image(self: Any, image: torch.Tensor) -> torch.Tensor:
 
 
 def _pixels(image: torch.Tensor) -> torch.Tensor:
-    """Of an image with channels last, without a copy."""
+    """The pixels of a channels-last image as tokens, without a copy."""
     return image.permute(0, 2, 3, 1).flatten(1, 2)
 
 
@@ -107,7 +107,7 @@ def _to_each_other(attention: Any, packed: torch.Tensor) -> torch.Tensor:
 def advance(
     block: Any, tokens: torch.Tensor, attended: Callable[[Any, torch.Tensor], torch.Tensor] = _to_each_other
 ) -> None:
-    """One block further, in place; `attended` is self-attention, given queries, keys and values side by side."""
+    """Apply one block in place; `attended` is self-attention, given concatenated queries, keys and values."""
     first, second, third = block.shifts
     attention = block.attn1
     packed = linear(_norm(block.norm1, tokens, first), attention.packed_qkv)
@@ -126,7 +126,7 @@ def _norm(norm: Any, tokens: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
 
 
 def _note_shifts(transformer: Any) -> torch.Tensor:
-    """The first bias with all later ones in it; every block is told what to take off before each of its norms."""
+    """The first bias plus all later ones; sets in every block what to subtract before each of its norms."""
     layers = [[one.attn1.to_out[0], one.attn2.to_out[0], one.ff.net[2]] for one in transformer.transformer_blocks]
     biases = [[_bias(layer) for layer in of_block] for of_block in layers]
     first = _bias(transformer.proj_in)
@@ -142,14 +142,14 @@ def _note_shifts(transformer: Any) -> torch.Tensor:
 
 
 def _resnets_before(network: Any) -> Iterator[tuple[Any, Any]]:
-    """Transformers, each with the residual block whose image it takes."""
+    """Each transformer with the residual block whose output is its input."""
     for block in network.modules():
         if type(block).__name__ in BLOCKS:
-            yield from zip(block.attentions, block.resnets, strict=False)  # the middle ends with a residual block
+            yield from zip(block.attentions, block.resnets, strict=False)  # the mid block ends with a residual block
 
 
 def _raise_bias(resnet: Any, last: Any) -> torch.Tensor:
-    """Let the residual block add the bias of `last` too; what its image lacks then, to be as it was."""
+    """Make the residual block add the bias of `last` too. Returns the correction that restores its original output."""
     own, dtype = _bias(resnet.conv2), resnet.conv2.weight.dtype
     raised = (own + _bias(last)).to(dtype)
     resnet.raised_bias = raised
@@ -157,7 +157,7 @@ def _raise_bias(resnet: Any, last: Any) -> torch.Tensor:
 
 
 def _bias(layer: Any) -> torch.Tensor:
-    """In single precision; zeros if there is none."""
+    """The bias in single precision; zeros if there is none."""
     if layer.bias is None:
         return torch.zeros(len(layer.weight), device=layer.weight.device)
     bias: torch.Tensor = layer.bias.detach().float()

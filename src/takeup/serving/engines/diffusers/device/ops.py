@@ -1,4 +1,4 @@
-"""Operations with a kernel of their own on CUDA devices; everywhere else they are what their definition says."""
+"""Custom ops with CUDA kernels; on other devices the reference implementation is used."""
 
 # mypy: disable-error-code="untyped-decorator"
 from __future__ import annotations
@@ -30,7 +30,7 @@ def joined_norm(
     eps: float,
     has_silu: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The group norm of two images joined, each channel with `added`, and the joined image: empty without a second."""
+    """Group norm of two concatenated images with `added` per channel, and their concatenation: empty without `skip`."""
     last = torch.channels_last
     joined = image.new_empty(0) if skip is None else torch.cat([image, skip], 1).contiguous(memory_format=last)
     whole = image if skip is None else joined
@@ -59,7 +59,7 @@ def _(image: Any, skip: Any, *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 @custom_op("takeup::text_attention", mutates_args=())
 def text_attention(query: torch.Tensor, text: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Attention of `query` (rows, tokens, width) to `text`, which has its keys and its values, one below the other."""
+    """Attention of `query` (rows, tokens, width) to `text`, the stacked keys and values."""
     num_rows, num_tokens, _width = query.shape
     heads = query.view(num_rows, num_tokens, num_heads, -1).transpose(1, 2)
     keys, values = text.view(2, num_rows, text.shape[2], num_heads, -1).transpose(2, 3)
@@ -84,7 +84,7 @@ def _(query: Any, text: Any, num_heads: int) -> torch.Tensor:
 
 @custom_op("takeup::self_attention", mutates_args=())
 def self_attention(packed: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Attention of tokens to each other: queries, keys and values of all heads side by side in the last dimension."""
+    """Self-attention; queries, keys and values of all heads are concatenated in the last dimension."""
     return attended(*_unpacked(packed, num_heads))
 
 
@@ -96,9 +96,9 @@ def _(packed: Any, num_heads: int) -> torch.Tensor:
 
 @custom_op("takeup::token_attention", mutates_args=())
 def token_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Attention of some tokens to others, each rows, tokens, heads, width; of the answer the last two are one.
+    """Attention over tensors of shape (rows, tokens, heads, width); the output flattens heads and width.
 
-    An operation of its own, because compilers would otherwise choose a library when they first see it, for good.
+    A custom op, because compilers would otherwise fix the choice of a library when they first trace it.
     """
     return attended(query, key, value)
 

@@ -1,10 +1,10 @@
-"""Passes: a computation on tensors that stay where they are, recorded once and played again and again.
+"""Passes: a computation on static buffers, captured once as a CUDA graph and replayed.
 
-How it works. A CUDA graph is a list of kernels with the addresses they read and write. Playing it costs one launch
-instead of thousands, but everything must lie where it lay when it was recorded. So inputs are copied into buffers
-(`Buffers`), and results are read where they always appear. A computation may have one *seam*, at which something that
-is not recorded happens (residuals arrive): it is then recorded as two graphs. Where there are no graphs, or recording
-fails, the same computation on the same buffers is simply made again.
+How it works. A CUDA graph is a list of kernels with the addresses they read and write. Replaying it costs one launch
+instead of thousands, but all addresses must be those of the capture. So inputs are copied into buffers (`Buffers`), and
+results are read from fixed tensors. A computation may have one *seam*, at which something that is not captured happens
+(residuals arrive): it is then captured as two graphs. Where there are no graphs, or capture fails, the same computation
+on the same buffers is run eagerly.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ cuda: Any = torch.cuda  # whose functions are not annotated
 
 
 class Pass(Protocol):
-    """A recorded computation."""
+    """A captured computation."""
 
     def play(self, at_seam: Seam) -> Tensors:
-        """Compute again; the results are valid until the next time."""
+        """Replay the computation; the results are valid until the next replay."""
 
 
 class Again:
-    """Makes the computation anew."""
+    """Runs the computation eagerly on every replay."""
 
     def __init__(self, compute: Computation) -> None:
         self._compute = compute
@@ -47,7 +47,7 @@ class Again:
 
 
 class CudaPass:
-    """One CUDA graph, or two with a seam between them. Graphs of one `pool` share memory: play one at a time."""
+    """One CUDA graph, or two with a seam between them. Graphs of one `pool` share memory: replay one at a time."""
 
     def __init__(self, compute: Computation, pool: Any = None, num_warm_ups: int = NUM_WARM_UPS) -> None:
         self._pool = cuda.graph_pool_handle() if pool is None else pool
@@ -55,7 +55,7 @@ class CudaPass:
         stream = cuda.Stream()
         stream.wait_stream(cuda.current_stream())
         with QUIET.alone(), cuda.stream(stream):
-            for _ in range(num_warm_ups):  # compilers and libraries choose their kernels now
+            for _ in range(num_warm_ups):  # compilation and autotuning happen here
                 compute(_nothing)
             stream.synchronize()
             self._results = self._recorded(compute)
@@ -86,7 +86,7 @@ class CudaPass:
 
 
 def record(compute: Computation, device: torch.device, pool: Any = None, num_warm_ups: int = NUM_WARM_UPS) -> Pass:
-    """The fastest pass that this device can do. After one that failed, the pool is of no use any more."""
+    """The fastest pass that this device supports. After a failed capture the pool must not be used again."""
     if device.type != "cuda":
         return Again(compute)
     try:
@@ -100,21 +100,21 @@ def record(compute: Computation, device: torch.device, pool: Any = None, num_war
 
 
 class Buffers:
-    """Tensors that stay where they are. Those with a dimension for rows have room for `num_rows`."""
+    """Static buffers. The first dimension has capacity for `num_rows` rows."""
 
     def __init__(self, like: Mapping[str, torch.Tensor], num_rows: int) -> None:
         self.tensors = {name: one.new_zeros((num_rows, *one.shape[1:])) for name, one in like.items()}
 
     def fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copy these in, from the first row on; the rows below keep what they had, and nobody looks at them."""
+        """Copy these into the first rows; the remaining rows keep stale data, and their outputs are discarded."""
         for name, tensor in tensors.items():
             self.tensors[name][: len(tensor)].copy_(tensor, non_blocking=True)
 
 
 def num_padded(num_rows: int, sizes: Sequence[int]) -> int:
-    """The least of the sizes that has room for so many rows; the rows themselves if none has."""
+    """The smallest of the sizes that is at least `num_rows`; `num_rows` itself if there is none."""
     return min((size for size in sizes if size >= num_rows), default=num_rows)
 
 
 def _nothing() -> None:
-    """At the seam, while a computation is tried out."""
+    """The seam during warm-up runs: no-op."""

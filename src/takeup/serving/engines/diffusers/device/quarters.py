@@ -1,8 +1,9 @@
-"""Images that are doubled and then convolved, for four ninths of the products.
+"""Fused 2x nearest-neighbour upsampling and 3x3 convolution, for four ninths of the multiplications.
 
-In a doubled image every pixel is there four times, so a window of 3x3 sees at most 2x2 different ones. Which they are
-depends on the quarter of the pixel in which the window lies. So there are four windows of 2x2 over the image as it was,
-one for each quarter, and what they find is put side by side. Weights that meet the same pixel are added up beforehand.
+In the upsampled image every pixel occurs four times, so a 3x3 window sees at most 2x2 different ones. Which they are
+depends on the quarter of the pixel that the window is centred on. So there are four 2x2 convolutions over the original
+image, one for each quarter, and their outputs are interleaved. Weights that apply to the same pixel are summed
+beforehand.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from takeup.serving.engines.diffusers.device.forwards import Forwards
 
 __all__ = ["Quartered"]
 
-# By the half of a pixel in which the middle of a window lies: which of two pixels each of its three weights meets.
+# By the half of a pixel that a window is centred on: which of two pixels each of its three weights applies to.
 MEETS = ((0, 1, 1), (0, 0, 1))
 
 
 class Quartered:
-    """A network whose doubled images are convolved as they were; by `refresh` it learns that weights changed."""
+    """A network with fused upsampling and convolution; call `refresh` after weights changed."""
 
     def __init__(self, network: Any) -> None:
         self._modules = [one for one in network.modules() if _doubles(one)]
@@ -37,19 +38,19 @@ class Quartered:
 
     @property
     def num_layers(self) -> int:
-        """Layers that compute in this way."""
+        """The number of fused layers."""
         return len(self._modules)
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Add up the weights that are others than the last time."""
+        """Recompute the summed weights of layers whose weights changed."""
         for one in self._modules:
             if self._versions.get(one) != one.conv.weight._version:
                 one.quarters.copy_(_quarters(one.conv.weight))
                 self._versions[one] = one.conv.weight._version
 
     def separate(self) -> AbstractContextManager[None]:
-        """Inside, images are doubled and then convolved, as hooks on layers need it."""
+        """Inside, upsampling and convolution are separate, as hooks on layers require."""
         return self._forwards.separate()
 
 
@@ -61,14 +62,14 @@ def _doubles(module: Any) -> bool:
 
 
 def _quarters(weight: torch.Tensor) -> torch.Tensor:
-    """Four windows of 2x2, one below the other, from one of 3x3; added up in single precision."""
+    """Four 2x2 kernels, concatenated along the outputs, from one 3x3 kernel; summed in single precision."""
     meets = torch.nn.functional.one_hot(torch.tensor(MEETS), 2).to(weight.device, torch.float32)  # half, weight, pixel
     parts = torch.einsum("oiyx,ayp,bxq->aboipq", weight.float(), meets, meets)
     return parts.flatten(0, 2).to(weight.dtype)
 
 
 def _doubled(self: Any, hidden_states: torch.Tensor, output_size: Any = None, *_: Any, **__: Any) -> torch.Tensor:
-    """What an `Upsample2D` makes of an image."""
+    """The forward of an `Upsample2D`."""
     height, width = hidden_states.shape[2:]
     if output_size is not None and tuple(output_size) != (2 * height, 2 * width):
         return type(self).forward(self, hidden_states, output_size)  # type: ignore[no-any-return]

@@ -1,8 +1,8 @@
-"""Nobody waits for the whole device while a call is recorded: that would break the recording.
+"""Reader-writer lock around CUDA-graph capture: a device-wide synchronization would break the capture.
 
-How it works. Threads beside the step loop encode and decode images, and cuDNN tries out convolutions of a size that a
-thread has not met: it waits for all that runs on the device. Who may do so is `busy` meanwhile. Who records is `alone`:
-it waits until nobody is busy, and whoever comes then waits for it.
+How it works. Other threads than the step loop encode and decode images, and cuDNN benchmarks convolutions of a size
+that is new to a thread, which synchronizes the whole device. Code that may do so holds the shared side (`busy`). Graph
+capture holds the exclusive side (`alone`): it waits until no other thread is busy, and blocks new ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["QUIET", "Quiet"]
 
 
 class Quiet:
-    """A thread may be both, in any order, and more than once."""
+    """Reentrant; a thread can hold both sides, acquired in any order."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -26,7 +26,7 @@ class Quiet:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Inside, nobody else is alone."""
+        """Shared section: no other thread is in an exclusive section."""
         me = threading.get_ident()
         with self._changed:
             self._changed.wait_for(lambda: self._may_enter(me))
@@ -38,7 +38,7 @@ class Quiet:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, nobody else is busy or alone. Who is busy itself is not, until it is alone."""
+        """Exclusive section. A holder of the shared side releases it while waiting, to avoid a self-deadlock."""
         me = threading.get_ident()
         with self._changed:
             was_busy = self._busy.pop(me, 0)
@@ -55,7 +55,7 @@ class Quiet:
             self._leave(self._alone, me)
 
     def _may_enter(self, me: int) -> bool:
-        """Who records goes first, but does not wait for those that wait for it."""
+        """Writer preference: waiting writers block new readers, but not threads that already hold the lock."""
         is_inside = me in self._alone or me in self._busy
         return is_inside or not (self._alone or self._num_waiting)
 

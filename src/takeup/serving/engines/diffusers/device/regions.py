@@ -1,8 +1,8 @@
-"""Compiled regions: the blocks that make up a network, each compiled once and shared by all blocks like it.
+"""Compiled regions: the blocks that make up a network, each compiled once and shared by all equal blocks.
 
-Compiling a whole network takes minutes, and nothing in it could be hooked any more. Its blocks repeat, in ControlNets
-too, so compiling them is cheaper, and what lies between them stays open. Compiled code reads weights where they are:
-patching weights in place needs no new compilation.
+Compiling a whole network takes minutes and rules out hooks. Its blocks repeat, in ControlNets too, so compiling them is
+cheaper, and hooks between them still work. Compiled code reads weights in place: patching weights in place needs no
+recompilation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_SHAPES = 256
 
 
 def compile_regions(network: Any, options: dict[str, Any], apart: Set[Any] = frozenset()) -> int:
-    """Have the regions of the network but those `apart` compiled when they are first called; how many there are."""
+    """Compile the regions of the network, except those in `apart`, on their first call. Returns their number."""
     dynamo = import_module("torch._dynamo").config
     dynamo.recompile_limit = max(dynamo.recompile_limit, MOST_SHAPES)
     dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, 4 * MOST_SHAPES)

@@ -1,7 +1,7 @@
-"""Where residuals enter a U-Net: before each block on its way up.
+"""Where residuals enter a U-Net: before each up block.
 
-Nothing in the first half depends on a ControlNet. Residuals are numbered in decoder order: 0 belongs to the middle, 1
-to the last skip, and so on.
+Nothing in the first half depends on a ControlNet. Residuals are numbered in decoder order: 0 belongs to the mid block,
+1 to the last skip, and so on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def num_residuals(network: Any) -> int:
 
 @contextmanager
 def residuals_added(network: Any, source: Source, at_seam: Callable[[], None] | None = None) -> Iterator[None]:
-    """Inside, calls of the network add what `source` gives; `at_seam` is called before the first one is added."""
+    """Inside, calls of the network add the residuals of `source`; `at_seam` is called before the first one is added."""
     hooks = []
     first = 1
     for number, block in enumerate(network.up_blocks):

@@ -1,9 +1,9 @@
-"""Weights of equal shape in one block of memory, so that they can be computed, and patched, together.
+"""Weights of equal shape in one block of memory, so that they can be used, and patched, together.
 
 A network has hundreds of linear layers, but few shapes. Here the layers of one shape become slices of one tensor, in
-the order in which the network names them: its parameters stay what they were, and only live somewhere else. Layers
-that project the text for cross-attention have stacks of their own, for all of them have the same input; so have those
-that project the time.
+the order in which the network names them: its parameters keep their values and only change storage. Layers that project
+the text for cross-attention have separate stacks, because all of them have the same input; so have those that project
+the time embedding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TEXT_PROJECTIONS, TIME_PROJECTION = (".attn2.to_k", ".attn2.to_v"), ".time_emb_p
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The weights of `paths`, one below the other: `block[i]` is the weight of `paths[i]`, itself, not a copy."""
+    """The stacked weights of `paths`: `block[i]` is the storage of the weight of `paths[i]`, not a copy."""
 
     block: torch.Tensor = field(repr=False)
     paths: tuple[str, ...]
@@ -35,7 +35,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the weight of a layer lives."""
+    """The stack and index of the weight of a layer."""
 
     stack: int
     number: int
@@ -43,19 +43,19 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """All stacks of a network, and the place of every layer that is in one."""
+    """All stacks of a network, and the location of every stacked layer."""
 
     stacks: tuple[Stack, ...]
     places: Mapping[str, Place]
 
     def rows(self, first: str, num_layers: int) -> torch.Tensor:
-        """The weights of so many neighbours from the layer `first` on, as one weight with all their outputs."""
+        """The weights of `num_layers` consecutive layers, starting at `first`, as one weight with all their outputs."""
         place = self.places[first]
         block = self.stacks[place.stack].block[place.number : place.number + num_layers]
         return block.flatten(0, 1)
 
     def are_neighbours(self, paths: tuple[str, ...]) -> bool:
-        """Whether these layers lie one below the other, in this order."""
+        """Whether these layers are consecutive in one stack, in this order."""
         found = [self.places.get(path) for path in paths]
         first = found[0]
         return first is not None and found == [Place(first.stack, first.number + i) for i in range(len(paths))]

@@ -1,4 +1,4 @@
-"""Sums of tensors, each times a number, in one pass over memory; elsewhere than on CUDA, in words of torch."""
+"""Weighted sums of tensors in one pass over memory on CUDA; plain torch elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAST = "takeup.serving.engines.diffusers.device.fast.sums"
 
 
 def add_up(into: torch.Tensor, sources: Sequence[torch.Tensor], scales: Sequence[float]) -> None:
-    """Write the sum of `sources`, each times its scale, over whatever `into` was: zeros where there are none."""
+    """Overwrite `into` with the sum of `sources`, each times its scale; zeros if there are none."""
     if into.is_cuda and _fits(into, sources):
         import_module(FAST).add_up(into, sources, scales)
         return
@@ -23,7 +23,7 @@ def add_up(into: torch.Tensor, sources: Sequence[torch.Tensor], scales: Sequence
 
 
 def _fits(into: torch.Tensor, sources: Sequence[torch.Tensor]) -> bool:
-    """Whether our kernel can, which takes numbers as they lie in memory."""
+    """Whether the Triton kernel applies: equal strides, no gaps, at most `MOST_SOURCES` tensors."""
     has_no_gaps = into.is_contiguous() or (into.ndim == 4 and into.is_contiguous(memory_format=torch.channels_last))
     alike = all(one.shape == into.shape and one.stride() == into.stride() for one in sources)
     return has_no_gaps and alike and 0 < len(sources) <= import_module(FAST).MOST_SOURCES

@@ -1,7 +1,7 @@
-"""What the time of a step adds to every residual block, by one product for all blocks of a width.
+"""The time-embedding projections of all residual blocks, by one matmul for all blocks of a width.
 
-A block projects the time for itself: a product of one or two rows, which a device is done with before it has begun.
-Here the first block on the way down has all of them computed, from weights that lie one below the other.
+Separately, each block projects the time embedding with a matmul of one or two rows, which is dominated by launch
+overhead. Here a hook on the first down block computes all of them from stacked weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Times", "time_numbers"]
 
 @dataclass(frozen=True, slots=True)
 class _Width:
-    """Blocks of one width, and the weights and biases of all of them."""
+    """Blocks of one width, and their concatenated weights and biases."""
 
     blocks: Sequence[Any]
     weight: torch.Tensor
@@ -28,9 +28,9 @@ class _Width:
 
 
 class Times:
-    """For these residual blocks of a network, whose first convolution lacks its bias: that is in here too.
+    """Projects the time embedding for these residual blocks; includes the omitted bias of their first convolution.
 
-    Blocks whose weights lie elsewhere project the time for themselves.
+    Blocks whose weights are not stacked project the time embedding themselves.
     """
 
     def __init__(self, network: Any, blocks: Sequence[Any], stacks: Stacks) -> None:
@@ -65,7 +65,7 @@ def _widths(network: Any, blocks: Sequence[Any], stacks: Stacks) -> Iterator[_Wi
 
 
 def time_numbers(block: Any, temb: torch.Tensor) -> torch.Tensor:
-    """What this block adds, with the bias of its first convolution: computed before, or now."""
+    """The projection for this block plus the bias of its first convolution: precomputed, or computed now."""
     if hasattr(block, "time_numbers"):
         numbers: torch.Tensor = block.time_numbers
         return numbers

@@ -1,9 +1,9 @@
 """Families of pipelines behind one small interface: encode a request, predict for a batch of rows, decode an image.
 
-What a timestep for every row needs. The networks of all families take a vector of timesteps. In the U-Nets it may be
-of any number type, for they turn it into floats first. SD3 takes it as it is. Flux wants a thousandth of it, rounded
-to the type of the latents before the division, as its pipeline does; its guidance is an input, a number for every row.
-Positions of tokens in Flux have no batch dimension: all rows of a call must share image size and prompt length.
+Per-row timesteps. The networks of all families take a vector of timesteps. In the U-Nets it may be of any number type,
+because they convert it to floats first. SD3 takes it unchanged. Flux expects a thousandth of it, rounded to the dtype
+of the latents before the division, as its pipeline does; its guidance is an input, a number for every row. Token
+positions in Flux have no batch dimension: all rows of a call must share image size and prompt length.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["FAMILIES", "Family", "family_of"]
 
 
 class Family(Protocol):
-    """What differs from one kind of pipeline to the next."""
+    """The interface to one kind of pipeline."""
 
     pipeline: Any
     encoding: AbstractContextManager[Any]
@@ -35,16 +35,16 @@ class Family(Protocol):
         """The denoiser."""
 
     def prepare(self, request: Request) -> Run:
-        """Encode the prompts, draw the noise, set up a scheduler of its own."""
+        """Encode the prompts, sample the noise, set up a separate scheduler."""
 
     def encode(self, request: Request) -> dict[str, torch.Tensor]:
-        """The inputs that come from the text encoders, a row for every branch."""
+        """The outputs of the text encoders, a row for every guidance branch."""
 
     def predict(self, rows: Rows) -> torch.Tensor:
         """One call of the network."""
 
     def guide(self, run: Run, prediction: torch.Tensor) -> torch.Tensor:
-        """One prediction out of those of the branches."""
+        """Combine the predictions of the branches into one."""
 
     def decode(self, run: Run) -> torch.Tensor:
         """The image of finished latents, values from 0 to 1, channels first."""

@@ -1,4 +1,4 @@
-"""What Stable Diffusion 3 and Flux have in common: a transformer that predicts a flow, and a shift of its schedule."""
+"""Common base of Stable Diffusion 3 and Flux: a flow-matching transformer with a schedule shift."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHIFTED = "diffusers.pipelines.flux.pipeline_flux"
 
 
 class FlowTransformer:
-    """A pipeline whose denoiser is a transformer. `most_shift`: that of the largest image, where nobody says more."""
+    """A pipeline whose denoiser is a transformer. `most_shift`: default of `max_shift`, for the largest image."""
 
     most_shift: float
 
@@ -32,7 +32,7 @@ class FlowTransformer:
 
     @property
     def where(self) -> Where:
-        """The device and the precision of the network."""
+        """The device and dtype of the network."""
         return where_of(self.network)
 
     @torch.no_grad()
@@ -50,7 +50,7 @@ class FlowTransformer:
         return run.latents
 
     def _shift(self, scheduler: Any, num_tokens: int) -> float:
-        """Larger images keep their noise for longer."""
+        """The schedule shift: larger images keep their noise for longer."""
         named = (
             ("base_image_seq_len", 256),
             ("max_image_seq_len", 4096),

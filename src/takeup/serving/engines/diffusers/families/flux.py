@@ -1,4 +1,4 @@
-"""Flux: a transformer that predicts a flow and is told how strong guidance should be; a negative branch is possible."""
+"""Flux: a flow-matching transformer with the guidance scale as an input; a negative branch is optional."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ __all__ = ["guided"]
 
 
 def guided(prediction: torch.Tensor, scale: float, rescale: float = 0.0) -> torch.Tensor:
-    """Away from the first row, the negative branch, by `scale`; `rescale` mixes in the contrast of the second one."""
+    """Guidance away from the first row, the negative branch; `rescale` mixes in the positive branch's deviation."""
     if len(prediction) == 1:
         return prediction
     negative, positive = prediction.chunk(2)

@@ -66,7 +66,7 @@ class StableDiffusion3(FlowTransformer):
         return guided(prediction, run.request.guidance)
 
     def _shifted(self, scheduler: Any, latents: torch.Tensor) -> dict[str, float]:
-        """Schedulers that shift with the size of the image are told it."""
+        """The shift for schedulers that depend on the image size."""
         if not scheduler.config.get("use_dynamic_shifting", None):
             return {}
         patch = self.network.config.patch_size

@@ -1,4 +1,4 @@
-"""The size of an image: what the request says, else what the model was made for."""
+"""The size of an image: from the request, else the default of the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["grain_of", "size_of"]
 
 
 def size_of(pipeline: Any, request: Request) -> tuple[int, int]:
-    """Height and width in pixels, which must divide by the factor of the latents."""
+    """Height and width in pixels; must be multiples of `grain_of`."""
     usual = _usual_size(pipeline)
     height, width = request.height_px or usual, request.width_px or usual
     grain = grain_of(pipeline)
@@ -28,7 +28,7 @@ def _usual_size(pipeline: Any) -> int:
 
 
 def grain_of(pipeline: Any) -> int:
-    """What sizes must divide by, as the pipelines ask for it: 8 with a U-Net, whole patches with a transformer."""
+    """Required divisor of image sizes, as in the pipelines: 8 with a U-Net, whole patches with a transformer."""
     if hasattr(pipeline, "unet"):
         return 8
     patch = 2 if type(pipeline).__name__ == "FluxPipeline" else pipeline.patch_size

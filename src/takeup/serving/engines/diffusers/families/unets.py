@@ -32,14 +32,14 @@ class StableDiffusion:
 
     @property
     def where(self) -> Where:
-        """The device and the precision of the network."""
+        """The device and dtype of the network."""
         return where_of(self.network)
 
     @torch.no_grad()
     def prepare(self, request: Request) -> Run:
         with self.encoding:
             inputs = self.encode(request)
-        # Noise is drawn while a device is at the text: timesteps, which it must take, come afterwards.
+        # Sample noise while the device encodes the text; timesteps come afterwards: copying them waits for it.
         generator = torch.Generator("cpu").manual_seed(request.seed)
         scheduler = new_scheduler(self.pipeline, request.scheduler)
         noise = self._noise(request, generator)
@@ -68,7 +68,7 @@ class StableDiffusion:
         return prediction
 
     def added(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
-        """The inputs beside text and time; none in this family."""
+        """Additional conditioning inputs; None in this family."""
         return None
 
     def guide(self, run: Run, prediction: torch.Tensor) -> torch.Tensor:
@@ -86,7 +86,7 @@ class StableDiffusion:
         return request.guidance > 1 and self.network.config.time_cond_proj_dim is None
 
     def _guidance_input(self, request: Request) -> dict[str, torch.Tensor]:
-        """Models distilled for guidance are told its strength."""
+        """The guidance-scale embedding, for guidance-distilled models."""
         if self.network.config.time_cond_proj_dim is None:
             return {}
         scale = torch.tensor([request.guidance - 1])
@@ -104,9 +104,9 @@ class StableDiffusion:
 
 
 class StableDiffusionXL(StableDiffusion):
-    """Stable Diffusion XL: two text encoders, and the sizes of the image as inputs.
+    """Stable Diffusion XL: two text encoders, and the image sizes as inputs.
 
-    Its decoder overflows in half precision. Pipelines turn it into single precision for every image and back; here
+    Its VAE decoder overflows in half precision. Pipelines convert it to single precision for every image and back; here
     images are decoded in several threads, so it stays in single precision.
     """
 
@@ -125,7 +125,7 @@ class StableDiffusionXL(StableDiffusion):
             negative_prompt=request.negative_prompt,
         )
         embeddings = _branches(negative, positive)
-        # CUDA keeps a copy of what it is about to read; of other devices that is not known.
+        # Non-blocking only on CUDA, which stages pageable memory; unknown for other devices.
         sizes = self._sizes(request, pooled).to(embeddings, non_blocking=embeddings.is_cuda)
         return {
             **self._guidance_input(request),
@@ -135,7 +135,7 @@ class StableDiffusionXL(StableDiffusion):
         }
 
     def added(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The pooled text and the sizes."""
+        """The pooled text embedding and the sizes."""
         return {"text_embeds": inputs["text_embeds"], "time_ids": inputs["time_ids"]}
 
     @torch.no_grad()

@@ -1,1 +1,1 @@
-"""LoRAs: files read key by key, weights patched from a pristine copy, and many adapters beside one set of weights."""
+"""LoRAs: strict file parsing, weights patched from a pristine copy, and unmerged adapters per row."""

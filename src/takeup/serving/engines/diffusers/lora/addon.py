@@ -1,10 +1,10 @@
-"""LoRAs in the step loop: bounded asynchronous loading, merged or beside the weights, text encoders included.
+"""LoRAs in the step loop: bounded asynchronous loading, merged or unmerged (sidecar), text encoders included.
 
-How it works. A request that brings LoRAs joins at once, while they are loaded. It may make at most `late_steps` steps
-without them (0: none, so its image is exact); then it stands still until they are there, and the others go on. When all
-its LoRAs have arrived, the patched weights are computed, and its prompt is encoded again if they change a text encoder,
-both off the loop; from the next step boundary on it is computed with all of them. A LoRA that cannot be loaded ends its
-request.
+How it works. A request with LoRAs joins immediately, while they are loaded. It can make at most `late_steps` steps
+without them (0: none, so its image is exact); then it stalls until they are loaded, while other requests continue. When
+all its LoRAs are loaded, the patched weights are computed, and its prompt is encoded again if they change a text
+encoder, both off the loop; from the next step boundary on it is computed with all of them. A LoRA that cannot be loaded
+fails its request.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Form = Literal["merged", "sidecar", "auto"]
 
 @dataclass(slots=True)
 class Wanted:
-    """The LoRAs of one request: on their way, then encoded with, then felt."""
+    """The LoRAs of one request: loading, then prepared (weights and prompt), then active."""
 
     asked: list[str]
     loading: list[Future[Lora]]
@@ -55,12 +55,12 @@ class Wanted:
 
 
 class Loras:
-    """The add-on. `form` merges LoRAs into the weights, computes them beside, or lets the cheaper one be chosen.
+    """The add-on. `form` merges LoRAs into the weights, computes them as a sidecar, or chooses the cheaper one.
 
     With `stacks`, those of the denoiser prepared for a device, whole stacks are merged at once. That takes a few
-    milliseconds, and recorded calls cannot have layers computed beside them: then `auto` is `merged`. `agree` is asked
-    whether LoRAs that have arrived here, or not, are felt from now on, for other ranks may still wait for them; it is
-    told None if they will never arrive.
+    milliseconds, and CUDA graphs do not support sidecar layers: then `auto` means `merged`. `agree` receives whether
+    the LoRAs are loaded here and returns whether they become active now, because other ranks may still be loading them;
+    it receives None if loading failed.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class Loras:
         self._now: Literal["merged", "sidecar"] = "sidecar" if self._form == "sidecar" else "merged"
 
     def close(self) -> None:
-        """Give back the weights as they were loaded, and stop loading."""
+        """Restore the original weights, and stop loading."""
         self.weights.use()
         self._beside.shutdown(cancel_futures=True)
         self._loader.close()
 
-    # What the loop asks ---------------------------------------------------------------------------------------------
+    # AddOn interface ------------------------------------------------------------------------------------------------
 
     def joined(self, run: Run) -> None:
         wanted = run.extras[SLOT] = Wanted([], [])
@@ -109,7 +109,7 @@ class Loras:
         return run.step < run.request.late_steps
 
     def plan(self, runs: Sequence[Run]) -> None:
-        """Choose the form of the next step, when everybody who is ready is known."""
+        """Choose the form of the next step, once the set of ready requests is known."""
         if self._form == "auto":
             self._now = load(f"{FORMS}:choose_form")(_wishes(runs), self.weights.key, load(f"{FORMS}:Costs")())
 
@@ -137,7 +137,7 @@ class Loras:
     # ---------------------------------------------------------------------------------------------------------------
 
     def _have_all_arrived(self, run: Run, wanted: Wanted) -> bool:
-        """Here and wherever else they are needed."""
+        """Whether the LoRAs are loaded on all ranks."""
         try:
             arrived = self._arrives(run, wanted)
         except Exception:
@@ -147,7 +147,7 @@ class Loras:
         return self._agree(arrived)
 
     def _arrives(self, run: Run, wanted: Wanted) -> bool:
-        """Whether the request can be computed with its LoRAs from now on; what failed is raised."""
+        """Whether the request can be computed with its LoRAs from now on; raises if loading failed."""
         if wanted.ready is None:
             if not all(loading.done() for loading in wanted.loading):
                 return False
@@ -161,7 +161,7 @@ class Loras:
         return True
 
     def _make_ready(self, run: Run, wanted: Wanted) -> dict[str, torch.Tensor]:
-        """Off the loop: the patched weights, and the inputs from the text encoders if these change."""
+        """Off the loop: compute the patched weights, and encode the prompt again if text encoders change."""
         if self._form == "merged" and wanted.key not in self._staged:
             wanted.staged = self.weights.stage(wanted.loras)
         if all(lora.components <= set(DENOISERS) for lora, _ in wanted.loras):
@@ -196,7 +196,7 @@ def _felt(run: Run) -> LoraSet:
 
 
 def _wishes(runs: Sequence[Run]) -> list[object]:
-    """The rows of the next step by the LoRAs they want."""
+    """The rows of the next step, grouped by their LoRAs."""
     make: Callable[..., object] = load(f"{FORMS}:Wish")
     by_key: dict[Hashable, list[Run]] = {}
     for run in runs:
@@ -213,7 +213,7 @@ def _is_low_rank(run: Run) -> bool:
 
 
 def _extra(run: Run) -> float:
-    """What its LoRAs cost beside the weights, as a share of the layers they change."""
+    """The cost of its LoRAs as a sidecar, as a share of the layers they change."""
     share: Callable[[int, int, int], float] = load(f"{FORMS}:extra_share")
     extras = [
         share(change.rank, change.shape[1], change.shape[0])

@@ -1,4 +1,4 @@
-"""A LoRA ready for use: all its numbers in one flat buffer, and an index that says which layer they change, and how."""
+"""A LoRA ready for use: all its numbers in one flat buffer, and an index of the changes by layer."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["Change", "Lora", "Piece", "patched"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Where one tensor lies in the buffer."""
+    """The offset and shape of one tensor in the buffer."""
 
     offset: int
     shape: tuple[int, ...]
 
     def of(self, buffer: torch.Tensor) -> torch.Tensor:
-        """The tensor itself, without a copy."""
+        """A view of the tensor."""
         return buffer[self.offset : self.offset + prod(self.shape)].view(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How one layer changes: its parts, the factor alpha / r, and the shape of its weights."""
+    """The change of one layer: its tensors, the factor alpha / r, and the shape of its weights."""
 
     pieces: Mapping[str, Piece]
     factor: float
@@ -36,13 +36,13 @@ class Change:
 
     @property
     def is_low_rank(self) -> bool:
-        """Two thin matrices and nothing else, so that it can be computed beside the weights."""
+        """Whether it is a plain low-rank product, so that it can be computed unmerged."""
         return set(self.pieces) == {"down", "up"}
 
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """All changes of one file. The buffer can be in shared or pinned memory, and is moved by one copy."""
+    """All changes of one file. The buffer can be in shared or pinned memory, and is transferred by one copy."""
 
     name: str
     buffer: torch.Tensor
@@ -62,13 +62,13 @@ class Lora:
         return {name: piece.of(self.buffer).float() for name, piece in self.changes[layer].pieces.items()}
 
     def delta(self, layer: LayerId, scale: float) -> torch.Tensor:
-        """What is added to the weights, before any magnitude."""
+        """The weight delta, before any magnitude is applied."""
         change, parts = self.changes[layer], self.parts(layer)
         return _product(parts, change.shape) * (change.factor * scale)
 
 
 def patched(weight: torch.Tensor, layer: LayerId, loras: tuple[tuple[Lora, float], ...]) -> torch.Tensor:
-    """The weights of a layer under these LoRAs, one after the other, in single precision."""
+    """The weights of a layer with these LoRAs applied in order, in single precision."""
     result = weight.float()
     for lora, scale in loras:
         if layer not in lora.changes:
@@ -81,7 +81,7 @@ def patched(weight: torch.Tensor, layer: LayerId, loras: tuple[tuple[Lora, float
 
 
 def _with_lengths(weight: torch.Tensor, lengths: torch.Tensor, side: int) -> torch.Tensor:
-    """The same directions, with these lengths for every output (side 0) or input (side 1)."""
+    """Rescale the weights to these norms for every output (side 0) or input (side 1)."""
     shape = [-1 if dimension == side else 1 for dimension in range(weight.ndim)]
     others = [dimension for dimension in range(weight.ndim) if dimension != side]
     norms: torch.Tensor = torch.linalg.vector_norm(weight, dim=others)

@@ -1,7 +1,7 @@
-"""Reads a LoRA file for a pipeline: every key is used, or the file is refused with the keys that are not.
+"""Reads a LoRA file for a pipeline: every key is used, or the file is rejected with the list of unused keys.
 
-Understood are the key styles of diffusers (old and new), PEFT, and kohya with its alphas; LoRA, DoRA, LoHa and LoKr;
-denoisers and text encoders. Only safetensors are read, for other formats can run code.
+Supported are the key styles of diffusers (old and new), PEFT, and kohya with its alphas; LoRA, DoRA, LoHa and LoKr;
+denoisers and text encoders. Only safetensors are read, because other formats can run code.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def read_lora(path: Path, targets: Targets, name: str | None = None) -> Lora:
 
 
 def _open(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """All tensors, and what the file and PEFT's configuration beside it tell about alphas."""
+    """All tensors, and the metadata on alphas from the file and from PEFT's adapter_config.json next to it."""
     if not path.is_file():
         raise BadInput(f"{path} is not a file; give the path of a LoRA in the safetensors format")
     try:

@@ -1,10 +1,10 @@
-"""LoRAs merged into whole stacks: one copy to the device, one product for each shape of layer.
+"""LoRAs merged into whole stacks: one copy to the device, one batched matmul for each layer shape.
 
 How it works. Packed, a LoRA has two tensors for each block of weights. A set of LoRAs is merged block by block: all
-factors A one below the other, all factors B side by side, scales multiplied in; then W = W0 + B A is one batched
-product over the whole block, from the pristine W0. So sums of several LoRAs are sums of their products. On a device,
-blocks are copied in a stream of their own while the block before them is merged; they stay there as long as the set is
-kept, so coming back to it is a merge and no copy. Changes that are no thin products (DoRA, LoHa, LoKr), and
+factors A and all factors B are concatenated along the rank, scales multiplied in; then W = W0 + B A is one batched
+matmul over the whole block, from the pristine W0. So sums of several LoRAs are sums of their products. On a device,
+blocks are copied in a separate stream while the block before them is merged; they stay there as long as the set is
+kept, so switching back to it is a merge without a copy. Changes that are not low-rank products (DoRA, LoHa, LoKr), and
 convolutions, are patched layer by layer.
 """
 
@@ -30,7 +30,7 @@ Product = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Factors(Staged):
-    """A staged set whose thin products are not computed yet: packs with their scales, and their copies elsewhere."""
+    """A staged set whose low-rank products are not computed yet: packs with their scales, and their device copies."""
 
     packs: tuple[tuple[Pack, float], ...] = ()
     landed: list[torch.Tensor] = field(default_factory=list, repr=False, compare=False)
@@ -42,7 +42,7 @@ class Factors(Staged):
 
 
 class GroupedWeights(Weights):
-    """Weights whose linear layers live in `stacks`. `stage` packs on the host; `use` copies and merges."""
+    """Weights whose linear layers are in `stacks`. `stage` packs on the host; `use` copies and merges."""
 
     def __init__(self, layers: Mapping[LayerId, Layer], stacks: Stacks, component: str) -> None:
         super().__init__(layers)
@@ -71,7 +71,7 @@ class GroupedWeights(Weights):
         super()._put_in(staged)  # after whole blocks
 
     def _products(self, factors: Factors) -> Iterator[tuple[int, Product]]:
-        """The factors of every block, one after the other, when they are there; the next ones are on their way."""
+        """The factors of every block in order, once they are copied; later blocks are prefetched."""
         arrivals: Arrivals = [] if factors.landed else self._send(factors)
         pieces = [pack.pieces(flat) for (pack, _), flat in zip(factors.packs, factors.landed, strict=True)]
         for number in factors.blocks:
@@ -82,14 +82,14 @@ class GroupedWeights(Weights):
             yield number, _together(own)
 
     def _send(self, factors: Factors) -> Arrivals:
-        """Begin to copy; the events after which blocks are there. On a CPU nothing is copied."""
+        """Start copying. Returns the events after which blocks are ready. On a CPU nothing is copied."""
         device = self._block(0).device
         if device.type != "cuda":
             factors.landed[:] = [pack.host for pack, _ in factors.packs]
             return []
         self._copying = self._copying or cuda.Stream(device)
         factors.landed[:] = [torch.empty_like(pack.host, device=device) for pack, _ in factors.packs]
-        self._copying.wait_stream(cuda.current_stream())  # whoever had this memory before is done with it
+        self._copying.wait_stream(cuda.current_stream())  # previous users of this memory are done
         arrivals: list[dict[int, Any]] = [{} for _ in factors.packs]
         with cuda.stream(self._copying):
             for number in factors.blocks:
@@ -103,7 +103,7 @@ class GroupedWeights(Weights):
 
     def _clean_block(self, number: int) -> torch.Tensor:
         with self._lock:
-            if number not in self._pristine_blocks:  # then nobody has patched it yet
+            if number not in self._pristine_blocks:  # then it is not patched yet
                 self._pristine_blocks[number] = self._block(number).clone()
             return self._pristine_blocks[number]
 
@@ -127,7 +127,7 @@ def _copied(host: torch.Tensor, flat: torch.Tensor, span: slice) -> Any:
 
 
 def _together(own: Sequence[tuple[Product, float]]) -> Product:
-    """The factors of several LoRAs as those of one."""
+    """The factors of several LoRAs concatenated into those of one."""
     ups = [up if scale == 1 else up * scale for (up, _), scale in own]
     downs = [down for (_, down), _ in own]
     return (ups[0], downs[0]) if len(own) == 1 else (torch.cat(ups, 2), torch.cat(downs, 1))

@@ -1,4 +1,4 @@
-"""What one key of a LoRA file says: which layer, and which part of its change. A key nobody understands is not dropped.
+"""Parses one key of a LoRA file: which layer, and which part of its change. Unknown keys are reported, not dropped.
 
 Kinds of change, by their parts, for a layer with weights W of rank r:
 
@@ -36,7 +36,7 @@ NOISE = (("base_model.model.", ""), (".processor.", "."))
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that was understood."""
+    """A parsed key."""
 
     text: str
     layer: LayerId
@@ -45,7 +45,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
-    """The keys of a file: parts by layer; what is no part of a change; parts of layers that are not there, or again."""
+    """The keys of a file: parts by layer; keys that are no part of a change; parts of unknown layers; duplicates."""
 
     layers: dict[LayerId, dict[str, str]]
     no_part: tuple[str, ...]
@@ -54,7 +54,7 @@ class Sorted:
 
 
 def sort_keys(keys: Iterable[str], targets: Targets) -> Sorted:
-    """Every key ends up in exactly one place."""
+    """Assign every key to exactly one category."""
     layers: dict[LayerId, dict[str, str]] = {}
     no_part, no_layer, twice = [], [], []
     for text in sorted(keys):

@@ -1,9 +1,8 @@
-"""LoRAs on their way from storage: in a thread of this process, or in a process of their own.
+"""Asynchronous loading of LoRAs from storage: in a thread of this process, or in a separate process.
 
-Reading a file holds the interpreter for long stretches (keys are sorted, shapes checked), and every one of them would
-delay a step. The loader process does it elsewhere: it writes the flat buffer into shared memory and sends word; here
-the buffer is only looked at. A loader that dies takes nothing with it but the LoRAs it was reading: these fail with a
-sentence, and the next one is read by a new process.
+Reading a file holds the GIL for long stretches (keys are sorted, shapes checked), each of which would delay a step. The
+loader process writes the flat buffer into shared memory and sends a message; this process only maps the buffer. If the
+loader dies, only the LoRAs it was reading fail, with an error message, and the next one is read by a new process.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ __all__ = ["Loader", "ProcessLoader", "ThreadLoader", "path_of", "serve_orders"]
 
 
 class Loader(Protocol):
-    """Gives LoRAs by name, later."""
+    """Loads LoRAs by name, asynchronously."""
 
     def load(self, name: str) -> Future[Lora]:
-        """Begin to load; asking again while it is loaded gives the same answer."""
+        """Start loading; concurrent calls for the same name may share one future."""
 
     def release(self, name: str) -> None:
-        """Whoever asked for it needs it no longer."""
+        """One user of this LoRA no longer needs it."""
 
     def close(self) -> None:
-        """Load nothing more."""
+        """Stop loading."""
 
 
 class ThreadLoader:
@@ -57,7 +56,7 @@ class ThreadLoader:
 
 
 class ProcessLoader:
-    """Reads in a process of its own, into shared memory."""
+    """Reads in a separate process, into shared memory."""
 
     def __init__(self, paths: Mapping[str, Path], targets: Targets) -> None:
         self._paths, self._targets = paths, targets
@@ -90,11 +89,11 @@ class ProcessLoader:
 
     @property
     def pid(self) -> int | None:
-        """The process that reads, if one runs."""
+        """The pid of the loader process, if one is running."""
         return None if self._process is None else self._process.pid
 
     def _start(self) -> None:
-        # Spawned, not forked: this process has threads, and a fork would copy locks that nobody will open again.
+        # Spawned, not forked: this process has threads, and a fork would copy locks that are never released.
         context = multiprocessing.get_context("spawn")
         orders, self._orders = context.Pipe(duplex=False)
         answers, reply = context.Pipe(duplex=False)
@@ -118,7 +117,7 @@ class ProcessLoader:
                 waiting.set_result(answer)
 
     def _lost(self) -> None:
-        """The process is gone: whatever it was asked for will not come."""
+        """The process has died: fail all pending loads."""
         with self._lock:
             lost, self._pending = self._pending, {}
             self._process = None
@@ -127,14 +126,14 @@ class ProcessLoader:
 
 
 def path_of(name: str, paths: Mapping[str, Path]) -> Path:
-    """Where the LoRA of this name lies."""
+    """The path of the LoRA of this name."""
     if name not in paths:
         raise UnknownName("LoRA", name, sorted(paths))
     return paths[name]
 
 
 def serve_orders(orders: Connection, reply: Connection, targets: Targets) -> None:
-    """The loader process: read what is ordered until nobody orders any more."""
+    """Main loop of the loader process: read the requested files until the pipe is closed."""
     torch.set_num_threads(1)
     while True:
         try:
@@ -151,5 +150,5 @@ def _answer(name: str, path: Path, targets: Targets) -> Lora | Exception:
         return lora
     except TakeupError as problem:
         return problem
-    except Exception as problem:  # the loader outlives whatever a file does to it
+    except Exception as problem:  # no file may crash the loader
         return BadInput(f"{path} could not be read as a LoRA ({problem}); export it again")

@@ -1,8 +1,8 @@
 """A LoRA in the layout of stacks: for each block of weights two tensors, all of them in one flat buffer.
 
-The layers of one shape lie in one block, with a slice for each. A LoRA becomes, for each block, `up` and `down` with a
-slice for each layer too, padded with zeros to the largest rank, in the type of the weights. The buffer is pinned where
-there is a device, so that it is copied at full speed and beside everything else.
+The layers of one shape are slices of one block. A LoRA becomes, for each block, `up` and `down` with a slice for each
+layer too, padded with zeros to the largest rank, in the dtype of the weights. The buffer is pinned where there is a
+device, so that it is copied at full speed and asynchronously.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["Pack", "Packer"]
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """The thin products of one LoRA. `shapes`: layers, outputs, inputs and rank for the number of each block."""
+    """The low-rank factors of one LoRA. `shapes`: layers, outputs, inputs and rank for the number of each block."""
 
     host: torch.Tensor = field(repr=False)
     shapes: Mapping[int, tuple[int, int, int, int]]
 
     def spans(self) -> dict[int, slice]:
-        """Where each block lies in the buffer."""
+        """The span of each block in the buffer."""
         spans, offset = {}, 0
         for number, (layers, outputs, inputs, rank) in self.shapes.items():
             spans[number] = slice(offset, offset + layers * rank * (outputs + inputs))
@@ -47,14 +47,14 @@ class Pack:
 
 
 class Packer:
-    """Packs LoRAs for the stacks of one component, and keeps the last `max_kept` of them packed."""
+    """Packs LoRAs for the stacks of one component, with an LRU cache of `max_kept` packs."""
 
     def __init__(self, stacks: Stacks, component: str, max_kept: int = 16) -> None:
         self._stacks, self._component, self._max_kept = stacks, component, max_kept
         self._kept: OrderedDict[int, tuple[Lora, Pack]] = OrderedDict()
 
     def pack(self, lora: Lora) -> Pack:
-        """The LoRA in the layout of the stacks, as far as it is made of thin products of stacked layers."""
+        """The low-rank changes of stacked layers, in the layout of the stacks."""
         if id(lora) not in self._kept:
             self._kept[id(lora)] = lora, self._packed(lora)
         self._kept.move_to_end(id(lora))
@@ -63,7 +63,7 @@ class Packer:
         return self._kept[id(lora)][1]
 
     def can_pack(self, layer: LayerId, lora: Lora) -> bool:
-        """Whether this layer is stacked, and the LoRA changes it by a thin product."""
+        """Whether this layer is stacked, and the LoRA changes it by a low-rank product."""
         return layer[0] == self._component and layer[1] in self._stacks.places and lora.changes[layer].is_low_rank
 
     def _packed(self, lora: Lora) -> Pack:
@@ -94,5 +94,5 @@ class Packer:
 
 
 def _as(dtype: torch.dtype, factor: torch.Tensor) -> torch.Tensor:
-    """As a matrix, in single precision if it is rounded to another type afterwards."""
+    """As a matrix; in single precision if it is to be rounded to another dtype."""
     return factor.flatten(1) if factor.dtype == dtype else factor.flatten(1).float()

@@ -1,4 +1,4 @@
-"""Whether the parts of one change fit together and the layer, its rank, and its factor."""
+"""Checks that the parts of one change fit each other and the layer; computes its rank and factor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HADAMARD = {"hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"}
 
 
 def named_magnitude(parts: dict[str, torch.Tensor], shape: tuple[int, ...]) -> dict[str, torch.Tensor]:
-    """A `dora_scale` is a magnitude for every output; lying in a row, as LyCORIS wrote it first, for every input."""
+    """Name a `dora_scale`: a magnitude per output, or per input if it is a row, as in early LyCORIS files."""
     if "dora_scale" not in parts:
         return parts
     scale = parts["dora_scale"]
@@ -29,14 +29,14 @@ def named_magnitude(parts: dict[str, torch.Tensor], shape: tuple[int, ...]) -> d
 
 
 def check_change(where: str, parts: Parts, shape: tuple[int, ...]) -> None:
-    """Raise unless the parts are a whole change for weights of this shape."""
+    """Raise unless the parts are a complete change for weights of this shape."""
     problem = _problem(parts, shape)
     if problem:
         raise BadInput(f"{where}: {problem}; choose a LoRA that was made for this base model, or export it again")
 
 
 def rank_of(parts: Parts) -> int:
-    """The rank; 0 where all parts are whole, for then there is none."""
+    """The rank; 0 if no part is factorized."""
     for name in ("down", "hada_w1_b", "lokr_w2_b", "lokr_w1_b"):
         if name in parts:
             return int(parts[name].shape[0])
@@ -44,7 +44,7 @@ def rank_of(parts: Parts) -> int:
 
 
 def factor_of(parts: Parts, alpha: torch.Tensor | None, told: Mapping[str, Any], layer: LayerId) -> float:
-    """alpha / r. The alpha is in the file, or told for all layers at once, as diffusers and PEFT do; else it is r."""
+    """alpha / r. The alpha is a tensor of the layer, or in the metadata, as in diffusers and PEFT; else it is r."""
     rank = rank_of(parts)
     if alpha is not None:
         return float(alpha) / rank if rank else 1.0

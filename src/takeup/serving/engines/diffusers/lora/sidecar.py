@@ -1,8 +1,9 @@
-"""LoRAs beside the weights: every row of a call may want others, and some none.
+"""Unmerged LoRAs: each row of a call can use different ones, or none.
 
-A layer y = W x that a LoRA changes becomes y = W x + factor * up (down x) for the rows that want it. Rows that want the
-same LoRA are computed together, so a call costs as many thin products as there are different LoRAs in it, not rows.
-Changes that are no thin product (DoRA, LoHa, LoKr) are added as the difference of the weights, for those rows only.
+A layer y = W x that a LoRA changes becomes y = W x + factor * up (down x) for the rows that use it. Rows with the same
+LoRA are computed together, so a call costs as many low-rank products as there are different LoRAs in it, not rows.
+Changes that are not low-rank products (DoRA, LoHa, LoKr) are added as the difference of the weights, for those rows
+only.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ Parts = dict[LayerId, dict[str, torch.Tensor]]
 
 
 class Sidecar:
-    """Stands beside the layers of a denoiser; hooks are there only while a call is made that needs them.
+    """Adds LoRAs to the layers of a denoiser through hooks, registered only during calls that need them.
 
-    The parts of LoRAs stay where they are computed with, those of the last `max_kept` LoRAs.
+    The tensors of the `max_kept` most recently used LoRAs stay on the device.
     """
 
     def __init__(self, layers: Mapping[LayerId, Layer], max_kept: int = 8) -> None:
@@ -41,7 +42,7 @@ class Sidecar:
         groups = _groups(sets, next(iter(self._layers.values())).weight.device)
         changed = {layer for loras, _ in groups for lora, _ in loras for layer in lora.changes if layer in self._layers}
         parts = self._parts({id(lora): lora for loras, _ in groups for lora, _ in loras})
-        hooks = [  # before all others: they want the layer's output with everything that belongs to it
+        hooks = [  # first, so that other hooks see the layer's complete output
             self._layers[layer].register_forward_hook(_adding(layer, groups, parts), prepend=True) for layer in changed
         ]
         try:
@@ -51,7 +52,7 @@ class Sidecar:
                 hook.remove()
 
     def _parts(self, loras: Mapping[int, Lora]) -> Mapping[int, Parts]:
-        """What was placed of these LoRAs; hooks add to it, layer by layer."""
+        """The device tensors cached for these LoRAs; hooks fill them lazily, layer by layer."""
         for number, lora in loras.items():
             self._kept.setdefault(number, (lora, {}))
             self._kept.move_to_end(number)
@@ -61,7 +62,7 @@ class Sidecar:
 
 
 def _groups(sets: Sequence[LoraSet], device: torch.device) -> Groups:
-    """The rows of every different set; rows that want nothing are in none."""
+    """The rows of every distinct set; rows without LoRAs are in none."""
     rows: dict[tuple[tuple[int, float], ...], tuple[LoraSet, list[int]]] = {}
     for row, loras in enumerate(sets):
         key = tuple((id(lora), scale) for lora, scale in loras)
@@ -82,7 +83,7 @@ def _adding(layer: LayerId, groups: Groups, parts: Mapping[int, Parts]) -> Any:
 
 
 def _change(module: Layer, layer: LayerId, loras: LoraSet, x: torch.Tensor, parts: Mapping[int, Parts]) -> torch.Tensor:
-    """What these LoRAs add to the output of the layer for the input `x`."""
+    """The change of the layer's output by these LoRAs for the input `x`."""
     own = [(lora, scale) for lora, scale in loras if layer in lora.changes]
     if all(lora.changes[layer].is_low_rank for lora, _ in own):
         changes = [
@@ -109,7 +110,7 @@ def _thin(module: Layer, parts: Mapping[str, torch.Tensor], factor: float, x: to
 
 
 def _apply(module: Layer, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """The layer without its bias, with other weights."""
+    """Apply the layer with other weights and without its bias."""
     if isinstance(module, torch.nn.Conv2d):
         return torch.conv2d(x, weight, None, module.stride, module.padding, module.dilation)
     return torch.nn.functional.linear(x, weight)

@@ -1,4 +1,4 @@
-"""How alike latents with and without LoRAs are after each step: what the bound K of a LoRA is found from."""
+"""Similarity of latents with and without LoRAs after each step, from which the bound K of a LoRA is derived."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["measure_similarities"]
 def measure_similarities(family: Family, loras: LoraSet, requests: Sequence[Request]) -> list[float]:
     """The cosine of the latents after each step, mean over `requests`, which all have the same number of steps.
 
-    Nothing else may use the pipeline meanwhile: its weights are patched for a while, text encoders included.
+    Requires exclusive use of the pipeline: its weights are patched temporarily, text encoders included.
     """
     if not requests or len({one.num_steps for one in requests}) > 1:
         raise BadInput("latents are compared step by step; give requests, all with the same number of steps")

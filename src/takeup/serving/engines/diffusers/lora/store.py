@@ -1,7 +1,7 @@
-"""LoRAs that stay in memory for the next request: a loader in front of a loader.
+"""In-memory cache of LoRAs: a loader that wraps a loader.
 
-What is loaded stays until the memory is full; then the policy says what leaves, but never a LoRA that a request still
-uses. The policy is shown the *queue*: the LoRAs that are in use, then those of the requests that wait, in order.
+LoRAs stay cached until the memory is full; then the policy selects the victim, but never a LoRA that a request still
+uses. The policy receives the *queue*: the LoRAs in use, then those of the waiting requests, in order.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["LoraStore"]
 
 
 class LoraStore:
-    """Keeps LoRAs up to `capacity_bytes`. One that is larger, or in use, is kept as long as it is used.
+    """Caches LoRAs up to `capacity_bytes`. A LoRA in use is kept even above the capacity.
 
-    `ahead` are the LoRAs of the requests that wait, as whoever has the queue says.
+    `ahead` are the LoRAs of the waiting requests, set by the owner of the queue.
     """
 
     def __init__(self, loader: Loader, make_policy: Callable[[], CachePolicy], capacity_bytes: int) -> None:
@@ -37,12 +37,12 @@ class LoraStore:
 
     @property
     def names(self) -> frozenset[str]:
-        """What is there, or on its way."""
+        """LoRAs that are loaded or loading."""
         return frozenset(self._kept)
 
     @property
     def size_bytes(self) -> int:
-        """Memory of what is there."""
+        """Memory of the loaded LoRAs."""
         return sum(one.result().size_bytes for one in self._kept.values() if _is_good(one))
 
     def load(self, name: str) -> Future[Lora]:
@@ -62,7 +62,7 @@ class LoraStore:
             self._shrink()
 
     def forget(self, name: str) -> None:
-        """The file changed or is gone: who uses it keeps what it has, the next request loads anew."""
+        """Invalidate a LoRA whose file changed or was removed: current users keep theirs, the next request reloads."""
         with self._lock:
             if self._kept.pop(name, None) is not None:
                 self._policy.left(name)

@@ -1,9 +1,9 @@
-"""The layers of a pipeline that a LoRA can change, and every name by which files call them.
+"""The layers of a pipeline that a LoRA can change, and all names used for them in files.
 
 Files name a layer by its path in diffusers (`unet.mid_block.attentions.0.proj_in`), by the same with underscores
 (`lora_unet_mid_block_attentions_0_proj_in`), or by that of the original Stable Diffusion code
-(`lora_unet_middle_block_1_proj_in`). Text encoders come with and without `text_model`. Rather than translating names by
-rules that may guess wrong, all names of all layers are listed, so a name is known or it is not.
+(`lora_unet_middle_block_1_proj_in`). Text encoders are named with and without `text_model`. Rather than translating
+names by rules that may guess wrong, all names of all layers are enumerated, so a name is known or it is not.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _names(layer: LayerId, shapes: Mapping[LayerId, tuple[int, ...]]) -> Iterato
 
 
 def _spellings(component: str, path: str) -> Iterator[str]:
-    """The path, for text encoders with and without `text_model`, and with the first names of their projections."""
+    """The path; for text encoders with and without `text_model`, and with old names of their projections."""
     if component in DENOISERS:
         yield path
         return
@@ -106,9 +106,10 @@ def _spellings(component: str, path: str) -> Iterator[str]:
 
 
 def _original_name(path: str, shapes: Mapping[LayerId, tuple[int, ...]]) -> str:
-    """What the layer is called in the code that Stable Diffusion was published with; empty if it has no name there.
+    """The layer's name in the original Stable Diffusion code; empty if it has none.
 
-    There all blocks of a side are counted through, each resnet opening a new one, and an attention joins its resnet.
+    There all blocks of a side are numbered consecutively: each resnet starts a new block, and an attention belongs to
+    the block of its resnet.
     """
     if path in OUTSIDE_BLOCKS:
         return OUTSIDE_BLOCKS[path]
@@ -117,7 +118,7 @@ def _original_name(path: str, shapes: Mapping[LayerId, tuple[int, ...]]) -> str:
         return _original_middle(path)
     side, block, kind, number, rest = match[1], int(match[2]), match[3], int(match[4]), match[5]
     resnets = 1 + max(int(one[2]) for one in _resnets(side, 0, shapes))
-    per_block = resnets + (side == "down_blocks")  # a downsampler counts as a block of its own
+    per_block = resnets + (side == "down_blocks")  # a downsampler counts as a separate block
     first = block * per_block
     if kind == "downsamplers":
         return f"input_blocks_{first + per_block}_0_op"

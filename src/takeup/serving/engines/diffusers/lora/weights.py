@@ -1,10 +1,10 @@
-"""Weights that take LoRAs in and give them back without a trace.
+"""Weights into which LoRAs are merged and from which they are removed exactly.
 
 How it works. Of every layer that a LoRA changes, a pristine copy is kept from before the first change. Patched weights
-are always computed from that copy, in single precision, and rounded once; what was patched is never subtracted, so
-nothing drifts, however often sets change. `stage` computes a set into a buffer of its own, beside the running network;
+are always computed from that copy, in single precision, and rounded once; a patch is never subtracted, so nothing
+drifts, however often sets change. `stage` computes a set into a separate buffer, concurrently with the running network;
 `use` copies it over the weights. It writes into the storage of the parameters and never replaces them, since a CUDA
-graph remembers where weights are: after `use` a captured graph computes with the new ones.
+graph holds the addresses of weights: after `use` a captured graph computes with the new ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Key = tuple[tuple[str, int, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The weights of one set, ready to be copied over those of the network."""
+    """The patched weights of one set, ready to be copied over those of the network."""
 
     loras: LoraSet
     weights: Mapping[LayerId, torch.Tensor] = field(repr=False)
@@ -39,12 +39,12 @@ PLAIN = Staged((), {})
 
 
 def key_of(loras: LoraSet) -> Key:
-    """Equal for equal sets. A LoRA that was loaded anew under an old name is another one."""
+    """Equal for equal sets. A LoRA that was reloaded under an old name has a different key."""
     return tuple((lora.name, id(lora), scale) for lora, scale in loras)
 
 
 class Weights:
-    """The layers of some components of a pipeline. `stage` from any thread, the rest from the one that computes."""
+    """The layers of some components of a pipeline. Call `stage` from any thread, the rest from the computing one."""
 
     def __init__(self, layers: Mapping[LayerId, Layer]) -> None:
         self._layers = layers
@@ -54,15 +54,15 @@ class Weights:
 
     @property
     def key(self) -> Key:
-        """What is patched in now."""
+        """The key of the set that is merged now."""
         return key_of(self._current.loras)
 
     def stage(self, loras: LoraSet) -> Staged:
-        """Compute the patched weights of every layer that one of `loras` changes; the network does not notice."""
+        """Compute the patched weights of every layer that one of `loras` changes, without modifying the network."""
         return Staged(loras, self._patched(loras, self._changed(loras)))
 
     def use(self, staged: Staged = PLAIN) -> None:
-        """Patch this set in, and out what was there before. Without an argument: the weights as they were loaded."""
+        """Merge this set and remove the previous one. Without an argument: restore the original weights."""
         if staged is self._current:
             return
         self._take_out(staged)
@@ -71,7 +71,7 @@ class Weights:
 
     @contextmanager
     def using(self, loras: LoraSet) -> Iterator[None]:
-        """Patched inside, as before outside, also when something goes wrong."""
+        """Patched inside, restored on exit, also after an exception."""
         before = self._current
         self.use(self.stage(loras))
         try:
@@ -96,7 +96,7 @@ class Weights:
 
     def _clean(self, layer: LayerId) -> torch.Tensor:
         with self._lock:
-            if layer not in self._pristine:  # then nobody has patched it yet
+            if layer not in self._pristine:  # then it is not patched yet
                 self._pristine[layer] = self._parameter(layer).detach().clone()
             return self._pristine[layer]
 

@@ -1,4 +1,4 @@
-"""Edits in the step loop: rows with a template compute their masked tokens, those without one fill it as they go."""
+"""Edits in the step loop: rows with a template compute masked tokens only, those without one record it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Such a share of the tokens outside the mask is computed too, and compared every so many steps."""
+    """Staleness checks: `share` of the tokens outside the mask is computed too, and compared `every` N steps."""
 
     every: int = 4
     share: float = 0.005
 
 
 class Ways(TypedDict, total=False):
-    """How masked calls are made, as `Edits` takes it."""
+    """Options of masked calls, passed to `Edits`."""
 
     checks: Checks | None
     convolutions: bool | None
@@ -56,12 +56,12 @@ class Ways(TypedDict, total=False):
 class Edits:
     """The add-on. Edits with templates may share a call, whatever their masks: it is padded to the largest of them.
 
-    With `convolutions` U-Nets compute masked pixels in these too, and templates keep what they need for it; None: where
-    a U-Net allows it. Where it `binds`, masked calls are recorded like all others, instead of being made by hooks;
-    numbers of tokens are then rounded up to multiples of `multiple` at least, so that calls come in few sizes.
+    With `convolutions` U-Nets mask these too, and templates store the activations this needs; None: where the U-Net
+    supports it. If it `binds`, masked calls are captured as CUDA graphs like all others, instead of using hooks; token
+    counts are then rounded up to multiples of `multiple` at least, so that calls have few distinct shapes.
 
-    With `formats`, templates keep rows beside keys and values, half as many bytes: what comes into each block. Recorded
-    calls whose templates are elsewhere then load what `formats` says.
+    With `formats`, templates store block inputs (rows) in addition to keys and values, with half as many bytes.
+    Captured calls whose templates are not on the device then load, per block, what `formats` selects.
     """
 
     def __init__(
@@ -89,25 +89,25 @@ class Edits:
 
     @property
     def call(self) -> Call:
-        """What the hooks know."""
+        """State shared by the hooks."""
         return self.hooks.call
 
     @property
     def whole_share(self) -> float:
-        """Edits that compute more than this share are made in the plain way."""
+        """Edits that would compute more than this share of the tokens compute all of them."""
         return WHOLE_SHARE[self.convolutions]
 
     @property
     def what_is_kept(self) -> str:
-        """In templates."""
+        """Which activations templates contain; part of their key."""
         rows = "" if self._formats is only_keys else ", rows"
         return ("with maps" if self.convolutions else "keys and values") + rows
 
     def close(self) -> None:
-        """Leave the network as it was."""
+        """Remove the hooks from the network."""
         self.hooks.remove()
 
-    # What the loop asks ---------------------------------------------------------------------------------------------
+    # Called by the step loop ----------------------------------------------------------------------------------------
 
     def joined(self, run: Run) -> None:
         self._keeping.joined(run)
@@ -116,7 +116,7 @@ class Edits:
         return True
 
     def plan(self, runs: Sequence[Run]) -> None:
-        """Say how much each of them computes."""
+        """Set the share of tokens that each run computes in its next step."""
         self._num_masked = 0
         for run in runs:
             editing = editing_of(run)
@@ -136,7 +136,7 @@ class Edits:
         first = editing_of(rows.runs[0])
         mode: Mode = "off" if first is None else first.mode
         if mode == "masked" and not self.hooks.is_exact:
-            mode = "off"  # LoRAs beside convolutions: this step is made whole
+            mode = "off"  # unmerged LoRAs on convolutions: this step computes all tokens
         if mode == "masked" and self._memory is not None and not rows.aids.has_hooks:
             yield from self._bound(rows, self._memory)
         else:
@@ -152,7 +152,7 @@ class Edits:
         editing.watch(self._checks.share, seed, self.layouts.num_levels)
 
     def _bound(self, rows: Rows, memory: Memory) -> Iterator[None]:
-        """A masked call that is recorded."""
+        """A masked call that is captured as a CUDA graph."""
         laid, network = self.layouts.of(rows.runs), self.hooks.network
         if laid.tables is None:
             laid.tables = tables_for(network, laid.places, laid.size, rows.shared, self.layouts.multiple)
@@ -172,10 +172,10 @@ class Edits:
             edits[place].checked(error, self._checks.every)
 
     def _formed(self, laid: Laid, runs: Sequence[Run], compute_s: float | None) -> list[Pages]:
-        """What templates say, in the form that is best as far as is known."""
+        """Template pages of each run, in the best known form; the choice is cached in `laid`."""
         pages = [self._pages(run) for run in runs]
         if laid.forms is None:
-            has_loras = any(run.request.loras for run in runs)  # which may not be in the weights before the call
+            has_loras = any(run.request.loras for run in runs)  # may not be merged before the call
             chosen = Forms() if has_loras else self._formats(pages, compute_s)
             forms = [one.formed(chosen or Forms(), PLACED) for one in pages]
             laid.forms = None if chosen is None else forms
@@ -187,7 +187,7 @@ class Edits:
         return Pages(reader, run, self._from_rows)
 
     def _hooked(self, rows: Rows, mode: Mode) -> Iterator[None]:
-        """A call that hooks look at, or none."""
+        """A call with hooks that mask or record; with mode off, a plain call."""
         self.call.mode, self.call.recorded, self.call.made = mode, {}, {}
         rows.aids.has_hooks = rows.aids.has_hooks or mode != "off"
         if mode == "masked":
@@ -219,7 +219,7 @@ class Edits:
                 editing.stepped(run.computed_share if mode == "masked" else 1.0)
 
     def _looked_at(self, rows: Rows) -> dict[int, Watched]:
-        """By place among the requests, tokens of those that are looked at in this step."""
+        """Tokens to check for staleness in this step, by index of the run."""
         if not self._checks.share:
             return {}
         watched = self.layouts.of(rows.runs).watched

@@ -1,4 +1,4 @@
-"""What an edit asks for, beside its request."""
+"""Parameters of an edit, in addition to its request."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Edit"]
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The image to change; where (None: everywhere), in white on black of the same size; and in how many of the steps.
+    """Image, mask of the same size (white: change; None: everywhere), and strength (the share of steps that are run).
 
-    Where a template is more stale than `max_error`, steps are made whole. An `exact` edit neither uses nor fills one.
-    Templates belong to `tenant`, and to the noise of `noise_seed`; `template` is their identity, for whoever keeps it.
-    The first `shared_steps` are made without the LoRAs of the request: what is kept of them serves any other LoRAs.
+    If a template is more stale than `max_error`, steps compute all tokens. `exact` edits neither read nor record one.
+    Templates are specific to `tenant` and to the noise of `noise_seed`; `template` is their id, for callers that store
+    it. The first `shared_steps` run without the LoRAs of the request, so their activations are valid for any LoRAs.
     """
 
     image: Any

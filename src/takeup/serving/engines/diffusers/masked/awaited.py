@@ -1,4 +1,4 @@
-"""A number that a device is still computing: whoever asks does not hold up what is sent after it."""
+"""A scalar still being computed on the device: reading it does not wait for work enqueued after it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 
 __all__ = ["Awaited"]
 
-cuda: Any = torch.cuda  # whose functions are not annotated
+cuda: Any = torch.cuda  # torch.cuda functions are not annotated
 
 
 class Awaited:
-    """Copied to the host when it is there."""
+    """Copies a scalar to pinned host memory asynchronously; an event marks completion."""
 
     def __init__(self, number: torch.Tensor) -> None:
         self._event: Any = cuda.Event() if number.is_cuda else None
@@ -28,7 +28,7 @@ class Awaited:
 
     @property
     def value(self) -> float:
-        """Waits for it."""
+        """The number; blocks until it has been copied."""
         if self._event is not None:
             self._event.synchronize()
         return float(self._number)

@@ -1,4 +1,4 @@
-"""Which networks have masked calls that can be recorded, and by what."""
+"""Select the CUDA-graph implementation of masked calls for a network, if there is one."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ __all__ = ["bind", "can_bind", "tables_for"]
 
 
 def can_bind(prepared: Prepared) -> bool:
-    """Whether masked calls of this network can be recorded."""
+    """Whether masked calls of this network can be captured as CUDA graphs."""
     return can_bind_columns(prepared) or can_bind_tokens(prepared)
 
 
 def tables_for(
     network: Any, places: Mapping[int, Places], size: Grid, shared: Mapping[str, torch.Tensor], multiple: int
 ) -> Tables:
-    """Where the tokens of a call are; `shared` is what all rows of it share."""
+    """Token positions of a call; `shared` are the inputs that all its rows share."""
     if "img_ids" in shared:
         return TokenTables(network, places, shared)
     return ColumnTables(places, size, multiple)
 
 
 def bind(prepared: Prepared, masked: Masked) -> Bound:
-    """Memory for masked calls of this kind."""
+    """Buffers and forwards for masked calls of this kind."""
     for pages in masked.readers:
         pages.from_rows.plain = prepared.plain
     return BoundTokens(prepared, masked) if isinstance(masked.tables, TokenTables) else BoundColumns(prepared, masked)

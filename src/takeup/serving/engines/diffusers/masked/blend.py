@@ -1,4 +1,4 @@
-"""A scheduler that keeps the image outside the mask: after every step the rest is the original, with its own noise."""
+"""Scheduler wrapper that preserves the image outside the mask: each step restores the noised original there."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Blended", "noised"]
 
 
 class Blended:
-    """Wraps the scheduler of one run. `mask` is one where the image is made, zero where it is kept.
+    """Wraps the scheduler of one run. `mask` is one where the image is generated, zero where it is preserved.
 
-    What is kept after every step is made at once: schedulers look numbers up in tables of the host, and a device that
-    fetches one waits until it has nothing else to do.
+    The noised originals of all steps are precomputed: schedulers look up values in host tables, which would
+    synchronize the device in every step.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Blended:
     def step(
         self, prediction: torch.Tensor, timestep: Any, latents: torch.Tensor, **options: Any
     ) -> tuple[torch.Tensor]:
-        """As that of the scheduler; what it answers is the next latents."""
+        """Like `step` of the scheduler; returns the blended next latents."""
         made: torch.Tensor = self._scheduler.step(prediction, timestep, latents, **{**options, "return_dict": False})[0]
         kept = self._kept[self._step]
         self._step += 1
@@ -45,18 +45,18 @@ class Blended:
 def _kept(
     scheduler: Any, timesteps: list[torch.Tensor], clean: torch.Tensor, noise: torch.Tensor
 ) -> list[torch.Tensor]:
-    """The image as it is to be after each step: before the next one, and in the end without noise."""
+    """The original after each step: with the noise level of the next step, and after the last without noise."""
     shadow, on_host, made = copy(scheduler), (clean.cpu(), noise.cpu()), []
     shadow.timesteps = scheduler.timesteps.cpu()
     for step, timestep in enumerate(timesteps[1:], start=1):
         if getattr(scheduler, "begin_index", None) is not None:
-            shadow._step_index = scheduler.begin_index + step  # where the scheduler will be by then
+            shadow._step_index = scheduler.begin_index + step  # index of the scheduler at that step
         made.append(noised(shadow, *on_host, timestep.cpu()))
     return list(torch.split(torch.cat([*made, on_host[0]]).to(clean.device), len(clean)))
 
 
 def noised(scheduler: Any, clean: torch.Tensor, noise: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
-    """The image with as much noise as there is before this timestep."""
+    """The image with the noise level of this timestep."""
     times = timestep.reshape(1)
     if hasattr(scheduler, "scale_noise"):
         flowing: torch.Tensor = scheduler.scale_noise(clean, times, noise)

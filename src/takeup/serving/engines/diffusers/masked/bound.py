@@ -1,8 +1,8 @@
-"""Masked calls as they are recorded for a device: fixed memory, few kernels, no hooks.
+"""Masked calls for CUDA-graph capture: fixed addresses, few kernels, no hooks.
 
-How it works. A recorded call finds everything where it was when it was recorded. So each kind of masked call has tables
-of its own, into which those of other masks of the same sizes are copied, and places for what is kept (`turns`). Keys
-and values lie in memory that all kinds share.
+How it works. A CUDA graph reads the addresses it was captured with. So each kind of masked call has private index
+tables, into which those of other masks of the same sizes are copied, and two buffers for cached activations (`turns`).
+Keys and values are in memory that all kinds share.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from takeup.serving.engines.diffusers.runs import Bound, Run
 __all__ = ["NUM_PLACES", "BoundCall", "Kept", "Masked", "Memory", "like_all"]
 
 NUM_PLACES = 2
-cuda: Any = torch.cuda  # whose functions are not annotated
+cuda: Any = torch.cuda  # torch.cuda functions are not annotated
 
 
 class Kept(Place, Protocol):
-    """A place whose keys and values lie in a flat."""
+    """A buffer whose keys and values are in a `Flat`."""
 
     flat: Flat
 
 
 class Memory:
-    """For keys and values of calls that are recorded. `user` is the kind of call that was made last."""
+    """KV buffers shared by all kinds of captured calls. `user` is the kind that made the last call."""
 
     def __init__(self, device: torch.device) -> None:
         self.stream: Any = cuda.Stream() if device.type == "cuda" else None
@@ -45,24 +45,24 @@ class Memory:
         self._watches: dict[Hashable, Stopwatch] = {}
 
     def flats(self, like: Page) -> list[Flat]:
-        """Places for pages like this one, the same for all that ask."""
+        """Buffers for pages of these shapes and dtypes, shared by all callers."""
         kind = frozenset((name, tuple(one.shape), one.dtype) for name, one in like.items())
         if kind not in self._flats:
             self._flats[kind] = [Flat(like) for _ in range(NUM_PLACES)]
         return self._flats[kind]
 
     def watch(self, kind: Hashable) -> Stopwatch:
-        """Which knows how long calls of a kind compute."""
+        """Stopwatch of the compute time of calls of a kind."""
         return self._watches.setdefault(kind, Stopwatch(self.stream is not None))
 
 
 @dataclass(slots=True, eq=False)
 class Masked:
-    """Edits that share a call: where their tokens are, and what is kept of them.
+    """Edits that share a call: their token positions and cached activations.
 
-    `watched`: of edits that are looked at, by their place among all, tokens outside the mask; the call says by `errors`
-    how far these went. `weights` are equal for equal weights of the network. If it `is_alone`, the next masked call is
-    that of the next step.
+    `watched`: tokens outside the mask that are checked in this call, by index of the edit; the call sets `errors` to
+    their staleness. `weights` are equal for equal weights of the network. If `is_alone`, the next masked call is the
+    next step of the same edits, so it can be prefetched.
     """
 
     bind: Callable[[Any, Masked], Bound]
@@ -78,42 +78,42 @@ class Masked:
 
     @property
     def kind(self) -> Hashable:
-        """Equal for calls that can be made by one recorded call."""
+        """Equal for calls that can share a CUDA graph."""
         return self.tables.sizes
 
     def steps(self, ahead: int = 0) -> tuple[int, ...]:
-        """How far each edit is, or will be."""
+        """Step of each edit, `ahead` steps from now."""
         return tuple(run.step + ahead for run in self.runs)
 
     def pages(self, ahead: int = 0) -> list[Brought]:
-        """What is kept for this step, or for one that comes."""
+        """Cached activations of each edit, `ahead` steps from now."""
         return [reader.page(step) for reader, step in zip(self.readers, self.steps(ahead), strict=True)]
 
     @property
     def has_next(self) -> bool:
-        """Whether templates know another step."""
+        """Whether all templates have the next step."""
         return all(reader.has(step) for reader, step in zip(self.readers, self.steps(1), strict=True))
 
     def bound(self, prepared: Any) -> Bound:
-        """Memory for calls of this kind."""
+        """Buffers and forwards for calls of this kind."""
         return self.bind(prepared, self)
 
 
 class BoundCall:
-    """One kind of masked call. `num_front` tokens stand before those of the image."""
+    """One kind of masked call. `num_front` tokens precede those of the image."""
 
     num_places = NUM_PLACES
 
     def __init__(self, tables: Tables, places: Sequence[Kept], memory: Memory, num_front: int = 0) -> None:
         self._tables, self._places, self._memory, self._num_front = tables, places, memory, num_front
         self._turns = Turns(places, memory.stream)
-        self._watch = memory.watch(tables.sizes)  # of whoever calls; at first nobody
+        self._watch = memory.watch(tables.sizes)  # replaced by that of the caller in `fill`
         self._told: Tables | None = None
         self._pieces: dict[int, torch.Tensor] = {}
         self._before: dict[int, torch.Tensor] = {}
 
     def fill(self, masked: Masked) -> int:
-        """Bring what the call needs, and what the next step needs too if that comes next; the place it lies in."""
+        """Load the cached activations of the call, prefetch those of the next step, and return the buffer number."""
         if self._memory.user is not self or masked.tables is not self._told:
             self._turns.forget()
         if self._memory.user not in {None, self}:
@@ -134,22 +134,22 @@ class BoundCall:
             self._told, self._pieces = tables, {}
 
     def leave(self, masked: Masked, number: int) -> None:
-        """After the call."""
+        """Finish the call: stop the stopwatch and compute the staleness of checked tokens."""
         self._watch.stop()
         after = self._taken(masked, number)
         masked.errors = {edit: stale_error(self._before[edit], after[edit]) for edit in masked.watched}
 
     def let_go(self) -> None:
-        """Another kind of call comes next."""
+        """Release loaded pages, because another kind of call uses the memory next."""
         self._turns.let_go()
 
     def forget(self) -> None:
-        """After calls that were only tried out: they wrote over what is kept."""
+        """Invalidate the buffers after trial calls, which overwrote them."""
         self._turns.forget()
         self._watch.forget()
 
     def _taken(self, masked: Masked, number: int) -> dict[int, torch.Tensor]:
-        """What is kept now of the tokens that are looked at."""
+        """Current cached values of the tokens that are checked, by index of the edit."""
         flat = self._places[number].flat
         for edit, watched in masked.watched.items():
             if edit not in self._pieces:
@@ -158,7 +158,7 @@ class BoundCall:
 
 
 def like_all(pages: Sequence[Page], device: torch.device, fronted: frozenset[str], num_front: int = 0) -> Page:
-    """As large as all pages together, with room in front where names ask for it; without memory."""
+    """Expanded placeholders with the shapes of all pages concatenated, plus `num_front` tokens for names `fronted`."""
     num_rows = sum(len(next(iter(page.values()))) for page in pages)
     return {name: _like(one, num_rows, device, num_front if name in fronted else 0) for name, one in pages[0].items()}
 

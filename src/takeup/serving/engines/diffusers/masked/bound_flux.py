@@ -1,7 +1,7 @@
-"""Masked calls of Flux as they are recorded: the same computation as with hooks, with fewer kernels.
+"""Masked Flux calls for CUDA-graph capture: the same computation as with hooks, with fewer kernels.
 
-Blocks read their tensors from their own modules, so that equal blocks share compiled code; what they are compiled to
-takes any number of tokens. What time and prompt do to norms is computed when an edit begins (`modulations`).
+Blocks read their tensors from attributes of their modules, so that equal blocks share compiled code, which is compiled
+for a dynamic number of tokens. AdaLN modulations of time and prompt are computed when an edit begins (`modulations`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Layer = tuple[torch.Tensor, torch.Tensor | None]
 
 
 class _KeptAttention:
-    """Reads `packed_qkv`, `packed_text`, `kept_k`, `kept_v`, `kept_places` and `kept_turns` of the module."""
+    """Attention processor; reads `packed_qkv`, `packed_text`, `kept_{k,v,places,turns}` of the module."""
 
     _attention_backend = None
     _parallel_config = None
@@ -75,7 +75,7 @@ class BoundTokens(BoundCall):
         self._network, self._own = network, tables.own.flat
         self._modulations = Modulations(network, len(tables.own.by_row))
         self._blocks = [*network.transformer_blocks, *network.single_transformer_blocks]
-        self._compiled = {  # blocks that are compiled for one size, for any
+        self._compiled = {  # recompile blocks of static shape with dynamic shapes
             one: torch.compile(one._call_impl, dynamic=True, fullgraph=True)
             for one in self._blocks
             if one._compiled_call_impl is not None
@@ -85,7 +85,7 @@ class BoundTokens(BoundCall):
         super().__init__(tables, self._kept, masked.memory, num_text)
 
     def fill(self, masked: Masked) -> int:
-        """Bring what the call needs, and what time does to its norms; the place it lies in."""
+        """Load cached activations and norm modulations of the step; return the buffer number."""
         first = 0
         for run in masked.runs:
             self._modulations.show(self._numbers(run, masked)[run.step], first)
@@ -94,7 +94,7 @@ class BoundTokens(BoundCall):
 
     @contextmanager
     def computing(self, number: int) -> Iterator[None]:
-        """Inside, the network computes masked tokens from what lies in this place."""
+        """Inside, the network computes masked tokens and reads cached activations from buffer `number`."""
         views, processors = self._kept[number].flat.views, dict(self._network.attn_processors)
         for place, (block, fixed) in enumerate(zip(self._blocks, self._fixed, strict=True)):
             block.attn.processor = _KeptAttention()
@@ -117,7 +117,7 @@ class BoundTokens(BoundCall):
                     del vars(block.attn)[name]
 
     def _numbers(self, run: Run, masked: Masked) -> torch.Tensor:
-        """For all steps of a run; made again only for other weights."""
+        """Modulations for all steps of a run, cached; recomputed only if the weights change."""
         weights, numbers = run.extras.get(SLOT, (None, None))
         if numbers is None or weights != masked.weights:
             dtype = run.latents.dtype
@@ -131,7 +131,7 @@ class BoundTokens(BoundCall):
 
 @contextmanager
 def _compiled_as(compiled: dict[Any, Any]) -> Iterator[None]:
-    """Inside, these blocks are called like this."""
+    """Inside, these blocks use the given compiled functions."""
     usual = {block: block._compiled_call_impl for block in compiled}
     for block, call in compiled.items():
         block._compiled_call_impl = call
@@ -143,7 +143,7 @@ def _compiled_as(compiled: dict[Any, Any]) -> Iterator[None]:
 
 
 def _packed(stacks: Stacks, network: Any, attention: Any) -> dict[str, Layer | None]:
-    """One product instead of three: the weights themselves where they lie one below the other, else a copy."""
+    """Fused QKV weights, one matmul instead of three: a view where the weights are contiguous, else a copy."""
     path = next(path for path, one in network.named_modules() if one is attention)
     found: dict[str, Layer | None] = {}
     for name, parts in PROJECTIONS.items():
@@ -174,7 +174,7 @@ def _given(out: torch.Tensor, places: torch.Tensor, module: Any, inputs: Any, ou
 
 
 def can_bind_tokens(prepared: Prepared) -> bool:
-    """Whether this is Flux with the attention of diffusers, and its weights one below the other."""
+    """Whether this is Flux and all its attention processors are those of diffusers."""
     network = prepared.network
     if type(network).__name__ != "FluxTransformer2DModel":
         return False

@@ -1,4 +1,4 @@
-"""Masked calls of U-Nets as they are recorded: columns (`columns`) whose transformers compute in place (`lean`)."""
+"""Masked U-Net calls for CUDA-graph capture: columns (`columns`) whose transformers compute in place (`lean`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BoundColumns(BoundCall):
 
     @contextmanager
     def computing(self, number: int) -> Iterator[None]:
-        """Inside, the network computes masked pixels from what lies in this place."""
+        """Inside, the network computes masked pixels and reads cached activations from buffer `number`."""
         self._columns.source = self._kept[number]
         with self._prepared.plain():
             self._columns.put()
@@ -62,7 +62,7 @@ class _LeanColumns(Columns):
 
 
 def _to_kept(key: torch.Tensor, value: torch.Tensor, places: torch.Tensor, module: Any, packed: Any) -> torch.Tensor:
-    """Attention of some tokens to all, in which their own keys and values take the place of the kept ones."""
+    """Attention of masked tokens to all tokens; their new keys and values overwrite the cached ones."""
     num_rows, num_tokens, _ = packed.shape
     parts = packed.view(num_rows * num_tokens, 3, -1)
     put(key, places, parts[:, 1])
@@ -73,7 +73,7 @@ def _to_kept(key: torch.Tensor, value: torch.Tensor, places: torch.Tensor, modul
 
 
 def can_bind_columns(prepared: Prepared) -> bool:
-    """Whether all blocks of a network are known here, and compute in place."""
+    """Whether all blocks of the network are supported here, and compute in place."""
     network, lean = prepared.network, prepared.lean
     if lean is None or not can_mask(network):
         return False

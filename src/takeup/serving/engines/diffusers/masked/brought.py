@@ -1,4 +1,4 @@
-"""What templates say to calls: pages as they come, some blocks as rows, of which keys and values are made."""
+"""Read cached activations of a template for one step, per block as K/V or as block input (rows)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Brought", "Form", "Forms", "Pages", "in_rows", "wanted_of"]
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """Blocks that make keys and values from rows; those of them that are computed whole leave rows to the next."""
+    """Blocks that compute K/V from their input (`rows`); `whole` ones run fully, which gives the next block's input."""
 
     rows: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
@@ -24,7 +24,7 @@ class Forms:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a template comes: what is read of its pages, and the blocks that are computed whole."""
+    """What is read of the pages of a template, and the blocks that are computed whole."""
 
     wanted: Wanted = ALL
     whole: frozenset[str] = frozenset()
@@ -32,19 +32,19 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """A page as it comes, perhaps with rows, and how to make keys and values of these."""
+    """A loaded page, possibly with block inputs, and the function that computes keys and values from these."""
 
     page: Page
     made: Callable[[], Page]
 
     def whole(self) -> Page:
-        """Keys and values of all blocks, and the rest."""
+        """Keys and values of all blocks, and all other tensors except block inputs."""
         return {name: one for name, one in self.page.items() if not name.endswith(ROWS)} | dict(self.made())
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What a template says to the steps of a run."""
+    """Template pages for the steps of a run."""
 
     reader: Reader
     run: Run
@@ -52,32 +52,32 @@ class Pages:
     form: Form = Form()
 
     def formed(self, forms: Forms, far: tuple[str, ...] = ()) -> Form:
-        """In these forms, unless the template is near; `far` as of `Wanted`."""
+        """What to read for these forms; keys and values if the template is on the device. `far` as in `Wanted`."""
         names = self.reader.template.pages[0]
         if self.reader.is_near:
             return Form(wanted_of(names, frozenset(), far=far))
         return Form(wanted_of(names, forms.rows, self.from_rows.behind(forms.whole), far), forms.whole)
 
     def has(self, step: int) -> bool:
-        """Whether the template knows this step."""
+        """Whether the template has this step."""
         return self.reader.has(step)
 
     def keys(self, step: int) -> Page:
-        """What it says to this one, without rows."""
+        """Page of a step with keys and values only, without block inputs."""
         return self.reader.page(step, self.formed(Forms()).wanted)
 
     def page(self, step: int) -> Brought:
-        """What it says to this one."""
+        """Page of a step, in the form of these pages."""
         page = self.reader.page(step, self.form.wanted)
         if not any(name.endswith(ROWS) for name in page):
             return Brought(page, dict)
         whole = self.form.whole
-        told = self.from_rows.told(self.run, step, bool(whole))  # now: whoever keeps what is brought keeps no run
+        told = self.from_rows.told(self.run, step, bool(whole))  # now, so that the result does not reference the run
         return Brought(page, partial(self.from_rows.made, page, told, whole))
 
 
 def in_rows(pages: Sequence[Brought]) -> Iterator[tuple[range, Brought]]:
-    """Pages, and their rows one below the other."""
+    """Pages, each with the range of its rows in the batch."""
     first = 0
     for one in pages:
         rows = range(first, first + len(one.page[OUT]))
@@ -91,7 +91,7 @@ def wanted_of(
     behind_whole: frozenset[str] = frozenset(),
     far: tuple[str, ...] = (),
 ) -> Wanted:
-    """Of a page with these names: rows of some blocks, of those `behind_whole` nothing, of others keys and values."""
+    """Read inputs of blocks `from_rows`, nothing of those also `behind_whole`, keys and values of the others."""
     rowed = {name.removesuffix(ROWS) for name in names if name.endswith(ROWS)}
     unused = {f"{name}{part}" for name in rowed & from_rows for part in (".k", ".v")}
     return Wanted(frozenset(unused | {name + ROWS for name in rowed if name not in from_rows - behind_whole}), far)

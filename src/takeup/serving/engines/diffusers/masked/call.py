@@ -1,14 +1,14 @@
-"""What the hooks in a network know about the call they are in: which tokens are computed, what is kept of the rest.
+"""State that the hooks of a network share during a call: which tokens are computed, and cached values of the rest.
 
-How it works. Tokens meet only where keys and values do. So a network computes some of its tokens only, if
+How it works. Tokens interact only through keys and values. So a network can compute a subset of its tokens, if
 
-    tokens are *taken* where they enter the blocks,
-    keys and values that belong to the others are *filled* in, and
-    what leaves the blocks is filled in too,
+    the subset is *taken* (gathered) where tokens enter the blocks,
+    keys and values of the other tokens are *filled* in, and
+    the output of the blocks is filled in too,
 
-with the activations of a run in which all tokens were computed (`record`). A name stands for each place of filling.
-Every row of the batch has tokens of its own. Rows with fewer than the others repeat one of them: it is computed twice,
-to the same value, and written to the same place.
+with the activations of a run in which all tokens were computed (`record`). Each filled tensor has a name. Every row of
+the batch has a separate subset. Shorter rows are padded by repeating a token: it is computed twice, to the same value,
+and written to the same index.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Mode = Literal["off", "record", "masked"]
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Tokens of one grid that are computed: for each row of the batch, and as rows of the flattened batch."""
+    """Indices of the computed tokens of one grid: per row of the batch, and in the flattened batch."""
 
     by_row: torch.Tensor
     num_tokens: int
@@ -34,19 +34,19 @@ class Places:
 
     @classmethod
     def of(cls, by_row: torch.Tensor, num_tokens: int) -> Places:
-        """`by_row`: a row of token numbers for every row of the batch."""
+        """`by_row`: token indices for every row of the batch."""
         first = torch.arange(len(by_row), device=by_row.device)[:, None] * num_tokens
         return cls(by_row, num_tokens, (by_row + first).flatten())
 
     def after(self, num_front: int) -> Places:
-        """The same behind so many tokens that are all computed."""
+        """The same tokens after `num_front` tokens that are all computed."""
         front = torch.arange(num_front, device=self.by_row.device).expand(len(self.by_row), -1)
         return Places.of(torch.cat([front, self.by_row + num_front], dim=1), num_front + self.num_tokens)
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """Shared by all hooks of a network. `places` by the number of tokens of the grid; `kept` is changed in place."""
+    """Shared by all hooks of a network. `places` is keyed by tokens per grid; `kept` is modified in place."""
 
     mode: Mode = "off"
     places: Mapping[int, Places] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Call:
     """What all blocks of a call share; forgotten with the places it was made for."""
 
     def take(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The tokens that are computed, of all."""
+        """Gather the tokens to compute; all of them unless masked."""
         if self.mode != "masked":
             return tokens
         places = self.places[tokens.shape[1]]
@@ -66,7 +66,7 @@ class Call:
         return taken.view(len(tokens), -1, tokens.shape[-1])
 
     def fill(self, name: str, tokens: torch.Tensor, num_front: int = 0) -> torch.Tensor:
-        """All tokens, of those that are computed. The first `num_front` always are, and are never kept."""
+        """Scatter computed tokens into the cached ones. The first `num_front` are always computed, never cached."""
         if self.mode == "off":
             return tokens
         if self.mode == "record":
@@ -75,7 +75,7 @@ class Call:
         return self._filled(self.kept[name], tokens, num_front)
 
     def turns(self, table: tuple[torch.Tensor, torch.Tensor], num_front: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of a table with a row for every position, those of the computed tokens, for each row of the batch."""
+        """Rotary embeddings of the computed tokens, per row of the batch, from a table of all positions."""
         if "turns" not in self.made:
             places = self._behind(len(table[0]) - num_front, num_front)
             self.made["turns"] = tuple(part[places.by_row] for part in table)
@@ -90,7 +90,7 @@ class Call:
         return kept
 
     def _behind(self, num_tokens: int, num_front: int) -> Places:
-        """Made once for all blocks of a call."""
+        """Indices after `num_front` tokens; computed once per call and shared by all blocks."""
         if not num_front:
             return self.places[num_tokens]
         if "behind" not in self.made:

@@ -1,4 +1,4 @@
-"""Columns in calls with hooks: what a template must keep for them, recorded, and given back from what was kept."""
+"""Columns in calls with hooks: record the activations that they need, and read them from the template."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["CallSource", "recorders"]
 
 
 class CallSource:
-    """Gives columns what the call keeps. Tables are made anew only for other places."""
+    """Source of columns that reads the cached activations of a `Call`. Tables are rebuilt only for other places."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -49,7 +49,7 @@ class CallSource:
 
 
 def recorders(network: Any, call: Call) -> list[Any]:
-    """Hooks that record what columns need."""
+    """Register hooks that record the activations that columns need; returns their handles."""
     handles = [
         module.register_forward_pre_hook(partial(_record, call, name, make))
         for name, module, make in _kept_modules(network)
@@ -58,7 +58,7 @@ def recorders(network: Any, call: Call) -> list[Any]:
 
 
 def _kept_modules(network: Any) -> Iterator[tuple[str, Any, Callable[[Any, torch.Tensor], torch.Tensor]]]:
-    """Names, modules before which something is kept, and what is made of their input for it."""
+    """Names, modules whose input is recorded, and the function applied to that input."""
     for name, module in network.named_modules():
         kind = type(module).__name__
         if kind == "GroupNorm":

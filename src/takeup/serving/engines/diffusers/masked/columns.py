@@ -1,13 +1,13 @@
-"""U-Nets whose convolutions compute masked pixels only: all that passes between their modules is a column of these.
+"""U-Nets whose convolutions compute masked pixels only: the feature maps between modules are columns of these pixels.
 
-How it works. Masked pixels of a map are themselves a map: as high as there are pixels, one wide. Products for single
-pixels, sums and joined channels do not notice. What does gets a forward of its own here:
+How it works. The masked pixels form a feature map of their own number in height, and of width one. Pointwise products,
+sums and channel concatenation work on it unchanged. These modules get a replacement forward:
 
-    convolutions    take nine neighbours of each pixel, computed or kept (`neighbours`)
-    group norms     use the statistics of the template, so that they are products for single pixels too
-    the first one   makes a column of the whole map, and the last one puts it back into the kept one
+    convolutions    gather nine neighbours of each pixel, computed or cached (`neighbours`)
+    group norms     use the statistics of the template, so that they are pointwise too
+    conv_in         makes a column of the whole map; conv_out scatters it into the cached output
 
-Tokens of attention need nothing: columns hold the masked ones already.
+Attention needs no gather: columns hold only the masked tokens already.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ Found = tuple[torch.Tensor, torch.Tensor]
 
 
 class Source(Protocol):
-    """What is kept of a template, for the call that is under way."""
+    """Cached activations and index tables for the current call."""
 
     def enter(self, size: tuple[int, int]) -> torch.Tensor:
-        """For a map of this size, the table of neighbours of the first convolution: among all pixels, or nothing."""
+        """Gather table of the first convolution, for a map of this size: indices of all pixels, or zero padding."""
 
     def around(self, name: str, move: Move) -> Found:
-        """Of the convolution of this name."""
+        """Rim pixels and gather table of the convolution of this name."""
 
     def affine(self, name: str) -> Affine:
-        """The norm of this name."""
+        """Scale and shift of the norm of this name."""
 
     def leave(self, tokens: torch.Tensor) -> torch.Tensor:
-        """All pixels of the last map, of those that were computed."""
+        """The whole output map, with the computed pixels scattered into the cached ones."""
 
 
 class Columns:
-    """For a U-Net, in effect from `put` to `remove`: every call in between computes columns."""
+    """Replaces forwards of a U-Net from `put` to `remove`: every call in between computes columns."""
 
     def __init__(self, network: Any, source: Source) -> None:
         self.network, self.source = network, source
@@ -62,17 +62,17 @@ class Columns:
 
     @property
     def is_exact(self) -> bool:
-        """Whether nobody else acts on convolutions, such as LoRAs beside them: columns know their weights only."""
+        """Whether no convolution has forward hooks, such as unmerged LoRAs: columns use the weights only."""
         return not any(one._forward_hooks for one in self._convolutions)
 
     def put(self) -> None:
-        """Over whatever forwards the modules have now."""
+        """Install the forwards over those the modules have now."""
         for module, forward in self._forwards.items():
             self._before[module] = vars(module).get("forward")
             module.__dict__["forward"] = forward
 
     def remove(self) -> None:
-        """Leave the network as it was."""
+        """Restore the previous forwards."""
         for module, before in self._before.items():
             del module.__dict__["forward"]
             if before is not None:
@@ -126,7 +126,7 @@ class Columns:
         return column(torch.addcmul(shift[:, None], tokens_of(sample), scale[:, None]).to(sample.dtype))
 
     def _transformer(self, name: str, module: Any, sample: torch.Tensor, *others: Any, **named: Any) -> Any:
-        """Without the copies that the stock one makes of maps."""
+        """Avoid the feature-map copies of the stock forward."""
         if not isinstance(module.proj_in, torch.nn.Linear):
             return type(module).forward(module, sample, *others, **named)
         text = others[0] if others else named.get("encoder_hidden_states")
@@ -144,7 +144,7 @@ class Columns:
         return _product(gathered(tokens, rim, table, norm), module, len(tokens))
 
     def _time(self, module: Any, temb: torch.Tensor) -> torch.Tensor:
-        """What a block adds for the time of the step."""
+        """Time embedding that a block adds."""
         if module is self._resnets[0]:
             self._active = silu(temb)
         added: torch.Tensor = module.time_emb_proj(self._active)
@@ -161,7 +161,7 @@ def _named(network: Any, kind: str) -> Iterator[tuple[str, Any]]:
 
 
 def _convolutions(network: Any) -> Iterator[Any]:
-    """Those that are computed here, not by themselves."""
+    """Convolutions whose own forward is bypassed here."""
     for name in ("ResnetBlock2D", "Downsample2D", "Upsample2D"):
         for _, module in _named(network, name):
             yield from (one for one in module.modules() if isinstance(one, torch.nn.Conv2d))
@@ -169,7 +169,7 @@ def _convolutions(network: Any) -> Iterator[Any]:
 
 
 def can_mask(network: Any) -> bool:
-    """Whether all blocks of a network are known here: those of Stable Diffusion 1, 2 and XL are."""
+    """Whether all blocks of a network are supported: those of Stable Diffusion 1, 2 and XL are."""
     if type(network).__name__ != "UNet2DConditionModel":
         return False
     blocks = [*network.down_blocks, network.mid_block, *network.up_blocks]
@@ -178,7 +178,7 @@ def can_mask(network: Any) -> bool:
 
 
 def _is_known(block: Any) -> bool:
-    """Blocks with filters of whole maps (FreeU) are not."""
+    """Blocks that filter whole feature maps (FreeU) are not supported."""
     return type(block).__name__ in BLOCKS and not getattr(block, "s1", None)
 
 
@@ -194,17 +194,17 @@ def _is_plain(module: Any) -> bool:
 
 
 def column(tokens: torch.Tensor) -> torch.Tensor:
-    """Tokens as a map one wide, without a copy."""
+    """Tokens as a feature map of width one, without a copy."""
     return tokens.transpose(1, 2)[..., None]
 
 
 def tokens_of(sample: torch.Tensor) -> torch.Tensor:
-    """The pixels of a map as tokens: those of a column without a copy."""
+    """The pixels of a feature map as tokens; for columns without a copy."""
     return sample.flatten(2).transpose(1, 2)
 
 
 def affine_of(norm: Any, sample: torch.Tensor) -> torch.Tensor:
-    """What the norm does to every channel of this map: rows, one, scales and then shifts."""
+    """Group norm of this map as an affine per channel, shape (rows, 1, 2 x channels): scales, then shifts."""
     groups = sample.float().reshape(len(sample), norm.num_groups, -1)
     spread, mean = torch.var_mean(groups, dim=2, correction=0)
     each = sample.shape[1] // norm.num_groups

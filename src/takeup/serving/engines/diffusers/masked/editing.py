@@ -1,4 +1,4 @@
-"""An edit on its way: which tokens it computes, the template it uses or fills, how wrong the template seems to be."""
+"""State of a running edit: tokens to compute, the template it reads or records, and the measured staleness."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SLOT = "edit"
 
 @dataclass(frozen=True, slots=True)
 class EditReport:
-    """What an edit did.
+    """Statistics of an edit.
 
-    `stale_error`: how far keys and values of sampled tokens outside the mask were from those of the template, as a
-    share of their size, in the worst check; None if nothing was checked. `packing_error` is part of it. `plain_steps`
-    were made without the LoRAs of the request.
+    `stale_error`: relative error of the template's keys and values for sampled tokens outside the mask, in the worst
+    check; None if nothing was checked. It includes `packing_error`. `plain_steps` were computed without the LoRAs of
+    the request.
     """
 
     from_template: bool
@@ -39,10 +39,10 @@ class EditReport:
 
 @dataclass(slots=True, eq=False)
 class Editing:
-    """`mask`: tokens of the finest grid that may change. Without a key nothing is kept: everything is computed.
+    """`mask`: tokens of the finest grid that may change. Without a key nothing is cached: everything is computed.
 
-    `found` is the template as it was when the edit was prepared. The first `num_shared` steps are those of every edit
-    with other LoRAs: `shared` has them, if there is one, else they are kept under `shared_key` for the others.
+    `found` is the template looked up when the edit was prepared. The first `num_shared` steps do not depend on the
+    LoRAs: they are read from the template `shared`, if there is one, else stored under `shared_key` for other edits.
     """
 
     key: TemplateKey | None
@@ -69,7 +69,7 @@ class Editing:
 
     @property
     def mode(self) -> Mode:
-        """How the next step is made."""
+        """Mode of the next step: record, masked, or off (all tokens)."""
         if self.recorder is not None and self.recorder.num_pages == len(self.computed_shares):
             return "record"
         is_known = self.template is not None and len(self.computed_shares) < self.template.num_steps
@@ -77,27 +77,27 @@ class Editing:
 
     @property
     def keys(self) -> list[TemplateKey]:
-        """Of all that it uses or fills."""
+        """Keys of all templates that it reads or records."""
         return [one for one in (self.key, self.shared_key) if one is not None]
 
     def use(self, template: Template) -> None:
-        """Compute what may change, and what the template does not know."""
+        """Use the template: compute tokens that may change, and those that it does not contain."""
         self.template, self.reader = template, Reader(template, self.mask.device)
         self.computed = self.watched = self.mask | ~template.known.to(self.mask.device)
         self.share = float(self.computed.float().mean())
 
     def watch(self, share: float, seed: int, num_levels: int) -> None:
-        """Compute such a share of the other tokens too, the same in all steps."""
+        """Also compute `share` of the other tokens, the same in all steps, to check staleness."""
         assert self.computed is not None
         self.watched = sampled(self.computed, share, seed, num_levels)
         self.share = float(self.watched.float().mean())
 
     def checked(self, error: torch.Tensor, num_steps: int) -> None:
-        """Above the bound, so many steps are made whole, from when it is known."""
+        """Queue a measured error; if above `max_error`, the next `num_steps` steps compute all tokens."""
         self.awaited.append((Awaited(error), num_steps))
 
     def settle(self, *, waits: bool = False) -> None:
-        """Hear of errors that are known by now, or of all."""
+        """Process errors that are available by now; if `waits`, block for all of them."""
         while self.awaited and (waits or self.awaited[0][0].is_there):
             error, num_steps = self.awaited.pop(0)
             self.errors.append(error.value)
@@ -106,12 +106,12 @@ class Editing:
                 self.num_refreshed += num_steps
 
     def stepped(self, computed_share: float) -> None:
-        """A step is done."""
+        """Count a completed step and the share of tokens it computed."""
         self.computed_shares.append(computed_share)
         self.num_whole_left = max(0, self.num_whole_left - 1)
 
     def report(self) -> EditReport:
-        """What was done so far."""
+        """Statistics so far; blocks for pending errors."""
         self.settle(waits=True)
         shares = self.computed_shares or [1.0]
         return EditReport(
@@ -126,23 +126,23 @@ class Editing:
 
 
 def editing_of(run: Run) -> Editing | None:
-    """That of a run, if it is an edit."""
+    """The editing state of a run, or None if it is no edit."""
     editing: Editing | None = run.extras.get(SLOT)
     return editing
 
 
 def edited(run: Run) -> Editing:
-    """That of a run that is one."""
+    """The editing state of a run that is an edit."""
     editing = editing_of(run)
     assert editing is not None
     return editing
 
 
 def sampled(computed: torch.Tensor, share: float, seed: int, num_levels: int = 1) -> torch.Tensor:
-    """The computed tokens and some of the others, at least one if there are: the same for the same seed.
+    """The computed tokens and a sample of the others, at least one if there are any; deterministic for a seed.
 
-    They are taken as whole tokens of the coarsest grid on which there are others: single ones here and there would be
-    as many on every grid.
+    Whole tokens of the coarsest grid that has others are sampled: scattered fine tokens would not get fewer on coarser
+    grids.
     """
     for level in reversed(range(num_levels if share else 0)):
         grid = grids_of((computed.shape[0], computed.shape[1]), level + 1)[-1]
@@ -159,7 +159,7 @@ def _some(others: torch.Tensor, share: float, seed: int) -> torch.Tensor:
 
 
 def _spread(chosen: torch.Tensor, grid: tuple[int, int], scale: int, like: torch.Tensor) -> torch.Tensor:
-    """Tokens of a coarse grid as those of the finest."""
+    """Mask on the finest grid of tokens chosen on a coarse grid."""
     coarse = torch.zeros(grid[0] * grid[1], dtype=torch.bool, device=like.device)
     coarse[chosen] = True
     fine = coarse.view(grid).repeat_interleave(scale, 0).repeat_interleave(scale, 1)

@@ -1,8 +1,8 @@
-"""The editor: an image, a mask and a request become a run; the decoded run becomes the image with its masked part new.
+"""The editor prepares a run from an image, a mask and a request, and composites the decoded result into the image.
 
-How it works. The image is encoded, and in every step what lies outside the mask is the image with noise of the
-template, never of the request: only then its activations are those of every other edit of the image, and can be kept.
-Inside the mask the noise is that of the request. The mask is grown by `grow` latents: the decoder looks beside each.
+How it works. The image is encoded, and in every step the latents outside the mask are the image with the noise of the
+template, never of the request: only then are its activations equal for all edits of the image, and can be cached.
+Inside the mask the noise is that of the request. The mask is dilated by `grow` latents: the decoder reads neighbours.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ POLICY = "takeup.serving.policies.adapters:LeastEffectiveReferenceCount"
 class MaskedEditor:
     """Edits for one family. `budget` is the relative error that packing of templates may cause.
 
-    `identity` says which bytes a LoRA has by its name; without it edits with LoRAs compute everything. `ways`:
-    as of `Edits`.
+    `identity` maps the name of a LoRA to an id of its content; without it edits with LoRAs compute all tokens.
+    `ways`: as for `Edits`.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class MaskedEditor:
         self.edits = Edits(family, self.store, budget=budget, **ways)
         self.add_ons = (self.edits,)
         self._weights = weights_digest(dict(family.network.state_dict()))
-        self._attention = _attention_of(family.network, ways.get("binds", False))  # now: calls change it for a while
+        self._attention = _attention_of(family.network, ways.get("binds", False))  # now: calls change it temporarily
 
     def close(self) -> None:
-        """Leave the network as it was, and finish what is being written."""
+        """Restore the network, and close the store after pending writes."""
         self.edits.close()
         self.store.close()
 
     @torch.no_grad()
     def prepare(self, request: Request, edit: Edit) -> Run:
-        """As `prepare` of the family, with everything outside the mask kept. Looks for the template, too."""
+        """Like `prepare` of the family, with everything outside the mask preserved. Also looks up the template."""
         if edit.mask is None:
             run = prepare_whole(self._family, request, edit)
             run.extras[SLOT] = Editing(None, torch.ones(1, 1, dtype=torch.bool))
@@ -104,24 +104,24 @@ class MaskedEditor:
         return run
 
     def finish(self, edit: Edit, image: torch.Tensor) -> torch.Tensor:
-        """The decoded image inside the mask; outside of it the bytes of the original."""
+        """Composite: the decoded image inside the mask, the bytes of the original outside."""
         if edit.mask is None:
             return image
         original = pixels_of(edit.image)
         return composite(original, image, mask_pixels(edit.mask, original.shape[:2]))
 
     def report(self, run: Run) -> EditReport:
-        """What the edit of a run did."""
+        """Statistics of the edit of a run."""
         return report_of(run)
 
     def forget(self, template: str) -> None:
-        """Keep nothing of this image any more."""
+        """Delete all cached activations of this image."""
         self.store.forget(template)
 
     # ---------------------------------------------------------------------------------------------------------------
 
     def _patch(self) -> int:
-        """Latents along the side of a token."""
+        """Patch size: latents along the side of a token."""
         if type(self._family.network).__name__ == "FluxTransformer2DModel":
             return 2
         return int(getattr(self._family.network.config, "patch_size", None) or 1)
@@ -139,7 +139,7 @@ class MaskedEditor:
         mask: torch.Tensor,
         strength: float,
     ) -> None:
-        """Set the run to its first step, in which everything is noise, or as much as the strength says."""
+        """Set the run to its first step, with pure noise or as much as the strength gives."""
         patch = self._patch()
         wide = mask.float().repeat_interleave(patch, 0).repeat_interleave(patch, 1)[None, None].to(clean.dtype)
         noise = torch.where(wide > 0, own_noise, kept_noise)
@@ -155,13 +155,13 @@ class MaskedEditor:
         run.scheduler = Blended(run.scheduler, run.timesteps, pack(clean), pack(kept_noise), pack(wide))
 
     def _share(self, editing: Editing, plain: TemplateKey) -> None:
-        """Look for the first steps in the template of edits without LoRAs, and in those of edits with others."""
+        """Look up the first steps in the template of edits without LoRAs, then in that of edits with other LoRAs."""
         editing.shared_key = replace(plain, kept=f"{plain.kept}, {editing.num_shared} steps")
         shared = self.store.find(plain) or self.store.find(editing.shared_key)
         editing.shared = None if shared is None else shared.first(editing.num_shared)
 
     def _key(self, run: Run, edit: Edit, image: str) -> TemplateKey | None:
-        """None if what the activations depend on is not known well enough to keep them."""
+        """Template key, or None if the inputs of the activations cannot be identified well enough to cache them."""
         request, network = run.request, self._family.network
         if request.controls or request.late_steps or (request.loras and self._identity is None):
             return None
@@ -195,7 +195,7 @@ class MaskedEditor:
 
 
 def report_of(run: Run) -> EditReport:
-    """What the edit of a run did."""
+    """Statistics of the edit of a run."""
     editing = run.extras.get(SLOT)
     if not isinstance(editing, Editing):
         raise BadInput("this run is no edit; prepare it with an editor")
@@ -213,25 +213,25 @@ def _sized(request: Request, size: tuple[int, int], padded_size: tuple[int, int]
 
 
 def _own_noise(clean: torch.Tensor, seed: int) -> torch.Tensor:
-    """As diffusers draws it: first what the encoding of the image takes, then the noise."""
+    """Noise in the random order of diffusers: first the draw for encoding the image, then the noise."""
     generator = torch.Generator("cpu").manual_seed(seed)
     drawn_noise(clean, generator)
     return drawn_noise(clean, generator)
 
 
 def _scheduler_digest(run: Run, eta: float) -> str:
-    """Of its settings, without notes of diffusers on them, whose order is another one in every process."""
+    """Digest of the scheduler config, without private entries of diffusers, whose order differs between processes."""
     settings = {name: value for name, value in run.scheduler.config.items() if not name.startswith("_")}
     return digest_of([type(run.scheduler._scheduler).__name__, settings, eta])
 
 
 def _attention_of(network: Any, binds: bool) -> str:
-    """Which kernels compute attention, as far as one can tell."""
+    """Attention processors and backend, as far as they can be determined."""
     processors = sorted({type(getattr(one, "stock", one)).__name__ for one in network.attn_processors.values()})
     active = import_module("diffusers.models.attention_dispatch")._AttentionBackendRegistry.get_active_backend()[0]
     return f"{', '.join(processors)}; {active}{'; recorded' if binds else ''}"
 
 
 def disk_store(folder: Path, device: Any, room: Room) -> TemplateStore:
-    """A store in a folder, which the next process finds again."""
+    """A store in a folder, which persists across processes."""
     return TemplateStore(load(POLICY), room, folder, device)

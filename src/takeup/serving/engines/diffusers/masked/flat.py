@@ -1,4 +1,4 @@
-"""Keys and values that a bound network keeps of a step: one block of memory, with a view for every name."""
+"""KV cache of one step for CUDA-graph calls: one contiguous allocation, with a view for every name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Flat", "put"]
 
 
 class Flat:
-    """The kept activations of a step."""
+    """The cached activations of a step, zero-initialized, shaped like `page`."""
 
     def __init__(self, page: Page) -> None:
         like = next(iter(page.values()))
@@ -25,9 +25,9 @@ class Flat:
         self.chunk = math.gcd(*(kept[0, 0].numel() for kept in page.values()))
 
     def pieces(self, tokens: Mapping[int, torch.Tensor], num_front: int = 0) -> torch.Tensor:
-        """Where these tokens of all views lie, in pieces of `chunk` numbers: `tokens` of the flattened batch, by grid.
+        """Indices of these tokens in all views, in units of `chunk` elements; `tokens` of the flattened batch, by grid.
 
-        `num_front` tokens stand before those of the grid, in views that have more.
+        Views longer than a grid have `num_front` tokens before those of the grid.
         """
         starts: dict[tuple[int, int], list[int]] = {}
         for view in self.views.values():
@@ -43,12 +43,12 @@ class Flat:
         return torch.cat(found)
 
     def taken(self, pieces: torch.Tensor) -> torch.Tensor:
-        """What lies there now."""
+        """Copy of the current values at these indices."""
         return self.values.view(-1, self.chunk)[pieces]
 
 
 def put(kept: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor) -> None:
-    """Write the tokens that were computed into what is kept of all."""
+    """Write the computed tokens into the cached tensor of all tokens, in place."""
     _put(kept, places, tokens)
 
 
@@ -57,7 +57,7 @@ def _written(kept: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor) -> 
     kept.view(-1, width).index_copy_(0, places, tokens.reshape(-1, width))
 
 
-# An operation of its own, because compilers would otherwise copy all that is kept, there and back.
+# A custom op, because the compiler would otherwise copy the whole cached tensor, there and back.
 _put: Any = torch.library.custom_op(
     "takeup::put", _written, mutates_args=("kept",), schema="(Tensor(a!) kept, Tensor places, Tensor tokens) -> ()"
 )

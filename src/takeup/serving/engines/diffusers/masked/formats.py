@@ -1,4 +1,4 @@
-"""From which form of a template a call takes each block, as a policy says from sizes, speeds and measured calls."""
+"""Choose per block whether to load K/V or block inputs from a template, by sizes, bandwidth and measured times."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Formats = Callable[[Sequence[Pages], float | None], Forms | None]
 POLICY, LOAD = "takeup.serving.policies.mask_formats:formats_of", "takeup.serving.policies.mask_formats:BlockLoad"
 PROBE_BYTES, NUM_PROBES, NUM_BEFORE, NUM_MORE = 64 << 20, 5, 6, 8
 LOG = logging.getLogger(__name__)
-cuda: Any = torch.cuda  # whose functions are not annotated
+cuda: Any = torch.cuda  # torch.cuda functions are not annotated
 
 
 def only_keys(pages: Sequence[Pages], compute_s: float | None) -> Forms:
-    """Keys and values of all blocks."""
+    """Load keys and values of all blocks."""
     return Forms()
 
 
 def shortest(pages: Sequence[Pages], compute_s: float | None) -> Forms | None:
-    """Such that steps are shortest. Templates that lie on the device have nothing to load."""
+    """Forms that minimize step time; None if not known yet. Templates on the device need no loads."""
     far = [one for one in pages if not one.reader.is_near]
     names = _rowed(far)
     if not names or compute_s is None:
@@ -50,7 +50,7 @@ def shortest(pages: Sequence[Pages], compute_s: float | None) -> Forms | None:
 
 
 def _rowed(far: Sequence[Pages]) -> list[str]:
-    """Blocks of which all of them have rows, in the order of the network."""
+    """Blocks whose inputs are in all these templates, in the order of the network."""
     pages = [one.reader.template.pages[0] for one in far]
     return [name for name in far[0].from_rows.blocks if all(name + ROWS in page for page in pages)] if far else []
 
@@ -70,7 +70,7 @@ def _bytes_of(packed: Sequence[PackedPage], names: Iterable[str]) -> float:
 
 
 def _seconds(pages: Pages, block: Block, measure: Callable[[Pages, Block, torch.Tensor], float]) -> float:
-    """Measured once for all blocks like this one."""
+    """Measured seconds, cached per measure, input shape and block type."""
     like, known = pages.reader.template.pages[0][block.name + ROWS], pages.from_rows.seconds
     kind = measure.__name__, like.shape, type(block.module)
     if kind not in known:
@@ -80,7 +80,7 @@ def _seconds(pages: Pages, block: Block, measure: Callable[[Pages, Block, torch.
 
 
 def _made_s(pages: Pages, block: Block, rows: torch.Tensor) -> float:
-    """How long keys and values of a block are made."""
+    """Marginal seconds to compute keys and values of one block from its input."""
     from_rows = pages.from_rows
     every = from_rows.blocks.values()
     same = [one.name for one in every if type(one.module) is type(block.module) and _takes(one, rows)]
@@ -91,7 +91,7 @@ def _made_s(pages: Pages, block: Block, rows: torch.Tensor) -> float:
 
 
 def _whole_s(pages: Pages, block: Block, rows: torch.Tensor) -> float:
-    """How long a block computes all tokens, as soon as it can be sent: it is made of many kernels."""
+    """Seconds to compute a block for all tokens, with launch overhead, because it has many kernels."""
     from_rows = pages.from_rows
     try:
         told = from_rows.told(pages.run, 0, has_whole=True)
@@ -109,7 +109,7 @@ def _takes(block: Block, rows: torch.Tensor) -> bool:
 
 @lru_cache(maxsize=8)
 def _link_bytes_per_s(device: torch.device) -> float:
-    """From pinned memory of the host."""
+    """Bandwidth from pinned host memory to the device."""
     return PROBE_BYTES / _spent_s(partial(_copy, *_both_ends(device)), device)
 
 
@@ -124,7 +124,7 @@ def _copy(there: torch.Tensor, here: torch.Tensor) -> None:
 
 
 def _spent_s(work: Callable[[], object], device: torch.device, num_before: int = NUM_BEFORE) -> float:
-    """On the device: all is sent while it is busy with so many other things, so that it waits for nobody."""
+    """Median device seconds; `num_before` copies are enqueued first, which hide the launch overhead."""
     spent = []
     for _ in range(NUM_PROBES):
         for _ in range(num_before):

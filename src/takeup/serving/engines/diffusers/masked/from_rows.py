@@ -1,7 +1,7 @@
-"""Keys and values of a template from the tokens that came into each block: half as many bytes, and two products.
+"""Compute keys and values of a template from cached block inputs (rows): half as many bytes, and two matmuls.
 
-Rows of a block need not come at all if the block before is computed whole, for every token and with the text of the
-request. Calls themselves see no difference.
+The input of a block need not be loaded if the block before it is computed whole, for every token and with the text of
+the request. The masked call itself is the same either way.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ FLUX_EPS = 1e-6
 
 
 class Told(NamedTuple):
-    """What norms are told of time and prompt, and the turns of positions in the image; where there are such things.
+    """Time and prompt embedding for norms, and rotary embeddings of image positions; None where the network has none.
 
-    For blocks that are computed whole: the text, and turns with those of its positions in front.
+    For blocks that are computed whole: the text, and rotary embeddings of text and image positions.
     """
 
     embedding: torch.Tensor | None
@@ -43,7 +43,7 @@ Left = tuple[torch.Tensor, torch.Tensor | None]
 
 
 class FromRows:
-    """For a network. Its weights must be those of the template when it is asked."""
+    """Computes keys and values with a network, whose weights must be those of the template at the time of the call."""
 
     def __init__(self, network: Any) -> None:
         self._network = network
@@ -55,13 +55,13 @@ class FromRows:
         """Inside, blocks compute as diffusers does."""
 
     def behind(self, whole: frozenset[str]) -> frozenset[str]:
-        """Blocks to which one of these leaves rows."""
+        """Blocks whose input is the output of one of these."""
         pairs = pairwise(self.blocks.values())
         return frozenset(after.name for before, after in pairs if after.follows and before.name in whole)
 
     @torch.no_grad()
     def told(self, run: Run, step: int, has_whole: bool = False) -> Told:
-        """What blocks need to know of a step; whether any of them are computed whole."""
+        """Conditioning inputs of the blocks for a step; with text if `has_whole` blocks."""
         told = Told(self._embedding(run, step), self._turns(run, "img_ids"))
         if not has_whole:
             return told
@@ -69,7 +69,7 @@ class FromRows:
 
     @torch.no_grad()
     def made(self, page: Page, told: Told, whole: frozenset[str] = frozenset()) -> Page:
-        """Keys and values of blocks of which a page has rows, and of those behind blocks that are computed `whole`."""
+        """Keys and values of blocks whose input is in the page, and of blocks that follow one computed `whole`."""
         found: dict[str, torch.Tensor] = {}
         for name, rows in self._rows(page, told, whole).items():
             block = self.blocks[name]
@@ -77,7 +77,7 @@ class FromRows:
         return found
 
     def computed(self, block: Block, rows: torch.Tensor, told: Told, left: Left | None = None) -> Left:
-        """A block for every token. Where it changes the text it needs what the block before `left`."""
+        """Run a block for all tokens. If blocks change the text, `left`, the output of the previous one, is needed."""
         assert left is not None or not (block.has_text and block.follows), f"block {block.name} has no text"
         text = told.text if left is None else left[1]
         if told.embedding is None:
@@ -87,7 +87,7 @@ class FromRows:
         return rows, text
 
     def _rows(self, page: Page, told: Told, whole: frozenset[str]) -> dict[str, torch.Tensor]:
-        """By block: those of the page, and those that other blocks leave."""
+        """Inputs by block: from the page, or the output of the previous block."""
         rows = {name: page[name + ROWS] for name in self.blocks if name + ROWS in page}
         if not whole:
             return rows
@@ -147,7 +147,7 @@ def _turned_projection(
     eps: float,
     table: Table,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of Flux, whose norms are moved by time and prompt, and whose keys are normed and turned by their positions."""
+    """Keys and values of Flux: modulated layer norm (AdaLN), projections, RMS norm and rotary embedding of keys."""
     shift, scale = (one[:, None] for one in moves.chunk(2, dim=1))
     normed = layer_norm(tokens, tokens.shape[-1:], eps=FLUX_EPS) * (1 + scale) + shift
     heads = *tokens.shape[:2], -1, len(weight)
@@ -157,5 +157,5 @@ def _turned_projection(
 
 @lru_cache(maxsize=1)
 def _few_kernels() -> Any:
-    """Instead of a dozen that read and write all tokens."""
+    """Compiled projection, which fuses a dozen kernels that each read and write all tokens."""
     return torch.compile(_turned_projection, dynamic=True)

@@ -1,4 +1,4 @@
-"""Networks of the size of the real ones, with random weights or none (device `meta`): to count and to measure on."""
+"""Full-size networks with random weights, or none (device `meta`), to count FLOP and to benchmark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALIGNED = 4
 
 @dataclass(frozen=True, slots=True)
 class FullSize:
-    """A network for images of 1024x1024 pixels: how to build and to call it, its rows per image, its finest grid."""
+    """A network for images of 1024x1024 pixels: constructor, inputs, rows per image, finest grid, number of grids."""
 
     build: Callable[[], Any]
     inputs: Callable[[int, dict[str, Any]], dict[str, Any]]
@@ -34,7 +34,7 @@ class FullSize:
     num_levels: int
 
     def network(self, device: str, dtype: torch.dtype = torch.bfloat16) -> Any:
-        """With random weights, made where they are needed."""
+        """Build the network with random weights, directly on the device."""
         with torch.device("meta"):
             network = self.build().to(dtype).eval().requires_grad_(False)
         if device == "meta":
@@ -96,7 +96,7 @@ FULL_SIZE = {
 
 
 def masked_places(size: FullSize, share: float, num_rows: int, device: str, multiple: int = 1) -> dict[int, Places]:
-    """The first tokens of every grid, as many as the share says."""
+    """The first tokens of every grid, `share` of all, rounded up to `multiple`."""
     places = {}
     for height, width in grids_of(size.grid, size.num_levels):
         count = -(-round(share * height * width) // multiple) * multiple
@@ -106,7 +106,7 @@ def masked_places(size: FullSize, share: float, num_rows: int, device: str, mult
 
 
 def box_mask(grid: Grid, share: float) -> torch.Tensor:
-    """So many tokens of a grid, row by row in a box about as wide as high, a quarter from the left and from the top."""
+    """Mask of `share` of the grid: a roughly square box, filled row by row, a quarter from the left and the top."""
     height, width = grid
     count = round(share * height * width)
     narrowest = max(count**0.5, count / height)
@@ -121,7 +121,7 @@ def box_mask(grid: Grid, share: float) -> torch.Tensor:
 
 @torch.no_grad()
 def count_flop(name: str, share: float | None = None, *, convolutions: bool = False) -> float:
-    """Operations of one step of one image; of a mask that covers this share, or of everything. Nothing is computed.
+    """FLOP of one step of one image, for a mask that covers `share`, or for all tokens. Nothing is computed.
 
     With `convolutions` these are masked too.
     """
@@ -142,6 +142,6 @@ def count_flop(name: str, share: float | None = None, *, convolutions: bool = Fa
 
 
 def _counted_places(size: FullSize, share: float, device: str) -> dict[int, Places]:
-    """Tables of neighbours need real numbers, but tokens are copied nowhere."""
+    """Positions with `flat` on `meta`: gather tables need real indices, token copies do not."""
     places = masked_places(size, share, size.num_rows, device)
     return {number: replace(one, flat=one.flat.to("meta")) for number, one in places.items()}

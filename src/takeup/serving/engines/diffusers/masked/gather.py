@@ -1,4 +1,4 @@
-"""The nine neighbours of every computed pixel in one row, normed and activated: what a convolution multiplies."""
+"""Im2col for masked convolutions: nine neighbours of every computed pixel in one row, after norm and activation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Affine = tuple[torch.Tensor, torch.Tensor]
 
 @torch.no_grad()
 def gathered(tokens: torch.Tensor, rim: torch.Tensor, table: torch.Tensor, norm: Affine | None) -> torch.Tensor:
-    """`tokens` of each row, pixels of the `rim` and a zero, as the `table` says; the rim is normed already."""
+    """Gather by `table` from `tokens`, pixels of the `rim` and a zero; the rim is already normalized."""
     if tokens.is_cuda:
         made: torch.Tensor = import_module(f"{__package__}.gather_kernel").gathered(tokens, rim, table, norm)
         return made
@@ -23,7 +23,7 @@ def gathered(tokens: torch.Tensor, rim: torch.Tensor, table: torch.Tensor, norm:
 
 
 def plain(tokens: torch.Tensor, rim: torch.Tensor, table: torch.Tensor, norm: Affine | None) -> torch.Tensor:
-    """The same in words of torch."""
+    """Reference implementation in PyTorch."""
     if norm is not None:
         scale, shift = norm
         tokens = silu(tokens * scale[:, None] + shift[:, None]).to(tokens.dtype)

@@ -1,4 +1,4 @@
-"""The gathering of neighbours as one kernel for accelerators: it needs Triton, and is never called without one."""
+"""Triton kernel that gathers neighbours (im2col); only called on CUDA tensors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _kernel() -> Any:
 
 
 def gathered(tokens: torch.Tensor, rim: torch.Tensor, table: torch.Tensor, norm: Affine | None) -> torch.Tensor:
-    """As `plain` of the module `gather`, which this must equal but for rounding."""
+    """Same as `gather.plain`, up to rounding."""
     num_rows, per_row, width = tokens.shape
     tokens, num_made = tokens.contiguous(), table.numel()
     made = tokens.new_empty((table.shape[0], table.shape[1] * width))

@@ -1,10 +1,10 @@
-"""Hooks that let a network compute some of its tokens: none of its code is changed, and off they change nothing.
+"""Hooks that let a network compute a subset of its tokens: no code of it is changed, and with mode off they do nothing.
 
-In U-Nets tokens enter and leave every `Transformer2DModel`; convolutions and norms between them see the whole map. In
-SD3 and Flux they enter behind the embedding of patches and leave before these are put together again. Keys and values
-are filled right behind their projections, which come before any norm of heads; in Flux, where positions are turned into
-the keys, behind that, by a processor of our own. With `convolutions`, U-Nets compute masked pixels everywhere
-(`columns`): inputs of convolutions and statistics of norms are recorded too.
+In U-Nets tokens are gathered and scattered around every `Transformer2DModel`; convolutions and norms between them see
+the whole map. In SD3 and Flux they are gathered after the patch embedding and scattered before unpatchifying. Keys and
+values are filled in right after their projections, before any QK norm; in Flux, whose keys have rotary embeddings,
+after these, by a custom attention processor. With `convolutions`, U-Nets compute masked pixels everywhere (`columns`):
+inputs of convolutions and statistics of norms are recorded too.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ SELF_ATTENTION = "attn1"
 
 
 class Hooks:
-    """On a network until `remove`. `fronted`: names under which text tokens stand before those of the image.
+    """Installed on a network until `remove`. `fronted`: names of tensors with text tokens before those of the image.
 
-    With `rows` tokens that come into blocks are recorded, too.
+    With `rows`, block inputs are recorded too.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Hooks:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the next call can be masked; not if somebody acts on convolutions that are to be masked."""
+        """Whether the next call can be masked; not if other hooks act on convolutions that would be masked."""
         return self._columns is None or self._columns.is_exact
 
     def remove(self) -> None:
-        """Leave the network as it was."""
+        """Remove the hooks and restore the attention processors."""
         for handle in self._handles:
             handle.remove()
         if self._processors is not None:
@@ -75,7 +75,7 @@ class Hooks:
             if isinstance(module.proj_in, torch.nn.Linear):
                 self._enter(module.proj_in)
                 self._fill(module.proj_out, f"{name}.out")
-            else:  # a convolution: it wants whole maps
+            else:  # a convolution: it needs whole feature maps
                 self._enter(module.transformer_blocks[0])
                 self._fill(module.transformer_blocks[-1], f"{name}.out")
             for number, block in enumerate(module.transformer_blocks):
@@ -104,10 +104,10 @@ class Hooks:
         numbered = enumerate(self._processors.items())
         ours = {name: RotaryProcessor(f"{number}", self.call, stock) for number, (name, stock) in numbered}
         self.fronted = frozenset(f"{number}.{part}" for number in range(len(ours)) for part in "kv")
-        self.network.set_attn_processor(ours)  # which empties what it is given
+        self.network.set_attn_processor(ours)  # this empties the dict it receives
 
     def _begin(self, network: Any, _: Any) -> None:
-        """As late as can be: others change forwards too, and put them back before a call with hooks."""
+        """Install as late as possible: other code replaces forwards too, and restores them before a call with hooks."""
         assert self._columns is not None
         if self.call.mode == "masked":
             self._columns.put()

@@ -1,6 +1,6 @@
-"""Rows of many tensors in pinned memory of the host, read by the device itself: only they come, not all between them.
+"""Gather rows of many tensors in pinned host memory with a device kernel, so that only these rows cross the bus.
 
-One kernel for all of them, by their addresses: to start one for each would take longer than the rows take to come.
+One kernel for all tensors, by address: launching one per tensor would take longer than the transfer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _kernel() -> Any:
 
 
 def fetch(wanted: Sequence[Rows]) -> None:
-    """Start to copy all of them."""
+    """Launch the copy of all rows; asynchronous."""
     numbers = [(*(one.data_ptr() for one in rows), len(rows[1]), rows[2].shape[1]) for rows in wanted]
     into = wanted[0][2]
     told = torch.tensor(numbers, dtype=torch.int64).pin_memory().to(into.device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Images and masks in and out: pixels to latents of every family, and the edited part back into the original."""
+"""Conversion of images and masks: pixels to latents for every family, and compositing of the edit into the original."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 def pixels_of(image: Any) -> Pixels:
-    """Height, width and three colours, of a picture or of such an array."""
+    """RGB array (height, width, 3) of a PIL image, or of an array of that shape."""
     array = np.asarray(image.convert("RGB") if hasattr(image, "convert") else image)
     if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
         raise BadInput(f"the image has shape {array.shape} and type {array.dtype}; give rows of pixels of three bytes")
@@ -28,7 +28,7 @@ def pixels_of(image: Any) -> Pixels:
 
 
 def mask_pixels(mask: Any, size: tuple[int, int]) -> npt.NDArray[np.float32]:
-    """How much of every pixel may change, from 0 to 1; the mask must have the size of the image."""
+    """Mask weight of every pixel, from 0 (keep) to 1 (change); the mask must have the size of the image."""
     array = np.asarray(mask.convert("L") if hasattr(mask, "convert") else mask)
     if array.shape != size:
         found = "x".join(str(one) for one in array.shape[::-1])
@@ -42,12 +42,12 @@ def mask_pixels(mask: Any, size: tuple[int, int]) -> npt.NDArray[np.float32]:
 
 
 def image_id(image: Pixels) -> str:
-    """Equal for images with the same pixels."""
+    """Digest of the pixels; equal for images with the same pixels."""
     return digest_of([image.shape, digest_of(image.tobytes())])
 
 
 def padded(array: Any, grain: int, mode: Literal["edge", "constant"]) -> Any:
-    """With more rows and columns at its end, until both divide by the grain."""
+    """Pad rows and columns at the end to multiples of `grain`."""
     sides = [(0, -side % grain) for side in array.shape[:2]]
     return np.pad(array, sides + [(0, 0)] * (array.ndim - 2), mode=mode)
 
@@ -55,7 +55,7 @@ def padded(array: Any, grain: int, mode: Literal["edge", "constant"]) -> Any:
 @torch.no_grad()
 @QUIET.busy()
 def encode(family: Family, image: Pixels, generator: torch.Generator) -> torch.Tensor:
-    """The latents of an image, one row, before Flux packs them."""
+    """VAE latents of an image, batch size 1, before Flux packs them."""
     vae = family.pipeline.vae
     device, dtype = where_of(family.network)
     scaled = torch.from_numpy(image.copy()).permute(2, 0, 1)[None].to(device, vae.dtype) / 127.5 - 1
@@ -72,12 +72,12 @@ def encode(family: Family, image: Pixels, generator: torch.Generator) -> torch.T
 
 
 def drawn_noise(latents: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Of the same shape; drawn on the CPU, so that every device gets the same."""
+    """Gaussian noise of the same shape; drawn on the CPU, so that it is the same for every device."""
     return torch.randn(latents.shape, generator=generator, dtype=latents.dtype).to(latents.device)
 
 
 def packed(family: Family, latents: torch.Tensor) -> torch.Tensor:
-    """As the network wants them: Flux puts four of them into one token."""
+    """Latents in the input layout of the network: Flux packs four into one token."""
     if not hasattr(family.pipeline, "_pack_latents"):
         return latents
     joined: torch.Tensor = family.pipeline._pack_latents(latents, *latents.shape)
@@ -85,9 +85,9 @@ def packed(family: Family, latents: torch.Tensor) -> torch.Tensor:
 
 
 def composite(original: Pixels, edited: torch.Tensor, shares: npt.NDArray[np.float32]) -> torch.Tensor:
-    """The edited image (0 to 1, channels first, one row) inside the mask; outside, bit for bit, the original.
+    """The edited image (0 to 1, channels first, batch size 1) inside the mask; outside, bit for bit, the original.
 
-    What the edited image has more at its end is cut off.
+    Padding at the end of the edited image is cut off.
     """
     edited = edited[:, :, : original.shape[0], : original.shape[1]]
     ours = torch.from_numpy(original.copy()).permute(2, 0, 1)[None].to(edited.device)

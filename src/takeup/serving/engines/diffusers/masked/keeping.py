@@ -1,4 +1,4 @@
-"""Templates of edits: found when an edit joins; filled by edits without one, as they go."""
+"""Templates of edits: looked up when an edit joins the batch; recorded by edits without one, step by step."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NO_ROOM = "a template of more than %.1f GiB is not kept, for there is room for %
 
 
 class Keeping:
-    """In a store, packed within a `budget`. `watch` draws the tokens of an edit that are looked at, with its seed.
+    """Keeps templates in a store, packed with an error of at most `budget`. `watch` samples the tokens to check.
 
-    Edits that would compute more than `whole_share` use no template.
+    Edits that would compute more than `whole_share` of the tokens use no template.
     """
 
     def __init__(
@@ -31,13 +31,13 @@ class Keeping:
         self._said_no_room = False
 
     def joined(self, run: Run) -> None:
-        """Give an edit its template, or let it fill one."""
+        """Assign a template to an edit, or start recording one."""
         editing = editing_of(run)
         if editing is None or editing.key is None:
             return
         for key in editing.keys:
             self._store.wanted(key)
-        template = editing.found or self._store.peek(editing.key)  # another edit may have made it since
+        template = editing.found or self._store.peek(editing.key)  # another edit may have stored it since
         if template is not None and self._is_used(editing, template, run.request.seed):
             return
         begun = None
@@ -46,7 +46,7 @@ class Keeping:
         editing.recorder = Recorder(len(run.timesteps), ~editing.mask, self._budget, begun)
 
     def left(self, run: Run) -> None:
-        """Keep what an edit filled."""
+        """Store the template that an edit recorded, if complete, and release its keys."""
         editing = editing_of(run)
         if editing is None or editing.key is None:
             return
@@ -59,7 +59,7 @@ class Keeping:
             self._store.released(key)
 
     def add(self, runs: Sequence[Run], recorded: Page) -> None:
-        """What a step of edits that share a call left."""
+        """Add the activations of one step to the recorders of edits that share a call."""
         for run, own in slices(runs):
             recorder = edited(run).recorder
             assert recorder is not None
@@ -69,7 +69,7 @@ class Keeping:
                 self._say_no_room(recorder.size_bytes)
 
     def _is_used(self, editing: Editing, template: Template, seed: int) -> bool:
-        """Not if it knows too little: then it is made again."""
+        """Use the template unless it covers too few tokens; then it is recorded again."""
         editing.use(template)
         if editing.share > self._whole_share:
             editing.template = editing.reader = None
@@ -78,7 +78,7 @@ class Keeping:
         return True
 
     def _say_no_room(self, size_bytes: int) -> None:
-        """Once, and not where none was wanted."""
+        """Warn once, unless the store has no capacity by configuration."""
         room_bytes = self._store.room.most_bytes
         if room_bytes and not self._said_no_room:
             LOG.warning(NO_ROOM, size_bytes / 2**30, room_bytes / 2**30)

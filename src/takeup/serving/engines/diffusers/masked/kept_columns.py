@@ -1,4 +1,4 @@
-"""What a bound U-Net keeps of a step, in fixed memory: keys and values whole, of maps the rim only, norms exactly."""
+"""Cached activations of one step for CUDA-graph calls of U-Nets: all keys and values, map rims only, exact norms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ColumnTables", "KeptColumns"]
 
 
 class ColumnTables(Tables):
-    """Where the pixels of one call are: shared by all that is kept for it."""
+    """Pixel positions and gather tables of one call, shared by all its buffers."""
 
     def __init__(self, places: Mapping[int, Places], size: Grid, multiple: int = 64) -> None:
         grids = [grid for grid in grids_of(size) if grid[0] * grid[1] in places]
@@ -32,7 +32,7 @@ class ColumnTables(Tables):
         self._parts: dict[Hashable, tuple[slice, torch.Tensor]] = {}
 
     def of(self, name: str, num_pixels: int) -> Around:
-        """Of the convolution with this name, whose input has so many pixels."""
+        """Gather table of the convolution with this name, whose input has `num_pixels`."""
         return self._arounds[num_pixels, _move_of(name)]
 
     def take(self, other: Self) -> None:
@@ -40,7 +40,7 @@ class ColumnTables(Tables):
         self._parts = {}
 
     def part(self, name: str, num_pixels: int, rows: range) -> tuple[slice, torch.Tensor]:
-        """Of this rim the pixels of these rows: which of all they are, and where in these rows."""
+        """Rim pixels of these batch rows: their slice of the rim, and their indices within these rows."""
         key = num_pixels, _move_of(name), rows
         if key not in self._parts:
             rim = self.of(name, num_pixels).rim
@@ -58,7 +58,7 @@ class ColumnTables(Tables):
 
 
 class KeptColumns:
-    """Filled for every step; between fills nothing in it moves. Keys and values lie in a `flat` of others."""
+    """Buffer at fixed addresses, filled for every step. Keys and values are in `flat`, which other calls share."""
 
     def __init__(self, page: Page, tables: ColumnTables, flat: Flat) -> None:
         maps = {name: one for name, one in page.items() if name.endswith(MAP)}
@@ -71,15 +71,15 @@ class KeptColumns:
 
     @torch.no_grad()
     def bring(self, pages: Sequence[Brought]) -> None:
-        """From pages as templates give them, each for its own rows, one below the other."""
+        """Copy the pages of the templates in, each to its own rows of the batch."""
         for rows, one in in_rows(pages):
-            self._bring_rims(one.page, rows)  # first: to know what they are waits for all copies that were sent before
+            self._bring_rims(one.page, rows)  # first: `part` synchronizes with all copies enqueued before
             for into in self._into(rows):
                 copy_named(one.page, into)
 
     @torch.no_grad()
     def finish(self, pages: Sequence[Brought]) -> None:
-        """Keys and values of which rows came."""
+        """Compute keys and values of blocks whose inputs were loaded instead."""
         for rows, one in in_rows(pages):
             copy_named(one.made(), self._into(rows)[0])
 
@@ -96,14 +96,14 @@ class KeptColumns:
             import_module(f"{__package__}.host_rows").fetch(far)
 
     def _into(self, rows: range) -> list[dict[str, torch.Tensor]]:
-        """All that is copied whole, for these rows; of one precision each."""
+        """Destinations of all tensors that are copied whole, for these rows; one dict per dtype."""
         if rows not in self._views_of:
             own = slice(rows.start, rows.stop)
             norms = {name: view[own, None] for name, view in self._affines.items()}
             self._views_of[rows] = [{name: view[own] for name, view in self.views.items()}, norms]
         return self._views_of[rows]
 
-    # What columns ask -----------------------------------------------------------------------------------------------
+    # Source protocol of columns -------------------------------------------------------------------------------------
 
     def enter(self, size: Grid) -> torch.Tensor:
         return self.tables.enter

@@ -1,4 +1,4 @@
-"""What a bound Flux keeps of a step, in fixed memory, and where the tokens of its calls are."""
+"""Cached activations of one step for CUDA-graph calls of Flux, at fixed addresses, and the token positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["KeptTokens", "TokenTables"]
 
 
 class TokenTables(Tables):
-    """Of image tokens behind those of a text; `turns` are those of their positions."""
+    """Positions of image tokens in a sequence that starts with the text; `turns` are their rotary embeddings."""
 
     def __init__(self, network: Any, places: Mapping[int, Places], ids: Mapping[str, torch.Tensor]) -> None:
         self.num_text = len(ids["txt_ids"])
@@ -31,7 +31,7 @@ class TokenTables(Tables):
 
 
 class KeptTokens:
-    """Filled for every step. Keys and values have room for the text, which every step computes anew."""
+    """Buffer filled for every step. Keys and values have space for the text, which every step recomputes."""
 
     def __init__(self, flat: Flat, num_text: int) -> None:
         self.flat, self._num_text = flat, num_text
@@ -39,13 +39,13 @@ class KeptTokens:
 
     @torch.no_grad()
     def bring(self, pages: Sequence[Brought]) -> None:
-        """From pages as templates give them, each for its own rows, one below the other."""
+        """Copy the pages of the templates in, each to its own rows of the batch."""
         for rows, one in in_rows(pages):
             copy_named(one.page, self._into(rows))
 
     @torch.no_grad()
     def finish(self, pages: Sequence[Brought]) -> None:
-        """Keys and values of which rows came."""
+        """Compute keys and values of blocks whose inputs were loaded instead."""
         for rows, one in in_rows(pages):
             copy_named(one.made(), self._into(rows))
 

@@ -1,4 +1,4 @@
-"""Where the tokens of edits that share a call are: found when they first share one, for all steps."""
+"""Token positions of edits that share a call: computed on their first shared call, cached for all steps."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ MOST_KEPT = 8
 
 @dataclass(slots=True)
 class Laid:
-    """Where the tokens of a call are, and those of each edit that are looked at; tables of neighbours, if any.
+    """Token positions of a call, tokens of each edit that are checked for staleness, and gather tables, if any.
 
-    `forms`: how templates come, for each edit, once that is known.
+    `forms`: which cached activations are read from the template of each edit, once decided.
     """
 
     places: Mapping[int, Places]
@@ -40,9 +40,9 @@ class Laid:
 
 
 class Layouts:
-    """For a network with so many grids; numbers of tokens are rounded up to multiples of `multiple` at least.
+    """LRU cache of layouts for a network with `num_levels` grids; token counts are padded to multiples of `multiple`.
 
-    With a multiple above one calls take the rooms of others before them, if these fit: such calls are recorded.
+    With a multiple above one, calls reuse the padded sizes of earlier calls if these fit, and so their CUDA graphs.
     """
 
     def __init__(self, num_levels: int, multiple: int) -> None:
@@ -51,7 +51,7 @@ class Layouts:
         self._known: dict[Hashable, set[Rooms]] = {}
 
     def of(self, runs: Sequence[Run]) -> Laid:
-        """That of these edits, all of which have a template."""
+        """Layout of these edits, all of which must have a template."""
         who = tuple(edited(run).number for run in runs)
         if who not in self._kept:
             self._kept[who] = self._made(runs)
@@ -68,7 +68,7 @@ class Layouts:
         return Laid(places, size, watched)
 
     def _room(self, num_rows: int, size: Grid, needed: Rooms) -> Rooms:
-        """That of an earlier call, if it does."""
+        """Padded sizes for the call: those of an earlier call, if the policy selects them."""
         if self.multiple == 1:
             return needed
         known = self._known.setdefault((num_rows, size), set())
@@ -78,7 +78,7 @@ class Layouts:
 
 
 def slices(runs: Sequence[Run]) -> Iterator[tuple[Run, slice]]:
-    """Requests, and their rows among all."""
+    """Runs, each with the slice of its rows in the batch."""
     start = 0
     for run in runs:
         yield run, slice(start, start + run.num_rows)
@@ -86,7 +86,7 @@ def slices(runs: Sequence[Run]) -> Iterator[tuple[Run, slice]]:
 
 
 def _computed(run: Run) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens that the edit needs, and with those that are looked at."""
+    """Masks of the tokens that the edit needs, and of these plus the tokens checked for staleness."""
     editing = edited(run)
     assert editing.computed is not None
     assert editing.watched is not None

@@ -1,9 +1,8 @@
-"""What time and prompt do to the norms of Flux, computed for all steps of an edit at once.
+"""AdaLN modulations (scales and shifts) of Flux, precomputed for all steps of an edit at once.
 
-Every norm is scaled and shifted by numbers that depend on the step and the prompt, not on the image. To make them for
-one step, more than a quarter of all weights is read for the sake of one row each. When an edit begins its steps are
-known: their rows are made by one product for each norm, and every step reads its own from fixed memory. The numbers
-are those of single steps but for rounding.
+They depend on the step and the prompt, not on the image. Computing them for one step reads more than a quarter of all
+weights for one row each. The steps of an edit are known when it begins: one matmul per norm computes the rows of all
+steps, and every step reads its own from fixed memory. The results equal those of single steps up to rounding.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ KINDS = frozenset({"AdaLayerNormZero", "AdaLayerNormZeroSingle", "AdaLayerNormCo
 
 
 class Modulations:
-    """On a network from `put` to `remove`. Calls read what was shown last."""
+    """Installed on a network from `put` to `remove`. Calls read the modulations set by the last `show`."""
 
     def __init__(self, network: Any, num_rows: int) -> None:
         self.network = network
@@ -33,30 +32,30 @@ class Modulations:
 
     @torch.no_grad()
     def of(self, timesteps: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Numbers for all steps: steps, rows, numbers. Timesteps as calls get them, and the other inputs of these."""
+        """Modulations of all steps, shape (steps, rows, numbers), from timesteps and inputs as passed to calls."""
         active = silu(embedded(self.network, timesteps, inputs))
         made = [linear(active, one.weight, one.bias) for one in self._layers]
         return torch.cat(made, dim=1).view(len(timesteps), len(active) // len(timesteps), -1)
 
     def show(self, numbers: torch.Tensor, first_row: int = 0) -> None:
-        """From now on calls read these, for rows from this one on."""
+        """Copy modulations to the buffer that calls read, from row `first_row` on."""
         self._now[first_row : first_row + len(numbers)].copy_(numbers)
 
     def put(self) -> None:
-        """Norms read what was shown."""
+        """Replace the linear layers of the norms by reads of the buffer."""
         for one, part in zip(self._layers, self._parts, strict=True):
             one.kept_numbers = part
             one.__dict__["forward"] = MethodType(_kept, one)
 
     def remove(self) -> None:
-        """Norms compute for themselves again."""
+        """Restore the linear layers of the norms."""
         for one in self._layers:
             if "forward" in vars(one):
                 del one.forward, one.kept_numbers
 
 
 def embedded(network: Any, timesteps: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """What norms are told: steps and, within them, rows; as the network makes it for one step."""
+    """Time and prompt embedding that norms receive, ordered by step, then row; as the network computes it."""
     pooled, dtype = inputs["pooled_projections"], inputs["hidden_states"].dtype
     each = timesteps.to(inputs["timestep"].dtype).repeat_interleave(len(pooled)).to(dtype) * 1000
     strengths = () if inputs.get("guidance") is None else (inputs["guidance"].repeat(len(timesteps)).to(dtype) * 1000,)
@@ -65,6 +64,6 @@ def embedded(network: Any, timesteps: torch.Tensor, inputs: Mapping[str, torch.T
 
 
 def _kept(self: Any, _embedding: torch.Tensor) -> torch.Tensor:
-    """Reads `kept_numbers` of the layer."""
+    """Replacement forward: return `kept_numbers` of the layer."""
     found: torch.Tensor = self.kept_numbers
     return found

@@ -1,8 +1,8 @@
-"""Where a convolution of some pixels finds its inputs: the pixels that are computed, a rim of kept ones, or nothing.
+"""Gather tables (im2col) of convolutions over masked pixels: computed pixels, a rim of cached ones, or zero padding.
 
-How it works. A convolution of three by three is a product of every pixel's nine neighbours with the weights. Computed
-pixels of all rows lie one below the other; kept neighbours that a mask touches, its *rim*, lie behind them, and a zero
-behind these, for what is outside of the image. A table says where each of the nine is.
+How it works. A 3x3 convolution multiplies the nine neighbours of every pixel by the weights. The inputs are
+concatenated: computed pixels of all batch rows, then cached neighbours of the mask, its *rim* (halo), then one zero for
+what is outside the image. A table holds the index of each of the nine neighbours.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Move = Literal["same", "down", "up"]
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """`table`: for each pixel that comes out the nine that go in. `rim`: kept pixels of the flattened batch."""
+    """`table`: nine input indices per output pixel. `rim`: cached pixels, as indices into the flattened batch."""
 
     table: torch.Tensor
     rim: torch.Tensor
 
 
 def around(places: Mapping[int, Places], grid: Grid, move: Move, wide: Grid, multiple: int = 1) -> Around:
-    """Of a convolution whose input is on `grid` and whose output is on `wide`.
+    """Gather table of a convolution whose input is on `grid` and whose output is on `wide`.
 
-    With a multiple above one the rim has room: that costs nothing, and makes calls alike.
+    With a multiple above one the rim is padded: that costs nothing, and gives calls equal shapes.
     """
     inside, outside = places[grid[0] * grid[1]], places[wide[0] * wide[1]]
     num_rows, num_inside = inside.by_row.shape
@@ -52,7 +52,7 @@ def around(places: Mapping[int, Places], grid: Grid, move: Move, wide: Grid, mul
 
 
 def arounds(places: Mapping[int, Places], grids: list[Grid], multiple: int = 1) -> dict[tuple[int, Move], Around]:
-    """Of all convolutions a U-Net of these grids can have, by the pixels of the input and the move."""
+    """Gather tables of all convolutions of a U-Net with these grids, by number of input pixels and move."""
     found: dict[tuple[int, Move], Around] = {}
     for fine, coarse in zip(grids, [*grids[1:], None], strict=True):
         found[_size(fine), "same"] = around(places, fine, "same", fine, multiple)
@@ -63,7 +63,7 @@ def arounds(places: Mapping[int, Places], grids: list[Grid], multiple: int = 1) 
 
 
 def entrance(places: Places, grid: Grid) -> torch.Tensor:
-    """The table of a convolution that has all pixels of its input."""
+    """Gather table of a convolution whose input has all pixels."""
     tokens, is_pixel = _neighbours(places.by_row, grid, grid, "same")
     num_rows = len(places.by_row)
     first = torch.arange(num_rows, device=tokens.device)[:, None, None] * places.num_tokens
@@ -71,7 +71,7 @@ def entrance(places: Places, grid: Grid) -> torch.Tensor:
 
 
 def _room(num_rim: int, num_rows: int, num_inside: int) -> int:
-    """For twice the rim of squares of so many pixels, doubled until all fit: masks that are alike have as much."""
+    """Padded rim size: a power of two, at least twice the rim of squares of `num_inside` pixels, so sizes are few."""
     usual = math.ceil(USUAL_RIM * num_rows * math.sqrt(num_inside))
     return 1 << (max(num_rim, usual) - 1).bit_length()
 
@@ -81,14 +81,14 @@ def _size(grid: Grid) -> int:
 
 
 def _positions(places: Places) -> torch.Tensor:
-    """For every token of every row its number among the computed ones, or -1."""
+    """Index of every token of every row among the computed ones, or -1."""
     num_rows, num_inside = places.by_row.shape
     numbers = torch.arange(num_inside, device=places.by_row.device).expand(num_rows, -1)
     return numbers.new_full((num_rows, places.num_tokens), -1).scatter_(1, places.by_row, numbers)
 
 
 def _neighbours(tokens: torch.Tensor, grid: Grid, wide: Grid, move: Move) -> tuple[torch.Tensor, torch.Tensor]:
-    """Nine tokens of the input for each of the output, and which of them are pixels of the image."""
+    """Nine input tokens for each output token, and which of them are inside the image."""
     offsets = torch.arange(-1, 2, device=tokens.device)
     stride = 2 if move == "down" else 1
     rows = (stride * (tokens // wide[1]))[..., None, None] + offsets[:, None]

@@ -1,4 +1,4 @@
-"""Activations of templates as a call wants them: the rows of its requests one below the other, in a copy of its own."""
+"""Cached activations of templates as input of a call: the rows of its requests concatenated, in a private copy."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Page = Mapping[str, torch.Tensor]
 
 
 def working_copy(page: Page, fronted: frozenset[str] = frozenset(), num_front: int = 0) -> dict[str, torch.Tensor]:
-    """A copy that a call may write to, with room for the text in front of names that have it.
+    """A copy that a call may write to, with space for `num_front` text tokens before the names in `fronted`.
 
-    Maps and norms are only read: they are the template's own.
+    Maps and norms are read-only, so they are shared with the template.
     """
     return {
         name: kept if name.endswith((MAP, NORM)) else _roomy(kept, num_front if name in fronted else 0)
@@ -31,13 +31,13 @@ def working_copy(page: Page, fronted: frozenset[str] = frozenset(), num_front: i
 def stacked(
     pages: Sequence[Page], fronted: frozenset[str] = frozenset(), num_front: int = 0
 ) -> dict[str, torch.Tensor]:
-    """The same for several templates at once."""
+    """Working copy of the pages of several templates, concatenated along the batch."""
     together = {name: torch.cat([page[name] for page in pages]) for name in pages[0]}
     return working_copy(together, fronted, num_front) if num_front or len(pages) == 1 else together
 
 
 def copy_named(page: Page, into: Page) -> None:
-    """Of a page all that there is a place for; of one precision each."""
+    """Copy all tensors of a page that `into` has a buffer for; each side must have a single dtype."""
     both = [name for name in into if name in page]
     if both:
         torch._foreach_copy_([into[name] for name in both], [page[name] for name in both], non_blocking=True)

@@ -1,4 +1,4 @@
-"""Attention of Flux for some of its image tokens: queries of these and of the text, keys and values of all."""
+"""Flux attention for a subset of image tokens: queries of these and of the text, keys and values of all tokens."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Table = tuple[torch.Tensor, torch.Tensor]
 
 
 class RotaryProcessor:
-    """Stands in for `stock`, which still does the work where nothing is masked or recorded.
+    """Attention processor that wraps `stock`, and delegates to it when nothing is masked or recorded.
 
-    Blocks of the first kind get text and image apart, those of the second in one sequence, text first. Both kinds meet
-    in one: how long the text is was seen in the first block.
+    Double-stream blocks receive text and image separately, single-stream blocks one sequence, text first. The latter
+    use the text length seen in the former.
     """
 
     _attention_backend = None
@@ -56,7 +56,7 @@ class RotaryProcessor:
         return self.call.num_front
 
     def _table(self, table: Table, num_text: int) -> Table:
-        """The turns of the tokens that are computed."""
+        """Rotary embeddings of the computed tokens."""
         if self.call.mode != "masked":
             return table[0][None], table[1][None]
         return self.call.turns(table, num_text)
@@ -81,7 +81,7 @@ def _projected(attn: Any, image: torch.Tensor, text: torch.Tensor | None) -> tup
 
 
 def turned(tokens: torch.Tensor, table: Table) -> torch.Tensor:
-    """Pairs of neighbours turned by the angle of the position, as diffusers does it but for each row of its own."""
+    """Apply rotary position embedding to adjacent pairs, as diffusers does, but with a table per batch row."""
     cosine, sine = (part[:, :, None, :] for part in table)
     real, imaginary = tokens.reshape(*tokens.shape[:-1], -1, 2).unbind(-1)
     crossed = torch.stack([-imaginary, real], dim=-1).flatten(3)

@@ -1,4 +1,4 @@
-"""Blocks of networks whose keys and values can be made from what comes into them."""
+"""Transformer blocks whose keys and values can be computed from the block input."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ __all__ = ["Block", "blocks_of"]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of a transformer, the norm of what comes into it, and its attention among tokens of the image.
+    """A transformer block, its input norm, and its self-attention over image tokens.
 
-    `follows`: what comes into it is what the block before leaves. `has_text`: with tokens of the text, which blocks
-    change.
+    `follows`: its input is the output of the previous block. `has_text`: it also has text tokens, which blocks change.
     """
 
     name: str
@@ -33,7 +32,7 @@ class Block:
 
 
 def blocks_of(network: Any) -> Iterator[Block]:
-    """All of them, in their order."""
+    """All such blocks of a network, in order of execution."""
     kind = type(network).__name__
     if kind == "UNet2DConditionModel":
         return _of_unet(network)

@@ -1,4 +1,4 @@
-"""One edit from beginning to end, for callers without an engine of their own; images by file, or by template."""
+"""A single edit end to end, for callers without an engine; images are given by file, or by template."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def edit_once(
     templates: Path | None = None,
     budget: float = 0.0,
 ) -> tuple[Any, EditReport]:
-    """The edited picture, and what was done. `templates` is a folder in which templates outlive this process."""
+    """The edited picture, and statistics. `templates` is a folder in which templates persist across processes."""
     family = family_of(pipeline)
     store = None if templates is None else disk_store(templates, family.network.device, Room(disk_bytes=DISK_BYTES))
     editor = MaskedEditor(family, store, budget=budget)
@@ -47,7 +47,7 @@ def edit_once(
 
 
 def open_original(name: str, templates: Path | None = None) -> tuple[Image.Image, str | None]:
-    """The picture of a file, or of an earlier edit by its template; and its template, if there is a folder of them."""
+    """Open a file, or the original of an earlier edit by template id; also returns the id if it is stored."""
     originals = None if templates is None else Originals(templates, DISK_BYTES)
     data = (originals and originals.find("", name)) or _bytes_of(Path(name))
     picture = _opened(data, name)

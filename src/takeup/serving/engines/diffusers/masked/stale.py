@@ -1,4 +1,4 @@
-"""How far tokens outside a mask are from what was kept of them: computed beside the others, and compared."""
+"""Staleness of cached activations: some tokens outside the mask are computed too, and compared with the cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Watched = Mapping[int, torch.Tensor]
 
 
 def watched_tokens(computed: torch.Tensor, watched: torch.Tensor, num_levels: int, rows: slice) -> Watched:
-    """Of an edit in these rows: tokens that are `watched` on a grid, and that it does not need there."""
+    """Per grid, tokens of an edit in these rows that are `watched` and that the edit itself does not need."""
     size = (computed.shape[0], computed.shape[1])
     return {grid[0] * grid[1]: _of_grid(computed, watched, grid, rows) for grid in grids_of(size, num_levels)}
 
@@ -29,9 +29,9 @@ def _of_grid(computed: torch.Tensor, watched: torch.Tensor, grid: Grid, rows: sl
 
 
 def taken(kept: Page, watched: Watched, num_front: int = 0) -> torch.Tensor:
-    """All that is kept of these tokens; before a call what they were, after it what they are.
+    """Cached activations of these tokens: before a call those of the template, after it the recomputed ones.
 
-    `num_front` tokens stand before those of the image, in whatever has more than a grid.
+    Tensors longer than a grid have `num_front` tokens before those of the image.
     """
     found = []
     for name, one in kept.items():
@@ -42,7 +42,7 @@ def taken(kept: Page, watched: Watched, num_front: int = 0) -> torch.Tensor:
 
 
 def stale_error(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """Relative to the size of what was kept."""
+    """L2 norm of the difference, relative to the L2 norm of the cached values."""
     gone, size = (torch.linalg.vector_norm(one.float()) for one in (after.float() - before.float(), before))
     error: torch.Tensor = gone / size.clamp(min=1e-10)
     return error

@@ -1,4 +1,4 @@
-"""Where a run that begins with an image begins: at a later step, as its strength says."""
+"""First denoising step of an image-to-image run, from its strength."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["skip_steps"]
 
 
 def skip_steps(run: Run, strength: float) -> int:
-    """Leave out the first steps of the run, and say how many; before noise is added, for schedulers look there."""
+    """Drop the first steps of the run; return their number. Call before adding noise, which reads the begin index."""
     first = _num_skipped(run, strength)
     if hasattr(run.scheduler, "set_begin_index"):
         run.scheduler.set_begin_index(first)
@@ -19,7 +19,7 @@ def skip_steps(run: Run, strength: float) -> int:
 
 def _num_skipped(run: Run, strength: float) -> int:
     num_steps = run.request.num_steps
-    if hasattr(run.scheduler, "scale_noise"):  # pipelines of flows round the other way
+    if hasattr(run.scheduler, "scale_noise"):  # flow-matching pipelines round the other way
         return int(num_steps - num_steps * strength)
     made = min(int(num_steps * strength), num_steps)
     if made < 1:

@@ -1,4 +1,4 @@
-"""Tables in fixed memory: a recorded call reads them where they are, and is told of other tokens by copying."""
+"""Index tables at fixed addresses: a CUDA graph reads them in place; new contents are copied in."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ __all__ = ["Tables"]
 
 
 class Tables(ABC):
-    """Where the tokens of a call are."""
+    """Token positions of a call."""
 
     @abstractmethod
     def tensors(self) -> Iterator[torch.Tensor]:
-        """All that calls read."""
+        """All tensors that calls read."""
 
     @property
     def sizes(self) -> Hashable:
-        """Equal for tables that can take each other's place."""
+        """Shapes and dtypes; tables with equal sizes are interchangeable."""
         return tuple((tuple(one.shape), one.dtype) for one in self.tensors())
 
     def copied(self) -> Self:
-        """The same in memory of its own."""
+        """Deep copy."""
         return deepcopy(self)
 
     def take(self, other: Self) -> None:
-        """Say what the other says, where everything lies already."""
+        """Copy the contents of the other tables in place."""
         for mine, theirs in zip(self.tensors(), other.tensors(), strict=True):
             mine.copy_(theirs)

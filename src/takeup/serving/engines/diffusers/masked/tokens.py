@@ -1,4 +1,4 @@
-"""From a mask over pixels to the tokens that are computed, on every grid a network has."""
+"""Convert a pixel mask to the tokens to compute, on every grid (resolution) of a network."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SIZES_PER_OCTAVE = 4
 
 
 def token_mask(mask: torch.Tensor, grid: Grid, grow: int = 0) -> torch.Tensor:
-    """Tokens that a mask touches anywhere, and those up to `grow` tokens beside them."""
+    """Tokens that a mask overlaps, dilated by `grow` tokens."""
     touched = adaptive_max_pool2d(mask[None, None].float(), grid)
     if grow:
         touched = max_pool2d(touched, 2 * grow + 1, stride=1, padding=grow)
@@ -53,9 +53,9 @@ def grids_of(grid: Grid, num_levels: int = NUM_LEVELS) -> list[Grid]:
 def places_of(
     masks: Sequence[torch.Tensor], grids: Sequence[Grid], multiple: int = 1, choose: Choose = tuple
 ) -> dict[int, Places]:
-    """For every grid the tokens of each row, as many for all: the most that a row has, or room for more (`rooms`).
+    """Computed tokens of each row on every grid, padded to the longest row or to the next bucket size (`rooms`).
 
-    `choose` is told how much room is needed, and answers how much is taken.
+    `choose` maps the required sizes to the sizes used.
     """
     tokens = [[token_mask(mask, grid).flatten().nonzero().flatten() for mask in masks] for grid in grids]
     sizes = [height * width for height, width in grids]
@@ -69,10 +69,9 @@ def _places(rows: Sequence[torch.Tensor], room: int, num_tokens: int) -> Places:
 
 
 def rooms(counts: Sequence[int], multiple: int) -> Rooms:
-    """On every grid as much room as a square takes, of few sizes: the least in which all counts fit.
+    """Padded token counts per grid: those of the smallest square mask, of few bucket sizes, in which all counts fit.
 
-    So calls of masks that are alike are alike on all grids, and one that was recorded does for many. A multiple of one
-    gives no room.
+    Similar masks then have equal shapes on all grids and share a CUDA graph. A multiple of one disables padding.
     """
     if multiple == 1:
         return tuple(counts)
@@ -83,19 +82,19 @@ def rooms(counts: Sequence[int], multiple: int) -> Rooms:
 
 
 def _of_square(num_tokens: int, num_grids: int, multiple: int) -> Rooms:
-    """So many tokens on the first grid, and on the others as many as their square usually touches."""
+    """`num_tokens` on the first grid, and on the others as many as a square of that area usually overlaps."""
     sides = [math.sqrt(num_tokens) / 2**level + 0.5 for level in range(1, num_grids)]
     return num_tokens, *(-(-math.ceil(side * side) // multiple) * multiple for side in sides)
 
 
 def roomy(count: int, multiple: int) -> int:
-    """Rounded up to one of few sizes: a multiple, or of large ones a quarter of an octave."""
+    """Round up to a bucket size: to `multiple`, or for large counts to a quarter of an octave."""
     octave = 1 << max(count, 1).bit_length() - 1
     step = multiple if multiple == 1 else max(multiple, octave // SIZES_PER_OCTAVE)
     return -(-count // step) * step
 
 
 def padded(row: torch.Tensor, length: int) -> torch.Tensor:
-    """Repeat the last token; a row without one has the first."""
+    """Pad to `length` by repeating the last token; an empty row repeats token 0."""
     last = row[-1:] if len(row) else row.new_zeros(1)
     return torch.cat([row, last.expand(length - len(row))])

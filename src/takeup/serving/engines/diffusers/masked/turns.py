@@ -1,4 +1,4 @@
-"""Two places for what is kept take turns: one is filled on a stream of its own, while a call reads the other."""
+"""Double buffering: prefetch the next step's cached activations on a side stream while a call reads another buffer."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from takeup.serving.engines.diffusers.masked.brought import Brought
 __all__ = ["Place", "Turns"]
 
 Read = Callable[[], Sequence[Brought]]
-cuda: Any = torch.cuda  # whose functions are not annotated
+cuda: Any = torch.cuda  # torch.cuda functions are not annotated
 
 
 class Place(Protocol):
-    """Where a call finds what is kept."""
+    """Buffer from which a call reads cached activations."""
 
     def bring(self, pages: Sequence[Brought]) -> None:
-        """Copy pages in, each for its own rows."""
+        """Copy pages in, each to its own rows of the batch."""
 
     def finish(self, pages: Sequence[Brought]) -> None:
-        """Make what did not come."""
+        """Compute keys and values that were not loaded."""
 
 
 class Turns:
-    """Knows what lies where. `who` is equal for equal pages: edits, and how far they are.
+    """Tracks the contents of each buffer. The key is equal for equal pages: the edits and their steps.
 
-    All that share memory copy on one `stream`; None on the host, which copies at once.
+    All instances that share memory copy on one `stream`; None on the CPU, where copies are synchronous.
     """
 
     def __init__(self, places: Sequence[Place], stream: Any) -> None:
@@ -40,7 +40,7 @@ class Turns:
         self._is_finished = [True for _ in places]
 
     def now(self, who: Hashable, read: Read) -> int:
-        """The place that has these pages; they are brought there if they were not expected."""
+        """Number of the buffer that has these pages; they are loaded now if they were not prefetched."""
         if who not in self._who:
             self._bring(0, who, read)
         number = self._who.index(who)
@@ -49,29 +49,29 @@ class Turns:
         return number
 
     def finish(self, number: int) -> None:
-        """Make what did not come, beside copies for the next step: say so after `soon`."""
+        """Compute what was not loaded; call after `soon`, to overlap with the copies for the next step."""
         if not self._is_finished[number]:
             self._places[number].finish(self._pages[number])
             self._is_finished[number] = True
 
     def soon(self, number: int, who: Hashable, read: Read) -> None:
-        """Bring what is needed next into this place, which nobody reads after what was sent so far."""
+        """Prefetch the next pages into this buffer; the copy waits for work enqueued so far, its last reader."""
         self._bring(number, who, read)
 
     def forget(self) -> None:
-        """Something else lies there now."""
+        """Mark all buffers as invalid."""
         self._who = [None for _ in self._places]
 
     def let_go(self) -> None:
-        """Keep nothing of what was brought: it may be all that is left of a template."""
+        """Drop references to loaded pages: they may be the last ones to an evicted template."""
         for filled in self._filled:
-            filled.synchronize()  # copies read it until then
+            filled.synchronize()  # pending copies still read the pages
         self._pages = [() for _ in self._places]
         self.forget()
 
     def _bring(self, number: int, who: Hashable, read: Read) -> None:
         if self._stream:
-            self._filled[number].synchronize()  # nobody copies from pages that are let go of now
+            self._filled[number].synchronize()  # pending copies read the pages released below
             self._stream.wait_stream(cuda.current_stream())
         with cuda.stream(self._stream) if self._stream else nullcontext():
             pages = self._pages[number] = read()

@@ -1,4 +1,4 @@
-"""Edits of a whole image, as diffusers makes image-to-image: the image with noise as of a later step, from there on."""
+"""Edits of a whole image, like image-to-image of diffusers: add noise for a later step, and denoise from there."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ __all__ = ["prepare_whole"]
 
 @torch.no_grad()
 def prepare_whole(family: Family, request: Request, edit: Edit) -> Run:
-    """The run of such an edit; the image is scaled to the size that is asked for."""
+    """Prepare the run of a whole-image edit; the image is scaled to the requested size."""
     picture = Image.fromarray(pixels_of(edit.image))
     run = family.prepare(_sized(request, picture.size, grain_of(family.pipeline)))
     height, width = size_of(family.pipeline, run.request)
     generator = torch.Generator("cpu").manual_seed(request.seed)
     scaled = picture.resize((width, height), Image.Resampling.LANCZOS)
     clean = encode(family, pixels_of(scaled), generator)
-    noise = drawn_noise(clean, generator)  # in the order of diffusers: first what the encoding takes, then this
+    noise = drawn_noise(clean, generator)  # same random order as diffusers: first the encoding, then this
     skip_steps(run, edit.strength)
     run.latents = noised(run.scheduler, packed(family, clean), packed(family, noise), run.timesteps[0])
     return run
 
 
 def _sized(request: Request, size: tuple[int, int], grain: int) -> Request:
-    """Without a size of its own the answer has that of the image, cut to what the model can do."""
+    """If the request has no size, use that of the image, rounded down to multiples of `grain`."""
     if request.width_px is not None:
         return request
     width, height = (max(grain, side // grain * grain) for side in size)

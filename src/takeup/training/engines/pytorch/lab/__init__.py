@@ -1,12 +1,12 @@
-"""The laboratory: real ranks over Gloo, with links and stages that are slow on purpose.
+"""The laboratory: real ranks over Gloo, with artificially slowed links and stages.
 
-trials.py    what to try, and what came of it
-launch.py    starts the program below, and never waits for ever
-program.py   imports PyTorch once, and forks the ranks of one trial after the other
-ranks.py     what a rank does
-stages.py    a small transformer, whose operations take as long as the trial says
-faults.py    messages that arrive late; nothing leads from here to whoever plans
-network.py   networks of their own for ranks, with cables of little bandwidth; where this process may make them
+trials.py    trials and their outcomes
+launch.py    starts the program below, with a timeout
+program.py   imports PyTorch once, and forks the ranks of each trial in sequence
+ranks.py     the training loop of one rank
+stages.py    a small transformer, whose operation durations are set by the trial
+faults.py    delayed messages; the planner has no access to these delays
+network.py   network namespaces for ranks with low-bandwidth veth links; needs the privileges to create them
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Links that are slow on purpose: a message over them leaves later, by a latency, after those before it were served.
+"""Artificially slow links: a message is sent after the service of earlier messages, its own service, and a latency.
 
-All messages between two ranks pass through `send` of their process group, whichever schedule sends them and over
-whichever group, so this is where they are held. The one who computes is not kept waiting, unless the link is to behave
-as a device with a single hardware queue: there compute waits until the message has left. What a delegate sends comes
-from a thread of its own, and keeps nobody waiting.
+All messages between two ranks pass through `send` of their process group, for every schedule and every group, so they
+are delayed here. The compute thread is not blocked, unless the link models a device with a single hardware queue: then
+compute blocks until the message has been sent. Delegates send from a separate thread and never block compute.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ __all__ = ["Late", "Wire", "faulty", "wires_of"]
 
 
 class Late:
-    """A message that has not left yet; can be waited for as one that has."""
+    """A delayed message that has not been sent yet, with the interface of a sent one."""
 
     def __init__(self, begun: Future[Any]) -> None:
         self._begun = begun
 
     def wait(self, timeout: timedelta | None = None) -> Any:
-        """Return when the message has left and arrived."""
+        """Block until the message has been sent and has arrived."""
         limit_s = None if timeout is None else timeout.total_seconds()
         work = self._begun.result(limit_s)
         return work.wait() if timeout is None else work.wait(timeout)
 
 
 class Wire:
-    """One direction of a slow link; with `one_queue`, whoever computes waits for it."""
+    """One direction of a slow link; with `one_queue`, sends block the main (compute) thread."""
 
     def __init__(self, link: Link, *, one_queue: bool = False) -> None:
         self._link = link
@@ -47,7 +46,7 @@ class Wire:
         self._worker = Worker("takeup-slow-link")
 
     def send(self, begin: Callable[[], Any]) -> Late:
-        """Begin the message when it is due; the order of messages is kept."""
+        """Send the message when it is due, in FIFO order."""
         served_s = max(time.monotonic(), self._free_s) + self._link.service_s
         self._free_s = served_s
         begun = self._worker.submit(lambda: _at(served_s + self._link.latency_s, begin))
@@ -62,7 +61,7 @@ def _at(due_s: float, begin: Callable[[], Any]) -> Any:
 
 
 def wires_of(truth: Profile, rank: int) -> dict[int, Wire]:
-    """The slow links of a rank, by the rank at their other end."""
+    """The slow links of a rank, by peer rank."""
     ends = {rank + 1: rank, rank - 1: rank - 1}
     links = {peer: truth.links[link] for peer, link in ends.items() if 0 <= link < len(truth.links)}
     return {peer: Wire(link, one_queue=truth.max_sends == 1) for peer, link in links.items() if link.delay_s > 0}
@@ -70,8 +69,8 @@ def wires_of(truth: Profile, rank: int) -> dict[int, Wire]:
 
 @contextmanager
 def faulty(wires: Mapping[int, Wire]) -> Iterator[None]:
-    """Inside, messages to these ranks take their wires."""
-    kept, plain = vars(dist.ProcessGroup)["send"], dist.ProcessGroup.send  # as it is kept it binds, as we get it not
+    """Context in which messages to these ranks are delayed by their wires."""
+    kept, plain = vars(dist.ProcessGroup)["send"], dist.ProcessGroup.send  # only the raw attribute binds as a method
 
     def send(group: dist.ProcessGroup, tensors: Any, peer: int, tag: int) -> Any:
         wire = wires.get(dist.get_global_rank(group, peer))

@@ -1,4 +1,4 @@
-"""Start the program of the laboratory, and collect what came of its trials. It never waits for ever."""
+"""Start the program of the laboratory and collect the outcomes of its trials, with a timeout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ START_S = 120.0  # to import PyTorch on a busy machine
 
 
 def run_trials(trials: Sequence[Trial], tick: Callable[[], object] = lambda: None) -> list[Outcome]:
-    """What came of every trial, in order; `tick` is called after each."""
+    """Run the trials and return their outcomes in order; `tick` is called after each."""
     _check()
     with TemporaryDirectory(prefix="takeup-lab-") as name:
         folder = Path(name)
@@ -46,7 +46,7 @@ def _command(folder: Path) -> list[str]:
 
 
 def _watch(folder: Path, limit_s: float, tick: Callable[[], object]) -> str:
-    """Run the program until it ends or its time is over; what it said of errors."""
+    """Run the program until it ends or times out; return its stderr."""
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK[sys.platform], "OMP_NUM_THREADS": "1"}
     with (folder / "errors").open("w+", encoding="utf-8") as errors:
         program = subprocess.Popen(
@@ -67,7 +67,7 @@ def _watch(folder: Path, limit_s: float, tick: Callable[[], object]) -> str:
 
 
 def _end(number: int) -> None:
-    """End the program together with the ranks it started, should any be left."""
+    """Kill the process group: the program and any remaining ranks."""
     with suppress(ProcessLookupError):
         os.killpg(number, signal.SIGKILL)
 

@@ -1,8 +1,8 @@
-"""A network for the ranks of a trial: a namespace for each, and a cable for every link, thin if it is slow.
+"""A network for the ranks of a trial: a namespace per rank and a veth pair per link, rate-limited if it is slow.
 
-How it works. Cables join neighbours, as links do, and a token bucket at both ends of a slow one lets so many bytes pass
-in a second. Whatever crosses it queues there: messages, acknowledgements, and what ranks tell each other to agree.
-Ranks that are no neighbours reach each other through those between. All of it is gone with the process that made it.
+How it works. Veth pairs connect neighbours, as links do, and a token bucket at both ends of a slow one limits its rate.
+All traffic queues there: messages, acknowledgements, and the exchange of profiles. Ranks that are not neighbours reach
+each other through those between. Everything is removed when the process that created it ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
 
 def has_cables(name: str) -> bool:
-    """Whether links of this name are cables between namespaces; `auto` if this process may make them."""
+    """Whether this kind of link uses veth pairs between namespaces; `auto`: if this process may create them."""
     if name not in LINKS:
         raise UnknownName("link", name, LINKS)
     if name == "user-space":
@@ -38,20 +38,20 @@ def has_cables(name: str) -> bool:
 
 
 def rate_bps(message_bytes: int, service_s: float) -> int:
-    """At which rate a message is served in this time; the kernel counts whole frames."""
+    """Rate in bit/s at which a message takes `service_s`; the kernel counts whole frames."""
     num_frames = math.ceil(message_bytes / PAYLOAD_BYTES)
     return round(8 * (message_bytes + num_frames * (FRAME_BYTES - PAYLOAD_BYTES)) / service_s)
 
 
 class Cables(Networks):
-    """Cables for the links of a pipeline, over which messages of one size travel."""
+    """Veth pairs for the links of a pipeline, for messages of one size."""
 
     def __init__(self, truth: Profile, message_bytes: int) -> None:
         self._links, self._message_bytes = truth.links, message_bytes
         super().__init__(truth.num_stages)
 
     def _prepare(self, rank: int) -> None:
-        """A rank also passes on what is not for it."""
+        """Also enable IP forwarding, as ranks route for each other."""
         super()._prepare(rank)
         self._networks[rank].do(lambda: FORWARD.write_text("1"))
 

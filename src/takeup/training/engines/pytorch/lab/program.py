@@ -1,7 +1,7 @@
 """The program of the laboratory: `python -m takeup.training.engines.pytorch.lab.program FOLDER`.
 
-Importing PyTorch takes seconds, so it is imported once, and the ranks of one trial after the other are forks. FOLDER
-holds `trials`; what came of each is written to `outcomes`.
+Importing PyTorch takes seconds, so it is imported once, and the ranks of each trial are forked. FOLDER contains
+`trials`; the outcome of trial N is written to `N/outcome`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from takeup.training.engines.pytorch.lab.trials import Outcome, Trial
 
 __all__ = ["main"]
 
-GRACE_S = 5.0  # for the others, when one rank has failed
+GRACE_S = 5.0  # for the other ranks, after one has failed
 PARENT = os.getppid()
 
 
 def main(folder: Path) -> None:
-    """Run all trials, and write down what came of them."""
+    """Run all trials and write their outcomes."""
     trials: list[Trial] = pickle.loads((folder / "trials").read_bytes())  # our own bytes
     for trial in {trial.truth.num_stages: trial for trial in trials}.values():
         load("takeup.training.policies:find_policy")("adaptra").plan(trial.truth)  # compiled once for all ranks
-    gc.freeze()  # else every rank once looks through all that was imported, in the middle of an iteration
+    gc.freeze()  # else every rank would scan all imported objects in the middle of an iteration
     for number, trial in enumerate(trials):
         place = folder / str(number)
         place.mkdir()
@@ -43,7 +43,7 @@ def main(folder: Path) -> None:
 
 
 def _run(trial: Trial, place: Path) -> Outcome | str:
-    """The outcome, or why there is none."""
+    """Run one trial; return its outcome or an error text."""
     fork = multiprocessing.get_context("fork")
     cables = Cables(trial.truth, BULK_BYTES) if trial.cables else None
     ranks = [fork.Process(target=_be, args=(trial, rank, place, cables)) for rank in range(trial.truth.num_stages)]
@@ -60,7 +60,7 @@ def _run(trial: Trial, place: Path) -> Outcome | str:
 
 
 def _be(trial: Trial, rank: int, place: Path, cables: Cables | None) -> None:
-    """Be one rank."""
+    """Run one rank in this process."""
     try:
         if cables is not None:
             cables.join(rank)
@@ -71,7 +71,7 @@ def _be(trial: Trial, rank: int, place: Path, cables: Cables | None) -> None:
 
 
 def _join(ranks: list[ForkProcess]) -> None:
-    """Wait for all; once one has failed, not for long, and not at all if nobody waits for us."""
+    """Wait for all ranks; at most `GRACE_S` after one has failed, and not at all once the parent process is gone."""
     until_s = float("inf")
     while any(rank.is_alive() for rank in ranks) and time.monotonic() < until_s and os.getppid() == PARENT:
         time.sleep(0.02)
@@ -85,7 +85,7 @@ def _join(ranks: list[ForkProcess]) -> None:
 
 
 def _joined(trial: Trial, seen: list[Seen]) -> Outcome:
-    """The iterations of all ranks together, and what they agree on."""
+    """Merge the observations of all ranks into an outcome."""
     iterations_s, cpus_s = _together([each.times for each in seen])
     stock_s, stock_cpus_s = _together([each.stock_times for each in seen])
     return Outcome(
@@ -105,7 +105,7 @@ def _joined(trial: Trial, seen: list[Seen]) -> Outcome:
 
 
 def _together(ranks: list[tuple[Times, ...]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Every iteration, from the first rank that began to the last that ended, and its CPU time, mean of all ranks."""
+    """Duration of every iteration, from the first start to the last end over all ranks, and its mean CPU time."""
     iterations = list(zip(*ranks, strict=True))
     lasted_s = tuple(max(each.end_s for each in ranks) - min(each.start_s for each in ranks) for ranks in iterations)
     return lasted_s, tuple(sum(each.cpu_s for each in ranks) / len(ranks) for ranks in iterations)

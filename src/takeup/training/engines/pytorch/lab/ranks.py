@@ -1,4 +1,4 @@
-"""What one rank of a trial does: build its stage, run the iterations, and say what it saw."""
+"""One rank of a trial: build its stage, run the iterations, and return its observations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["Seen", "Times", "run_rank"]
 
 
 class Times(NamedTuple):
-    """An iteration of one rank, by a clock that all ranks share, and the CPU time it took."""
+    """Start, end (on a clock shared by all ranks) and CPU time of one iteration of one rank."""
 
     start_s: float
     end_s: float
@@ -44,7 +44,7 @@ class Times(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one rank saw: its iterations, those of the stock runtime beside them, and how it ended up."""
+    """Observations of one rank: its iterations, those of the stock runtime for comparison, and the final state."""
 
     times: tuple[Times, ...] = ()
     stock_times: tuple[Times, ...] = ()
@@ -58,7 +58,7 @@ class Seen:
 
 
 def run_rank(trial: Trial, rank: int, store: Path) -> Seen:
-    """Join the others, and train."""
+    """Join the process group and train."""
     torch.set_num_threads(1)
     num_ranks, timeout = trial.truth.num_stages, timedelta(seconds=trial.timeout_s)
     joined = FileStore(str(store), num_ranks)
@@ -72,7 +72,7 @@ def run_rank(trial: Trial, rank: int, store: Path) -> Seen:
 
 
 def _held_back(trial: Trial) -> Profile:
-    """What messages are held back for here: not for what cables do by themselves."""
+    """The profile that messages are delayed by here; without service times if veth links already impose them."""
     if not trial.cables:
         return trial.truth
     return replace(trial.truth, links=tuple(replace(link, service_s=0.0) for link in trial.truth.links))
@@ -99,7 +99,7 @@ def _schedule_of(trial: Trial, runtime: Runtime, module: torch.nn.Module, rank: 
 
 
 def _train(trial: Trial, rank: int, module: torch.nn.Module, schedules: list[Any]) -> Seen:
-    """Every iteration with every schedule; each of them is the first as often as the others, and not in step."""
+    """Run every iteration with every schedule, in an order that alternates so that each is first equally often."""
     times: list[list[Times]] = [[] for _ in schedules]
     length = BULK_LENGTH if trial.cables else LENGTH
     for iteration in range(trial.num_iterations):
@@ -122,7 +122,7 @@ def _timed(step: Callable[[], object]) -> Times:
 
 
 def _found_by(schedule: Any) -> Seen:
-    """What an adaptive schedule knows of itself."""
+    """Final state of an adaptive schedule; empty for other schedules."""
     if not isinstance(schedule, AdaptiveSchedule):
         return Seen()
     return Seen(

@@ -1,7 +1,7 @@
-"""A small transformer in stages, whose operations take as long as they are told to.
+"""A small transformer in stages, whose operations have prescribed durations.
 
-The mathematics are real and tiny, so that gradients can be compared; the rest of the time an operation sleeps. Four
-ranks then need no more than a core, and their times are still real.
+The computation is real but tiny, so that gradients can be compared; for the rest of its duration an operation sleeps.
+Four ranks then need only one core, and their wall-clock times are still real.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 WIDTH, NUM_HEADS, LENGTH = 16, 2, 4
-BULK_LENGTH = 512  # where bytes count
+BULK_LENGTH = 512  # for bandwidth-limited links
 BULK_BYTES = BULK_LENGTH * WIDTH * 8
 SEED = 5
 
 
 class _Layer(torch.nn.Module):
-    """A layer of a transformer for the first tokens; it passes on the others, which only make messages longer."""
+    """A transformer layer on the first tokens; the others pass through unchanged and only enlarge messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,14 +43,14 @@ class _Layer(torch.nn.Module):
         )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """All tokens, the first ones computed."""
+        """Apply the layer to the first `LENGTH` tokens and pass the others through."""
         if tokens.shape[1] == LENGTH:
             return self._layer(tokens)  # type: ignore[no-any-return]
         return torch.cat([self._layer(tokens[:, :LENGTH]), tokens[:, LENGTH:]], dim=1)
 
 
 def make_module(stage: int) -> torch.nn.Module:
-    """The layer of a stage, the same in every process; in double precision, so that errors are ours."""
+    """The layer of a stage, the same in every process; in double precision, so that rounding does not hide errors."""
     torch.manual_seed(SEED + stage)
     return _Layer()
 
@@ -64,12 +64,12 @@ def make_batch(iteration: int, num_microbatches: int, length: int = LENGTH) -> t
 
 
 def gradients_of(module: torch.nn.Module) -> list[torch.Tensor]:
-    """The gradients that a module has."""
+    """Gradients of the module's parameters, where present."""
     return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
 
 
 def reference_gradients(stage: int, iteration: int, truth: Profile, length: int = LENGTH) -> list[torch.Tensor]:
-    """Gradients of one stage, by a single process without any pipeline."""
+    """Gradients of one stage, computed in a single process without a pipeline."""
     modules = [make_module(number) for number in range(truth.num_stages)]
     inputs, targets = make_batch(iteration, truth.num_microbatches, length)
     loss = torch.nn.functional.mse_loss(torch.nn.Sequential(*modules)(inputs), targets)
@@ -78,24 +78,24 @@ def reference_gradients(stage: int, iteration: int, truth: Profile, length: int 
 
 
 class PacedStage(PipelineStage):  # type: ignore[misc, unused-ignore]
-    """A stage whose operations take the given times, or what their mathematics need if that is more."""
+    """A stage whose operations take the given times, or their compute time if that is longer."""
 
     def __init__(self, pace: Stage, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._pace = pace
 
     def forward_one_chunk(self, *arguments: Any, **named: Any) -> Any:
-        """F, in its time."""
+        """Run F with its prescribed duration."""
         return _paced(self._pace.forward_s, partial(super().forward_one_chunk, *arguments, **named))
 
     def backward_one_chunk(self, *arguments: Any, full_backward: bool = True, **named: Any) -> Any:
-        """I in its time, or B in that of I and W."""
+        """Run I with its prescribed duration, or B with that of I plus W."""
         pace_s = self._pace.backward_s + (self._pace.weight_s if full_backward else 0.0)
         named["full_backward"] = full_backward
         return _paced(pace_s, partial(super().backward_one_chunk, *arguments, **named))
 
     def backward_weight_one_chunk(self, *arguments: Any, **named: Any) -> Any:
-        """W, in its time."""
+        """Run W with its prescribed duration."""
         return _paced(self._pace.weight_s, partial(super().backward_weight_one_chunk, *arguments, **named))
 
 

@@ -1,4 +1,4 @@
-"""What the laboratory tries, and what came of it."""
+"""Trials of the laboratory and their outcomes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Runtime = Literal["stock_1f1b", "stock", "adaptive"]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Some iterations of one pipeline, whose stages and links are as `truth` says.
+    """Iterations of one pipeline, with stages and links as given by `truth`.
 
     `stock_1f1b` is PyTorch's `Schedule1F1B`, `stock` its runtime with the given `order`, `adaptive` our schedule, which
-    begins with ZB-H1 (or with `order`) and looks for a better one after every second iteration. With `max_sends=1` in
-    the truth, a rank that sends over a slow link computes nothing until its message has left, unless a delegate sends.
-    With `beside_stock` every iteration is also run by PyTorch's runtime with the given order, by the same processes, in
-    turns; so what differs is not the machine. With `cables` every rank has a network of its own, messages are long, and
-    the service of a link is the bandwidth of a cable between two of them.
+    starts with ZB-H1 (or with `order`) and replans every `every` iterations. With `max_sends=1` in the truth, a rank
+    that sends over a slow link computes nothing until its message has been sent, unless a delegate sends.
+    With `beside_stock` every iteration is also run by PyTorch's runtime with the given order, alternating in the same
+    processes, so that both see the same machine. With `cables` every rank has a network namespace, messages are long,
+    and the service time of a link is set by the bandwidth of a veth pair.
     """
 
     name: str
@@ -39,11 +39,11 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How long iterations took, over all ranks, and what the adaptive schedule found and did.
+    """Iteration times over all ranks, and the measurements and changes of the adaptive schedule.
 
-    `gradient_error` is the largest difference from a single process, relative to the largest gradient. `pauses_s` says
-    how long the slowest rank planned, compared and switched, each time that ranks agreed; `swaps_s` only the switching.
-    `cpus_s` is the CPU time of every iteration, mean of all ranks; `stock_s` and `stock_cpus_s` are of the runs beside.
+    `gradient_error` is the largest difference from a single process, relative to the largest gradient. `pauses_s` is
+    the time the slowest rank spent planning, comparing and switching, per agreement; `swaps_s` only the switching.
+    `cpus_s` is the CPU time of every iteration, mean of all ranks; `stock_s` and `stock_cpus_s` are of the stock runs.
     """
 
     name: str
@@ -61,5 +61,5 @@ class Outcome:
 
     @property
     def settled_s(self) -> float:
-        """The median iteration once nothing changes any more; the first one also connects ranks."""
+        """Median iteration time after the last schedule change, without the first, which also connects ranks."""
         return median(self.iterations_s[max((1, *self.changed_after)) :])

@@ -1,15 +1,15 @@
-"""Watch a job of PyTorch that knows nothing of it: which rank or link is slow, what that costs, and what to do.
+"""Watch an unmodified PyTorch job: which rank or link is slow, what that costs, and what to do.
 
-    in every rank                                    beside the job
+    in every rank                                    in the watcher process
     attach/sitecustomize.py, finder.py               launch.py: starts the job with the environment that attaches
-         before ranks meet                                │
+         before ranks connect                             │
     hook.py (cuda.py): sees calls ──> ring.py ──────> rows.py, gather.py: calls of all ranks, as logs
-    pause.py: stops at a cut, tests  <── words ───── confirm.py: asks for a pause, and tests ranks and links
+    pause.py: stops at a cut, tests  <── words ───── confirm.py: requests a pause, and tests ranks and links
     batches.py: shares of the batch  <── words ───── remedy.py: gives a slow rank less work, a pipeline another schedule
-    requests.py: to a pipeline       <── words ────┘ restart.py: when a restart pays, and who takes which rank then
+    requests.py: to a pipeline       <── words ────┘ restart.py: when a restart pays, and the new rank assignment
                                                      cores.py: how long ranks waited for cores
-                                                     session.py: the loop over all this; explain.py: what is said
-    other machines: agent.py sends what their ranks wrote
+                                                     session.py: the main loop; explain.py: reports
+    other machines: agent.py forwards the records of their ranks
 
 Public names are loaded on first use; they need the package `torch`.
 """

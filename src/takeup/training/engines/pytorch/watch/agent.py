@@ -1,9 +1,9 @@
-"""Ranks on other machines: an agent beside them sends what they wrote, and a listener takes it as if it were here.
+"""Ranks on other machines: an agent there forwards their records, and a listener presents them like local ranks.
 
-How it works. Over one connection, in both directions, go frames: a length, a line of JSON, and for calls their rows as
-bytes. Whoever connects must know the token. Nothing that comes in is executed or unpickled; what is too long or makes
-no sense ends the connection, and the job of that machine goes on unwatched. Clocks are not compared: an agent decides
-by its own which calls have waited long enough for their end.
+How it works. One connection carries frames in both directions: a length, a line of JSON, and for calls their rows as
+bytes. Clients authenticate with a token. Received data is never executed or unpickled; an oversized or invalid frame
+closes the connection, and the job on that machine continues unwatched. Clocks are not compared: an agent decides by its
+own clock which calls have timed out waiting for their end.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ MOST_RANK = 1 << 20
 TIMEOUT_S = 10.0
 LENGTH = struct.Struct(">I")
 LOOPBACK = "127.0.0.1"
-# What may be asked from afar.
+# Header words that a remote controller may write.
 ASKED = frozenset({Word.PLAN, Word.PLAN_FIRST, Word.PLAN_COUNT, Word.PLAN_RESTART, Word.ADAPT})
 Calls = npt.NDArray[np.void]
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """HOST:PORT, or a port of this machine."""
+    """Parse HOST:PORT, or a port on the loopback address."""
     host, _, port = text.rpartition(":")
     if not port.isdigit() or int(port) > 65_535:
         raise BadInput(f"{text!r} is no address; give HOST:PORT, such as 10.0.0.1:7070")
@@ -59,7 +59,7 @@ def send(connection: socket.socket, values: dict[str, Any], rows: bytes = b"") -
 
 
 def frames(connection: socket.socket) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Frames as they come, until the other end closes or sends nonsense."""
+    """Yield received frames until the peer closes the connection or sends an invalid frame."""
     with connection.makefile("rb") as stream:
         while len(head := stream.read(LENGTH.size)) == LENGTH.size:
             (length,) = LENGTH.unpack(head)
@@ -75,11 +75,11 @@ def frames(connection: socket.socket) -> Iterator[tuple[dict[str, Any], bytes]]:
             yield values, rows
 
 
-# Beside the ranks -----------------------------------------------------------------------------------------------------
+# On the machine of the ranks ------------------------------------------------------------------------------------------
 
 
 class Agent:
-    """Sends what ranks of this machine wrote; `look` does one round."""
+    """Forwards the records of this machine's ranks; each call of `look` is one polling round."""
 
     def __init__(self, gather: Gather, address: tuple[str, int], token: str) -> None:
         self._gather = gather
@@ -95,7 +95,7 @@ class Agent:
         threading.Thread(target=self._obey, name="takeup-watch-agent", daemon=True).start()
 
     def look(self) -> None:
-        """Send what is new; if nobody listens any more, stop sending."""
+        """Send new records; stop sending once the listener is gone."""
         self._gather.look()
         note_waiting(self._gather.readers)
         if not self.is_connected:
@@ -113,7 +113,7 @@ class Agent:
         send(self._connection, {"rank": rank, "places": places, "header": header}, calls.tobytes())
 
     def _obey(self) -> None:
-        """Write down what the controller asks."""
+        """Write the controller's requests into the headers of the rings."""
         with suppress(OSError):
             for values, _ in frames(self._connection):
                 reader = self._gather.readers.get(values.get("rank", -1))
@@ -123,18 +123,18 @@ class Agent:
         self.is_connected = False
 
     def close(self) -> None:
-        """Say no more."""
-        with suppress(OSError):  # the other end has hung up
-            self._connection.shutdown(socket.SHUT_RDWR)  # or it would stay open for whoever obeys
+        """Close the connection."""
+        with suppress(OSError):  # the peer has disconnected
+            self._connection.shutdown(socket.SHUT_RDWR)  # or it would stay open in the thread of `_obey`
         self._connection.close()
 
 
-# Beside the controller ------------------------------------------------------------------------------------------------
+# On the machine of the controller -------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Far:
-    """A rank of another machine, read as one of this."""
+    """A rank on another machine, with the interface of a local `Reader`."""
 
     rank: int
     connection: socket.socket
@@ -147,7 +147,7 @@ class Far:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def word(self, place: int) -> int:
-        """A word of the header, as it was last sent."""
+        """A word of the header, as last received."""
         return self.header[place]
 
     def ask(self, place: int, value: int) -> None:
@@ -156,14 +156,14 @@ class Far:
             send(self.connection, {"rank": self.rank, "word": place, "value": value})
 
     def add(self, calls: Calls) -> None:
-        """Take in calls, but not those that make no sense."""
+        """Append calls, dropping and counting invalid ones."""
         sane = _is_sane(calls)
         with self._lock:
             self.num_bad += int(np.count_nonzero(~sane))
             self._rows.append(calls[sane])
 
     def read(self, *, give_up_before_ns: int = 0) -> Calls:
-        """Calls since last time; which have waited long enough was decided where they were made."""
+        """Calls since the last read; timeouts were already applied by the agent."""
         with self._lock:
             rows, self._rows = self._rows, []
         return np.concatenate([np.zeros(0, CALL), *rows])
@@ -177,7 +177,7 @@ def _is_sane(calls: Calls) -> npt.NDArray[np.bool_]:
 
 
 class Listener:
-    """Takes in what agents send; `ranks` are those heard of."""
+    """Receives the records of agents; `ranks` are the remote ranks known so far."""
 
     def __init__(self, address: tuple[str, int], token: str) -> None:
         if not token and address[0] != LOOPBACK:
@@ -195,7 +195,7 @@ class Listener:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """Host and port it listens on."""
         host, port = self._server.getsockname()[:2]
         return host, port
 
@@ -228,15 +228,15 @@ class Listener:
             far = Far(rank, connection, header, places)
         far.header, far.places = header, places
         far.add(np.frombuffer(rows, CALL))
-        self.ranks[rank] = far  # whoever finds it finds its first calls too
+        self.ranks[rank] = far  # published last, so that its first calls are already there
 
     def hear_out(self, limit_s: float) -> None:
-        """Wait until agents have said all and hung up, for so long at most."""
+        """Wait at most `limit_s` until all agents have sent everything and disconnected."""
         until_s = time.monotonic() + limit_s
         for hears in self._hearing:
             if hears.is_alive():
                 hears.join(max(0.0, until_s - time.monotonic()))
 
     def close(self) -> None:
-        """Hear no more."""
+        """Stop accepting connections."""
         self._server.close()

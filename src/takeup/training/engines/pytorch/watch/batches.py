@@ -1,4 +1,4 @@
-"""Shares of a batch that can change while a job trains, so that a slow rank gets less to do; gradients stay exact.
+"""Shares of a batch that can change during training, so that a slow rank gets less work; gradients stay exact.
 
     share = Batches(model, num_microbatches=16)           # of the whole job, not of each rank
     for inputs, targets in loader:                        # the batch of the whole job, the same on all ranks
@@ -6,10 +6,10 @@
             (loss_of(model(piece), wanted) * share.weight).backward()
         optimizer.step()
 
-How it works. A batch is cut into micro-batches of one size, and every rank computes a run of them. Each counts the
+How it works. A batch is split into equal micro-batches, and every rank computes a contiguous range. Each counts the
 same, so what DDP averages over ranks is scaled by ranks / micro-batches: the sum over all of them, divided by their
 number, however they are shared out. DDP reduces with the last micro-batch of a rank only. Ranks change their shares
-together: in every iteration they agree on the newest plan that all have seen. Nobody watching, nothing is exchanged.
+together: in every iteration they agree on the newest plan that all have seen. Without a watcher nothing is exchanged.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Plan:
 class Batches:
     """The part of every batch that this rank computes.
 
-    `save`, if given, writes a checkpoint; only then may a watcher ask the job to restart on other machines, and not if
+    `save`, if given, writes a checkpoint; only then may a watcher request a restart on other machines, and not if
     torchrun has no restart left (`--max-restarts`).
     """
 
@@ -71,16 +71,16 @@ class Batches:
 
     @property
     def first(self) -> int:
-        """The first micro-batch of this rank in the present iteration."""
+        """First micro-batch of this rank in the current iteration."""
         return self._plans[self._version].first
 
     @property
     def count(self) -> int:
-        """How many micro-batches this rank has in the present iteration."""
+        """Number of micro-batches of this rank in the current iteration."""
         return self._plans[self._version].count
 
     def of(self, batch: Any) -> Iterator[Any]:
-        """The micro-batches of this rank: pieces of a tensor, or of every tensor of a tuple or list."""
+        """Yield the micro-batches of this rank: slices of a tensor, or of every tensor of a tuple or list."""
         pieces = _cut(batch, self.num_microbatches)
         if self._is_watched:
             self._agree()
@@ -97,16 +97,16 @@ class Batches:
         return self._model.no_sync() if hasattr(self._model, "no_sync") else nullcontext()
 
     def _computed_until_ns(self, start_ns: int, is_last: bool) -> int:
-        """When the micro-batch was computed; the last one then waits for other ranks, from its last call on."""
+        """End of the micro-batch's computation; for the last one, the start of its last call, which blocks."""
         hook = current()
         if is_last and hook is not None and hook.last_began_ns > start_ns:
             return hook.last_began_ns
         return time.monotonic_ns()
 
-    # What a controller asks, and what it is told ----------------------------------------------------------------------
+    # Requests of a controller, and reports to it ----------------------------------------------------------------------
 
     def _agree(self) -> None:
-        """Take the newest plan that all ranks have seen."""
+        """Switch to the newest plan that all ranks have seen."""
         hook = current()
         newest = self._newest(hook)
         seen = torch.tensor([newest])
@@ -147,7 +147,7 @@ class Batches:
 
 
 def _cut(batch: Any, count: int) -> list[Any]:
-    """The batch in so many pieces of one size."""
+    """Split the batch into `count` pieces of equal size."""
     if isinstance(batch, torch.Tensor):
         if len(batch) % count:
             raise BadInput(f"a batch of {len(batch)} rows does not divide into {count} micro-batches of one size")

@@ -1,9 +1,9 @@
-"""Pause a job at a moment that is the same for all ranks, test every rank and link, and let it go on.
+"""Pause a job at the same call on all ranks, test every rank and link, and resume.
 
-How it works. Ranks are asked to say how often they have made the call that marks iterations. Then they are asked to
-stop before the call that comes two later than the furthest of them has made. If one had passed it by then, all go on,
-and a later call is chosen. The lease that lets ranks stand is short and renewed while we live; so if we are killed, or
-one of them dies, the others do not wait for us.
+How it works. Ranks report how often they have made the call that marks iterations. Then they are requested to stop
+before the call two after the highest count. If a rank has already passed it, all resume, and a later call is chosen.
+The lease that keeps ranks paused is short and renewed by this process; so if it is killed, or a rank dies, the other
+ranks resume by themselves.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["Confirmed", "Pauses", "judge"]
 
 LEASE_NS = 2_000_000_000
 LOOK_EVERY_S = 0.005
-NUM_AHEAD = (2, 4, 8)  # calls, in one try after the other
+NUM_AHEAD = (2, 4, 8)  # calls, in successive attempts
 SETTLE_S = 0.1
 NEVER = 1 << 60
 BUSY_SHARE = 0.2
-CLEARLY_SLOW_LINK = 3.0  # also needed beside a slow rank, whose tests keep its neighbours waiting
-NUM_AGAIN = 2  # more tests of links that are not clearly slow
+CLEARLY_SLOW_LINK = 3.0  # also required when a rank is slow, as its tests delay its neighbours
+NUM_AGAIN = 2  # extra tests of links that are not clearly slow
 SLOW_RANK, SLOW_LINK = 1.3, 1.6  # times the median; single machines are noisy
-CLEARLY_SLOW_RANK = 1.5  # needed beside a clearly slow link
+CLEARLY_SLOW_RANK = 1.5  # required when a link is clearly slow
 MATRIX, COMPUTE_S, LONG_COMPUTE_S = 256, 0.15, 0.45
 MESSAGE_BYTES, NUM_REPEATS = 1 << 20, 5
 Anchor = tuple[int, int, int]
@@ -43,9 +43,9 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """What tests in a pause have shown: times as long as the median, of those that are slow.
+    """Result of the tests in a pause: slowdown factors relative to the median, of slow ranks and links.
 
-    `problem` says why there was no test. `seconds` is how long ranks stood still.
+    `problem` says why there was no test. `seconds` is the length of the pause.
     """
 
     slow_ranks: Mapping[int, float]
@@ -55,11 +55,11 @@ class Confirmed:
 
     @property
     def has_vanished(self) -> bool:
-        """Whether there was a test and nothing is slow any more."""
+        """Whether tests ran and found nothing slow."""
         return not (self.problem or self.slow_ranks or self.slow_links)
 
     def sentence(self) -> str:
-        """All of it in words."""
+        """The result as a sentence."""
         if self.problem:
             return f"no pause: {self.problem}"
         found = [f"rank {rank} computes {factor:.2f}x slower" for rank, factor in self.slow_ranks.items()]
@@ -80,7 +80,7 @@ class Pauses:
     def confirm(
         self, readers: Mapping[int, Reader], anchors: Mapping[int, Anchor], passes: Sequence[Sequence[Pair]]
     ) -> Confirmed:
-        """Pause, test all ranks, then links in these passes, and go on."""
+        """Pause, test all ranks, then links in these passes, and resume."""
         if not anchors or set(anchors) != set(readers):
             return Confirmed({}, {}, problem="the iterations of some ranks are not known yet")
         if any(reader.path is None for reader in readers.values()):
@@ -109,7 +109,7 @@ class Pauses:
             self._go_on(readers)
 
     def _stop(self, readers: Mapping[int, Reader], anchors: Mapping[int, Anchor], num_ahead: int) -> bool:
-        """Whether all ranks stand now, at the same moment of the job."""
+        """Request a stop; True if all ranks are now paused before the same call."""
         self._number += 1
         for rank, reader in readers.items():
             for word, value in zip((Word.STOP_OPERATION, Word.STOP_GROUP, Word.STOP_SIZE), anchors[rank], strict=True):
@@ -124,7 +124,7 @@ class Pauses:
         for reader in readers.values():
             reader.ask(Word.STOP_COUNT, moment)
         self._wait(readers, lambda reader: reader.word(Word.STOP_SEEN) >= moment, 20.0, "did not stop")
-        time.sleep(SETTLE_S)  # who has come to the call stands by now, unless it was asked too late
+        time.sleep(SETTLE_S)  # a rank that reached the call is paused by now, unless the request was late
         return all(reader.word(Word.STOPPED) == self._number for reader in readers.values())
 
     def _go_on(self, readers: Mapping[int, Reader]) -> None:
@@ -152,13 +152,13 @@ class Pauses:
     # Testing ----------------------------------------------------------------------------------------------------------
 
     def _tested(self, readers: Mapping[int, Reader], passes: Sequence[Sequence[Pair]]) -> Confirmed:
-        """Test all, and what seems slow once more, each alone: what else goes on may have slowed it down."""
+        """Test everything, then retest each slow rank or link alone, to exclude interference."""
         computed = self._compute(_waves(readers))
         if slow := judge(computed, {}, 0.0).slow_ranks:
             again = self._compute(({rank: readers[rank]} for rank in slow), LONG_COMPUTE_S)
             computed = {rank: min(each, again.get(rank, each), key=_wall_s) for rank, each in computed.items()}
         carried = self._carry(readers, passes) if len(readers) > 1 else {}
-        for most in (math.inf, *[CLEARLY_SLOW_LINK] * NUM_AGAIN):  # what is clear is tested twice
+        for most in (math.inf, *[CLEARLY_SLOW_LINK] * NUM_AGAIN):  # clearly slow links are tested only twice
             slow_links = judge(computed, carried, 0.0).slow_links
             if doubtful := [[pair] for pair, factor in slow_links.items() if factor < most]:
                 again = self._carry(readers, doubtful)
@@ -176,7 +176,7 @@ class Pauses:
         return self._test(readers, links)
 
     def _test(self, readers: Mapping[int, Reader], asked: dict[str, Any]) -> dict[int, dict[str, Any]]:
-        """What every rank found."""
+        """Run one test on these ranks and return their results."""
         self._task += 1
         path = self._folder / f"task-{self._task}.json"
         write_atomically(path, json.dumps({**asked, "task": self._task}))
@@ -197,14 +197,14 @@ class Pauses:
 
 
 def _waves(readers: Mapping[int, Reader]) -> Iterator[dict[int, Reader]]:
-    """Ranks that compute at the same time: fewer than there are cores, or they would slow each other down."""
+    """Batches of ranks to test concurrently: fewer than cores, or they would slow each other down."""
     ranks, number = sorted(readers), max(1, (os.cpu_count() or 1) - 1)
     for first in range(0, len(ranks), number):
         yield {rank: readers[rank] for rank in ranks[first : first + number]}
 
 
 class _Failed(Exception):
-    """Why a pause came to nothing."""
+    """Why a pause failed."""
 
 
 def _is_alive(process: int) -> bool:
@@ -214,7 +214,7 @@ def _is_alive(process: int) -> bool:
         return False
     except PermissionError:
         return True
-    with suppress(OSError, IndexError):  # one that has ended but was not yet asked for its exit code
+    with suppress(OSError, IndexError):  # a zombie has ended but was not reaped yet
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return True
 
@@ -233,7 +233,7 @@ def _faster(found: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any
 def judge(
     computed: Mapping[int, Mapping[str, Any]], carried: Mapping[int, Mapping[str, Any]], seconds: float
 ) -> Confirmed:
-    """Slow ranks, and links that are slow though both their ends are not; of both, what is clear before what is not."""
+    """Slow ranks, and slow links without a slow endpoint; thresholds rise when the other kind is slow."""
     links_s: dict[Pair, float] = {}
     for rank, found in carried.items():
         for peer, time_s in found["links_s"].items():
@@ -247,7 +247,7 @@ def judge(
 
 
 def _times_s(computed: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:
-    """What tests took; without waiting for cores if most ranks do, as that says nothing of any of them."""
+    """Test durations; run-queue waits are excluded if most ranks have them, as they then do not distinguish ranks."""
     shares = [float(found.get("waited_s", 0.0)) / float(found["wall_s"]) for found in computed.values()]
     is_busy = median(shares) > BUSY_SHARE
     return {
@@ -256,7 +256,7 @@ def _times_s(computed: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:
 
 
 def _outliers(times_s: Mapping[Any, float], factor: float) -> dict[Any, float]:
-    """Those that take so many times as long as the others do."""
+    """Entries that exceed `factor` times the median of the others, with their ratio to it."""
     found = {}
     for key, time_s in times_s.items():
         others = [other_s for other, other_s in times_s.items() if other != key]

@@ -1,4 +1,4 @@
-"""How long ranks were ready to run but had no core, as the kernel counts it; by iteration."""
+"""Run-queue wait of ranks (runnable but without a core), from the kernel's schedstat, per iteration."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["Cores", "Usual", "note_waiting", "waiting_ns"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-NUM_BEFORE = 32  # iterations that stand for before
-NUM_KEPT = 2_000  # looks
-NUM_USUAL = 4_096  # iterations that say how long one usually takes
-NOTABLE = 1.25  # times that; what is usual is not known better where load comes and goes
+NUM_BEFORE = 32  # iterations of the baseline
+NUM_KEPT = 2_000  # samples
+NUM_USUAL = 4_096  # iterations of the long-term median
+NOTABLE = 1.25  # times that median; it is no more precise under varying load
 
 
 def waiting_ns(process: int) -> int:
-    """How long all threads of a process have waited for a core since they began; 0 where that is not known."""
+    """Total run-queue wait of all threads of a process, in nanoseconds; 0 if unknown."""
     total = 0
     with suppress(OSError):
         for thread in Path(f"/proc/{process}/task").iterdir():
@@ -37,9 +37,9 @@ def waiting_ns(process: int) -> int:
 
 
 def note_waiting(readers: Mapping[int, Any]) -> None:
-    """Write into the rings of ranks of this machine how long they have waited.
+    """Write the run-queue wait of local ranks into their rings.
 
-    A rank that has spent a quota of its own waits, too, but not for what others do: while it does, nothing is added.
+    A rank throttled by a CPU quota that only it uses also waits, but not because of other processes: nothing is added.
     """
     here = [reader for reader in readers.values() if reader.path is not None]
     groups = [control_group(reader.word(Word.PID)) for reader in here]
@@ -51,7 +51,7 @@ def note_waiting(readers: Mapping[int, Any]) -> None:
 
 
 def _grown(reader: Any, place: int, now_ns: int) -> int:
-    """By how much a count grew since it was last noted; it falls when threads end."""
+    """Store a counter and return its growth, at least 0, as it decreases when threads end."""
     before_ns: int = reader.word(place)
     reader.ask(place, now_ns)
     return max(0, now_ns - before_ns)
@@ -59,23 +59,23 @@ def _grown(reader: Any, place: int, now_ns: int) -> int:
 
 @dataclass(slots=True)
 class Cores:
-    """What was read at every look: in which iteration ranks were, and how long each had waited."""
+    """Samples of the iteration number and the accumulated run-queue wait of every rank."""
 
     _seen: deque[tuple[int, dict[int, int]]] = field(default_factory=lambda: deque(maxlen=NUM_KEPT))
 
     def look(self, num_iterations: int, readers: Mapping[int, Any]) -> None:
-        """Read once more; what ranks waited before iterations could be counted is that of starting, and forgotten."""
+        """Add a sample; waits from before iterations could be counted belong to startup and are dropped."""
         if num_iterations == 0:
             self._seen.clear()
         if not self._seen or num_iterations > self._seen[-1][0]:
             self._seen.append((num_iterations, {rank: each.word(Word.WAITED_NS) for rank, each in readers.items()}))
 
     def is_too_soon(self, began: int) -> bool:
-        """Whether there was but one look since this iteration, so that what lies before and after it is not told."""
+        """Whether there is only one sample since this iteration, too few to separate before and after."""
         return len(self._seen) > 1 and sum(number >= began for number, _ in self._seen) == 1
 
     def more_waiting_s(self, began: int) -> dict[int, float]:
-        """By rank: how much longer it waits in an iteration since this one than before; medians, as bursts happen."""
+        """By rank: increase of the wait per iteration since this iteration, in seconds; medians, as bursts happen."""
         numbers = np.array([number for number, _ in self._seen])
         if not len(numbers) or not numbers[0] < began < numbers[-1]:
             return {}
@@ -85,26 +85,26 @@ class Cores:
 
 @dataclass(slots=True)
 class Usual:
-    """How long iterations usually take, over many of them: where cores are always short, bursts of it are no news."""
+    """Long-term median iteration time: where cores are always scarce, bursts of waiting are not reported."""
 
     _times_s: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_USUAL))
     _num_seen: int = 0
 
     def look(self, num_iterations: int, latest_s: Sequence[float]) -> None:
-        """Take in those that are new, of which the latest are given."""
+        """Add the new iteration times, which are at the end of `latest_s`."""
         num_new = min(num_iterations - self._num_seen, len(latest_s))
         self._num_seen = num_iterations
         self._times_s.extend(list(latest_s)[len(latest_s) - num_new :])
 
     def is_exceeded_by(self, taken_s: float) -> bool:
-        """Whether iterations that take so long are notably slower."""
+        """Whether iterations of `taken_s` are notably slower than usual."""
         return not self._times_s or taken_s >= NOTABLE * median(self._times_s)
 
 
 def _more_s(at: Ints, waited_s: Floats, began: int) -> float:
-    """As if there had been a look when it began: until then ranks waited as before, and beyond that since then.
+    """Rate of waiting since `began` minus the rate before, with an interpolated sample at `began`.
 
-    Looks may be far apart where cores are short, and then one that lies across tells nothing by itself.
+    Samples may be far apart where cores are scarce, so an interval that spans `began` is split there by the old rate.
     """
     place = int(np.searchsorted(at, began, side="right")) - 1
     last = int(at[place])
@@ -115,7 +115,7 @@ def _more_s(at: Ints, waited_s: Floats, began: int) -> float:
 
 
 def _usual_rate(at: Ints, values: Floats, window: tuple[int, int]) -> float:
-    """The median growth of values in a step, of the steps in this window; what lies between two of them is even."""
+    """Median growth of `values` per iteration within the window, assuming constant growth between samples."""
     shares = np.diff(np.clip(at, *window))
     rates = np.diff(values) / np.diff(at)
     order = np.argsort(rates)

@@ -1,9 +1,9 @@
-"""How long calls on a CUDA device lasted, by events in its streams that are read later; nothing is synchronised.
+"""Durations of calls on a CUDA device, by stream events that are read later, without synchronization.
 
-How it works. An event before the call tells when the device reached it, one after it when it was done. A call that
-nobody waits for at once runs on a stream of its own, so the second event is put on a side stream that waits for it. A
-thread looks now and then which events have passed, and puts them back for the next calls. A call counts from when the
-host made it, and lasts as long as the device needed for it from when it was reached: that is, waited and transferred.
+How it works. An event before the call records when the device reached it, one after it when it was done. An
+asynchronous call runs on a separate stream, so its second event is recorded on a side stream that waits for it. A
+thread polls for completed events and recycles them. A call starts when the host made it, and its duration is the device
+time from when the device reached it: waiting plus transfer.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["Ends"]
 
 LOOK_EVERY_S = 0.05
 MOST_PENDING = 4_096
-CUDA: Any = torch.cuda  # whose classes have no types
+CUDA: Any = torch.cuda  # its classes have no types
 Pair = tuple[Any, Any]
 
 
 class Ends:
-    """Puts events around calls, and notes in the rows of `hook` how long they lasted."""
+    """Records events around calls, and stores their durations in the rows of `hook`."""
 
     def __init__(self, hook: Any) -> None:
         self._hook = hook
@@ -35,7 +35,7 @@ class Ends:
         self._thread: threading.Thread | None = None
 
     def start(self) -> Pair | None:
-        """Events for the call that begins now, the first of them in place; none if nothing can be noted."""
+        """Event pair for a call that starts now, with the first one recorded; None if that is not possible."""
         if len(self._pending) >= MOST_PENDING:
             return None
         try:
@@ -47,7 +47,7 @@ class Ends:
         return pair
 
     def under_way(self, row: int, pair: Pair, result: Any, is_waited_for: bool) -> None:
-        """Put the second event after the call."""
+        """Record the second event after the call."""
         try:
             pair[1].record(None if is_waited_for else self._after(result))
             self._pending.append((row, pair))
@@ -56,7 +56,7 @@ class Ends:
             self._hook.give_up(error)
 
     def _after(self, result: Any) -> Any:
-        """A stream in which the call is over."""
+        """A side stream that waits for the call."""
         device = torch.cuda.current_device()
         side = self._sides.get(device) or self._sides.setdefault(device, CUDA.Stream(device))
         with torch.cuda.stream(side):
@@ -79,7 +79,7 @@ class Ends:
             self._hook.give_up(error)
 
     def collect(self) -> None:
-        """Note the calls that are over, from the first on."""
+        """Store the durations of completed calls, in order."""
         while self._pending and self._pending[0][1][1].query():
             row, pair = self._pending.popleft()
             self._hook.lasted(row, round(1e6 * pair[0].elapsed_time(pair[1])))

@@ -1,4 +1,4 @@
-"""What is told of a watched job: a line of JSON or a file for every finding, a page for Prometheus, one live line."""
+"""Reports on a watched job: a JSON line or file per finding, Prometheus metrics, and a live status line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def as_values(finding: Finding) -> dict[str, Any]:
 
 
 def write_finding(folder: Path, finding: Finding, session: Session) -> list[Path]:
-    """What is known of a finding, and the calls around it as a trace that Perfetto opens; each file whole or not."""
+    """Atomically write a finding as JSON, and the calls around it as a trace for Perfetto."""
     told, trace = (folder / f"event-{finding.number:03}{end}" for end in (".json", ".trace.json"))
     write_atomically(told, json.dumps(as_values(finding), indent=2) + "\n")
     write_atomically(trace, json.dumps(chrome_trace(session.watcher.logs(), finding.event)))
@@ -45,7 +45,7 @@ def write_finding(folder: Path, finding: Finding, session: Session) -> list[Path
 
 
 def live_line(session: Session) -> str:
-    """How the job does at the moment."""
+    """Current status of the job in one line."""
     times_s = list(session.watcher.iterations_s)[-16:]
     if not times_s:
         return f"{session.gather.num_ranks or 'no'} ranks, {session.gather.num_calls} calls, no iterations yet"
@@ -58,7 +58,7 @@ def live_line(session: Session) -> str:
 
 
 def metrics_of(session: Session) -> str:
-    """The page."""
+    """Metrics in the Prometheus text format."""
     times_s = list(session.watcher.iterations_s)[-16:]
     values = [
         ("ranks", "gauge", "ranks of the job", session.gather.num_ranks),
@@ -81,7 +81,7 @@ def metrics_of(session: Session) -> str:
 
 
 def serve_metrics(port: int, page: Callable[[], str]) -> ThreadingHTTPServer:
-    """Serve the page on this machine only, until it is shut down."""
+    """Serve the metrics on the loopback address until shut down."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -93,7 +93,7 @@ def serve_metrics(port: int, page: Callable[[], str]) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002  the name it has there
-            """Say nothing."""
+            """Suppress request logging."""
 
     try:
         server = ThreadingHTTPServer((LOOPBACK, port), Page)
@@ -103,11 +103,11 @@ def serve_metrics(port: int, page: Callable[[], str]) -> ThreadingHTTPServer:
     return server
 
 
-# Whoever schedules machines -------------------------------------------------------------------------------------------
+# Report to the cluster scheduler --------------------------------------------------------------------------------------
 
 
 def report_unhealthy(command: str, finding: Finding, hosts: Sequence[str] = ()) -> list[list[str]]:
-    """Run the user's command for every slow rank, with {rank}, {host}, {kind} and {factor} filled in; what was run."""
+    """Run the user's command for every slow rank, with {rank}, {host}, {kind} and {factor} filled in."""
     run = []
     for suspect in finding.event.suspects:
         for rank in suspect.ranks:
@@ -116,7 +116,7 @@ def report_unhealthy(command: str, finding: Finding, hosts: Sequence[str] = ()) 
             run.append([_filled(word, values) for word in shlex.split(command)])
     for words in run:
         program = subprocess.Popen(words, stdin=subprocess.DEVNULL)
-        threading.Thread(target=program.wait, daemon=True).start()  # nobody else asks for its exit code
+        threading.Thread(target=program.wait, daemon=True).start()  # to reap the process
     return run
 
 

@@ -1,4 +1,4 @@
-"""Attach when PyTorch's distributed package is imported, before any rank has met another."""
+"""Attach when PyTorch's distributed package is imported, before ranks connect."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MODULE = "torch.distributed.distributed_c10d"
 
 
 def wait_for_torch() -> None:
-    """Wrap `init_process_group` as soon as it exists."""
+    """Wrap `init_process_group` as soon as its module is imported."""
     sys.meta_path.insert(0, _Finder())
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module as everybody else would, and adds something to its loader."""
+    """Finds one module in the standard way, and wraps its loader."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != MODULE:
@@ -48,7 +48,7 @@ class _Loader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        # Before the package takes over the names of its module, so that there is only this one.
+        # Before the package re-exports the names of its module, so that only the wrapper is visible.
         module.init_process_group = _watching(module.init_process_group)  # type: ignore[attr-defined]
 
 
@@ -65,9 +65,9 @@ _HOOKS: list[Any] = []
 
 
 def attach() -> None:
-    """Watch this process, if asked to and possible."""
+    """Watch this process, if requested and possible."""
     folder = os.environ.get("TAKEUP_WATCH_FOLDER")
-    if not folder or os.environ.get("TAKEUP_WATCH_SHIM"):  # the shim notes the same calls
+    if not folder or os.environ.get("TAKEUP_WATCH_SHIM"):  # the shim records the same calls
         return
     if _HOOKS:
         _HOOKS[0].new_epoch()

@@ -1,4 +1,4 @@
-"""The calls of all ranks of this machine, as logs: from a folder of rings."""
+"""Read the calls of all ranks from a folder of ring buffers, as logs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from takeup.training.model.calls import CALL, CallLog
 
 __all__ = ["Gather", "logs_of", "members_of"]
 
-PATIENCE_NS = 3_000_000_000  # for the end of a call; after that it is taken as one whose end cannot be seen
+PATIENCE_NS = 3_000_000_000  # for the end of a call; after that its end is treated as unobservable
 Calls = npt.NDArray[np.void]
 
 
 @dataclass(slots=True)
 class Gather:
-    """Finds the rings in a folder, and reads them."""
+    """Finds the ring buffers in a folder, and reads them."""
 
     folder: Path
-    far: Mapping[int, Any] = field(default_factory=dict)  # ranks of other machines (agent.py), read as those of this
+    far: Mapping[int, Any] = field(default_factory=dict)  # ranks of other machines (agent.py), read like local ones
     readers: dict[int, Any] = field(default_factory=dict)
     num_bad_before: int = 0
     num_unplaced: int = 0
     _refused: set[Path] = field(default_factory=set)
 
     def look(self) -> bool:
-        """Look for new rings; whether ranks have begun anew, so that all that was known of them is void."""
+        """Look for new rings; True if ranks have restarted, which invalidates all earlier state."""
         known = {reader.path for reader in self.readers.values()}
         found = [path for path in sorted(self.folder.glob("*.ring")) if path not in known | self._refused]
         newer = [reader for path in found if (reader := self._reader(path)) is not None]
@@ -50,51 +50,51 @@ class Gather:
     def _reader(self, path: Path) -> Reader | None:
         try:
             return Reader(path)
-        except (BadTrace, OSError):  # not written yet, or not ours
+        except (BadTrace, OSError):  # not written yet, or not a ring of ours
             if path.stat().st_mtime_ns < time_ns() - PATIENCE_NS:
                 self._refused.add(path)
             return None
 
     def _is_other_job(self, reader: Any) -> bool:
-        """Whether this ring belongs to ranks that came after those we know."""
+        """Whether this ring belongs to a later start of the ranks than the known readers."""
         numbers = {known.word(Word.NUM_RANKS) for known in self.readers.values()}
         return reader.rank in self.readers or (bool(numbers) and numbers != {reader.word(Word.NUM_RANKS)})
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks the job has; 0 before the first call."""
+        """Number of ranks of the job; 0 before the first call."""
         return max((int(reader.word(Word.NUM_RANKS)) for reader in self.readers.values()), default=0)
 
     @property
     def is_complete(self) -> bool:
-        """Whether all ranks are here."""
+        """Whether the rings of all ranks have been found."""
         return self.num_ranks > 0 and sorted(self.readers) == list(range(self.num_ranks))
 
     @property
     def num_bad(self) -> int:
-        """Rows that made no sense and were skipped."""
+        """Number of invalid rows that were skipped."""
         return self.num_bad_before + self.num_unplaced + sum(int(reader.num_bad) for reader in self.readers.values())
 
     @property
     def num_calls(self) -> int:
-        """How many calls were noted so far."""
+        """Number of calls recorded so far."""
         return sum(reader.word(Word.HEAD) for reader in self.readers.values())
 
     def read(self) -> list[CallLog]:
-        """The calls since last time, one log for every rank."""
+        """Calls since the last read, one log per rank."""
         calls = self.read_rows()
         logs, unplaced = logs_of(calls, {rank: reader.places for rank, reader in self.readers.items()})
         self.num_unplaced += unplaced
         return logs
 
     def read_rows(self) -> dict[int, Calls]:
-        """The calls since last time by rank, as they were noted."""
+        """Calls since the last read by rank, as recorded."""
         give_up_ns = monotonic_ns() - PATIENCE_NS
         return {rank: self.readers[rank].read(give_up_before_ns=give_up_ns) for rank in sorted(self.readers)}
 
 
 def logs_of(calls: Mapping[int, Calls], places: Mapping[int, Mapping[int, Place]]) -> tuple[list[CallLog], int]:
-    """Logs with global ranks, and how many calls had to be left out because their group or peer is not known."""
+    """Logs with global ranks, and the number of calls dropped because their group or peer is unknown."""
     members = members_of(places)
     logs, unplaced = [], 0
     for rank, rows in calls.items():
@@ -106,7 +106,7 @@ def logs_of(calls: Mapping[int, Calls], places: Mapping[int, Mapping[int, Place]
 
 
 def members_of(places: Mapping[int, Mapping[int, Place]]) -> dict[int, dict[int, int]]:
-    """By group and place, the rank; every rank has told only its own place."""
+    """Global rank by group and group rank; every rank has recorded only its own group rank."""
     members: dict[int, dict[int, int]] = {}
     for rank, groups in places.items():
         for group, place in groups.items():

@@ -1,12 +1,12 @@
-"""Process groups of a watched rank at its end: Gloo's threads and the interpreter must not need each other then.
+"""Shutdown of the process groups of a watched rank, without deadlock between Gloo's threads and the interpreter.
 
-Gloo's threads let go of the tensors of a call a moment after whoever waited for it was told. Tensors that have passed
-through Python need the interpreter to be freed, and here all of them have. Two things go wrong without us:
+Gloo's threads release the tensors of a call shortly after its waiters were notified. Tensors that have passed through
+Python need the GIL to be freed, and here all of them have. Two problems are prevented:
 
-- Whoever destroys a group holds the interpreter until the group's threads have ended: both wait for ever. So groups
-  are kept, and close with the process.
-- An interpreter that ends stops every thread that asks for it, for which C++ aborts the process. So the process ends
-  only when these threads rest, that is, when they hold nothing any more.
+- Destroying a group holds the GIL until the group's threads have ended: a deadlock. So groups are kept alive until the
+  process ends.
+- A finalizing interpreter terminates every thread that requests the GIL, for which C++ aborts the process. So the
+  process exits only when these threads are idle, that is, when they hold no tensors any more.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ import torch.distributed as dist
 
 __all__ = ["keep_for_ever", "rest_before_the_end", "wait_for_threads"]
 
-THREADS = b"pt_gloo_runloop"  # as the kernel calls them
+THREADS = b"pt_gloo_runloop"  # thread name in the kernel
 TASKS = Path("/proc/self/task")
 LOOK_EVERY_S, PATIENCE_S = 0.001, 5.0
 Turns = dict[str, bytes]
 
 
 def keep_for_ever(group: dist.ProcessGroup) -> None:
-    """Let this group end with the process, and the process when the threads of its groups rest."""
+    """Keep this group alive until process exit, and delay exit until Gloo's threads are idle."""
     rest_before_the_end()
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 @cache
 def rest_before_the_end() -> None:
-    """Let the process end when the threads of its groups rest."""
+    """Delay process exit until Gloo's threads are idle."""
     atexit.register(wait_for_threads)
 
 
 def wait_for_threads() -> None:
-    """Wait until Gloo's threads rest, for a moment in which they could have had the interpreter; but not for long."""
+    """Wait until Gloo's threads stay idle for an interval in which they could have taken the GIL; with a timeout."""
     before: Turns | None = None
     until_s = time.monotonic() + PATIENCE_S
     while TASKS.exists() and time.monotonic() < until_s:
@@ -53,7 +53,7 @@ def wait_for_threads() -> None:
 
 
 def _turns_if_all_rest() -> Turns | None:
-    """How often and for how long each of Gloo's threads has run; None if one runs now, or waits for a core."""
+    """The schedstat of each of Gloo's threads; None if one is running or runnable."""
     turns = {}
     with suppress(FileNotFoundError, ProcessLookupError):  # a thread has just ended
         for task in TASKS.iterdir():

@@ -1,12 +1,12 @@
-"""Sees every collective operation and message of this process, in the dispatcher of PyTorch, and writes them down.
+"""Records every collective operation and message of this process, in PyTorch's dispatcher.
 
 How it works. All of them, also those of the C++ reducer of DDP, are operators `c10d::...` that pass the dispatcher.
-Here each gets a kernel in front of its own: it notes the call, and lets it go on. What Python calls most is noted
-before it gets there (methods.py). Whatever goes wrong in noting ends the noting with one line in the log; the job goes
-on as if we were not there.
+Each gets a wrapper kernel that records the call and redispatches it. The most frequent Python calls are recorded
+before the dispatcher (methods.py). Any error while recording disables the hook with one line in the log; the job
+continues unaffected.
 
-When a call ended is known by the `wait` that returns, if whoever called it waits at once, and for messages; else by a
-thread that waits as well (waits.py). On CUDA (cuda.py) events in the stream tell how long it lasted.
+The end of a synchronous call or a message is recorded when its `wait` returns; that of other calls by a thread that
+also waits (waits.py). On CUDA (cuda.py), stream events give the duration.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GROUP_OF, WORK_OF = dist.ProcessGroup.unbox, dist.Work.unbox
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """An operator: which operation it is, and where among its arguments the data, the group and the peer stand."""
+    """An operator: its operation code, and the argument positions of the data, the group and the peer."""
 
     operation: int
     data: int = 0
@@ -54,7 +54,7 @@ class _Watched:
     is_async: int | None = None
 
     def is_waited_for(self, arguments: Any) -> bool:
-        """Whether the end will be seen by a `wait` in Python."""
+        """Whether its end will be observed by a `wait` in Python."""
         at = self.is_async
         return self.operation >= SEND or (at is not None and len(arguments) > at and arguments[at] is False)
 
@@ -83,7 +83,7 @@ WATCHED = {
 
 
 class Hook:
-    """Notes the calls of this process in its ring, which is made at the first of them."""
+    """Records the calls of this process in its ring buffer, which is created at the first call."""
 
     def __init__(self, folder: Path) -> None:
         self.ring: Ring | None = None
@@ -101,7 +101,7 @@ class Hook:
     # A call begins ----------------------------------------------------------------------------------------------------
 
     def begin(self, watched: _Watched, arguments: Any) -> int:
-        """Note that a call begins; the number of its row, -1 if nothing is noted."""
+        """Record the start of a call; return its row number, or -1 if nothing is recorded."""
         if self.is_off:
             return -1
         try:
@@ -112,7 +112,7 @@ class Hook:
             return -1
 
     def begin_method(self, method: Method, group: dist.ProcessGroup, arguments: Any) -> int:
-        """The same of a method of a group; nothing is noted here of what is on a device."""
+        """As `begin`, for a method of a process group; CUDA tensors are not recorded here."""
         if self.is_off:
             return -1
         try:
@@ -147,7 +147,7 @@ class Hook:
         return self.ring
 
     def _add(self, ring: Ring, group: dist.ProcessGroup) -> int:
-        """The number of a group: the same on all its ranks, another one for every group."""
+        """Register a group; return its ID, the same on all its ranks and unique per group."""
         name = f"{self._epoch} {group.group_name} {dist.get_process_group_ranks(group)}"
         number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "little") + 1
         self._groups[group] = number
@@ -164,7 +164,7 @@ class Hook:
     # A call ends ------------------------------------------------------------------------------------------------------
 
     def under_way(self, row: int, watched: _Watched, arguments: Any, result: Any) -> None:
-        """Note its end when it comes."""
+        """Arrange for the end of the call to be recorded."""
         try:
             work = WORK_OF(result[-1] if type(result) is tuple else result)
             if watched.is_waited_for(arguments):
@@ -175,7 +175,7 @@ class Hook:
             self.give_up(error)
 
     def method_under_way(self, row: int, method: Method, group: dist.ProcessGroup, arguments: Any, work: Any) -> None:
-        """The same of a method."""
+        """As `under_way`, for a method of a process group."""
         try:
             if method.is_waited_for(arguments):
                 self._expect_wait(work, row, method.operation == RECEIVE)
@@ -186,13 +186,13 @@ class Hook:
 
     def _expect_wait(self, work: Any, row: int, is_receive: bool) -> None:
         self._unwaited[work] = row, is_receive
-        if len(self._unwaited) > MOST_UNWAITED:  # nobody waits for these; we must not keep them for ever
+        if len(self._unwaited) > MOST_UNWAITED:  # never waited for; bound the memory
             self._unwaited.pop(next(iter(self._unwaited)), None)
 
     def waited(self, work: Any, asked_ns: int) -> None:
-        """Note that somebody waited for this call, from then until now, to its end.
+        """Record the end of a call whose `wait`, begun at `asked_ns`, has returned.
 
-        What is received counts from then on: what the rank did since it asked for it is not waiting.
+        A receive is counted from the start of the `wait`: what the rank did after posting it is not waiting.
         """
         row, is_receive = self._unwaited.pop(work, NOBODY)
         if is_receive:
@@ -201,49 +201,49 @@ class Hook:
             self.end(row)
 
     def end(self, row: int) -> None:
-        """Note that a call has ended now."""
+        """Record that a call has ended now."""
         ring = self.ring
         if ring is not None and not self.is_off:
             ring.end(row, monotonic_ns())
 
     def note(self, row: int, began_ns: int, ended_ns: int) -> None:
-        """Note when a call began and ended, both known only now."""
+        """Record both start and end of a call afterwards."""
         if self.ring is not None and not self.is_off:
             self.ring.note(row, began_ns, ended_ns)
 
     def lasted(self, row: int, duration_ns: int) -> None:
-        """Note how long a call lasted, known only now."""
+        """Record the duration of a call afterwards."""
         if self.ring is not None and not self.is_off:
             self.ring.lasted(row, duration_ns)
 
     def unseen(self, row: int) -> None:
-        """Note that the end of a call will not be known."""
+        """Record that the end of a call will not be known."""
         if self.ring is not None:
             self.ring.end(row, UNSEEN)
 
-    # Life -------------------------------------------------------------------------------------------------------------
+    # Lifecycle --------------------------------------------------------------------------------------------------------
 
     def give_up(self, error: Exception) -> None:
-        """Note nothing more; the job goes on."""
+        """Stop recording after an error; the job continues."""
         if not self.is_off:
             self.is_off = True
             self._unwaited.clear()
             LOG.warning("takeup no longer watches this rank, the job goes on: %s: %s", type(error).__name__, error)
 
     def new_epoch(self) -> None:
-        """Ranks begin anew: groups may have the names of groups before, and are others."""
+        """Start a new epoch after ranks restarted: new groups may reuse the names of earlier, different groups."""
         self.waits.close()
         with self._lock:
             self._epoch += 1
             self._groups.clear()
 
     def forget(self) -> None:
-        """In a fork of the rank: it has calls of its own, if any."""
+        """Disable the hook in a forked child, whose calls are not those of the rank."""
         self.is_off = True
 
 
 def _size_bytes(data: Any) -> int:
-    """How many bytes tensors have, however they are nested."""
+    """Total bytes of nested lists of tensors."""
     while type(data) is list and len(data) == 1:
         data = data[0]
     return sum(map(_size_bytes, data)) if type(data) is list else data.nbytes
@@ -253,7 +253,7 @@ def _size_bytes(data: Any) -> int:
 
 
 def install(folder: Path) -> Hook:
-    """Watch this process from now on; once is enough."""
+    """Start recording in this process; call it once."""
     hook = Hook(folder)
     _HOOKS.append(hook)
     _put_before("AutogradCPU", lambda name, watched: _kernel(hook, name, watched))
@@ -270,7 +270,7 @@ def install(folder: Path) -> Hook:
 
 
 def uninstall() -> None:
-    """Watch no longer."""
+    """Stop recording and restore PyTorch's methods and kernels."""
     for hook in _HOOKS:
         hook.waits.close()
     while _UNDO:
@@ -292,7 +292,7 @@ _LIBRARIES: list[torch.library.Library] = []
 
 def _put_before(key: str, kernel_of: Callable[[str, _Watched], Callable[..., Any]]) -> None:
     library: Any = torch.library.Library("c10d", "IMPL", key)  # type: ignore[no-untyped-call]
-    _LIBRARIES.append(library)  # what it registers ends with it
+    _LIBRARIES.append(library)  # its registrations end when it is freed
     for name, watched in WATCHED.items():
         if hasattr(torch.ops.c10d, name):
             library.impl(name, kernel_of(name, replace(watched, is_async=_place(name, "async_op"))), with_keyset=True)

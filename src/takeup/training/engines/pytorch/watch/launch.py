@@ -1,4 +1,4 @@
-"""Start a job so that its ranks are watched: the command as the user wrote it, in an environment that attaches."""
+"""Start a job with the user's command, in an environment that attaches the watcher to its ranks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["ATTACH", "FOLDER", "environment_of", "start"]
 
 ATTACH = Path(__file__).parent / "attach"
 FOLDER, SHIM = "TAKEUP_WATCH_FOLDER", "TAKEUP_WATCH_SHIM"
-# With a store that outlives a restart, ranks of Gloo find the addresses of those before them.
+# With a store that outlives a restart, Gloo ranks would find stale addresses of their predecessors.
 FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 def environment_of(folder: Path, inherited: Mapping[str, str], shim: Path | None = None) -> dict[str, str]:
-    """What the job gets: all it had, and our folder first among those that Python looks into; or a shim before NCCL."""
+    """Environment of the job: the inherited one, with our folder first in PYTHONPATH, and optionally a shim."""
     paths = [str(ATTACH), *filter(None, [inherited.get("PYTHONPATH")])]
     watched = {**FRESH_STORE, **inherited, "PYTHONPATH": os.pathsep.join(paths), FOLDER: str(folder)}
     if shim is None:
@@ -34,7 +34,7 @@ def environment_of(folder: Path, inherited: Mapping[str, str], shim: Path | None
 def start(
     command: Sequence[str], folder: Path, stdout: IO[Any] | None = None, shim: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start the job; what it prints goes where ours goes, or to `stdout`."""
+    """Start the job; its output is inherited, or goes to `stdout`."""
     if find_spec("torch") is None:
         raise MissingEngine("watching needs the package 'torch'; run pip install 'takeup[torch]'")
     if not command:
@@ -46,7 +46,7 @@ def start(
 
 
 def _found(program: str) -> str:
-    """The program as the shell would find it, or beside this Python."""
+    """Path of the program, from PATH or the directory of this Python interpreter."""
     beside = Path(sys.executable).parent / program
     found = shutil.which(program) or (str(beside) if beside.is_file() else None)
     if found is None:

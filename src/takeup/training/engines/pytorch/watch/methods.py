@@ -1,7 +1,7 @@
-"""Calls that Python makes, seen in the methods of process groups: it costs half as much as in the dispatcher.
+"""Record calls made from Python in the methods of process groups, at half the cost of the dispatcher.
 
-On its way to the dispatcher a call goes round the kernels that would note it there (hook.py). Calls on a device, with
-named arguments, or of methods that are not listed here take the usual way, and are noted there.
+A recorded call then bypasses the dispatcher kernels that would record it again (hook.py). Calls on a device, with
+named arguments, or of methods that are not listed here are recorded in the dispatcher.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROUND_IT = torch._C._ExcludeDispatchKeyGuard
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What a method does, and where among its arguments the data and the peer stand."""
+    """A method: its operation code, and the argument positions of the data and the peer."""
 
     operation: int
     num_arguments: int = 2
@@ -29,7 +29,7 @@ class Method:
     peer: int | None = None
 
     def is_waited_for(self, arguments: Any) -> bool:
-        """Whether the end will be seen by a `wait` in Python: of messages, and if whoever calls waits at once."""
+        """Whether its end will be observed by a `wait` in Python: for messages and synchronous calls."""
         return self.peer is not None or getattr(arguments[-1], "asyncOp", True) is False
 
 
@@ -48,12 +48,12 @@ UnderWay = Callable[[int, Method, Any, Any, Any], None]
 
 
 def watch_methods(begin: Begin, under_way: UnderWay) -> Callable[[], None]:
-    """Note calls from now on; what is returned puts the methods back.
+    """Start recording calls; the returned function restores the methods.
 
-    `begin` is told the method, the group and the arguments and gives the number of a row, or -1; `under_way` is told
-    all these and what came of it.
+    `begin` receives the method, the group and the arguments and returns a row number, or -1; `under_way` receives the
+    row number, all these and the resulting work.
     """
-    # As they are kept in the class, so that they bind again.
+    # The raw class attributes, so that they bind as methods when restored.
     kept = {name: vars(dist.ProcessGroup)[name] for name in METHODS if name in vars(dist.ProcessGroup)}
     for name in kept:
         plain = getattr(dist.ProcessGroup, name)

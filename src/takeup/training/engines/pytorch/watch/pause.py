@@ -1,9 +1,9 @@
-"""In the rank: stand still before the call that the controller named, run its tests, and go on.
+"""In the rank: pause before the call that the controller chose, run its tests, and resume.
 
-How it works. All ranks count the calls of a kind alike, so "before the n-th reduction of this size" is the same moment
-of the job for all of them, and none stands in the middle of a call that others wait for. The controller keeps a lease
-alive while it wants ranks to stand; when it is not renewed, every rank goes on by itself. The tests have connections of
-their own and draw no random numbers: the job computes what it would have computed.
+How it works. All ranks count the calls of a kind alike, so "before the n-th reduction of this size" is the same point
+of the job for all of them, and none pauses inside a call that others wait for. The controller renews a lease while
+ranks should pause; when the lease expires, every rank resumes by itself. The tests use separate connections and draw no
+random numbers: the results of the job do not change.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["Kind", "stop_if_asked"]
 
 Kind = tuple[int, int, int]
 LOOK_EVERY_S = 0.002
-TOGETHER = 8  # products before anybody looks at the clock
+TOGETHER = 8  # products between two reads of the clock
 CONNECT = timedelta(seconds=5)
 MOMENT_S, MOST_REPEATS = 0.03, 60
 CUDA: Any = torch.cuda  # which has no types
 
 
 def stop_if_asked(ring: Ring, folder: Path, kind: Kind, count: int) -> None:
-    """Stand still if this is the call before which all ranks were asked to."""
+    """Pause if this is the call before which all ranks were requested to stop."""
     words = ring.words
     pause = words[Word.STOP]
     asked = (words[Word.STOP_OPERATION], words[Word.STOP_GROUP], words[Word.STOP_SIZE])
@@ -61,7 +61,7 @@ def _stand(ring: Ring, folder: Path, pause: int) -> None:
 
 
 def _do(folder: Path, task: int, rank: int) -> None:
-    """Do what the file of the task says, and write down what came of it."""
+    """Run the test described by the task file, and write its result."""
     try:
         asked = json.loads((folder / f"task-{task}.json").read_text("utf-8"))
         with torch.no_grad():
@@ -75,7 +75,7 @@ def _do(folder: Path, task: int, rank: int) -> None:
 
 
 def _compute(asked: dict[str, Any]) -> dict[str, Any]:
-    """How long products of matrices take on the device of this rank, on average; and for how long there was no core."""
+    """Mean time of a matrix product on the device of this rank, and mean run-queue wait."""
     device = f"cuda:{torch.cuda.current_device()}" if CUDA.is_initialized() else "cpu"
     matrix = torch.full((asked["size"], asked["size"]), 0.5, device=device)
     _multiply(matrix)
@@ -88,7 +88,7 @@ def _compute(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _waited_s() -> float:
-    """For how long this thread was ready to run but had no core; 0 where the kernel does not say."""
+    """Run-queue wait of this thread in seconds; 0 if the kernel does not report it."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
@@ -103,7 +103,7 @@ def _multiply(matrix: torch.Tensor) -> None:
 
 
 def _links(asked: dict[str, Any]) -> dict[str, Any]:
-    """How long a message takes over every link of this rank, there and back, half of it; by the other rank."""
+    """Half the round-trip time of a message over every link of this rank, by peer rank."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     store = PrefixStore(f"takeup-watch-{asked['task']}", dist.distributed_c10d._get_default_store())
     group = dist.ProcessGroupGloo(store, rank, num_ranks, CONNECT)
@@ -118,10 +118,10 @@ def _links(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shortest_s(group: Any, message: torch.Tensor, peer: int, is_first: bool, num_repeats: int) -> float:
-    """The least of so many times, or of as many more as fit into a moment: short ones are often disturbed."""
+    """Minimum of `num_repeats` times, plus as many as fit into `MOMENT_S`, as short ones are noisy."""
     shortest_s = min(_there_and_back(group, message, peer, is_first) for _ in range(num_repeats))
     more = torch.tensor([min(MOST_REPEATS, MOMENT_S / shortest_s)], dtype=torch.int64)
-    (group.send if is_first else group.recv)([more], peer, 0).wait(CONNECT)  # both must repeat it as often
+    (group.send if is_first else group.recv)([more], peer, 0).wait(CONNECT)  # both ranks must repeat equally often
     return min([shortest_s, *(_there_and_back(group, message, peer, is_first) for _ in range(int(more)))])
 
 

@@ -1,7 +1,7 @@
-"""What can be done about a slow job: other shares of every batch, another schedule of a pipeline, a restart.
+"""Remedies for a slow job: rebalancing every batch, another pipeline schedule, a restart.
 
-A slow rank gets less of every batch, where the script lets us, and as much as the others once it has recovered. A
-pipeline that can adapt is told of a slow link, measures it, and plans.
+A slow rank gets a smaller share of every batch, if the script supports it, and an equal share once it has recovered. An
+adaptive pipeline is requested to measure a slow link and to replan.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from takeup.training.engines.pytorch.watch.rows import Reader
 __all__ = ["Divide", "Schedules", "Shares"]
 
 Divide = Callable[[Sequence[float], int], Sequence[int]]
-ALIKE = 1.12  # the slowest rank takes at most so many times as long as the median: nobody is slow
-WORTH = 1.05  # times as long as need be: other shares are worth it
+ALIKE = 1.12  # slowest rank / median up to which no rank counts as slow
+WORTH = 1.05  # current / best possible time above which rebalancing is worth it
 
 
 @dataclass(slots=True)
 class Shares:
-    """The shares of the ranks in a batch; `divide` says what they should be, from the time of a micro-batch on each."""
+    """Batch shares of the ranks; `divide` computes them from the micro-batch time of each rank."""
 
     divide: Divide
     counts: tuple[int, ...] = ()
     _version: int = 0
 
     def num_microbatches(self, readers: Mapping[int, Reader]) -> int:
-        """How many micro-batches a batch has; 0 if its shares cannot be changed."""
+        """Number of micro-batches in a batch; 0 if its shares cannot be changed."""
         numbers = {reader.word(Word.NUM_MICROBATCHES) for reader in readers.values()}
         return numbers.pop() if len(numbers) == 1 else 0
 
     def can_change(self, readers: Mapping[int, Reader]) -> bool:
-        """Whether all ranks share batches, and follow the last change."""
+        """Whether all ranks share batches, and have applied the last change."""
         in_use = {reader.word(Word.PLAN_IN_USE) for reader in readers.values()}
         return self.num_microbatches(readers) > 0 and in_use == {self._version}
 
     def paces_s(self, readers: Mapping[int, Reader]) -> list[float]:
-        """How long a micro-batch takes on every rank, lately."""
+        """Recent time of a micro-batch on every rank, in seconds."""
         return [1e-9 * readers[rank].word(Word.MICROBATCH_NS) for rank in sorted(readers)]
 
     def are_alike(self, readers: Mapping[int, Reader]) -> bool:
@@ -49,17 +49,17 @@ class Shares:
         return max(paces_s) <= ALIKE * median(paces_s)
 
     def are_uneven(self) -> bool:
-        """Whether ranks do not have the same shares."""
+        """Whether ranks have different shares."""
         return len(set(self.counts)) > 1
 
     def could_be_better(self, readers: Mapping[int, Reader]) -> bool:
-        """Whether shares were chosen when less was known of the ranks, and others would be clearly better now."""
+        """Whether new shares would be clearly better, given the current micro-batch times."""
         paces_s = self.paces_s(readers)
         best = self.divide(paces_s, self.num_microbatches(readers))
         return _slowest_s(self.counts, paces_s) > WORTH * _slowest_s(best, paces_s)
 
     def rebalance(self, readers: Mapping[int, Reader]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Change the shares to what suits the ranks now: before and after; none if they suit them already."""
+        """Recompute and publish the shares; return them before and after, or None if they do not change."""
         total = self.num_microbatches(readers)
         before = self.counts or (total // len(readers),) * len(readers)
         paces_s = self.paces_s(readers)
@@ -73,15 +73,15 @@ class Shares:
         return before, after
 
     def can_restart(self, readers: Mapping[int, Reader]) -> bool:
-        """Whether all ranks follow the last change, and can save and end to be started anew."""
+        """Whether all ranks have applied the last change, and can checkpoint and be restarted."""
         return self.can_change(readers) and self.could_restart(readers)
 
     def could_restart(self, readers: Mapping[int, Reader]) -> bool:
-        """Whether all ranks can save and end, so that whoever started them starts them anew."""
+        """Whether all ranks can write a checkpoint and exit, and their launcher would restart them."""
         return all(reader.word(Word.CAN_RESTART) for reader in readers.values())
 
     def restart(self, readers: Mapping[int, Reader]) -> None:
-        """Ask all ranks to save and to end."""
+        """Request all ranks to write a checkpoint and exit."""
         total = self.num_microbatches(readers)
         self._publish(readers, self.counts or (total // len(readers),) * len(readers), restart=True)
 
@@ -97,7 +97,7 @@ class Shares:
 
 
 def _slowest_s(counts: Sequence[int], paces_s: Sequence[float]) -> float:
-    """How long the slowest rank takes with these shares."""
+    """Time of the slowest rank with these shares, in seconds."""
     return max(count * pace_s for count, pace_s in zip(counts, paces_s, strict=True))
 
 
@@ -110,11 +110,11 @@ class Schedules:
     _is_pending: bool = False
 
     def can_adapt(self, readers: Mapping[int, Reader]) -> bool:
-        """Whether the job has a pipeline that adapts."""
+        """Whether the job has an adaptive pipeline."""
         return any(reader.word(Word.IS_ADAPTIVE) for reader in readers.values())
 
     def ask(self, readers: Mapping[int, Reader]) -> None:
-        """Ask all ranks to measure now and to plan anew; they agree among themselves on the iteration."""
+        """Request all ranks to measure now and replan; they agree among themselves on the iteration."""
         self._number += 1
         self._before = self._num_changes(readers)
         self._is_pending = True
@@ -122,7 +122,7 @@ class Schedules:
             reader.ask(Word.ADAPT, self._number)
 
     def outcome(self, readers: Mapping[int, Reader]) -> bool | None:
-        """Once: whether the schedule was changed, as soon as all ranks have followed; else none."""
+        """Whether the schedule was changed, once, when all ranks have handled the request; otherwise None."""
         if not self._is_pending or any(reader.word(Word.ADAPTED) != self._number for reader in self._asked(readers)):
             return None
         self._is_pending = False

@@ -1,7 +1,7 @@
-"""What a watcher beside the job asks of a pipeline that can adapt: to measure now, and to plan its schedule anew.
+"""Requests of a watcher process to an adaptive pipeline: measure now, and replan the schedule.
 
 All ranks must do so in the same iteration, and a word in shared memory reaches them at different times. So before every
-iteration they agree on the newest request that all have seen. Nobody watching, nothing is exchanged.
+iteration they agree on the newest request that all have seen. Without a watcher nothing is exchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FOLDER = "TAKEUP_WATCH_FOLDER"
 
 
 class Requests:
-    """The requests to one rank; `least` says the least of the numbers that all ranks of the pipeline give."""
+    """Requests to one rank; `least` returns the minimum of the numbers passed by all ranks of the pipeline."""
 
     def __init__(self, least: Callable[[int], int]) -> None:
         self._least = least
@@ -25,7 +25,7 @@ class Requests:
         self._followed = 0
 
     def is_new(self) -> bool:
-        """Whether there is a request that all ranks know of and none has followed; call it on all ranks."""
+        """Whether there is an unhandled request that all ranks have seen; a collective, call it on all ranks."""
         if not self._is_watched:
             return False
         ring = _ring()
@@ -35,7 +35,7 @@ class Requests:
         return is_new
 
     def tell(self, num_changes: int) -> None:
-        """Say that the last request was followed, and how often the schedule has changed so far."""
+        """Report that the last request was handled, and the number of schedule changes so far."""
         ring = _ring()
         if ring is not None:
             ring.words[Word.SCHEDULE] = num_changes

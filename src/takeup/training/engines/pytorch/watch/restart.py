@@ -1,9 +1,9 @@
-"""Restarts of a job through torchrun: when one pays, what it costs, and which ranks exchange their roles meanwhile.
+"""Restarts of a job through torchrun: when one pays, what it costs, and which ranks are swapped.
 
-How it works. All ranks save and end with one exit code, and torchrun starts them anew (`--max-restarts`). A process
-that starts looks for an order that was left for it, and takes another rank than torchrun gave it: so ranks exchange
-their roles, each on the device it had, and the script knows nothing of it. What the restart took is measured, and the
-next decision counts with that.
+How it works. All ranks write a checkpoint and exit with the same code, and torchrun restarts them (`--max-restarts`).
+A starting process reads a rank permutation from a file, and takes that rank instead of the one from torchrun: so ranks
+swap roles, each on its previous device, without changes to the script. The duration of the restart is measured and used
+as the cost in the next decision.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Wait = Callable[[float, float, Sequence[float]], float]  # loss share, cost and 
 class Restarts:
     """The restarts of one job.
 
-    `after_s` is a loss after which to restart, or `cost_s` what a restart is thought to cost: then `wait` says how long
-    an event must have lasted. With neither there are no restarts.
+    `after_s` is the lost time after which to restart, or `cost_s` the estimated cost of a restart: then `wait` returns
+    how long an event must have lasted. With neither there are no restarts.
     """
 
     folder: Path
@@ -43,7 +43,7 @@ class Restarts:
     _asked_s: float | None = None
 
     def is_due(self, lasted_s: float, lost_s: float) -> bool:
-        """Whether an event that has lasted and cost so much is reason enough."""
+        """Whether an event with this duration and lost time justifies a restart."""
         if self.is_under_way or lasted_s <= 0:
             return False
         if self.after_s is not None:
@@ -54,15 +54,15 @@ class Restarts:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether ranks were asked and have not come back."""
+        """Whether a requested restart has not completed yet."""
         return self._asked_s is not None
 
     def asked(self) -> None:
-        """Ranks were asked to restart, now."""
+        """Record that a restart was requested now."""
         self._asked_s = time.monotonic()
 
     def came_back(self) -> float | None:
-        """Ranks have begun anew: how long that took, if we had asked for it."""
+        """Record that ranks have restarted; return the restart time in seconds if it was requested, else None."""
         if self._asked_s is None:
             return None
         took_s, self._asked_s = time.monotonic() - self._asked_s, None
@@ -70,30 +70,30 @@ class Restarts:
         return took_s
 
     def use(self, order: Sequence[int]) -> None:
-        """When ranks come back, the process that has rank n now becomes rank order[n]."""
+        """After the restart, the process that now has rank n becomes rank order[n]."""
         before = self.order or tuple(range(len(order)))
-        self.order = tuple(order[rank] for rank in before)  # by the rank that torchrun gives
+        self.order = tuple(order[rank] for rank in before)  # indexed by the rank from torchrun
         write_atomically(self.folder / ORDER, json.dumps(self.order))
 
 
 def is_started_anew(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this rank would be started anew if it ended: not if torchrun has no restart left; others know it best."""
+    """Whether this rank would be restarted if it exited: not if torchrun has no restart left; True without torchrun."""
     most, number = (environment.get(f"TORCHELASTIC_{name}", "") for name in ("MAX_RESTARTS", "RESTART_COUNT"))
     return not (most.isdigit() and number.isdigit()) or int(number) < int(most)
 
 
 def take_rank(folder: Path | str, environment: Any = os.environ) -> None:
-    """In a process that torchrun starts: take the rank that was ordered instead of the given one."""
+    """In a process started by torchrun: replace its rank according to the permutation file."""
     given = environment.get(GIVEN, environment.get("RANK"))
     if given is None or "TORCHELASTIC_RUN_ID" not in environment:
         return
-    with suppress(OSError, ValueError):  # there is none, or none that makes sense
+    with suppress(OSError, ValueError):  # the file is missing or invalid
         order = _sound(json.loads(Path(folder, ORDER).read_text("utf-8")), environment)
         if order is not None:
             environment[GIVEN], environment["RANK"] = given, str(order[int(given)])
 
 
 def _sound(order: Any, environment: Mapping[str, str]) -> list[int] | None:
-    """The order, if it is one of as many ranks as there are."""
+    """The order if it is a permutation of all ranks, else None."""
     number = int(environment.get("WORLD_SIZE", "0"))
     return order if isinstance(order, list) and sorted(order) == list(range(number)) else None

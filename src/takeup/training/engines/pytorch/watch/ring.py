@@ -1,13 +1,13 @@
-"""The shared memory in which a rank writes down its calls: a file of 64-bit words that only this rank writes.
+"""Ring buffer in shared memory in which a rank records its calls: a file of 64-bit words.
 
-How it works. Rows of a fixed size go round and round; `HEAD` counts all rows ever written and is raised last, so a
-reader never sees a row before it is whole. Every row begins with its own number, so one that has been overwritten, or
-was never a row, is known for what it is. Some words of the header go the other way: there a controller asks.
+How it works. Only the rank writes rows, of a fixed size; `HEAD` counts all rows ever written and is incremented last,
+so a reader never sees an incomplete row. Every row begins with its own number, so overwritten or invalid rows are
+detected. Some words of the header are written by the controller, as requests to the rank.
 
-    HEADER   64 words: who this is, how many rows, what is asked, what is answered
-    GROUPS   1,024 x 3 words: a group of ranks, the place of this rank in it, its size
-    ROWS     20,000 x 8 words: number, operation, peer (its place in the group), group, number in the group, bytes,
-             began, ended (nanoseconds by the clock of this rank; 0 while under way, -1 if the end will not be seen)
+    HEADER   64 words: identity of the rank, number of rows, requests, answers
+    GROUPS   1,024 x 3 words: process group, group rank of this rank, group size
+    ROWS     20,000 x 8 words: number, operation, peer (its rank in the group), group, number in the group, bytes,
+             began, ended (nanoseconds by the clock of this rank; 0 while in flight, -1 if the end will not be seen)
 
 A shim in C writes the same file (native/nccl-shim).
 """
@@ -41,11 +41,11 @@ FIRST_GROUP = HEADER_WORDS
 FIRST_ROW = FIRST_GROUP + MOST_GROUPS * GROUP_WORDS
 SIZE_BYTES = 8 * (FIRST_ROW + CAPACITY * ROW_WORDS)
 BEGAN, ENDED = 6, 7
-UNSEEN = -1  # an end that nobody needs to wait for
+UNSEEN = -1  # the end will not be recorded; readers need not wait for it
 
 
 class Word:
-    """Where things stand in the header."""
+    """Word offsets in the header."""
 
     MAGIC = 0
     RANK = 1
@@ -54,8 +54,8 @@ class Word:
     HEAD = 4
     NUM_GROUPS = 5
     IS_ADAPTIVE = 6  # the job has a pipeline that adapts its schedule by itself
-    IS_OVER = 7  # this rank has left its job in good order
-    # Asked by the controller: stop before call number STOP_COUNT of this kind; not after the lease is over.
+    IS_OVER = 7  # this rank has ended its job cleanly
+    # Requests of the controller: stop before call number STOP_COUNT of this kind, unless the lease has expired.
     LEASE_UNTIL_NS = 16
     STOP_OPERATION = 17
     STOP_GROUP = 18
@@ -63,29 +63,29 @@ class Word:
     STOP_COUNT = 20
     STOP = 21  # the number of the pause, written last; 0 for none
     TASK = 22  # the number of the task whose file is ready
-    STOP_SEEN = 23  # how many calls of this kind the rank has made; set to 0 by who asks
-    ADAPT = 24  # the number of the request to measure the pipeline and to plan its schedule anew
-    # Answered by the rank.
-    STOPPED = 32  # the number of the pause in which this rank is; below zero once it has gone on
+    STOP_SEEN = 23  # how many calls of this kind the rank has made; reset to 0 by the controller
+    ADAPT = 24  # the number of the request to measure the pipeline and replan its schedule
+    # Answers of the rank.
+    STOPPED = 32  # the number of the current pause of this rank; negated once it has resumed
     TASK_DONE = 34
-    ADAPTED = 35  # the number of the last such request that all ranks followed
-    SCHEDULE = 36  # how often the pipeline has changed its schedule
-    WAITED_NS = 37  # for how long this rank was ready to run but had no core; written by who reads the ring
-    DELAYED_NS = 38  # the same as the kernel counted it when it was last read, whatever the reason
-    THROTTLED_NS = 39  # and for how long a quota of this rank alone was spent
+    ADAPTED = 35  # the number of the last such request that all ranks handled
+    SCHEDULE = 36  # number of schedule changes of the pipeline
+    WAITED_NS = 37  # run-queue wait of this rank, without own throttling; written by the reader of the ring
+    DELAYED_NS = 38  # run-queue wait as last read from the kernel, for any reason
+    THROTTLED_NS = 39  # throttled time of a CPU quota that only this rank uses
     # Shares of the batch (batches.py).
     PLAN = 40  # the version, written last
     PLAN_FIRST = 41
     PLAN_COUNT = 42
     PLAN_RESTART = 43
-    NUM_MICROBATCHES = 48  # of the whole job; 0 if its batches cannot be shared anew
+    NUM_MICROBATCHES = 48  # of the whole job; 0 if its batches cannot be rebalanced
     MICROBATCH_NS = 49
     PLAN_IN_USE = 50
     CAN_RESTART = 51
 
 
 class Ring:
-    """The writing end. Not for several threads at a time."""
+    """The writing end; not thread-safe."""
 
     def __init__(self, path: Path, rank: int, num_ranks: int) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -103,7 +103,7 @@ class Ring:
         self.words[Word.MAGIC] = MAGIC  # last: from here on it may be read
 
     def add_group(self, group: int, place: int, size: int) -> None:
-        """Say that this rank has this place in a group."""
+        """Record the group rank of this rank in a group, and the group size."""
         if self._groups < MOST_GROUPS:
             first = FIRST_GROUP + GROUP_WORDS * self._groups
             self.words[first], self.words[first + 1], self.words[first + 2] = group, place, size
@@ -120,15 +120,15 @@ class Ring:
         return head
 
     def note(self, row: int, began_ns: int, ended_ns: int) -> None:
-        """Say more exactly when the call of a row began, and when it ended."""
+        """Overwrite the start time of a row's call, and set its end time."""
         if self._head - row < CAPACITY:
             self._pack_times(self._memory, 8 * (FIRST_ROW + ROW_WORDS * (row % CAPACITY) + BEGAN), began_ns, ended_ns)
 
     def end(self, row: int, ended_ns: int) -> None:
-        """Say when the call of a row ended."""
-        if self._head - row < CAPACITY:  # else another row stands there
+        """Set the end time of a row's call."""
+        if self._head - row < CAPACITY:  # else the row was overwritten
             self.words[FIRST_ROW + ROW_WORDS * (row % CAPACITY) + ENDED] = ended_ns
 
     def lasted(self, row: int, duration_ns: int) -> None:
-        """Say how long the call of a row lasted."""
+        """Set the end time of a row's call from its duration."""
         self.end(row, self.words[FIRST_ROW + ROW_WORDS * (row % CAPACITY) + BEGAN] + duration_ns)

@@ -1,4 +1,4 @@
-"""The reading end of a ring: rows that are whole, each once, in order."""
+"""The reading end of a ring buffer: complete rows, each once, in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST_BYTES = 1 << 50
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a rank in a group, and how many places there are."""
+    """Group rank of a rank in a process group, and the group size."""
 
     place: int
     size: int
@@ -42,7 +42,7 @@ class Place:
 
 @dataclass(slots=True)
 class Reader:
-    """Reads the ring of one rank; `num_bad` rows made no sense, `num_lost` were overwritten before they were read."""
+    """Reads the ring of one rank; `num_bad` rows were invalid, `num_lost` were overwritten before they were read."""
 
     path: Path
     num_bad: int = 0
@@ -54,7 +54,7 @@ class Reader:
         self._words = _open(self.path)
 
     def word(self, place: int) -> int:
-        """A word of the header."""
+        """Read a word of the header."""
         return int(self._words[place])
 
     def ask(self, place: int, value: int) -> None:
@@ -63,26 +63,26 @@ class Reader:
 
     @property
     def rank(self) -> int:
-        """Whose ring this is."""
+        """Rank that writes this ring."""
         return self.word(Word.RANK)
 
     @property
     def places(self) -> dict[int, Place]:
-        """The groups in which this rank is."""
+        """Process groups of this rank, by group ID."""
         count = min(max(0, self.word(Word.NUM_GROUPS)), MOST_GROUPS)
         table = self._words[FIRST_GROUP : FIRST_GROUP + 3 * count].reshape(count, 3).tolist()
         return {group: Place(place, size) for group, place, size in table if 0 <= place < size}
 
     def read(self, *, give_up_before_ns: int = 0) -> npt.NDArray[np.void]:
-        """Calls since last time, up to the first that has not ended; one that began so long ago is given as it is."""
+        """Calls since the last read, up to the first unfinished one that began at or after `give_up_before_ns`."""
         head = self._head()
         if head is None:
             return np.zeros(0, CALL)
         first = max(self._next, head - CAPACITY)
         self.num_lost += first - self._next
         numbers = np.arange(first, head)
-        rows = self._rows()[numbers % CAPACITY]  # a copy, which nobody overwrites
-        passed = max(0, (self._head() or head) - CAPACITY + 1 - first)  # while we copied
+        rows = self._rows()[numbers % CAPACITY]  # a copy, which the writer cannot overwrite
+        passed = max(0, (self._head() or head) - CAPACITY + 1 - first)  # overwritten during the copy
         whole = is_call(rows, numbers)
         waiting = whole & (rows[:, COLUMNS["ended_ns"]] == 0) & (rows[:, COLUMNS["began_ns"]] >= give_up_before_ns)
         stop = int(np.argmax(waiting)) if waiting.any() else len(rows)
@@ -96,7 +96,7 @@ class Reader:
         return self._words[FIRST_ROW:].reshape(CAPACITY, ROW_WORDS)
 
     def _head(self) -> int | None:
-        """How many rows were written; none if that makes no sense."""
+        """Number of rows written; None if the value is invalid."""
         head = self.word(Word.HEAD)
         return head if self._next <= head < 1 << 48 else None
 
@@ -112,7 +112,7 @@ def _open(path: Path) -> Words:
 
 
 def is_call(rows: Words, numbers: Words) -> npt.NDArray[np.bool_]:
-    """Which rows are what they should be: the row of this number, of a call that can have happened."""
+    """Mask of valid rows: with the expected number and plausible values."""
     number, operation, peer, _, place, size, began, ended = rows.T
     sane: npt.NDArray[np.bool_] = (
         (number == numbers)
@@ -134,4 +134,4 @@ def _calls(rows: Words) -> npt.NDArray[np.void]:
     for name in COLUMNS:
         calls[name] = rows[:, COLUMNS[name]]
     calls["ended_ns"] = np.maximum(calls["ended_ns"], 0)
-    return calls[np.argsort(calls["began_ns"], kind="stable")]  # what is received counts from when it is waited for
+    return calls[np.argsort(calls["began_ns"], kind="stable")]  # the start of a receive is the start of its wait

@@ -1,4 +1,4 @@
-"""The loop beside a job: read what ranks wrote, ask who watches, act, and tell."""
+"""The main loop of the watcher process: read records of ranks, detect slowdowns, act, and report."""
 
 from __future__ import annotations
 
@@ -21,48 +21,48 @@ from takeup.training.model.slowdowns import Event, Suspect
 __all__ = ["Finding", "Judge", "Moved", "Session", "Settings"]
 
 Pair = tuple[int, int]
-NUM_TO_JUDGE = 24  # iterations after a restart, before an exchange of ranks is judged by the later half of them
-NUM_TO_SETTLE = 8  # iterations after a change of shares, before the times of ranks tell of it
+NUM_TO_JUDGE = 24  # iterations after a restart before a rank swap is evaluated, on the later half of them
+NUM_TO_SETTLE = 8  # iterations after a rebalance before the times of ranks reflect it
 
 
 class Judge(Protocol):
-    """Who sees calls, and says what became slow."""
+    """Detector: consumes calls and reports what became slow."""
 
     num_iterations: int
     iterations_s: deque[float]
 
     @property
     def anchors(self) -> Mapping[int, tuple[int, int, int]]:
-        """By rank, the call that marks iterations."""
+        """By rank, the call that marks iterations, as (operation, group, size)."""
 
     def see(self, logs: Sequence[CallLog]) -> list[Event]:
-        """Events that became known."""
+        """Process calls and return new events."""
 
     def rebase(self) -> None:
-        """What follows is the new normal."""
+        """Restart the baseline from here."""
 
     def logs(self) -> list[CallLog]:
         """The latest calls."""
 
 
 class Moved(Protocol):
-    """Two ranks that exchange their roles, and how long an iteration should take then."""
+    """A swap of two ranks, and the predicted iteration time after it."""
 
     @property
     def ranks(self) -> Pair:
-        """Who."""
+        """The two swapped ranks."""
 
     @property
     def predicted_s(self) -> float:
-        """How long."""
+        """Predicted iteration time in seconds."""
 
     def order(self, num_ranks: int) -> tuple[int, ...]:
-        """By rank: which one it becomes."""
+        """The new rank of every rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An event, what a pause has shown of it, and what was done."""
+    """An event, the result of tests in a pause, and the action taken."""
 
     number: int
     event: Event
@@ -70,7 +70,7 @@ class Finding:
     confirmed: Confirmed | None = None
 
     def sentence(self) -> str:
-        """All of it in words."""
+        """The finding as a sentence."""
         tested = "" if self.confirmed is None else f"; {self.confirmed.sentence()}"
         return f"{self.event.sentence()}{tested}; action: {self.action}"
 
@@ -79,8 +79,8 @@ class Finding:
 class Settings:
     """What a session may do: pause to confirm, change shares and schedules, restart.
 
-    It restarts a job that can save after a loss of `restart_after_s`; or, if `restart_cost_s` says what a restart may
-    cost, once that is likely to pay.
+    It restarts a job that can checkpoint after a loss of `restart_after_s`; or, if `restart_cost_s` estimates the cost
+    of a restart, once that is likely to pay.
     """
 
     confirm: bool = False
@@ -91,7 +91,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Session:
-    """A job that is watched; `look` does one round."""
+    """A watched job; each call of `look` is one polling round."""
 
     folder: Path
     judge: Callable[[], Judge]
@@ -111,14 +111,14 @@ class Session:
     _schedules: Schedules = field(init=False)
     _cores: Cores = field(init=False)
     _usual: Usual = field(init=False)
-    _is_quiet: bool = False  # about what is slow now
+    _is_quiet: bool = False  # the current slowdown is not reported
     _pauses: Pauses = field(init=False)
     _restarts: Restarts = field(init=False)
     _moved: tuple[Moved, Event] | None = None
-    _left: Event | None = None  # for which ranks were asked to restart
-    _refused: Event | None = None  # for which they could not be asked
+    _left: Event | None = None  # for which a restart was requested
+    _refused: Event | None = None  # for which no restart was possible
     _slow: Event | None = None
-    _waiting: list[Event] = field(init=False)  # for the next look
+    _waiting: list[Event] = field(init=False)  # deferred to the next look
     _lasted_s: float = 0.0
     _cost_s: float = 0.0
     _seen: int = 0
@@ -145,16 +145,16 @@ class Session:
 
     @property
     def watcher(self) -> Any:
-        """Who watches at present."""
+        """The current detector."""
         return self._watcher
 
     @property
     def gather(self) -> Gather:
-        """What is read."""
+        """The reader of all ranks."""
         return self._gather
 
     def look(self) -> list[Finding]:
-        """What became known since last time."""
+        """Poll once and return the new findings."""
         found = self._came_back() if self._gather.look() else []
         if self._gather.is_complete:
             found += [self._found(event) for event in self._events()]
@@ -163,10 +163,10 @@ class Session:
         return found
 
     def _events(self) -> list[Event]:
-        """Events; at the next look if this one came too soon to say for how long ranks waited for cores since then."""
+        """New events; deferred to the next look if there are too few samples of the run-queue waits since then."""
         events, self._waiting = self._waiting, []
         logs = self._gather.read()
-        note_waiting(self._gather.readers)  # before we take our time to judge, in which ranks go on
+        note_waiting(self._gather.readers)  # before the detector runs, which takes time while ranks continue
         new = self._watcher.see(logs)
         self._cores.look(self._watcher.num_iterations, self._gather.readers)
         self._usual.look(self._watcher.num_iterations, self._watcher.iterations_s)
@@ -177,14 +177,14 @@ class Session:
         return [event for event in explained if self._is_news(event)]
 
     def _is_news(self, event: Event) -> bool:
-        """Not if ranks wait for cores and are no slower than usual all the same; nor if that is over."""
+        """False if ranks wait for cores but are no slower than usual, and for the end of such an event."""
         was_quiet = self._is_quiet
         is_host = any(suspect.kind == "host" for suspect in event.suspects)
         self._is_quiet = event.is_slow and is_host and not self._usual.is_exceeded_by(event.after_s)
         return not (self._is_quiet or (was_quiet and not event.is_slow))
 
     def _came_back(self) -> list[Finding]:
-        """Ranks have begun anew; if we had asked for that, how long it took."""
+        """Reset after ranks have restarted; if that was requested, report how long it took."""
         took_s, event = self._restarts.came_back(), self._left
         self._begin_anew()
         self._left = None
@@ -199,7 +199,7 @@ class Session:
         if self._slow is not None:
             self._restarts.durations_s.append(self._lasted_s)
         is_slow = event.is_slow and not (confirmed is not None and confirmed.has_vanished)
-        ours_s = 0.0 if confirmed is None else confirmed.seconds  # of an iteration that is yet to be counted
+        ours_s = 0.0 if confirmed is None else confirmed.seconds  # of an iteration that is not counted yet
         self._slow, self._lasted_s, self._cost_s = _refined(event, confirmed) if is_slow else None, -ours_s, -ours_s
         self.slow = event.suspects if is_slow else ()
         return self._finding(event, self._act(event, confirmed), confirmed)
@@ -227,7 +227,7 @@ class Session:
         return "none; " + ("look at this link, or restart without its machines" if kinds else "look at what they share")
 
     def _rebalance(self) -> str:
-        """Less work for slow ranks."""
+        """Give slow ranks less work; return the action as text."""
         readers = self._gather.readers
         if not self._shares.num_microbatches(readers):
             return "none; with Batches in the script a slow rank would get less work"
@@ -239,14 +239,14 @@ class Session:
         return f"micro-batches of ranks {_listed(changed[0])} -> {_listed(changed[1])}"
 
     def _adapt(self) -> str:
-        """Another schedule for a slow link."""
+        """Request a new schedule because of a slow link."""
         self._schedules.ask(self._gather.readers)
         return "the pipeline measures the link and plans its schedule anew"
 
     # Between events ---------------------------------------------------------------------------------------------------
 
     def _escalate(self) -> list[Finding]:
-        """Add up what the present event costs, and restart once that pays."""
+        """Accumulate the cost of the current event, and restart once that pays."""
         new, self._seen = self._watcher.num_iterations - self._seen, self._watcher.num_iterations
         if self._slow is None or new <= 0:
             return []
@@ -257,13 +257,13 @@ class Session:
             self._cost_s + cost_s,
             self._lasted_s + sum(latest_s),
         )
-        is_busy = any(suspect.kind == "host" for suspect in self._slow.suspects)  # and would be after a restart
+        is_busy = any(suspect.kind == "host" for suspect in self._slow.suspects)  # and would still be after a restart
         if is_busy or not self._restarts.is_due(self._lasted_s, self._cost_s):
             return []
         return self._restart(self._slow)
 
     def _restart(self, event: Event) -> list[Finding]:
-        """Save and begin anew, with other roles for two ranks if that keeps traffic off a slow link."""
+        """Checkpoint and restart, swapping two ranks if that keeps traffic off a slow link."""
         readers = self._gather.readers
         if not self._shares.could_restart(readers):
             return self._refuse_to_restart(event)
@@ -280,7 +280,7 @@ class Session:
         return [self._finding(event, f"saved and restarted after a loss of {self._cost_s:.4g} s{how}")]
 
     def _refuse_to_restart(self, event: Event) -> list[Finding]:
-        """Say once of an event that there is no restart, as the job would not come back."""
+        """Report once per event that there is no restart, as the job could not be restarted."""
         if self._refused is event:
             return []
         self._refused = event
@@ -292,11 +292,11 @@ class Session:
         self._slow, self._left = None, event
 
     def _are_here(self) -> bool:
-        """Whether all ranks are on this machine, so that all find the order that is left for them."""
+        """Whether all ranks are on this machine, so that all can read the permutation file."""
         return all(reader.path is not None for reader in self._gather.readers.values())
 
     def _judge_move(self) -> list[Finding]:
-        """Undo an exchange of ranks that does not keep what was foretold, once enough iterations have shown it."""
+        """Undo a rank swap that misses its predicted iteration time, after enough iterations."""
         times_s = list(self._watcher.iterations_s)
         if self._moved is None or len(times_s) < NUM_TO_JUDGE or self._restarts.is_under_way:
             return []
@@ -312,7 +312,7 @@ class Session:
         return [self._finding(event, f"saved and restarted as before: {1e3 * taken_s:.4g} ms is not what was foretold")]
 
     def _share_anew(self) -> list[Finding]:
-        """Even shares again once all ranks are alike, by their times, as iterations no longer show it; or better ones.
+        """Restore even shares once micro-batch times of ranks are alike (iteration times hide it), or improve them.
 
         The first shares were chosen when a rank had just become slow, and little was known of it.
         """
@@ -328,7 +328,7 @@ class Session:
         return [self._finding(event, action)]
 
     def _adapted(self) -> list[Finding]:
-        """What a pipeline has made of a request."""
+        """Report the outcome of a request to the pipeline."""
         changed = self._schedules.outcome(self._gather.readers)
         if changed is None or self._slow is None:
             return []
@@ -339,7 +339,7 @@ class Session:
 
 
 def _refined(event: Event, confirmed: Confirmed | None) -> Event:
-    """The event with the slow links that tests have found, in place of a group of ranks that has such a link."""
+    """The event with its suspects replaced by the slow links that tests found, if any."""
     if confirmed is None or not confirmed.slow_links:
         return event
     found = tuple(Suspect("link", pair, factor, 1.0, "tested") for pair, factor in confirmed.slow_links.items())

@@ -1,10 +1,10 @@
-"""When calls ended that nobody waits for at once: a thread for every group waits for them, one after the other.
+"""End times of asynchronous calls: one thread per process group waits for them in order.
 
-Callbacks of their futures would tell, too, but they run in Gloo's own threads. Whoever destroys a process group holds
-the interpreter until these threads have ended; a callback needs the interpreter to end; both would wait for ever.
+Callbacks of their futures are no alternative, as they run in Gloo's own threads. Destroying a process group holds the
+GIL until these threads have ended, and a callback needs the GIL to finish: a deadlock.
 
-A thread that waits is late when it has to wait for the interpreter as well, or for a core. Meanwhile a rank that has
-waited for the same call begins its next one. So with every call that begins, those that are over are noted first.
+The waiting thread is late when it must also wait for the GIL or for a core. Meanwhile a rank that has waited for the
+same call starts its next one. So at the start of every call, completed calls are recorded first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOMENT_S = 0.5
 
 @dataclass(slots=True)
 class _Calls:
-    """Calls of a group in their order, and the thread that waits for them."""
+    """FIFO queue of a group's calls, and the thread that waits for them."""
 
     queue: SimpleQueue[tuple[int, Any] | None] = field(default_factory=SimpleQueue)
     is_given_up: threading.Event = field(default_factory=threading.Event)
@@ -36,7 +36,7 @@ class _Calls:
 
 
 class Waits:
-    """Tells `ended` of every row whose call has ended."""
+    """Calls `ended` with every row whose call has ended."""
 
     def __init__(self, ended: Callable[[int], None]) -> None:
         self._ended = ended
@@ -44,24 +44,24 @@ class Waits:
         self.under_way: dict[int, Any] = {}  # by row
 
     def add(self, group: int, row: int, work: Any) -> None:
-        """Wait for this call, too; calls of one group end in the order in which they began."""
+        """Enqueue a call to wait for; calls of one group end in the order in which they began."""
         calls = self._groups.get(group) or self._begin(group)
         self.under_way[row] = work
         calls.queue.put((row, work))
 
     def settle(self) -> None:
-        """Tell of all calls that are over by now."""
+        """Report all calls that have completed by now."""
         for row, work in list(self.under_way.items()):
             if work.is_completed():
                 self._end(row)
 
     def _end(self, row: int) -> None:
-        """Tell once, whoever comes first."""
+        """Report a row exactly once, from whichever thread is first."""
         if self.under_way.pop(row, None) is not None:
             self._ended(row)
 
     def close(self) -> None:
-        """Wait for what is under way, but not for long: the job wants to end, and no thread may be left then."""
+        """Wait for pending calls, with a timeout, and join all threads, as the job is about to exit."""
         closing, self._groups = list(self._groups.values()), {}
         for calls in closing:
             calls.queue.put(None)
@@ -84,16 +84,16 @@ class Waits:
                 if calls.is_given_up.is_set():
                     return
             self._end(row)
-            del item, work  # its tensors are not ours to keep
+            del item, work  # do not keep its tensors alive
 
 
 def _is_over(work: Any) -> bool:
-    """Wait for it, for a moment at most. Some calls do not know that they are over, but can be waited for."""
+    """Wait at most `MOMENT_S`. Some calls never report completion, but can be waited for."""
     if work.is_completed():
         return True
     began_s = time.monotonic()
     try:
         PLAIN_WAIT(work, timedelta(seconds=MOMENT_S))
-    except RuntimeError:  # the moment has passed; or the call failed, and whoever made it is told
+    except RuntimeError:  # timeout; or the call failed, which its caller sees
         return work.is_completed() or time.monotonic() < began_s + MOMENT_S
     return True

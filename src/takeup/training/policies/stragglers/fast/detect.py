@@ -1,8 +1,8 @@
 """The whole detector as one kernel: points in, changes out.
 
-A change is declared when the run lengths agree on where the present run began, the run is a few points long, and its
-median is off the level in force by more than a tenth and by more than noise explains. The level in force stays as it
-was when it was declared: drops that are too small one by one add up. A cumulative sum catches what creeps.
+A change is declared when the run lengths agree on where the current run began, the run is a few points long, and its
+median is off the current level by more than a tenth and by more than noise explains. The current level stays as it
+was when it was declared: drops that are too small individually add up. A CUSUM detects slow drift.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ NUM_RECENT = 256
 NUM_LATEST = 6
 NUM_FOR_NOISE = 160
 MOST_NEEDED = 10
-RETURNED = 0.25  # so near to the former level, beside the step, is back there
-SMALLEST_NOISE = 0.005  # of the logarithm; nothing real is steadier
+RETURNED = 0.25  # distance from the former level, relative to the step, that counts as a return
+SMALLEST_NOISE = 0.005  # of the logarithm; a floor below any real noise
 
 
 class Rule(NamedTuple):
-    """What counts as a change."""
+    """Thresholds for a change."""
 
-    least_ratio_log: float  # the level must be off by this
-    least_points: int  # so many points must have come since
-    points_by_noise: float  # or so many for every unit of noise
-    least_share: float  # of the probability, within two points of the likeliest beginning
-    noise_widths: float  # off by so many standard errors of a median
-    return_bonus: float  # so many fewer if it is back where it was before
-    num_settling: int  # points before anything is judged
-    num_level: int  # points from which a level is taken
+    least_ratio_log: float  # minimum change of the level
+    least_points: int  # minimum number of points since the change
+    points_by_noise: float  # or this number per unit of noise
+    least_share: float  # minimum probability within two points of the likeliest begin
+    noise_widths: float  # minimum change in standard errors of a median
+    return_bonus: float  # reduction of that on a return to the former level
+    num_settling: int  # points before the first decision
+    num_level: int  # points used to estimate a level
     hazard: float
-    creep_drift: float  # what a cumulative sum forgives at every point
+    creep_drift: float  # CUSUM allowance per point
     creep_limit: float
-    few_share: float  # of the points since; so many may be anywhere
-    agreement: float  # all others are off by this much of what the median is
+    few_share: float  # share of the points since that may be outliers
+    agreement: float  # minimum shift of all others, relative to that of the median
 
 
 class Memory(NamedTuple):
-    """What is kept from point to point: recent points, the level in force, the noise, two cumulative sums."""
+    """Detector state: recent points (ring buffer), the current level, the noise, two cumulative sums."""
 
     recent: Floats
     scratch: Floats
@@ -57,7 +57,7 @@ class Memory(NamedTuple):
     noise: Floats
     up: Floats
     down: Floats
-    former: Floats  # the level before
+    former: Floats  # the previous level
 
 
 class Found(NamedTuple):
@@ -71,7 +71,7 @@ class Found(NamedTuple):
 
 
 def no_memory() -> Memory:
-    """Before the first point."""
+    """Initial state, before the first point."""
     counters = np.zeros((2, 1), np.int64)
     level, noise, up, down = np.zeros((4, 1))
     recent, scratch = np.zeros((2, NUM_RECENT))
@@ -80,7 +80,7 @@ def no_memory() -> Memory:
 
 @kernel
 def detect(rule: Rule, memory: Memory, runs: Runs, values: Floats, found: Found) -> None:
-    """See all points, logarithms of times; stops early if there is no more room for what is found."""
+    """Process all points, logarithms of times; stops early if the result buffer is full."""
     for value in values:
         if found.size[0] == len(found.began):
             return
@@ -95,7 +95,7 @@ def detect(rule: Rule, memory: Memory, runs: Runs, values: Floats, found: Found)
 
 @inner
 def _settle(rule: Rule, memory: Memory) -> None:
-    """Take the level from the first points of a segment; the noise is kept up to date."""
+    """Estimate the level from the first points of a segment; the noise is kept up to date."""
     since = memory.num_seen[0] - memory.began[0]
     if since <= rule.num_settling:
         memory.level[0] = _median(memory, since)
@@ -105,7 +105,7 @@ def _settle(rule: Rule, memory: Memory) -> None:
 
 @inner
 def _median(memory: Memory, number: int) -> float:
-    """Of the last so many points."""
+    """Median of the last `number` points."""
     for each in range(number):
         memory.scratch[each] = memory.recent[(memory.num_seen[0] - 1 - each) % NUM_RECENT]
     return _middle(memory.scratch[:number])
@@ -120,7 +120,7 @@ def _middle(values: Floats) -> float:
 
 @inner
 def _noise(memory: Memory, number: int) -> float:
-    """The standard deviation of single points, from the median of their steps: changes of level do not count."""
+    """Standard deviation of single points, from the median of their differences: level changes do not count."""
     if number < 3:
         return 0.05
     for each in range(number - 1):
@@ -138,7 +138,7 @@ def _judge(rule: Rule, memory: Memory, runs: Runs, value: float, found: Found) -
         _declare(memory, length, found)
         return
     if since <= rule.num_level and abs(_median(memory, NUM_LATEST) - memory.level[0]) < 0.5 * rule.least_ratio_log:
-        memory.level[0] = _median(memory, since)  # nothing seems to have changed, so more points tell it better
+        memory.level[0] = _median(memory, since)  # no change is apparent, so use more points
     _creep(rule, memory, value, found)
 
 
@@ -158,7 +158,7 @@ def _sure_length(rule: Rule, runs: Runs) -> int:
 
 @inner
 def _is_off(rule: Rule, memory: Memory, length: int) -> bool:
-    """Whether the median of the latest points is off, and not because of a few of them."""
+    """Whether the median of the latest points is off, and not because of a few outliers."""
     number = min(length, 32)
     off = _median(memory, number) - memory.level[0]
     num_before = max(1, min(memory.num_seen[0] - memory.began[0] - number, rule.num_level))
@@ -168,13 +168,13 @@ def _is_off(rule: Rule, memory: Memory, length: int) -> bool:
     if abs(off) <= max(rule.least_ratio_log, widths * error):
         return False
     few = int(rule.few_share * number)
-    nearest = memory.scratch[few] if off > 0 else memory.scratch[number - 1 - few]  # sorted by the median
+    nearest = memory.scratch[few] if off > 0 else memory.scratch[number - 1 - few]  # sorted by _median
     return bool((nearest - memory.level[0]) / off > rule.agreement)
 
 
 @inner
 def _declare(memory: Memory, length: int, found: Found) -> None:
-    """Note the change, and begin a segment where it began."""
+    """Record the change, and begin a segment where it began."""
     place = found.size[0]
     found.declared[place] = memory.num_seen[0] - 1
     found.began[place] = memory.num_seen[0] - length
@@ -189,7 +189,7 @@ def _declare(memory: Memory, length: int, found: Found) -> None:
 
 @inner
 def _creep(rule: Rule, memory: Memory, value: float, found: Found) -> None:
-    """Cumulative sums in both directions; a single point counts at most like three times the noise or the drift."""
+    """CUSUM in both directions; a single point counts at most three times the noise or the drift."""
     most = 3.0 * max(memory.noise[0], rule.creep_drift)
     off = min(max(value - memory.level[0], -most), most)
     memory.up[0] = max(0.0, memory.up[0] + off - rule.creep_drift)

@@ -1,4 +1,4 @@
-"""Run lengths over a whole stream at once: what the published rules look at, for every point."""
+"""Run lengths over a whole stream at once: the inputs of the published rules, for every point."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def follow(prior: Prior, runs: Runs, values: Floats, length: int, fresh: Floats,
 
 @kernel
 def slide(values: Floats, num_now: int, num_before: int, least_ratio: float, slower: Ints) -> None:
-    """By point: 1 if the window says slower there, -1 if faster; after that it begins anew."""
+    """By point: 1 if the window says slower there, -1 if faster; the window restarts after each alarm."""
     began = 0
     for end in range(num_now + 1, len(values) + 1):
         start = end - num_now

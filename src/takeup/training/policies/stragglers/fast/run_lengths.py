@@ -1,7 +1,7 @@
-"""How long times have been drawn from one and the same normal law: a distribution over run lengths, point by point.
+"""Posterior over run lengths: how long times have been drawn from the same normal distribution, updated per point.
 
 Bayesian online change-point detection (Adams and MacKay, 2007) with a normal-inverse-gamma prior. Every run length
-carries the law it would have seen; those that have become incredible are dropped, so a point costs little.
+carries its posterior parameters; improbable run lengths are pruned, so a point costs little.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["Prior", "Runs", "no_runs", "see"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-INCREDIBLE = -18.0  # of the logarithm of the probability, beside the likeliest
+INCREDIBLE = -18.0  # pruning threshold: log probability relative to the likeliest
 
 
 class Prior(NamedTuple):
-    """What is believed of a new law: its mean, worth `weight` points; shape and rate of its precision; its chance."""
+    """Prior of a new run: its mean, worth `weight` points; shape and rate of its precision; the hazard."""
 
     mean: float
     weight: float
@@ -32,7 +32,7 @@ class Prior(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Run lengths that are credible: `size[0]` of them, each with its number of points, law and probability."""
+    """Retained run lengths: `size[0]` of them, each with its number of points, parameters and log probability."""
 
     size: Ints
     length: Ints
@@ -42,13 +42,13 @@ class Runs(NamedTuple):
 
 
 def no_runs(most: int) -> Runs:
-    """Before the first point, with room for so many run lengths."""
+    """Initial state before the first point, with capacity for `most` run lengths."""
     return Runs(np.zeros(1, np.int64), np.zeros(most, np.int64), *np.zeros((3, most)))
 
 
 @inner
 def _log_density(prior: Prior, length: int, mean: float, rate: float, value: float) -> float:
-    """Of the next point, under the law that this run has seen: Student's t."""
+    """Predictive log density of the next point under this run's parameters: Student's t."""
     weight, shape = prior.weight + length, prior.shape + 0.5 * length
     spread = 2.0 * rate * (weight + 1.0) / weight
     off = value - mean
@@ -57,7 +57,7 @@ def _log_density(prior: Prior, length: int, mean: float, rate: float, value: flo
 
 @inner
 def _front(shape: float) -> float:
-    """The logarithm of Gamma(shape + 1/2) / Gamma(shape), to eight digits: a series serves for all but short runs."""
+    """The logarithm of Gamma(shape + 1/2) / Gamma(shape), to eight digits: a series is used for all but short runs."""
     if shape < 10.0:
         return math.lgamma(shape + 0.5) - math.lgamma(shape)
     return 0.5 * math.log(shape) - 1 / (8 * shape) + 1 / (192 * shape**3) - 1 / (640 * shape**5)
@@ -65,7 +65,7 @@ def _front(shape: float) -> float:
 
 @kernel
 def see(prior: Prior, runs: Runs, value: float) -> None:
-    """Take one more point into account."""
+    """Update with one more point."""
     if runs.size[0] == 0:
         runs.size[0] = 1
         runs.length[0], runs.mean[0], runs.rate[0], runs.log_share[0] = 0, prior.mean, prior.rate, 0.0
@@ -94,7 +94,7 @@ def _learn(prior: Prior, runs: Runs, each: int, value: float) -> None:
 
 @inner
 def _keep(prior: Prior, runs: Runs, fresh: float, best: float) -> None:
-    """Drop what is incredible, and the longest run if there is no room; then begin a new run."""
+    """Prune improbable runs, and the least likely one if the buffer is full; then begin a new run."""
     kept = 0
     for each in range(runs.size[0]):
         if runs.log_share[each] > best + INCREDIBLE:
@@ -115,7 +115,7 @@ def _keep(prior: Prior, runs: Runs, fresh: float, best: float) -> None:
 
 @inner
 def _drop_least(runs: Runs, number: int) -> int:
-    """Without the least likely run; the order of the others stays."""
+    """Remove the least likely run, keeping the order of the others."""
     least = 0
     for each in range(number):
         if runs.log_share[each] < runs.log_share[least]:

@@ -1,7 +1,7 @@
-"""Attention where few tokens are looked at: a short text, or an image of few tokens; and answers of parts joined.
+"""Attention kernels for few keys (a short text, or an image of few tokens), and a kernel that combines split keys.
 
-All keys of a text fit into one block. For images of about a thousand tokens, small blocks of queries share a device
-more evenly than the large ones of its libraries, which are made for longer sequences.
+All keys of a text fit into one block. For images of about a thousand tokens, small blocks of queries balance the load
+on a device better than the large ones of its libraries, which are made for longer sequences.
 """
 
 # ruff: noqa: PLR0913, PLR0917  kernels take numbers, and branch when they are compiled
@@ -129,9 +129,9 @@ def attention(
     value: torch.Tensor,
     blocks: tuple[int, int, int, int, int | None] = (64, 128, 4, 2, None),
 ) -> torch.Tensor:
-    """Rows, tokens, heads, width, with heads side by side.
+    """Attention over tensors of shape (rows, tokens, heads, width), with contiguous heads.
 
-    `blocks`: queries, keys that divide all, warps, stages, and how many registers a thread may have.
+    `blocks`: queries per block, keys per block (must divide all keys), warps, stages, most registers per thread.
     """
     num_rows, num_tokens, num_heads, width = query.shape
     tokens, step, num_warps, num_stages, most_registers = blocks
@@ -196,7 +196,7 @@ def _join(
 
 
 def joined(answers: torch.Tensor, logs: torch.Tensor, num_parts: int) -> torch.Tensor:
-    """Answers of parts (rows x parts, tokens, heads, width), weighted by `logs` (rows x parts, heads, tokens)."""
+    """Combine partial outputs (rows x parts, tokens, heads, width) by `logs` (rows x parts, heads, tokens)."""
     num_all, num_tokens, num_heads, width = answers.shape
     num_rows = num_all // num_parts
     out = answers.new_empty((num_rows, num_tokens, num_heads * width))

@@ -1,4 +1,4 @@
-"""Triton, or a stand-in that lets kernels be imported, and read, where it is missing."""
+"""Triton, or a stub that lets kernels be imported where it is missing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Group norms of images with their channels last: two images joined, a number added to each channel, SiLU after it.
+"""Channels-last group norm: two images concatenated, a value added to each channel, optional SiLU.
 
 Three kernels. The first sums every channel over parts of the image, the second turns the sums of a group into a factor
-and a shift for each of its channels, the third applies them. Sums are added in the same order every time, so that
-equal inputs give equal outputs, bit for bit.
+and a shift for each of its channels, the third applies them. The order of summation is fixed, so that equal inputs give
+bit-identical outputs.
 """
 
 # ruff: noqa: PLR0913, PLR0917, SIM102  kernels take numbers, and branch when they are compiled
@@ -24,7 +24,7 @@ PLACES, SUMMED_PLACES, SUMMING_WARPS = 64, 32, 2
 def _source(
     first_image, second_image, row, first, channels, num_places, num_first, num_second, has_second: tl.constexpr
 ):
-    """Where these channels lie at the first place, and how far apart places are."""
+    """Address of these channels at the first pixel, and the stride between pixels."""
     base = first_image + row.to(tl.int64) * num_places * num_first + channels
     step = num_first
     if has_second:
@@ -155,7 +155,7 @@ def group_norm(
     eps: float,
     has_silu: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The norm of both images joined, and the joined image itself, which is empty where there is no second one."""
+    """The norm of both images concatenated, and the concatenated image itself; empty without a second image."""
     num_rows, num_first, height, breadth = image.shape
     num_second = 0 if skip is None else skip.shape[1]
     num_channels, num_places = num_first + num_second, height * breadth
@@ -197,5 +197,5 @@ def group_norm(
 
 
 def _width(num_first: int, num_second: int) -> int:
-    """Channels of one program: as many as both images divide by, at most 64."""
+    """Channels per program: the largest power of two that divides both channel counts, at most 64."""
     return next(width for width in (64, 32, 16, 8, 4, 2, 1) if num_first % width == 0 and num_second % width == 0)

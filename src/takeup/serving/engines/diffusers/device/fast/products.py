@@ -1,9 +1,9 @@
-"""Products with a gate at their end.
+"""GEGLU matmul as a persistent Triton kernel.
 
-Tiles are brought and taken by the copy engine of the device (tensor descriptors), so nothing is masked. Values and
-their gates are one tile, brought and multiplied at once, of which only the product of its halves is written. There are
-as many programs as the device runs at a time, each of which makes one tile after the other: the next one comes while
-the last one is gated.
+Tiles are loaded and stored by the copy engine of the device (tensor descriptors), so nothing is masked. Values and
+their gates are one tile, loaded and multiplied together, of which only the product of its halves is written. There are
+as many programs as the device runs concurrently, each of which loops over tiles: the next one is loaded while the last
+one is gated.
 """
 
 # ruff: noqa: PLR0913, PLR0917  kernels take numbers, and branch when they are compiled
@@ -26,7 +26,7 @@ TOGETHER = 16
 
 
 class Tile(NamedTuple):
-    """Rows and outputs of one tile, inputs of one step, warps, steps under way, programs on a processor at a time."""
+    """Rows and outputs of a tile, inputs per iteration, warps, pipeline stages, concurrent programs per SM."""
 
     rows: int
     outs: int
@@ -69,7 +69,7 @@ def _multiply(
 
 
 def gated_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, tile: Tile) -> torch.Tensor:
-    """The product with the first half of the weights, times the gelu of that with the second half."""
+    """The matmul with the first half of the weights, times the GELU of that with the second half."""
     descriptor: Any = import_module("triton.tools.tensor_descriptor").TensorDescriptor
     lines, halves = x.reshape(-1, x.shape[-1]), weight.view(2, -1, x.shape[-1])
     num_out = halves.shape[1]

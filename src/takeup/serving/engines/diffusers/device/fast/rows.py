@@ -1,4 +1,4 @@
-"""Passes over the tokens of a transformer block: the norm of tokens that lack a bias, and gates."""
+"""Kernels over the tokens of a transformer block: layer norm with a pending bias, and GEGLU gates."""
 
 # ruff: noqa: PLR0913, PLR0917  kernels take numbers, and branch when they are compiled
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -55,9 +55,9 @@ def layer_norm(
     tokens: int,
     num_warps: int,
 ) -> torch.Tensor:
-    """The norm of `x` (rows, tokens, width) with `shift` added to every token; rows may lie apart.
+    """The layer norm of `x` (rows, tokens, width) with `shift` added to every token; rows need not be contiguous.
 
-    A program has so many `tokens` and warps.
+    `tokens` and `num_warps` are per program.
     """
     num_rows, per_row, width = x.shape
     out = torch.empty((num_rows, per_row, width), dtype=x.dtype, device=x.device)
@@ -82,9 +82,9 @@ def layer_norm(
 
 @triton.jit
 def gelu(gate):
-    """Not its usual approximation: off by less than 1e-6, with half the work of an error function.
+    """GELU without the tanh approximation: off by less than 1e-6, with half the work of an error function.
 
-    Half of one over the sixteenth power of this polynomial is what a normal distribution has beyond `size`
+    Half of one over the sixteenth power of this polynomial is the tail of the normal distribution beyond `size`
     (Abramowitz and Stegun, 26.2.19).
     """
     size = tl.abs(gate)
@@ -112,7 +112,7 @@ def _gate(x, out, num_tokens, width, tokens: tl.constexpr, lanes: tl.constexpr):
 
 
 def gated(x: torch.Tensor) -> torch.Tensor:
-    """The first half of the last dimension, times the gelu of the second."""
+    """The first half of the last dimension, times the GELU of the second."""
     width = x.shape[-1] // 2
     num_tokens = x.numel() // x.shape[-1]
     lanes = min(WIDEST_GATE, width & -width)  # a power of two that divides the width

@@ -1,4 +1,4 @@
-"""A few tensors, each times a number, added up in one pass over memory."""
+"""The weighted sum of a few tensors in one pass over memory."""
 
 # ruff: noqa: PLR0913, PLR0917  kernels take numbers, and branch when they are compiled
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -43,7 +43,7 @@ def _add_up(
 
 
 def add_up(into: torch.Tensor, sources: Sequence[torch.Tensor], scales: Sequence[float]) -> None:
-    """Write the sum of one to `MOST_SOURCES` tensors, all laid out like `into` and without gaps."""
+    """Write the sum of one to `MOST_SOURCES` tensors, all with the strides of `into` and without gaps."""
     num_missing = MOST_SOURCES - len(sources)
     _add_up[(triton.cdiv(into.numel(), NUMBERS),)](
         into,

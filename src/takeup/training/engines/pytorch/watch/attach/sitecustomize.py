@@ -1,6 +1,6 @@
-"""Python runs this at its start, where `takeup training watch` has put this folder first; then what it stands before.
+"""Run by Python at startup when `takeup training watch` has put this folder first; then runs the one it shadows.
 
-Without the variable it does nothing. It must never keep a program from starting.
+Without TAKEUP_WATCH_FOLDER it does nothing. It must never keep a program from starting.
 """
 
 import os
@@ -10,7 +10,7 @@ from importlib.util import module_from_spec
 
 
 def attach() -> None:
-    """Be there when PyTorch is imported."""
+    """Install the import hook for PyTorch."""
     if not os.environ.get("TAKEUP_WATCH_FOLDER"):
         return
     try:
@@ -26,7 +26,7 @@ def attach() -> None:
 
 
 def run_the_other() -> None:
-    """The sitecustomize that this one hides, if there is one."""
+    """Run the sitecustomize that this one shadows, if there is one."""
     ours = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  as little as possible is imported here
     spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if os.path.abspath(path) != ours])  # noqa: PTH100
     if spec is not None and spec.loader is not None:

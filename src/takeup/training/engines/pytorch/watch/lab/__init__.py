@@ -1,10 +1,10 @@
-"""The laboratory of watching: real ranks over Gloo with the hook in them, and one of them or a link slow on purpose.
+"""The laboratory of the watcher: real ranks over Gloo with the hook, and an artificially slow rank or link.
 
-jobs.py      what to run, and what came of it
-launch.py    starts the program below, and never waits for ever
-program.py   imports PyTorch once, and forks the ranks of one job after the other
-loops.py     what a rank does: DDP, FSDP2, a pipeline
-slowness.py  links that are slow below the hook; outside.py: ranks that are stopped, and cables that are thin
+jobs.py      jobs and their records
+launch.py    starts the program below, with a timeout
+program.py   imports PyTorch once, and forks the ranks of each job in sequence
+loops.py     training loops of a rank: DDP, FSDP2, a pipeline
+slowness.py  links that are slow below the hook; outside.py: SIGSTOPped ranks and rate-limited veth links
 """
 
 from __future__ import annotations

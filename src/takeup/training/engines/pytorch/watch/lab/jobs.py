@@ -1,4 +1,4 @@
-"""What the laboratory runs, and what came of it."""
+"""Jobs of the laboratory and their records."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Floats = npt.NDArray[np.float64]
 class Slow:
     """From iteration `first` to before `last`: a rank that computes `factor` times as long, or a link with a delay.
 
-    A link of a pipeline is two ranks, whose messages leave `delay_s` later. For a group whose ranks reduce together it
+    A link of a pipeline is two ranks, whose messages arrive `delay_s` later. For a group whose ranks reduce together it
     is all of them: their reductions take `delay_s` longer.
 
-    Or they are slow from outside: with `is_stopped`, ranks do not compute for longer but are stopped again and again;
-    with `rate_bps`, the cables among these ranks carry so many bits in a second.
+    Or they are slowed from outside: with `is_stopped`, ranks do not compute longer but are stopped periodically;
+    with `rate_bps`, the veth links among these ranks are limited to this rate.
     """
 
     ranks: tuple[int, ...]
@@ -47,10 +47,10 @@ class Job:
     """A training loop on several ranks.
 
     `ddp`, `batches` and `fsdp` have one group of all ranks, and `batches` lets a controller change shares of the batch.
-    `pipeline` is a stage for each rank; `grid` is pipelines of two stages side by side, whose like stages reduce
-    together; `adaptive` is a pipeline that plans its schedule anew when it is asked to. An iteration computes for
-    `compute_s`, most of it asleep.
-    `is_sporadic` adds what real jobs do now and then: a broadcast to log, a barrier, an evaluation. Messages of a
+    `pipeline` is a stage for each rank; `grid` is parallel pipelines of two stages, whose equal stages reduce
+    together; `adaptive` is a pipeline that replans its schedule on request. An iteration computes for `compute_s`,
+    mostly sleeping.
+    `is_sporadic` adds occasional calls of real jobs: a broadcast to log, a barrier, an evaluation. Messages of a
     pipeline have `num_rows` rows.
     """
 
@@ -66,12 +66,12 @@ class Job:
     num_rows: int = 8
 
     def to_json(self) -> str:
-        """As text."""
+        """Serialize to JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Job:
-        """From text."""
+        """Parse from JSON."""
         values: dict[str, Any] = json.loads(text)
         slow = tuple(Slow(**{**each, "ranks": tuple(each["ranks"])}) for each in values.pop("slow"))
         return cls(**values, slow=slow)
@@ -79,7 +79,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What came of a job: the calls that were noted, when the loops of ranks began iterations, and their results.
+    """Record of a job: the recorded calls, the iteration start times of every rank, and their results.
 
     A result is a digest of all weights; `weights` are the first of them.
     """
@@ -93,5 +93,5 @@ class Recorded:
 
     @property
     def iterations_s(self) -> Floats:
-        """How long the iterations of the first rank took, by its own clock."""
+        """Iteration times of the first rank, by its own clock."""
         return np.diff(self.starts_s[0])

@@ -1,4 +1,4 @@
-"""Start the program of the laboratory, and collect what its ranks have written. It never waits for ever."""
+"""Start the program of the laboratory and collect the output of its ranks, with a timeout."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Beside = Callable[[Path, bool], object]
 
 
 def run_jobs(jobs: Sequence[Job], beside: Beside = lambda place, is_over: None) -> list[Recorded]:
-    """What came of every job, in order.
+    """Run the jobs and return their records in order.
 
-    `beside` is called again and again while a job runs, with the folder of its rings, and once when it is over.
+    The callback is called periodically while a job runs, with the folder of its rings, and once when it is over.
     """
     if find_spec("torch") is None:
         raise MissingEngine("the laboratory needs the package 'torch'; run pip install 'takeup[torch]'")
@@ -44,7 +44,7 @@ def run_jobs(jobs: Sequence[Job], beside: Beside = lambda place, is_over: None) 
 
 
 def _run(folder: Path, jobs: Sequence[Job], beside: Beside) -> str:
-    """Run the program until it ends or its time is over; what it said of errors."""
+    """Run the program until it ends, with a timeout; return its output."""
     until_s = time.monotonic() + START_S + sum(job.timeout_s for job in jobs)
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", PROGRAM, str(folder)]

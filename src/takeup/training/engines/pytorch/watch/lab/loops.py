@@ -1,4 +1,4 @@
-"""What a rank of a job does: small real models, real reductions and messages, and most of the time asleep."""
+"""Training loops of a rank: small real models, real reductions and messages, mostly sleeping."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Step = Callable[[int], None]
 def run_rank(
     job: Job, rank: int, store: Path, tell: Callable[[int], object] = lambda iteration: None
 ) -> dict[str, Any]:
-    """Join the others, train, and say when iterations began and what came out; `tell` is told of each."""
+    """Join the process group, train, and return iteration starts and results; `tell` receives each iteration."""
     torch.set_num_threads(1)
     timeout = timedelta(seconds=job.timeout_s)
     dist.init_process_group(
@@ -55,13 +55,13 @@ def run_rank(
     weights = torch.cat([parameter.detach().flatten() for parameter in parameters()])
     digest = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
     for group in dist.distributed_c10d._world.pg_map:
-        keep_for_ever(group)  # also where nobody watches
+        keep_for_ever(group)  # also without a watcher
     dist.destroy_process_group()
     return {"starts_s": starts_s, "result": digest, "weights": weights[:MOST_WEIGHTS].tolist(), "cpu_s": cpu_s}
 
 
 def _now_and_then(iteration: int) -> None:
-    """What disturbs whoever counts calls."""
+    """Occasional extra calls, which disturb the detection of iterations."""
     if iteration % LOG_EVERY == LOG_EVERY - 1:
         dist.broadcast(torch.zeros(3), 0)
     if iteration % BARRIER_EVERY == BARRIER_EVERY - 1:
@@ -72,13 +72,13 @@ def _now_and_then(iteration: int) -> None:
 
 
 def _compute_s(job: Job, rank: int, iteration: int) -> float:
-    """How long this rank computes in this iteration."""
+    """Compute time of this rank in this iteration, in seconds."""
     now = [slow for slow in job.slow if slow.first <= iteration < slow.last and rank in slow.ranks]
     return job.compute_s * max((slow.factor for slow in now if not slow.is_stopped), default=1.0)
 
 
 def compute(job: Job, time_s: float) -> None:
-    """Sleep; in short pieces where a rank is stopped now and then, or it would lose nothing by that."""
+    """Sleep; in short pieces if a rank is stopped periodically, as a stop during one long sleep costs nothing."""
     number = max(1, round(time_s / PIECE_S)) if any(slow.is_stopped for slow in job.slow) else 1
     for _ in range(number):
         time.sleep(time_s / number)
@@ -131,7 +131,7 @@ def _ddp(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
 
 
 def _batches(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
-    """DDP over a batch of the whole job, whose micro-batches are shared out by `Batches`."""
+    """DDP over a batch of the whole job, whose micro-batches are distributed by `Batches`."""
     model = torch.nn.parallel.DistributedDataParallel(_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     number = MICROBATCHES_OF_RANK * job.num_ranks
@@ -224,7 +224,7 @@ def _stages(job: Job, rank: int, ranks: list[int], group: Any) -> tuple[Step, Ca
 
 
 def _adaptive(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
-    """A small transformer in stages, with a schedule that stays as it is until somebody asks for another."""
+    """A small transformer in stages, with a schedule that is replanned only on request."""
     from takeup.training.engines.pytorch.adaptive import AdaptiveSchedule
     from takeup.training.engines.pytorch.lab.stages import PacedStage, make_batch, make_module
 

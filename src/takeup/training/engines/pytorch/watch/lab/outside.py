@@ -1,8 +1,8 @@
-"""Ranks and links that are slow for real, from outside: a process that is stopped again and again, a thin cable.
+"""Ranks and links slowed from outside: a process that is stopped periodically, a rate-limited link.
 
-A rank that is stopped for a part of the time computes slowly, whatever it computes. For thin cables every rank has a
-network of its own, with a cable to each other rank; a token bucket at both ends lets so many bytes pass in a second.
-All of this is done by the process that started the ranks, and needs Linux; cables need root.
+A rank that is stopped for part of the time computes slowly, whatever it computes. For slow links every rank has a
+network namespace, with a veth pair to each other rank; a token bucket at both ends limits the rate.
+All of this is done by the process that started the ranks, and needs Linux; veth pairs need root.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PERIOD_S = 0.04
 
 
 class Outside:
-    """What is done to the ranks of a job, by the iteration in which they are."""
+    """Applies the slowdowns of a job to its ranks, by current iteration."""
 
     def __init__(self, job: Job) -> None:
         self._slow = [slow for slow in job.slow if slow.is_stopped or slow.rate_bps]
@@ -31,12 +31,12 @@ class Outside:
         self._under_way: dict[Slow, list[Stops]] = {}
 
     def join(self, rank: int) -> None:
-        """In the rank: be in its network, if it has one."""
+        """In the rank: enter its network namespace, if it has one."""
         if self._mesh is not None:
             self._mesh.join(rank)
 
     def at(self, iteration: int, processes: Sequence[int]) -> None:
-        """Ranks, which are these processes, have come to this iteration: begin and end what is due."""
+        """Start and end the slowdowns due at this iteration; `processes` are the PIDs of the ranks."""
         for slow in self._slow:
             is_due = slow.first <= iteration < slow.last
             if is_due and slow not in self._under_way:
@@ -45,7 +45,7 @@ class Outside:
                 self._end(slow, self._under_way.pop(slow))
 
     def close(self) -> None:
-        """Let all be as before."""
+        """End all slowdowns and close the network."""
         for slow in list(self._under_way):
             self._end(slow, self._under_way.pop(slow))
         if self._mesh is not None:
@@ -84,17 +84,17 @@ class Stops:
             os.kill(self._process, number)
 
     def close(self) -> None:
-        """Let it run."""
+        """Stop pausing the process, and let it run."""
         self._over.set()
         self._thread.join()
         self._send(signal.SIGCONT)
 
 
 class Mesh(Networks):
-    """A cable between any two ranks."""
+    """A veth pair between any two ranks."""
 
     def thin(self, ranks: Sequence[int], rate_bps: float) -> None:
-        """From now on the cables among these ranks carry so many bits in a second; with 0, as many as they can."""
+        """Limit the links among these ranks to `rate_bps` bits per second; 0 removes the limit."""
         for one, other in combinations(sorted(ranks), 2):
             for here, there in ((one, other), (other, one)):
                 verb = f"replace dev to{there} root {bucket(rate_bps)}" if rate_bps else f"del dev to{there} root"

@@ -1,6 +1,6 @@
 """The program of the laboratory: `python -m takeup.training.engines.pytorch.watch.lab.program FOLDER`.
 
-Importing PyTorch takes seconds, so it is imported once, and the ranks of one job after the other are forks.
+Importing PyTorch takes seconds, so it is imported once, and the ranks of each job are forked.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["main"]
 
 LOOK_EVERY_S = 0.02
 NEEDED = {"fsdp": "torch.distributed.fsdp", "adaptive": "takeup.training.engines.pytorch.adaptive"}
-GRACE_S = 5.0  # for the others, when one rank has failed
+GRACE_S = 5.0  # for the other ranks, after one has failed
 
 
 def main(folder: Path) -> None:
-    """Run all jobs; every rank writes down what it saw."""
+    """Run all jobs; every rank writes its results to a file."""
     texts = (folder / "jobs").read_text("utf-8").splitlines()
     for module in ("torch._dynamo", *(NEEDED[kind] for kind in NEEDED if any(f'"{kind}"' in text for text in texts))):
         import_module(module)  # once for all ranks
-    gc.freeze()  # else every rank once looks through all that was imported, in the middle of an iteration
+    gc.freeze()  # else every rank would scan all imported objects in the middle of an iteration
     for number, text in enumerate(texts):
         place = folder / str(number)
         place.mkdir()
@@ -60,7 +60,7 @@ def _run(job: Job, place: Path) -> None:
 
 
 def _be(job: Job, rank: int, place: Path, outside: Outside, iteration: Any) -> None:
-    """Be one rank; the first one says how far they are."""
+    """Run one rank in this process; rank 0 publishes the current iteration."""
     outside.join(rank)
     if job.is_watched:
         os.environ[FOLDER] = str(place)

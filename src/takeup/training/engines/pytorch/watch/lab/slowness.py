@@ -1,7 +1,7 @@
-"""Links that are slow on purpose, below any hook: in the kernels that carry messages and reductions.
+"""Artificially slow links, below any hook: in the kernels that carry messages and reductions.
 
-A message over a slow link, or a reduction of a slow group, takes so much longer for those who wait for it. Nothing
-leads from here to whoever watches.
+A message over a slow link, or a reduction of a slow group, takes `delay_s` longer for the ranks that wait for it. The
+watcher has no access to these delays.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from takeup.training.engines.pytorch.worker import Worker
 
 __all__ = ["SlowLinks"]
 
-C10D: Any = torch._C._distributed_c10d  # which has no types for this
+C10D: Any = torch._C._distributed_c10d  # has no types for this
 
 
 class SlowLinks:
-    """The slow links of a job, as one rank feels them; `iteration` says what time it is."""
+    """The slow links of a job on one rank; the caller sets `iteration` to the current one."""
 
     def __init__(self, job: Job, rank: int) -> None:
         self.iteration = 0
@@ -33,7 +33,7 @@ class SlowLinks:
             if any(len(slow.ranks) > 2 for slow in self._slow):
                 library.impl("allreduce_", self._reduce, allow_override=True)
             library.impl("recv_", self._receive, allow_override=True)
-            self._library = library  # what it registers ends with it
+            self._library = library  # its registrations end when it is freed
             self._workers: dict[str, Worker] = {}
 
     def _delay_s(self, ranks: list[int]) -> float:
@@ -45,7 +45,7 @@ class SlowLinks:
 
     def _reduce(self, tensors: list[torch.Tensor], boxed: Any, *_: Any) -> Any:
         group = dist.ProcessGroup.unbox(boxed)
-        work = _backend(group).allreduce(tensors, dist.AllreduceOptions())  # a sum: these loops have nothing else
+        work = _backend(group).allreduce(tensors, dist.AllreduceOptions())  # a sum: these loops use nothing else
         delay_s = self._delay_s(self._ranks(group))
         if delay_s:
             work.wait()
@@ -65,7 +65,7 @@ class SlowLinks:
             time.sleep(delay_s)
             done.set_result(tensors)
 
-        # One after the other, as over a wire; but a group may wait for what never comes.
+        # In order within a group, as over a wire; one worker per group, as a group may block forever.
         self._workers.setdefault(group.group_name, Worker("takeup-slow-link")).submit(arrive)
         return C10D._create_work_from_future(done).boxed()
 
