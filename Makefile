@@ -1,5 +1,5 @@
 # The words a person needs. Everything happens in .venv; no root, nothing outside this folder.
-.PHONY: run test test-spark35 check bench docs clean
+.PHONY: run test test-spark35 check house bench docs clean
 
 run:  ## set up the light core and take the tour
 	@scripts/setup
@@ -20,6 +20,9 @@ check:  ## format, lint and types
 	@scripts/setup test
 	@scripts/check
 
+house:  ## print the measures of the source tree
+	@python3 scripts/house.py
+
 bench:  ## measure ourselves against the peers
 	@scripts/setup test
 	@.venv/bin/python benchmarks/caching.py
@@ -30,7 +33,7 @@ bench:  ## measure ourselves against the peers
 	@.venv/bin/python benchmarks/pipeline.py
 	@.venv/bin/python benchmarks/streaming.py
 
-docs:  ## write the generated parts of the documentation anew
+docs:  ## write the generated parts of the documentation again
 	@scripts/setup test
 	@.venv/bin/python scripts/docs.py
 

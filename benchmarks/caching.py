@@ -20,8 +20,8 @@ from peers import libcachesim as peer
 
 from takeup.caching.model import FlatTrace
 from takeup.caching.policies.fast.curve import lru_miss_curve
-from takeup.caching.policies.fast.flat import next_requests, replay_flat
-from takeup.caching.policies.fast.flat_belady import replay_min
+from takeup.caching.policies.fast.flat import replay_flat
+from takeup.caching.policies.fast.flat_belady import next_requests, replay_min
 from takeup.caching.traces.flat import dense_ids, read_oracle_general, write_oracle_general, zipf_trace
 from takeup.core.report import Check, Column, Report, Table
 

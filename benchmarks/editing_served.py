@@ -19,13 +19,12 @@ from editing_bench import now_s, say
 from PIL import Image
 from serving_models import full_clip, full_parts, full_vae, made_on
 
-from takeup.core.lazy import load
 from takeup.serving.engines.diffusers.device.compute import Compute
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.masked.asked import Edit
 from takeup.serving.engines.diffusers.masked.brought import Forms, Pages
 from takeup.serving.engines.diffusers.masked.editing import edited
-from takeup.serving.engines.diffusers.masked.editor import POLICY, MaskedEditor, report_of
+from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
 from takeup.serving.engines.diffusers.masked.formats import shortest
 from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE
 from takeup.serving.engines.diffusers.masked.pages import MAP, ROWS
@@ -36,6 +35,7 @@ from takeup.serving.engines.diffusers.tickets import Ticket
 from takeup.serving.engines.diffusers.tiny import _clip_tokenizer, _euler, _t5_tokenizer, build
 from takeup.serving.engines.templates.store import Room, TemplateStore
 from takeup.serving.model import Request
+from takeup.serving.policies.adapters import LeastEffectiveReferenceCount
 from takeup.serving.policies.mask_batches import MaskGrouping
 from takeup.serving.policies.masks import Mask
 
@@ -127,7 +127,7 @@ class Served:
     ) -> None:
         family = family_of(pipeline)
         self.num_steps, self.size_px = num_steps, 1024 if family.network.device.type == "cuda" else 64
-        store = TemplateStore(load(POLICY), room, device=family.network.device)
+        store = TemplateStore(LeastEffectiveReferenceCount, room, device=family.network.device)
         self.editor = MaskedEditor(family, store, binds=binds_edits(compute, family), formats=mixing)
         self.engine = StepEngine(
             pipeline, add_ons=self.editor.add_ons, compute=compute, group=MaskGrouping(8 if name == "sdxl" else 4)

@@ -11,13 +11,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from enum import EnumType
 from importlib import import_module
+from math import isclose
 from pathlib import Path
-from pkgutil import walk_packages
 from types import ModuleType
 
 import click
 
-import takeup
 from takeup.again import RUNNERS
 from takeup.cli import takeup as command_tree
 from takeup.core.files import write_atomically
@@ -34,6 +33,7 @@ FIGURES = {  # where the cells of a paper come from
     "lerc": "the zip figure",
     "qoe": "an independent solution",
 }
+RESULT = re.compile(r"\b\d+\.\d{3}\b")
 SMALLEST_TOLERANCE = 1e-9  # of numbers that must agree exactly
 KINDS = {"added": "Added", "changed": "Changed", "fixed": "Fixed", "removed": "Removed"}
 DOMAINS = [f"takeup.{name}" for name in RUNNERS if name != "papers"]
@@ -47,18 +47,12 @@ spread over forty others. LERC's time saved depends on how long a load takes, wh
 the paper's number in view: from 0 to 0.05 s it ranges from 0.44 to 0.27.
 """
 GENERATED = "<!-- Written by scripts/docs.py; change the code and run `make docs`. -->"
-BEHIND_ANOTHER_ENTRANCE = (
-    r"(core\.(render|trace)|papers\.(adaptra|edge|gfs|qoe)|caching\.engines\.(dask|spark)"
-    r"|cluster\.(engines\.(kubernetes|slurm)|experiment|fleet|policies|report|simulate|traces)"
-    r"|training\.(engines\.pytorch|model|policies|simulate|timing|traces)"
-    r"|edge\.(engines\.cloudlet|policies|simulate|traces)"
-    r"|streaming\.(chains|engines\.dash|experiment|policies|simulate|traces))\."
-)
-UNLISTED = re.compile(rf"__main__|\.commands$|\.fast\b|{BEHIND_ANOTHER_ENTRANCE}")
 
 
 def main() -> int:
     """Write every page that is out of date, or only name it if `--check` is given."""
+    if "--check" not in sys.argv:  # built, not committed
+        write_atomically(ROOT / "docs/reference/api.md", api_reference())
     stale = outdated()
     for path, text in stale.items():
         print(f"docs: {path.relative_to(ROOT)} {'is out of date' if '--check' in sys.argv else 'written'}")
@@ -69,7 +63,17 @@ def main() -> int:
 
 def outdated() -> dict[Path, str]:
     """The pages whose text is not what it should be, with the text they should have."""
-    return {path: text for path, text in pages().items() if not path.exists() or path.read_text("utf-8") != text}
+    return {
+        path: text for path, text in pages().items() if not path.exists() or not _agree(path.read_text("utf-8"), text)
+    }
+
+
+def _agree(old: str, new: str) -> bool:
+    """Equal, but for results within 0.5 %: gaps of solvers depend on the processor in their last digits."""
+    if RESULT.sub("", old) != RESULT.sub("", new):
+        return False
+    pairs = zip(RESULT.findall(old), RESULT.findall(new), strict=True)
+    return all(isclose(float(one), float(other), rel_tol=0.005) for one, other in pairs)
 
 
 def pages() -> dict[Path, str]:
@@ -81,7 +85,6 @@ def pages() -> dict[Path, str]:
         ROOT / "docs/reference/results.md": results_page(reports),
         changes: _between(changes.read_text("utf-8"), "unreleased", changelog(ROOT / "changes")),
         ROOT / "docs/reference/cli.md": cli_reference(),
-        ROOT / "docs/reference/api.md": api_reference(),
     }
 
 
@@ -176,9 +179,7 @@ def _one_line(path: Path) -> str:
 def cli_reference() -> str:
     """Every command with its arguments and options."""
     context = click.Context(command_tree, info_name="takeup", **command_tree.context_settings)
-    head = (
-        f"# Command line\n\n{GENERATED}\n\nExit code 0: done. 1: a finding you asked to be told about. 2: a mistake.\n"
-    )
+    head = f"# Command line\n\n{GENERATED}\n\nExit code 0: done. 1: a check failed. 2: a mistake.\n"
     return head + "".join(_command_section(inner) for inner in _contexts(context))
 
 
@@ -209,19 +210,9 @@ def _option_row(option: click.Option) -> tuple[str, ...]:
 
 
 def api_reference() -> str:
-    """Every public name of every module, with the first line of its description."""
-    head = f"# Library\n\n{GENERATED}\n\n{_and(DOMAINS)} gather the names most programs need.\n"
-    return head + "".join(map(_module_section, _modules()))
-
-
-def _and(names: list[str]) -> str:
-    return " and ".join(f"`{name}`" for name in names)
-
-
-def _modules() -> list[str]:
-    names = [*DOMAINS, *(found.name for found in walk_packages(takeup.__path__, "takeup."))]
-    listed = dict.fromkeys(name for name in names if not UNLISTED.search(name))
-    return [name for name in listed if getattr(import_module(name), "__all__", None)]
+    """Every public name: what the domain packages export, with the first line of its description."""
+    head = f"# Library\n\n{GENERATED}\n\nPublic names are those below; everything else may change.\n"
+    return head + "".join(map(_module_section, DOMAINS))
 
 
 def _module_section(name: str) -> str:

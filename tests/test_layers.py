@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,12 +30,17 @@ FILES = {"glob", "io", "os", "pathlib", "shutil", "tempfile"}
 PROCESSES = {"asyncio", "multiprocessing", "signal", "subprocess", "sys", "threading"}
 NETWORK = {"http", "requests", "socket", "ssl", "urllib"}
 IMPURE = CLOCKS_AND_CHANCE | FILES | PROCESSES | NETWORK
+AREAS = sorted(path.stem for path in SOURCE.iterdir() if path.name != "__pycache__")
+# A module named in a string, as in registries.
+NAMED = re.compile(rf"takeup\.({'|'.join(AREAS)})(\.[a-z_0-9]+)*(:\w*)?")
 DOMAINS = sorted(path.name for path in SOURCE.iterdir() if path.is_dir() and path.name not in {*OUTSIDE, "__pycache__"})
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Every module the source names, also inside functions; for `from a import b` both `a` and `a.b`."""
+    """Every module the source names, also inside functions and strings; for `from a import b` both `a` and `a.b`."""
     for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and NAMED.fullmatch(str(node.value)):
+            yield str(node.value).partition(":")[0]
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level:
@@ -73,6 +79,8 @@ def is_allowed(area: str, facet: str, target: list[str]) -> bool:
         return area not in DOMAINS or target[0] in {area, *SHARED}
     if target[0] != area:
         return target[0] in (BELOW_COMMANDS if facet == "commands" else SHARED)
+    if facet == "engines" and target[1:2] == ["policies"]:  # decisions are pure, so engines import them directly
+        return True
     return len(target) == 1 or target[1] == facet or levels(area).get(target[1], 9) < levels(area).get(facet, -1)
 
 
@@ -119,6 +127,9 @@ def test_every_domain_on_the_command_line_has_all_facets(domain: str) -> None:
         ("streaming.chains.cell", "import time", "streaming.chains.cell imports time"),
         ("streaming.model", "import takeup.streaming.chains", "streaming.model imports streaming.chains"),
         ("caching.simulate", "from takeup.caching.policies.lru import X", "caching.simulate imports caching.policies"),
+        ("caching.simulate", "load('takeup.caching.policies.lru:X')", "caching.simulate imports caching.policies.lru"),
+        ("caching.policies.lru", "f('takeup.caching.engines.local:X')", "caching.policies.lru imports caching.engines"),
+        ("caching.policies.lru", "import takeup.caching.engines", "caching.policies.lru imports caching.engines"),
         ("caching.engines.local", "import takeup.caching.simulate", "caching.engines.local imports caching.simulate"),
         ("caching.report", "def f():\n  from takeup.caching.traces import x", "caching.report imports caching.traces"),
         ("caching.experiment", "import takeup.caching.commands", "caching.experiment imports caching.commands"),
@@ -142,6 +153,8 @@ def test_a_violation_is_found_and_named(module: str, source: str, found: str) ->
     ("module", "source"),
     [
         ("caching.policies.lru", "from takeup.caching.policies.ranked import Ranked\nimport math"),
+        ("caching.engines.dask.client", "from takeup.caching.policies import find_policy"),
+        ("caching.engines.dask.client", "config.get('takeup.dask.policy')"),
         ("caching.engines.local", "import time, pathlib\nfrom takeup.caching.groups import GroupTable"),
         (
             "caching.experiment",

@@ -13,8 +13,6 @@ from takeup.core.report import Report, Table
 from takeup.errors import BadScenario
 from takeup.output import output_options, say, show
 
-__all__ = ["RUNNERS", "run_again", "run_values"]
-
 RUNNERS = {
     "caching": "takeup.caching.experiment:run_again",
     "cluster": "takeup.cluster.experiment:run_again",

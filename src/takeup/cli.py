@@ -11,8 +11,6 @@ from takeup import __version__
 from takeup.core.lazy import load
 from takeup.errors import TakeupError
 
-__all__ = ["COMMANDS", "LazyGroup", "main", "takeup"]
-
 COMMANDS = {
     "caching": ("takeup.caching.commands:caching", "DAG-aware cache eviction for data-parallel jobs (LRC, LERC)."),
     "cluster": ("takeup.cluster.commands:cluster", "Idle GPUs sold with a promise: replays, Slurm, Kubernetes (GFS)."),

@@ -15,8 +15,6 @@ from takeup.core.lazy import load
 from takeup.core.report import Column, Report, Table
 from takeup.output import output_options, show
 
-__all__ = ["NEEDS", "Need", "doctor", "examine"]
-
 
 @dataclass(frozen=True, slots=True)
 class Need:

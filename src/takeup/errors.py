@@ -16,8 +16,6 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-__all__ = ["BadInput", "BadScenario", "BadTrace", "MissingEngine", "OutputFailed", "TakeupError", "UnknownName"]
-
 
 class TakeupError(Exception):
     """An error the user can act on."""

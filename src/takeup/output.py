@@ -16,8 +16,6 @@ import click
 from takeup import __version__
 from takeup.core.report import Report
 
-__all__ = ["output_options", "say", "show", "stamped"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 

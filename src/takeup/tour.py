@@ -15,8 +15,6 @@ from takeup.core.files import write_atomically
 from takeup.core.report import Report
 from takeup.output import say, stamped
 
-__all__ = ["STOPS", "Stop", "tour"]
-
 
 @dataclass(frozen=True, slots=True)
 class Stop:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from takeup.errors import BadInput
 from takeup.serving.model import ControlUse, LoraUse, Request
-from takeup.serving.policies.batching import Candidate, Grouping, one_by_one
+from takeup.serving.policies.batching import Grouping, one_by_one
 from takeup.serving.policies.forms import Costs, Wish, choose_form, extra_share
 from takeup.serving.policies.lateness import bound_for, measured_bound
+from takeup.serving.traffic import Candidate
 
 candidates = st.lists(
     st.tuples(st.sampled_from("ab"), st.integers(1, 2), st.sampled_from([1.0, 2.0, math.inf])), max_size=12

@@ -11,8 +11,6 @@ import click
 from takeup.errors import BadInput
 from takeup.output import output_options, show
 
-__all__ = ["caching"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 CHARTS = Path("takeup-out")
 DEFAULT_SIZES = "20%,40%,60%,80%"

@@ -13,8 +13,6 @@ from typing import Protocol
 
 from takeup.caching.model import BlockId, Room
 
-__all__ = ["Policy", "PolicySpec", "Store"]
-
 
 class Policy(Protocol):
     """Decides which block to evict. Pure: it knows only the events reported to it."""

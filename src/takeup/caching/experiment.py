@@ -27,8 +27,6 @@ from takeup.core.sweep import sweep
 from takeup.core.units import format_bytes, parse_amount
 from takeup.errors import BadInput, BadTrace
 
-__all__ = ["CachingScenario", "run", "run_again"]
-
 SHOWN_DECISIONS = 20
 WORTH_PROCESSES = 20_000_000  # accesses; below that, starting processes takes longer than the replay
 

@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 
 from takeup.caching.model import BlockId, ConsumerId, CostModel
 
-__all__ = ["Group", "GroupTable"]
-
 
 @dataclass(slots=True)
 class Group:

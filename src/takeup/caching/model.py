@@ -16,19 +16,6 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 
-__all__ = [
-    "BlockId",
-    "ConsumerId",
-    "CostModel",
-    "EngineModel",
-    "Evict",
-    "FlatTrace",
-    "Result",
-    "Room",
-    "Task",
-    "Workload",
-]
-
 BlockId = Hashable
 ConsumerId = Hashable
 CostModel = Literal["additive", "parallel", "all-or-nothing"]

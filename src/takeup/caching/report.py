@@ -9,8 +9,6 @@ from takeup.caching.model import Result
 from takeup.core.report import Cell, Column, Report, Series, Table
 from takeup.core.units import format_bytes
 
-__all__ = ["FlatResult", "flat_report", "job_report"]
-
 COLUMNS = (
     Column("policy"),
     Column("cache", "%", digits=1),

@@ -21,8 +21,6 @@ from takeup.caching.contract import Policy, PolicySpec
 from takeup.caching.groups import GroupTable
 from takeup.caching.model import EngineModel, Result, Room, Task, Workload
 
-__all__ = ["Simulation", "simulate"]
-
 OnRoom = Callable[[int, Room], None]
 
 

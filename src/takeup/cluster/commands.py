@@ -10,8 +10,6 @@ import click
 
 from takeup.output import output_options, say, show
 
-__all__ = ["cluster"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 CHARTS = Path("takeup-out")
 

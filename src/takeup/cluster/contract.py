@@ -12,8 +12,6 @@ from typing import Protocol
 
 from takeup.cluster.model import Decision, State
 
-__all__ = ["Engine", "Scheduler"]
-
 
 class Scheduler(Protocol):
     """Decides which jobs start on which nodes, wait or are evicted, and how much may be promised."""

@@ -19,25 +19,6 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 
-__all__ = [
-    "Decision",
-    "Evict",
-    "Eviction",
-    "Grade",
-    "Hold",
-    "Job",
-    "Kind",
-    "Node",
-    "Offer",
-    "Quota",
-    "Run",
-    "SetQuota",
-    "Start",
-    "State",
-    "Waiting",
-    "Workload",
-]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

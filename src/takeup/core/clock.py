@@ -16,8 +16,6 @@ from typing import Protocol
 
 from takeup.errors import BadInput
 
-__all__ = ["Clock", "Timer", "VirtualClock", "WallClock"]
-
 Action = Callable[[], None]
 
 

@@ -13,8 +13,6 @@ from typing import Any, TypeVar, cast
 
 from numba import njit
 
-__all__ = ["bare", "drop_stale_code", "inlined", "inner", "kernel"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

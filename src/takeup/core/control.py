@@ -15,8 +15,6 @@ from typing import Generic, Literal, Protocol, TypeVar
 from takeup.core.clock import Clock, Timer
 from takeup.errors import BadInput, TakeupError
 
-__all__ = ["ControlLoop", "Counters", "Engine", "Outcome", "Policy"]
-
 State = TypeVar("State")
 State_co = TypeVar("State_co", covariant=True)
 State_contra = TypeVar("State_contra", contravariant=True)

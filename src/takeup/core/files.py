@@ -8,8 +8,6 @@ from tempfile import NamedTemporaryFile
 
 from takeup.errors import OutputFailed
 
-__all__ = ["write_atomically"]
-
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write `content` to `path`; the old file is replaced only after the new bytes are on disk."""

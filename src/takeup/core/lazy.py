@@ -8,8 +8,6 @@ from typing import Any
 
 from takeup.errors import UnknownName
 
-__all__ = ["find", "lazy_names", "load"]
-
 
 def load(target: str) -> Any:
     """The object that `module:attribute` names."""

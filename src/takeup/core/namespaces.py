@@ -17,8 +17,6 @@ from typing import TypeVar
 
 from takeup.errors import MissingEngine
 
-__all__ = ["FRAME_BYTES", "LEFT", "PAYLOAD_BYTES", "RIGHT", "ROOT", "Namespace", "check_commands", "lay_cable"]
-
 Result = TypeVar("Result")
 
 CLONE_NEWNET = 0x40000000

@@ -11,8 +11,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["native_output_to_stderr"]
-
 STDOUT, STDERR = 1, 2
 
 

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
-__all__ = ["Tick", "progress"]
-
 Tick = Callable[[], None]
 
 LINE_EVERY_S = 2.0

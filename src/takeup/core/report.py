@@ -18,8 +18,6 @@ from typing import Any, Literal, NoReturn, TypeAlias, get_args, get_origin, get_
 from takeup.core.files import write_atomically
 from takeup.errors import BadInput
 
-__all__ = ["SCHEMA_VERSION", "Cell", "Check", "Column", "Report", "Series", "Source", "Table"]
-
 SCHEMA_VERSION = 1
 Cell: TypeAlias = str | int | float | bool | None
 Source: TypeAlias = Literal["paper", "unverified", "bar", "measured"]

@@ -15,8 +15,6 @@ from pydantic_core import ErrorDetails
 
 from takeup.errors import BadScenario
 
-__all__ = ["Scenario", "load_scenario", "to_toml", "validate"]
-
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 _PLAIN_WORDS = {

@@ -10,8 +10,6 @@ from numpy.random import PCG64, Generator, SeedSequence
 
 from takeup.errors import BadInput
 
-__all__ = ["Streams"]
-
 
 @dataclass(frozen=True, slots=True)
 class Streams:

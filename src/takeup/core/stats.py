@@ -17,17 +17,6 @@ from scipy import stats
 
 from takeup.errors import BadInput
 
-__all__ = [
-    "Interval",
-    "PairedComparison",
-    "Summary",
-    "bootstrap_interval",
-    "compare_paired",
-    "percentile",
-    "summarise",
-    "time_weighted_mean",
-]
-
 Floats = npt.NDArray[np.float64]
 
 MOST_NUMBERS_AT_ONCE = 4_000_000  # resamples held in memory together: 32 MB

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 
 from takeup.errors import BadInput, MissingEngine, TakeupError
 
-__all__ = ["sweep"]
-
 P = TypeVar("P")
 R = TypeVar("R")
 Report = Callable[[int, int], None]

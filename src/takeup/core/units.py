@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from takeup.errors import BadInput
 
-__all__ = ["Amount", "format_bytes", "parse_amount"]
-
 _FACTORS = {"": 1, "B": 1} | {
     prefix + suffix: base**power
     for power, prefix in enumerate("KMGTP", start=1)

@@ -10,8 +10,6 @@ import click
 
 from takeup.output import output_options, show
 
-__all__ = ["edge"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 CHARTS = Path("takeup-out")
 

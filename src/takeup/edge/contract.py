@@ -10,8 +10,6 @@ from typing import Protocol
 
 from takeup.edge.model import Answer, Instance
 
-__all__ = ["Policy"]
-
 
 class Policy(Protocol):
     """Decides which devices offload, over which subcarriers, and when the CPU runs each task."""

@@ -28,8 +28,6 @@ from scipy.special import lambertw
 
 from takeup.edge.model import Radio
 
-__all__ = ["ABSENT", "ModulatedGroups", "Oracle", "PrefixGroups", "Uploads", "least_powers", "oracle", "water_fill"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -46,8 +46,6 @@ from takeup.edge.traces import (
 from takeup.edge.validate import violation_of_answer
 from takeup.errors import BadInput, UnknownName
 
-__all__ = ["EdgeScenario", "instances_of", "run", "run_again"]
-
 PLENTY = {"subcarriers": 273, "cores": 64}  # 273 blocks are 100 MHz in 5G
 
 

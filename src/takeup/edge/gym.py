@@ -32,7 +32,6 @@ except ModuleNotFoundError as error:
         "the environment of edge needs the package 'gymnasium'\n\nhint: pip install 'takeup[gym]'"
     ) from error
 
-__all__ = ["OffloadingEnv", "reference"]
 
 Observation = dict[str, npt.NDArray[Any]]
 Source = Callable[[np.random.Generator], Instance]

@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 
-__all__ = ["NOBODY", "Allocation", "Answer", "Decision", "Instance", "Modulation", "Prices", "Radio", "Reason"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Played", "PlayedTask"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlayedTask:

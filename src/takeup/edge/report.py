@@ -12,19 +12,6 @@ from takeup.edge.model import Allocation, Answer, Instance
 from takeup.edge.played import Played, PlayedTask
 from takeup.edge.served import Served, Window
 
-__all__ = [
-    "comparison_bars",
-    "comparison_table",
-    "cpu_gantt",
-    "decisions_table",
-    "played_gantt",
-    "played_table",
-    "prices_table",
-    "radio_gantt",
-    "served_series",
-    "served_table",
-]
-
 MS = 1e3
 TIMES = ("upload", "start", "end", "deadline")
 DECISION_COLUMNS = (

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from takeup.core.stats import time_weighted_mean
 from takeup.errors import BadInput
 
-__all__ = ["Busy", "Served", "ServedTask", "Window"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

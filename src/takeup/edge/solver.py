@@ -17,8 +17,6 @@ from takeup.edge.policies.auto import improvements
 from takeup.edge.policies.bounds.priced import price
 from takeup.errors import BadInput
 
-__all__ = ["solve"]
-
 LAST_START = 0.4  # of the budget: a step that begins later might end after it
 
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from takeup.edge.model import NOBODY, Allocation, Answer, Instance, Reason
 
-__all__ = ["TOLERANCE", "Violation", "first_violation", "violation_of_answer"]
-
 TOLERANCE = 1e-9  # relative; what rounding may cost
 
 

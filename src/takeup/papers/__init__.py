@@ -16,8 +16,6 @@ from takeup.core.report import Report
 from takeup.core.scenario import Scenario, validate
 from takeup.errors import UnknownName
 
-__all__ = ["PAPERS", "PaperScenario", "numbers", "reproduce", "run_again"]
-
 PAPERS = {
     "lrc": "LRC: Dependency-Aware Cache Management for Data Analytics Clusters (INFOCOM 2017)",
     "lerc": "LERC: Coordinated Cache Management for Data-Parallel Systems (GLOBECOM 2017)",

@@ -8,8 +8,6 @@ import click
 
 from takeup.output import output_options, show
 
-__all__ = ["reproduce"]
-
 
 @click.command()
 @click.argument("paper")

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from takeup.core.report import Check, Report, Series, Table
 from takeup.papers import PAPERS
 
-__all__ = ["Findings", "report_of"]
-
 
 class Findings(NamedTuple):
     """One part of the report."""

@@ -22,8 +22,6 @@ from takeup.core.report import Check, Column, Report, Table
 from takeup.core.seeds import Streams
 from takeup.papers import PAPERS, numbers
 
-__all__ = ["reproduce"]
-
 Results = dict[tuple[str, int], Result]
 METRICS = {"hit": "hit_share", "effective": "effective_hit_share"}
 

@@ -21,8 +21,6 @@ from takeup.core.report import Check, Report
 from takeup.core.seeds import Streams
 from takeup.papers import PAPERS, numbers
 
-__all__ = ["reproduce"]
-
 Results = dict[tuple[str, int, str], Result]
 
 

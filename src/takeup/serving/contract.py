@@ -11,8 +11,6 @@ from typing import Protocol, TypeAlias
 
 from takeup.serving.traffic import Candidate
 
-__all__ = ["Admit", "CachePolicy", "Choose", "Group", "Route"]
-
 Group: TypeAlias = Callable[[Sequence[Candidate]], list[tuple[int, ...]]]
 """The numbers of the requests of each call."""
 Route: TypeAlias = Callable[[Collection[Hashable], Sequence[Collection[Hashable]], Sequence[int]], int]

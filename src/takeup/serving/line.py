@@ -11,8 +11,6 @@ from typing import Generic, TypeVar
 
 from takeup.serving.contract import Choose
 
-__all__ = ["Line", "expected_s"]
-
 Item = TypeVar("Item")
 
 

@@ -11,8 +11,6 @@ from typing import Literal
 
 from takeup.errors import BadInput, TakeupError
 
-__all__ = ["Access", "Cancelled", "ControlUse", "Expired", "LoraUse", "Replay", "Request", "State"]
-
 State = Literal["waiting", "running", "done", "cancelled", "expired", "failed"]
 
 

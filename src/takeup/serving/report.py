@@ -10,8 +10,6 @@ import numpy as np
 from takeup.core.report import Cell, Column, Report, Series, Table
 from takeup.serving.traffic import Outcome
 
-__all__ = ["Point", "queue_report"]
-
 PERCENTS = (50, 95, 99)
 LATENCY_COLUMNS = (
     Column("rate", "1/s", digits=2),

@@ -14,8 +14,6 @@ from typing import Literal
 
 from takeup.errors import BadInput
 
-__all__ = ["Arrival", "Candidate", "Design", "Ending", "Outcome", "RowCosts", "Served"]
-
 Ending = Literal["done", "refused", "expired"]
 
 

@@ -13,8 +13,6 @@ import click
 from takeup.errors import BadInput
 from takeup.output import output_options, say, show
 
-__all__ = ["streaming"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 CHARTS = Path("takeup-out")
 RATE = re.compile(r"(?P<number>[0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*(?P<prefix>[kmg]?)(?:bit(?:/s)?|bps)?", re.IGNORECASE)

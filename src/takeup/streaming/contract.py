@@ -10,8 +10,6 @@ from typing import Protocol
 
 from takeup.streaming.model import Answer, Cell, Chain, Player
 
-__all__ = ["Engine", "Solver"]
-
 
 class Solver(Protocol):
     """Computes what viewers experience."""

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 
-__all__ = ["Answer", "Capacity", "CapacityFit", "Cell", "Chain", "Estimate", "Player", "Views"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -11,8 +11,6 @@ from takeup.core.report import Cell as TableCell
 from takeup.core.report import Column, Series, Table
 from takeup.streaming.model import Answer, Capacity, Cell, Player
 
-__all__ = ["Curve", "answers_table", "capacity_table", "cdf_series", "curve_series", "estimates_table", "zscores_table"]
-
 QUANTITIES = {
     "startup_s": "start-up (s)",
     "stall_probability": "P(stall)",

@@ -12,8 +12,6 @@ import click
 
 from takeup.output import output_options, say, show
 
-__all__ = ["training"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 CHARTS = Path("takeup-out")
 

@@ -10,8 +10,6 @@ from typing import Protocol
 
 from takeup.training.model import Plan, Profile
 
-__all__ = ["Planner"]
-
 
 class Planner(Protocol):
     """Decides which operations every rank computes, and in which order."""

@@ -8,18 +8,6 @@ from typing import NamedTuple
 from takeup.core.report import Cell, Column, Series, Table
 from takeup.training.model import Kind, Plan, Timeline
 
-__all__ = [
-    "LabRow",
-    "comparison_bars",
-    "comparison_table",
-    "delay_series",
-    "gantt",
-    "lab_bars",
-    "lab_table",
-    "sampled_table",
-    "stages_table",
-]
-
 MS = 1e3
 MOST_SPANS = 2_000  # more bars are indistinguishable on a screen
 WORDS = {

@@ -12,7 +12,8 @@ import pytest
 from numpy.random import Generator
 
 from takeup.training.model.calls import CALL, CallLog, Operation
-from takeup.training.policies.stragglers.locate import Suspect, locate
+from takeup.training.model.slowdowns import Suspect
+from takeup.training.policies.stragglers.locate import locate
 from training.stragglers.plain_job import Faults, Job, cut, data_parallel, logs_of, tensor_and_data, two_by_two
 
 NUM_BEFORE, NUM_AFTER = 24, 8

@@ -22,8 +22,6 @@ from takeup.caching.model import BlockId, EngineModel, Result, Room, Task, Workl
 from takeup.core.files import write_atomically
 from takeup.errors import BadInput, OutputFailed
 
-__all__ = ["LocalEngine", "LocalStore", "StoreCounts", "shrink"]
-
 
 @dataclass(slots=True)
 class StoreCounts:

@@ -19,8 +19,6 @@ from takeup.caching.policies.s3fifo import S3Fifo
 from takeup.caching.policies.sieve import Sieve
 from takeup.errors import BadInput, UnknownName
 
-__all__ = ["POLICIES", "find_policy"]
-
 POLICIES: dict[str, PolicySpec] = {
     "lru": PolicySpec("lru", LeastRecentlyUsed),
     "fifo": PolicySpec("fifo", FirstInFirstOut),

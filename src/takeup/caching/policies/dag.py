@@ -21,8 +21,6 @@ from takeup.caching.groups import Group
 from takeup.caching.model import BlockId
 from takeup.caching.policies.ranked import Rank, Ranked
 
-__all__ = ["HORIZON_SHARE", "NUM_CONSUMERS", "RESOLUTION", "DagValue"]
-
 NUM_CONSUMERS = 8  # later ones are discounted away; the bound keeps an update cheap for a block that all tasks read
 HORIZON_SHARE = 0.1  # of the cache; small keeps the order close to next use, and cost and size decide among neighbours
 RESOLUTION = 2.0**20  # of the logarithm; coarser than rounding, so that every implementation sees the same ties

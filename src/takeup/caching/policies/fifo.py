@@ -5,8 +5,6 @@ from __future__ import annotations
 from takeup.caching.model import BlockId
 from takeup.caching.policies.ranked import Rank, Ranked
 
-__all__ = ["FirstInFirstOut"]
-
 
 class FirstInFirstOut(Ranked):
     """Rank: nothing but the time of arrival, because a read does not count as a use."""

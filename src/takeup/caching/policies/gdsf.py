@@ -19,8 +19,6 @@ from takeup.caching.model import BlockId, Room
 from takeup.caching.policies.lfu import LeastFrequentlyUsed
 from takeup.caching.policies.ranked import Rank
 
-__all__ = ["GreedyDualSizeFrequency"]
-
 
 class GreedyDualSizeFrequency(LeastFrequentlyUsed):
     """Rank: the priority at the last use."""

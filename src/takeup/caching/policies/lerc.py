@@ -10,8 +10,6 @@ from __future__ import annotations
 from takeup.caching.model import BlockId
 from takeup.caching.policies.ranked import Rank, Ranked
 
-__all__ = ["LeastEffectiveReferenceCount"]
-
 
 class LeastEffectiveReferenceCount(Ranked):
     """Rank: the effective reference count, then the reference count."""

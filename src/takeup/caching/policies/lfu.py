@@ -13,8 +13,6 @@ from takeup.caching.groups import GroupTable
 from takeup.caching.model import BlockId
 from takeup.caching.policies.ranked import Rank, Ranked
 
-__all__ = ["LeastFrequentlyUsed"]
-
 
 class LeastFrequentlyUsed(Ranked):
     """Rank: how often the block was used since it was stored, the store included."""

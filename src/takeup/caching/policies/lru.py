@@ -5,8 +5,6 @@ from __future__ import annotations
 from takeup.caching.model import BlockId
 from takeup.caching.policies.ranked import Rank, Ranked
 
-__all__ = ["LeastRecentlyUsed"]
-
 
 class LeastRecentlyUsed(Ranked):
     """Rank: nothing but the time of the last use, which breaks all ties."""

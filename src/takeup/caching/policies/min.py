@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from takeup.caching.policies.next_use import NextUse
 
-__all__ = ["Min"]
-
 
 class Min(NextUse):
     """Next use, on a table that holds the whole future."""

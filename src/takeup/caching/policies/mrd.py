@@ -9,8 +9,6 @@ from __future__ import annotations
 from takeup.caching.model import BlockId
 from takeup.caching.policies.ranked import Rank, Ranked
 
-__all__ = ["MostReferenceDistance"]
-
 
 class MostReferenceDistance(Ranked):
     """Rank: minus the stage of the next consumer."""

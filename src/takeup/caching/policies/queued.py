@@ -12,8 +12,6 @@ from collections.abc import Container
 from takeup.caching.groups import GroupTable
 from takeup.caching.model import BlockId, Evict, Room
 
-__all__ = ["Queued"]
-
 
 class Queued(ABC):
     """A policy defined by its queues and by which block they evict next."""

@@ -14,8 +14,6 @@ from collections.abc import Container, Iterator
 from takeup.caching.groups import GroupTable
 from takeup.caching.model import BlockId, Evict, Room
 
-__all__ = ["Rank", "Ranked"]
-
 Rank = tuple[float, ...]
 
 

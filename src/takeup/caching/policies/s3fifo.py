@@ -19,8 +19,6 @@ from takeup.caching.groups import GroupTable
 from takeup.caching.model import BlockId, Evict, Room
 from takeup.caching.policies.queued import Queued
 
-__all__ = ["S3Fifo", "queue_bytes"]
-
 SMALL_SHARE = 0.1
 GHOST_SHARE = 0.9
 READS_TO_MAIN = 2

@@ -13,8 +13,6 @@ from takeup.caching.groups import GroupTable
 from takeup.caching.model import BlockId, Evict
 from takeup.caching.policies.queued import Queued
 
-__all__ = ["Sieve"]
-
 
 class Sieve(Queued):
     """One queue, oldest first, and the index of the hand in it."""

@@ -18,8 +18,6 @@ import numpy.typing as npt
 from takeup.caching.model import Workload
 from takeup.errors import BadInput
 
-__all__ = ["WorkloadBuilder"]
-
 Ints = npt.NDArray[np.int64]
 _OF_ITS_BLOCKS = -1
 _LARGEST = 2**63 - 1

@@ -21,16 +21,6 @@ from takeup.core.files import write_atomically
 from takeup.core.trace import Column, column_names, read_table
 from takeup.errors import BadInput, BadTrace
 
-__all__ = [
-    "FLAT_SUFFIXES",
-    "dense_ids",
-    "read_flat",
-    "read_flat_csv",
-    "read_oracle_general",
-    "write_oracle_general",
-    "zipf_trace",
-]
-
 Ids = npt.NDArray[np.int32]
 
 RECORD = np.dtype([("second", "<u4"), ("id", "<u8"), ("size_bytes", "<u4"), ("next", "<i8")])

@@ -20,8 +20,6 @@ import numpy as np
 from takeup.caching.model import Workload
 from takeup.caching.traces.builder import WorkloadBuilder
 
-__all__ = ["WORKLOADS", "GraphShape", "array_power", "graph_iterations", "scan", "zip_tenants"]
-
 MB = 1_000_000
 
 

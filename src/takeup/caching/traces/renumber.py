@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from takeup.core.compiled import inner, kernel
 
-__all__ = ["first_values", "renumber"]
-
 Keys = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.int32]
 EMPTY = -1

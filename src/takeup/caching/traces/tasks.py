@@ -27,8 +27,6 @@ from takeup.caching.traces.builder import WorkloadBuilder
 from takeup.core.trace import Column, read_table, write_table
 from takeup.errors import BadInput, BadTrace
 
-__all__ = ["read_tasks", "write_tasks"]
-
 _NONE = -1
 _COLUMNS = (
     Column("task", "text", required=False),

@@ -31,8 +31,6 @@ from takeup.cluster.model import (
 from takeup.core.clock import Clock
 from takeup.errors import BadInput
 
-__all__ = ["EmbeddedEngine"]
-
 DAY_S = 86_400.0
 RESTART_S = 40.0  # what a job pays that was evicted
 

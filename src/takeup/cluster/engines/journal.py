@@ -18,8 +18,6 @@ from typing import Any, TextIO
 from takeup.core.files import write_atomically
 from takeup.errors import BadInput, OutputFailed
 
-__all__ = ["Entry", "Journal"]
-
 Entry = Mapping[str, Any]
 
 CLAIM_LIMIT_S = 2.0  # a program that a killed controller was about to start holds its lock until it runs

@@ -17,8 +17,6 @@ from takeup.core.report import Report
 from takeup.core.trace import Column, column_names, read_table
 from takeup.errors import BadInput, BadTrace
 
-__all__ = ["forecast", "rolled"]
-
 Floats = npt.NDArray[np.float64]
 MEDIAN = 0.5
 HOURS_A_DAY = 24

@@ -35,8 +35,6 @@ from takeup.core.files import write_atomically
 from takeup.core.report import Report, Table
 from takeup.errors import BadInput, MissingEngine, TakeupError
 
-__all__ = ["Tell", "run_engine"]
-
 Tell = Callable[[str], None]
 VIRTUAL_PERIOD_S, REAL_PERIOD_S = 300.0, 1.0  # a job that waits for a GPU should not wait for us
 JOURNALLED = {"slurm"}  # others keep in the cluster itself what must survive

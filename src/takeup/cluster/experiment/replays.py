@@ -34,8 +34,6 @@ from takeup.core.progress import progress
 from takeup.core.report import Report, Series
 from takeup.core.sweep import sweep
 
-__all__ = ["Days", "benefit", "compare", "quota_source", "scheduler_of", "simulate"]
-
 WORTH_PROCESSES = 100_000  # jobs times policies; below that, starting processes takes longer than the replays
 
 

@@ -11,8 +11,6 @@ from takeup.core.report import Check, Report, Series, Table
 from takeup.core.scenario import Scenario
 from takeup.errors import BadScenario
 
-__all__ = ["ClusterScenario", "price_table", "report_on"]
-
 SEVERAL = {"simulate", "compare"}
 
 

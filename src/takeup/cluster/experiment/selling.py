@@ -19,8 +19,6 @@ from takeup.core.progress import progress
 from takeup.core.report import Report
 from takeup.errors import BadInput
 
-__all__ = ["offer"]
-
 TICK_S, HOUR_S = 300.0, 3600.0  # quotas are made every five minutes
 
 

@@ -17,8 +17,6 @@ from rich.text import Text
 from takeup.core.render import to_text
 from takeup.core.report import Report
 
-__all__ = ["View", "view"]
-
 DRAW_EVERY_S = 0.25
 
 

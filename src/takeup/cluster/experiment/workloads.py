@@ -17,8 +17,6 @@ from takeup.cluster.traces import Options, generate, read_trace
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput, UnknownName
 
-__all__ = ["DAY_S", "hourly_demand", "load", "only", "window_of"]
-
 DAY_S, HOUR_S = 86_400.0, 3600.0
 DEFAULT_WORKLOAD = "small"
 Notes = tuple[str, ...]

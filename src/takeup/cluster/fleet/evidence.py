@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from takeup.cluster.model import Quota
 
-__all__ = ["Evidence", "NoQuota", "QuotaSource", "StaticQuota"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -23,8 +23,6 @@ from takeup.cluster.fleet.rules import Rules
 from takeup.cluster.fleet.snapshot import from_state
 from takeup.cluster.model import Grade, Job, Kind, Run, State
 
-__all__ = ["BUDGET_S", "GangPlan", "best_victims", "is_promised", "price_gpu_s", "prices_gpu_s"]
-
 Floats = npt.NDArray[np.float64]
 
 BUDGET_S = 0.05

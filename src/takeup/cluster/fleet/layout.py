@@ -15,21 +15,6 @@ import numpy.typing as npt
 
 from takeup.cluster.model import Kind
 
-__all__ = [
-    "EVICTED",
-    "JOB",
-    "LEASE_OVER",
-    "NOTICED",
-    "NUM_RUNNING",
-    "NUM_WAITING_HIGH",
-    "NUM_WAITING_SPOT",
-    "STARTED",
-    "Fleet",
-    "Jobs",
-    "empty_fleet",
-    "job_records",
-]
-
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Records = npt.NDArray[np.void]

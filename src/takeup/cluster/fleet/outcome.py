@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from takeup.cluster.model import Grade, Kind
 
-__all__ = ["Metrics", "Outcome", "Share", "Spread", "spread"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -12,8 +12,6 @@ from takeup.cluster.fleet import rules as rule
 from takeup.cluster.fleet.rules import Rules
 from takeup.cluster.model import Grade, Job, Kind, Run, State
 
-__all__ = ["PlainPass"]
-
 Event = tuple[str, str, tuple[str, ...] | str]
 
 

@@ -8,30 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = [
-    "BEST_FIT",
-    "BY_ARRIVAL",
-    "BY_SIZE",
-    "CHEAPEST",
-    "FEWEST",
-    "FRAGMENT",
-    "FRAGMENT_ARTIFACT",
-    "FRAGMENT_NODE",
-    "LARGEST_FIRST",
-    "NEWEST",
-    "NOBODY",
-    "PACKED",
-    "PACKED_BLIND",
-    "SHELTERED",
-    "SINCE_START",
-    "SMALLEST_FIRST",
-    "STOP",
-    "TIGHTEST",
-    "TRY_SMALLER",
-    "TWO_POINTERS",
-    "Rules",
-]
-
 BY_ARRIVAL, BY_SIZE = range(2)  # order of a queue; by size: more GPUs per worker first
 STOP, TRY_SMALLER = range(2)  # what happens behind a job that does not fit
 BEST_FIT, PACKED, FRAGMENT, FRAGMENT_ARTIFACT, PACKED_BLIND, SHELTERED = range(6)  # which node

@@ -29,8 +29,6 @@ from takeup.cluster.fleet.rules import PACKED, Rules
 from takeup.cluster.model import Eviction, Grade, Job, Node, Quota, Run, State, Waiting
 from takeup.errors import BadInput
 
-__all__ = ["Snapshot", "from_state", "pools_of", "quota_arrays", "to_state"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

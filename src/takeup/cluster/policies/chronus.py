@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from takeup.cluster.fleet.rules import BY_SIZE, TRY_SMALLER, Rules
 
-__all__ = ["CHRONUS", "CHRONUS_PUBLISHED"]
-
 CHRONUS = Rules(
     high_order=BY_SIZE,
     spot_order=BY_SIZE,

@@ -8,7 +8,5 @@ from __future__ import annotations
 
 from takeup.cluster.fleet.rules import TRY_SMALLER, Rules
 
-__all__ = ["FIFO", "FIFO_STRICT"]
-
 FIFO_STRICT = Rules(one_queue=True)
 FIFO = FIFO_STRICT._replace(high_failure=TRY_SMALLER)

@@ -14,8 +14,6 @@ from takeup.cluster.fleet.exact import BUDGET_S, GangPlan, best_victims, prices_
 from takeup.cluster.fleet.rules import Rules
 from takeup.cluster.model import Decision, Evict, Grade, Job, Kind, Run, Start, State, Waiting
 
-__all__ = ["Improved", "after", "improved"]
-
 TINY_SHARE = 1e-6
 
 

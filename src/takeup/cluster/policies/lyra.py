@@ -8,7 +8,5 @@ from __future__ import annotations
 
 from takeup.cluster.fleet.rules import BY_SIZE, LARGEST_FIRST, SMALLEST_FIRST, TRY_SMALLER, Rules
 
-__all__ = ["LYRA", "LYRA_PUBLISHED"]
-
 LYRA = Rules(high_order=BY_SIZE, spot_order=BY_SIZE, high_failure=TRY_SMALLER, victims=SMALLEST_FIRST, uses_quota=True)
 LYRA_PUBLISHED = LYRA._replace(victims=LARGEST_FIRST, spot_failure=TRY_SMALLER)

@@ -10,8 +10,6 @@ import numpy as np
 from takeup.cluster.fleet.evidence import Evidence
 from takeup.cluster.model import Grade, Kind, Run, State
 
-__all__ = ["Memory", "demand_of", "num_high_nodes"]
-
 HOUR_S = 3600.0
 MOST_HOURS = 10_000  # more than a year
 

@@ -31,7 +31,6 @@ from takeup.cluster.policies.memory import Memory
 if TYPE_CHECKING:
     from takeup.cluster.policies.gangs import Improved
 
-__all__ = ["RuledScheduler"]
 
 QUOTA_PERIOD_S = 300.0
 

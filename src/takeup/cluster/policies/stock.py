@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from takeup.cluster.fleet.rules import FEWEST, NEWEST, TRY_SMALLER, Rules
 
-__all__ = ["KAI", "KUBE", "KUEUE", "SLURM"]
-
 KUBE = Rules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=FEWEST, uses_quota=True)
 KUEUE = Rules(victims=NEWEST, uses_quota=True)
 SLURM = Rules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=NEWEST, uses_quota=True)

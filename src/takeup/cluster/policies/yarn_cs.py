@@ -9,7 +9,5 @@ from __future__ import annotations
 
 from takeup.cluster.fleet.rules import NEWEST, TIGHTEST, TRY_SMALLER, Rules
 
-__all__ = ["YARN_CS", "YARN_CS_PUBLISHED"]
-
 YARN_CS = Rules(victims=TIGHTEST, straight=True, uses_quota=True)
 YARN_CS_PUBLISHED = Rules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=NEWEST, uses_quota=True)

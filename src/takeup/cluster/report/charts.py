@@ -11,8 +11,6 @@ from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.model import Grade
 from takeup.core.report import Cell, Series
 
-__all__ = ["allocation_series", "eviction_bars", "eviction_series", "quota_series", "usage_bars", "wait_bars"]
-
 Floats = npt.NDArray[np.float64]
 Row = dict[str, Cell]
 

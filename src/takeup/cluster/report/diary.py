@@ -9,8 +9,6 @@ from takeup.cluster.model import Decision, Evict, Grade, Hold, SetQuota, Start, 
 from takeup.core.control import Outcome
 from takeup.core.report import Cell, Column, Table
 
-__all__ = ["Diary", "counts_table", "decisions_table", "sentence", "state_table", "used_gpus"]
-
 MOST_DECISIONS = 30
 WORDS = {Start: "start", Evict: "evict", Hold: "hold", SetQuota: "set quota"}
 GRADES = {Grade.HIGH: "high priority", Grade.GUARANTEED: "spot, guaranteed", Grade.OPPORTUNISTIC: "spot, no promise"}

@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from takeup.core.report import Cell, Column, Series, Table
 
-__all__ = ["ForecastRun", "forecast_series", "forecast_table", "next_hours_table"]
-
 Floats = npt.NDArray[np.float64]
 HOURS_A_DAY = 24.0
 MOST_POINTS = 250

@@ -8,8 +8,6 @@ from takeup.cluster.model import State
 from takeup.cluster.report.diary import Diary, used_gpus
 from takeup.core.control import Counters
 
-__all__ = ["prometheus"]
-
 Labels = Mapping[str, object]
 
 

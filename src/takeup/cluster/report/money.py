@@ -19,8 +19,6 @@ from takeup.core.seeds import Streams
 from takeup.core.stats import Interval, bootstrap_interval
 from takeup.errors import BadInput
 
-__all__ = ["Benefit", "Prices", "benefit_of", "benefit_series", "benefit_table", "days_table"]
-
 Floats = npt.NDArray[np.float64]
 HOUR_S, HOURS_A_DAY, DAYS_A_MONTH = 3600.0, 24, 30
 

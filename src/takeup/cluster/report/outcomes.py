@@ -13,8 +13,6 @@ from takeup.cluster.fleet.outcome import Metrics, Outcome, Spread
 from takeup.cluster.model import Grade
 from takeup.core.report import Cell, Column, Table
 
-__all__ = ["classes_table", "pools_table", "schedulers_table"]
-
 HOUR_S = 3600.0
 SCHEDULER_COLUMNS = (
     Column("policy"),

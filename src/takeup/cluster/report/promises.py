@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from takeup.cluster.model import Offer
 from takeup.core.report import Cell, Column, Table
 
-__all__ = ["Asked", "menu_table", "nodes_table", "offers_table"]
-
 Rows = tuple[tuple[float, ...], ...]
 
 

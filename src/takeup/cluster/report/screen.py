@@ -9,8 +9,6 @@ from takeup.cluster.report.diary import Diary, sentence, used_gpus
 from takeup.core.control import Counters
 from takeup.core.report import Cell, Column, Report, Table
 
-__all__ = ["screen"]
-
 BAR_WIDTH, MOST_ROWS, MOST_DECISIONS = 20, 5, 6
 LETTERS = {Grade.HIGH: "H", Grade.GUARANTEED: "G", Grade.OPPORTUNISTIC: "o"}
 LEGEND = (

@@ -14,8 +14,6 @@ import numpy.typing as npt
 from takeup.cluster.fleet.layout import NUM_WAITING_HIGH, NUM_WAITING_SPOT, Fleet
 from takeup.cluster.simulate.fast.story import Story
 
-__all__ = ["Idle", "Moment"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 MILLI = 1000

@@ -49,8 +49,6 @@ from takeup.cluster.simulate.fast.story import (
 from takeup.cluster.simulate.moment import Moment
 from takeup.errors import BadInput
 
-__all__ = ["Begun", "Ruled", "fits_pool", "replay"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -14,8 +14,6 @@ import numpy.typing as npt
 from takeup.cluster.traces.fields import Field, Rows, read_fields
 from takeup.cluster.traces.loaded import JobColumns, Loaded, Options, labelled, load, nodes_of, skip_odd_sizes
 
-__all__ = ["read_v2025"]
-
 Floats = npt.NDArray[np.float64]
 
 OUTSIDE = -1.0

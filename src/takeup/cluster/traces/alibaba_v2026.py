@@ -10,8 +10,6 @@ import numpy as np
 from takeup.cluster.traces.fields import Field, read_fields
 from takeup.cluster.traces.loaded import JobColumns, Loaded, Nodes, Options, load, skip_odd_sizes
 
-__all__ = ["JOBS_FILE", "NODES_FILE", "read_v2026"]
-
 JOBS_FILE, NODES_FILE = "job_info_df.csv", "node_info_df.csv"
 
 _NODE_FIELDS = (Field("gpu_model", "text"), Field("gpu_capacity_num", above=0))

@@ -21,8 +21,6 @@ from takeup.core.trace import Column, column_names, read_table
 from takeup.core.trace.columns import find_columns
 from takeup.errors import BadTrace
 
-__all__ = ["Field", "Rows", "read_fields"]
-
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 

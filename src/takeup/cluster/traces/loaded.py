@@ -14,19 +14,6 @@ from takeup.cluster.traces.fields import Rows
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 
-__all__ = [
-    "JobColumns",
-    "Loaded",
-    "Nodes",
-    "Options",
-    "labelled",
-    "load",
-    "most_usual_nodes",
-    "nodes_of",
-    "skip_odd_sizes",
-    "split_gangs",
-]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Texts = npt.NDArray[np.object_]

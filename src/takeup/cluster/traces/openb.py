@@ -17,8 +17,6 @@ import numpy.typing as npt
 from takeup.cluster.traces.fields import Field, Rows, read_fields
 from takeup.cluster.traces.loaded import JobColumns, Loaded, Nodes, Options, load
 
-__all__ = ["read_openb"]
-
 Floats = npt.NDArray[np.float64]
 
 _NODE_FIELDS = (Field("model", "text", default=""), Field("gpu", least=0))

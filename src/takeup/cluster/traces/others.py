@@ -10,8 +10,6 @@ from takeup.cluster.traces.plain import ColumnNames, read_plain
 from takeup.core.trace import column_names
 from takeup.errors import BadTrace
 
-__all__ = ["read_helios", "read_philly"]
-
 # What the columns are called where the trace of Microsoft's Philly was published again.
 _SUBMIT = ("submit_time", "submitted_time", "submission_time", "arrival_time", "timestamp", "submit_s")
 _DURATION = ("duration", "duration_s", "run_time", "runtime")

@@ -22,8 +22,6 @@ from takeup.cluster.traces.loaded import (
 )
 from takeup.errors import BadInput
 
-__all__ = ["ColumnNames", "read_plain"]
-
 ONE_POOL, ONE_ORGANISATION = "gpu", "everyone"
 
 

@@ -12,8 +12,6 @@ from takeup.cluster.traces.others import read_helios, read_philly
 from takeup.core.trace import column_names
 from takeup.errors import BadInput, BadTrace
 
-__all__ = ["read_trace"]
-
 OPENB_NODES = "openb_node_list_gpu_node.csv"
 
 

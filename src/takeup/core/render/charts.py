@@ -20,8 +20,6 @@ from takeup.core.render.gantt import limits, moment_of
 from takeup.core.render.words import clean, labelled
 from takeup.core.report import Cell, Series
 
-__all__ = ["VEGA_LITE_VERSION", "to_png", "to_svg", "vega_lite"]
-
 VEGA_LITE_VERSION = "5.20"
 Spec = dict[str, Any]
 

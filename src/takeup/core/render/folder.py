@@ -11,8 +11,6 @@ from takeup.core.files import write_atomically
 from takeup.core.report import Report
 from takeup.errors import UnknownName
 
-__all__ = ["FORMATS", "chart_names", "write"]
-
 FORMATS = ("json", "md", "html", "png", "svg")
 _MAX_NAME_LENGTH = 60
 

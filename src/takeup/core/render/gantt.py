@@ -11,8 +11,6 @@ from string import ascii_letters
 from takeup.core.render.words import cell_text, clean, labelled
 from takeup.core.report import Cell, Series
 
-__all__ = ["gantt_lines", "limits", "moment_of"]
-
 Limits = tuple[float, float]
 
 IDLE, MARK, ANYBODY = "·", "|", "#"

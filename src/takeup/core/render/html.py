@@ -24,8 +24,6 @@ from takeup.core.render.words import (
 )
 from takeup.core.report import Report, Series, Table
 
-__all__ = ["Link", "to_html"]
-
 Link = tuple[str, str]
 """What a link says, and where it leads."""
 

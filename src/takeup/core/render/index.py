@@ -10,8 +10,6 @@ from takeup.core.render.page import element, page
 from takeup.core.render.words import clean, summary
 from takeup.core.report import Report
 
-__all__ = ["IndexEntry", "index_html"]
-
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:

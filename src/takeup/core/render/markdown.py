@@ -19,8 +19,6 @@ from takeup.core.render.words import (
 )
 from takeup.core.report import Report, Series, Table
 
-__all__ = ["to_markdown"]
-
 _WIDTH_OF_SPANS = 100
 
 # Signs that start markup anywhere in a line. An underscore inside a word is harmless and stays readable.

@@ -8,8 +8,6 @@ from html import escape
 
 from takeup.core.render.words import clean
 
-__all__ = ["element", "json_block", "page", "table"]
-
 # The policy makes "offline" a promise the browser keeps: inline parts only, no request of any kind. Vega compiles its
 # expressions at run time, hence 'unsafe-eval'.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data: blob:"

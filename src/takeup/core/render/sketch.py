@@ -15,8 +15,6 @@ from takeup.core.render.words import clean, labelled
 from takeup.core.report import Cell, Series
 from takeup.errors import BadInput
 
-__all__ = ["to_sketch"]
-
 Points = list[tuple[float, float]]
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")  # as in `charts`

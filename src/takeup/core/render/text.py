@@ -25,8 +25,6 @@ from takeup.core.render.words import (
 )
 from takeup.core.report import Report, Series, Table
 
-__all__ = ["to_text"]
-
 _WIDTH_WITHOUT_TERMINAL = 120
 _STYLES = {"holds": "green", "FAILS": "bold red"}
 

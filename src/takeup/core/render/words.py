@@ -4,19 +4,6 @@ from __future__ import annotations
 
 from takeup.core.report import Cell, Check, Report, Table
 
-__all__ = [
-    "CHECK_HEADINGS",
-    "cell_text",
-    "check_cells",
-    "clean",
-    "is_numeric",
-    "labelled",
-    "provenance",
-    "reasons",
-    "summary",
-    "verdict",
-]
-
 CHECK_HEADINGS = ("check", "ours", "expected", "off by", "verdict", "source")
 _SOURCES = {"paper": "the paper", "unverified": "not verified", "bar": "our bar", "measured": "measured"}
 

@@ -18,8 +18,6 @@ from takeup.core.trace.columns import Column, find_columns
 from takeup.core.trace.diagnose import diagnose
 from takeup.errors import BadTrace
 
-__all__ = ["empty_column", "parquet_names", "parse_csv", "read_parquet"]
-
 Table = dict[str, npt.NDArray[Any]]
 
 _TYPES = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}

@@ -11,8 +11,6 @@ from typing import Literal
 
 from takeup.errors import BadTrace, UnknownName
 
-__all__ = ["Column", "Kind", "find_columns", "table_format"]
-
 Kind = Literal["int", "float", "text"]
 FORMATS = (".csv", ".csv.gz", ".parquet")
 

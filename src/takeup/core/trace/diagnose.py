@@ -16,8 +16,6 @@ from typing import TextIO
 from takeup.core.trace.columns import Column
 from takeup.errors import BadTrace
 
-__all__ = ["diagnose", "read_rows"]
-
 
 def diagnose(path: Path, columns: Sequence[Column], reason: str) -> BadTrace:
     """The error that describes the first thing wrong in the file; `reason` serves when every row looks right."""

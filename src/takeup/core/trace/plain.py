@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from takeup.core.trace.columns import Column
 
-__all__ = ["read_plain"]
-
 MOST_BYTES = 1_000_000  # beyond it, importing pyarrow pays
 
 _PLAIN = {

@@ -16,8 +16,6 @@ from takeup.core.trace.diagnose import read_rows
 from takeup.core.trace.plain import read_plain
 from takeup.errors import BadTrace
 
-__all__ = ["checksum", "column_names", "read_table"]
-
 Table = dict[str, npt.NDArray[Any]]
 
 

@@ -18,8 +18,6 @@ from takeup.core.files import write_atomically
 from takeup.core.trace.columns import table_format
 from takeup.errors import BadInput
 
-__all__ = ["write_table"]
-
 
 def write_table(path: Path | str, columns: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write the columns, all of one length, in their order; the same columns always give the same bytes."""

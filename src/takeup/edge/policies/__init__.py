@@ -17,8 +17,6 @@ from takeup.edge.policies.min_group import MinimumGroups
 from takeup.edge.policies.radio_first import RadioFirst
 from takeup.errors import UnknownName
 
-__all__ = ["POLICIES", "find_policy"]
-
 POLICIES: dict[str, Policy] = {
     "local": Local(),
     "radio_first": RadioFirst(),

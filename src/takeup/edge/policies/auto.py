@@ -20,8 +20,6 @@ from takeup.edge.policies.column_generation import can_generate, columns_for, mi
 from takeup.edge.policies.exact import NUM_SLOTS, prove
 from takeup.edge.policies.joint_plus import JointPlus
 
-__all__ = ["Auto", "improvements"]
-
 DONE = 2e-6  # of the bound; a gap as small as this is not worth another step
 PLAN_WORK = 100_000  # priced uploads: some hundredths of a second
 SEARCH_WORK = 20_000_000  # pairs of masks: some tenths of a second

@@ -17,8 +17,6 @@ from takeup.edge.model import Instance
 from takeup.edge.policies.joint import METRICS, Joint, has_kernels
 from takeup.edge.policies.joint_plus import JointPlus
 
-__all__ = ["BatchAnswer", "joint_batch"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -12,8 +12,6 @@ from takeup.core.native_output import native_output_to_stderr
 from takeup.edge.model import Instance
 from takeup.edge.policies.bounds.choices import Choices, choices_of, rules_of, usual_moments
 
-__all__ = ["MOST_CHOICES", "Relaxed", "relax", "saving_bound"]
-
 Ints = npt.NDArray[np.int64]
 
 MOST_CHOICES = 5_000  # of device and group size; beyond, the program takes too long

@@ -22,8 +22,6 @@ from takeup.edge.policies.joint import accept, consider
 from takeup.edge.policies.plan import Plan, Site
 from takeup.edge.policies.radio import hand_out, why_not
 
-__all__ = ["CarByPriority"]
-
 Ints = npt.NDArray[np.int64]
 
 

@@ -22,8 +22,6 @@ from takeup.edge.policies.bounds.turns import turns_bound
 from takeup.edge.policies.bounds.wide_pricer import BothPricers, WidePricer
 from takeup.edge.policies.joint_plus import JointPlus, improve
 
-__all__ = ["ColumnGeneration", "can_generate", "columns_for", "mixed"]
-
 Floats = npt.NDArray[np.float64]
 
 NUM_SLOTS, NUM_FINE_SLOTS = 32, 256  # for fractions of runs, and for whole ones

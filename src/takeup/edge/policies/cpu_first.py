@@ -16,8 +16,6 @@ from takeup.edge.policies.plan import Site
 from takeup.edge.policies.radio import give_groups, hand_out, why_not
 from takeup.edge.policies.schedule import latest_starts
 
-__all__ = ["CpuFirst"]
-
 Ints = npt.NDArray[np.int64]
 
 

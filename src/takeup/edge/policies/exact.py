@@ -28,8 +28,6 @@ from takeup.edge.policies.joint_plus import JointPlus
 from takeup.edge.policies.plan import Plan, Site
 from takeup.edge.policies.radio import why_not
 
-__all__ = ["Exact", "Proof", "prove"]
-
 Floats = npt.NDArray[np.float64]
 
 NUM_SLOTS = 24

@@ -14,8 +14,6 @@ import numpy.typing as npt
 from takeup.edge.energy import ABSENT, oracle
 from takeup.edge.policies.plan import Plan
 
-__all__ = ["exchange"]
-
 Floats = npt.NDArray[np.float64]
 
 WORTH_IT = 1e-9  # of all upload energy; a smaller gain is rounding

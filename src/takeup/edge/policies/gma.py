@@ -36,8 +36,6 @@ from takeup.edge.policies.plan import Plan, Site
 from takeup.edge.policies.radio import give_groups, hand_out, why_not
 from takeup.edge.policies.schedule import latest_starts
 
-__all__ = ["Gma", "round_matching"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -21,8 +21,6 @@ from takeup.edge.policies.plan import Plan, Site
 from takeup.edge.policies.radio import hand_out, why_not
 from takeup.edge.policies.schedule import latest_starts
 
-__all__ = ["METRICS", "Joint", "Metric", "Newcomers", "accept", "consider", "grow", "has_kernels", "settle"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Metric = Literal["saving", "per_subcarrier", "per_cpu_second", "per_bundle"]

@@ -31,7 +31,6 @@ from takeup.errors import BadInput
 if TYPE_CHECKING:
     from takeup.edge.policies.fast.shapes import Effort
 
-__all__ = ["JointPlus", "improve"]
 
 Groups = Mapping[int, Sequence[int]]
 Ints = npt.NDArray[np.int64]

@@ -25,8 +25,6 @@ from takeup.edge.policies.joint import accept, consider, settle
 from takeup.edge.policies.plan import Plan, Site
 from takeup.edge.policies.radio import hand_out, why_not
 
-__all__ = ["Jtora"]
-
 Ints = npt.NDArray[np.int64]
 
 WORTH_IT = 1e-9  # of the worth; a smaller improvement is rounding

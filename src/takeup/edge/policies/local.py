@@ -9,8 +9,6 @@ import numpy as np
 from takeup.edge.model import Answer, Instance, Reason
 from takeup.edge.policies.plan import Plan, Site
 
-__all__ = ["Local"]
-
 
 @dataclass(frozen=True, slots=True)
 class Local:

@@ -12,8 +12,6 @@ from takeup.edge.model import Answer, Instance
 from takeup.edge.policies.plan import Site
 from takeup.edge.policies.radio import give_groups, hand_out, why_not
 
-__all__ = ["MinimumGroups"]
-
 
 @dataclass(frozen=True, slots=True)
 class MinimumGroups:

@@ -14,8 +14,6 @@ import numpy as np
 from takeup.edge.model import Instance
 from takeup.errors import UnknownName
 
-__all__ = ["OBJECTIVES", "Objective", "with_objective"]
-
 Objective = Literal["energy", "count", "value"]
 OBJECTIVES: tuple[Objective, ...] = ("energy", "count", "value")
 

@@ -12,8 +12,6 @@ from takeup.edge.model import NOBODY, Allocation, Answer, Instance, Reason
 from takeup.edge.policies.runs import smallest_runs
 from takeup.edge.policies.schedule import starts_with_one_more
 
-__all__ = ["Plan", "Site"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

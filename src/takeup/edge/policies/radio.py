@@ -12,8 +12,6 @@ from takeup.edge.model import Reason
 from takeup.edge.policies.plan import Plan, Site
 from takeup.edge.policies.runs import longer_runs
 
-__all__ = ["give_groups", "hand_out", "why_not"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -13,8 +13,6 @@ from takeup.edge.policies.plan import Site
 from takeup.edge.policies.radio import give_groups, hand_out, why_not
 from takeup.edge.policies.schedule import run_in_order
 
-__all__ = ["RadioFirst"]
-
 
 @dataclass(frozen=True, slots=True)
 class RadioFirst:

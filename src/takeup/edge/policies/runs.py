@@ -13,7 +13,6 @@ from takeup.edge.energy import oracle
 if TYPE_CHECKING:
     from takeup.edge.policies.plan import Site
 
-__all__ = ["longer_runs", "smallest_runs"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from takeup.edge.contract import Policy
 from takeup.edge.model import Instance
 
-__all__ = ["Needed", "least_enough", "served_share"]
-
 Make = Callable[[int], Sequence[Instance]]
 
 

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from takeup.edge.model import Instance
 from takeup.edge.served import Busy, Served, ServedTask
 
-__all__ = ["Record"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -30,8 +30,6 @@ from takeup.edge.simulate.view import LATER, Promise, View, grain_of, view_of
 from takeup.edge.validate import TOLERANCE, violation_of_answer
 from takeup.errors import BadInput
 
-__all__ = ["simulate"]
-
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 

@@ -16,8 +16,6 @@ from takeup.core.seeds import Streams
 from takeup.edge.model import Instance
 from takeup.errors import BadInput
 
-__all__ = ["CERTAIN", "Uncertainty"]
-
 
 @dataclass(frozen=True, slots=True)
 class Uncertainty:

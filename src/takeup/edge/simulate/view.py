@@ -22,8 +22,6 @@ import numpy.typing as npt
 
 from takeup.edge.model import Instance
 
-__all__ = ["FAINT", "LATER", "Promise", "View", "grain_of", "view_of"]
-
 Ints = npt.NDArray[np.int64]
 
 FAINT = 1e-100  # the gain of a subcarrier that a device cannot use

@@ -15,8 +15,6 @@ from takeup.core.trace import Column, read_table
 from takeup.edge.model import Instance
 from takeup.errors import BadInput, BadTrace
 
-__all__ = ["poisson_times", "read_times", "with_arrivals"]
-
 Floats = npt.NDArray[np.float64]
 
 

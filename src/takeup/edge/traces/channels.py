@@ -22,8 +22,6 @@ from takeup.edge.model import Instance
 from takeup.edge.traces.modulations import CQI_64QAM
 from takeup.errors import BadTrace
 
-__all__ = ["CORK_5G", "ChannelColumns", "ChannelLog", "read_channel", "with_channel"]
-
 Floats = npt.NDArray[np.float64]
 
 TIME_FORMAT = "%Y.%m.%d_%H.%M.%S"

@@ -21,8 +21,6 @@ from takeup.core.files import write_atomically
 from takeup.edge.model import Instance, Modulation, Radio
 from takeup.errors import BadInput, BadTrace
 
-__all__ = ["load_instance", "save_instance"]
-
 ARRAYS = ("gains", "bits", "cycles", "deadlines_s", "releases_s", "values_j")
 FORMATS = (".json", ".npz")
 

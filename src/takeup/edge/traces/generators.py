@@ -12,8 +12,6 @@ import numpy.typing as npt
 from takeup.edge.model import Instance, Radio
 from takeup.errors import BadInput, UnknownName
 
-__all__ = ["SETTINGS", "generate", "modern_setting", "paper_setting", "radio_tight_setting"]
-
 Floats = npt.NDArray[np.float64]
 
 NEAREST_M = 10.0

@@ -13,8 +13,6 @@ from dataclasses import replace
 from takeup.edge.model import Modulation
 from takeup.errors import BadInput
 
-__all__ = ["CQI_64QAM", "cqi_ratio", "with_margin"]
-
 _EFFICIENCIES = (
     *(0.1523, 0.2344, 0.3770, 0.6016, 0.8770, 1.1758),  # QPSK
     *(1.4766, 1.9141, 2.4063),  # 16-QAM

@@ -14,8 +14,6 @@ from takeup.papers.adaptra.plans import first_plans, memory, queues, random_pipe
 from takeup.papers.adaptra.simulations import figures, theorem
 from takeup.papers.findings import report_of
 
-__all__ = ["reproduce"]
-
 NOTES = (
     "the paper's Algorithm 4 makes successors ready at the start of an operation, and weight gradients together with "
     "gradients of another stage; both are read as what the dependencies of its model demand",

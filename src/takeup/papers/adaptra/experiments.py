@@ -19,8 +19,6 @@ from takeup.training.policies.adaptra import Adaptra
 from takeup.training.policies.one_f_one_b import OneFOneB
 from takeup.training.timing import generated
 
-__all__ = ["model_14b"]
-
 NUM_STAGES, COUNT = 8, 24
 SYSTEMS = ("one_f_one_b", "zero_bubble", "delegation_only", "full")
 

@@ -8,8 +8,6 @@ from typing import Any
 from takeup.training.model import Link, Profile, Schedule
 from takeup.training.timing import timeline_of
 
-__all__ = ["Numbers", "congested", "iteration_ms", "slow", "to_ms"]
-
 Numbers = Mapping[str, Any]
 
 

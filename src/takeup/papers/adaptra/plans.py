@@ -17,8 +17,6 @@ from takeup.training.policies.warmups import evenly_spread
 from takeup.training.timing import generated, least_iteration_s, timeline_of
 from takeup.training.traces import random_profile
 
-__all__ = ["first_plans", "memory", "queues", "random_pipelines"]
-
 
 def first_plans(expected: Numbers) -> Findings:
     """The same warm-ups, ordered for links without delay and for virtual delays."""

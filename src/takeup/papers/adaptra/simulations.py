@@ -9,8 +9,6 @@ from takeup.training.policies.adaptra import Adaptra
 from takeup.training.report import gantt
 from takeup.training.timing import generated, timeline_of
 
-__all__ = ["figures", "theorem"]
-
 ZERO_BUBBLE = (7, 5, 3, 1)  # 2 (S - i) - 1 forwards before the first backward
 
 

@@ -13,8 +13,6 @@ from takeup.papers.edge.curves import cpu_sweep, figure_2, radio_sweep
 from takeup.papers.edge.radio_tight import radio_tight
 from takeup.papers.findings import report_of
 
-__all__ = ["reproduce"]
-
 NOTES = (
     "devices lie uniformly in the area and fade with an exponential power gain; the public re-drawing of Figure 2 uses "
     "a uniform radius and an amplitude instead, which shifts all curves",

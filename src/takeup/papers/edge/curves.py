@@ -14,8 +14,6 @@ from takeup.edge.traces.generators import paper_setting
 from takeup.papers.edge.samples import Sample, mean_check, run_all
 from takeup.papers.findings import Findings
 
-__all__ = ["cpu_sweep", "figure_2", "radio_sweep"]
-
 Numbers = Mapping[str, Any]
 Tick = Callable[[], None]
 Samples = list[dict[str, Sample]]

@@ -15,8 +15,6 @@ from takeup.edge.policies.batch import joint_batch
 from takeup.edge.traces.generators import radio_tight_setting
 from takeup.papers.findings import Findings
 
-__all__ = ["radio_tight"]
-
 POLICIES = ("radio_first", "cpu_first", "joint", "gma", "car_p", "jtora", "joint_plus")
 
 

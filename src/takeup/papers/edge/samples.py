@@ -13,8 +13,6 @@ from takeup.edge.model import Instance
 from takeup.edge.policies import find_policy
 from takeup.edge.validate import violation_of_answer
 
-__all__ = ["Sample", "mean_check", "run_all"]
-
 Floats = npt.NDArray[np.float64]
 
 

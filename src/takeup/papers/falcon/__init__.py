@@ -14,8 +14,6 @@ from takeup.papers.falcon.mitigation import at_scale, consolidation, planner, re
 from takeup.papers.falcon.topology import compound, gathering, swaps
 from takeup.papers.findings import report_of
 
-__all__ = ["reproduce"]
-
 NOTES = (
     "the paper's rule for a change, that the probability of run length zero exceeds 0.9, can never fire with a "
     "constant hazard; it is also read in hindsight here",

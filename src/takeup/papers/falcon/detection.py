@@ -16,8 +16,6 @@ from takeup.training.policies.stragglers.iterations import anchored, by_autocorr
 from takeup.training.policies.stragglers.published import OnlineChangePoints, SlidingWindow
 from takeup.training.traces.slowdowns import SITES, Stream, draw_stream
 
-__all__ = ["causes", "drawn_jobs", "iterations", "ours", "printed_tables"]
-
 Numbers: TypeAlias = dict[str, Any]
 CAUSES = ("none", "cpu_contention", "gpu_degradation", "network_congestion", "several")
 

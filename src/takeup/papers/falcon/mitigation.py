@@ -14,8 +14,6 @@ from takeup.training.policies.stragglers.rebalance import Pace, rebalance
 from takeup.training.policies.stragglers.topology import pipeline_s
 from takeup.training.traces.slowdowns import LARGE_MINUTES, LINK_MINUTES, Quantiles
 
-__all__ = ["at_scale", "consolidation", "law_of", "planner", "rebalancing"]
-
 Numbers: TypeAlias = dict[str, Any]
 MICROBATCHES_EACH = 16
 SEVERITIES = ("weak", "medium", "severe")

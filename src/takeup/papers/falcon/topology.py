@@ -10,8 +10,6 @@ from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
 from takeup.training.policies.stragglers.topology import pipeline_s
 
-__all__ = ["compound", "gathering", "swaps"]
-
 Numbers: TypeAlias = dict[str, Any]
 SEVERITIES = ("weak", "medium", "severe")
 

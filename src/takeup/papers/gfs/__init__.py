@@ -21,8 +21,6 @@ from takeup.papers.gfs.money import benefit
 from takeup.papers.gfs.one_day import day_by_day, one_day_windows
 from takeup.papers.gfs.variants import JUDGED, ablations
 
-__all__ = ["reproduce"]
-
 NOTES = (
     "the last 24 days of the drawn trace, of which 14 are the window; the paper has five months before a month, and "
     "the full length is in benchmarks/cluster.py",

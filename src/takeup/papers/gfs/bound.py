@@ -15,8 +15,6 @@ from scipy.sparse.csgraph import maximum_flow
 from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.model import Grade, Kind, Workload
 
-__all__ = ["most_gpu_s"]
-
 Floats = npt.NDArray[np.float64]
 HOUR_S, HOURS = 3600.0, 24  # seconds in an hour, and hours of a day
 MOST_UNITS = 2**30

@@ -25,8 +25,6 @@ from takeup.core.report import Cell, Column, Table
 from takeup.papers.gfs.bound import most_gpu_s
 from takeup.papers.gfs.loads import Load, Numbers, begin, window_s
 
-__all__ = ["Day", "LookBack", "days_table", "look_back"]
-
 Floats = npt.NDArray[np.float64]
 HOUR_S, DAY_S, HOURS = 3600.0, 86_400.0, 24  # in an hour, in a day, and of a day
 TINY = 1e-9

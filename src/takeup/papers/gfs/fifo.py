@@ -21,8 +21,6 @@ from takeup.papers.findings import Findings
 from takeup.papers.gfs.days import LookBack, days_table
 from takeup.papers.gfs.loads import Load, Numbers
 
-__all__ = ["against_fifo"]
-
 Floats = npt.NDArray[np.float64]
 TINY = 1e-9
 JUDGED = ("fifo", "gfs")

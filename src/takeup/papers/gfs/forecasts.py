@@ -11,8 +11,6 @@ from takeup.core.seeds import Streams
 from takeup.papers.findings import Findings
 from takeup.papers.gfs.loads import Numbers
 
-__all__ = ["demand"]
-
 MODELS = ("anchored", "persistence", "last_week_peak")
 HOURS_A_DAY = 24
 

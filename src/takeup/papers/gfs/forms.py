@@ -20,8 +20,6 @@ from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.core.report import Cell, Column, Table
 from takeup.papers.gfs.loads import QUANTITIES, Load, Numbers, begin
 
-__all__ = ["both_forms", "published", "spot_work"]
-
 Quantity = Callable[[Metrics], float]
 ALONE = "high-priority jobs alone"
 HOUR_S, TINY = 3600.0, 1e-9

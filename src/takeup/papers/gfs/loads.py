@@ -21,8 +21,6 @@ from takeup.core.seeds import Streams
 from takeup.papers.findings import Findings
 from takeup.papers.gfs.taught import Taught
 
-__all__ = ["QUANTITIES", "Load", "Numbers", "against_baselines", "begin", "drawn", "replayed", "window_s"]
-
 Numbers = Mapping[str, Any]
 DAY_S = 86_400.0
 

@@ -9,8 +9,6 @@ from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
 from takeup.papers.gfs.loads import Load, Numbers
 
-__all__ = ["benefit"]
-
 
 def benefit(expected: Numbers, medium: Load) -> Findings:
     """The price of a GPU-hour implied by the printed benefit, and the benefit of GFS here at that price."""

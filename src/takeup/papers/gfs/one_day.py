@@ -25,8 +25,6 @@ from takeup.papers.findings import Findings
 from takeup.papers.gfs.loads import DAY_S, Load, Numbers, window_s
 from takeup.papers.gfs.taught import Taught
 
-__all__ = ["ARMS", "Days", "day_by_day", "one_day_windows"]
-
 Floats = npt.NDArray[np.float64]
 ARMS = ("fifo", "gfs_published", "gfs")
 TINY = 1e-9

@@ -12,8 +12,6 @@ from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.policies.gfs.quota.allocator import forecast_by
 from takeup.cluster.policies.gfs.quota.demand import HourlyDemand
 
-__all__ = ["Taught"]
-
 HOUR_S = 3600.0
 
 

@@ -24,8 +24,6 @@ from takeup.papers.findings import Findings
 from takeup.papers.gfs.loads import Load, Numbers, drawn
 from takeup.papers.gfs.taught import Taught
 
-__all__ = ["Figures", "ablations"]
-
 SOURCES: dict[str, Callable[[Taught], SpotQuota]] = {
     "full": lambda taught: SpotQuota(make_forecast=taught),
     "last week's peak": lambda taught: SpotQuota(make_forecast=forecast_by("last_week_peak")),

@@ -12,8 +12,6 @@ from takeup.papers import numbers
 from takeup.papers.findings import report_of
 from takeup.papers.instgenie.parts import operations, plans, routes, template_size
 
-__all__ = ["reproduce"]
-
 NOTES = (
     "masks are drawn from beta distributions with the published means (0.11, 0.19, 0.35), for the data are not public; "
     "templates follow Zipf's law",

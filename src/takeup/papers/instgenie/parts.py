@@ -22,8 +22,6 @@ from takeup.serving.policies.masks import FLUX, H200, SDXL, costs_of, flop_of
 from takeup.serving.policies.plan import FORMATS, BlockCost, greedy, plan, step_s
 from takeup.serving.simulate.edits import EditFleet, drawn_edits, simulate_edits
 
-__all__ = ["operations", "plans", "routes", "template_size"]
-
 Numbers: TypeAlias = dict[str, Any]
 NETWORKS = {"sdxl": SDXL, "flux": FLUX}
 BYTES, GIB = 2, 2**30

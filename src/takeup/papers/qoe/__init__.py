@@ -16,8 +16,6 @@ from takeup.papers.qoe.lengths import fixed_lengths, startup_law
 from takeup.papers.qoe.reference import reference_cells, simulated_cells, solvers_agree
 from takeup.papers.qoe.variance import critical_rate, fading, variable_rate
 
-__all__ = ["reproduce"]
-
 NOTES = (
     "the cell (2.8 Mbit/s, videos of 360 kbit/s and 60 s, ten users) and the form of the cost are remembered as this "
     "group's, not verified; the paper's own figures could not be read",

@@ -20,8 +20,6 @@ from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.policies.threshold import best_threshold, stall_cost
 from takeup.streaming.report import Curve, curve_series
 
-__all__ = ["at_mean_throughput", "best_thresholds", "flow_dynamics", "frozen"]
-
 Numbers = Mapping[str, Any]
 
 

@@ -12,8 +12,6 @@ from takeup.streaming.model import Cell, Chain
 from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.policies.solution import Solution
 
-__all__ = ["cell_of", "chain_at", "solution_at", "to_the_digit"]
-
 
 def cell_of(setting: Mapping[str, Any], arrivals_per_s: float, max_users: int | None = None) -> Cell:
     """The cell of the paper at one arrival rate."""

@@ -20,8 +20,6 @@ from takeup.streaming.policies.startup_cdf import startup_atoms, startup_cdf
 from takeup.streaming.report import Curve, cdf_series
 from takeup.streaming.simulate import play_tagged, simulate_tagged
 
-__all__ = ["fixed_lengths", "startup_law"]
-
 Numbers = Mapping[str, Any]
 Floats = npt.NDArray[np.float64]
 

@@ -19,8 +19,6 @@ from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.report import Curve, curve_series
 from takeup.streaming.simulate import simulate_cell, simulate_tagged
 
-__all__ = ["eigen_stall_probability", "reference_cells", "simulated_cells", "solvers_agree"]
-
 Numbers = Mapping[str, Any]
 
 TWICE_ROUNDED = "3.003498 when integrated step by step, too; the reference seems to have rounded 3.0035 once more"

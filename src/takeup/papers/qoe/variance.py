@@ -18,8 +18,6 @@ from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.report import Curve, curve_series
 from takeup.streaming.simulate import Slots, simulate_slots
 
-__all__ = ["critical_rate", "fading", "variable_rate"]
-
 Numbers = Mapping[str, Any]
 
 

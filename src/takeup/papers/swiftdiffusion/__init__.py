@@ -14,8 +14,6 @@ from takeup.papers.swiftdiffusion.designs import alone, look_ahead, queued
 from takeup.papers.swiftdiffusion.formulas import bounds, cross_terms, drift, speedups, wire
 from takeup.papers.swiftdiffusion.trace import caches, counts, locality, popularity
 
-__all__ = ["reproduce"]
-
 NOTES = (
     "the trace of the paper is not used: figures were read off the vector graphics of its artefact, and requests drawn",
     "seconds of images are means of the artefact's logs; all but katz carry its additions: 0.28 s for each ControlNet, "

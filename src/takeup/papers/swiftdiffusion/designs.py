@@ -14,8 +14,6 @@ from takeup.serving.simulate.adapters import replay_adapters
 from takeup.serving.traces.stacks import generate_accesses
 from takeup.serving.traffic import Arrival, Outcome
 
-__all__ = ["alone", "look_ahead", "queued"]
-
 Numbers: TypeAlias = dict[str, Any]
 SIMULATED = ("diffusers", "nirvana", "katz", "takeup")
 LOAD_S = 0.5  # load time of a LoRA of 400 MiB, when two take a second

@@ -12,8 +12,6 @@ from takeup.core.seeds import Streams
 from takeup.papers.findings import Findings
 from takeup.serving.policies.lateness import bound_for, measured_bound
 
-__all__ = ["bounds", "cross_terms", "drift", "speedups", "wire"]
-
 Numbers: TypeAlias = dict[str, Any]
 Floats: TypeAlias = npt.NDArray[np.float32]
 FORMATS = ("bfloat16", "float16", "float32")

@@ -15,8 +15,6 @@ from takeup.serving.simulate.adapters import replay_adapters
 from takeup.serving.traces.popularity import MEASURED
 from takeup.serving.traces.stacks import generate_accesses
 
-__all__ = ["caches", "counts", "locality", "popularity"]
-
 Numbers: TypeAlias = dict[str, Any]
 KINDS = tuple(MEASURED)
 SIZES = range(1, 11)

@@ -6,8 +6,6 @@ import click
 
 from takeup.core.lazy import load
 
-__all__ = ["VERBS", "serving"]
-
 VERBS = {
     "simulate": ("takeup.serving.commands.simulate:simulate", "One design serves a queue in virtual time."),
     "compare": ("takeup.serving.commands.compare:compare", "Several designs on the same requests, at several rates."),

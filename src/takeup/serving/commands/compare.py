@@ -9,8 +9,6 @@ import click
 from takeup.output import output_options, show
 from takeup.serving.commands.simulate import CHARTS, queue_options, report_of
 
-__all__ = ["compare"]
-
 
 @click.command()
 @click.argument("designs", default="diffusers,static,nirvana,katz,takeup")

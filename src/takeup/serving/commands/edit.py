@@ -15,8 +15,6 @@ from takeup.serving.model import Request
 if TYPE_CHECKING:
     from takeup.serving.engines.diffusers.masked.editing import EditReport
 
-__all__ = ["edit"]
-
 
 @click.command()
 @click.argument("image")

@@ -10,8 +10,6 @@ import click
 from takeup.output import output_options, say, show
 from takeup.serving.model import Request
 
-__all__ = ["quality"]
-
 PROMPTS = ("a cat on a red roof", "a bridge at night, long exposure")
 
 

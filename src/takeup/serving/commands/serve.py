@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from takeup.serving.server.jobs import Backend
     from takeup.serving.server.rules import Rules
 
-__all__ = ["serve"]
 
 NEEDED = {
     "diffusion": ("torch", "diffusers", "transformers", "peft"),

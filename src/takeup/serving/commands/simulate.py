@@ -11,8 +11,6 @@ import click
 from takeup.errors import BadInput
 from takeup.output import output_options, show
 
-__all__ = ["queue_options", "report_of", "simulate"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 CHARTS = Path("takeup-out")
 

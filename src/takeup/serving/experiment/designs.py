@@ -24,8 +24,6 @@ from takeup.serving.experiment.measured import counts_of, measured_design
 from takeup.serving.policies.lateness import FEW_STEPS
 from takeup.serving.traffic import Design, RowCosts
 
-__all__ = ["DESIGNS", "design_of"]
-
 NUM_STEPS = 50
 PAGE = "# HELP"
 STEP = RowCosts(((2, 2.88 / NUM_STEPS),))

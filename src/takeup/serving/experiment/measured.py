@@ -13,8 +13,6 @@ from typing import Any
 from takeup.errors import BadScenario
 from takeup.serving.traffic import Design, RowCosts
 
-__all__ = ["Counts", "counts_of", "measured_design"]
-
 PREFIX = "takeup_serving_"
 FEW_TURNS = 5
 Counts = Counter[tuple[str, ...]]

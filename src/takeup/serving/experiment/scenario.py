@@ -19,8 +19,6 @@ from takeup.serving.traces.arrivals import at_rate, poisson_arrivals, read_arriv
 from takeup.serving.traces.gentd26 import read_gentd26
 from takeup.serving.traffic import Arrival
 
-__all__ = ["ServingScenario", "arrivals_of"]
-
 
 class ServingScenario(Scenario):
     """One simulator run. `rates_per_s`: requests per second; `eviction`, `route` and `order` apply to `takeup` only."""

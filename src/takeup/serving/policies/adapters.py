@@ -18,20 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from itertools import chain
 
-__all__ = [
-    "ADAPTER_POLICIES",
-    "ORDERS",
-    "AdapterPolicy",
-    "GreedyDual",
-    "LeastEffectiveReferenceCount",
-    "LeastFrequentlyUsed",
-    "LeastRecentlyUsed",
-    "NextInQueue",
-    "fewest_loads",
-    "in_order",
-    "shared_loads",
-]
-
 Rank = tuple[float, ...]
 Queue = Sequence[tuple[Hashable, ...]]
 FEW_USES = 4

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from takeup.errors import BadInput
 
-__all__ = ["Admission"]
-
 
 @dataclass(frozen=True, slots=True)
 class Admission:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from takeup.errors import BadInput
 from takeup.serving.traffic import Candidate
 
-__all__ = ["Candidate", "Grouping", "one_by_one"]
-
 
 @dataclass(frozen=True, slots=True)
 class Grouping:

@@ -14,20 +14,6 @@ from dataclasses import dataclass, field
 
 from takeup.errors import BadInput
 
-__all__ = [
-    "EDIT_ROUTES",
-    "EarliestFinish",
-    "EditJob",
-    "StepCosts",
-    "WorkerView",
-    "by_deadline",
-    "fewest_tokens",
-    "in_turn",
-    "round_robin",
-    "shortest_step",
-    "similar_masks",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class EditJob:

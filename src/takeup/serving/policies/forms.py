@@ -16,8 +16,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Costs", "Form", "Wish", "choose_form", "extra_share"]
-
 Form = Literal["merged", "sidecar"]
 
 

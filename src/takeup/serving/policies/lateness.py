@@ -12,8 +12,6 @@ from collections.abc import Sequence
 
 from takeup.errors import BadInput
 
-__all__ = ["FEW_STEPS", "bound_for", "measured_bound", "usual_bound"]
-
 FEW_STEPS = 8
 """Models distilled to so few steps (LCM, Turbo, schnell) decide the style in the first one."""
 

@@ -17,8 +17,6 @@ import numpy.typing as npt
 
 from takeup.serving.policies.plan import FORMATS, Format
 
-__all__ = ["BlockLoad", "formats_of"]
-
 NUM_GRAINS = 2048
 Move = tuple[Format, int, float]
 """A format, the grains it loads and the seconds it computes."""

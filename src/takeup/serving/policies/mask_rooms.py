@@ -10,8 +10,6 @@ from collections.abc import Collection
 
 from takeup.serving.policies.mask_batches import USUAL_CALL_SHARE
 
-__all__ = ["Rooms", "least_dear"]
-
 Rooms = tuple[int, ...]
 """How many tokens are computed on every grid of a network, the finest first."""
 MOST_DEAR = 1.25

@@ -16,21 +16,6 @@ from typing import Literal
 from takeup.errors import BadInput
 from takeup.serving.policies.plan import BlockCost, Format
 
-__all__ = [
-    "FLUX",
-    "H200",
-    "SDXL",
-    "SDXL_COLUMNS",
-    "Block",
-    "Device",
-    "Mask",
-    "Network",
-    "costs_of",
-    "flop_of",
-    "load_bytes",
-    "num_masked",
-]
-
 BYTES = 2
 """Of a number in half precision."""
 TEXT_KEYS = 77

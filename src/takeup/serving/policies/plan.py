@@ -27,8 +27,6 @@ import numpy.typing as npt
 from takeup.errors import BadInput
 from takeup.serving.policies.plan_kernel import best_formats
 
-__all__ = ["FORMATS", "BlockCost", "Format", "Plan", "greedy", "plan", "step_s"]
-
 Format = Literal["full", "output", "kv"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 NANOSECOND = 1e-9

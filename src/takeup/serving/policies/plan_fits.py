@@ -23,8 +23,6 @@ from scipy.optimize import nnls
 from takeup.errors import BadInput
 from takeup.serving.policies.masks import Device, Mask, Network, costs_of
 
-__all__ = ["MeasuredStep", "fitted", "predicted_s"]
-
 NUM_ROUNDS, NUM_START_ROUNDS = 10, 4
 TILES = (1, 64, 128)
 CLEARLY = 1.1

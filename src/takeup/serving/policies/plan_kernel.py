@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from takeup.core.compiled import inner, kernel
 
-__all__ = ["FULL", "KV", "NUM_FORMATS", "OUTPUT", "after", "best_formats"]
-
 FULL, OUTPUT, KV = 0, 1, 2
 NUM_FORMATS = 3
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from math import isfinite
 
-__all__ = ["steps_to_reuse"]
-
 MOST_GROWTH = 2
 
 

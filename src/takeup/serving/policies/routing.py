@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from takeup.errors import BadInput
 
-__all__ = ["ROUTES", "Affinity", "NearbyAffinity", "least_busy"]
-
 Caches = Sequence[Collection[Hashable]]
 
 

@@ -31,8 +31,6 @@ from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.model import ControlUse, LoraUse, Request
 from takeup.serving.quality.measures import Made, Maker
 
-__all__ = ["ACCELERATIONS", "engine_maker", "makers_of"]
-
 ACCELERATIONS = ("recorded", "eight", "bfloat16", "late", "reused")
 LORA = "lora"
 

@@ -22,8 +22,6 @@ from takeup.core.report import Check, Column, Report, Table
 from takeup.errors import BadInput
 from takeup.serving.model import Request
 
-__all__ = ["Alike", "Bars", "Made", "Maker", "compare_images", "cosine", "psnr_db", "quality_report", "ssim"]
-
 Pixels: TypeAlias = npt.NDArray[np.float64]
 SIGMA, RADIUS = 1.5, 5
 BRIGHTNESS, CONTRAST = 0.01**2, 0.03**2  # the constants of the paper, for values from 0 to 1

@@ -18,8 +18,6 @@ from takeup.serving.server.pictures import as_text
 from takeup.serving.server.schemas import Asked, EditFacts, ImageObject, Images, Timing
 from takeup.serving.server.work import Made, Work
 
-__all__ = ["EVENTS", "EventStream", "in_one_piece", "streamed", "watched"]
-
 _EVENT = {
     "type": "object",
     "properties": {"event": {"type": "string"}, "data": {"type": "string", "contentMediaType": "application/json"}},

@@ -18,8 +18,6 @@ from takeup.serving.server.service import Service
 from takeup.serving.server.settings import Settings
 from takeup.serving.server.tenants import Keys
 
-__all__ = ["make_app"]
-
 ANSWERS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorBody, "description": "A field, file or image that cannot be used."},
     401: {"model": ErrorBody, "description": "No valid key."},

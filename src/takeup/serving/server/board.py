@@ -9,8 +9,6 @@ from typing import Any
 
 from takeup.serving.server.errors import ApiError
 
-__all__ = ["Board", "Progress"]
-
 Event = dict[str, Any]
 MAX_FINISHED = 256
 

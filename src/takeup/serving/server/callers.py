@@ -12,8 +12,6 @@ from takeup.serving.server.errors import REFUSED, ApiError
 from takeup.serving.server.service import Caller, Service
 from takeup.serving.server.tenants import Keys
 
-__all__ = ["CallerOf", "ServiceOf", "TenantOf", "caller_of", "service_of", "tenant_of"]
-
 BEARER = HTTPBearer(auto_error=False, description="A key that the operator gave you.")
 REQUEST_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 

@@ -25,8 +25,6 @@ from takeup.serving.engines.templates.store import Room, TemplateStore
 from takeup.serving.model import Request
 from takeup.serving.policies.adapters import LeastEffectiveReferenceCount
 
-__all__ = ["EDITOR", "NO_TEMPLATES", "Editor", "TemplateRoom", "make_editor"]
-
 EDITOR = "takeup.serving.engines.diffusers.masked.editor:MaskedEditor"
 """What servers edit with."""
 FORMATS = "takeup.serving.engines.diffusers.masked.formats:shortest"

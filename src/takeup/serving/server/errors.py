@@ -15,17 +15,6 @@ from starlette.exceptions import HTTPException
 from takeup.errors import BadInput, TakeupError, UnknownName
 from takeup.serving.model import Cancelled, Expired
 
-__all__ = [
-    "ApiError",
-    "ErrorBody",
-    "ErrorDetail",
-    "WorkerLost",
-    "api_error",
-    "body_of",
-    "install",
-    "response_of",
-]
-
 log = logging.getLogger("takeup.serving.server")
 
 INVALID, REFUSED, BUSY, BROKEN = "invalid_request_error", "authentication_error", "rate_limit_error", "server_error"

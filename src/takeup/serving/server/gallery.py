@@ -19,8 +19,6 @@ from takeup.serving.server.pictures import from_bytes, mask_of
 from takeup.serving.server.schemas import EditForm
 from takeup.serving.server.settings import Limits
 
-__all__ = ["EditFiles", "Gallery"]
-
 WHOLE_STRENGTH, MASKED_STRENGTH = 0.8, 1.0
 
 

@@ -17,8 +17,6 @@ from takeup.serving.line import Line, expected_s
 from takeup.serving.model import Expired
 from takeup.serving.server.errors import BUSY, DO_NOT_RETRY, ApiError
 
-__all__ = ["Gate", "Place", "Waiting"]
-
 MEMORY = 0.9
 MAX_RETRY_S = 60
 LOOK_AHEAD = 64

@@ -13,8 +13,6 @@ from takeup.serving.server.errors import ApiError, response_of
 from takeup.serving.server.metrics import Metrics
 from takeup.serving.server.settings import Limits
 
-__all__ = ["Guard", "is_loopback"]
-
 UPLOADS = "/v1/adapters"
 FORM_BYTES = 2**16  # names and borders around a file
 

@@ -17,7 +17,6 @@ from takeup.serving.server.worker import BackendPlan, serve_jobs
 if TYPE_CHECKING:
     from takeup.serving.engines.diffusers.masked.editing import EditReport
 
-__all__ = ["Hired"]
 
 MAX_KNOWN = 64
 LEAVING_S = 30.0

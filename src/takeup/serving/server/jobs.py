@@ -15,7 +15,6 @@ if TYPE_CHECKING:  # processes that only forward jobs must not import the networ
     from takeup.serving.engines.diffusers.masked.editing import EditReport
     from takeup.serving.engines.diffusers.tickets import OnStep
 
-__all__ = ["Backend", "Card", "ImageFormat", "Job", "Order"]
 
 ImageFormat = Literal["png", "jpeg", "webp"]
 

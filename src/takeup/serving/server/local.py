@@ -25,8 +25,6 @@ from takeup.serving.server.jobs import Card, Job, Order
 from takeup.serving.server.meter import Meter
 from takeup.serving.server.pictures import to_bytes
 
-__all__ = ["LocalBackend"]
-
 
 class LocalBackend:
     """A step engine with its add-ons, and the threads around it."""

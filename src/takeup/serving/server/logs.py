@@ -7,8 +7,6 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["JsonLines", "log_config"]
-
 
 class JsonLines(logging.Formatter):
     """One object a line: time, level, what, and the traceback if there is one."""

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Literal
 
-__all__ = ["Meter"]
-
 ALONE_S = 0.0002  # a thread that wakes up and finds nothing to do
 Stage = Literal["prepare", "finish"]
 

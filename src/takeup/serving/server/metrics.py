@@ -11,8 +11,6 @@ from prometheus_client.registry import Collector
 from takeup.serving.server.gate import Gate
 from takeup.serving.server.jobs import Backend
 
-__all__ = ["Metrics"]
-
 PREFIX = "takeup_serving_"
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 COUNTS = {

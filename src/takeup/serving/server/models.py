@@ -30,8 +30,6 @@ from takeup.serving.server.editing import NO_TEMPLATES, TemplateRoom, make_edito
 from takeup.serving.server.jobs import Card
 from takeup.serving.server.local import LocalBackend
 
-__all__ = ["AdapterPaths", "Plan", "open_model"]
-
 OURS = "takeup/"
 
 

@@ -16,8 +16,6 @@ from takeup.serving.server.errors import ApiError
 from takeup.serving.server.jobs import ImageFormat
 from takeup.serving.server.settings import Limits
 
-__all__ = ["as_text", "from_bytes", "from_text", "mask_of", "to_bytes"]
-
 FORMATS = ("PNG", "JPEG", "WEBP")
 DATA_URL = re.compile(r"data:image/[a-z+.-]{1,20};base64,")
 

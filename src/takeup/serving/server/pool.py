@@ -27,7 +27,6 @@ from takeup.serving.server.worker import BackendPlan
 if TYPE_CHECKING:
     from takeup.serving.engines.diffusers.tickets import OnStep
 
-__all__ = ["PoolBackend"]
 
 MAX_ATTEMPTS = 2
 MAX_FALSE_STARTS = 3

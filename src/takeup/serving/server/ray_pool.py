@@ -26,7 +26,6 @@ from takeup.serving.server.worker import BackendPlan
 if TYPE_CHECKING:
     from takeup.serving.engines.diffusers.tickets import OnStep
 
-__all__ = ["RayBackend"]
 
 NAME = "takeup-serving"
 MAX_ONGOING = 256

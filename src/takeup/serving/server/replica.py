@@ -10,8 +10,6 @@ from takeup.errors import TakeupError
 from takeup.serving.server.jobs import Backend, Card, Job, Order
 from takeup.serving.server.worker import BackendPlan
 
-__all__ = ["Replica"]
-
 Said = tuple[str, Any]
 
 

@@ -16,8 +16,6 @@ from takeup.serving.policies.admission import Admission
 from takeup.serving.policies.routing import ROUTES
 from takeup.serving.server.gate import Gate, Waiting
 
-__all__ = ["Rules"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rules:

@@ -12,8 +12,6 @@ from fastapi import FastAPI
 
 from takeup.errors import BadInput
 
-__all__ = ["listen_on", "running", "serve"]
-
 GRACE_S = 30
 
 

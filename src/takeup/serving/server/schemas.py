@@ -11,25 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 from takeup.serving.server.jobs import ImageFormat
 from takeup.serving.server.tenants import NAME
 
-__all__ = [
-    "AdapterList",
-    "AdapterObject",
-    "Asked",
-    "ControlAsked",
-    "EditFacts",
-    "EditForm",
-    "Generation",
-    "ImageObject",
-    "Images",
-    "LoraAsked",
-    "ModelList",
-    "ModelObject",
-    "Removed",
-    "TemplateList",
-    "TemplateObject",
-    "Timing",
-]
-
 MAX_PROMPT_CHARS = 4_000
 MAX_IMAGES, MAX_STEPS, MAX_LORAS, MAX_CONTROLS = 10, 150, 8, 4
 MAX_SEED = 2**53 - 1  # so that it survives programs whose numbers are all floating

@@ -23,8 +23,6 @@ from takeup.serving.server.settings import Settings
 from takeup.serving.server.shelf import Adapter, Shelf
 from takeup.serving.server.work import Work
 
-__all__ = ["Caller", "Service"]
-
 SEEDS = 2**32 - MAX_IMAGES
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from takeup.errors import BadInput
 from takeup.serving.server.rules import Rules
 
-__all__ = ["Limits", "Settings"]
-
 MEBI = 2**20
 
 

@@ -27,8 +27,6 @@ from takeup.serving.engines.diffusers.lora.targets import Targets
 from takeup.serving.server.errors import DO_NOT_RETRY, ApiError
 from takeup.serving.server.tenants import NAME
 
-__all__ = ["SHARED", "Adapter", "Shelf", "shared_adapters"]
-
 SHARED = ""
 """The owner of what all may use; no tenant has this name."""
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from takeup.errors import BadInput
 
-__all__ = ["ANYONE", "NAME", "Keys", "keys_of"]
-
 ANYONE = "default"
 """The one tenant of a server without keys."""
 

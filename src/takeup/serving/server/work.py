@@ -17,8 +17,6 @@ from takeup.serving.server.jobs import Backend, Job
 from takeup.serving.server.metrics import Metrics
 from takeup.serving.server.shelf import Adapter
 
-__all__ = ["Desk", "Made", "Work"]
-
 
 class Desk(Protocol):
     """What work needs of the service."""

@@ -18,8 +18,6 @@ from typing import Any, Protocol
 from takeup.errors import TakeupError
 from takeup.serving.server.jobs import Backend, Job, Order
 
-__all__ = ["BackendPlan", "serve_jobs"]
-
 log = logging.getLogger("takeup.serving.server")
 
 

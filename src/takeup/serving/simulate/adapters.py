@@ -13,8 +13,6 @@ from takeup.serving.contract import CachePolicy, Choose, Route
 from takeup.serving.line import Line
 from takeup.serving.model import Access, Replay
 
-__all__ = ["replay_adapters", "replay_routed"]
-
 Sets = Sequence[tuple[Hashable, ...]]
 
 

@@ -12,8 +12,6 @@ import numpy as np
 
 from takeup.errors import BadInput
 
-__all__ = ["EditFleet", "EditOutcome", "drawn_edits", "simulate_edits"]
-
 
 class _Job(Protocol):
     """What the simulation needs to know of an edit."""

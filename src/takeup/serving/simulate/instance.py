@@ -20,8 +20,6 @@ from takeup.serving.line import Line, expected_s
 from takeup.serving.simulate.residents import Residents, Tiers
 from takeup.serving.traffic import Arrival, Design, Ending, Served
 
-__all__ = ["Instance", "Job", "Rules"]
-
 ROUNDING = 1e-9  # of a step: a boundary that is nearer than this is now
 
 

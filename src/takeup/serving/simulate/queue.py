@@ -15,8 +15,6 @@ from takeup.serving.contract import Admit, Route
 from takeup.serving.simulate.instance import Instance, Rules
 from takeup.serving.traffic import Arrival, Design, Outcome, Served
 
-__all__ = ["simulate_queue"]
-
 
 def simulate_queue(
     arrivals: Sequence[Arrival], design: Design, *, num_gpus: int, rules: Rules, route: Route, admit: Admit

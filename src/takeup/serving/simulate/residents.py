@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from takeup.errors import BadInput
 from takeup.serving.contract import CachePolicy
 
-__all__ = ["Residents", "Tiers"]
-
 Queue = Sequence[tuple[Hashable, ...]]
 
 

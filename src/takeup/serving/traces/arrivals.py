@@ -30,8 +30,6 @@ from takeup.serving.traces.popularity import MEASURED
 from takeup.serving.traces.stacks import generate_accesses, interleaved
 from takeup.serving.traffic import Arrival
 
-__all__ = ["LOADS", "Loads", "at_rate", "poisson_arrivals", "read_arrivals", "retail_arrivals", "with_loads"]
-
 Floats = npt.NDArray[np.float64]
 Loads = Literal["bandwidth", "gentd26"]
 A_SHARE = 0.3  # of all requests are for service A

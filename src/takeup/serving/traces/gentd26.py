@@ -18,8 +18,6 @@ from typing import IO
 from takeup.errors import BadTrace
 from takeup.serving.model import Access
 
-__all__ = ["read_gentd26"]
-
 FILE, COLUMN, BASE = "data_trace_processed.csv", "lora_args", "checkpoint_model_version_id"
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["MEASURED", "Adapters"]
-
 
 @dataclass(frozen=True, slots=True)
 class Adapters:

@@ -27,8 +27,6 @@ from takeup.errors import UnknownName
 from takeup.serving.model import Access
 from takeup.serving.traces.popularity import MEASURED, Adapters
 
-__all__ = ["generate_accesses", "interleaved"]
-
 Floats = npt.NDArray[np.float64]
 DEPTH = 10  # of the stack, as far as it was measured
 

@@ -19,17 +19,6 @@ from takeup.streaming.chains.cell import SLOT_S, efficiency_of, flows_of, tagged
 from takeup.streaming.chains.shared import shared_chain
 from takeup.streaming.model import Cell, Chain
 
-__all__ = [
-    "Rule",
-    "abr_by_state",
-    "bitrates_by_users",
-    "check_ladder",
-    "check_levels",
-    "fair_share_rule",
-    "mean_bitrate",
-    "num_switches",
-]
-
 Floats = npt.NDArray[np.float64]
 HIGHEST_LEVEL_S = 1e7  # 116 days; beyond it exponentials lose their digits
 Rule = Callable[[float, Sequence[float]], float]  # (fair share in bit/s, ladder) to the bit rate taken

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain
 
-__all__ = ["ChainBatch", "ps_cells", "stack"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -20,8 +20,6 @@ from takeup.streaming.chains.flows import Flow
 from takeup.streaming.chains.shared import Tagged, shared_chain
 from takeup.streaming.model import Cell, Chain
 
-__all__ = ["SLOT_S", "chain_of", "efficiency_of", "flows_of", "ps_cell", "tagged_video"]
-
 Floats = npt.NDArray[np.float64]
 
 SLOT_S = 0.002  # scheduling interval

@@ -25,8 +25,6 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 
-__all__ = ["Flow", "arrival_law", "flow_generator", "population", "seen_by_accepted"]
-
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 

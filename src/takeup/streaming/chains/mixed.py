@@ -17,8 +17,6 @@ from takeup.streaming.chains.flows import Flow
 from takeup.streaming.chains.shared import shared_chain
 from takeup.streaming.model import Cell, Chain
 
-__all__ = ["Radio", "radio_classes", "with_data_traffic"]
-
 
 @dataclass(frozen=True, slots=True)
 class Radio:

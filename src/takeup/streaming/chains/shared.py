@@ -29,8 +29,6 @@ from takeup.streaming.chains.flows import (
 )
 from takeup.streaming.model import Capacity, Chain
 
-__all__ = ["Tagged", "shared_chain", "stationary_law"]
-
 Floats = npt.NDArray[np.float64]
 
 SLOWEST_FILL = 1e-9  # seconds of video per second in an outage, where nothing arrives

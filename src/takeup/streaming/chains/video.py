@@ -22,8 +22,6 @@ from takeup.errors import BadInput
 from takeup.streaming.chains.cell import chain_of
 from takeup.streaming.model import Cell, Chain
 
-__all__ = ["phase_type", "with_abandonment", "with_phases", "with_vbr"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -18,8 +18,6 @@ from takeup.streaming.policies.threshold import Cost, best_threshold, mos_cost, 
 from takeup.streaming.policies.whole_cell import SolvedCell
 from takeup.streaming.report import Curve, answers_table, curve_series
 
-__all__ = ["optimise", "size"]
-
 
 def optimise(scenario: StreamingScenario, quiet: bool) -> Report:
     """The best start threshold by cost and by score, with settings for players."""

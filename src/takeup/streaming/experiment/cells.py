@@ -12,8 +12,6 @@ from takeup.errors import BadInput
 from takeup.streaming.experiment.scenario import StreamingScenario
 from takeup.streaming.model import Capacity, CapacityFit, Cell, Player, Views
 
-__all__ = ["cells_of", "load_model", "players_of", "save_model"]
-
 
 def cells_of(scenario: StreamingScenario) -> list[Cell]:
     """The cell, once for each arrival rate."""

@@ -15,8 +15,6 @@ from takeup.streaming.policies.capacity_fit import fit_capacity
 from takeup.streaming.report import Curve, capacity_table, curve_series
 from takeup.streaming.traces import ThroughputLog, read_log
 
-__all__ = ["fit"]
-
 LONGEST_SHOWN_S = 600
 
 

@@ -13,8 +13,6 @@ from takeup.streaming.model import Answer
 from takeup.streaming.policies.whole_cell import solve_cell
 from takeup.streaming.report import estimates_table, zscores_table
 
-__all__ = ["compare", "run_engine", "simulate"]
-
 
 def simulate(scenario: StreamingScenario, quiet: bool) -> Report:
     """What the simulators of a scenario measure."""

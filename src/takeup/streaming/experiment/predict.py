@@ -11,8 +11,6 @@ from takeup.streaming.model import Cell, Player
 from takeup.streaming.policies.whole_cell import SolvedCell
 from takeup.streaming.report import Curve, answers_table, cdf_series, curve_series
 
-__all__ = ["predict"]
-
 MOST_STATES_FOR_CDF = 20  # the law of the start-up delay takes seconds for large chains; its mean does not
 NUM_THRESHOLDS, SHORTEST_AXIS_S = 41, 20.0
 

@@ -13,8 +13,6 @@ from typing import Any, Literal, get_type_hints
 from takeup.core.report import Report, Series, Table
 from takeup.errors import BadScenario
 
-__all__ = ["StreamingScenario", "checked_scenario", "report_on"]
-
 Numbers = tuple[float, ...]
 
 

@@ -20,8 +20,6 @@ from takeup.streaming.policies.abr_regions import Regions
 from takeup.streaming.policies.phases import Waited, Waiting
 from takeup.streaming.policies.solution import Solution
 
-__all__ = ["BufferAbrSolver", "Staircase"]
-
 Floats = npt.NDArray[np.float64]
 
 

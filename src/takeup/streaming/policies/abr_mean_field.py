@@ -25,8 +25,6 @@ from takeup.streaming.chains.cell import efficiency_of, flows_of
 from takeup.streaming.model import Answer, Cell, Chain, Player
 from takeup.streaming.policies.abr_buffer import BufferAbrSolver
 
-__all__ = ["MeanField", "mean_field", "solve_adapting"]
-
 Floats = npt.NDArray[np.float64]
 
 PRECISION = 1e-9  # of the mean pace between two rounds

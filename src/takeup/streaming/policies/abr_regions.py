@@ -35,8 +35,6 @@ from takeup.streaming.policies.exponential import expm_many
 from takeup.streaming.policies.half_planes import HalfPlane, schur_basis
 from takeup.streaming.policies.phases import check_seconds
 
-__all__ = ["Regions"]
-
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 

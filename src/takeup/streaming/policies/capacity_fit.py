@@ -24,8 +24,6 @@ from takeup.streaming.model import Capacity, CapacityFit
 from takeup.streaming.policies.link_states import link_models
 from takeup.streaming.policies.lone_viewer import measured_stalls, modelled_stalls
 
-__all__ = ["fit_capacity"]
-
 Floats = npt.NDArray[np.float64]
 
 LEAST_CHANCE = 1e-3  # rarer stalls than this are not weighed up

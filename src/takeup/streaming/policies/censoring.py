@@ -18,8 +18,6 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 
-__all__ = ["Censored", "censor", "censor_transforms", "restore_transforms"]
-
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[Any]  # real or complex
 

@@ -12,8 +12,6 @@ import json
 from takeup.errors import UnknownName
 from takeup.streaming.model import Player
 
-__all__ = ["CONFIGS", "config_for", "dash_js", "media3", "shaka"]
-
 MEDIA3_LEAST_MS = 50_000  # what Media3 buffers by default, at least and at most
 
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["StallCounts"]
-
 Floats = npt.NDArray[np.float64]
 
 

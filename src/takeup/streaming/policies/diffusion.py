@@ -34,8 +34,6 @@ from takeup.streaming.policies.phases import Playback
 from takeup.streaming.policies.riccati import riccati_playback
 from takeup.streaming.policies.solution import Solution
 
-__all__ = ["DiffusionSolver", "diffusion_playback"]
-
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 

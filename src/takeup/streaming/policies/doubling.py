@@ -29,8 +29,6 @@ from takeup.streaming.policies.censoring import Censored, censor
 from takeup.streaming.policies.phases import Playback
 from takeup.streaming.policies.solution import Solution
 
-__all__ = ["DoublingSolver", "FluidBlocks", "fluid_blocks", "playback_from", "psi_by_doubling", "split"]
-
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[Any]  # real or complex
 

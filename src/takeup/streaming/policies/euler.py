@@ -19,8 +19,6 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NUM_TERMS", "invert"]
-
 Floats = npt.NDArray[np.float64]
 Complexes = npt.NDArray[np.complex128]
 

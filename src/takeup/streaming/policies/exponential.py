@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["expm_many", "expm_of_rates"]
-
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[Any]  # real or complex
 

@@ -15,8 +15,6 @@ from takeup.errors import BadInput
 from takeup.streaming.model import Chain
 from takeup.streaming.policies.exponential import expm_of_rates
 
-__all__ = ["download_cdf", "mean_download_s"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -17,8 +17,6 @@ from takeup.streaming.policies.euler import invert
 from takeup.streaming.policies.phases import Waiting, check_seconds
 from takeup.streaming.policies.transforms import PlaybackTransform
 
-__all__ = ["first_stall_cdf"]
-
 Floats = npt.NDArray[np.float64]
 Complexes = npt.NDArray[np.complex128]
 

@@ -29,8 +29,6 @@ from takeup.streaming.policies.euler import NUM_TERMS, invert
 from takeup.streaming.policies.phases import Waited, Waiting, check_seconds
 from takeup.streaming.policies.transforms import PlaybackTransform
 
-__all__ = ["FixedLengthSolver"]
-
 Floats = npt.NDArray[np.float64]
 Complexes = npt.NDArray[np.complex128]
 

@@ -10,8 +10,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["HalfPlane", "schur_basis"]
-
 Floats = npt.NDArray[np.float64]
 HalfPlane = Literal["lhp", "rhp"]
 

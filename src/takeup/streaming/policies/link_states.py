@@ -18,8 +18,6 @@ import numpy.typing as npt
 
 from takeup.streaming.model import Capacity
 
-__all__ = ["LinkModel", "link_models"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -20,8 +20,6 @@ import numpy.typing as npt
 
 from takeup.streaming.model import Capacity, Chain
 
-__all__ = ["SPEEDS", "THRESHOLDS_S", "first_below", "measured_stalls", "modelled_stalls"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -20,8 +20,6 @@ from takeup.streaming.policies.exponential import expm_of_rates
 from takeup.streaming.policies.phases import LONGEST_S
 from takeup.streaming.policies.riccati import RiccatiSolver
 
-__all__ = ["Answers", "solve_many"]
-
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 

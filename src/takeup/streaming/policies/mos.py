@@ -25,8 +25,6 @@ from takeup.errors import BadInput, MissingEngine
 from takeup.streaming.model import Player
 from takeup.streaming.policies.solution import Solution
 
-__all__ = ["expected_mos", "mos", "p1203_mos"]
-
 BEST = 4.85
 STARTUP_SCALE_S, STARTUP_POWER = 1.532, 0.0932
 STALL_SCALE, STALL_POWER, STALL_LENGTH_S = 1.352, 0.3916, 5.0

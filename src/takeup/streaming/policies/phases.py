@@ -34,8 +34,6 @@ from takeup.streaming.model import Chain
 from takeup.streaming.policies.censoring import censor
 from takeup.streaming.policies.exponential import expm_of_rates
 
-__all__ = ["LONGEST_S", "OUTAGE_FILL", "Emptying", "Filling", "Playback", "Waited", "Waiting", "check_seconds"]
-
 Floats = npt.NDArray[np.float64]
 
 OUTAGE_FILL = 1e-8  # below this share of the fastest fill rate nothing arrives; a content clock would only lose digits

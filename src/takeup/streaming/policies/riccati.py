@@ -26,8 +26,6 @@ from takeup.streaming.policies.half_planes import schur_basis
 from takeup.streaming.policies.phases import Playback
 from takeup.streaming.policies.solution import Solution
 
-__all__ = ["RiccatiSolver", "psi_by_schur", "riccati_playback"]
-
 Floats = npt.NDArray[np.float64]
 
 LARGEST_SPREAD = 1e6  # of rates per second of buffer, above which the Schur form loses more than six digits

@@ -15,8 +15,6 @@ from takeup.errors import BadInput
 from takeup.streaming.model import Cell, Player
 from takeup.streaming.policies.whole_cell import solve_cell
 
-__all__ = ["Target", "longest_start", "max_admission", "max_arrivals", "min_capacity"]
-
 PRECISION = 1e-6  # of the answer, relative
 HARDEST_LOAD = 1e3  # times the capacity; more arrivals than this change nothing any more
 

@@ -19,8 +19,6 @@ from takeup.streaming.model import Answer, Chain, Estimate, Player
 from takeup.streaming.policies.counts import StallCounts
 from takeup.streaming.policies.phases import Emptying, Filling, Waited, Waiting
 
-__all__ = ["Solution"]
-
 Floats = npt.NDArray[np.float64]
 
 

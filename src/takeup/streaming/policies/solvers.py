@@ -10,8 +10,6 @@ from takeup.streaming.policies.diffusion import DiffusionSolver
 from takeup.streaming.policies.doubling import DoublingSolver
 from takeup.streaming.policies.riccati import RiccatiSolver
 
-__all__ = ["POLICIES", "ChainSolver", "find_solver"]
-
 ChainSolver = RiccatiSolver | DoublingSolver | DiffusionSolver
 
 POLICIES: dict[str, ChainSolver] = {

@@ -24,8 +24,6 @@ from takeup.streaming.policies.euler import invert
 from takeup.streaming.policies.exponential import expm_many, expm_of_rates
 from takeup.streaming.policies.phases import OUTAGE_FILL, check_seconds
 
-__all__ = ["startup_atoms", "startup_cdf", "startup_quantile"]
-
 Floats = npt.NDArray[np.float64]
 Complexes = npt.NDArray[np.complex128]
 

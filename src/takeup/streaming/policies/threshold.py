@@ -21,8 +21,6 @@ from takeup.streaming.model import Answer, Player
 from takeup.streaming.policies.mos import expected_mos
 from takeup.streaming.policies.solution import Solution
 
-__all__ = ["Cost", "Threshold", "best_threshold", "mos_cost", "stall_cost"]
-
 Cost = Callable[[Solution, Player], float]
 
 NUM_COARSE = 12

@@ -17,8 +17,6 @@ from takeup.streaming.policies.censoring import censor_transforms, restore_trans
 from takeup.streaming.policies.doubling import STILL, psi_by_doubling, split
 from takeup.streaming.policies.exponential import expm_many
 
-__all__ = ["PlaybackTransform"]
-
 Complexes = npt.NDArray[np.complex128]
 Numbers = npt.NDArray[Any]
 

@@ -17,7 +17,6 @@ from takeup.streaming.policies.solution import Solution
 if TYPE_CHECKING:
     from takeup.streaming.policies.diffusion import DiffusionSolver
 
-__all__ = ["SolvedCell", "exact_solver", "solve_cell"]
 
 Floats = npt.NDArray[np.float64]
 

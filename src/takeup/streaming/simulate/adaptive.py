@@ -19,8 +19,6 @@ from takeup.streaming.simulate.cell import WARM_UP_SHARE, Played, traffic_of
 from takeup.streaming.simulate.fast.adaptive import Regions, nobody_adapting, play_adapting
 from takeup.streaming.simulate.lived import answer_from_batches, check_run, no_videos_yet
 
-__all__ = ["play_adaptive", "simulate_adaptive"]
-
 
 def simulate_adaptive(
     cell: Cell,

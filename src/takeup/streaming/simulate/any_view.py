@@ -9,8 +9,6 @@ from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Answer, Cell, Chain, Player
 from takeup.streaming.simulate.tagged import simulate_tagged
 
-__all__ = ["chain_of_any_view", "simulate_any_view"]
-
 
 def simulate_any_view(cell: Cell, player: Player, *, num_videos: int = 400_000, seed: int = 0) -> Answer:
     """What viewers experience in `cell`, from independent videos; fading is left to the mean, as without slots."""

@@ -19,8 +19,6 @@ from takeup.streaming.model import Answer, Capacity, Cell, Player
 from takeup.streaming.simulate.fast.events import Levels, Traffic, empty_cell, play_events
 from takeup.streaming.simulate.lived import Lived, answer_from_batches, check_run, mean_patience_s, no_videos_yet
 
-__all__ = ["Played", "fill_by_users", "play_cell", "play_levels", "simulate_cell", "traffic_of"]
-
 Floats = npt.NDArray[np.float64]
 
 WARM_UP_SHARE = 0.05  # of the videos, which find the cell emptier than in steady state

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from takeup.errors import BadInput
 from takeup.streaming.model import Answer, Estimate, Player
 
-__all__ = ["Lived", "answer_from_batches", "answer_from_independent", "check_run", "mean_patience_s", "no_videos_yet"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -19,8 +19,6 @@ from takeup.streaming.simulate.cell import WARM_UP_SHARE, Played
 from takeup.streaming.simulate.fast.slots import Grain, nobody, play_every_slot
 from takeup.streaming.simulate.lived import answer_from_batches, check_run, mean_patience_s, no_videos_yet
 
-__all__ = ["Slots", "play_slots", "simulate_slots"]
-
 
 @dataclass(frozen=True, slots=True)
 class Slots:

@@ -14,8 +14,6 @@ from takeup.streaming.model import Answer, Chain, Player
 from takeup.streaming.simulate.fast.walk import Walk, play_videos
 from takeup.streaming.simulate.lived import Lived, answer_from_independent, check_run, no_videos_yet
 
-__all__ = ["play_tagged", "simulate_tagged"]
-
 
 def simulate_tagged(
     chain: Chain, player: Player, *, num_videos: int = 400_000, seed: int = 0, length_s: float | None = None

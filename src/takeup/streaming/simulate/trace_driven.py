@@ -15,8 +15,6 @@ from takeup.streaming.simulate.cell import Played, play_levels
 from takeup.streaming.simulate.fast.events import Levels
 from takeup.streaming.simulate.lived import answer_from_batches
 
-__all__ = ["play_log", "simulate_log"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -21,8 +21,6 @@ import numpy.typing as npt
 from takeup.core.trace import Column, column_names, read_table
 from takeup.errors import BadTrace
 
-__all__ = ["ThroughputLog", "read_log", "read_logs"]
-
 Floats = npt.NDArray[np.float64]
 
 LONGEST_S = 1e7  # 116 days, second by second; more is a mistake in the unit of time

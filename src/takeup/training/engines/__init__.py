@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from takeup.core.lazy import find
 
-__all__ = ["ENGINES", "find_engine"]
-
 ENGINES = {"pytorch": "takeup.training.engines.pytorch:AdaptiveSchedule"}
 
 

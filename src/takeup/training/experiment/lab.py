@@ -24,8 +24,6 @@ from takeup.training.policies import find_policy
 from takeup.training.report import LabRow, lab_bars, lab_table
 from takeup.training.simulate import calibrated, simulate, with_faults
 
-__all__ = ["ADAPTIVE", "STOCK_1F1B", "STOCK_ZB", "System", "measure", "try_out"]
-
 GRADIENT_BAR = 1e-6
 FEW = 4  # iterations of a run whose schedule does not change
 NUM_HEALTHY, RARELY = 9, 4  # iterations of a healthy adaptive run, and its measurement interval

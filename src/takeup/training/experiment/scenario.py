@@ -16,8 +16,6 @@ from takeup.training.model import Link, Plan, Profile, Stage
 from takeup.training.policies import find_policy
 from takeup.training.traces import load_profile, random_profile
 
-__all__ = ["TrainingScenario", "plan_of", "profile_of", "slow_links_of"]
-
 A_MICROBATCH_BYTES = 2**20  # arbitrary, divisible into chunks; used where only a count was given
 SLOW = re.compile(r"(\d+):(\d+\.?\d*)(?:\+(\d+\.?\d*))?")
 SLOW_STAGE = re.compile(r"(\d+):(\d+\.?\d*)")

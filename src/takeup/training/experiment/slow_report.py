@@ -9,8 +9,6 @@ from takeup.training.model.calls import CallLog
 from takeup.training.model.slowdowns import Event
 from takeup.training.policies.stragglers.windows import windows_of
 
-__all__ = ["report_of_event"]
-
 MS = 1e3
 
 

@@ -24,8 +24,6 @@ from takeup.training.report import (
 from takeup.training.simulate import sample, simulate
 from takeup.training.traces import load_schedule
 
-__all__ = ["compare_planners", "plan_one", "report_of", "simulate_planners"]
-
 
 def report_of(
     scenario: TrainingScenario, title: str, *parts: Table | Series | Check, notes: tuple[str, ...] = ()

@@ -39,8 +39,6 @@ from takeup.training.policies.stragglers.reorder import Exchange, exchange_of, t
 from takeup.training.policies.stragglers.watcher import Watcher
 from takeup.training.traces.slowdowns import LINK_MINUTES
 
-__all__ = ["Watch", "divide", "exchange", "new_session", "ring_passes", "wait_before_restart_s", "watch"]
-
 LOOK_EVERY_S = 0.2
 LAST_WORDS_S = 10.0  # wait for final reports of other machines after the local part of the job ends
 OWN_WEIGHT = 5  # weight of an event of this job, in published events

@@ -15,8 +15,6 @@ import numpy.typing as npt
 from takeup.training.model.calls import CallLog, Operation
 from takeup.training.model.slowdowns import Event
 
-__all__ = ["chrome_trace"]
-
 MESSAGES = (Operation.SEND, Operation.RECEIVE)
 
 

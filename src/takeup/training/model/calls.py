@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 
-__all__ = ["CALL", "CallLog", "Operation"]
-
 CALL = np.dtype(
     [
         ("operation", np.int16),

@@ -13,8 +13,6 @@ from functools import cached_property
 
 from takeup.errors import BadInput
 
-__all__ = ["Link", "Profile", "Stage"]
-
 LONGEST_S = 1e6  # an operation of eleven days is an input error
 MOST_S = 1e9  # the clock of the simulator counts nanoseconds in 64 bits
 

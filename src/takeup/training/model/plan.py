@@ -12,8 +12,6 @@ import numpy.typing as npt
 from takeup.training.model.pipeline import Profile
 from takeup.training.model.schedule import Op, Schedule
 
-__all__ = ["Plan", "Span", "Timeline"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -19,8 +19,6 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 
-__all__ = ["Kind", "Op", "Schedule"]
-
 Ints = npt.NDArray[np.int64]
 NUM_KINDS = 4
 ACTION = re.compile(r"(\d+)([FIWB])(\d+)")

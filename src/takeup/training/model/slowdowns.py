@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Event", "Suspect"]
-
 MOST_TOLD = 100  # larger factors come from a baseline near zero
 
 

@@ -12,8 +12,6 @@ from takeup.training.policies.one_f_one_b import OneFOneB
 from takeup.training.policies.zbv import ZeroBubbleV
 from takeup.training.policies.zero_bubble import ZeroBubble
 
-__all__ = ["POLICIES", "find_policy"]
-
 POLICIES: dict[str, Planner] = {
     "gpipe": GPipe(),
     "one_f_one_b": OneFOneB(),

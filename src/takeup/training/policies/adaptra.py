@@ -23,8 +23,6 @@ from takeup.training.policies.planned import planned
 from takeup.training.policies.warmups import adapted, clipped
 from takeup.training.timing import Searched, generated, searched
 
-__all__ = ["Adaptra", "AdaptraAsPublished"]
-
 
 @dataclass(frozen=True, slots=True)
 class AdaptraAsPublished:

@@ -12,8 +12,6 @@ from itertools import pairwise
 from takeup.errors import BadInput
 from takeup.training.model import Link, Profile, Stage
 
-__all__ = ["in_a_v", "in_rounds"]
-
 
 def in_rounds(profile: Profile, num_chunks: int) -> Profile:
     """The same ranks with `num_chunks` chunks each; a profile already laid out in rounds is returned unchanged."""

@@ -19,8 +19,6 @@ import numpy.typing as npt
 from takeup.errors import BadInput
 from takeup.training.model import Link
 
-__all__ = ["LinkEstimate", "Stamps", "clock_offset_s", "estimate_link", "typical_s"]
-
 Floats = npt.NDArray[np.float64]
 NUM_TRIED = 65
 NUM_ROUNDS = 5

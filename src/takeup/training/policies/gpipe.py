@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from takeup.training.model import Kind, Op, Plan, Profile, Schedule
 from takeup.training.policies.planned import planned
 
-__all__ = ["GPipe"]
-
 
 @dataclass(frozen=True, slots=True)
 class GPipe:

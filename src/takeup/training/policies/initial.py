@@ -15,8 +15,6 @@ from takeup.training.policies.planned import planned
 from takeup.training.policies.warmups import absorbed_s, clipped, evenly_spread
 from takeup.training.timing import generated
 
-__all__ = ["AdaptraInitial"]
-
 
 @dataclass(frozen=True, slots=True)
 class AdaptraInitial:

@@ -13,8 +13,6 @@ from takeup.training.model import Kind, Op, Plan, Profile, Schedule
 from takeup.training.policies.chunks import in_rounds
 from takeup.training.policies.planned import planned
 
-__all__ = ["Interleaved"]
-
 
 @dataclass(frozen=True, slots=True)
 class Interleaved:

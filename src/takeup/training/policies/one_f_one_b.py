@@ -12,8 +12,6 @@ from takeup.errors import BadInput
 from takeup.training.model import Kind, Op, Plan, Profile, Schedule
 from takeup.training.policies.planned import planned
 
-__all__ = ["OneFOneB"]
-
 
 @dataclass(frozen=True, slots=True)
 class OneFOneB:

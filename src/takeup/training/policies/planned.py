@@ -5,8 +5,6 @@ from __future__ import annotations
 from takeup.training.model import Plan, Profile, Schedule
 from takeup.training.timing import least_iteration_s, timeline_of
 
-__all__ = ["planned"]
-
 
 def planned(
     planner: str,

@@ -19,8 +19,6 @@ import numpy as np
 from takeup.errors import BadInput
 from takeup.training.model import Profile
 
-__all__ = ["Decision", "Rule", "Situation", "decide", "link_delay_s", "slow_links"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:

@@ -17,8 +17,6 @@ from collections.abc import Sequence
 
 from takeup.training.model import Profile, Stage
 
-__all__ = ["absorbed_s", "adapted", "clipped", "evenly_spread"]
-
 ROUNDING = 1e-9  # rounding tolerance of a quotient that should be an integer, in operations
 
 

@@ -12,8 +12,6 @@ from takeup.training.model import Kind, Op, Plan, Profile, Schedule
 from takeup.training.policies.chunks import in_a_v
 from takeup.training.policies.planned import planned
 
-__all__ = ["ZeroBubbleV"]
-
 DOWN, UP = 0, 1  # the two chunks of a rank: down and up the V
 
 

@@ -14,8 +14,6 @@ from takeup.training.policies.planned import planned
 from takeup.training.policies.warmups import clipped
 from takeup.training.timing import generated
 
-__all__ = ["ZeroBubble"]
-
 
 @dataclass(frozen=True, slots=True)
 class ZeroBubble:

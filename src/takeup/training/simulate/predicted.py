@@ -7,8 +7,6 @@ from dataclasses import replace
 from takeup.training.model import Link, Profile, Schedule, Stage
 from takeup.training.timing import timeline_of
 
-__all__ = ["calibrated", "with_faults"]
-
 A_BIT_S = 1e-4
 
 

@@ -18,8 +18,6 @@ from takeup.errors import BadInput
 from takeup.training.model import Plan, Profile, Schedule, Timeline
 from takeup.training.timing import generated, timeline_of
 
-__all__ = ["Sampled", "jitter", "sample", "simulate", "work_conserving"]
-
 Floats = npt.NDArray[np.float64]
 
 

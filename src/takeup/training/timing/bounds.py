@@ -15,8 +15,6 @@ from takeup.training.model import Profile
 from takeup.training.timing.course import SECOND, course_of
 from takeup.training.timing.fast.traffic import NO_WIRE, Course
 
-__all__ = ["least_iteration_s", "least_nanoseconds"]
-
 Ints = npt.NDArray[np.int64]
 
 

@@ -8,8 +8,6 @@ import numpy.typing as npt
 from takeup.training.model import Profile
 from takeup.training.timing.fast.traffic import NO_WIRE, Course
 
-__all__ = ["SECOND", "course_of"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 SECOND = 10**9  # in nanoseconds, the unit of the kernels

@@ -17,8 +17,6 @@ from takeup.training.timing.fast.replay import STUCK, replay, replay_in_turn
 from takeup.training.timing.fast.search import search, smallest_caps
 from takeup.training.timing.fast.traffic import NEVER
 
-__all__ = ["Searched", "generated", "searched", "timeline_of"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 FEW_ORDERS = 60

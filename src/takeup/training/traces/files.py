@@ -10,8 +10,6 @@ from takeup.core.scenario import Scenario, load_scenario, to_toml, validate
 from takeup.errors import BadInput, BadScenario
 from takeup.training.model import Link, Profile, Schedule, Stage
 
-__all__ = ["load_profile", "load_schedule", "save_profile", "save_schedule"]
-
 Times = tuple[float, ...]
 Counts = tuple[int, ...]
 Value = TypeVar("Value")

@@ -6,8 +6,6 @@ from numpy.random import Generator
 
 from takeup.training.model import Link, Profile, Stage
 
-__all__ = ["random_profile"]
-
 
 def random_profile(
     random: Generator,

@@ -18,8 +18,6 @@ from numpy.random import Generator
 
 from takeup.errors import BadInput
 
-__all__ = ["SITES", "Site", "Stream", "draw_stream", "load_streams", "truth_of"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Shape = Literal["step", "ladder", "burst"]

@@ -25,8 +25,6 @@ from distributed.scheduler import TaskState, WorkerState
 
 from takeup.caching.engines.dask.guide import News
 
-__all__ = ["FROM_WORKER", "NAME", "TO_WORKER", "Announcer", "Outbox"]
-
 NAME = "takeup-caching"
 TO_WORKER, FROM_WORKER = "takeup-caching-news", "takeup-caching-word"
 

@@ -16,10 +16,8 @@ from takeup.caching.engines.dask.announce import NAME, Announcer
 from takeup.caching.engines.dask.counts import Counters
 from takeup.caching.engines.dask.guide import Options
 from takeup.caching.engines.dask.worker import SpillPlugin, counts_of
-from takeup.core.lazy import load
+from takeup.caching.policies import find_policy
 from takeup.errors import UnknownName
-
-__all__ = ["POLICIES", "counters", "install", "uninstall"]
 
 POLICIES = ("lru", "lrc", "lerc", "mrd", "next", "dag")
 
@@ -43,7 +41,7 @@ def counters(client: Client) -> Any:
 
 
 def _find(policy: str | PolicySpec) -> PolicySpec:
-    spec: PolicySpec = load("takeup.caching.policies:find_policy")(policy) if isinstance(policy, str) else policy
+    spec = find_policy(policy) if isinstance(policy, str) else policy
     if spec.base not in POLICIES:
         raise UnknownName("policy for Dask", spec.base, POLICIES)
     return spec

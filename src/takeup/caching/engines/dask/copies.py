@@ -14,8 +14,6 @@ from pathlib import Path
 from dask.typing import Key
 from distributed.spill import Slow, SpilledSize
 
-__all__ = ["CleanCopies", "Copy"]
-
 
 @dataclass(frozen=True, slots=True)
 class Copy:

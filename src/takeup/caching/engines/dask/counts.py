@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
-__all__ = ["Counters"]
-
 
 @dataclass(slots=True)
 class Counters:

@@ -30,8 +30,6 @@ from takeup.caching.engines.dask.leaving import Leaving
 from takeup.caching.engines.dask.order import ORDINARY, STUCK, TINY, UNKNOWN, Order, VictimOrder
 from takeup.caching.groups import GroupTable
 
-__all__ = ["Announcement", "Guide", "News", "Options", "Ranks", "Value"]
-
 Announcement = tuple[Hashable, float, float, tuple[Hashable, ...]]
 """A consumer, its position, its stage, and blocks it will read."""
 News = Announcement | tuple[Hashable, bool] | tuple[Hashable]

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable
 
-__all__ = ["Leaving"]
-
 
 class Leaving:
     """The values of one worker that are about to be freed, oldest first, at most `most_bytes` in total."""

@@ -14,8 +14,6 @@ from tornado.web import RequestHandler
 
 from takeup.caching.engines.dask.counts import Counters
 
-__all__ = ["PATH", "prometheus", "serve"]
-
 PATH = "/takeup/metrics"
 _GAUGES = ("num_workers", "copies_bytes", "num_open_consumers", "num_pinned")
 _SERVED = "_takeup_serves_metrics"

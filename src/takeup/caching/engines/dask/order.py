@@ -18,8 +18,6 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
-__all__ = ["ORDINARY", "STUCK", "TINY", "UNKNOWN", "VictimOrder"]
-
 ORDINARY, TINY, UNKNOWN, STUCK = range(4)
 _SLACK = 64  # stale entries that are not worth a clean-up
 _BACKLOG = 10_000  # changed keys that may be pending until the next victim

@@ -15,8 +15,6 @@ from distributed.utils import offload
 
 from takeup.caching.engines.dask.counts import Counters
 
-__all__ = ["Prefetcher", "ReadyTasks"]
-
 
 class ReadyTasks(Protocol):
     """The worker's heap of runnable tasks."""

@@ -24,8 +24,6 @@ from zict.common import NoDefault, nodefault
 from takeup.caching.engines.dask.copies import CleanCopies
 from takeup.caching.engines.dask.guide import Guide
 
-__all__ = ["GuidedMemory", "GuidedSlow", "Hooks", "guide_buffer", "guided_memory", "release_buffer", "why_not"]
-
 logger = logging.getLogger("takeup.dask")
 
 

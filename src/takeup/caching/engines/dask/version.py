@@ -8,8 +8,6 @@ from distributed.spill import SpillBuffer
 
 from takeup.caching.engines.dask import spill
 
-__all__ = ["why_not"]
-
 
 def why_not(distributed_version: str) -> str:
     """Why the plug-in does not support this version, empty if it does; tested on a real buffer."""

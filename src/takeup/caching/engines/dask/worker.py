@@ -18,8 +18,6 @@ from takeup.caching.engines.dask.metrics import serve
 from takeup.caching.engines.dask.prefetch import Prefetcher
 from takeup.caching.engines.dask.spill import Hooks, guide_buffer, release_buffer, why_not
 
-__all__ = ["SpillPlugin", "counts_of"]
-
 CAN_RUN = frozenset({"waiting", "ready", "constrained"})  # waiting for data in transfer, or for a thread
 STILL_RUNNING = frozenset({"executing", "long-running", "cancelled", "resumed"})
 

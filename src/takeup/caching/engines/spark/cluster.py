@@ -18,8 +18,6 @@ from types import TracebackType
 from takeup.caching.engines.spark.plugin_jar import spark_jars
 from takeup.errors import MissingEngine
 
-__all__ = ["LocalCluster", "Worker"]
-
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 _EXECUTOR = b"CoarseGrainedExecutorBackend"

@@ -10,8 +10,6 @@ from typing import Any
 from takeup.core.report import Column, Report, Table
 from takeup.errors import BadInput
 
-__all__ = ["SparkCounts", "counts_report", "prometheus"]
-
 
 @dataclass(frozen=True, slots=True)
 class SparkCounts:

@@ -19,8 +19,6 @@ from typing import Any
 from takeup.core.files import write_atomically
 from takeup.errors import BadInput
 
-__all__ = ["profile_of_events", "write_profile"]
-
 FORMAT = 1
 _DEFAULT_BYTES = 1 << 20
 Json = Mapping[str, Any]

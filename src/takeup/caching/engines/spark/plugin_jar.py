@@ -21,8 +21,6 @@ from pathlib import Path
 from takeup.core.files import write_atomically
 from takeup.errors import MissingEngine
 
-__all__ = ["SHIPPED_JAR", "build_jar", "find_sources", "jar", "spark_jars", "why_not"]
-
 SHIPPED_JAR = Path(__file__).parent / "takeup-spark.jar"
 _CHECKOUT = Path(__file__).parents[5]
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that equal sources give equal bytes

@@ -15,7 +15,6 @@ from takeup.errors import BadInput, UnknownName
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LISTS", "PLUGIN", "POLICIES", "configure", "counters", "settings", "take_setting"]
 
 PLUGIN = "io.takeup.spark.TakeupPlugin"
 LISTS = ("spark.jars", "spark.plugins")  # settings that may already have values

@@ -11,8 +11,6 @@ from takeup.caching.engines.spark.counts import SparkCounts
 from takeup.caching.engines.spark.session import LISTS, settings, take_setting
 from takeup.errors import BadInput, MissingEngine
 
-__all__ = ["run_submit", "submit_command"]
-
 
 def run_submit(policy: str, argv: Sequence[str], profile: Path | str | None = None) -> tuple[int, SparkCounts | None]:
     """Run `spark-submit ...` under the policy: returns its exit code, and the counters if it wrote them."""

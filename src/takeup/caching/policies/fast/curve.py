@@ -18,8 +18,6 @@ from takeup.caching.model import FlatTrace
 from takeup.core.compiled import inner, kernel
 from takeup.errors import BadInput
 
-__all__ = ["MissCurve", "lru_miss_curve"]
-
 Requests = npt.NDArray[np.uint32]
 Words = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]

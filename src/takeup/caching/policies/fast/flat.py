@@ -12,13 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from takeup.caching.model import FlatTrace
-from takeup.caching.policies.fast.flat_belady import NEVER, next_requests, replay_min
+from takeup.caching.policies.fast.flat_belady import next_requests, replay_min
 from takeup.caching.policies.fast.flat_queues import Counts, replay_fifo, replay_lru, replay_s3fifo, replay_sieve
 from takeup.caching.policies.fast.flat_ranks import replay_by_count, replay_gdsf, replay_gdsf_units
 from takeup.caching.policies.s3fifo import queue_bytes
 from takeup.errors import BadInput, UnknownName
-
-__all__ = ["FLAT_KERNELS", "NEVER", "FlatCounts", "FlatKernel", "next_requests", "replay_flat"]
 
 FlatKernel = Callable[[FlatTrace, int, bool], Counts]
 

@@ -14,8 +14,6 @@ import numpy.typing as npt
 from takeup.caching.policies.fast.flat_queues import Bytes, Counts, Requests
 from takeup.core.compiled import inner, kernel
 
-__all__ = ["NEVER", "next_requests", "replay_min"]
-
 NEVER = -1
 Words = npt.NDArray[np.uint64]
 

@@ -21,8 +21,6 @@ import numpy.typing as npt
 
 from takeup.core.compiled import inner, kernel
 
-__all__ = ["Bytes", "Counts", "Requests", "replay_fifo", "replay_lru", "replay_s3fifo", "replay_sieve"]
-
 Requests = npt.NDArray[np.uint32]  # unsigned spares a check for negative indices at every look-up
 Bytes = npt.NDArray[np.int64]
 Counts = tuple[int, int, int]

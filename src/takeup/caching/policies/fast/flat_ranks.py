@@ -19,8 +19,6 @@ import numpy.typing as npt
 from takeup.caching.policies.fast.flat_queues import Bytes, Counts, Requests
 from takeup.core.compiled import inner, kernel
 
-__all__ = ["replay_by_count", "replay_gdsf", "replay_gdsf_units"]
-
 Links = npt.NDArray[np.uint32]
 NEXT, PREVIOUS = 0, 1  # columns of the links
 NODE, RANK = 0, 1  # columns of the state of a block; node 0 stands for "not cached"

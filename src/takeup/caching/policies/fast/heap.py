@@ -8,8 +8,6 @@ from __future__ import annotations
 from takeup.caching.policies.fast.layout import Run
 from takeup.core.compiled import inlined
 
-__all__ = ["lower", "pop", "push", "settle", "top"]
-
 
 @inlined
 def _before(run: Run, a: int, b: int) -> bool:

@@ -7,8 +7,6 @@ from takeup.caching.policies.fast.memory import put, touch
 from takeup.caching.policies.fast.table import close_group, open_group, want_again
 from takeup.core.compiled import bare, inlined, kernel
 
-__all__ = ["replay_tasks"]
-
 
 @kernel
 def replay_tasks(run: Run) -> None:

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BLOCK", "COST_MODELS", "INPUT", "POLICY_CODES", "STAGE", "TASK", "TOTALS", "WORKER", "Rules", "Run"]
-
 Ints = npt.NDArray[np.int64]
 Records = npt.NDArray[Any]
 

@@ -21,8 +21,6 @@ from takeup.caching.policies.fast.ranks import first_user, last_user, refresh_gr
 from takeup.caching.policies.fast.table import set_missing, want_again
 from takeup.core.compiled import bare, inlined
 
-__all__ = ["put", "touch"]
-
 
 @inlined
 def touch(run: Run, block: int) -> None:

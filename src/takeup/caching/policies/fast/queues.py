@@ -9,8 +9,6 @@ from takeup.caching.policies.fast.layout import GHOST, MAIN, NOWHERE, S3FIFO, SI
 from takeup.caching.policies.s3fifo import MAX_READS, READS_TO_MAIN
 from takeup.core.compiled import bare, inlined
 
-__all__ = ["choose_queued", "enter_queue", "note_read", "unqueue"]
-
 
 @inlined
 def _queue(worker: int, queue: int) -> int:

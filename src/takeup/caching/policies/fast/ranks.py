@@ -26,8 +26,6 @@ from takeup.caching.policies.fast.layout import (
 )
 from takeup.core.compiled import bare, inlined
 
-__all__ = ["first_user", "last_user", "next_stage", "next_use", "refresh", "refresh_group", "set_keys"]
-
 
 @inlined
 def first_user(run: Run, block: int) -> int:

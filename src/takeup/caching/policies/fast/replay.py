@@ -12,8 +12,6 @@ from takeup.caching.policies.fast.jobs import replay_tasks
 from takeup.caching.policies.fast.layout import Ints, Records, Rules, Run
 from takeup.caching.policies.s3fifo import queue_bytes
 
-__all__ = ["replay"]
-
 
 def replay(spec: PolicySpec, workload: Workload, engine: EngineModel) -> Result:
     """The same result as `simulate(spec, workload, engine)`, at millions of accesses per second."""

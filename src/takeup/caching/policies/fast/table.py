@@ -6,8 +6,6 @@ from takeup.caching.policies.fast.layout import CLOSED, DAG, LOST, OPEN, STORED,
 from takeup.caching.policies.fast.ranks import first_user, last_user, next_stage, next_use, refresh, refresh_group
 from takeup.core.compiled import bare, inlined
 
-__all__ = ["close_group", "open_group", "set_missing", "want_again"]
-
 
 @inlined
 def _count(run: Run, task: int, change: int) -> None:

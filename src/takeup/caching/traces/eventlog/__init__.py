@@ -28,8 +28,6 @@ from takeup.caching.traces.eventlog.events import Application
 from takeup.caching.traces.eventlog.files import find_log, read_lines
 from takeup.errors import BadTrace
 
-__all__ = ["EventLog", "read_event_log"]
-
 
 @dataclass(frozen=True, slots=True)
 class EventLog:

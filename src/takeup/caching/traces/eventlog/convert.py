@@ -13,8 +13,6 @@ from takeup.caching.traces.eventlog.events import Application, Partition, Stage,
 from takeup.caching.traces.eventlog.lineage import Lineage
 from takeup.errors import BadTrace
 
-__all__ = ["as_workload"]
-
 _DEFAULT_BYTES = 1_000_000
 
 

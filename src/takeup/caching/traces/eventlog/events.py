@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from takeup.caching.traces.eventlog.files import Line
 from takeup.errors import BadTrace
 
-__all__ = ["Application", "Partition", "Rdd", "Stage", "TaskRun"]
-
 _RDD_BLOCK = re.compile(r"rdd_(\d+)_(\d+)")
 
 _UNKNOWN = -1

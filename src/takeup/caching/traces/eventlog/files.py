@@ -13,8 +13,6 @@ from typing import Any, BinaryIO, cast
 
 from takeup.errors import BadTrace
 
-__all__ = ["Line", "LogFiles", "find_log", "read_lines"]
-
 _COMPRESSED = frozenset((".lz4", ".lzf", ".snappy", ".zstd"))
 _ROLLED = re.compile(r"events_(\d+)_.*")
 _GZIP_MAGIC = b"\x1f\x8b"

@@ -8,8 +8,6 @@ from math import prod
 
 from takeup.caching.traces.eventlog.events import Partition, Rdd, Stage
 
-__all__ = ["Lineage", "TaskBlocks"]
-
 _SHUFFLE_READERS = frozenset(("CustomShuffledRDD", "ShuffledRDD", "ShuffledRowRDD"))
 _CARTESIANS = frozenset(("CartesianRDD", "UnsafeCartesianRDD"))
 

@@ -20,8 +20,6 @@ from urllib.parse import urlsplit
 from takeup.core.lazy import load
 from takeup.errors import BadInput, MissingEngine
 
-__all__ = ["Access", "find_access"]
-
 POD_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PLUGIN_TIMEOUT_S = 30
 PLUGIN_TOKEN_S = 60.0  # a program that gives tokens is too slow to be asked for every request

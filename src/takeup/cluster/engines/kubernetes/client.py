@@ -19,8 +19,6 @@ from urllib.parse import urlencode, urlsplit
 from takeup.cluster.engines.kubernetes.access import Access
 from takeup.errors import TakeupError
 
-__all__ = ["Client", "Json", "Refused", "Unreachable", "Watch"]
-
 Json = dict[str, Any]
 
 CONTENT_TYPES = {

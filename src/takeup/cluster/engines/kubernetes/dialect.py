@@ -4,20 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "CHECKPOINTS",
-    "EVICTED_FOR",
-    "GANG",
-    "GANG_NODES",
-    "GATE",
-    "GRADE",
-    "GUARANTEE_HOURS",
-    "LEAVE_BY",
-    "ORGANISATION",
-    "WORKERS",
-    "Dialect",
-]
-
 GANG = "takeup/gang"  # label: pods that start together
 WORKERS = "takeup/workers"  # label or annotation: how many they are
 ORGANISATION = "takeup/organisation"  # label: the owning organisation; default: the namespace

@@ -31,8 +31,6 @@ from takeup.cluster.engines.kubernetes.writer import Writer
 from takeup.cluster.model import Decision, Evict, Hold, SetQuota, Start, State
 from takeup.errors import BadInput, TakeupError
 
-__all__ = ["KubernetesEngine", "Stale"]
-
 FIRST_LISTS_S = 5.0
 SETTLE_S, MOST_SETTLES = 0.003, 2  # changes come in bursts; while one round acts, the next one's gather by themselves
 STALE_S = 30.0

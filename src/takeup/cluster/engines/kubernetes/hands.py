@@ -24,8 +24,6 @@ from takeup.cluster.engines.kubernetes.writer import TOO_MANY, Writer
 from takeup.cluster.model import Evict, Grade, Kind, Start
 from takeup.errors import BadInput, TakeupError
 
-__all__ = ["Hands"]
-
 PATIENCE_S = 120.0  # how long a disruption budget may refuse an eviction
 ASK_AGAIN_S = 2.0
 SPARED_S = 600.0  # after giving up, no new eviction attempt for this long

@@ -15,8 +15,6 @@ from takeup.cluster.engines.kubernetes.dialect import GATE
 from takeup.cluster.engines.kubernetes.objects import GpuNode, Pod
 from takeup.cluster.model import Grade, Job, Kind, Run, Waiting
 
-__all__ = ["Gang", "Jobs", "gangs_of"]
-
 Gang = tuple[Pod, ...]
 
 

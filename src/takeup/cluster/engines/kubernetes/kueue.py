@@ -17,8 +17,6 @@ from takeup.cluster.engines.kubernetes.client import Client, Json
 from takeup.cluster.model import Quota
 from takeup.errors import BadInput
 
-__all__ = ["BOOST", "Kueue", "boosts"]
-
 BOOST = "kueue.x-k8s.io/priority-boost"
 MOST_BOOST = 100
 GROUP = "kueue.x-k8s.io"

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from takeup.cluster.engines.kubernetes.objects import Pod
 from takeup.cluster.model import Eviction, Grade, Quota
 
-__all__ = ["Bound", "Leaving", "Ledger"]
-
 DAY_S = 86_400.0
 MOST_OWNERS = 10_000  # whose pods may never come back
 

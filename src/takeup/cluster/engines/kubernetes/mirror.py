@@ -17,8 +17,6 @@ from typing import Generic, TypeVar
 from takeup.cluster.engines.kubernetes.client import Client, Json, Refused, Unreachable, Watch
 from takeup.errors import TakeupError
 
-__all__ = ["Mirror", "key_of"]
-
 Thing = TypeVar("Thing")
 
 GONE = 410

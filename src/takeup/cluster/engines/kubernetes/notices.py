@@ -12,8 +12,6 @@ from takeup.cluster.engines.kubernetes.objects import Pod
 from takeup.cluster.engines.kubernetes.writer import Writer, stamp
 from takeup.cluster.model import Evict, Start
 
-__all__ = ["Notices"]
-
 REPEAT_S = 60.0  # a reason that changes all the time is not told more often
 MOST_TOLD = 10_000  # jobs whose reason is remembered
 MOST_WAITING = 200  # notices under way; a server that is busy is spared the rest

@@ -26,8 +26,6 @@ from takeup.cluster.engines.kubernetes.dialect import (
 from takeup.cluster.engines.kubernetes.mirror import key_of
 from takeup.cluster.model import Grade, Kind
 
-__all__ = ["GpuNode", "Pod", "parse_time", "read_node", "read_pod"]
-
 DECIMAL = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 SUFFIXES = DECIMAL | {f"{name}i": 1024.0**power for power, name in enumerate("KMGTPE", 1)}
 HAS_NO_ZONE = "it has no time zone"

@@ -10,8 +10,6 @@ from takeup.cluster.engines.kubernetes.client import Client, Json, Refused
 from takeup.cluster.engines.kubernetes.writer import NOT_FOUND
 from takeup.cluster.model import Quota
 
-__all__ = ["QuotaStore"]
-
 
 @dataclass(frozen=True, slots=True)
 class QuotaStore:

@@ -11,8 +11,6 @@ from takeup.cluster.model import Decision, State
 from takeup.core.clock import WallClock
 from takeup.core.control import ControlLoop, Outcome
 
-__all__ = ["follow"]
-
 logger = logging.getLogger("takeup")
 
 

@@ -17,8 +17,6 @@ from takeup.cluster.engines.kubernetes.ledger import Ledger
 from takeup.cluster.engines.kubernetes.objects import GpuNode, Pod
 from takeup.cluster.model import Job, Kind, Node, State
 
-__all__ = ["Survey", "survey"]
-
 
 @dataclass(frozen=True, slots=True)
 class Survey:

@@ -20,8 +20,6 @@ from takeup.cluster.engines.kubernetes.dialect import EVICTED_FOR, GANG_NODES, G
 from takeup.cluster.engines.kubernetes.objects import Pod
 from takeup.cluster.model import Grade
 
-__all__ = ["Writer", "stamp"]
-
 Item = TypeVar("Item")
 
 NOT_FOUND, CONFLICT, TOO_MANY = 404, 409, 429

@@ -17,8 +17,6 @@ from typing import Any
 from takeup.cluster.engines.slurm.insistence import Insistence
 from takeup.errors import BadInput, MissingEngine, TakeupError
 
-__all__ = ["Answer", "Call", "Row", "Slurm", "SlurmDown", "caller"]
-
 Row = Mapping[str, Any]
 
 TIMEOUT_S = 15.0

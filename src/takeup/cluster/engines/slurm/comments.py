@@ -10,8 +10,6 @@ import re
 from dataclasses import dataclass
 from math import inf, isfinite
 
-__all__ = ["Remarks", "read_remarks"]
-
 MARK = re.compile(r"\btakeup\b:?", re.IGNORECASE)
 SIGNAL = re.compile(r"(SIG)?[A-Z][A-Z0-9]{1,9}")
 AHEAD_S = 60.0  # tolerated clock skew of nodes ahead of ours

@@ -16,8 +16,6 @@ from takeup.cluster.model import Decision, State, Workload
 from takeup.core.clock import Clock
 from takeup.core.control import ControlLoop, Outcome
 
-__all__ = ["control", "every_day"]
-
 DAY_S = 86_400.0
 PERIOD_S = 0.5
 

@@ -35,8 +35,6 @@ from takeup.cluster.engines.slurm.rows import NEVER, JobRow, NodeRow, Status, re
 from takeup.cluster.model import Decision, Evict, Grade, Hold, SetQuota, Start, State, Workload
 from takeup.errors import BadInput, TakeupError
 
-__all__ = ["SlurmEngine", "StaleState"]
-
 EXPLAINS = "why it runs:"
 SLACK_S = 1.0  # clock corrections up to this size are ignored
 

@@ -18,8 +18,6 @@ from takeup.cluster.engines.slurm.picture import Classes
 from takeup.cluster.engines.slurm.rows import NodeRow
 from takeup.cluster.model import Grade, Kind, Workload
 
-__all__ = ["past_workload"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Past:

@@ -12,8 +12,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-__all__ = ["Insistence"]
-
 Answer = TypeVar("Answer")
 PAUSES_S = (0.15, 0.25, 0.4)
 

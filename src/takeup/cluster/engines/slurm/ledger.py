@@ -15,8 +15,6 @@ from takeup.cluster.engines.journal import Entry, Journal
 from takeup.cluster.engines.slurm.rows import JobRow, Status
 from takeup.cluster.model import Eviction, Quota, SetQuota, Start
 
-__all__ = ["Ledger", "Notice"]
-
 DAY_S = 86_400.0
 MOST_LINES = 200_000
 

@@ -8,8 +8,6 @@ from math import inf
 
 from takeup.cluster.engines.slurm.commands import SlurmDown
 
-__all__ = ["Patience", "Rests"]
-
 
 @dataclass(slots=True)
 class Patience:

@@ -16,8 +16,6 @@ from takeup.cluster.engines.slurm.ledger import Ledger
 from takeup.cluster.engines.slurm.rows import Ask, JobRow, NodeRow, Status
 from takeup.cluster.model import Grade, Job, Kind, Node, Run, State, Waiting
 
-__all__ = ["Classes", "Picture", "draw"]
-
 
 @dataclass(frozen=True, slots=True)
 class Classes:

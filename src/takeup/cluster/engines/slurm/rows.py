@@ -14,8 +14,6 @@ from itertools import islice
 
 from takeup.cluster.engines.slurm.commands import Row
 
-__all__ = ["NEVER", "Ask", "JobRow", "NodeRow", "Status", "expand_hosts", "read_job", "read_node"]
-
 NEVER = "never"  # what a job depends on that cannot happen any more
 MOST_TASKS = 1000  # of one array, waiting at a time
 GPUS = re.compile(r"(?:gres[:/])?gpu(?::(?P<model>[^:,=()\d][^:,=()]*))?(?:[:=](?P<count>\d+))?(?:\(.*\))?")

@@ -24,24 +24,6 @@ from takeup.cluster.fleet.layout import (
 from takeup.cluster.fleet.rules import BY_SIZE, Rules
 from takeup.core.compiled import inner, kernel
 
-__all__ = [
-    "available",
-    "enqueue",
-    "evict",
-    "finish",
-    "fullest_fit",
-    "goes_before",
-    "leave_nodes",
-    "nominate",
-    "note_start",
-    "resume",
-    "rise",
-    "saved_at",
-    "sit",
-    "withdraw",
-    "write",
-]
-
 Ints = npt.NDArray[np.int64]
 
 

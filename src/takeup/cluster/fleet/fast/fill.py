@@ -10,8 +10,6 @@ from takeup.cluster.fleet.layout import Fleet
 from takeup.cluster.fleet.rules import Rules
 from takeup.core.compiled import kernel
 
-__all__ = ["enqueue_all", "resume_all"]
-
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 

@@ -17,8 +17,6 @@ from takeup.cluster.fleet.layout import FREE_GPUS, SHARE_ROOM_MILLI, Fleet
 from takeup.cluster.fleet.rules import BEST_FIT, FRAGMENT_ARTIFACT, PACKED, PACKED_BLIND, SHELTERED
 from takeup.core.compiled import inner, kernel
 
-__all__ = ["calm_down", "find_node", "fragmentation", "num_places", "seat_gang"]
-
 Ints = npt.NDArray[np.int64]
 
 

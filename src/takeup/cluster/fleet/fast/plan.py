@@ -25,8 +25,6 @@ from takeup.cluster.fleet.layout import ALL_GPUS, HIGH_GPUS, NUM_RUNNING, Fleet
 from takeup.cluster.fleet.rules import CHEAPEST, NEWEST, Rules
 from takeup.core.compiled import inner
 
-__all__ = ["agreed_victims", "forget_plan", "plan_gang"]
-
 Ints = npt.NDArray[np.int64]
 
 

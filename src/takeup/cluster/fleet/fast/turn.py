@@ -42,8 +42,6 @@ from takeup.cluster.fleet.layout import (
 from takeup.cluster.fleet.rules import BY_SIZE, NOBODY, STOP, Rules
 from takeup.core.compiled import inner, kernel
 
-__all__ = ["allowed_gpus", "take_newcomer", "take_turn"]
-
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 

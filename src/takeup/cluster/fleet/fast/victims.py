@@ -25,19 +25,6 @@ from takeup.cluster.fleet.rules import (
 )
 from takeup.core.compiled import inner
 
-__all__ = [
-    "AGREED",
-    "CHOSEN",
-    "choose",
-    "freed",
-    "idle_in_plan",
-    "is_evictable",
-    "lost_gpu_s",
-    "price",
-    "room_in_plan",
-    "unmark",
-]
-
 AGREED, CHOSEN = 1, 2
 PROMISE_PRICE = 1e12  # a promise is broken only where nothing else helps; once it was kept, it protects no longer
 CAP_PRICE = 1e9  # likewise for a job that was evicted too often, among those without a promise

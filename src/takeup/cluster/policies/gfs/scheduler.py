@@ -31,18 +31,6 @@ from takeup.cluster.fleet.rules import (
     Rules,
 )
 
-__all__ = [
-    "GFS",
-    "GFS_ARTIFACT",
-    "GFS_NOTICE",
-    "GFS_PROMISED",
-    "GFS_PUBLISHED",
-    "GFS_PUBLISHED_SIMPLE_PLACE",
-    "GFS_PUBLISHED_SIMPLE_PREEMPT",
-    "GFS_SIMPLE_PLACE",
-    "GFS_SIMPLE_PREEMPT",
-]
-
 GFS_PUBLISHED = Rules(
     high_order=BY_SIZE,
     spot_order=BY_SIZE,

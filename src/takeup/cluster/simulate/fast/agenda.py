@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from takeup.core.compiled import inner
 
-__all__ = ["Agenda", "empty_agenda", "next_s", "pop", "push", "push_again"]
-
 Records = npt.NDArray[np.void]
 Ints = npt.NDArray[np.int64]
 

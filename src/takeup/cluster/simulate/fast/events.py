@@ -43,8 +43,6 @@ from takeup.cluster.simulate.fast.story import (
 )
 from takeup.core.compiled import inner, kernel
 
-__all__ = ["TICK_S", "live_until"]
-
 Floats = npt.NDArray[np.float64]
 
 TICK_S = 300.0

@@ -16,19 +16,6 @@ from takeup.cluster.fleet.rules import Rules
 from takeup.cluster.simulate.fast.agenda import Agenda, push
 from takeup.core.compiled import inner
 
-__all__ = [
-    "FINISH",
-    "LEAVE",
-    "PERIOD",
-    "Story",
-    "account",
-    "count_period",
-    "empty_story",
-    "hour_of",
-    "read_log",
-    "save",
-]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

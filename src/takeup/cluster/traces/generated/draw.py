@@ -32,8 +32,6 @@ from takeup.cluster.traces.generated.times import (
 )
 from takeup.core.seeds import Streams
 
-__all__ = ["Drawn", "PoolDraw", "joined"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from takeup.cluster.traces.generated.published import NUM_ORGANISATIONS, PoolProfile
 
-__all__ = ["draw_organisations"]
-
 TAIL_DECAY = 0.95  # share of each tail organisation relative to the one before
 
 

@@ -20,8 +20,6 @@ from types import MappingProxyType
 
 from takeup.cluster.traces.generated.published import NUM_DAYS, PROFILES
 
-__all__ = ["PRESETS", "Preset"]
-
 AUGUST = 153  # the day on which it begins
 
 

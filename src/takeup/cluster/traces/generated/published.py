@@ -12,26 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = [
-    "DURATION_LAW",
-    "FRACTIONS",
-    "GANG_LAW",
-    "HOURLY_ARRIVALS",
-    "LONG_REQUESTS",
-    "MONTH_DAYS",
-    "NUM_DAYS",
-    "NUM_JOBS",
-    "NUM_ORGANISATIONS",
-    "NUM_SPOT_JOBS",
-    "PROFILES",
-    "REQUESTS",
-    "SPOT_MEDIAN_S",
-    "SPOT_MONTHLY_JOBS",
-    "SPOT_SPREAD",
-    "WEEKDAY_ARRIVALS",
-    "PoolProfile",
-]
-
 NUM_DAYS = 184
 NUM_JOBS = 466_867
 NUM_SPOT_JOBS = 51_154

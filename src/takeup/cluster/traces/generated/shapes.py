@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from takeup.cluster.traces.generated.published import FRACTIONS, GANG_LAW, LONG_REQUESTS, REQUESTS, PoolProfile
 
-__all__ = ["Nodes", "draw_shapes", "mean_gpus"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Nodes = tuple[tuple[int, int], ...]

@@ -24,20 +24,6 @@ from takeup.cluster.traces.generated.published import (
     PoolProfile,
 )
 
-__all__ = [
-    "DAY_S",
-    "LONG_S",
-    "SHORT_S",
-    "Pieces",
-    "bursts",
-    "draw_high_durations",
-    "draw_spot_durations",
-    "draw_starts",
-    "monthly_to_daily",
-    "since",
-    "wrap",
-]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -17,8 +17,6 @@ import os
 import sys
 import time
 
-__all__ = ["burn", "calibrate", "main", "run"]
-
 NUM_MEASUREMENTS = {"cpu-time": 5, "hashes": 40}  # cpu-time does not depend on the speed
 MEASUREMENT_S = 0.005
 FIRST_GUESS = 2_000

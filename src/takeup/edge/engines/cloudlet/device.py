@@ -15,8 +15,6 @@ import time
 from collections.abc import Iterator
 from typing import TypedDict
 
-__all__ = ["Order", "main", "pieces"]
-
 STEP_S = 0.001  # between two pieces, where the device itself keeps the rate
 LEAST_PIECE_BYTES = 512
 BLOCK_BYTES = 64 * 1024

@@ -20,8 +20,6 @@ from takeup.edge.model import Allocation, Instance
 from takeup.edge.played import Played, PlayedTask
 from takeup.errors import BadInput, MissingEngine, UnknownName
 
-__all__ = ["CloudletEngine"]
-
 WORK = ("cpu-time", "hashes")
 CONNECT_LIMIT_S = 30.0
 LEAD_S = 0.05  # between the start command and the start, so that every process has received it

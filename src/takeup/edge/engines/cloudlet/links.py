@@ -19,8 +19,6 @@ from takeup.edge.engines.cloudlet.plan import Job, Plan
 from takeup.edge.engines.cloudlet.processes import Process
 from takeup.errors import MissingEngine, UnknownName
 
-__all__ = ["LINKS", "Link", "NamespaceLinks", "UserSpaceLinks", "open_links"]
-
 LINKS = ("auto", "namespaces", "user-space")
 FIRST_CLASS = 0x10
 

@@ -11,8 +11,6 @@ import numpy as np
 from takeup.edge.model import Allocation, Instance
 from takeup.errors import BadInput
 
-__all__ = ["Job", "Plan", "make_plan"]
-
 MOST_DEVICES = 128  # each is a process with a connection
 MOST_BPS = 400e6  # what one Python process takes in without falling behind
 MOST_BYTES = 256 * 2**20

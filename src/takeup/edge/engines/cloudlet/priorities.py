@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 from takeup.errors import MissingEngine
 
-__all__ = ["CORE", "DEVICE", "SITE", "in_real_time"]
-
 CORE, DEVICE, SITE = 1, 2, 3
 
 

@@ -7,8 +7,6 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Process"]
-
 WAIT_S = 5.0
 
 

@@ -18,8 +18,6 @@ from takeup.edge.engines.cloudlet.plan import Job
 from takeup.edge.engines.cloudlet.processes import Process
 from takeup.edge.engines.cloudlet.turns import Queue, Rule
 
-__all__ = ["TOKEN_BYTES", "Core", "Record", "Site"]
-
 TOKEN_BYTES = 32
 MOST_AT_A_CORE = 2  # a job that runs, and one that is next
 READ_BYTES = 64 * 1024

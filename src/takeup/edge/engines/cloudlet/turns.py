@@ -13,8 +13,6 @@ from typing import Literal, get_args
 
 from takeup.edge.engines.cloudlet.plan import Job
 
-__all__ = ["RULES", "Queue", "Rule"]
-
 Rule = Literal["planned", "early", "edf"]
 RULES: tuple[str, ...] = get_args(Rule)
 

@@ -18,8 +18,6 @@ from scipy.sparse import csr_array, vstack
 from takeup.edge.energy import oracle
 from takeup.edge.model import Instance
 
-__all__ = ["Choices", "Rules", "choices_of", "rules_of", "usual_moments"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from takeup.edge.model import Instance
 from takeup.edge.policies.bounds.master import Columns, Duals, Grid, all_columns, best_mix
 
-__all__ = ["Generated", "Offers", "Pricer", "Rounds", "generate"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -11,8 +11,6 @@ from takeup.edge.energy import ABSENT, ModulatedGroups, PrefixGroups
 from takeup.edge.model import Instance
 from takeup.edge.policies.bounds.fast.groups import GroupCosts
 
-__all__ = ["MOST_LISTED", "can_list", "group_of", "list_groups"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -11,8 +11,6 @@ from takeup.edge.policies.bounds.fast.pricing import best_listed, cheapest_start
 from takeup.edge.policies.bounds.generate import Offers
 from takeup.edge.policies.bounds.master import Columns, Duals, Grid
 
-__all__ = ["ListedPricer"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -17,8 +17,6 @@ from scipy.sparse import csc_array
 from takeup.core.native_output import native_output_to_stderr
 from takeup.edge.model import Instance
 
-__all__ = ["Columns", "Duals", "Grid", "Mix", "all_columns", "best_mix", "grid_of", "whole_mix"]
-
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -19,8 +19,6 @@ from takeup.edge.energy import PrefixGroups, oracle
 from takeup.edge.model import Instance, Prices
 from takeup.edge.policies.bounds.choices import Rules, choices_of, rules_of, usual_moments
 
-__all__ = ["MOST_PRICED", "Priced", "price", "reach"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

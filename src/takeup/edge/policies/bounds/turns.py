@@ -15,8 +15,6 @@ from takeup.edge.policies.bounds.fast.turns import best_turns
 from takeup.edge.policies.bounds.generate import Pricer
 from takeup.edge.policies.bounds.master import Duals, Grid
 
-__all__ = ["turns_bound"]
-
 Floats = npt.NDArray[np.float64]
 
 MOST_NODES = 300_000  # some hundredths of a second

@@ -13,8 +13,6 @@ from takeup.edge.policies.bounds.generate import Offers, Pricer
 from takeup.edge.policies.bounds.master import Columns, Duals, Grid
 from takeup.edge.policies.plan import Site
 
-__all__ = ["BothPricers", "WidePricer"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -11,8 +11,6 @@ from takeup.edge.model import NOBODY, Allocation, Answer, Instance, Reason
 from takeup.edge.policies.fast.shapes import Effort, Outcome, Roles, Starts, Tasks
 from takeup.edge.policies.fast.solve import solve
 
-__all__ = ["Groups", "grown", "outcomes", "searched"]
-
 Groups = Mapping[int, Sequence[int]]
 
 

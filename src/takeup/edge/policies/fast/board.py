@@ -9,8 +9,6 @@ from takeup.core.compiled import bare, inner
 from takeup.edge.policies.fast.oracle import cost_by
 from takeup.edge.policies.fast.shapes import CHANNEL, DEVICE, NOBODY, SEAT, WISH, Board, Cell, Plans, Roles, Room, Tasks
 
-__all__ = ["METRICS", "PER_BUNDLE", "PER_CPU_SECOND", "PER_SUBCARRIER", "SAVING", "board_of", "measure"]
-
 Ints = npt.NDArray[np.int64]
 
 METRICS = SAVING, PER_SUBCARRIER, PER_CPU_SECOND, PER_BUNDLE = 0, 1, 2, 3  # as in takeup.edge.policies.joint

@@ -7,8 +7,6 @@ from takeup.edge.policies.fast.oracle import cost_by
 from takeup.edge.policies.fast.plans import copy, insert, price, settle, worth
 from takeup.edge.policies.fast.shapes import NOBODY, Cell, Plans, Room
 
-__all__ = ["exchange", "swap_turns"]
-
 WORTH_IT = 1e-9  # of all there is to gain; a smaller gain is rounding
 
 

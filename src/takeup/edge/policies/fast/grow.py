@@ -10,8 +10,6 @@ from takeup.edge.policies.fast.oracle import cost_by
 from takeup.edge.policies.fast.plans import add, cost_until, insert, price, settle, try_starts
 from takeup.edge.policies.fast.shapes import NOBODY, Cell, Plans, Room
 
-__all__ = ["gain_of", "grow", "hand_out", "smallest_group"]
-
 WORTH_IT = 1e-12  # of the energy of an upload; a smaller reduction is rounding
 A_LITTLE = 1e-9  # relative margin on upper bounds of gains, so that rounding never excludes a device
 

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from takeup.core.compiled import bare
 from takeup.edge.policies.fast.shapes import Cell
 
-__all__ = ["cheapest", "cost_by", "water_level"]
-
 Ints = npt.NDArray[np.int64]
 
 LN2 = float(np.log(2.0))

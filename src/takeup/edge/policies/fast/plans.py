@@ -9,8 +9,6 @@ from takeup.core.compiled import bare
 from takeup.edge.policies.fast.oracle import cheapest, cost_by
 from takeup.edge.policies.fast.shapes import NOBODY, Cell, Plans
 
-__all__ = ["add", "clear", "copy", "cost_until", "insert", "price", "remove", "settle", "try_starts", "worth"]
-
 Ints = npt.NDArray[np.int64]
 
 

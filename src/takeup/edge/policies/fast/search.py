@@ -17,8 +17,6 @@ from takeup.edge.policies.fast.grow import gain_of, grow, hand_out, smallest_gro
 from takeup.edge.policies.fast.plans import add, clear, copy, remove, settle, try_starts, worth
 from takeup.edge.policies.fast.shapes import NOBODY, Board, Cell, Effort, Plans, Room
 
-__all__ = ["judge", "regroup", "search"]
-
 NEAR = 0.995  # of the best worth; a plan below will not be the best by an exchange
 WORTH_IT = 1e-9  # of the worth; a smaller improvement is rounding
 MIX, MIX_BITS = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)

@@ -13,24 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "BY_ALL",
-    "CHANNEL",
-    "DEVICE",
-    "NOBODY",
-    "SEAT",
-    "WISH",
-    "Board",
-    "Cell",
-    "Effort",
-    "Outcome",
-    "Plans",
-    "Roles",
-    "Room",
-    "Starts",
-    "Tasks",
-]
-
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

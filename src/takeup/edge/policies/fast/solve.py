@@ -12,8 +12,6 @@ from takeup.edge.policies.fast.plans import add, clear, copy, insert, remove, se
 from takeup.edge.policies.fast.search import judge, regroup, search
 from takeup.edge.policies.fast.shapes import Board, Cell, Effort, Outcome, Plans, Roles, Starts, Tasks
 
-__all__ = ["solve"]
-
 
 @kernel
 def solve(tasks: Tasks, starts: Starts, effort: Effort, roles: Roles, outcome: Outcome) -> None:

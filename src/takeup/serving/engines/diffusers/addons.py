@@ -8,8 +8,6 @@ from typing import Protocol
 
 from takeup.serving.engines.diffusers.runs import Rows, Run
 
-__all__ = ["AddOn"]
-
 
 class AddOn(Protocol):
     """LoRAs, ControlNets. The engine calls every add-on before each step."""

@@ -15,8 +15,6 @@ from takeup.serving.engines.diffusers.device.stacks import Stacks
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.masked.binding import can_bind
 
-__all__ = ["binds_edits", "compute_for", "stacks_for", "workers_for"]
-
 
 def compute_for(device: torch.device | str, *, compiles: bool = True) -> Compute:
     """The executor for networks on this device."""

@@ -12,8 +12,6 @@ import torch
 
 from takeup.serving.model import Request
 
-__all__ = ["Aids", "Bound", "Gatherer", "Masked", "Residuals", "Rows", "Run", "gather"]
-
 MOST_KEPT = 8
 
 

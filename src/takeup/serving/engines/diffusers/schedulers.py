@@ -12,8 +12,6 @@ import torch
 from takeup.errors import BadInput, UnknownName
 from takeup.serving.model import Request
 
-__all__ = ["SCHEDULERS", "new_scheduler", "set_steps", "step_options"]
-
 SCHEDULERS = {
     "ddim": "DDIMScheduler",
     "ddpm": "DDPMScheduler",

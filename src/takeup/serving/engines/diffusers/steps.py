@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 
-from takeup.core.lazy import load
 from takeup.serving.contract import Group
 from takeup.serving.engines.diffusers.addons import AddOn
 from takeup.serving.engines.diffusers.device.compute import Compute, Eager
@@ -33,11 +32,9 @@ from takeup.serving.engines.diffusers.families import Family, family_of
 from takeup.serving.engines.diffusers.runs import Gatherer, Rows, Run
 from takeup.serving.engines.diffusers.tickets import OnStep, Ticket
 from takeup.serving.model import Request
+from takeup.serving.policies.batching import Grouping, one_by_one
 from takeup.serving.traffic import Candidate
 
-__all__ = ["StepEngine"]
-
-POLICY = "takeup.serving.policies.batching"
 NAP_S = 0.001
 
 
@@ -200,5 +197,5 @@ class StepEngine:
 
 
 def _usual_grouping(max_rows: int, deterministic: bool) -> Group:
-    group: Group = load(f"{POLICY}:one_by_one") if deterministic else load(f"{POLICY}:Grouping")(max_rows)
+    group: Group = one_by_one if deterministic else Grouping(max_rows)
     return group

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from takeup.serving.engines.diffusers.runs import Run
 from takeup.serving.model import Cancelled, Expired, State
 
-__all__ = ["OnStep", "Ticket"]
-
 OnStep = Callable[[int, int], None]
 """Hears how many steps are done, and of how many."""
 

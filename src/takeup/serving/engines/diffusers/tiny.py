@@ -16,8 +16,6 @@ import torch
 
 from takeup.errors import UnknownName
 
-__all__ = ["TINY", "build", "tiny"]
-
 START, END = "<|startoftext|>", "<|endoftext|>"
 MAX_TOKENS = 77
 CHANNELS = (32, 64)

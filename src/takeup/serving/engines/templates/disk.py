@@ -22,8 +22,6 @@ from takeup.serving.engines.templates.files import UNFINISHED, read_template, wr
 from takeup.serving.engines.templates.keys import TemplateKey, digest_of, template_of
 from takeup.serving.engines.templates.templates import Template
 
-__all__ = ["TemplateFolder"]
-
 SUFFIX = ".template"
 FORGOTTEN = ".forgotten"
 UNFINISHED_S = 3600.0

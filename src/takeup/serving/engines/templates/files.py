@@ -21,8 +21,6 @@ from takeup.errors import BadInput, OutputFailed
 from takeup.serving.engines.templates.packing import PackedPage, PackedTensor
 from takeup.serving.engines.templates.templates import Template
 
-__all__ = ["ALIGNMENT", "UNFINISHED", "read_template", "write_template"]
-
 MAGIC = b"takeup template 2"
 TAIL = struct.Struct("<QQI17s")
 ALIGNMENT = 4096

@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["TemplateKey", "digest_of", "owner_of", "template_id", "template_of", "weights_digest"]
-
 NUM_SAMPLES = 64
 ID_CHARS = 24
 

@@ -17,8 +17,6 @@ from takeup.core.files import write_atomically
 from takeup.errors import BadInput, OutputFailed
 from takeup.serving.engines.templates.keys import owner_of
 
-__all__ = ["Original", "Originals"]
-
 SUFFIX = ".original"
 TEMPLATE = re.compile(r"tpl_[0-9a-f]{24}")
 

@@ -21,8 +21,6 @@ from functools import lru_cache
 
 import torch
 
-__all__ = ["EXACT", "PackedPage", "PackedTensor", "Packer", "error_of", "pack", "unpack", "unpack_page"]
-
 GROUP = 64
 """Channels that share a scale: a head, in most networks."""
 EXACT = 0

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["PinnedMemory"]
-
 BLOCK_BYTES = 256 << 20
 ALIGN_BYTES = 256
 

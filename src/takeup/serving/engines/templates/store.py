@@ -25,8 +25,6 @@ from takeup.serving.engines.templates.disk import TemplateFolder
 from takeup.serving.engines.templates.keys import TemplateKey, template_of
 from takeup.serving.engines.templates.templates import Template
 
-__all__ = ["Room", "TemplateStore"]
-
 
 @dataclass(frozen=True, slots=True)
 class Room:

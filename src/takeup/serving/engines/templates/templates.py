@@ -11,8 +11,6 @@ import torch
 from takeup.serving.engines.templates.packing import EXACT, PackedPage, PackedTensor, Packer, Page, unpack_page
 from takeup.serving.engines.templates.pinned import PinnedMemory
 
-__all__ = ["ALL", "Reader", "Recorder", "Template", "Wanted"]
-
 
 @dataclass(frozen=True)
 class Template:

@@ -8,8 +8,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-__all__ = ["edit_page", "page_headers"]
-
 FILE = Path(__file__).with_name("edit.html")
 FREE_PARTS = {
     "default-src": "'none'",

@@ -11,8 +11,6 @@ from takeup.serving.server.schemas import AdapterList, AdapterObject, Name, Remo
 from takeup.serving.server.shelf import Adapter
 from takeup.serving.server.tenants import NAME
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/v1/adapters", tags=["adapters"])
 InPath = Annotated[str, Path(pattern=rf"^{NAME}$")]
 

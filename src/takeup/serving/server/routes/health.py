@@ -12,8 +12,6 @@ from pydantic import BaseModel
 from takeup.serving.server.callers import ServiceOf, TenantOf
 from takeup.serving.server.errors import ApiError, ErrorBody
 
-__all__ = ["Health", "router"]
-
 router = APIRouter(tags=["health"])
 NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": ErrorBody}}
 PAGE: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}

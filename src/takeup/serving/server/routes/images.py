@@ -12,8 +12,6 @@ from takeup.serving.server.callers import CallerOf, ServiceOf
 from takeup.serving.server.gallery import EditFiles
 from takeup.serving.server.schemas import EditForm, Generation, Images
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/v1/images", tags=["images"])
 
 

@@ -13,8 +13,6 @@ from takeup.serving.server.errors import ApiError
 from takeup.serving.server.schemas import ModelList, ModelObject
 from takeup.serving.server.service import Service
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/v1", tags=["models"])
 
 

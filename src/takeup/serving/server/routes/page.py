@@ -7,8 +7,6 @@ from fastapi.responses import HTMLResponse
 
 from takeup.serving.server.page import edit_page, page_headers
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False)
 
 

@@ -9,8 +9,6 @@ from fastapi import APIRouter, Path
 from takeup.serving.server.callers import ServiceOf, TenantOf
 from takeup.serving.server.schemas import TEMPLATE, Removed, TemplateList, TemplateObject
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/v1/templates", tags=["templates"])
 InPath = Annotated[str, Path(pattern=TEMPLATE)]
 

@@ -24,8 +24,6 @@ from takeup.streaming.engines.dash.server import Page, SegmentServer
 from takeup.streaming.engines.dash.videos import Video
 from takeup.streaming.model import Player
 
-__all__ = ["BrowserTools", "NothingSeen", "encode_video", "find_tools", "watch"]
-
 PAGE = Path(__file__).with_name("player.html")
 MOST_CONNECTIONS = 16  # a browser opens several, and uses one
 FRAMES_PER_S = 25

@@ -10,8 +10,6 @@ from takeup.errors import TakeupError
 from takeup.streaming.engines.dash.links import Link
 from takeup.streaming.engines.dash.videos import Video
 
-__all__ = ["Arrivals", "BadAnswer", "download"]
-
 READ_BYTES = 64 * 1024
 NUM_AHEAD = 3
 HEAD = re.compile(rb"HTTP/1\.1 200 OK\r\n(?:.*\r\n)*?Content-Length: (\d{1,12})\r\n")

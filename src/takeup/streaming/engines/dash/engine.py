@@ -19,8 +19,6 @@ from takeup.streaming.engines.dash.links import LINKS, open_link
 from takeup.streaming.engines.dash.ring import Ring, Session, num_places
 from takeup.streaming.model import Answer, Cell, Player
 
-__all__ = ["Appends", "DashEngine", "Downloads", "Plan", "TookTooLong"]
-
 Appends = Literal["bytes", "segments"]
 Floats = npt.NDArray[np.float64]
 

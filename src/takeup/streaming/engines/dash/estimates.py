@@ -16,8 +16,6 @@ from takeup.streaming.engines.dash.playout import Playback, play
 from takeup.streaming.engines.dash.ring import Session
 from takeup.streaming.model import Answer, Estimate, Player
 
-__all__ = ["LEAST_VIDEOS", "batch_means", "summarise_sessions", "whole_segments"]
-
 LEAST_VIDEOS = 20
 MOST_BATCHES = 20
 LEAST_BATCH = 5

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Visit", "ideal_arrivals_s"]
-
 Floats = npt.NDArray[np.float64]
 Visit = tuple[float, float]  # requested at, length
 

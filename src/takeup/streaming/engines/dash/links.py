@@ -17,8 +17,6 @@ from typing import Protocol
 from takeup.errors import BadInput, MissingEngine, UnknownName
 from takeup.streaming.engines.dash.sharing import ProcessorSharing
 
-__all__ = ["LINKS", "Link", "UserSpaceLink", "open_link"]
-
 LINKS = ("auto", "namespaces", "user-space")
 MOST_BPS = 400e6  # what one Python process carries on one core without falling behind
 QUANTUM_BYTES = 4096  # a full round among ten users of a 50 Mbit/s link is then over in 7 ms

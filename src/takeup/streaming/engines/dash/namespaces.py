@@ -14,8 +14,6 @@ from types import TracebackType
 
 from takeup.core.namespaces import FRAME_BYTES, LEFT, PAYLOAD_BYTES, ROOT, Namespace, check_commands, lay_cable
 
-__all__ = ["NamespaceLink"]
-
 FIRST_LEAF = 0x10
 SEND_BUFFER_BYTES = 256 * 1024  # enough in the leaf for the link not to fall idle while this process waits for a core
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from takeup.streaming.model import Player
 
-__all__ = ["Playback", "play"]
-
 TOLERANCE_S = 1e-9  # sums of segments may miss a threshold by rounding
 
 

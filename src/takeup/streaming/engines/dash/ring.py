@@ -22,8 +22,6 @@ from takeup.streaming.engines.dash.server import SegmentServer
 from takeup.streaming.engines.dash.videos import Video
 from takeup.streaming.model import Cell
 
-__all__ = ["Ring", "Session", "num_places"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -21,8 +21,6 @@ from http import HTTPStatus
 from takeup.streaming.engines.dash.links import Link
 from takeup.streaming.engines.dash.videos import Video
 
-__all__ = ["MOST_REQUEST_BYTES", "Page", "SegmentServer"]
-
 MOST_REQUEST_BYTES = 4096
 IDLE_S = 30.0
 LINGER_S, MOST_IGNORED_READS = 1.0, 64

@@ -10,8 +10,6 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["ProcessorSharing"]
-
 Sender = TypeVar("Sender", bound=Hashable)
 
 

@@ -8,8 +8,6 @@ from functools import cache
 
 from takeup.errors import BadInput
 
-__all__ = ["MOST_SEGMENT_BYTES", "Video", "generated_bytes"]
-
 MOST_SEGMENT_BYTES = 64 * 1024**2
 PATTERN = bytes(range(256))
 

@@ -18,8 +18,6 @@ from takeup.core.compiled import inlined, kernel
 from takeup.streaming.simulate.fast.events import Traffic, length_of, note_blocked
 from takeup.streaming.simulate.lived import Lived
 
-__all__ = ["Adapting", "Regions", "nobody_adapting", "play_adapting"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -26,8 +26,6 @@ from takeup.core.compiled import inlined, kernel
 from takeup.streaming.simulate.fast.heap import Heap, empty_heap, push, take_out
 from takeup.streaming.simulate.lived import Lived
 
-__all__ = ["Flows", "Levels", "Traffic", "empty_cell", "length_of", "note_blocked", "patience_of", "play_events"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from takeup.core.compiled import inlined
 
-__all__ = ["Heap", "empty_heap", "push", "take_out"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -12,8 +12,6 @@ from takeup.core.compiled import inlined, kernel
 from takeup.streaming.simulate.fast.events import length_of, note_blocked, patience_of
 from takeup.streaming.simulate.lived import Lived
 
-__all__ = ["Grain", "Users", "nobody", "play_every_slot"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

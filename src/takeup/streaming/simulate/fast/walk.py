@@ -17,8 +17,6 @@ from numpy.random import Generator
 from takeup.core.compiled import inner, kernel
 from takeup.streaming.simulate.lived import Lived
 
-__all__ = ["Walk", "play_videos"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

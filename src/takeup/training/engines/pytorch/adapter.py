@@ -28,7 +28,6 @@ try:
 except ImportError as error:
     raise MissingEngine(f"the engine pytorch needs {NEEDED}; {INSTALL}") from error
 
-__all__ = ["Runtime", "actions_of", "carrier_of", "check_version", "ranks_of", "receive_first"]
 
 INNER_NAMES = ("_maybe_compute_loss", "_prepare_schedule_with_comms", "_step_microbatches")
 INNER_RECEIVES = ("fwd_recv_ops", "bwd_recv_ops")

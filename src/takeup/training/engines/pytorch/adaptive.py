@@ -13,7 +13,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from takeup.core.lazy import load
 from takeup.errors import BadInput
 from takeup.training.contract import Planner
 from takeup.training.engines.pytorch.adapter import Runtime, ranks_of
@@ -25,10 +24,9 @@ from takeup.training.engines.pytorch.stopwatch import Stopwatch, Watch
 from takeup.training.engines.pytorch.watch.groups import rest_before_the_end
 from takeup.training.engines.pytorch.watch.requests import Requests
 from takeup.training.model import Plan, Profile, Schedule, Stage
+from takeup.training.policies import find_policy
+from takeup.training.policies.trigger import Rule, link_delay_s
 
-__all__ = ["AdaptiveSchedule"]
-
-TRIGGER = "takeup.training.policies.trigger"
 LONGEST_S = 1e6
 NUM_ASKED = 3  # iterations measured per request, so that most of the latest link delays are new
 
@@ -53,12 +51,12 @@ class AdaptiveSchedule:
         max_live: int | None = None,
         split: bool = True,
         timeout_s: float = 600.0,
-        rule: Any = None,
+        rule: Rule | None = None,
         **options: Any,
     ) -> None:
         _check(stage, every, timeout_s)
         rest_before_the_end()
-        rule = rule or load(f"{TRIGGER}:Rule")()
+        rule = rule or Rule()
         blank = _blank(stage.num_stages, n_microbatches, max_live, split)
         start = _find("zb_h1" if split else "one_f_one_b").plan(blank).schedule
         chosen = _find(planner)
@@ -69,7 +67,7 @@ class AdaptiveSchedule:
         self._runtime = Runtime(stage, n_microbatches, self._watch, timeout, loss_fn=loss_fn, **options)
         self._runtime.use(start)
         self._control = Control(start, chosen, blank, rule)
-        links = Links(partial(load(f"{TRIGGER}:link_delay_s"), rule))
+        links = Links(partial(link_delay_s, rule))
         self._exchange = Exchange(private_group(ranks_of(stage), timeout), links)
         self._requests = Requests(self._exchange.least)
         self._asked = range(0)  # iterations after which ranks synchronize because of a request
@@ -154,8 +152,7 @@ def _watch_of(stage: Any, num_microbatches: int) -> Watch:
 
 
 def _find(planner: str | Planner) -> Planner:
-    found: Planner = load("takeup.training.policies:find_policy")(planner) if isinstance(planner, str) else planner
-    return found
+    return find_policy(planner) if isinstance(planner, str) else planner
 
 
 def _blank(num_stages: int, num_microbatches: int, max_live: int | None, split: bool) -> Profile:

@@ -16,8 +16,6 @@ from typing import Any, Protocol
 from takeup.errors import TakeupError
 from takeup.training.engines.pytorch.worker import Worker
 
-__all__ = ["Arrival", "Arrivals", "Waitable", "first_words", "wait_for"]
-
 Key = tuple[int, int]  # stage and micro-batch
 
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
-from takeup.core.lazy import load
 from takeup.training.contract import Planner
 from takeup.training.model import Link, Plan, Profile, Schedule, Stage
+from takeup.training.policies.trigger import Rule, Situation, decide, slow_links
 from takeup.training.timing import timeline_of
-
-__all__ = ["Change", "Control", "Proposal", "profile_of"]
 
 Ints = npt.NDArray[np.int64]
 NANO = 1e-9
 LOG = logging.getLogger("takeup.training")
-TRIGGER = "takeup.training.policies.trigger"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,7 @@ class Proposal(NamedTuple):
 
     profile: Profile
     slow: frozenset[int]
-    after: Any
+    after: Situation
     plan: Plan | None = None
     reason: str = ""
 
@@ -56,16 +53,14 @@ class Control:
     It contains no policy: planner and rule are arguments, and the decision functions are loaded from the policies.
     """
 
-    def __init__(self, start: Schedule, planner: Planner, blank: Profile, rule: Any) -> None:
+    def __init__(self, start: Schedule, planner: Planner, blank: Profile, rule: Rule) -> None:
         self.schedule = start
         self.profile = blank
         self.slow: frozenset[int] = frozenset()
         self.changes: list[Change] = []
         self._planner = planner
         self._rule = rule
-        self._decide = load(f"{TRIGGER}:decide")
-        self._slow_links = load(f"{TRIGGER}:slow_links")
-        self._now = load(f"{TRIGGER}:Situation")(0, 0.0)  # no expected time for a schedule planned without measurements
+        self._now = Situation(0, 0.0)  # no expected time for a schedule planned without measurements
 
     @property
     def version(self) -> int:
@@ -98,8 +93,8 @@ class Control:
             profile = profile_of(shared, self.profile)
             candidate = self._planner.plan(profile)
             current_s = timeline_of(self.schedule, profile).iteration_s
-            decision = self._decide(self._rule, self._now, current_s, candidate.iteration_s)
-            slow = self._slow_links(self._rule, profile, self.slow)
+            decision = decide(self._rule, self._now, current_s, candidate.iteration_s)
+            slow = slow_links(self._rule, profile, self.slow)
         except Exception:
             LOG.exception("planning failed; the schedule stays as it is")
             return Proposal(self.profile, self.slow, self._now)

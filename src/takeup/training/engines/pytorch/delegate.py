@@ -22,8 +22,6 @@ from takeup.training.engines.pytorch.arrivals import Waitable, first_words, wait
 from takeup.training.engines.pytorch.device import new_mark
 from takeup.training.engines.pytorch.worker import Worker
 
-__all__ = ["Incoming", "Outgoing", "private_group"]
-
 
 def private_group(ranks: Sequence[int], timeout: timedelta) -> dist.ProcessGroup:
     """Create a Gloo process group of these ranks; only they take part in its creation."""

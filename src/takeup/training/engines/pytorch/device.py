@@ -17,8 +17,6 @@ import torch
 from takeup.training.engines.pytorch.stopwatch import row_of
 from takeup.training.model import Kind
 
-__all__ = ["DeviceStopwatch", "Mark", "TimedOp", "new_mark"]
-
 Ints = npt.NDArray[np.int64]
 NANOSECONDS = 1e6  # in a millisecond, the unit of events
 

@@ -17,13 +17,11 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-from takeup.core.lazy import load
 from takeup.errors import TakeupError
 from takeup.training.engines.pytorch.arrivals import first_words
 from takeup.training.engines.pytorch.stopwatch import NUM_TIMES
 from takeup.training.model import Link
-
-__all__ = ["Exchange", "Links", "links_of"]
+from takeup.training.policies.estimate import Stamps, estimate_link
 
 Ints = npt.NDArray[np.int64]
 NANO = 1e-9
@@ -130,10 +128,9 @@ def _spoken(why: str) -> Iterator[None]:
 
 def links_of(rows: Ints) -> list[Link]:
     """Estimate the links between ranks from their measurements."""
-    stamps, estimate = (load(f"takeup.training.policies.estimate:{name}") for name in ("Stamps", "estimate_link"))
     notes = rows[:, NUM_TIMES:].reshape(len(rows), 2, 2, -1) * NANO  # by rank: handed or usable, direction, micro-batch
     handed, usable = notes[:, 0], notes[:, 1]
     return [
-        estimate(stamps(handed[i, 0], usable[i + 1, 0]), stamps(handed[i + 1, 1], usable[i, 1])).link
+        estimate_link(Stamps(handed[i, 0], usable[i + 1, 0]), Stamps(handed[i + 1, 1], usable[i, 1])).link
         for i in range(len(rows) - 1)
     ]

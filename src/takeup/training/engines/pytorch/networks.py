@@ -12,8 +12,6 @@ from abc import ABC, abstractmethod
 from takeup.core.namespaces import CLONE_NEWNET, FRAME_BYTES, Namespace, check_commands
 from takeup.errors import TakeupError
 
-__all__ = ["Networks", "address", "bucket", "enter"]
-
 BURST_BYTES, QUEUE_BYTES = 2 * FRAME_BYTES, 8 * 2**20
 
 

@@ -18,8 +18,6 @@ from takeup.training.engines.pytorch.arrivals import Arrivals
 from takeup.training.engines.pytorch.delegate import Incoming, Outgoing, private_group
 from takeup.training.engines.pytorch.way import Way
 
-__all__ = ["Carrier", "Paths"]
-
 Carrier = Literal["gloo", "nccl", "delegates"]  # of ordinary messages
 NAMES = ("fwd", "bwd")  # as PyTorch calls the two directions
 WORDS = ("the activations", "the gradients")

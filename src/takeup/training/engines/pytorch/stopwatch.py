@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from takeup.training.model import Kind
 
-__all__ = ["NUM_TIMES", "Stopwatch", "Watch", "row_of"]
-
 Ints = npt.NDArray[np.int64]
 NUM_TIMES = 3  # F, I and W
 

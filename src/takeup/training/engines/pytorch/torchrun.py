@@ -11,8 +11,6 @@ from pathlib import Path
 
 from takeup.errors import BadInput, MissingEngine
 
-__all__ = ["command_of", "start"]
-
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 

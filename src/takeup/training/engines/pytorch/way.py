@@ -28,8 +28,6 @@ from takeup.training.engines.pytorch.arrivals import Waitable, first_words
 from takeup.training.engines.pytorch.delegate import Incoming, Outgoing
 from takeup.training.engines.pytorch.worker import Worker
 
-__all__ = ["Way", "leave"]
-
 LOG = logging.getLogger("takeup.training")
 Key = tuple[int, int]  # iteration and micro-batch
 GOODBYE = (-1, -1)  # sent instead of a resend request

@@ -9,8 +9,6 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-__all__ = ["Worker"]
-
 Result = TypeVar("Result")
 Job = tuple[Future[Any], Callable[[], Any]]
 

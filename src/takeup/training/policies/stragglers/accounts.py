@@ -22,8 +22,6 @@ import numpy.typing as npt
 
 from takeup.training.policies.stragglers.matched import Anchor, Calls, tokens_of
 
-__all__ = ["Account", "Timeline", "worked_through"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -17,8 +17,6 @@ from takeup.errors import BadInput
 from takeup.training.policies.stragglers.fast.detect import Found, Memory, Rule, detect, no_memory
 from takeup.training.policies.stragglers.fast.run_lengths import Runs, no_runs
 
-__all__ = ["Change", "Detector", "Sensitivity"]
-
 Floats = npt.NDArray[np.float64]
 MOST_RUNS = 32
 MOST_CHANGES = 64  # capacity of the result buffer per kernel call

@@ -18,8 +18,6 @@ from dataclasses import replace
 
 from takeup.training.model.slowdowns import Event, Suspect
 
-__all__ = ["blamed_on_cores"]
-
 LEAST_EXPLAINED = 0.5  # share of the lost iteration time, or of the rank's extra compute time
 LEAST_FOR_ALL = 0.5  # a link is slow if the fastest messages have this share of the mean excess
 

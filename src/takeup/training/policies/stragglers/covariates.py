@@ -15,8 +15,6 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Covariates"]
-
 Floats = npt.NDArray[np.float64]
 Work = tuple[float, ...]
 NUM_RECENT = 64

@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 
-__all__ = ["Law", "Plan", "Remedy", "expected_loss_s", "plan", "ski_rental"]
-
 Floats = npt.NDArray[np.float64]
 
 

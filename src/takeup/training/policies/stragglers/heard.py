@@ -10,8 +10,6 @@ import numpy.typing as npt
 from takeup.training.model.calls import CALL, CallLog
 from takeup.training.policies.stragglers.matched import Anchor, tokens_of
 
-__all__ = ["Heard"]
-
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.void]
 MOST_ROWS = 200_000

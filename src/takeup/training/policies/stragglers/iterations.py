@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 
-__all__ = ["Clock", "anchored", "by_autocorrelation", "iterations_s"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -29,8 +29,6 @@ from takeup.training.model.slowdowns import Suspect
 from takeup.training.policies.stragglers.matched import Calls, Kind
 from takeup.training.policies.stragglers.windows import LEAST_RATIO, LEAST_SHARE, Found, Window
 
-__all__ = ["slow_links"]
-
 Floats = npt.NDArray[np.float64]
 Ranks = tuple[int, ...]
 FEW_PLACES = 3  # minimum number of links for a typical value among them

@@ -22,8 +22,6 @@ from takeup.training.policies.stragglers.accounts import Account
 from takeup.training.policies.stragglers.links import slow_links
 from takeup.training.policies.stragglers.windows import LEAST_RATIO, LEAST_SHARE, Found, Window, windows_of
 
-__all__ = ["Suspect", "locate"]
-
 Floats = npt.NDArray[np.float64]
 BESIDE_LARGEST = 0.5  # a second suspect explains at least this share of the first one's excess
 LEAST_EXPLAINED = 1 / 3  # minimum share of the lost time that a suspect explains

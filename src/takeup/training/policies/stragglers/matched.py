@@ -17,8 +17,6 @@ import numpy.typing as npt
 from takeup.training.model.calls import CallLog, Operation
 from takeup.training.policies.stragglers.iterations import anchored
 
-__all__ = ["Anchor", "Calls", "Kind", "agreed_anchors", "anchor_of", "tokens_of"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -14,8 +14,6 @@ from itertools import count, cycle, pairwise
 
 from takeup.errors import BadInput
 
-__all__ = ["Pair", "passes_of", "ring_links"]
-
 Pair = tuple[int, int]
 
 

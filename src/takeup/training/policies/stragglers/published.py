@@ -16,8 +16,6 @@ import numpy.typing as npt
 from takeup.training.policies.stragglers.fast.published import follow, slide
 from takeup.training.policies.stragglers.fast.run_lengths import Prior, no_runs
 
-__all__ = ["OnlineChangePoints", "SlidingWindow", "verified"]
-
 Floats = npt.NDArray[np.float64]
 Alarm = tuple[int, bool]  # the point of the alarm, and whether it says slower
 MOST_RUNS = 300

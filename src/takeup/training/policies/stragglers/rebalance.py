@@ -17,8 +17,6 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 
-__all__ = ["Pace", "Shares", "rebalance"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 NUM_HALVINGS = 60  # more bisection steps than a double has bits

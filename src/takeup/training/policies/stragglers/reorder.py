@@ -16,8 +16,6 @@ from itertools import combinations
 from takeup.training.model.calls import CallLog, Operation
 from takeup.training.model.slowdowns import Event
 
-__all__ = ["Exchange", "exchange_of", "traffic_of"]
-
 Pair = tuple[int, int]
 
 

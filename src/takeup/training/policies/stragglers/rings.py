@@ -13,8 +13,6 @@ from itertools import combinations, permutations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["best_ring", "slowest_s"]
-
 Floats = npt.NDArray[np.float64]
 FEW_RANKS = 7  # 360 orders
 

@@ -22,8 +22,6 @@ from takeup.training.policies.one_f_one_b import OneFOneB
 from takeup.training.policies.stragglers.rings import best_ring, slowest_s
 from takeup.training.timing import timeline_of
 
-__all__ = ["Adjustment", "Grid", "adjust", "consolidated", "pipeline_s"]
-
 Floats = npt.NDArray[np.float64]
 Places = tuple[tuple[int, ...], ...]
 FEW_NODES = 12  # up to this number of nodes, exchanges of three are tried, too

@@ -20,8 +20,6 @@ from takeup.training.policies.stragglers.locate import locate
 from takeup.training.policies.stragglers.matched import agreed_anchors, tokens_of
 from takeup.training.policies.stragglers.windows import own_seconds
 
-__all__ = ["Event", "Suspect", "Watcher"]
-
 MOST_BEHIND = 32  # iterations; a rank further behind is not waited for
 NUM_TO_FIND = 10  # minimum iterations before anchors are accepted
 MANY_CALLS = 500  # calls after which a rank without any is not waited for

@@ -14,8 +14,6 @@ from takeup.training.model.slowdowns import Suspect
 from takeup.training.policies.stragglers.accounts import Account, Timeline, worked_through
 from takeup.training.policies.stragglers.matched import Anchor, Calls, agreed_anchors
 
-__all__ = ["LEAST_RATIO", "LEAST_SHARE", "Found", "Window", "own_seconds", "windows_of"]
-
 LEAST_SHARE = 0.05  # share of an iteration; smaller findings are not reported
 LEAST_RATIO = 1.05
 

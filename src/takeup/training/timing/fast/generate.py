@@ -27,8 +27,6 @@ from takeup.training.timing.fast.traffic import (
     send,
 )
 
-__all__ = ["Limits", "Room", "generate", "make_order", "make_room"]
-
 Ints = npt.NDArray[np.int64]
 
 

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from takeup.core.compiled import inlined, inner, kernel
 from takeup.training.timing.fast.traffic import NEVER, NO_WIRE, Course, Wires, free_wires, lane_free_at, passes_on, send
 
-__all__ = ["STUCK", "replay", "replay_in_turn"]
-
 Ints = npt.NDArray[np.int64]
 STUCK = -1
 

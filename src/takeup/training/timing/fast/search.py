@@ -15,8 +15,6 @@ from takeup.core.compiled import bare, kernel
 from takeup.training.timing.fast.generate import Limits, generate, make_room
 from takeup.training.timing.fast.traffic import NEVER, Course
 
-__all__ = ["search", "smallest_caps"]
-
 Ints = npt.NDArray[np.int64]
 NUM_MOVES = 7
 MOST_EXTRA = 9

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from takeup.core.compiled import inlined, inner
 
-__all__ = ["NEVER", "NO_WIRE", "Course", "Wires", "free_wires", "lane_free_at", "passes_on", "send"]
-
 Ints = npt.NDArray[np.int64]
 NEVER = 2**62
 NO_WIRE = -1

@@ -26,8 +26,6 @@ from takeup.cluster.policies.gfs.forecast.persistence import EIGHT_WEEKS, with_p
 from takeup.cluster.policies.gfs.forecast.residuals import Residuals, Summary
 from takeup.cluster.policies.gfs.forecast.ridge import SharedRidge
 
-__all__ = ["Anchored"]
-
 Floats = npt.NDArray[np.float64]
 EXPERTS = ("persistence", "learned change")
 FOUR_WEEKS = 672

@@ -6,8 +6,6 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Calendar", "WeekCalendar"]
-
 HOURS_A_DAY = 24
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AdaptiveLevels"]
-
 Floats = npt.NDArray[np.float64]
 RATE = 0.003
 

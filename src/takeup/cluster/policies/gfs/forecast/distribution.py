@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 
-__all__ = ["Forecast", "Scope", "Spread"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from takeup.cluster.policies.gfs.forecast.history import History
 
-__all__ = ["LONGEST_HOURS", "Features"]
-
 Floats = npt.NDArray[np.float64]
 LAGS = (1, 2, 3, 4, 6, 12)
 SEASONS = (24, 48, 168)

@@ -16,8 +16,6 @@ from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Scope, S
 from takeup.cluster.policies.gfs.forecast.history import History
 from takeup.errors import BadInput
 
-__all__ = ["Forecaster", "Targets"]
-
 Floats = npt.NDArray[np.float64]
 
 

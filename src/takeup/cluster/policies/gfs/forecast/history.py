@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 
-__all__ = ["History", "HourlyMaxima"]
-
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 HOUR_S = 3600

@@ -7,8 +7,6 @@ import numpy as np
 from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Scope
 from takeup.cluster.policies.gfs.forecast.forecaster import Forecaster
 
-__all__ = ["LastWeekPeak"]
-
 HOURS_A_WEEK = 168
 
 

@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from takeup.cluster.policies.gfs.forecast.calendar import Calendar
 
-__all__ = ["Likeness"]
-
 Floats = npt.NDArray[np.float64]
 KERNEL_HOURS = 1.0
 OTHER_HOURS_WEIGHT = 0.05  # what an hour at another time of day still counts

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Mixture", "pinball"]
-
 Floats = npt.NDArray[np.float64]
 MEMORY_HOURS = 336
 SHARPNESS = 20.0  # an expert that loses by a tenth weighs e^-2 of the best

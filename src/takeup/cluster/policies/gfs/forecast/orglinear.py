@@ -26,8 +26,6 @@ from takeup.cluster.policies.gfs.forecast.forecaster import Forecaster
 from takeup.cluster.policies.gfs.forecast.persistence import Persistence
 from takeup.errors import BadInput, MissingEngine
 
-__all__ = ["OrgLinear"]
-
 Floats = npt.NDArray[np.float64]
 NUM_INPUT_HOURS, NUM_AVERAGED, NUM_VALIDATION_HOURS = 672, 25, 168
 EMBEDDING, ATTENTION = 8, 16

@@ -15,8 +15,6 @@ from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Scope
 from takeup.cluster.policies.gfs.forecast.forecaster import Forecaster
 from takeup.cluster.policies.gfs.forecast.pending import Pending
 
-__all__ = ["NormalisedOrgLinear"]
-
 Floats = npt.NDArray[np.float64]
 NUM_INPUT_HOURS = 672
 HOURS_A_WEEK, HOURS_A_DAY = 168, 24

@@ -14,8 +14,6 @@ from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Scope
 from takeup.cluster.policies.gfs.forecast.forecaster import Forecaster
 from takeup.cluster.policies.gfs.forecast.residuals import Residuals, Summary
 
-__all__ = ["Persistence", "with_prior"]
-
 Floats = npt.NDArray[np.float64]
 EIGHT_WEEKS = 1344
 NUM_PRIOR_HOURS = 48

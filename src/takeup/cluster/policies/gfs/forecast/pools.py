@@ -16,8 +16,6 @@ from scipy.special import ndtri
 from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Spread
 from takeup.errors import BadInput
 
-__all__ = ["Rule", "pooled"]
-
 Floats = npt.NDArray[np.float64]
 Rule = Literal["moments", "quantiles"]
 

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from takeup.cluster.policies.gfs.forecast.fast.windows import plain_quantiles, replace_slot, weighted_quantiles
 
-__all__ = ["Residuals", "Summary"]
-
 Floats = npt.NDArray[np.float64]
 
 

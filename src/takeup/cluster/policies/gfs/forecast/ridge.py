@@ -10,8 +10,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SharedRidge"]
-
 Floats = npt.NDArray[np.float64]
 NUM_TURNS = 24
 KEEP_SHARE = 0.9995**NUM_TURNS  # of what was learnt, per day: it fades over 83 days

@@ -25,8 +25,6 @@ from takeup.cluster.policies.gfs.quota.feedback import Feedback, Goal, corrected
 from takeup.cluster.policies.gfs.quota.menu import Menu, Promise
 from takeup.errors import BadInput
 
-__all__ = ["HOURS", "PROBABILITIES", "SpotQuota", "forecast_by"]
-
 HOURS = (0.5, 1.0, 2.0, 4.0, 8.0)
 PROBABILITIES = (0.8, 0.9, 0.99)
 

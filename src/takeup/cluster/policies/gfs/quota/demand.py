@@ -19,8 +19,6 @@ import numpy.typing as npt
 from takeup.cluster.fleet.evidence import Evidence
 from takeup.cluster.policies.gfs.forecast import Forecaster
 
-__all__ = ["DemandForecast", "HourlyDemand", "in_nodes"]
-
 HOUR_S = 3600.0
 TINY_H = 1e-9
 GUESSED_SHARE = 0.25  # of the pool: how far demand moves in an hour while nothing is known

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 from takeup.errors import BadInput
 
-__all__ = ["Feedback", "Goal", "corrected"]
-
 PERIOD_S = 3600.0
 WINDOW_S = 4 * 3600.0
 LONG_WAIT_S = 3600.0

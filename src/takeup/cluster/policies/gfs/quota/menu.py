@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from takeup.cluster.model import Grade, Offer, State
 
-__all__ = ["Menu", "Promise", "promises_of"]
-
 HOUR_S = 3600.0
 Table = tuple[tuple[float, ...], ...]
 

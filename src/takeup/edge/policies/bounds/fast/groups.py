@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from takeup.core.compiled import inner, kernel
 
-__all__ = ["GroupCosts", "cost_by", "costs_by"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

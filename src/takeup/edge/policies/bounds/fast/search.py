@@ -20,8 +20,6 @@ from takeup.edge.policies.bounds.fast.groups import GroupCosts
 from takeup.edge.policies.bounds.fast.pricing import price_before
 from takeup.edge.policies.bounds.fast.sharing import one_more
 
-__all__ = ["Found", "Judge", "Tasks", "search"]
-
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

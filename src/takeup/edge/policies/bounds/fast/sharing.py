@@ -8,8 +8,6 @@ import numpy.typing as npt
 from takeup.core.compiled import inner, kernel
 from takeup.edge.policies.bounds.fast.groups import GroupCosts, cost_by
 
-__all__ = ["one_more", "share"]
-
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

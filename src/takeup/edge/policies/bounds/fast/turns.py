@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from takeup.core.compiled import inner, kernel
 
-__all__ = ["best_turns"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 NUM_KNOWN = 1 << 18  # sets of runs that are remembered

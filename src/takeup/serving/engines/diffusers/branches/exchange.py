@@ -9,8 +9,6 @@ import torch.distributed as dist
 
 from takeup.errors import TakeupError
 
-__all__ = ["Exchange", "GroupExchange"]
-
 GIVES_UP = -1
 
 

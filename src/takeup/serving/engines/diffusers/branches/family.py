@@ -19,8 +19,6 @@ from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.runs import Rows, Run
 from takeup.serving.model import Request
 
-__all__ = ["OneBranch"]
-
 SLOT = "branches"
 
 

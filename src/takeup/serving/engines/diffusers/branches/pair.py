@@ -18,8 +18,6 @@ from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tickets import OnStep, Ticket
 from takeup.serving.model import Request
 
-__all__ = ["Follower", "Leader", "SharedClock"]
-
 NAP_S = 0.001
 
 

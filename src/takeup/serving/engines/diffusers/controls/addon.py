@@ -29,8 +29,6 @@ from takeup.serving.engines.diffusers.families.sizes import size_of
 from takeup.serving.engines.diffusers.runs import Rows, Run
 from takeup.serving.model import ControlUse
 
-__all__ = ["Controls", "Part", "Told"]
-
 SLOT = "controls"
 
 

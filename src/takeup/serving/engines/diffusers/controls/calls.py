@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["ControlCall", "Net", "scales_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class ControlCall:

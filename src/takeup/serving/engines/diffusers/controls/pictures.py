@@ -11,8 +11,6 @@ from PIL import Image
 
 from takeup.serving.engines.diffusers.device.layout import where_of
 
-__all__ = ["as_control"]
-
 
 def as_control(picture: Any, size: tuple[int, int], factor: int, net: Any) -> torch.Tensor:
     """An image of this height and width, one row, values from 0 to 1. `factor`: pixels of one latent along a side.

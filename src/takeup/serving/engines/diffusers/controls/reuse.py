@@ -12,10 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from takeup.core.lazy import load
 from takeup.serving.engines.diffusers.runs import Residuals, Rows, Run
-
-__all__ = ["Kept", "Reuse"]
+from takeup.serving.policies.reuse import steps_to_reuse
 
 
 class Kept:
@@ -111,8 +109,7 @@ class Reuse:
         asked.before = None
         if num_apart > 1:
             self.largest_change = max(self.largest_change, change)
-        steps: int = load("takeup.serving.policies.reuse:steps_to_reuse")(change, num_apart, self._bound)
-        return steps
+        return steps_to_reuse(change, num_apart, self._bound)
 
 
 def _change(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:

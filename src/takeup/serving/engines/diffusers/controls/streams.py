@@ -17,8 +17,6 @@ from takeup.serving.engines.diffusers.controls.workers import Stream
 from takeup.serving.engines.diffusers.device.compute import ROW_SIZES, Prepared, Recorded
 from takeup.serving.engines.diffusers.device.passes import Buffers, Pass, Tensors, cuda, num_padded, record
 
-__all__ = ["StreamWorker"]
-
 CHANGING = ("sample", "timestep")
 
 

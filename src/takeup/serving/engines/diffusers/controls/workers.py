@@ -18,8 +18,6 @@ import torch
 from takeup.errors import TakeupError
 from takeup.serving.engines.diffusers.controls.calls import ControlCall, Net
 
-__all__ = ["InlineWorker", "ProcessWorker", "Stream", "ThreadWorker", "Worker", "WorkerDied", "serve_calls"]
-
 
 class WorkerDied(TakeupError):
     """The process of a ControlNet has died."""

@@ -18,8 +18,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from takeup.serving.engines.diffusers.device.choices import CHOICES, Way, described
 
-__all__ = ["attended", "fits_own", "in_parts", "plain", "ways_of"]
-
 FAST = "takeup.serving.engines.diffusers.device.fast.attention"
 FLASH_3 = "flash_attn_interface"
 LIBRARIES: dict[str, tuple[Any, ...]] = {"cudnn": (None, False), "flash": (), "efficient": (None, False)}

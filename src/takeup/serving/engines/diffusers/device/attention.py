@@ -21,8 +21,6 @@ from takeup.serving.engines.diffusers.device.eight import product
 from takeup.serving.engines.diffusers.device.ops import self_attention, text_attention
 from takeup.serving.engines.diffusers.device.stacks import Stacks
 
-__all__ = ["Packed", "SelfAttention", "TextAttention", "TextBlocks"]
-
 TextBlocks = tuple[torch.Tensor, ...]
 """The keys and values of all layers, one tensor for each text stack: layers, rows, tokens, outputs."""
 

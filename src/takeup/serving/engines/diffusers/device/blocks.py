@@ -20,8 +20,6 @@ from takeup.serving.engines.diffusers.device.ops import joined_norm
 from takeup.serving.engines.diffusers.device.stacks import Stacks
 from takeup.serving.engines.diffusers.device.times import Times, time_numbers
 
-__all__ = ["Joined", "can_raise"]
-
 UP_BLOCKS = ("UpBlock2D", "CrossAttnUpBlock2D")
 
 

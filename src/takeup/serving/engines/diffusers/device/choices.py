@@ -18,8 +18,6 @@ import torch
 
 from takeup.serving.engines.diffusers.device.quiet import QUIET
 
-__all__ = ["CHOICES", "Choice", "Choices", "Way", "described"]
-
 LOG = logging.getLogger(__name__)
 NUM_CALLS, NUM_ROUNDS = 10, 3
 MOST_OFF = 0.02

@@ -42,8 +42,6 @@ from takeup.serving.engines.diffusers.device.stacks import Stacks, stack_layers
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.runs import Rows
 
-__all__ = ["Compute", "Eager", "Prepared", "Recorded", "prepare"]
-
 ROW_SIZES = (1, 2, 4, 6, 8, 12, 16)
 MOST_AHEAD = 2
 

@@ -17,8 +17,6 @@ import torch
 from takeup.serving.engines.diffusers.device.forwards import Forwards
 from takeup.serving.engines.diffusers.device.stacks import Stacks
 
-__all__ = ["EIGHT", "Eight", "product"]
-
 EIGHT = torch.float8_e4m3fn
 LARGEST = torch.finfo(EIGHT).max
 CHOSEN = ("attn1.to_q", "attn1.to_k", "attn1.to_v", "attn2.to_q", "ff.net.0.proj", "ff.net.2")

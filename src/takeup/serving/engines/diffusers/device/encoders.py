@@ -12,8 +12,6 @@ from torch.utils import _pytree as trees
 
 from takeup.serving.engines.diffusers.device.passes import Pass, Tensors, record
 
-__all__ = ["record_encoders"]
-
 PARTS = ("text_encoder", "text_encoder_2")
 
 

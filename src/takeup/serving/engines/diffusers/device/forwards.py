@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Forwards"]
-
 
 class Forwards:
     """The replacement forward of each module."""

@@ -15,8 +15,6 @@ from torch.nn.functional import layer_norm as plain_layer_norm
 
 from takeup.serving.engines.diffusers.device.choices import CHOICES, Way, described
 
-__all__ = ["add_product", "gated_product", "normed"]
-
 FAST = "takeup.serving.engines.diffusers.device.fast"
 TILES = ((128, 128, 64, 8, 3, 1), (128, 64, 64, 4, 3, 2), (64, 64, 64, 4, 4, 3))
 """Rows, outputs and inputs of a tile, warps, stages, programs beside each other: see `Tile`."""

@@ -16,8 +16,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn.functional import conv2d, linear, pad
 
-__all__ = ["Where", "channels_last", "where_of"]
-
 Where = tuple[torch.device, torch.dtype]
 WIDTH = 8
 """Channels that a convolution on an accelerator has at least."""

@@ -32,8 +32,6 @@ from takeup.serving.engines.diffusers.device.forwards import Forwards
 from takeup.serving.engines.diffusers.device.layers import add_product, gated_product, normed
 from takeup.serving.engines.diffusers.device.ops import joined_norm, self_attention, text_attention
 
-__all__ = ["Lean", "advance"]
-
 LOG = logging.getLogger(__name__)
 BLOCKS = ("CrossAttnDownBlock2D", "UNetMidBlock2DCrossAttn", "CrossAttnUpBlock2D")
 """In these every transformer has a residual block just before it."""

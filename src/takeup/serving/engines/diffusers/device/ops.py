@@ -11,8 +11,6 @@ from torch.nn.functional import group_norm, scaled_dot_product_attention, silu
 
 from takeup.serving.engines.diffusers.device.attending import attended
 
-__all__ = ["joined_norm", "self_attention", "text_attention", "token_attention"]
-
 FAST = "takeup.serving.engines.diffusers.device.fast"
 HEAD_WIDTHS, MOST_TEXT = (16, 32, 64, 128), 128
 

@@ -17,8 +17,6 @@ import torch
 
 from takeup.serving.engines.diffusers.device.quiet import QUIET
 
-__all__ = ["NUM_WARM_UPS", "Again", "Buffers", "Computation", "CudaPass", "Pass", "Tensors", "num_padded", "record"]
-
 LOG = logging.getLogger(__name__)
 NUM_WARM_UPS = 2
 Tensors = Sequence[torch.Tensor]

@@ -17,8 +17,6 @@ from torch.nn.functional import conv2d
 
 from takeup.serving.engines.diffusers.device.forwards import Forwards
 
-__all__ = ["Quartered"]
-
 # By the half of a pixel that a window is centred on: which of two pixels each of its three weights applies to.
 MEETS = ((0, 1, 1), (0, 0, 1))
 

@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["QUIET", "Quiet"]
-
 
 class Quiet:
     """Reentrant; a thread can hold both sides, acquired in any order."""

@@ -11,8 +11,6 @@ from collections.abc import Set
 from importlib import import_module
 from typing import Any
 
-__all__ = ["FAST", "REGIONS", "TUNED", "compile_regions"]
-
 FAST: dict[str, Any] = {"conv_1x1_as_mm": True, "triton.multi_kernel": 1}
 """Options of TorchInductor: 1x1 convolutions as products; norms in the faster of two ways, tried when first called."""
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Source", "num_residuals", "residuals_added"]
-
 Source = Callable[[int, torch.Tensor], torch.Tensor]
 """The residual of this number, in the shape of the tensor it is added to."""
 

@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["TIME_PROJECTION", "Place", "Stack", "Stacks", "stack_layers"]
-
 TEXT_PROJECTIONS, TIME_PROJECTION = (".attn2.to_k", ".attn2.to_v"), ".time_emb_proj"
 
 

@@ -7,8 +7,6 @@ from importlib import import_module
 
 import torch
 
-__all__ = ["add_up"]
-
 FAST = "takeup.serving.engines.diffusers.device.fast.sums"
 
 

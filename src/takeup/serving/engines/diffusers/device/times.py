@@ -15,8 +15,6 @@ from torch.nn.functional import linear, silu
 
 from takeup.serving.engines.diffusers.device.stacks import TIME_PROJECTION, Stacks
 
-__all__ = ["Times", "time_numbers"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Width:

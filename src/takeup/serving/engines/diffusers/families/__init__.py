@@ -20,8 +20,6 @@ from takeup.serving.engines.diffusers.families.unets import StableDiffusion, Sta
 from takeup.serving.engines.diffusers.runs import Rows, Run
 from takeup.serving.model import Request
 
-__all__ = ["FAMILIES", "Family", "family_of"]
-
 
 class Family(Protocol):
     """The interface to one kind of pipeline."""

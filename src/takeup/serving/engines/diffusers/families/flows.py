@@ -12,8 +12,6 @@ from takeup.serving.engines.diffusers.device.layout import Where, where_of
 from takeup.serving.engines.diffusers.device.quiet import QUIET
 from takeup.serving.engines.diffusers.runs import Run
 
-__all__ = ["FlowTransformer"]
-
 SHIFTED = "diffusers.pipelines.flux.pipeline_flux"
 
 

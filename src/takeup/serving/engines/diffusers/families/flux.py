@@ -14,8 +14,6 @@ from takeup.serving.engines.diffusers.runs import Rows, Run
 from takeup.serving.engines.diffusers.schedulers import new_scheduler, set_steps
 from takeup.serving.model import Request
 
-__all__ = ["Flux"]
-
 
 class Flux(FlowTransformer):
     """Flux dev and schnell. A negative prompt is one more row, where the pipeline calls the network twice."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["guided"]
-
 
 def guided(prediction: torch.Tensor, scale: float, rescale: float = 0.0) -> torch.Tensor:
     """Guidance away from the first row, the negative branch; `rescale` mixes in the positive branch's deviation."""

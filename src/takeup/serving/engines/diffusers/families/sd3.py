@@ -13,8 +13,6 @@ from takeup.serving.engines.diffusers.runs import Rows, Run
 from takeup.serving.engines.diffusers.schedulers import new_scheduler, set_steps, step_options
 from takeup.serving.model import Request
 
-__all__ = ["StableDiffusion3"]
-
 
 class StableDiffusion3(FlowTransformer):
     """Stable Diffusion 3 and 3.5."""

@@ -7,8 +7,6 @@ from typing import Any
 from takeup.errors import BadInput
 from takeup.serving.model import Request
 
-__all__ = ["grain_of", "size_of"]
-
 
 def size_of(pipeline: Any, request: Request) -> tuple[int, int]:
     """Height and width in pixels; must be multiples of `grain_of`."""

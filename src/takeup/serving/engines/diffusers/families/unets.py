@@ -16,8 +16,6 @@ from takeup.serving.engines.diffusers.runs import Rows, Run
 from takeup.serving.engines.diffusers.schedulers import new_scheduler, set_steps, step_options
 from takeup.serving.model import Request
 
-__all__ = ["StableDiffusion", "StableDiffusionXL"]
-
 
 class StableDiffusion:
     """Stable Diffusion 1.5: one text encoder."""

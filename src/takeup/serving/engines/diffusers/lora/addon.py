@@ -18,7 +18,6 @@ from typing import Literal
 
 import torch
 
-from takeup.core.lazy import load
 from takeup.errors import TakeupError
 from takeup.serving.engines.diffusers.device.stacks import Stacks
 from takeup.serving.engines.diffusers.families import Family
@@ -29,11 +28,9 @@ from takeup.serving.engines.diffusers.lora.sidecar import Sidecar
 from takeup.serving.engines.diffusers.lora.targets import DENOISERS, Layer, LayerId, layers_of
 from takeup.serving.engines.diffusers.lora.weights import Key, LoraSet, Staged, Weights, key_of
 from takeup.serving.engines.diffusers.runs import Rows, Run
-
-__all__ = ["Form", "Loras", "Wanted"]
+from takeup.serving.policies.forms import Costs, Wish, choose_form, extra_share
 
 SLOT = "loras"
-FORMS = "takeup.serving.policies.forms"
 Form = Literal["merged", "sidecar", "auto"]
 
 
@@ -111,7 +108,7 @@ class Loras:
     def plan(self, runs: Sequence[Run]) -> None:
         """Choose the form of the next step, once the set of ready requests is known."""
         if self._form == "auto":
-            self._now = load(f"{FORMS}:choose_form")(_wishes(runs), self.weights.key, load(f"{FORMS}:Costs")())
+            self._now = choose_form(_wishes(runs), self.weights.key, Costs())
 
     def bucket(self, run: Run) -> Hashable:
         return self._key(run) if self._now == "merged" else None
@@ -195,15 +192,14 @@ def _felt(run: Run) -> LoraSet:
     return wanted.loras if wanted.is_felt else ()
 
 
-def _wishes(runs: Sequence[Run]) -> list[object]:
+def _wishes(runs: Sequence[Run]) -> list[Wish]:
     """The rows of the next step, grouped by their LoRAs."""
-    make: Callable[..., object] = load(f"{FORMS}:Wish")
     by_key: dict[Hashable, list[Run]] = {}
     for run in runs:
         wanted: Wanted = run.extras[SLOT]
         by_key.setdefault(wanted.key if wanted.is_felt else (), []).append(run)
     return [
-        make(key, sum(run.num_rows for run in members), _extra(members[0]), _is_low_rank(members[0]))
+        Wish(key, sum(run.num_rows for run in members), _extra(members[0]), _is_low_rank(members[0]))
         for key, members in by_key.items()
     ]
 
@@ -214,9 +210,8 @@ def _is_low_rank(run: Run) -> bool:
 
 def _extra(run: Run) -> float:
     """The cost of its LoRAs as a sidecar, as a share of the layers they change."""
-    share: Callable[[int, int, int], float] = load(f"{FORMS}:extra_share")
     extras = [
-        share(change.rank, change.shape[1], change.shape[0])
+        extra_share(change.rank, change.shape[1], change.shape[0])
         for lora, _ in _felt(run)
         for change in lora.changes.values()
         if change.is_low_rank

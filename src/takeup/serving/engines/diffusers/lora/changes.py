@@ -10,8 +10,6 @@ import torch
 
 from takeup.serving.engines.diffusers.lora.targets import LayerId
 
-__all__ = ["Change", "Lora", "Piece", "patched"]
-
 
 @dataclass(frozen=True, slots=True)
 class Piece:

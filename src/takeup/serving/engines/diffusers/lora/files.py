@@ -20,8 +20,6 @@ from takeup.serving.engines.diffusers.lora.keys import Sorted, sort_keys
 from takeup.serving.engines.diffusers.lora.ranks import check_change, factor_of, named_magnitude, rank_of
 from takeup.serving.engines.diffusers.lora.targets import LayerId, Targets
 
-__all__ = ["read_lora"]
-
 SHOWN_KEYS = 4
 Tensors = Mapping[str, torch.Tensor]
 

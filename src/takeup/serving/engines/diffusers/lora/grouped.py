@@ -22,8 +22,6 @@ from takeup.serving.engines.diffusers.lora.packs import Pack, Packer
 from takeup.serving.engines.diffusers.lora.targets import Layer, LayerId
 from takeup.serving.engines.diffusers.lora.weights import LoraSet, Staged, Weights
 
-__all__ = ["Factors", "GroupedWeights"]
-
 Arrivals = Sequence[Mapping[int, Any]]
 Product = tuple[torch.Tensor, torch.Tensor]
 

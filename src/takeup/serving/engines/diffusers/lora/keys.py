@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 from takeup.serving.engines.diffusers.lora.targets import LayerId, Targets
 
-__all__ = ["Key", "Sorted", "sort_keys"]
-
 ADAPTER = r"(?:\.[^.]+)??"  # PEFT may write the adapter's name before `.weight`
 SUFFIXES: tuple[tuple[str, str], ...] = (
     (rf"\.lora_A{ADAPTER}(?:\.weight)?", "down"),

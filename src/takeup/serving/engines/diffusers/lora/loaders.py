@@ -22,8 +22,6 @@ from takeup.serving.engines.diffusers.lora.changes import Lora
 from takeup.serving.engines.diffusers.lora.files import read_lora
 from takeup.serving.engines.diffusers.lora.targets import Targets
 
-__all__ = ["Loader", "ProcessLoader", "ThreadLoader", "path_of", "serve_orders"]
-
 
 class Loader(Protocol):
     """Loads LoRAs by name, asynchronously."""

@@ -17,8 +17,6 @@ from takeup.serving.engines.diffusers.device.stacks import Stacks
 from takeup.serving.engines.diffusers.lora.changes import Lora
 from takeup.serving.engines.diffusers.lora.targets import LayerId
 
-__all__ = ["Pack", "Packer"]
-
 
 @dataclass(frozen=True, slots=True)
 class Pack:

@@ -12,8 +12,6 @@ import torch
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.lora.targets import LayerId
 
-__all__ = ["check_change", "factor_of", "named_magnitude", "rank_of"]
-
 Parts = Mapping[str, torch.Tensor]
 HADAMARD = {"hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"}
 

@@ -19,8 +19,6 @@ from takeup.serving.engines.diffusers.lora.changes import Lora, patched
 from takeup.serving.engines.diffusers.lora.targets import Layer, LayerId
 from takeup.serving.engines.diffusers.lora.weights import LoraSet
 
-__all__ = ["Sidecar"]
-
 Groups = list[tuple[LoraSet, torch.Tensor]]
 Parts = dict[LayerId, dict[str, torch.Tensor]]
 """The thin matrices of one LoRA by layer, where the layer is and in its type."""

@@ -15,8 +15,6 @@ from takeup.serving.engines.diffusers.lora.weights import LoraSet, Weights
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.model import Request
 
-__all__ = ["measure_similarities"]
-
 
 def measure_similarities(family: Family, loras: LoraSet, requests: Sequence[Request]) -> list[float]:
     """The cosine of the latents after each step, mean over `requests`, which all have the same number of steps.

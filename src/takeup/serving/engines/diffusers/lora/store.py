@@ -16,8 +16,6 @@ from takeup.serving.contract import CachePolicy
 from takeup.serving.engines.diffusers.lora.changes import Lora
 from takeup.serving.engines.diffusers.lora.loaders import Loader
 
-__all__ = ["LoraStore"]
-
 
 class LoraStore:
     """Caches LoRAs up to `capacity_bytes`. A LoRA in use is kept even above the capacity.

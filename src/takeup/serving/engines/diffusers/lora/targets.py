@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Layer", "LayerId", "Targets", "layers_of"]
-
 LayerId = tuple[str, str]
 """The component, such as `unet`, and the path of the layer in it."""
 

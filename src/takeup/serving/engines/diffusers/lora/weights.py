@@ -19,8 +19,6 @@ import torch
 from takeup.serving.engines.diffusers.lora.changes import Lora, patched
 from takeup.serving.engines.diffusers.lora.targets import Layer, LayerId
 
-__all__ = ["Key", "LoraSet", "Staged", "Weights", "key_of"]
-
 LoraSet = tuple[tuple[Lora, float], ...]
 """LoRAs in the order in which they are applied, each with its scale."""
 

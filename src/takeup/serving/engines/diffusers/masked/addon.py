@@ -27,8 +27,6 @@ from takeup.serving.engines.diffusers.masked.stale import Watched, stale_error, 
 from takeup.serving.engines.diffusers.runs import Rows, Run
 from takeup.serving.engines.templates.store import TemplateStore
 
-__all__ = ["Checks", "Edits", "Ways"]
-
 WHOLE_SHARE = {False: 0.9, True: 0.75}
 """Masks that cover more are computed in the plain way: nothing is loaded, and nothing is kept. Masked convolutions
 (True) copy nine pixels for each, which costs more than it saves where most of them are masked."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from takeup.errors import BadInput
 
-__all__ = ["Edit"]
-
 
 @dataclass(frozen=True, slots=True)
 class Edit:

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Awaited"]
-
 cuda: Any = torch.cuda  # torch.cuda functions are not annotated
 
 

@@ -18,8 +18,6 @@ from takeup.serving.engines.diffusers.masked.tables import Tables
 from takeup.serving.engines.diffusers.masked.tokens import Grid
 from takeup.serving.engines.diffusers.runs import Bound
 
-__all__ = ["bind", "can_bind", "tables_for"]
-
 
 def can_bind(prepared: Prepared) -> bool:
     """Whether masked calls of this network can be captured as CUDA graphs."""

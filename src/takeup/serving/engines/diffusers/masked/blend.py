@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Blended", "noised"]
-
 
 class Blended:
     """Wraps the scheduler of one run. `mask` is one where the image is generated, zero where it is preserved.

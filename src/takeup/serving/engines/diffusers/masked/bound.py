@@ -23,8 +23,6 @@ from takeup.serving.engines.diffusers.masked.tables import Tables
 from takeup.serving.engines.diffusers.masked.turns import Place, Turns
 from takeup.serving.engines.diffusers.runs import Bound, Run
 
-__all__ = ["NUM_PLACES", "BoundCall", "Kept", "Masked", "Memory", "like_all"]
-
 NUM_PLACES = 2
 cuda: Any = torch.cuda  # torch.cuda functions are not annotated
 

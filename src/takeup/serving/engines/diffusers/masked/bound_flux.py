@@ -25,8 +25,6 @@ from takeup.serving.engines.diffusers.masked.pages import OUT
 from takeup.serving.engines.diffusers.masked.rotary import turned
 from takeup.serving.engines.diffusers.runs import Run
 
-__all__ = ["BoundTokens", "can_bind_tokens"]
-
 SLOT = "modulations"
 PROJECTIONS = {"packed_qkv": ("to_q", "to_k", "to_v"), "packed_text": ("add_q_proj", "add_k_proj", "add_v_proj")}
 Layer = tuple[torch.Tensor, torch.Tensor | None]

@@ -19,8 +19,6 @@ from takeup.serving.engines.diffusers.masked.flat import put
 from takeup.serving.engines.diffusers.masked.kept_columns import ColumnTables, KeptColumns
 from takeup.serving.engines.diffusers.masked.pages import MAP, NORM
 
-__all__ = ["BoundColumns", "can_bind_columns"]
-
 
 class BoundColumns(BoundCall):
     """One kind of masked call of a U-Net."""

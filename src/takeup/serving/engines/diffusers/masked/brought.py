@@ -11,8 +11,6 @@ from takeup.serving.engines.diffusers.masked.pages import OUT, ROWS, Page
 from takeup.serving.engines.diffusers.runs import Run
 from takeup.serving.engines.templates.templates import ALL, Reader, Wanted
 
-__all__ = ["Brought", "Form", "Forms", "Pages", "in_rows", "wanted_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Forms:

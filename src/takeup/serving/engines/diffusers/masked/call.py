@@ -19,8 +19,6 @@ from typing import Literal
 
 import torch
 
-__all__ = ["Call", "Mode", "Places"]
-
 Mode = Literal["off", "record", "masked"]
 
 

@@ -15,8 +15,6 @@ from takeup.serving.engines.diffusers.masked.neighbours import Around, Move, aro
 from takeup.serving.engines.diffusers.masked.pages import MAP, NORM, OUT
 from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of
 
-__all__ = ["CallSource", "recorders"]
-
 
 class CallSource:
     """Source of columns that reads the cached activations of a `Call`. Tables are rebuilt only for other places."""

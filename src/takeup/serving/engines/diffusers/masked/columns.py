@@ -23,8 +23,6 @@ from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.masked.gather import Affine, gathered
 from takeup.serving.engines.diffusers.masked.neighbours import Move
 
-__all__ = ["Columns", "Source", "affine_of", "can_mask", "column", "tokens_of"]
-
 BLOCKS = frozenset(
     {"DownBlock2D", "CrossAttnDownBlock2D", "UNetMidBlock2DCrossAttn", "CrossAttnUpBlock2D", "UpBlock2D"}
 )

@@ -14,8 +14,6 @@ from takeup.serving.engines.diffusers.runs import Run
 from takeup.serving.engines.templates.keys import TemplateKey
 from takeup.serving.engines.templates.templates import Reader, Recorder, Template
 
-__all__ = ["SLOT", "EditReport", "Editing", "edited", "editing_of", "sampled"]
-
 SLOT = "edit"
 
 

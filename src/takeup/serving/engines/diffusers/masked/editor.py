@@ -16,7 +16,6 @@ from typing import Any, Unpack
 
 import torch
 
-from takeup.core.lazy import load
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.device.layout import where_of
 from takeup.serving.engines.diffusers.families import Family
@@ -42,10 +41,7 @@ from takeup.serving.engines.diffusers.runs import Run
 from takeup.serving.engines.templates.keys import TemplateKey, digest_of, weights_digest
 from takeup.serving.engines.templates.store import Room, TemplateStore
 from takeup.serving.model import Request
-
-__all__ = ["MaskedEditor", "disk_store", "report_of"]
-
-POLICY = "takeup.serving.policies.adapters:LeastEffectiveReferenceCount"
+from takeup.serving.policies.adapters import LeastEffectiveReferenceCount
 
 
 class MaskedEditor:
@@ -66,7 +62,7 @@ class MaskedEditor:
         **ways: Unpack[Ways],
     ) -> None:
         self._family, self._grow, self._identity = family, grow, identity
-        self.store = store or TemplateStore(load(POLICY), Room(), device=family.network.device)
+        self.store = store or TemplateStore(LeastEffectiveReferenceCount, Room(), device=family.network.device)
         self.edits = Edits(family, self.store, budget=budget, **ways)
         self.add_ons = (self.edits,)
         self._weights = weights_digest(dict(family.network.state_dict()))
@@ -234,4 +230,4 @@ def _attention_of(network: Any, binds: bool) -> str:
 
 def disk_store(folder: Path, device: Any, room: Room) -> TemplateStore:
     """A store in a folder, which persists across processes."""
-    return TemplateStore(load(POLICY), room, folder, device)
+    return TemplateStore(LeastEffectiveReferenceCount, room, folder, device)

@@ -10,8 +10,6 @@ import torch
 
 from takeup.serving.engines.diffusers.masked.pages import Page
 
-__all__ = ["Flat", "put"]
-
 
 class Flat:
     """The cached activations of a step, zero-initialized, shaped like `page`."""

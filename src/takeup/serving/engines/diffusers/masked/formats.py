@@ -11,17 +11,14 @@ from typing import Any
 
 import torch
 
-from takeup.core.lazy import load
 from takeup.serving.engines.diffusers.masked.brought import Forms, Pages
 from takeup.serving.engines.diffusers.masked.pages import MAP, ROWS
 from takeup.serving.engines.diffusers.masked.row_blocks import Block
 from takeup.serving.engines.templates.packing import PackedPage
-
-__all__ = ["Formats", "only_keys", "shortest"]
+from takeup.serving.policies.mask_formats import BlockLoad, formats_of
 
 Formats = Callable[[Sequence[Pages], float | None], Forms | None]
 """Of templates, and how long a call computes: the forms of all blocks; None if not known yet."""
-POLICY, LOAD = "takeup.serving.policies.mask_formats:formats_of", "takeup.serving.policies.mask_formats:BlockLoad"
 PROBE_BYTES, NUM_PROBES, NUM_BEFORE, NUM_MORE = 64 << 20, 5, 6, 8
 LOG = logging.getLogger(__name__)
 cuda: Any = torch.cuda  # torch.cuda functions are not annotated
@@ -43,7 +40,7 @@ def shortest(pages: Sequence[Pages], compute_s: float | None) -> Forms | None:
     others = _bytes_of(packed, [one for one in packed[0] if one not in of_blocks and not one.endswith(MAP)])
     fed = far[0].from_rows.behind(frozenset(names))
     blocks = [_load_of(name, name in fed, far, packed) for name in names]
-    chosen = load(POLICY)(blocks, others, compute_s, _link_bytes_per_s(far[0].reader.device))
+    chosen = formats_of(blocks, others, compute_s, _link_bytes_per_s(far[0].reader.device))
     by_name = dict(zip(names, chosen, strict=True))
     rows = frozenset(name for name, what in by_name.items() if what != "kv")
     return Forms(rows, frozenset(name for name in rows if by_name[name] == "full"))
@@ -55,11 +52,11 @@ def _rowed(far: Sequence[Pages]) -> list[str]:
     return [name for name in far[0].from_rows.blocks if all(name + ROWS in page for page in pages)] if far else []
 
 
-def _load_of(name: str, follows: bool, far: Sequence[Pages], packed: Sequence[PackedPage]) -> Any:
+def _load_of(name: str, follows: bool, far: Sequence[Pages], packed: Sequence[PackedPage]) -> BlockLoad:
     block = far[0].from_rows.blocks[name]
     sizes = _bytes_of(packed, block.parts), _bytes_of(packed, [name + ROWS])
     made_s, whole_s = (sum(_seconds(one, block, measure) for one in far) for measure in (_made_s, _whole_s))
-    return load(LOAD)(*sizes, made_s, whole_s, follows, block.follows and block.has_text)
+    return BlockLoad(*sizes, made_s, whole_s, follows, block.follows and block.has_text)
 
 
 def _bytes_of(packed: Sequence[PackedPage], names: Iterable[str]) -> float:

@@ -21,8 +21,6 @@ from takeup.serving.engines.diffusers.masked.rotary import Table, turned
 from takeup.serving.engines.diffusers.masked.row_blocks import Block, blocks_of
 from takeup.serving.engines.diffusers.runs import Run
 
-__all__ = ["FromRows", "Told"]
-
 FLUX_EPS = 1e-6
 
 

@@ -16,8 +16,6 @@ from takeup.serving.engines.diffusers.masked.hooks import Hooks
 from takeup.serving.engines.diffusers.masked.pages import working_copy
 from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of
 
-__all__ = ["FULL_SIZE", "FullSize", "box_mask", "count_flop", "masked_places"]
-
 SPREAD = 0.02
 ALIGNED = 4
 """Tokens of the finest grid that are one of the coarsest, along a side."""

@@ -7,8 +7,6 @@ from importlib import import_module
 import torch
 from torch.nn.functional import silu
 
-__all__ = ["Affine", "gathered", "plain"]
-
 Affine = tuple[torch.Tensor, torch.Tensor]
 """A norm whose statistics are known: what each channel of each row is multiplied by, and what is added."""
 

@@ -11,8 +11,6 @@ import torch
 
 from takeup.serving.engines.diffusers.masked.gather import Affine
 
-__all__ = ["gathered"]
-
 triton: Any = import_module("triton") if find_spec("triton") else None
 tl: Any = import_module("triton.language") if find_spec("triton") else None
 NUM_PIXELS, NUM_CHANNELS = 32, 64

@@ -23,8 +23,6 @@ from takeup.serving.engines.diffusers.masked.pages import ROWS
 from takeup.serving.engines.diffusers.masked.rotary import RotaryProcessor
 from takeup.serving.engines.diffusers.masked.row_blocks import blocks_of
 
-__all__ = ["Hooks"]
-
 SELF_ATTENTION = "attn1"
 
 

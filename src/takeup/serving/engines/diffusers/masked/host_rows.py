@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["fetch"]
-
 triton: Any = import_module("triton") if find_spec("triton") else None
 tl: Any = import_module("triton.language") if find_spec("triton") else None
 NUM_ROWS, NUM_CHANNELS = 16, 128

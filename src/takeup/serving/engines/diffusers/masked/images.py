@@ -14,8 +14,6 @@ from takeup.serving.engines.diffusers.device.quiet import QUIET
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.templates.keys import digest_of
 
-__all__ = ["Pixels", "composite", "drawn_noise", "encode", "image_id", "mask_pixels", "packed", "padded", "pixels_of"]
-
 Pixels = npt.NDArray[np.uint8]
 
 

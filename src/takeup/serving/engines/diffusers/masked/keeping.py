@@ -12,8 +12,6 @@ from takeup.serving.engines.diffusers.runs import Run
 from takeup.serving.engines.templates.store import TemplateStore
 from takeup.serving.engines.templates.templates import Recorder, Template
 
-__all__ = ["Keeping"]
-
 LOG = logging.getLogger(__name__)
 NO_ROOM = "a template of more than %.1f GiB is not kept, for there is room for %.1f: give it more, or pack templates"
 

@@ -18,8 +18,6 @@ from takeup.serving.engines.diffusers.masked.pages import MAP, NORM, OUT, Page, 
 from takeup.serving.engines.diffusers.masked.tables import Tables
 from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of
 
-__all__ = ["ColumnTables", "KeptColumns"]
-
 
 class ColumnTables(Tables):
     """Pixel positions and gather tables of one call, shared by all its buffers."""

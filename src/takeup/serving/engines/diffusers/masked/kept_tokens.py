@@ -13,8 +13,6 @@ from takeup.serving.engines.diffusers.masked.flat import Flat
 from takeup.serving.engines.diffusers.masked.pages import OUT, copy_named
 from takeup.serving.engines.diffusers.masked.tables import Tables
 
-__all__ = ["KeptTokens", "TokenTables"]
-
 
 class TokenTables(Tables):
     """Positions of image tokens in a sequence that starts with the text; `turns` are their rotary embeddings."""

@@ -9,7 +9,6 @@ from functools import partial
 
 import torch
 
-from takeup.core.lazy import load
 from takeup.serving.engines.diffusers.masked.brought import Form
 from takeup.serving.engines.diffusers.masked.call import Places
 from takeup.serving.engines.diffusers.masked.editing import edited
@@ -17,10 +16,8 @@ from takeup.serving.engines.diffusers.masked.stale import Watched, watched_token
 from takeup.serving.engines.diffusers.masked.tables import Tables
 from takeup.serving.engines.diffusers.masked.tokens import Grid, Rooms, grids_of, places_of
 from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.policies.mask_rooms import least_dear
 
-__all__ = ["Laid", "Layouts", "slices"]
-
-POLICY = "takeup.serving.policies.mask_rooms:least_dear"
 MOST_KEPT = 8
 """Groups of edits whose calls take turns."""
 
@@ -72,7 +69,7 @@ class Layouts:
         if self.multiple == 1:
             return needed
         known = self._known.setdefault((num_rows, size), set())
-        taken: Rooms = load(POLICY)(needed, known, num_rows, size[0] * size[1])
+        taken = least_dear(needed, known, num_rows, size[0] * size[1])
         known.add(taken)
         return taken
 

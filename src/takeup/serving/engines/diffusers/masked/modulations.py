@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch.nn.functional import linear, silu
 
-__all__ = ["Modulations", "embedded"]
-
 KINDS = frozenset({"AdaLayerNormZero", "AdaLayerNormZeroSingle", "AdaLayerNormContinuous"})
 
 

@@ -17,8 +17,6 @@ import torch
 from takeup.serving.engines.diffusers.masked.call import Places
 from takeup.serving.engines.diffusers.masked.tokens import Grid, padded
 
-__all__ = ["Around", "Move", "around", "arounds", "entrance"]
-
 USUAL_RIM = 8
 Move = Literal["same", "down", "up"]
 """A convolution on one grid, from a grid to its half (stride two), or from a grid to its double (pixels repeated)."""

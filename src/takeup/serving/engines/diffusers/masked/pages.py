@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-__all__ = ["MAP", "NORM", "OUT", "PLACED", "ROWS", "copy_named", "stacked", "working_copy"]
-
 MAP, NORM, ROWS, OUT = ".map", ".norm", ".x", "out"
 """How names end under which inputs of convolutions, norms and blocks are kept; the name of the network's answer."""
 PLACED = (MAP, NORM, ".k", ".v", OUT)

@@ -9,8 +9,6 @@ import torch
 
 from takeup.serving.engines.diffusers.masked.call import Call
 
-__all__ = ["RotaryProcessor", "Table", "turned"]
-
 Table = tuple[torch.Tensor, torch.Tensor]
 
 

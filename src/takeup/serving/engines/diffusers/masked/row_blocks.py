@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Block", "blocks_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Block:

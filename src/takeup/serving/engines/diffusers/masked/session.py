@@ -20,8 +20,6 @@ from takeup.serving.engines.templates.originals import Originals
 from takeup.serving.engines.templates.store import Room
 from takeup.serving.model import Request
 
-__all__ = ["edit_once", "open_original"]
-
 DISK_BYTES = 100 << 30
 
 

@@ -9,8 +9,6 @@ import torch
 from takeup.serving.engines.diffusers.masked.pages import MAP, NORM, Page
 from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of, token_mask
 
-__all__ = ["Watched", "stale_error", "taken", "watched_tokens"]
-
 Watched = Mapping[int, torch.Tensor]
 """Tokens that are looked at, by the number of tokens of their grid: numbers in the flattened batch."""
 

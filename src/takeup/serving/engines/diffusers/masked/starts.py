@@ -5,8 +5,6 @@ from __future__ import annotations
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.runs import Run
 
-__all__ = ["skip_steps"]
-
 
 def skip_steps(run: Run, strength: float) -> int:
     """Drop the first steps of the run; return their number. Call before adding noise, which reads the begin index."""

@@ -9,8 +9,6 @@ from typing import Self
 
 import torch
 
-__all__ = ["Tables"]
-
 
 class Tables(ABC):
     """Token positions of a call."""

@@ -10,18 +10,6 @@ from torch.nn.functional import adaptive_max_pool2d, max_pool2d
 
 from takeup.serving.engines.diffusers.masked.call import Places
 
-__all__ = [
-    "NUM_LEVELS",
-    "Grid",
-    "Rooms",
-    "grids_of",
-    "padded",
-    "places_of",
-    "rooms",
-    "roomy",
-    "token_mask",
-]
-
 NUM_LEVELS = 4
 """Of a U-Net, at most; each halves the one before."""
 

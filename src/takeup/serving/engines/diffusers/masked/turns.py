@@ -10,8 +10,6 @@ import torch
 
 from takeup.serving.engines.diffusers.masked.brought import Brought
 
-__all__ = ["Place", "Turns"]
-
 Read = Callable[[], Sequence[Brought]]
 cuda: Any = torch.cuda  # torch.cuda functions are not annotated
 

@@ -16,8 +16,6 @@ from takeup.serving.engines.diffusers.masked.starts import skip_steps
 from takeup.serving.engines.diffusers.runs import Run
 from takeup.serving.model import Request
 
-__all__ = ["prepare_whole"]
-
 
 @torch.no_grad()
 def prepare_whole(family: Family, request: Request, edit: Edit) -> Run:

@@ -20,8 +20,6 @@ import torch.distributed as dist
 from takeup.training.engines.pytorch.worker import Worker
 from takeup.training.model import Link, Profile
 
-__all__ = ["Late", "Wire", "faulty", "wires_of"]
-
 
 class Late:
     """A delayed message that has not been sent yet, with the interface of a sent one."""

@@ -17,8 +17,6 @@ from threading import Timer
 from takeup.errors import MissingEngine, TakeupError
 from takeup.training.engines.pytorch.lab.trials import Outcome, Trial
 
-__all__ = ["run_trials"]
-
 PROGRAM = "takeup.training.engines.pytorch.lab.program"
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 START_S = 120.0  # to import PyTorch on a busy machine

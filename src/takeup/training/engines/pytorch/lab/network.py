@@ -15,8 +15,6 @@ from takeup.errors import MissingEngine, UnknownName
 from takeup.training.engines.pytorch.networks import Networks, address, bucket
 from takeup.training.model import Link, Profile
 
-__all__ = ["LINKS", "Cables", "has_cables", "rate_bps"]
-
 LINKS = ("auto", "namespaces", "user-space")
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 

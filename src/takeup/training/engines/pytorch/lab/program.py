@@ -16,13 +16,11 @@ import traceback
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from takeup.core.lazy import load
 from takeup.training.engines.pytorch.lab.network import Cables
 from takeup.training.engines.pytorch.lab.ranks import Seen, Times, run_rank
 from takeup.training.engines.pytorch.lab.stages import BULK_BYTES
 from takeup.training.engines.pytorch.lab.trials import Outcome, Trial
-
-__all__ = ["main"]
+from takeup.training.policies import find_policy
 
 GRACE_S = 5.0  # for the other ranks, after one has failed
 PARENT = os.getppid()
@@ -32,7 +30,7 @@ def main(folder: Path) -> None:
     """Run all trials and write their outcomes."""
     trials: list[Trial] = pickle.loads((folder / "trials").read_bytes())  # our own bytes
     for trial in {trial.truth.num_stages: trial for trial in trials}.values():
-        load("takeup.training.policies:find_policy")("adaptra").plan(trial.truth)  # compiled once for all ranks
+        find_policy("adaptra").plan(trial.truth)  # compiled once for all ranks
     gc.freeze()  # else every rank would scan all imported objects in the middle of an iteration
     for number, trial in enumerate(trials):
         place = folder / str(number)

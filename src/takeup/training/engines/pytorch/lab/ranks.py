@@ -31,8 +31,6 @@ from takeup.training.engines.pytorch.lab.stages import (
 from takeup.training.engines.pytorch.lab.trials import Runtime, Trial
 from takeup.training.model import Profile, Schedule
 
-__all__ = ["Seen", "Times", "run_rank"]
-
 
 class Times(NamedTuple):
     """Start, end (on a clock shared by all ranks) and CPU time of one iteration of one rank."""

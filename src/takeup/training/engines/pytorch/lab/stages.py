@@ -16,17 +16,6 @@ from torch.distributed.pipelining import PipelineStage
 
 from takeup.training.model import Profile, Stage
 
-__all__ = [
-    "BULK_BYTES",
-    "BULK_LENGTH",
-    "LENGTH",
-    "PacedStage",
-    "gradients_of",
-    "make_batch",
-    "make_module",
-    "reference_gradients",
-]
-
 WIDTH, NUM_HEADS, LENGTH = 16, 2, 4
 BULK_LENGTH = 512  # for bandwidth-limited links
 BULK_BYTES = BULK_LENGTH * WIDTH * 8

@@ -8,8 +8,6 @@ from typing import Literal
 
 from takeup.training.model import Profile
 
-__all__ = ["Outcome", "Runtime", "Trial"]
-
 Runtime = Literal["stock_1f1b", "stock", "adaptive"]
 
 

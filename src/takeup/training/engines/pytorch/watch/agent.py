@@ -29,8 +29,6 @@ from takeup.training.engines.pytorch.watch.ring import HEADER_WORDS, MOST_GROUPS
 from takeup.training.engines.pytorch.watch.rows import LAST_OPERATION, MOST_BYTES, Place
 from takeup.training.model.calls import CALL
 
-__all__ = ["Agent", "Far", "Listener", "address_of", "frames", "send"]
-
 MOST_FRAME = 4 << 20
 MOST_RANK = 1 << 20
 TIMEOUT_S = 10.0

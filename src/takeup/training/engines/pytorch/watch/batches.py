@@ -30,8 +30,6 @@ from takeup.training.engines.pytorch.watch.hook import FOLDER, Hook, current
 from takeup.training.engines.pytorch.watch.restart import is_started_anew
 from takeup.training.engines.pytorch.watch.ring import Word
 
-__all__ = ["RESTART_CODE", "Batches"]
-
 RESTART_CODE = 75  # as in sysexits.h: try again later
 SMOOTHING = 0.3
 

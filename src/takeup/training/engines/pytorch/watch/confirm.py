@@ -23,8 +23,6 @@ from takeup.core.files import write_atomically
 from takeup.training.engines.pytorch.watch.ring import Word
 from takeup.training.engines.pytorch.watch.rows import Reader
 
-__all__ = ["Confirmed", "Pauses", "judge"]
-
 LEASE_NS = 2_000_000_000
 LOOK_EVERY_S = 0.005
 NUM_AHEAD = (2, 4, 8)  # calls, in successive attempts

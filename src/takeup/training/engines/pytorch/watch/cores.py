@@ -16,8 +16,6 @@ import numpy.typing as npt
 from takeup.training.engines.pytorch.watch.quotas import control_group, throttled_ns
 from takeup.training.engines.pytorch.watch.ring import Word
 
-__all__ = ["Cores", "Usual", "note_waiting", "waiting_ns"]
-
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 NUM_BEFORE = 32  # iterations of the baseline

@@ -16,8 +16,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-__all__ = ["Ends"]
-
 LOOK_EVERY_S = 0.05
 MOST_PENDING = 4_096
 CUDA: Any = torch.cuda  # its classes have no types

@@ -19,8 +19,6 @@ from takeup.errors import BadInput
 from takeup.training.engines.pytorch.watch.session import Finding, Session
 from takeup.training.model.call_trace import chrome_trace
 
-__all__ = ["as_values", "live_line", "metrics_of", "report_unhealthy", "serve_metrics", "write_finding"]
-
 LOOPBACK = "127.0.0.1"
 
 

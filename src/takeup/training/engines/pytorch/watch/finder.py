@@ -12,8 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["attach", "wait_for_torch"]
-
 MODULE = "torch.distributed.distributed_c10d"
 
 

@@ -16,8 +16,6 @@ from takeup.training.engines.pytorch.watch.ring import Word
 from takeup.training.engines.pytorch.watch.rows import Place, Reader
 from takeup.training.model.calls import CALL, CallLog
 
-__all__ = ["Gather", "logs_of", "members_of"]
-
 PATIENCE_NS = 3_000_000_000  # for the end of a call; after that its end is treated as unobservable
 Calls = npt.NDArray[np.void]
 

@@ -20,8 +20,6 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-__all__ = ["keep_for_ever", "rest_before_the_end", "wait_for_threads"]
-
 THREADS = b"pt_gloo_runloop"  # thread name in the kernel
 TASKS = Path("/proc/self/task")
 LOOK_EVERY_S, PATIENCE_S = 0.001, 5.0

@@ -31,8 +31,6 @@ from takeup.training.engines.pytorch.watch.methods import Method, watch_methods
 from takeup.training.engines.pytorch.watch.ring import UNSEEN, Ring, Word
 from takeup.training.engines.pytorch.watch.waits import PLAIN_WAIT, Waits
 
-__all__ = ["FOLDER", "Hook", "current", "install", "uninstall"]
-
 FOLDER = "TAKEUP_WATCH_FOLDER"
 LOG = logging.getLogger("takeup.training")
 ADAPTIVE = "takeup.training.engines.pytorch.adaptive"

@@ -13,8 +13,6 @@ from typing import IO, Any
 
 from takeup.errors import BadInput, MissingEngine
 
-__all__ = ["ATTACH", "FOLDER", "environment_of", "start"]
-
 ATTACH = Path(__file__).parent / "attach"
 FOLDER, SHIM = "TAKEUP_WATCH_FOLDER", "TAKEUP_WATCH_SHIM"
 # With a store that outlives a restart, Gloo ranks would find stale addresses of their predecessors.

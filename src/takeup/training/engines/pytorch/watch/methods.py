@@ -13,8 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-__all__ = ["Method", "watch_methods"]
-
 AUTOGRAD = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
 ROUND_IT = torch._C._ExcludeDispatchKeyGuard
 

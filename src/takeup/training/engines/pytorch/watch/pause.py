@@ -21,8 +21,6 @@ from torch._C._distributed_c10d import PrefixStore
 from takeup.core.files import write_atomically
 from takeup.training.engines.pytorch.watch.ring import Ring, Word
 
-__all__ = ["Kind", "stop_if_asked"]
-
 Kind = tuple[int, int, int]
 LOOK_EVERY_S = 0.002
 TOGETHER = 8  # products between two reads of the clock

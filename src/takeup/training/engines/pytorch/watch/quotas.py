@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["control_group", "throttled_ns"]
-
 GROUPS = Path("/sys/fs/cgroup")
 PROCESSES = Path("/proc")
 IN_NS = {"throttled_time": 1, "throttled_usec": 1_000}  # names in cgroup v1 and v2

@@ -14,8 +14,6 @@ from statistics import median
 from takeup.training.engines.pytorch.watch.ring import Word
 from takeup.training.engines.pytorch.watch.rows import Reader
 
-__all__ = ["Divide", "Schedules", "Shares"]
-
 Divide = Callable[[Sequence[float], int], Sequence[int]]
 ALIKE = 1.12  # slowest rank / median up to which no rank counts as slow
 WORTH = 1.05  # current / best possible time above which rebalancing is worth it

@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 from takeup.training.engines.pytorch.watch.ring import Ring, Word
 
-__all__ = ["Requests"]
-
 FOLDER = "TAKEUP_WATCH_FOLDER"
 
 

@@ -19,8 +19,6 @@ from typing import Any
 
 from takeup.core.files import write_atomically
 
-__all__ = ["ORDER", "Restarts", "is_started_anew", "take_rank"]
-
 ORDER = "order.json"
 GIVEN = "TAKEUP_WATCH_GIVEN_RANK"
 Wait = Callable[[float, float, Sequence[float]], float]  # loss share, cost and durations seen, all in seconds

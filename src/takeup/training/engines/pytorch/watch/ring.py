@@ -19,20 +19,6 @@ import os
 import struct
 from pathlib import Path
 
-__all__ = [
-    "CAPACITY",
-    "FIRST_GROUP",
-    "FIRST_ROW",
-    "HEADER_WORDS",
-    "MAGIC",
-    "MOST_GROUPS",
-    "ROW_WORDS",
-    "SIZE_BYTES",
-    "UNSEEN",
-    "Ring",
-    "Word",
-]
-
 MAGIC = 0x7461_6B65_7570_0001  # "takeup", and the version of this layout
 CAPACITY = 20_000
 MOST_GROUPS = 1_024

@@ -24,8 +24,6 @@ from takeup.training.engines.pytorch.watch.ring import (
 )
 from takeup.training.model.calls import CALL, Operation
 
-__all__ = ["LAST_OPERATION", "MOST_BYTES", "Place", "Reader", "is_call"]
-
 Words = npt.NDArray[np.int64]
 COLUMNS = {name: number for number, name in enumerate(CALL.fields or (), start=1)}  # after the number of the row
 LAST_OPERATION = int(max(Operation))

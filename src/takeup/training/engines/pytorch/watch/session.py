@@ -18,8 +18,6 @@ from takeup.training.engines.pytorch.watch.restart import Restarts, Wait
 from takeup.training.model.calls import CallLog
 from takeup.training.model.slowdowns import Event, Suspect
 
-__all__ = ["Finding", "Judge", "Moved", "Session", "Settings"]
-
 Pair = tuple[int, int]
 NUM_TO_JUDGE = 24  # iterations after a restart before a rank swap is evaluated, on the later half of them
 NUM_TO_SETTLE = 8  # iterations after a rebalance before the times of ranks reflect it

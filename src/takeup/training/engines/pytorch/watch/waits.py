@@ -19,8 +19,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-__all__ = ["PLAIN_WAIT", "Waits"]
-
 PLAIN_WAIT = dist.Work.wait
 PATIENCE_S = 1.0
 MOMENT_S = 0.5

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from takeup.core.compiled import inner, kernel
 from takeup.training.policies.stragglers.fast.run_lengths import Prior, Runs, see
 
-__all__ = ["Found", "Memory", "Rule", "detect", "no_memory"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 NUM_RECENT = 256

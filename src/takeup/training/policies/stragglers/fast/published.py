@@ -10,8 +10,6 @@ import numpy.typing as npt
 from takeup.core.compiled import kernel
 from takeup.training.policies.stragglers.fast.run_lengths import Prior, Runs, see
 
-__all__ = ["follow", "slide"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

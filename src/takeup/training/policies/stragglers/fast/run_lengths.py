@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from takeup.core.compiled import inner, kernel
 
-__all__ = ["Prior", "Runs", "no_runs", "see"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 INCREDIBLE = -18.0  # pruning threshold: log probability relative to the likeliest

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from takeup.core.compiled import inlined, kernel
 
-__all__ = ["plain_quantiles", "replace_slot", "weighted_quantiles"]
-
 Floats = npt.NDArray[np.float64]
 Slots = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int64]

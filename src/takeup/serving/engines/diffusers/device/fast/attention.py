@@ -12,8 +12,6 @@ import torch
 
 from takeup.serving.engines.diffusers.device.fast.language import tl, triton
 
-__all__ = ["attention", "joined", "text_attention"]
-
 TOKENS = 64
 JOINED_TOKENS = 16
 LOG2_E = tl.constexpr(1.4426950408889634)

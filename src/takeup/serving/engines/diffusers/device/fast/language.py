@@ -7,8 +7,6 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
-__all__ = ["tl", "triton"]
-
 _HAS_TRITON = find_spec("triton") is not None
 
 triton: Any = import_module("triton") if _HAS_TRITON else SimpleNamespace(jit=lambda kernel: kernel)

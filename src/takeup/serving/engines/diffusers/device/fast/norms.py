@@ -13,8 +13,6 @@ import torch
 
 from takeup.serving.engines.diffusers.device.fast.language import tl, triton
 
-__all__ = ["group_norm"]
-
 MOST_PROGRAMS = 1056  # eight on each multiprocessor
 PLACES, SUMMED_PLACES, SUMMING_WARPS = 64, 32, 2
 """Places that a program norms, and that it sums at once. A sum waits for memory: few warps wait less for each other."""

@@ -19,8 +19,6 @@ import torch
 from takeup.serving.engines.diffusers.device.fast.language import tl, triton
 from takeup.serving.engines.diffusers.device.fast.rows import gelu
 
-__all__ = ["Tile", "gated_product"]
-
 TOGETHER = 16
 """Tiles of rows that follow each other, so that they find the same weights in the cache."""
 

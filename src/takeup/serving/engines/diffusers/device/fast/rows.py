@@ -8,8 +8,6 @@ import torch
 
 from takeup.serving.engines.diffusers.device.fast.language import tl, triton
 
-__all__ = ["gated", "gelu", "layer_norm"]
-
 WIDEST_GATE, GATED_TOKENS = 1024, 2
 
 

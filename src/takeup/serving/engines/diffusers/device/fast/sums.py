@@ -10,8 +10,6 @@ import torch
 
 from takeup.serving.engines.diffusers.device.fast.language import tl, triton
 
-__all__ = ["MOST_SOURCES", "add_up"]
-
 MOST_SOURCES, NUMBERS = 4, 1024
 
 

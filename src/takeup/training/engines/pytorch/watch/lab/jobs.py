@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from takeup.training.model.calls import CallLog
 
-__all__ = ["Job", "Kind", "Recorded", "Slow"]
-
 Kind = Literal["ddp", "batches", "fsdp", "pipeline", "grid", "adaptive"]
 Floats = npt.NDArray[np.float64]
 

@@ -21,8 +21,6 @@ from takeup.training.engines.pytorch.watch.gather import Gather
 from takeup.training.engines.pytorch.watch.lab.jobs import Job, Recorded
 from takeup.training.model.calls import CallLog
 
-__all__ = ["run_jobs"]
-
 PROGRAM = "takeup.training.engines.pytorch.watch.lab.program"
 START_S, GRACE_S = 120.0, 10.0
 LOOK_EVERY_S = 0.05

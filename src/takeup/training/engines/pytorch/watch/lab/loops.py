@@ -19,8 +19,6 @@ from takeup.training.engines.pytorch.watch.lab.jobs import Job
 from takeup.training.engines.pytorch.watch.lab.slowness import SlowLinks
 from takeup.training.model import Stage
 
-__all__ = ["Pause", "compute", "run_rank"]
-
 WIDTH, ROWS, NUM_MICROBATCHES, MICROBATCHES_OF_RANK = 64, 8, 4, 10
 MOST_WEIGHTS = 200
 LOG_EVERY, BARRIER_EVERY, EVALUATE_EVERY = 10, 40, 50

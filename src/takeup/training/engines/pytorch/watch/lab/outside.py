@@ -17,8 +17,6 @@ from itertools import combinations
 from takeup.training.engines.pytorch.networks import Networks, address, bucket
 from takeup.training.engines.pytorch.watch.lab.jobs import Job, Slow
 
-__all__ = ["Mesh", "Outside", "Stops"]
-
 PERIOD_S = 0.04
 
 

@@ -21,8 +21,6 @@ from takeup.training.engines.pytorch.watch.lab.jobs import Job
 from takeup.training.engines.pytorch.watch.lab.loops import run_rank
 from takeup.training.engines.pytorch.watch.lab.outside import Outside
 
-__all__ = ["main"]
-
 LOOK_EVERY_S = 0.02
 NEEDED = {"fsdp": "torch.distributed.fsdp", "adaptive": "takeup.training.engines.pytorch.adaptive"}
 GRACE_S = 5.0  # for the other ranks, after one has failed

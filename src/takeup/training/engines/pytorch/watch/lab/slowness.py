@@ -15,8 +15,6 @@ import torch.distributed as dist
 from takeup.training.engines.pytorch.watch.lab.jobs import Job
 from takeup.training.engines.pytorch.worker import Worker
 
-__all__ = ["SlowLinks"]
-
 C10D: Any = torch._C._distributed_c10d  # has no types for this
 
 
