@@ -26,7 +26,7 @@ from takeup.papers.gfs.bound import most_gpu_s
 from takeup.papers.gfs.loads import Load, Numbers, begin, window_s
 
 Floats = npt.NDArray[np.float64]
-HOUR_S, DAY_S, HOURS = 3600.0, 86_400.0, 24  # in an hour, in a day, and of a day
+HOUR_S, DAY_S, HOURS = 3600.0, 86_400.0, 24  # seconds in an hour, seconds in a day, and hours of a day
 TINY = 1e-9
 
 

@@ -1,7 +1,7 @@
 """Against plain FIFO: GPU time delivered up to every hour, and how often guarantees were broken.
 
 No window should be below FIFO; days inside one may be. A scheduler that works ahead has less left for a later day;
-without evictions, both do the same work in the end, so that more on one day *must* be less on another. So the table
+without evictions, both do the same work in the end, so that more on one day *must* be less on another. So the report
 also shows how much was delivered up to each hour, and `days` inspects every lower day: what was idle, and whether any
 scheduler could have matched FIFO.
 """

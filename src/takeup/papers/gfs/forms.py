@@ -31,7 +31,7 @@ def published(expected: Numbers) -> tuple[str, ...]:
 
 
 def both_forms(expected: Numbers, loads: Sequence[Load]) -> Table:
-    """How much lower GFS is than the mean of the baselines in each form, and the largest possible reduction."""
+    """Reduction of GFS relative to the mean of the baselines in each form, and with no spot jobs as a limit."""
     forms = {"as evaluated": tuple(expected["setting"]["baselines"]), "as published": published(expected)}
     floors = [_alone(expected, load) for load in loads]
     rows: list[tuple[Cell, ...]] = []

@@ -153,7 +153,7 @@ def _rounded(values: Floats, name: str) -> Floats:
     """Single precision, rounded to the digits of the format."""
     if name == "float16":
         return values.astype(np.float16).astype(np.float32)
-    if name == "bfloat16":  # bfloat16: the upper half of a single, rounded to even
+    if name == "bfloat16":  # the upper half of a single, rounded to even
         bits = values.view(np.uint32)
         rounded: npt.NDArray[np.uint32] = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
         return rounded.view(np.float32)

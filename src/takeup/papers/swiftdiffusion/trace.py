@@ -38,7 +38,7 @@ def counts(expected: Numbers) -> Findings:
 
 
 def popularity(expected: Numbers) -> Findings:
-    """Share of requests served by the most popular adapters."""
+    """Share of uses by the most popular ControlNets, and number of LoRAs for given shares of uses."""
     top, part = expected["popular_controlnets"], expected["popular_loras"]
     rows: list[tuple[Cell, ...]] = []
     checks = []

@@ -82,7 +82,7 @@ def _slow_ranks(now: Window, past: Window) -> Iterator[Found]:
 
 
 def _excesses_s(now: Window, past: Window) -> dict[int, tuple[float, bool]]:
-    """By rank: excess of its compute time over before, or over the same role; and whether it is significant.
+    """By rank: how much longer own work takes than before, or than in the same role; and if that is significant.
 
     Every iteration is compared with the time of the faster ranks for it: some iterations have more work than others.
     """

@@ -31,7 +31,7 @@ class Calls:
     """The calls of all ranks as columns, in the order of the logs.
 
     Rows with the same `instance` are the same call on different ranks. Those with the same `kind` move as much
-    between the same ranks: its columns are group, sender, receiver (-1: none), operation, bytes.
+    between the same ranks: its columns are group, sender, receiver (-1 if none), operation, bytes.
     """
 
     logs: tuple[CallLog, ...]

@@ -48,7 +48,7 @@ def _move(course: Course, limits: Limits, stage: int, kind: int, trial: Limits) 
 
 @kernel
 def search(course: Course, limits: Limits, bound: int, most: int, codes: Ints) -> tuple[int, int]:
-    """Improve `limits` in place; write the best order to `codes`; return its time and the number of orders tried."""
+    """Improve `limits` in place; writes the best order to `codes`; returns its time and the number of orders."""
     room = make_room(course)
     best = generate(course, limits, NEVER, room)
     bound += bound // GOOD_ENOUGH
