@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import subprocess
 import sys
@@ -27,18 +26,6 @@ MODULES = module_names()
 DOMAINS = [f"takeup.{name}" for name in COMMANDS if f"takeup.{name}.model" in MODULES]
 
 
-def kind(name: str) -> int:
-    """Constants come first, then types, then functions."""
-    return 0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2
-
-
-@pytest.mark.parametrize("name", DOMAINS)
-def test_public_names_are_sorted(name: str) -> None:
-    names = list(import_module(name).__all__)
-
-    assert names == sorted(set(names), key=lambda entry: (kind(entry), entry))
-
-
 @pytest.mark.parametrize("name", DOMAINS)
 def test_public_names_exist_and_are_documented(name: str) -> None:
     module = import_module(name)
@@ -52,44 +39,13 @@ def test_public_names_exist_and_are_documented(name: str) -> None:
 # Lazy names -----------------------------------------------------------------------------------------------------------
 
 
-def homes_of(domain: str) -> dict[str, str]:
-    return {name: home for home, names in import_module(domain)._HOMES.items() for name in names}
-
-
-def typed_homes_of(domain: str) -> dict[str, str]:
-    """The same, as the type checker reads it."""
-    tree = ast.parse(inspect.getsource(import_module(domain)))
-    block = next(node for node in tree.body if isinstance(node, ast.If))
-    found = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: str(node.module).removeprefix(f"{domain}.") for node in found for alias in node.names}
-
-
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_the_three_lists_of_lazy_names_agree(domain: str) -> None:
-    names = import_module(domain).__all__
-
-    assert homes_of(domain) == typed_homes_of(domain)
-    assert set(homes_of(domain)) == set(names)
-    assert dir(import_module(domain)) == sorted(names)
+def test_a_domain_lists_the_names_of_its_stub() -> None:
+    assert {"Evict", "find_policy"} <= set(dir(import_module("takeup.caching")))
 
 
 def outcome(program: str) -> str:
     """What a fresh Python prints when it runs the program."""
     return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
-
-
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_every_lazy_name_is_the_one_its_home_defines(domain: str) -> None:
-    program = f"""
-from importlib import import_module
-import {domain} as domain
-wrong = [
-    name for home, names in domain._HOMES.items() for name in names
-    if getattr(domain, name) is not getattr(import_module(f"{domain}.{{home}}"), name)
-]
-print(wrong)
-"""
-    assert outcome(program) == "[]\n"
 
 
 @pytest.mark.parametrize("domain", DOMAINS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -25,15 +26,23 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_loads_nothing() -> Non
         find("codec", "jsn", targets)
 
 
-def test_a_package_finds_its_names_in_their_homes() -> None:
-    get, names = lazy_names("json", {"decoder": ("JSONDecoder",), "encoder": ("JSONEncoder",)})
+@pytest.fixture
+def package(tmp_path: Path) -> str:
+    """The file of a package whose stub names two classes of `json`."""
+    stub = "from json.encoder import JSONEncoder as JSONEncoder\nfrom json.decoder import JSONDecoder as JSONDecoder\n"
+    (tmp_path / "__init__.pyi").write_text(stub)
+    return str(tmp_path / "__init__.py")
+
+
+def test_a_package_finds_its_names_through_its_stub(package: str) -> None:
+    get, names, public = lazy_names("json", package)
 
     assert get("JSONDecoder") is json.JSONDecoder
-    assert names() == ["JSONDecoder", "JSONEncoder"]
+    assert names() == public == ["JSONDecoder", "JSONEncoder"]
 
 
-def test_a_package_has_no_other_names() -> None:
-    get, _ = lazy_names("json", {"decoder": ("JSONDecoder",)})
+def test_a_package_has_no_other_names(package: str) -> None:
+    get, _, _ = lazy_names("json", package)
 
     with pytest.raises(AttributeError, match="module 'json' has no attribute 'dumps'"):
         get("dumps")

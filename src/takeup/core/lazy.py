@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from takeup.errors import UnknownName
@@ -22,15 +24,16 @@ def find(kind: str, name: str, targets: Mapping[str, str]) -> Any:
     return load(targets[name])
 
 
-def lazy_names(
-    package: str, homes: Mapping[str, tuple[str, ...]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package whose public names are defined in the submodules given by `homes`."""
-    home_of = {name: home for home, names in homes.items() for name in names}
+def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package; its public names are the imports in its `__init__.pyi`."""
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text("utf-8"))
+    imports = (node for node in stub.body if isinstance(node, ast.ImportFrom))
+    targets = {alias.name: f"{node.module}:{alias.name}" for node in imports for alias in node.names}
 
     def get(name: str) -> Any:
-        if name not in home_of:
+        if name not in targets:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return load(f"{package}.{home_of[name]}:{name}")
+        return load(targets[name])
 
-    return get, lambda: sorted(home_of)
+    names = sorted(targets)
+    return get, lambda: names, names

@@ -11,17 +11,6 @@
 Public names are loaded on first use; they need the packages `dask` and `distributed`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from takeup.core.lazy import lazy_names
 
-if TYPE_CHECKING:
-    from takeup.caching.engines.dask.client import counters, install, uninstall
-    from takeup.caching.engines.dask.counts import Counters
-
-__all__ = ["Counters", "counters", "install", "uninstall"]
-
-_HOMES = {"client": ("counters", "install", "uninstall"), "counts": ("Counters",)}
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

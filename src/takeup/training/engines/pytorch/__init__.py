@@ -13,21 +13,12 @@ The folder lab/ trains with real ranks over artificially slowed links.
 Public names are loaded on first use; they need the package `torch`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from takeup.core.lazy import lazy_names
 from takeup.errors import MissingEngine
 
-if TYPE_CHECKING:
-    from takeup.training.engines.pytorch.adaptive import AdaptiveSchedule
-    from takeup.training.engines.pytorch.control import Change
-
-__all__ = ["AdaptiveSchedule", "Change"]
-
-_HOMES = {"adaptive": ("AdaptiveSchedule",), "control": ("Change",)}
-_get, __dir__ = lazy_names(__name__, _HOMES)
+_get, __dir__, __all__ = lazy_names(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:

@@ -14,16 +14,6 @@
 Public names are loaded on first use; they need the package `torch`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from takeup.core.lazy import lazy_names
 
-if TYPE_CHECKING:
-    from takeup.training.engines.pytorch.watch.batches import Batches
-
-__all__ = ["Batches"]
-
-_HOMES = {"batches": ("Batches",)}
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,0 +1,16 @@
+from takeup.streaming.chains import chain_of as chain_of
+from takeup.streaming.contract import Engine as Engine
+from takeup.streaming.contract import Solver as Solver
+from takeup.streaming.model import Answer as Answer
+from takeup.streaming.model import Capacity as Capacity
+from takeup.streaming.model import Cell as Cell
+from takeup.streaming.model import Chain as Chain
+from takeup.streaming.model import Estimate as Estimate
+from takeup.streaming.model import Player as Player
+from takeup.streaming.model import Views as Views
+from takeup.streaming.policies import POLICIES as POLICIES
+from takeup.streaming.policies import find_solver as find_solver
+from takeup.streaming.policies.capacity_fit import fit_capacity as fit_capacity
+from takeup.streaming.policies.whole_cell import solve_cell as solve_cell
+from takeup.streaming.traces import ThroughputLog as ThroughputLog
+from takeup.streaming.traces import read_log as read_log

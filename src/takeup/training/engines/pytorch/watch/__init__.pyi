@@ -1,0 +1,1 @@
+from takeup.training.engines.pytorch.watch.batches import Batches as Batches
