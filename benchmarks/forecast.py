@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import one_thread  # noqa: F401  before numpy
 
+from takeup.core.arrays import Floats
+
 # isort: split
 import sys
 import time
@@ -19,7 +21,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from dated import options_of, publish, versions
 
 from takeup.cluster.policies.gfs.forecast import Forecaster, Scope, WeekCalendar, make_forecaster
@@ -27,7 +28,6 @@ from takeup.cluster.policies.gfs.forecast.mixture import pinball
 from takeup.cluster.policies.gfs.forecast.orglinear import OrgLinear
 from takeup.core.report import Check, Column, Report, Table
 
-Floats = npt.NDArray[np.float64]
 SEED = 0
 FILE = "hourly_concurrency_top_models.csv"
 SCOPE = Scope(num_hours=4, levels=(0.5, 0.9))

@@ -14,8 +14,8 @@ from statistics import median
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.training.engines.pytorch.lab import Outcome, Trial, run_trials
 from takeup.training.model import Profile
@@ -27,7 +27,6 @@ NUM_FEW, NUM_PAIRS, NUM_DRAWS, SEED = 11, 61, 2000, 1
 EVERY = 10  # the default of AdaptiveSchedule
 HEALTHY_BAR, MEASURING_BAR = 2.0, 0.5
 NUM_TRIALS = 3
-Floats = npt.NDArray[np.float64]
 
 
 class Estimate(NamedTuple):

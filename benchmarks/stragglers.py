@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import one_thread  # noqa: F401  before numpy
 
+from takeup.core.arrays import Floats
+
 # isort: split
 import os
 import sys
@@ -27,7 +29,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from dated import options_of, publish, versions
 from peers import change_points as peers
 
@@ -41,7 +42,6 @@ from takeup.training.policies.stragglers.rebalance import Pace, rebalance
 from takeup.training.policies.stragglers.topology import Grid, adjust
 from takeup.training.traces.slowdowns import LARGE_MINUTES, LINK_MINUTES, Quantiles, Stream
 
-Floats = npt.NDArray[np.float64]
 Alarms = Callable[..., list[Alarm]]
 Part = tuple[list[Table], list[Check]]
 Tick = Callable[[], object]

@@ -15,8 +15,8 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.core.report import Check, Column, Table
 from takeup.streaming.model import Capacity, CapacityFit, Cell, Player
 from takeup.streaming.policies.capacity_fit import fit_capacity
@@ -26,7 +26,6 @@ from takeup.streaming.traces import read_logs
 
 __all__ = ["measure_logs"]
 
-Floats = npt.NDArray[np.float64]
 
 LOADS, THRESHOLDS_S = (0.7, 0.9), (5.0, 10.0, 20.0)
 SPEED, MAX_USERS, MEAN_VIDEO_S = 7.5, 10, 60.0

@@ -13,11 +13,11 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from takeup.core.arrays import Floats
 
 __all__ = ["PEERS", "adwin", "beast", "is_installed", "page_hinkley", "pelt"]
 
-Floats = npt.NDArray[np.float64]
 Alarm = tuple[int, bool]
 PEERS = {"ADWIN": "river", "Page-Hinkley": "river", "PELT": "ruptures", "BEAST": "Rbeast"}
 NUM_BESIDE = 8  # points by which the direction of an alarm is told

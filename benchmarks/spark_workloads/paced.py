@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from spark_workloads.application import Pass
 from spark_workloads.rounds import Rounds
+from takeup.core.arrays import Floats
 
 __all__ = ["at_one_pace"]
 
 FIGURES = ("task_cpu_s", "executor_cpu_s", "wall_s")
 STEEPEST = 3.0
-Floats = npt.NDArray[np.float64]
 
 
 def at_one_pace(results: Mapping[str, Rounds]) -> dict[str, Rounds]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,10 +15,9 @@ from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.model import Evict, Grade, Kind, Start, State
 from takeup.cluster.policies.gfs.quota import Menu, Promise
 from takeup.cluster.report import Asked, ForecastRun, Prices, benefit_of, offers_table
+from takeup.core.arrays import Floats
 from takeup.core.clock import VirtualClock
 from takeup.errors import BadInput
-
-Floats = npt.NDArray[np.float64]
 
 # The embedded cluster -------------------------------------------------------------------------------------------------
 

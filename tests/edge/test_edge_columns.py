@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,8 +17,6 @@ from takeup.edge.policies.bounds.master import Columns, Duals, Grid, best_mix, g
 from takeup.edge.policies.bounds.wide_pricer import BothPricers, WidePricer
 from takeup.edge.policies.exact import Exact
 from takeup.edge.traces.generators import radio_tight_setting
-
-Floats = npt.NDArray[np.float64]
 
 
 def listed(instance: Instance, grid: Grid) -> ListedPricer:

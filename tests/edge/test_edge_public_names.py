@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
 
 from takeup import edge
 
@@ -17,16 +16,6 @@ def test_the_public_names_are_enough_to_solve_and_check_an_instance() -> None:
 
     assert edge.first_violation(instance, answer.allocation) is None
     assert len(list(answer.decisions())) == 6
-
-
-def test_every_public_name_exists() -> None:
-    assert dir(edge) == sorted(edge.__all__)
-    assert all(getattr(edge, name) is not None for name in edge.__all__)
-
-
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        _ = edge.nothing
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:

@@ -6,11 +6,11 @@ import math
 from itertools import permutations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from takeup.core.arrays import Floats
 from takeup.edge.policies.bounds.fast.turns import best_turns
 from takeup.edge.policies.bounds.listed import list_groups
 from takeup.edge.policies.bounds.listed_pricer import ListedPricer
@@ -19,7 +19,6 @@ from takeup.edge.policies.bounds.turns import turns_bound
 from takeup.edge.policies.exact import Exact
 from takeup.edge.traces.generators import paper_setting
 
-Floats = npt.NDArray[np.float64]
 EDGES_S = np.linspace(0.0, 8.0, 9)
 ALL = 10**6
 

@@ -34,7 +34,3 @@ def test_importing_the_package_is_cheap() -> None:
 )
 def test_public_names_are_found(name: str) -> None:
     assert getattr(serving, name).__name__ == name
-
-
-def test_all_public_names_have_a_home() -> None:
-    assert sorted(serving.__all__) == dir(serving)

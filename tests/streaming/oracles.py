@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse.linalg import spsolve
 
+from takeup.core.arrays import Floats
 from takeup.streaming.model import Cell, Chain
-
-Floats = npt.NDArray[np.float64]
 
 
 def reference_cell(arrivals_per_s: float = 0.12, max_users: int = 10) -> Cell:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.chains import stationary_law
 from takeup.streaming.model import Capacity, CapacityFit, Cell, Player
 from takeup.streaming.policies.capacity_fit import fit_capacity
 from takeup.streaming.policies.link_states import LOWEST_LEVEL
 from takeup.streaming.policies.whole_cell import solve_cell
-
-Floats = npt.NDArray[np.float64]
 
 STAY_S = 60.0
 TRUTH = Capacity(np.array([0.5, 1.5]), np.array([[-1.0, 1.0], [1.0, -1.0]]) / STAY_S)

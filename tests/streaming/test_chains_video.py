@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from streaming.oracles import reference_cell
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, phase_type, with_abandonment, with_phases, with_vbr
 from takeup.streaming.model import Cell, Player
 from takeup.streaming.policies.riccati import RiccatiSolver
-
-Floats = npt.NDArray[np.float64]
 
 SOLVER = RiccatiSolver()
 

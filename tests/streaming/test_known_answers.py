@@ -15,17 +15,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from scipy.linalg import expm
 
+from takeup.core.arrays import Floats
 from takeup.streaming.chains import chain_of, ps_cell
 from takeup.streaming.model import Answer, Capacity, Cell, Player, Views
 from takeup.streaming.policies import POLICIES, ChainSolver
 from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.simulate import play_tagged, simulate_tagged
-
-Floats = npt.NDArray[np.float64]
 
 SOLVERS = pytest.mark.parametrize("solver", POLICIES.values(), ids=POLICIES)
 MEAN_S = 60.0

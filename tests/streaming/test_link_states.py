@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from takeup.core.arrays import Floats
 from takeup.streaming.chains import stationary_law
 from takeup.streaming.model import Cell, Player
 from takeup.streaming.policies.capacity_fit import fit_capacity
@@ -23,8 +23,6 @@ from takeup.streaming.policies.link_states import (
 )
 from takeup.streaming.policies.whole_cell import solve_cell
 from takeup.streaming.simulate import simulate_log
-
-Floats = npt.NDArray[np.float64]
 
 
 def noisy(num_seconds: int, seed: int = 0) -> Floats:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from takeup.core.arrays import Floats
 from takeup.streaming.chains import stationary_law
 from takeup.streaming.model import Capacity, Chain
 from takeup.streaming.policies.lone_viewer import (
@@ -23,9 +23,6 @@ from takeup.streaming.policies.lone_viewer import (
     modelled_stalls,
 )
 from takeup.streaming.policies.riccati import RiccatiSolver
-
-Floats = npt.NDArray[np.float64]
-
 
 # In a measurement -----------------------------------------------------------------------------------------------------
 

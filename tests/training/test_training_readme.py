@@ -32,11 +32,6 @@ def test_every_planner_has_a_row_and_is_named_by_the_command() -> None:
     assert all(name in str(commands.training.help) for name in rows)
 
 
-def test_every_public_name_exists() -> None:
-    assert dir(takeup.training) == sorted(takeup.training.__all__)
-    assert all(getattr(takeup.training, name) is not None for name in takeup.training.__all__)
-
-
 def test_importing_the_package_loads_nothing_heavy() -> None:
     program = "import sys, takeup.training; print(*({'numpy', 'scipy', 'numba', 'click'} & set(sys.modules)))"
 

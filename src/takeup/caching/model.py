@@ -14,13 +14,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.errors import BadInput
 
 BlockId = Hashable
 ConsumerId = Hashable
 CostModel = Literal["additive", "parallel", "all-or-nothing"]
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

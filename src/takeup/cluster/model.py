@@ -17,10 +17,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.errors import BadInput
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class Kind(IntEnum):

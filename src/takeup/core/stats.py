@@ -15,9 +15,8 @@ import numpy.typing as npt
 from numpy.random import Generator
 from scipy import stats
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
-
-Floats = npt.NDArray[np.float64]
 
 MOST_NUMBERS_AT_ONCE = 4_000_000  # resamples held in memory together: 32 MB
 

@@ -23,13 +23,10 @@ import math
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import lambertw
 
+from takeup.core.arrays import Floats, Ints
 from takeup.edge.model import Radio
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 ABSENT = 1e-200  # the gain of a subcarrier that a group does not have: never worth any power
 ROUNDING = 1e-10  # a limit that is the end of an upload, less its release, may be a little shorter than the upload

@@ -13,11 +13,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Bools, Floats, Ints
 from takeup.errors import BadInput
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 PER_DEVICE = ("bits", "cycles", "deadlines_s", "releases_s", "values_j")
 NOBODY = -1  # the owner of a subcarrier that is not used

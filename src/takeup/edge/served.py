@@ -7,12 +7,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.core.stats import time_weighted_mean
 from takeup.errors import BadInput
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

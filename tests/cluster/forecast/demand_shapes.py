@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
+
+from takeup.core.arrays import Floats
 
 __all__ = ["SHAPES", "draw"]
 
-Floats = npt.NDArray[np.float64]
 NUM_SERIES = 3
 
 

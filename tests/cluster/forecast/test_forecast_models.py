@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,9 +10,9 @@ from hypothesis import strategies as st
 from takeup.cluster.policies.gfs.forecast import Forecast, Forecaster, Scope, make_forecaster
 from takeup.cluster.policies.gfs.forecast.anchored import Anchored
 from takeup.cluster.policies.gfs.forecast.persistence import Persistence
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput, UnknownName
 
-Floats = npt.NDArray[np.float64]
 NAMES = ("anchored", "persistence", "last_week_peak", "orglinear", "orglinear_normalised")
 NUM_SERIES = 3
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from cluster.forecast.demand_shapes import SHAPES, draw
@@ -11,8 +10,8 @@ from takeup.cluster.policies.gfs.forecast import Forecaster, Scope
 from takeup.cluster.policies.gfs.forecast.anchored import Anchored
 from takeup.cluster.policies.gfs.forecast.mixture import pinball
 from takeup.cluster.policies.gfs.forecast.persistence import Persistence
+from takeup.core.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 NUM_HOURS, START, SEED = 1500, 672, 1
 SCOPE = Scope(levels=(0.5, 0.9))
 pytestmark = pytest.mark.xdist_group("shapes of demand")  # one process forecasts them, once

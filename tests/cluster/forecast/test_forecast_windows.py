@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.cluster.policies.gfs.forecast.residuals import Residuals
+from takeup.core.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 LEVELS = np.array([0.1, 0.5, 0.9, 0.99])
 small_residuals = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e6, 1e6), st.just(float("nan")))
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.cluster.model import Grade, Job, Kind, Node, Offer, Run, State
 from takeup.cluster.policies.gfs.quota import Menu, Promise, promises_of
-
-Floats = npt.NDArray[np.float64]
+from takeup.core.arrays import Floats
 
 HOURS, PROBABILITIES, CAPACITY = (1.0, 2.0, 4.0), (0.8, 0.9), 100.0
 MENU = Menu("A", HOURS, PROBABILITIES, ((40.0, 30.0), (30.0, 20.0), (10.0, 8.0)))

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.model import Kind, Workload
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from takeup.core.arrays import Floats, Ints
 
 HIGH, SPOT = Kind.HIGH, Kind.SPOT
 

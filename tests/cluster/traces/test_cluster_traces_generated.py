@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from takeup.cluster.model import Kind, Workload
@@ -11,10 +10,9 @@ from takeup.cluster.traces import PRESETS, generate
 from takeup.cluster.traces.generated.published import DURATION_LAW, NUM_JOBS, NUM_SPOT_JOBS, PROFILES
 from takeup.cluster.traces.generated.shapes import mean_gpus
 from takeup.cluster.traces.generated.times import since, wrap
+from takeup.core.arrays import Floats
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput, UnknownName
-
-Floats = npt.NDArray[np.float64]
 
 DAY_S = 86_400.0
 

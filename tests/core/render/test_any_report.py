@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.core import render
 from takeup.core.render import to_html, to_markdown, to_svg, to_text
 from takeup.core.report import Cell, Check, Column, Report, Series, Table
 
@@ -124,8 +123,3 @@ def test_spans_in_letters_hold_no_control_signs_and_stay_in_their_block(drawn: S
     assert markdown.count("```") == 2
     assert {tag for tag, count in TagCounter(to_html(report)).balance.items() if count} == {"meta"}
     text.encode()
-
-
-def test_every_exported_name_exists_and_is_listed_in_order() -> None:
-    assert render.__all__ == sorted(render.__all__, key=lambda name: (not name.isupper(), name.islower(), name))
-    assert all(hasattr(render, name) for name in render.__all__)

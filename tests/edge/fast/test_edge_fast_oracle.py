@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from numba import njit
 
 from edge.plain_energy import plain_energy
+from takeup.core.arrays import Floats
 from takeup.edge.energy import PrefixGroups, water_fill
 from takeup.edge.model import Radio
 from takeup.edge.policies.fast.oracle import cheapest, cost_by, water_level
-from takeup.edge.policies.fast.shapes import CHANNEL, DEVICE, Cell, Floats
+from takeup.edge.policies.fast.shapes import CHANNEL, DEVICE, Cell
 
 NUMBERS = st.floats(-3.0, 3.0).map(lambda exponent: 10.0**exponent)
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.training.policies.stragglers.changes import Change, Detector, Sensitivity
 from takeup.training.policies.stragglers.fast.run_lengths import Prior, no_runs, see
 
-Floats = npt.NDArray[np.float64]
 PRIOR = Prior(mean=0.0, weight=0.1, shape=2.0, rate=2 * 0.03**2, hazard=1 / 250)
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from takeup.core.arrays import Ints
 from takeup.errors import BadInput
 from takeup.training.policies.stragglers.iterations import Clock, anchored, by_autocorrelation, iterations_s
 
-Ints = npt.NDArray[np.int64]
 STEP = [1, 2, 3, 4]  # three buckets of gradients and the loss
 LOGGING, SAVING = 8, 9
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 from itertools import permutations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.training.policies.stragglers import rings
 from takeup.training.policies.stragglers.rings import best_ring, slowest_s
 from takeup.training.policies.stragglers.topology import Grid, adjust, consolidated, pipeline_s
 
-Floats = npt.NDArray[np.float64]
 FAST, SLOW = 1e-10, 4e-9
 
 

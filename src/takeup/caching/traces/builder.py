@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.caching.model import Workload
+from takeup.core.arrays import Ints
 from takeup.errors import BadInput
 
-Ints = npt.NDArray[np.int64]
 _OF_ITS_BLOCKS = -1
 _LARGEST = 2**63 - 1
 

@@ -6,18 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.experiment.scenario import ClusterScenario, report_on
 from takeup.cluster.experiment.workloads import hourly_demand, load
 from takeup.cluster.policies.gfs.forecast import Scope, make_forecaster
 from takeup.cluster.report import ForecastRun, forecast_series, forecast_table, next_hours_table
+from takeup.core.arrays import Floats
 from takeup.core.progress import progress
 from takeup.core.report import Report
 from takeup.core.trace import Column, column_names, read_table
 from takeup.errors import BadInput, BadTrace
 
-Floats = npt.NDArray[np.float64]
 MEDIAN = 0.5
 HOURS_A_DAY = 24
 ROUNDING = 1e-6

@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.model import Quota
-
-Floats = npt.NDArray[np.float64]
+from takeup.core.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)

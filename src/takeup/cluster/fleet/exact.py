@@ -15,15 +15,13 @@ from math import inf
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array, eye_array, hstack
 
 from takeup.cluster.fleet.rules import Rules
 from takeup.cluster.fleet.snapshot import from_state
 from takeup.cluster.model import Grade, Job, Kind, Run, State
-
-Floats = npt.NDArray[np.float64]
+from takeup.core.arrays import Floats
 
 BUDGET_S = 0.05
 MOST_TREE_NODES = 200

@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.cluster.model import Kind
+from takeup.core.arrays import Floats, Ints
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Records = npt.NDArray[np.void]
 
 NODE = np.dtype([

@@ -9,13 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.model import Grade, Kind
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from takeup.core.arrays import Bools, Floats, Ints
 
 DAY_S = 86_400.0
 NORMAL_95 = 1.96

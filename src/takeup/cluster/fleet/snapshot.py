@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.fleet.fast.books import nominate
 from takeup.cluster.fleet.fast.fill import enqueue_all, resume_all
@@ -27,10 +26,8 @@ from takeup.cluster.fleet.layout import (
 )
 from takeup.cluster.fleet.rules import PACKED, Rules
 from takeup.cluster.model import Eviction, Grade, Job, Node, Quota, Run, State, Waiting
+from takeup.core.arrays import Floats, Ints
 from takeup.errors import BadInput
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 TICK_S = 300.0  # how rarely a node evicts is looked at so often
 

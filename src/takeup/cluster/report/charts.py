@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.model import Grade
+from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Series
 
-Floats = npt.NDArray[np.float64]
 Row = dict[str, Cell]
 
 HOUR_S, HOURS_A_DAY = 3600.0, 24.0

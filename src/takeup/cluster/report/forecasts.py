@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Column, Series, Table
 
-Floats = npt.NDArray[np.float64]
 HOURS_A_DAY = 24.0
 MOST_POINTS = 250
 

@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.model import Grade
+from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Column, Series, Table
 from takeup.core.seeds import Streams
 from takeup.core.stats import Interval, bootstrap_interval
 from takeup.errors import BadInput
 
-Floats = npt.NDArray[np.float64]
 HOUR_S, HOURS_A_DAY, DAYS_A_MONTH = 3600.0, 24, 30
 
 

@@ -47,11 +47,9 @@ from takeup.cluster.simulate.fast.story import (
     empty_story,
 )
 from takeup.cluster.simulate.moment import Moment
+from takeup.core.arrays import Bools, Floats, Ints
 from takeup.errors import BadInput
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 Look = Callable[[Moment], None]
 
 NO_LIMIT = np.array([np.inf])
@@ -143,7 +141,7 @@ class _Life:
     asked: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, workload: Workload, number: int, fits: Flags, to_s: float) -> _Life:
+    def of(cls, workload: Workload, number: int, fits: Bools, to_s: float) -> _Life:
         members = np.flatnonzero((workload.job_pool == number) & fits)
         sizes = workload.node_gpus[workload.node_pool == number]
         fields = ("kind", "organisation", "gpus", "workers", "submit_s", "guarantee_h", "checkpoint_s")
@@ -239,7 +237,7 @@ class _Life:
         return float(self.high_nodes[hour])
 
 
-def fits_pool(workload: Workload) -> Flags:
+def fits_pool(workload: Workload) -> Bools:
     """Which jobs could run if their pool were empty."""
     fits = np.zeros(workload.num_jobs, np.bool_)
     shapes = np.stack([workload.job_pool, np.maximum(1, workload.job_gpus).astype(np.int64)], axis=1)
@@ -251,7 +249,7 @@ def fits_pool(workload: Workload) -> Flags:
     return fits
 
 
-def _outcome(workload: Workload, name: str, lives: list[_Life], fits: Flags, from_s: float, to_s: float) -> Outcome:
+def _outcome(workload: Workload, name: str, lives: list[_Life], fits: Bools, from_s: float, to_s: float) -> Outcome:
     def per_job(of: str, empty: float) -> Floats:
         values = np.full(workload.num_jobs, empty)
         for life in lives:

@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from takeup.cluster.traces.fields import Field, Rows, read_fields
 from takeup.cluster.traces.loaded import JobColumns, Loaded, Options, labelled, load, nodes_of, skip_odd_sizes
-
-Floats = npt.NDArray[np.float64]
+from takeup.core.arrays import Floats
 
 OUTSIDE = -1.0
 MOMENTS = ("creation_time", "scheduled_time", "deletion_time")

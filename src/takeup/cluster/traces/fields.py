@@ -17,12 +17,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Bools
 from takeup.core.trace import Column, column_names, read_table
 from takeup.core.trace.columns import find_columns
 from takeup.errors import BadTrace
-
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ class Field:
     above: float = -math.inf
     default: float | str | None = None
 
-    def problem(self, values: npt.NDArray[Any]) -> tuple[tuple[Flags, str], ...]:
+    def problem(self, values: npt.NDArray[Any]) -> tuple[tuple[Bools, str], ...]:
         """Which cells cannot be used, and why."""
         if self.kind == "text":
             return () if self.default is not None else ((values == "", f"{self.name} is missing"),)
@@ -56,7 +54,7 @@ class Rows:
 
     path: Path
     columns: dict[str, npt.NDArray[Any]]
-    used: Flags
+    used: Bools
     skipped: dict[str, int] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
@@ -66,21 +64,21 @@ class Rows:
     def __len__(self) -> int:
         return int(self.used.sum())
 
-    def skip(self, wrong: Flags, reason: str) -> None:
+    def skip(self, wrong: Bools, reason: str) -> None:
         """Use none of these rows any more; `wrong` has an entry for every row of the file."""
         new = wrong & self.used
         if new.any():
             self.skipped[reason] = self.skipped.get(reason, 0) + int(new.sum())
             self.used = self.used & ~new
 
-    def refuse(self, wrong: Flags, reason: str, column: str) -> None:
+    def refuse(self, wrong: Bools, reason: str, column: str) -> None:
         """An error about the first of these rows, if there is one."""
         if (wrong & self.used).any():
             row = int(np.argmax(wrong & self.used))
             found = f"{reason} (found {self.columns[column][row]}); correct the row or read without strict"
             raise _bad_row(self.path, found, row, column)
 
-    def check(self, wrong: Flags, reason: str, column: str, *, strict: bool) -> None:
+    def check(self, wrong: Bools, reason: str, column: str, *, strict: bool) -> None:
         """Refuse or skip."""
         if strict:
             self.refuse(wrong, reason, column)

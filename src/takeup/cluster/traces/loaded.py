@@ -11,11 +11,10 @@ import pyarrow as pa
 
 from takeup.cluster.model import Kind, Workload
 from takeup.cluster.traces.fields import Rows
+from takeup.core.arrays import Floats, Ints
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Texts = npt.NDArray[np.object_]
 Nodes = Mapping[str, tuple[int, ...]]
 

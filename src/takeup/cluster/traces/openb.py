@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from takeup.cluster.traces.fields import Field, Rows, read_fields
 from takeup.cluster.traces.loaded import JobColumns, Loaded, Nodes, Options, load
-
-Floats = npt.NDArray[np.float64]
+from takeup.core.arrays import Floats
 
 _NODE_FIELDS = (Field("model", "text", default=""), Field("gpu", least=0))
 _POD_FIELDS = (

@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.edge.model import Instance
 from takeup.edge.policies.joint import METRICS, Joint, has_kernels
 from takeup.edge.policies.joint_plus import JointPlus
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

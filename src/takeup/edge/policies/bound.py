@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 
+from takeup.core.arrays import Ints
 from takeup.core.native_output import native_output_to_stderr
 from takeup.edge.model import Instance
 from takeup.edge.policies.bounds.choices import Choices, choices_of, rules_of, usual_moments
-
-Ints = npt.NDArray[np.int64]
 
 MOST_CHOICES = 5_000  # of device and group size; beyond, the program takes too long
 MOST_NODES = 1_000

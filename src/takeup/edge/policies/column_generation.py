@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies.bounds.generate import Generated, Pricer, Rounds, generate
 from takeup.edge.policies.bounds.listed import can_list, list_groups
@@ -21,8 +21,6 @@ from takeup.edge.policies.bounds.priced import price
 from takeup.edge.policies.bounds.turns import turns_bound
 from takeup.edge.policies.bounds.wide_pricer import BothPricers, WidePricer
 from takeup.edge.policies.joint_plus import JointPlus, improve
-
-Floats = npt.NDArray[np.float64]
 
 NUM_SLOTS, NUM_FINE_SLOTS = 32, 256  # for fractions of runs, and for whole ones
 ROUNDS = Rounds(60, 2)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies.bounds.fast.search import Judge, Tasks, search
@@ -27,8 +26,6 @@ from takeup.edge.policies.bounds.priced import price
 from takeup.edge.policies.joint_plus import JointPlus
 from takeup.edge.policies.plan import Plan, Site
 from takeup.edge.policies.radio import why_not
-
-Floats = npt.NDArray[np.float64]
 
 NUM_SLOTS = 24
 FEW = 100_000  # choices of device, slot and group, up to which prices need not be very good

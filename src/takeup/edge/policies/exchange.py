@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from itertools import combinations, permutations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.edge.energy import ABSENT, oracle
 from takeup.edge.policies.plan import Plan
-
-Floats = npt.NDArray[np.float64]
 
 WORTH_IT = 1e-9  # of all upload energy; a smaller gain is rounding
 

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, vstack
 
+from takeup.core.arrays import Floats, Ints
 from takeup.core.native_output import native_output_to_stderr
 from takeup.edge.energy import oracle
 from takeup.edge.model import Answer, Instance
@@ -35,9 +36,6 @@ from takeup.edge.policies.joint import grow, settle
 from takeup.edge.policies.plan import Plan, Site
 from takeup.edge.policies.radio import give_groups, hand_out, why_not
 from takeup.edge.policies.schedule import latest_starts
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 NOTHING = 1e-9  # a smaller fraction is rounding
 NUM_DEADLINES = 16  # up to which CPU time is counted

@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies.plan import Plan, Site
 from takeup.edge.policies.radio import hand_out, why_not
 from takeup.edge.policies.schedule import latest_starts
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Metric = Literal["saving", "per_subcarrier", "per_cpu_second", "per_bundle"]
 METRICS: tuple[Metric, ...] = ("saving", "per_subcarrier", "per_cpu_second", "per_bundle")
 

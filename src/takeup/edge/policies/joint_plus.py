@@ -17,8 +17,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies.bound import relax
 from takeup.edge.policies.exchange import exchange
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 
 Groups = Mapping[int, Sequence[int]]
-Ints = npt.NDArray[np.int64]
 
 MOST_WORK = 10_000  # priced uploads: some milliseconds
 WORTH_IT = 1e-9  # of the saving; a smaller improvement is rounding

@@ -18,14 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies.joint import accept, consider, settle
 from takeup.edge.policies.plan import Plan, Site
 from takeup.edge.policies.radio import hand_out, why_not
-
-Ints = npt.NDArray[np.int64]
 
 WORTH_IT = 1e-9  # of the worth; a smaller improvement is rounding
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.edge.energy import ABSENT, Oracle, Uploads, least_powers, oracle
 from takeup.edge.model import NOBODY, Allocation, Answer, Instance, Reason
 from takeup.edge.policies.runs import smallest_runs
 from takeup.edge.policies.schedule import starts_with_one_more
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class Site:

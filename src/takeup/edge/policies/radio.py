@@ -7,13 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.edge.energy import ABSENT, oracle
 from takeup.edge.model import Reason
 from takeup.edge.policies.plan import Plan, Site
 from takeup.edge.policies.runs import longer_runs
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 WORTH_IT = 1e-12  # of the energy of an upload; a smaller reduction is rounding
 

@@ -6,16 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.edge.energy import oracle
 
 if TYPE_CHECKING:
     from takeup.edge.policies.plan import Site
 
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 MOST_AT_ONCE = 1_000_000  # gains that are looked at together: 8 MB
 

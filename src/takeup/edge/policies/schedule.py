@@ -7,10 +7,8 @@ cheaper upload. The order of deadlines is the right one whenever uploads are sho
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from takeup.core.arrays import Floats, Ints
 
 
 def latest_starts(deadlines_s: Floats, run_s: Floats, num_cores: int = 1) -> Floats:

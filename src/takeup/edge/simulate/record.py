@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.edge.model import Instance
 from takeup.edge.served import Busy, Served, ServedTask
-
-Floats = npt.NDArray[np.float64]
 
 
 class Record:

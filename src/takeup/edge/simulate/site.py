@@ -17,8 +17,8 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.core.clock import Timer, VirtualClock
 from takeup.core.seeds import Streams
 from takeup.edge.contract import Policy
@@ -29,9 +29,6 @@ from takeup.edge.simulate.uncertainty import CERTAIN, Uncertainty
 from takeup.edge.simulate.view import LATER, Promise, View, grain_of, view_of
 from takeup.edge.validate import TOLERANCE, violation_of_answer
 from takeup.errors import BadInput
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 LATE_GRAINS = 4  # how much later than its deadline a task still counts as done in time
 

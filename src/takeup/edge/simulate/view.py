@@ -20,9 +20,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.edge.model import Instance
-
-Ints = npt.NDArray[np.int64]
 
 FAINT = 1e-100  # the gain of a subcarrier that a device cannot use
 LATER = 2  # grains that promises which are not running may be late

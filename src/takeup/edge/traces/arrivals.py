@@ -9,13 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.core.trace import Column, read_table
 from takeup.edge.model import Instance
 from takeup.errors import BadInput, BadTrace
-
-Floats = npt.NDArray[np.float64]
 
 
 def poisson_times(random: np.random.Generator, num_tasks: int, tasks_per_s: float) -> Floats:

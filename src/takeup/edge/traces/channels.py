@@ -15,14 +15,12 @@ from datetime import datetime
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.core.trace import Column, read_table
 from takeup.edge.model import Instance
 from takeup.edge.traces.modulations import CQI_64QAM
 from takeup.errors import BadTrace
-
-Floats = npt.NDArray[np.float64]
 
 TIME_FORMAT = "%Y.%m.%d_%H.%M.%S"
 UNKNOWN = {"", "-", "nan"}

@@ -7,12 +7,10 @@ power gain (Rayleigh). The random generator is handed in, so the same one gives 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.edge.model import Instance, Radio
 from takeup.errors import BadInput, UnknownName
-
-Floats = npt.NDArray[np.float64]
 
 NEAREST_M = 10.0
 NOISE_W_PER_HZ = 10 ** (-174 / 10) / 1000

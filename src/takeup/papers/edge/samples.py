@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.core.report import Check, Source
 from takeup.edge.model import Instance
 from takeup.edge.policies import find_policy
 from takeup.edge.validate import violation_of_answer
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,14 +8,13 @@ preempts, divides and moves spot jobs at no cost. It serves high-priority jobs w
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.model import Grade, Kind, Workload
+from takeup.core.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 HOUR_S, HOURS = 3600.0, 24  # seconds in an hour, and hours of a day
 MOST_UNITS = 2**30
 

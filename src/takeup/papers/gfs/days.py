@@ -11,9 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
 from takeup.cluster.experiment.workloads import only
 from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.model import Workload
@@ -21,11 +18,11 @@ from takeup.cluster.policies import find_policy
 from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.cluster.simulate.moment import Idle, Moment
 from takeup.cluster.simulate.replay import fits_pool
+from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Column, Table
 from takeup.papers.gfs.bound import most_gpu_s
 from takeup.papers.gfs.loads import Load, Numbers, begin, window_s
 
-Floats = npt.NDArray[np.float64]
 HOUR_S, DAY_S, HOURS = 3600.0, 86_400.0, 24  # seconds in an hour, seconds in a day, and hours of a day
 TINY = 1e-9
 

@@ -11,17 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.fleet.rules import TRY_SMALLER, Rules
 from takeup.cluster.model import Grade
 from takeup.cluster.policies import POLICIES, RuledScheduler
+from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
 from takeup.papers.gfs.days import LookBack, days_table
 from takeup.papers.gfs.loads import Load, Numbers
 
-Floats = npt.NDArray[np.float64]
 TINY = 1e-9
 JUDGED = ("fifo", "gfs")
 MOVES = ("chronus", "chronus_published")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.experiment.workloads import only
 from takeup.cluster.fleet.outcome import Metrics
@@ -20,12 +19,12 @@ from takeup.cluster.policies import find_policy
 from takeup.cluster.policies.fifo import FIFO
 from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.cluster.simulate import Begun
+from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
 from takeup.papers.gfs.loads import DAY_S, Load, Numbers, window_s
 from takeup.papers.gfs.taught import Taught
 
-Floats = npt.NDArray[np.float64]
 ARMS = ("fifo", "gfs_published", "gfs")
 TINY = 1e-9
 

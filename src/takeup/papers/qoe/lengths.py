@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.core.progress import Tick
 from takeup.core.report import Check, Column, Table
 from takeup.papers.findings import Findings
@@ -21,7 +21,6 @@ from takeup.streaming.report import Curve, cdf_series
 from takeup.streaming.simulate import play_tagged, simulate_tagged
 
 Numbers = Mapping[str, Any]
-Floats = npt.NDArray[np.float64]
 
 START_S = 5.0
 NUM_TIMES = 61  # enough points that only real jumps look like jumps in the chart

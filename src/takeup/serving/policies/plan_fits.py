@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import nnls
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.serving.policies.masks import Device, Mask, Network, costs_of
 
@@ -27,8 +27,6 @@ NUM_ROUNDS, NUM_START_ROUNDS = 10, 4
 TILES = (1, 64, 128)
 CLEARLY = 1.1
 """A step that takes so many times longer than its computation waited for its page."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.core.compiled import inner, kernel
 
 FULL, OUTPUT, KV = 0, 1, 2
 NUM_FORMATS = 3
 
-Ints = npt.NDArray[np.int64]
 Small = npt.NDArray[np.int32]
 
 

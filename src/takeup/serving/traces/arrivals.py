@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput, BadTrace
 from takeup.serving.model import Access
@@ -30,7 +30,6 @@ from takeup.serving.traces.popularity import MEASURED
 from takeup.serving.traces.stacks import generate_accesses, interleaved
 from takeup.serving.traffic import Arrival
 
-Floats = npt.NDArray[np.float64]
 Loads = Literal["bandwidth", "gentd26"]
 A_SHARE = 0.3  # of all requests are for service A
 LORA_MIB, BANDWIDTH_MIB_PER_S = (341.0, 456.0), 800.0  # two LoRAs of about 400 MiB take a second

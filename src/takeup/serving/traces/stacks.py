@@ -20,14 +20,13 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, zip_longest
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.core.seeds import Streams
 from takeup.errors import UnknownName
 from takeup.serving.model import Access
 from takeup.serving.traces.popularity import MEASURED, Adapters
 
-Floats = npt.NDArray[np.float64]
 DEPTH = 10  # of the stack, as far as it was measured
 
 

@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.chains.cell import SLOT_S, efficiency_of, flows_of, tagged_video
 from takeup.streaming.chains.shared import shared_chain
 from takeup.streaming.model import Cell, Chain
 
-Floats = npt.NDArray[np.float64]
 HIGHEST_LEVEL_S = 1e7  # 116 days; beyond it exponentials lose their digits
 Rule = Callable[[float, Sequence[float]], float]  # (fair share in bit/s, ladder) to the bit rate taken
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

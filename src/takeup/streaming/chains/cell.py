@@ -13,14 +13,12 @@ Xu, Elayoubi, Altman, El-Azouzi, Yu, "Flow Level QoE of Video Streaming in Wirel
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.chains.flows import Flow
 from takeup.streaming.chains.shared import Tagged, shared_chain
 from takeup.streaming.model import Cell, Chain
-
-Floats = npt.NDArray[np.float64]
 
 SLOT_S = 0.002  # scheduling interval
 

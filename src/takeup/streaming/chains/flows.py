@@ -23,9 +23,9 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 
-Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
 MAX_STATES = 20_000

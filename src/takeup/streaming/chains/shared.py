@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.chains.flows import (
     MAX_STATES,
@@ -28,8 +28,6 @@ from takeup.streaming.chains.flows import (
     seen_by_accepted,
 )
 from takeup.streaming.model import Capacity, Chain
-
-Floats = npt.NDArray[np.float64]
 
 SLOWEST_FILL = 1e-9  # seconds of video per second in an outage, where nothing arrives
 

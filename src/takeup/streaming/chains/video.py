@@ -16,13 +16,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.chains.cell import chain_of
 from takeup.streaming.model import Cell, Chain
-
-Floats = npt.NDArray[np.float64]
 
 
 def phase_type(cell: Cell, initial: Floats, rates: Floats, tagged: int = 0) -> Chain:

@@ -12,15 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.streaming.chains import check_levels
 from takeup.streaming.model import Answer, Chain, Player
 from takeup.streaming.policies.abr_regions import Regions
 from takeup.streaming.policies.phases import Waited, Waiting
 from takeup.streaming.policies.solution import Solution
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.chains import Tagged, shared_chain
 from takeup.streaming.chains.cell import efficiency_of, flows_of
 from takeup.streaming.model import Answer, Cell, Chain, Player
 from takeup.streaming.policies.abr_buffer import BufferAbrSolver
-
-Floats = npt.NDArray[np.float64]
 
 PRECISION = 1e-9  # of the mean pace between two rounds
 MOST_ROUNDS = 200

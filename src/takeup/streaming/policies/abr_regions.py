@@ -25,8 +25,8 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Bools, Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain
 from takeup.streaming.policies.censoring import Censored, censor
@@ -34,9 +34,6 @@ from takeup.streaming.policies.doubling import STILL
 from takeup.streaming.policies.exponential import expm_many
 from takeup.streaming.policies.half_planes import HalfPlane, schur_basis
 from takeup.streaming.policies.phases import check_seconds
-
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 
 class _Region:
@@ -164,7 +161,7 @@ class Regions:
         row[:, self._span(place)] = values
         return row
 
-    def _border(self, place: int) -> tuple[_Region, _Region, Flags, Flags]:
+    def _border(self, place: int) -> tuple[_Region, _Region, Bools, Bools]:
         """Region `place` and the next, the states that move the buffer in either, and those that stay between them."""
         below, above = self._regions[place], self._regions[place + 1]
         moves = (below.drift != 0) | (above.drift != 0)

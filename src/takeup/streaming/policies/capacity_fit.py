@@ -17,14 +17,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Capacity, CapacityFit
 from takeup.streaming.policies.link_states import link_models
 from takeup.streaming.policies.lone_viewer import measured_stalls, modelled_stalls
-
-Floats = npt.NDArray[np.float64]
 
 LEAST_CHANCE = 1e-3  # rarer stalls than this are not weighed up
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 
-Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[Any]  # real or complex
 
 

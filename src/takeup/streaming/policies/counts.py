@@ -12,9 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from takeup.core.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)

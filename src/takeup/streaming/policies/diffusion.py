@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Answer, Chain, Player
 from takeup.streaming.policies.censoring import censor
@@ -34,7 +35,6 @@ from takeup.streaming.policies.phases import Playback
 from takeup.streaming.policies.riccati import riccati_playback
 from takeup.streaming.policies.solution import Solution
 
-Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 
 SMALLEST_VARIANCE = 1e-7  # per second; below it the noise moves a buffer by less than a frame in an hour

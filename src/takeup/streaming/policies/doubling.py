@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.streaming.model import Answer, Chain, Player
 from takeup.streaming.policies.censoring import Censored, censor
 from takeup.streaming.policies.phases import Playback
 from takeup.streaming.policies.solution import Solution
 
-Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[Any]  # real or complex
 
 STILL = 1e-9  # a drift this small moves no buffer during a video

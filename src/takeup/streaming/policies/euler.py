@@ -17,10 +17,8 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Complexes = npt.NDArray[np.complex128]
+from takeup.core.arrays import Complexes, Floats
 
 DISCRETISATION = 18.4
 NUM_AVERAGED = 40  # enough that a kink of f elsewhere does not spoil the sum

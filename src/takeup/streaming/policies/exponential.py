@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from takeup.core.arrays import Floats
+
 Numbers = npt.NDArray[Any]  # real or complex
 
 COEFFICIENTS = [1 / factorial(power) for power in range(17)]

@@ -11,11 +11,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain
 from takeup.streaming.policies.exponential import expm_of_rates
-
-Floats = npt.NDArray[np.float64]
 
 
 def mean_download_s(chain: Chain) -> float:

@@ -10,15 +10,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Complexes, Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain
 from takeup.streaming.policies.doubling import STILL
 from takeup.streaming.policies.euler import invert
 from takeup.streaming.policies.phases import Waiting, check_seconds
 from takeup.streaming.policies.transforms import PlaybackTransform
-
-Floats = npt.NDArray[np.float64]
-Complexes = npt.NDArray[np.complex128]
 
 
 def first_stall_cdf(chain: Chain, start_s: float, times_s: npt.ArrayLike) -> Floats:

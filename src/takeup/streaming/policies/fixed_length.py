@@ -22,15 +22,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Complexes, Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Answer, Chain, Estimate, Player
 from takeup.streaming.policies.doubling import STILL
 from takeup.streaming.policies.euler import NUM_TERMS, invert
 from takeup.streaming.policies.phases import Waited, Waiting, check_seconds
 from takeup.streaming.policies.transforms import PlaybackTransform
-
-Floats = npt.NDArray[np.float64]
-Complexes = npt.NDArray[np.complex128]
 
 
 @dataclass(frozen=True, slots=True)

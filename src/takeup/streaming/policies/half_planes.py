@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
+from takeup.core.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 HalfPlane = Literal["lhp", "rhp"]
 
 

@@ -14,13 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Bools, Floats, Ints
 from takeup.streaming.model import Capacity
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 LOWEST_LEVEL = 1e-3  # of the mean; a link that stands still has no finite download time
 OUTAGE_LEVEL, SHORTEST_OUTAGE_S = 0.05, 3  # below this share of the mean for at least this long
@@ -60,7 +56,7 @@ def _moving_average(values: Floats, window_s: int) -> Floats:
     return averages
 
 
-def _outages(rates: Floats) -> Flags:
+def _outages(rates: Floats) -> Bools:
     """Which seconds belong to an outage."""
     is_low = np.concatenate(([False], rates < OUTAGE_LEVEL, [False]))
     begin, end = np.flatnonzero(is_low[1:] != is_low[:-1]).reshape(-1, 2).T
@@ -70,7 +66,7 @@ def _outages(rates: Floats) -> Flags:
     return np.cumsum(turns[:-1]) > 0
 
 
-def _slow_states(averages: Floats, works: Flags, num_slow: int) -> Ints:
+def _slow_states(averages: Floats, works: Bools, num_slow: int) -> Ints:
     """Quantiles of the averages, after a state 0 for outages; it is empty where there are none."""
     cuts = _cuts(np.sort(averages[works]), num_slow)
     return np.where(works, 1 + np.searchsorted(cuts, averages, side="right"), 0)

@@ -16,12 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.streaming.model import Capacity, Chain
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 SPEEDS = (0.8, 1.0, 1.2, 1.6, 2.2)  # of the link over the bitrate
 THRESHOLDS_S = (3.0, 8.0, 20.0)

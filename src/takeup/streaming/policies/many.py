@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.chains import ChainBatch
 from takeup.streaming.model import Player
@@ -20,7 +21,6 @@ from takeup.streaming.policies.exponential import expm_of_rates
 from takeup.streaming.policies.phases import LONGEST_S
 from takeup.streaming.policies.riccati import RiccatiSolver
 
-Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 
 CHUNK = 512  # chains whose matrices stay in the cache together

@@ -29,12 +29,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain
 from takeup.streaming.policies.censoring import censor
 from takeup.streaming.policies.exponential import expm_of_rates
-
-Floats = npt.NDArray[np.float64]
 
 OUTAGE_FILL = 1e-8  # below this share of the fastest fill rate nothing arrives; a content clock would only lose digits
 LONGEST_S = 1e7  # 116 days; beyond it exponentials lose their digits

@@ -18,15 +18,13 @@ Rogers, "Fluid models in queueing theory and Wiener-Hopf factorization of Markov
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.streaming.model import Answer, Chain, Player
 from takeup.streaming.policies.doubling import FluidBlocks, fluid_blocks, playback_from, psi_by_doubling
 from takeup.streaming.policies.half_planes import schur_basis
 from takeup.streaming.policies.phases import Playback
 from takeup.streaming.policies.solution import Solution
-
-Floats = npt.NDArray[np.float64]
 
 LARGEST_SPREAD = 1e6  # of rates per second of buffer, above which the Schur form loses more than six digits
 

@@ -13,13 +13,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.streaming.model import Answer, Chain, Estimate, Player
 from takeup.streaming.policies.counts import StallCounts
 from takeup.streaming.policies.phases import Emptying, Filling, Waited, Waiting
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

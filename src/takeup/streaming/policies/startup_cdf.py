@@ -17,15 +17,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Complexes, Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain
 from takeup.streaming.policies.censoring import censor_transforms, restore_transforms
 from takeup.streaming.policies.euler import invert
 from takeup.streaming.policies.exponential import expm_many, expm_of_rates
 from takeup.streaming.policies.phases import OUTAGE_FILL, check_seconds
-
-Floats = npt.NDArray[np.float64]
-Complexes = npt.NDArray[np.complex128]
 
 NUM_TERMS = 100
 LARGEST_STACK = 4_000_000  # complex numbers in memory at a time

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Complexes
 from takeup.streaming.model import Chain
 from takeup.streaming.policies.censoring import censor_transforms, restore_transforms
 from takeup.streaming.policies.doubling import STILL, psi_by_doubling, split
 from takeup.streaming.policies.exponential import expm_many
 
-Complexes = npt.NDArray[np.complex128]
 Numbers = npt.NDArray[Any]
 
 

@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Answer, Cell, Chain, Estimate, Player
 from takeup.streaming.policies.doubling import DoublingSolver
@@ -16,9 +16,6 @@ from takeup.streaming.policies.solution import Solution
 
 if TYPE_CHECKING:
     from takeup.streaming.policies.diffusion import DiffusionSolver
-
-
-Floats = npt.NDArray[np.float64]
 
 
 def exact_solver(chain: Chain) -> DoublingSolver | DiffusionSolver:

@@ -11,15 +11,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.streaming.model import Answer, Capacity, Cell, Player
 from takeup.streaming.simulate.fast.events import Levels, Traffic, empty_cell, play_events
 from takeup.streaming.simulate.lived import Lived, answer_from_batches, check_run, mean_patience_s, no_videos_yet
-
-Floats = npt.NDArray[np.float64]
 
 WARM_UP_SHARE = 0.05  # of the videos, which find the cell emptier than in steady state
 

@@ -11,15 +11,12 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Bools, Floats, Ints
 from takeup.errors import BadInput
 from takeup.streaming.model import Answer, Estimate, Player
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Column = Floats | Ints | Flags
+Column = Floats | Ints | Bools
 
 MAX_BATCHES = 50
 MIN_BATCH_VIDEOS = 200
@@ -32,8 +29,8 @@ class Lived(NamedTuple):
     startup_s: Floats
     num_stalls: Ints
     stall_s: Floats
-    finished_early: Flags
-    gave_up: Flags
+    finished_early: Bools
+    gave_up: Bools
     num_blocked: Ints
 
     def after(self, num_videos: int) -> Lived:
@@ -107,7 +104,7 @@ def _mean(values: Column) -> Estimate:
     return Estimate(float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values)))
 
 
-def _share(happened: Flags) -> Estimate:
+def _share(happened: Bools) -> Estimate:
     return Estimate(float(happened.mean()), _share_error(int(happened.sum()), len(happened)))
 
 
@@ -130,7 +127,7 @@ def _batched(values: Column) -> Estimate:
     return Estimate(float(values.mean()), _error(_batch_means(values)))
 
 
-def _batched_share(happened: Flags) -> Estimate:
+def _batched_share(happened: Bools) -> Estimate:
     """At least as uncertain as independent videos would be, also when all batches agree by chance."""
     alone = _share(happened)
     return Estimate(alone.value, max(alone.error, _error(_batch_means(happened))))

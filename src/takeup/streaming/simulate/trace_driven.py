@@ -7,15 +7,13 @@ log a few times, or the answer is about the part that was replayed.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Answer, Cell, Player
 from takeup.streaming.simulate.cell import Played, play_levels
 from takeup.streaming.simulate.fast.events import Levels
 from takeup.streaming.simulate.lived import answer_from_batches
-
-Floats = npt.NDArray[np.float64]
 
 
 def simulate_log(

@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.core.trace import Column, column_names, read_table
 from takeup.errors import BadTrace
-
-Floats = npt.NDArray[np.float64]
 
 LONGEST_S = 1e7  # 116 days, second by second; more is a mistake in the unit of time
 

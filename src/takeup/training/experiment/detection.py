@@ -12,7 +12,6 @@ import numpy.typing as npt
 from takeup.core.seeds import Streams
 from takeup.training.traces.slowdowns import SITES, Site, Stream, draw_stream
 
-Floats = npt.NDArray[np.float64]
 WARM_UP = 40  # warm-up iterations that are ignored for every detector
 SOONEST, LATEST = -5, 25  # an alarm within this many iterations of a change is a true positive
 

@@ -6,13 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from takeup.core.arrays import Floats
 from takeup.training.model.pipeline import Profile
 from takeup.training.model.schedule import Op, Schedule
-
-Floats = npt.NDArray[np.float64]
 
 
 class Span(NamedTuple):

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.errors import BadInput
 
-Ints = npt.NDArray[np.int64]
 NUM_KINDS = 4
 ACTION = re.compile(r"(\d+)([FIWB])(\d+)")
 

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.training.model import Link
 
-Floats = npt.NDArray[np.float64]
 NUM_TRIED = 65
 NUM_ROUNDS = 5
 CLEARLY = 0.98  # a service must reduce the residual below this share of that without

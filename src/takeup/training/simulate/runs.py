@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from numpy.random import Generator
 
+from takeup.core.arrays import Floats
 from takeup.core.stats import percentile
 from takeup.errors import BadInput
 from takeup.training.model import Plan, Profile, Schedule, Timeline
 from takeup.training.timing import generated, timeline_of
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

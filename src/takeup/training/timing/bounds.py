@@ -9,13 +9,11 @@ memory   until the first gradient is back, a stage can only fill its memory with
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.training.model import Profile
 from takeup.training.timing.course import SECOND, course_of
 from takeup.training.timing.fast.traffic import NO_WIRE, Course
-
-Ints = npt.NDArray[np.int64]
 
 
 def least_iteration_s(profile: Profile) -> float:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.training.model import Profile
 from takeup.training.timing.fast.traffic import NO_WIRE, Course
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 SECOND = 10**9  # in nanoseconds, the unit of the kernels
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.errors import BadInput
 from takeup.training.model import Profile, Schedule, Timeline
 from takeup.training.timing.bounds import least_nanoseconds
@@ -17,8 +17,6 @@ from takeup.training.timing.fast.replay import STUCK, replay, replay_in_turn
 from takeup.training.timing.fast.search import search, smallest_caps
 from takeup.training.timing.fast.traffic import NEVER
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 FEW_ORDERS = 60
 MANY_OPERATIONS = 6_000_000  # keeps planning of the largest pipelines below a second
 

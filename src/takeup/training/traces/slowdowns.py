@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import Generator
 
+from takeup.core.arrays import Floats, Ints
 from takeup.errors import BadInput
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Shape = Literal["step", "ladder", "burst"]
 LEAST_RATIO = 1.1  # smaller changes are jitter, as in the study
 SHORTEST = 12  # iterations between two changes; shorter ones need no action

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.caching.model import FlatTrace
+from takeup.core.arrays import Ints
 from takeup.core.compiled import inner, kernel
 from takeup.errors import BadInput
 
 Requests = npt.NDArray[np.uint32]
 Words = npt.NDArray[np.uint64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from takeup.core.arrays import Ints
+
 Records = npt.NDArray[Any]
 
 NEVER, STORED, LOST = 0, 1, 2  # status of a block

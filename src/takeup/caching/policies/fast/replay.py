@@ -9,8 +9,9 @@ from takeup.caching.model import EngineModel, Result, Workload
 from takeup.caching.policies.dag import NUM_CONSUMERS
 from takeup.caching.policies.fast import layout
 from takeup.caching.policies.fast.jobs import replay_tasks
-from takeup.caching.policies.fast.layout import Ints, Records, Rules, Run
+from takeup.caching.policies.fast.layout import Records, Rules, Run
 from takeup.caching.policies.s3fifo import queue_bytes
+from takeup.core.arrays import Ints
 
 
 def replay(spec: PolicySpec, workload: Workload, engine: EngineModel) -> Result:

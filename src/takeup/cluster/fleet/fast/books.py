@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.fleet.layout import (
     EVICTED,
@@ -22,9 +21,8 @@ from takeup.cluster.fleet.layout import (
     Fleet,
 )
 from takeup.cluster.fleet.rules import BY_SIZE, Rules
+from takeup.core.arrays import Ints
 from takeup.core.compiled import inner, kernel
-
-Ints = npt.NDArray[np.int64]
 
 
 @inner

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.fleet.fast.books import enqueue, resume
 from takeup.cluster.fleet.layout import Fleet
 from takeup.cluster.fleet.rules import Rules
+from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import kernel
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 @kernel

@@ -10,14 +10,12 @@ other nodes stay whole or can be emptied. `FRAGMENT` raises the GPUs that a typi
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.fleet.fast.books import available, fullest_fit, rise, sit
 from takeup.cluster.fleet.layout import FREE_GPUS, SHARE_ROOM_MILLI, Fleet
 from takeup.cluster.fleet.rules import BEST_FIT, FRAGMENT_ARTIFACT, PACKED, PACKED_BLIND, SHELTERED
+from takeup.core.arrays import Ints
 from takeup.core.compiled import inner, kernel
-
-Ints = npt.NDArray[np.int64]
 
 
 @inner

@@ -8,7 +8,6 @@ for one worker may free enough for others too; at the end victims that are not n
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.fleet.fast.victims import (
     AGREED,
@@ -23,9 +22,8 @@ from takeup.cluster.fleet.fast.victims import (
 )
 from takeup.cluster.fleet.layout import ALL_GPUS, HIGH_GPUS, NUM_RUNNING, Fleet
 from takeup.cluster.fleet.rules import CHEAPEST, NEWEST, Rules
+from takeup.core.arrays import Ints
 from takeup.core.compiled import inner
-
-Ints = npt.NDArray[np.int64]
 
 
 @inner

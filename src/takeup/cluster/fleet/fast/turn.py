@@ -8,7 +8,6 @@ changes the pool as if its decisions were carried out at once, and writes each i
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.fleet.fast.books import (
     available,
@@ -40,10 +39,8 @@ from takeup.cluster.fleet.layout import (
     Fleet,
 )
 from takeup.cluster.fleet.rules import BY_SIZE, NOBODY, STOP, Rules
+from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inner, kernel
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 HIGH, GUARANTEED, OPPORTUNISTIC = range(3)
 DONE, NO_ROOM, NOT_ALLOWED = range(3)  # what became of a job that was tried

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.core.compiled import inner
 
 Records = npt.NDArray[np.void]
-Ints = npt.NDArray[np.int64]
 
 ENTRY = np.dtype(
     [("when_s", np.float64), ("number", np.int64), ("what", np.int64), ("job", np.int64), ("run", np.int64)]

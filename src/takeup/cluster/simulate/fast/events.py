@@ -8,7 +8,6 @@ rules with a duration act then.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.fleet.fast.books import enqueue, evict, leave_nodes
 from takeup.cluster.fleet.fast.place import calm_down
@@ -41,9 +40,8 @@ from takeup.cluster.simulate.fast.story import (
     read_log,
     save,
 )
+from takeup.core.arrays import Floats
 from takeup.core.compiled import inner, kernel
-
-Floats = npt.NDArray[np.float64]
 
 TICK_S = 300.0
 NOW, CALM_AT = range(2)  # indices of `clock`

@@ -9,15 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.fleet.layout import EVICTED, LEASE_OVER, NOTICED, NUM_LOGGED, RUNNING_MILLI, STARTED, Fleet
 from takeup.cluster.fleet.rules import Rules
 from takeup.cluster.simulate.fast.agenda import Agenda, push
+from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inner
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 FINISH, PERIOD, LEAVE = range(3)  # what is on the agenda
 NUM_STARTS, NUM_KEPT, NUM_BROKEN = range(3)  # columns of `counts`, for each hour and grade

@@ -30,10 +30,8 @@ from takeup.cluster.traces.generated.times import (
     since,
     wrap,
 )
+from takeup.core.arrays import Floats, Ints
 from takeup.core.seeds import Streams
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 WINDOW_S = NUM_DAYS * DAY_S
 

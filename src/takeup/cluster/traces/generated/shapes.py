@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.cluster.traces.generated.published import FRACTIONS, GANG_LAW, LONG_REQUESTS, REQUESTS, PoolProfile
+from takeup.core.arrays import Floats, Ints
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Nodes = tuple[tuple[int, int], ...]
 
 

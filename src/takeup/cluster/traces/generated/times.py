@@ -23,9 +23,7 @@ from takeup.cluster.traces.generated.published import (
     WEEKDAY_ARRIVALS,
     PoolProfile,
 )
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from takeup.core.arrays import Floats, Ints
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 SHORT_S, LONG_S = HOUR_S, 3 * DAY_S

@@ -15,11 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array, vstack
 
+from takeup.core.arrays import Floats, Ints
 from takeup.edge.energy import oracle
 from takeup.edge.model import Instance
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 MOMENTS = (0.0, 0.25, 0.5, 0.75)  # quantiles of the earliest ends of uploads
 MOST_DEADLINES = 60  # in the rows about CPU time

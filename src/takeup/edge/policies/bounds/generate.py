@@ -11,13 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.edge.model import Instance
 from takeup.edge.policies.bounds.master import Columns, Duals, Grid, all_columns, best_mix
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 SMOOTH = 0.5  # how far prices stay with those of the best bound
 CLOSE = 1e-5  # of the bound; when the master is as near as this, nothing is to be had

@@ -5,14 +5,11 @@ from __future__ import annotations
 from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.edge.energy import ABSENT, ModulatedGroups, PrefixGroups
 from takeup.edge.model import Instance
 from takeup.edge.policies.bounds.fast.groups import GroupCosts
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 MOST_LISTED = 10  # subcarriers; there are two to this power groups to a device
 MOST_ENTRIES = 2_000_000  # of device, slot and group

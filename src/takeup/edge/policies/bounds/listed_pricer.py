@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.edge.model import Instance
 from takeup.edge.policies.bounds.fast.groups import GroupCosts, costs_by
 from takeup.edge.policies.bounds.fast.pricing import best_listed, cheapest_starts
 from takeup.edge.policies.bounds.generate import Offers
 from takeup.edge.policies.bounds.master import Columns, Duals, Grid
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class ListedPricer:

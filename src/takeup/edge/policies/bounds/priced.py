@@ -11,16 +11,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import linprog
 
+from takeup.core.arrays import Floats, Ints
 from takeup.core.native_output import native_output_to_stderr
 from takeup.edge.energy import PrefixGroups, oracle
 from takeup.edge.model import Instance, Prices
 from takeup.edge.policies.bounds.choices import Rules, choices_of, rules_of, usual_moments
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 MOST_PRICED = 12_000  # choices in the program
 NUM_DEADLINES = 24  # about equal ones, from each of which some devices are taken

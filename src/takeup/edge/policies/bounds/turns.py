@@ -8,14 +8,12 @@ fractional runs make the bound of `generate` weak.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.edge.model import Instance
 from takeup.edge.policies.bounds.fast.turns import best_turns
 from takeup.edge.policies.bounds.generate import Pricer
 from takeup.edge.policies.bounds.master import Duals, Grid
-
-Floats = npt.NDArray[np.float64]
 
 MOST_NODES = 300_000  # some hundredths of a second
 MOST_JOBS = 24  # in the search; the others are assumed not to compete for the core

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.edge.energy import PrefixGroups
 from takeup.edge.model import Instance
 from takeup.edge.policies.bounds.fast.pricing import cheapest_starts
@@ -12,9 +12,6 @@ from takeup.edge.policies.bounds.fast.wide import Uplink, best_wide
 from takeup.edge.policies.bounds.generate import Offers, Pricer
 from takeup.edge.policies.bounds.master import Columns, Duals, Grid
 from takeup.edge.policies.plan import Site
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 NUM_SPANS = 10  # of equal ratio, besides those that end with a slot
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.core.compiled import bare, inner
 from takeup.edge.policies.fast.oracle import cost_by
 from takeup.edge.policies.fast.shapes import CHANNEL, DEVICE, NOBODY, SEAT, WISH, Board, Cell, Plans, Roles, Room, Tasks
-
-Ints = npt.NDArray[np.int64]
 
 METRICS = SAVING, PER_SUBCARRIER, PER_CPU_SECOND, PER_BUNDLE = 0, 1, 2, 3  # as in takeup.edge.policies.joint
 NUM_SEEN = 1 << 11  # remembered plans; a later one overwrites an earlier one

@@ -11,12 +11,10 @@ and subcarrier n is on there if the slope is not negative at the longest time fo
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.core.compiled import bare
 from takeup.edge.policies.fast.shapes import Cell
-
-Ints = npt.NDArray[np.int64]
 
 LN2 = float(np.log(2.0))
 CLOSE = 1e-13  # relative; how near the root of Lambert's equation must be

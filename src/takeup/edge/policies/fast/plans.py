@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.core.compiled import bare
 from takeup.edge.policies.fast.oracle import cheapest, cost_by
 from takeup.edge.policies.fast.shapes import NOBODY, Cell, Plans
-
-Ints = npt.NDArray[np.int64]
 
 
 @bare

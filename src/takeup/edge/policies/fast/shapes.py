@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from takeup.core.arrays import Bools, Floats, Ints
+
 Records = npt.NDArray[Any]
 
 NOBODY = -1

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 from numpy.random import Generator
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput, TakeupError, UnknownName
 from takeup.streaming.engines.dash.estimates import LEAST_VIDEOS, summarise_sessions
 from takeup.streaming.engines.dash.fluid import Visit, ideal_arrivals_s
@@ -20,7 +20,6 @@ from takeup.streaming.engines.dash.ring import Ring, Session, num_places
 from takeup.streaming.model import Answer, Cell, Player
 
 Appends = Literal["bytes", "segments"]
-Floats = npt.NDArray[np.float64]
 
 MOST_VIDEOS = 100_000
 MOST_USERS = 200

@@ -14,9 +14,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from takeup.core.arrays import Floats
+
 Visit = tuple[float, float]  # requested at, length
 
 

@@ -12,17 +12,15 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
-import numpy.typing as npt
 from numpy.random import Generator
 
+from takeup.core.arrays import Floats
 from takeup.streaming.engines.dash.download import Arrivals, download
 from takeup.streaming.engines.dash.fluid import Visit
 from takeup.streaming.engines.dash.links import Link
 from takeup.streaming.engines.dash.server import SegmentServer
 from takeup.streaming.engines.dash.videos import Video
 from takeup.streaming.model import Cell
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numpy.random import Generator
 
+from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inlined, kernel
 from takeup.streaming.simulate.fast.heap import Heap, empty_heap, push, take_out
 from takeup.streaming.simulate.lived import Lived
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 ARRIVES, CAPACITY_CHANGES, DOWNLOADED, HAS_ENOUGH, RUNS_EMPTY, GIVES_UP = range(6)
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numpy.random import Generator
 
+from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inlined, kernel
 from takeup.streaming.simulate.fast.events import length_of, note_blocked, patience_of
 from takeup.streaming.simulate.lived import Lived
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class Grain(NamedTuple):

@@ -11,14 +11,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numpy.random import Generator
 
+from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inner, kernel
 from takeup.streaming.simulate.lived import Lived
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 DOWNLOADED, GAVE_UP = -1, -2  # states of no return; the first is where a jump leads that ends the download
 

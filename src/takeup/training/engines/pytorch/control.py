@@ -8,15 +8,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from zlib import crc32
 
-import numpy as np
-import numpy.typing as npt
-
+from takeup.core.arrays import Ints
 from takeup.training.contract import Planner
 from takeup.training.model import Link, Plan, Profile, Schedule, Stage
 from takeup.training.policies.trigger import Rule, Situation, decide, slow_links
 from takeup.training.timing import timeline_of
 
-Ints = npt.NDArray[np.int64]
 NANO = 1e-9
 LOG = logging.getLogger("takeup.training")
 

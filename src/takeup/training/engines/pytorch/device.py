@@ -11,13 +11,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from takeup.core.arrays import Ints
 from takeup.training.engines.pytorch.stopwatch import row_of
 from takeup.training.model import Kind
 
-Ints = npt.NDArray[np.int64]
 NANOSECONDS = 1e6  # in a millisecond, the unit of events
 
 

@@ -13,17 +13,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
+from takeup.core.arrays import Ints
 from takeup.errors import TakeupError
 from takeup.training.engines.pytorch.arrivals import first_words
 from takeup.training.engines.pytorch.stopwatch import NUM_TIMES
 from takeup.training.model import Link
 from takeup.training.policies.estimate import Stamps, estimate_link
 
-Ints = npt.NDArray[np.int64]
 NANO = 1e-9
 NUM_REMEMBERED = 4
 FINE, USELESS = -1, -2  # status from rank 0; else the number of a rank with another version

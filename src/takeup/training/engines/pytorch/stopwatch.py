@@ -11,11 +11,10 @@ from statistics import median
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.training.model import Kind
 
-Ints = npt.NDArray[np.int64]
 NUM_TIMES = 3  # F, I and W
 
 

@@ -20,11 +20,9 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Bools, Floats, Ints
 from takeup.training.policies.stragglers.matched import Anchor, Calls, tokens_of
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 Pair = tuple[tuple[int, int], tuple[int, int]]  # operation and bytes of a call and of the next one
 FEW = 4  # minimum number of instances for a spread
 CLEARLY = 0.85
@@ -93,7 +91,7 @@ class Timeline:
         return np.where(is_late, noted_ns - latest_ns, 0)
 
     @cached_property
-    def _is_end(self) -> Flags:
+    def _is_end(self) -> Bools:
         return self._order[0] < 0
 
     @cached_property
@@ -103,9 +101,9 @@ class Timeline:
         return np.diff(moments, prepend=moments[:1]) / 1e9
 
     @cached_property
-    def _before_own(self) -> Flags:
+    def _before_own(self) -> Bools:
         """Ends whose next event is the begin of a call by this rank."""
-        flags: Flags = self._is_end & ~np.append(self._is_end[1:], True)
+        flags: Bools = self._is_end & ~np.append(self._is_end[1:], True)
         return flags
 
     @cached_property

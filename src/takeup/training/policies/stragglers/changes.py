@@ -11,13 +11,12 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.training.policies.stragglers.fast.detect import Found, Memory, Rule, detect, no_memory
 from takeup.training.policies.stragglers.fast.run_lengths import Runs, no_runs
 
-Floats = npt.NDArray[np.float64]
 MOST_RUNS = 32
 MOST_CHANGES = 64  # capacity of the result buffer per kernel call
 

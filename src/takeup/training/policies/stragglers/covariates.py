@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from takeup.core.arrays import Floats
+
 Work = tuple[float, ...]
 NUM_RECENT = 64
 FEW = 3  # iterations of a special sort needed before their extra time is known

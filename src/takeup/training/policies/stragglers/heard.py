@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.training.model.calls import CALL, CallLog
 from takeup.training.policies.stragglers.matched import Anchor, tokens_of
 
-Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.void]
 MOST_ROWS = 200_000
 LOST_AFTER = 6  # the anchor is lost after this many iterations' worth of calls without it

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.errors import BadInput
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 LEAST_ITERATIONS = 5
 TOLERANCE_CALLS, TOLERANCE_SHARE = 2, 0.05  # tolerance for a count to be a multiple

@@ -22,14 +22,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.training.model.calls import Operation
 from takeup.training.model.slowdowns import Suspect
 from takeup.training.policies.stragglers.matched import Calls, Kind
 from takeup.training.policies.stragglers.windows import LEAST_RATIO, LEAST_SHARE, Found, Window
 
-Floats = npt.NDArray[np.float64]
 Ranks = tuple[int, ...]
 FEW_PLACES = 3  # minimum number of links for a typical value among them
 CLEAR_SHIFT = 0.15  # share of the transfer's increase; in an even ring, ends shift by half of it

@@ -14,15 +14,14 @@ from dataclasses import replace
 from functools import reduce
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.training.model.calls import CallLog
 from takeup.training.model.slowdowns import Suspect
 from takeup.training.policies.stragglers.accounts import Account
 from takeup.training.policies.stragglers.links import slow_links
 from takeup.training.policies.stragglers.windows import LEAST_RATIO, LEAST_SHARE, Found, Window, windows_of
 
-Floats = npt.NDArray[np.float64]
 BESIDE_LARGEST = 0.5  # a second suspect explains at least this share of the first one's excess
 LEAST_EXPLAINED = 1 / 3  # minimum share of the lost time that a suspect explains
 HELD_UP = 1.25  # multiple of the loss at the link

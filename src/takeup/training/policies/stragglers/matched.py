@@ -14,12 +14,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Bools, Floats, Ints
 from takeup.training.model.calls import CallLog, Operation
 from takeup.training.policies.stragglers.iterations import anchored
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 Anchor = tuple[int, int, int, int]
 Kind = tuple[int, ...]
 NOBODY = -1
@@ -54,9 +52,9 @@ class Calls:
         return cls(tuple(logs), rows, place, instance.reshape(-1), kind.reshape(-1), kinds)
 
     @cached_property
-    def has_ended(self) -> Flags:
+    def has_ended(self) -> Bools:
         """Whether the end of the call was seen."""
-        ended: Flags = (self.rows["ended_ns"] > 0) & (self.rows["ended_ns"] >= self.rows["began_ns"])
+        ended: Bools = (self.rows["ended_ns"] > 0) & (self.rows["ended_ns"] >= self.rows["began_ns"])
         return ended
 
     @cached_property

@@ -11,12 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.training.policies.stragglers.fast.published import follow, slide
 from takeup.training.policies.stragglers.fast.run_lengths import Prior, no_runs
 
-Floats = npt.NDArray[np.float64]
 Alarm = tuple[int, bool]  # the point of the alarm, and whether it says slower
 MOST_RUNS = 300
 

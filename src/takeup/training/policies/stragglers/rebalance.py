@@ -13,12 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.errors import BadInput
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 NUM_HALVINGS = 60  # more bisection steps than a double has bits
 
 

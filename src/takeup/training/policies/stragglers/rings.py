@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations, permutations
 
-import numpy as np
-import numpy.typing as npt
+from takeup.core.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 FEW_RANKS = 7  # 360 orders
 
 

@@ -13,16 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, pairwise
 
-import numpy as np
-import numpy.typing as npt
-
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.training.model import Link, Profile, Stage
 from takeup.training.policies.one_f_one_b import OneFOneB
 from takeup.training.policies.stragglers.rings import best_ring, slowest_s
 from takeup.training.timing import timeline_of
 
-Floats = npt.NDArray[np.float64]
 Places = tuple[tuple[int, ...], ...]
 FEW_NODES = 12  # up to this number of nodes, exchanges of three are tried, too
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.core.compiled import bare, inlined, inner, kernel
 from takeup.training.timing.fast.traffic import (
     NEVER,
@@ -26,8 +26,6 @@ from takeup.training.timing.fast.traffic import (
     passes_on,
     send,
 )
-
-Ints = npt.NDArray[np.int64]
 
 
 class Limits(NamedTuple):

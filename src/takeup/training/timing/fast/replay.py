@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.core.compiled import inlined, inner, kernel
 from takeup.training.timing.fast.traffic import NEVER, NO_WIRE, Course, Wires, free_wires, lane_free_at, passes_on, send
 
-Ints = npt.NDArray[np.int64]
 STUCK = -1
 
 

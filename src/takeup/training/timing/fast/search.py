@@ -9,13 +9,12 @@ ends when no move helps, when the bound is nearly reached, or when its budget is
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.core.compiled import bare, kernel
 from takeup.training.timing.fast.generate import Limits, generate, make_room
 from takeup.training.timing.fast.traffic import NEVER, Course
 
-Ints = npt.NDArray[np.int64]
 NUM_MOVES = 7
 MOST_EXTRA = 9
 GOOD_ENOUGH = 1000  # stop at a gap of one part in this number

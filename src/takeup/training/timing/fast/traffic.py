@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Ints
 from takeup.core.compiled import inlined, inner
 
-Ints = npt.NDArray[np.int64]
 NEVER = 2**62
 NO_WIRE = -1
 

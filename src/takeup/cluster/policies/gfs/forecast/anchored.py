@@ -12,7 +12,6 @@ How it works, every hour:
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.policies.gfs.forecast.calendar import Calendar, WeekCalendar
 from takeup.cluster.policies.gfs.forecast.conformal import AdaptiveLevels
@@ -25,8 +24,8 @@ from takeup.cluster.policies.gfs.forecast.pending import Pending
 from takeup.cluster.policies.gfs.forecast.persistence import EIGHT_WEEKS, with_prior
 from takeup.cluster.policies.gfs.forecast.residuals import Residuals, Summary
 from takeup.cluster.policies.gfs.forecast.ridge import SharedRidge
+from takeup.core.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 EXPERTS = ("persistence", "learned change")
 FOUR_WEEKS = 672
 

@@ -7,9 +7,9 @@ miss raises the level, a hit lowers it a little. The level stays within bounds, 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from takeup.core.arrays import Floats
+
 RATE = 0.003
 
 

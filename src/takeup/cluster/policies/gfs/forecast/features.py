@@ -8,11 +8,10 @@ by the movement of the series itself, organisations of any size share weights, a
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.policies.gfs.forecast.history import History
+from takeup.core.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 LAGS = (1, 2, 3, 4, 6, 12)
 SEASONS = (24, 48, 168)
 MEANS = (6, 24, 168, 672)

@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Scope, Spread
 from takeup.cluster.policies.gfs.forecast.history import History
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
-
-Floats = npt.NDArray[np.float64]
 
 
 class Targets:

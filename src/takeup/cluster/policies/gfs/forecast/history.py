@@ -10,10 +10,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Bools, Floats
 from takeup.errors import BadInput
 
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 HOUR_S = 3600
 
 
@@ -32,7 +31,7 @@ class History:
         return self._values[self.end - self.num_hours : self.end]
 
     @property
-    def known(self) -> Flags:
+    def known(self) -> Bools:
         """Which of the values were observed."""
         return self._known[self.end - self.num_hours : self.end]
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.cluster.policies.gfs.forecast.calendar import Calendar
+from takeup.core.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 KERNEL_HOURS = 1.0
 OTHER_HOURS_WEIGHT = 0.05  # what an hour at another time of day still counts
 OTHER_DAYS_WEIGHT = 0.5

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from takeup.core.arrays import Floats
+
 MEMORY_HOURS = 336
 SHARPNESS = 20.0  # an expert that loses by a tenth weighs e^-2 of the best
 

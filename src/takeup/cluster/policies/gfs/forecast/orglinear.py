@@ -24,9 +24,9 @@ from takeup.cluster.policies.gfs.forecast.calendar import Calendar, WeekCalendar
 from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Scope, Spread
 from takeup.cluster.policies.gfs.forecast.forecaster import Forecaster
 from takeup.cluster.policies.gfs.forecast.persistence import Persistence
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput, MissingEngine
 
-Floats = npt.NDArray[np.float64]
 NUM_INPUT_HOURS, NUM_AVERAGED, NUM_VALIDATION_HOURS = 672, 25, 168
 EMBEDDING, ATTENTION = 8, 16
 LEARNING_RATE, NUM_EPOCHS, BATCH, PATIENCE, EPOCHS_A_HALVING = 4e-5, 10, 32, 3, 3

@@ -7,15 +7,14 @@ organisations and levels. One matrix for all series, ridge instead of gradient d
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri
 
 from takeup.cluster.policies.gfs.forecast.calendar import Calendar, WeekCalendar
 from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Scope
 from takeup.cluster.policies.gfs.forecast.forecaster import Forecaster
 from takeup.cluster.policies.gfs.forecast.pending import Pending
+from takeup.core.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 NUM_INPUT_HOURS = 672
 HOURS_A_WEEK, HOURS_A_DAY = 168, 24
 PENALTY = 5000.0

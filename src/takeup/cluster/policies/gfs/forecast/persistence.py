@@ -13,8 +13,8 @@ from scipy.special import ndtri
 from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Scope
 from takeup.cluster.policies.gfs.forecast.forecaster import Forecaster
 from takeup.cluster.policies.gfs.forecast.residuals import Residuals, Summary
+from takeup.core.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 EIGHT_WEEKS = 1344
 NUM_PRIOR_HOURS = 48
 

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri
 
 from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Spread
+from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 
-Floats = npt.NDArray[np.float64]
 Rule = Literal["moments", "quantiles"]
 
 

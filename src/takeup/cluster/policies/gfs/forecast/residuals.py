@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from takeup.cluster.policies.gfs.forecast.fast.windows import plain_quantiles, replace_slot, weighted_quantiles
-
-Floats = npt.NDArray[np.float64]
+from takeup.core.arrays import Floats
 
 
 class Summary(NamedTuple):

@@ -8,9 +8,9 @@ hour one twenty-fourth of the series have their turn, add the rows of their last
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from takeup.core.arrays import Floats
+
 NUM_TURNS = 24
 KEEP_SHARE = 0.9995**NUM_TURNS  # of what was learnt, per day: it fades over 83 days
 PENALTY = 10.0

@@ -9,12 +9,9 @@ between the moments at which its end crosses into another slot, hence least at o
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inner, kernel
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @inner

@@ -13,16 +13,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Bools, Floats, Ints
 from takeup.core.compiled import inner, kernel
 from takeup.edge.policies.bounds.fast.groups import GroupCosts
 from takeup.edge.policies.bounds.fast.pricing import price_before
 from takeup.edge.policies.bounds.fast.sharing import one_more
-
-Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class Tasks(NamedTuple):

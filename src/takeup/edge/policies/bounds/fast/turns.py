@@ -9,12 +9,10 @@ same set of runs (no more gained, no more time left).
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.core.compiled import inner, kernel
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 NUM_KNOWN = 1 << 18  # sets of runs that are remembered
 
 

@@ -16,13 +16,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Bools, Floats, Ints
 from takeup.core.compiled import inner, kernel
-
-Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 NUM_HALVINGS = 18
 POWER_PRICES = np.array([0.0, 0.3, 1.0, 3.0, 10.0, 50.0])  # a longer list is slower, and proves no more

@@ -11,13 +11,11 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.training.engines.pytorch.watch.quotas import control_group, throttled_ns
 from takeup.training.engines.pytorch.watch.ring import Word
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 NUM_BEFORE = 32  # iterations of the baseline
 NUM_KEPT = 2_000  # samples
 NUM_USUAL = 4_096  # iterations of the long-term median

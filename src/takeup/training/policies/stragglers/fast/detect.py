@@ -11,13 +11,11 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inner, kernel
 from takeup.training.policies.stragglers.fast.run_lengths import Prior, Runs, see
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 NUM_RECENT = 256
 NUM_LATEST = 6
 NUM_FOR_NOISE = 160

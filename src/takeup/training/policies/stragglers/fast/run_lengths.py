@@ -10,12 +10,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inner, kernel
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 INCREDIBLE = -18.0  # pruning threshold: log probability relative to the likeliest
 
 

@@ -12,9 +12,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.core.compiled import inlined, kernel
 
-Floats = npt.NDArray[np.float64]
 Slots = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int64]
 NEARLY = 1e-12  # a level met but for rounding is met

@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from takeup.core.arrays import Floats
 from takeup.training.model.calls import CallLog
 
 Kind = Literal["ddp", "batches", "fsdp", "pipeline", "grid", "adaptive"]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
