@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 from collections.abc import Mapping
+from csv import writer
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
+from pyarrow import csv
 
 from takeup.core.files import write_atomically
 from takeup.core.trace.columns import table_format
@@ -45,9 +45,9 @@ def _arrow_column(name: str, values: npt.NDArray[Any]) -> pa.Array:
 
 def _csv_bytes(table: pa.Table) -> bytes:
     header = io.StringIO()
-    csv.writer(header, lineterminator="\n").writerow(table.column_names)
+    writer(header, lineterminator="\n").writerow(table.column_names)
     body = io.BytesIO()
-    pa.csv.write_csv(table, body, pa.csv.WriteOptions(include_header=False))  # it would quote every name
+    csv.write_csv(table, body, csv.WriteOptions(include_header=False))  # it would quote every name
     return header.getvalue().encode() + body.getvalue()
 
 

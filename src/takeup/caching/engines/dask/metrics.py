@@ -22,11 +22,11 @@ _SERVED = "_takeup_serves_metrics"
 def prometheus(counts: Counters) -> str:
     """The counters in Prometheus's text format."""
     lines = []
-    for field in fields(counts):
-        is_gauge = field.name in _GAUGES
-        name = f"takeup_caching_dask_{field.name.removeprefix('num_')}{'' if is_gauge else '_total'}"
+    for counter in fields(counts):
+        is_gauge = counter.name in _GAUGES
+        name = f"takeup_caching_dask_{counter.name.removeprefix('num_')}{'' if is_gauge else '_total'}"
         lines.append(f"# TYPE {name} {'gauge' if is_gauge else 'counter'}")
-        lines.append(f"{name} {getattr(counts, field.name)}")
+        lines.append(f"{name} {getattr(counts, counter.name)}")
     return "\n".join(lines) + "\n"
 
 
