@@ -21,7 +21,7 @@ from peers import libcachesim as peer
 from takeup.caching.model import FlatTrace
 from takeup.caching.policies.fast.curve import lru_miss_curve
 from takeup.caching.policies.fast.flat import replay_flat
-from takeup.caching.policies.fast.flat_belady import next_requests, replay_min
+from takeup.caching.policies.fast.flat_belady import next_requests, replay_belady
 from takeup.caching.traces.flat import dense_ids, read_oracle_general, write_oracle_general, zipf_trace
 from takeup.core.report import Check, Column, Report, Table
 
@@ -103,7 +103,7 @@ def _replay_of(policy: str, trace: FlatTrace) -> Callable[[], object]:
     if policy != "min":
         return lambda: replay_flat(policy, trace, CACHE_SIZE)
     following = next_requests(trace.requests)
-    return lambda: replay_min(trace.requests.view(np.uint32), trace.block_bytes, CACHE_SIZE, False, following)
+    return lambda: replay_belady(trace.requests.view(np.uint32), trace.block_bytes, CACHE_SIZE, False, following)
 
 
 def _peer_runs(policy: str, path: Path) -> tuple[peer.PeerRun, peer.PeerRun]:

@@ -21,11 +21,11 @@ from dated import options_of, publish, versions
 
 from takeup.cluster.fleet.evidence import StaticQuota
 from takeup.cluster.fleet.exact import best_victims, prices_gpu_s
-from takeup.cluster.fleet.fast.turn import take_turn
+from takeup.cluster.fleet.fast.turn import run_pass
 from takeup.cluster.fleet.plain import PlainPass
 from takeup.cluster.fleet.snapshot import from_state
 from takeup.cluster.model import Evict, Grade, Job, Kind, Node, Run, State, Waiting
-from takeup.cluster.policies import POLICIES, RuledScheduler
+from takeup.cluster.policies import POLICIES, RuleBasedScheduler
 from takeup.core.report import Check, Column, Report, Table
 
 SEED, NUM_SEEDS, NUM_ABLATION_SEEDS = 0, 3, 16
@@ -100,7 +100,7 @@ def cpu_ms_of(action: Callable[[], object]) -> float:
 def pass_ms(state: State) -> float:
     """CPU milliseconds of one compiled pass about a state whose arrays are ready, as in a replay."""
     fleet = from_state(state, "a100", POLICIES["gfs"]).fleet
-    return cpu_ms_of(lambda: take_turn(fleet, NOW_S, *QUOTA, POLICIES["gfs"]))
+    return cpu_ms_of(lambda: run_pass(fleet, NOW_S, *QUOTA, POLICIES["gfs"]))
 
 
 def speed_rows() -> dict[str, tuple[float, str]]:
@@ -113,7 +113,7 @@ def speed_rows() -> dict[str, tuple[float, str]]:
     chance = np.random.default_rng(SEED)
     singles = [pass_ms(with_waiting(large, gang(1, float(chance.choice([1, 2, 4, 8]))))) for _ in range(NUM_DECISIONS)]
     gangs = [pass_ms(with_waiting(large, gang(int(chance.choice([2, 4, 8, 16]))))) for _ in range(NUM_GANGS)]
-    live = RuledScheduler("gfs", POLICIES["gfs"], StaticQuota(0.2), is_exact=True)
+    live = RuleBasedScheduler("gfs", POLICIES["gfs"], StaticQuota(0.2), is_exact=True)
     decide_ms = [cpu_ms_of(lambda: live.decide(with_waiting(large, gang(8)))) for _ in range(10)]
     return {
         f"pass with a gang at {NUM_PLAIN_NODES} nodes, plain": (plain_ms, "cpu ms"),
@@ -135,7 +135,7 @@ def gap_rows() -> dict[str, tuple[float, str]]:
         price = dict(zip((run.job.id for run in spot), prices_gpu_s(spot, NOW_S, POLICIES["gfs"]), strict=True))
         plan = best_victims(state, state.waiting[0].job, POLICIES["gfs"])
         if plan is not None and plan.victims:
-            fast = RuledScheduler("gfs", POLICIES["gfs"], StaticQuota(0.2)).decide(state)
+            fast = RuleBasedScheduler("gfs", POLICIES["gfs"], StaticQuota(0.2)).decide(state)
             paid = sum(price[it.job_id] for it in fast if isinstance(it, Evict) and it.for_job == "new")
             gaps.append(paid / plan.price_gpu_s - 1)
     return {

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from takeup.caching.engines.dask.guide import Guide, Options
+from takeup.caching.engines.dask.guide import SpillGuide, SpillOptions
 from takeup.caching.policies import find_policy
 from takeup.core.report import Check, Column, Table
 
@@ -31,7 +31,7 @@ def victim_choices() -> tuple[Table, Check]:
 def choose_often(policy: str) -> list[float]:
     """Microseconds of each choice, while values come, are read, and lose readers."""
     rng = np.random.default_rng(0)
-    guide = Guide(find_policy(policy), NUM_VALUES * SIZE_BYTES, Options())
+    guide = SpillGuide(find_policy(policy), NUM_VALUES * SIZE_BYTES, SpillOptions())
     for key in range(NUM_VALUES):
         add(guide, key, float(rng.integers(NUM_VALUES)))
     guide.order.victim()  # the first one ranks them all
@@ -48,7 +48,7 @@ def choose_often(policy: str) -> list[float]:
     return took_us
 
 
-def add(guide: Guide, key: Hashable, position: float) -> None:
+def add(guide: SpillGuide, key: Hashable, position: float) -> None:
     """A value with one reader."""
     guide.opened(("reader", key), position, position // 1000, (key,))
     guide.stored(key, SIZE_BYTES, is_new=True)

@@ -13,12 +13,12 @@ import diffusers
 import numpy as np
 import torch
 
-from takeup.serving.engines.diffusers.masked.blend import Blended
-from takeup.serving.engines.diffusers.masked.call import Places
+from takeup.serving.engines.diffusers.masked.blend import BlendingScheduler
+from takeup.serving.engines.diffusers.masked.call import TokenIndices
 from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE, FullSize, box_mask
-from takeup.serving.engines.diffusers.masked.hooks import Hooks
+from takeup.serving.engines.diffusers.masked.hooks import MaskingHooks
 from takeup.serving.engines.diffusers.masked.pages import working_copy
-from takeup.serving.engines.diffusers.masked.tokens import grids_of, places_of
+from takeup.serving.engines.diffusers.masked.tokens import grids_of, token_indices
 
 __all__ = ["NUM_STEPS", "Bench", "bench_around", "middle_bench", "now_s", "say", "seconds_of", "tiny_bench"]
 
@@ -85,7 +85,7 @@ class Bench:
         made.set_begin_index(0)
         noise, mask = torch.randn_like(latents), torch.zeros_like(latents)
         mask.flatten()[: mask.numel() // 10] = 1
-        return Blended(made, list(made.timesteps), torch.randn_like(latents), noise, mask)
+        return BlendingScheduler(made, list(made.timesteps), torch.randn_like(latents), noise, mask)
 
     @torch.no_grad()
     def loop(self, inputs: dict[str, Any], play: Callable[[int], torch.Tensor]) -> None:
@@ -120,7 +120,7 @@ class Bench:
     @torch.no_grad()
     def record(self, inputs: dict[str, Any], keep: Keep) -> None:
         """A whole run; `keep` is given the page of every step, with room for the text where it needs some."""
-        hooks = Hooks(self.network, convolutions=self.name == "sdxl")
+        hooks = MaskingHooks(self.network, convolutions=self.name == "sdxl")
 
         def play(step: int) -> torch.Tensor:
             hooks.call.mode, hooks.call.recorded = "record", {}
@@ -143,11 +143,11 @@ class Bench:
         """How many are computed on every grid."""
         return {number: places.by_row.shape[1] for number, places in self.places([share]).items()}
 
-    def places(self, shares: Sequence[float]) -> dict[int, Places]:
+    def places(self, shares: Sequence[float]) -> dict[int, TokenIndices]:
         """The tokens of boxes of these shares."""
         masks = [box_mask(self.size.grid, share) for _ in range(self.size.num_rows) for share in shares]
         grids = grids_of(self.size.grid, self.size.num_levels)
-        return places_of([mask.to(self.device) for mask in masks], grids, MULTIPLE)
+        return token_indices([mask.to(self.device) for mask in masks], grids, MULTIPLE)
 
 
 def _scheduler(name: str, **options: Any) -> Any:

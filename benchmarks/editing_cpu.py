@@ -19,10 +19,19 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from takeup.core.report import Check, Column, Report, Table
 from takeup.serving.engines.diffusers.masked.full_size import count_flop
-from takeup.serving.engines.diffusers.masked.hooks import Hooks
+from takeup.serving.engines.diffusers.masked.hooks import MaskingHooks
 from takeup.serving.engines.diffusers.masked.pages import working_copy
-from takeup.serving.policies.masks import FLUX, H200, SDXL, SDXL_COLUMNS, Block, Device, Network, costs_of
-from takeup.serving.policies.plan import plan
+from takeup.serving.policies.masks import (
+    FLUX,
+    H200,
+    SDXL,
+    SDXL_COLUMNS,
+    BlockShape,
+    DeviceSpeed,
+    NetworkShape,
+    costs_of,
+)
+from takeup.serving.policies.plan import plan_formats
 from takeup.serving.policies.plan_fits import MeasuredStep, fitted, predicted_s
 
 TERA = {
@@ -35,7 +44,7 @@ MOST_OFF, MOST_MS, NUM_ROUNDS, NUM_PLANS = 0.05, 1.0, 20, 5
 NUM_STEPS = {"sdxl": 50, "flux": 28}
 LEAST_RATIO, MOST_ERROR, MOST_STEP_OFF, NUM_STEP_ROUNDS = 4.0, 0.05, 0.1, 10
 SHARES = (0.05, 0.1, 0.2, 0.35, 0.5)
-CPU = Device(flop_per_s=3e10, memory_bytes_per_s=1e10, link_bytes_per_s=1e10)
+CPU = DeviceSpeed(flop_per_s=3e10, memory_bytes_per_s=1e10, link_bytes_per_s=1e10)
 """Where the fit begins."""
 Rows = list[tuple[Any, ...]]
 
@@ -77,7 +86,7 @@ def _plan_ms(name: str, share: float) -> float:
 
     def some() -> None:
         for _ in range(NUM_PLANS):
-            plan(blocks)
+            plan_formats(blocks)
 
     return 1e3 * _processor_s(some, NUM_ROUNDS) / NUM_PLANS
 
@@ -139,7 +148,7 @@ def _measured(bench: Bench) -> dict[float, MeasuredStep]:
 
     Of every mask the median share of a round; of the rounds the fastest.
     """
-    inputs, hooks = bench.inputs(), Hooks(bench.network, convolutions=bench.name == "sdxl")
+    inputs, hooks = bench.inputs(), MaskingHooks(bench.network, convolutions=bench.name == "sdxl")
     hooks.call.mode = "record"
     bench.predict(**inputs)
     hooks.call.mode = "masked"
@@ -156,7 +165,7 @@ def _measured(bench: Bench) -> dict[float, MeasuredStep]:
 
 
 @torch.no_grad()
-def _network_of(bench: Bench) -> Network:
+def _network_of(bench: Bench) -> NetworkShape:
     """As the planner knows networks; what is not in their blocks is counted."""
     num_tokens, blocks = bench.size.grid[0] * bench.size.grid[1], _blocks(bench)
     with FlopCounterMode(display=False) as counter:
@@ -164,10 +173,10 @@ def _network_of(bench: Bench) -> Network:
     per_row = counter.get_total_flops() / bench.size.num_rows
     inside = sum(block.flop("full", block.num_tokens) for block in blocks)
     other_flop = max(0.0, per_row - inside) if bench.name == "sdxl" else 0.0
-    return Network(blocks, num_tokens, other_flop, bench.size.num_rows, others_masked=True)
+    return NetworkShape(blocks, num_tokens, other_flop, bench.size.num_rows, others_masked=True)
 
 
-def _blocks(bench: Bench) -> tuple[Block, ...]:
+def _blocks(bench: Bench) -> tuple[BlockShape, ...]:
     num_tokens = bench.size.grid[0] * bench.size.grid[1]
     if bench.name == "flux":
         config = bench.network.config
@@ -175,10 +184,10 @@ def _blocks(bench: Bench) -> tuple[Block, ...]:
             config.num_attention_heads * config.attention_head_dim,
             config.num_layers + config.num_single_layers,
         )
-        return tuple(Block(num_tokens, width, "joint", bench.num_front) for _ in range(count))
+        return tuple(BlockShape(num_tokens, width, "joint", bench.num_front) for _ in range(count))
     widths, layers = (bench.network.config[one] for one in ("block_out_channels", "transformer_layers_per_block"))
-    finer = (Block(num_tokens // 4, widths[1]),) * (2 * layers[1])
-    return (*finer, *(Block(num_tokens // 16, widths[2]),) * (6 * layers[2]), *finer, *finer[: layers[1]])
+    finer = (BlockShape(num_tokens // 4, widths[1]),) * (2 * layers[1])
+    return (*finer, *(BlockShape(num_tokens // 16, widths[2]),) * (6 * layers[2]), *finer, *finer[: layers[1]])
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -30,8 +30,8 @@ from kernel_table import choices_table
 from slow_link import slower_link
 
 from takeup.core.report import Check, Column, Report, Table
-from takeup.serving.engines.diffusers.device.choices import CHOICES
-from takeup.serving.engines.diffusers.device.compute import Recorded
+from takeup.serving.engines.diffusers.device.choices import AUTOTUNER
+from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.placement import compute_for
 from takeup.serving.policies.masks import FLUX, H200, SDXL_COLUMNS
@@ -114,7 +114,7 @@ def measure_one(name: str, device: str, shares: Sequence[float], found: Found, *
     found.edits.append((name, "stock", 1.0, 1.0, stock_s, None, floor_s(name, num_steps, 1.0), 1.0, None))
     stock = stock_of_many(bench, stock_s) if name == "sdxl" else Stock({1: stock_s})
     judge_packing(name, packed(bench), found)
-    compute: Any = Recorded() if is_tiny else compute_for(network.device)
+    compute: Any = CudaGraphExecutor() if is_tiny else compute_for(network.device)
     near = from_device(name, pipeline, compute, num_steps, shares, stock, found)
     gc.collect()  # templates on the device
     torch.cuda.empty_cache()
@@ -126,7 +126,7 @@ def measure_one(name: str, device: str, shares: Sequence[float], found: Found, *
 def measure_host(name: str, device: str, shares: Sequence[float], found: Found, *, is_tiny: bool) -> None:
     """Of a pipeline only edits with templates in memory of the host."""
     pipeline = pipeline_of(name, device, is_tiny=is_tiny)
-    compute: Any = Recorded() if is_tiny else compute_for(family_of(pipeline).network.device)
+    compute: Any = CudaGraphExecutor() if is_tiny else compute_for(family_of(pipeline).network.device)
     from_host(name, pipeline, compute, 4 if is_tiny else NUM_HOST_STEPS[name], shares, found)
 
 
@@ -142,7 +142,7 @@ def stock_of_many(bench: Bench, stock_s: float) -> Stock:
 def from_device(
     name: str,
     pipeline: Any,
-    compute: Recorded,
+    compute: CudaGraphExecutor,
     num_steps: int,
     shares: Sequence[float],
     stock: Stock,
@@ -160,7 +160,7 @@ def from_device(
 
 
 def from_host(
-    name: str, pipeline: Any, compute: Recorded, num_steps: int, shares: Sequence[float], found: Found
+    name: str, pipeline: Any, compute: CudaGraphExecutor, num_steps: int, shares: Sequence[float], found: Found
 ) -> tuple[Steps, float]:
     """Edits from a template in memory of the host, from keys and values and from mixed forms; bytes of a page of it."""
     mixing = Mixing()
@@ -379,7 +379,7 @@ def report_of(found: Found, device: str, times_slower: int = 1) -> Report:
             "mean latencies, stock in batches of up to four. Run: each batch of stock; ours as they come, from arrival "
             "to pixels. Virtual: from the seconds of steps above, ours one by one",
         ),
-        choices_table(CHOICES.made),
+        choices_table(AUTOTUNER.made),
     )
     name = torch.cuda.get_device_name() if device == "cuda" else "no accelerator"
     notes: tuple[str, ...] = (

@@ -19,23 +19,23 @@ from editing_bench import now_s, say
 from PIL import Image
 from serving_models import full_clip, full_parts, full_vae, made_on
 
-from takeup.serving.engines.diffusers.device.compute import Compute
+from takeup.serving.engines.diffusers.device.compute import Executor
 from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.masked.asked import Edit
-from takeup.serving.engines.diffusers.masked.brought import Forms, Pages
-from takeup.serving.engines.diffusers.masked.editing import edited
+from takeup.serving.engines.diffusers.masked.asked import EditRequest
+from takeup.serving.engines.diffusers.masked.brought import BlockForms, TemplatePages
+from takeup.serving.engines.diffusers.masked.editing import active_edit
 from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
-from takeup.serving.engines.diffusers.masked.formats import shortest
+from takeup.serving.engines.diffusers.masked.formats import fastest_forms
 from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE
 from takeup.serving.engines.diffusers.masked.pages import MAP, ROWS
 from takeup.serving.engines.diffusers.placement import binds_edits
-from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.diffusers.runs import DenoisingRun
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tickets import Ticket
 from takeup.serving.engines.diffusers.tiny import _clip_tokenizer, _euler, _t5_tokenizer, build
-from takeup.serving.engines.templates.store import Room, TemplateStore
+from takeup.serving.engines.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import Request
-from takeup.serving.policies.adapters import LeastEffectiveReferenceCount
+from takeup.serving.policies.adapters import AdapterLERC
 from takeup.serving.policies.mask_batches import MaskGrouping
 from takeup.serving.policies.masks import Mask
 
@@ -111,11 +111,11 @@ class Mixing:
     """From which form templates on the host are taken: keys and values only, or what is best where it is `on`."""
 
     def __init__(self) -> None:
-        self.is_on, self.last = False, Forms()
+        self.is_on, self.last = False, BlockForms()
 
-    def __call__(self, pages: Sequence[Pages], compute_s: float | None) -> Forms | None:
-        chosen = shortest(pages, compute_s) if self.is_on else Forms()
-        self.last = chosen or Forms()
+    def __call__(self, pages: Sequence[TemplatePages], compute_s: float | None) -> BlockForms | None:
+        chosen = fastest_forms(pages, compute_s) if self.is_on else BlockForms()
+        self.last = chosen or BlockForms()
         return chosen
 
 
@@ -123,11 +123,17 @@ class Served:
     """An engine with an editor around a pipeline, whose first edit filled the template."""
 
     def __init__(
-        self, name: str, pipeline: Any, compute: Compute, room: Room, num_steps: int, mixing: Mixing | None = None
+        self,
+        name: str,
+        pipeline: Any,
+        compute: Executor,
+        room: TierCapacities,
+        num_steps: int,
+        mixing: Mixing | None = None,
     ) -> None:
         family = family_of(pipeline)
         self.num_steps, self.size_px = num_steps, 1024 if family.network.device.type == "cuda" else 64
-        store = TemplateStore(LeastEffectiveReferenceCount, room, device=family.network.device)
+        store = TemplateStore(AdapterLERC, room, device=family.network.device)
         self.editor = MaskedEditor(family, store, binds=binds_edits(compute, family), formats=mixing)
         self.engine = StepEngine(
             pipeline, add_ons=self.editor.add_ons, compute=compute, group=MaskGrouping(8 if name == "sdxl" else 4)
@@ -145,7 +151,7 @@ class Served:
 
     def steps_s(self, shares: Sequence[float]) -> float:
         """Seconds until the steps of edits with these masks are done, all of which come at once."""
-        asked = [Edit(self.image, square(self.size_px, share)) for share in shares]
+        asked = [EditRequest(self.image, square(self.size_px, share)) for share in shares]
         runs = [self.editor.prepare(self.request, edit) for edit in asked]
         begin = now_s()
         tickets = [self.engine.enter(run) for run in runs]
@@ -180,16 +186,16 @@ class Served:
             loop.join()
 
     def _begin(self, share: float, after: ThreadPoolExecutor, ended: SimpleQueue[Future[float]]) -> None:
-        edit = Edit(self.image, square(self.size_px, share))
+        edit = EditRequest(self.image, square(self.size_px, share))
         ticket = self.engine.enter(self.editor.prepare(self.request, edit))
         ticket.finished.add_done_callback(lambda _: ended.put(after.submit(self._pixels_at, edit, ticket)))
 
-    def _pixels_at(self, edit: Edit, ticket: Ticket) -> float:
+    def _pixels_at(self, edit: EditRequest, ticket: Ticket) -> float:
         self.editor.finish(edit, self.engine.image(ticket)).cpu()
         return time.perf_counter()
 
     def _timed(self, share: float) -> Edited:
-        edit, begin = Edit(self.image, square(self.size_px, share)), now_s()
+        edit, begin = EditRequest(self.image, square(self.size_px, share)), now_s()
         run = self.editor.prepare(self.request, edit)
         before = now_s()
         ticket = self.engine.enter(run)
@@ -201,23 +207,27 @@ class Served:
 
     def page_bytes(self) -> float:
         """Keys and values of a step, and what else an edit loads whole."""
-        run = self.editor.prepare(self.request, Edit(self.image, square(self.size_px, FIRST_SHARE)))
-        found = edited(run).found
+        run = self.editor.prepare(self.request, EditRequest(self.image, square(self.size_px, FIRST_SHARE)))
+        found = active_edit(run).found
         assert found is not None
         page = found.pages[0]
         return sum(one.size_bytes for name, one in page.items() if not name.endswith((MAP, ROWS)))
 
-    def _tokens(self, run: Run) -> dict[int, int]:
+    def _tokens(self, run: DenoisingRun) -> dict[int, int]:
         places = self.editor.edits.layouts.of([run]).places
         return {number: rows.by_row.shape[1] for number, rows in places.items()}
 
 
 @contextmanager
 def served(
-    name: str, pipeline: Any, compute: Compute, num_steps: int, mixing: Mixing | None = None
+    name: str, pipeline: Any, compute: Executor, num_steps: int, mixing: Mixing | None = None
 ) -> Iterator[Served]:
     """With templates on the device; or in memory of the host, in forms that may be mixed."""
-    room = Room(device_bytes=ROOM_BYTES, host_bytes=0) if mixing is None else Room(host_bytes=ROOM_BYTES)
+    room = (
+        TierCapacities(device_bytes=ROOM_BYTES, host_bytes=0)
+        if mixing is None
+        else TierCapacities(host_bytes=ROOM_BYTES)
+    )
     begin = now_s()
     made = Served(name, pipeline, compute, room, num_steps, mixing)
     say(f"{name}, first edit of {num_steps} steps, which fills the template", f"{now_s() - begin:.1f} s")

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from editing_bench import Bench
 
-from takeup.serving.engines.diffusers.masked.hooks import Hooks
+from takeup.serving.engines.diffusers.masked.hooks import MaskingHooks
 from takeup.serving.engines.diffusers.masked.pages import working_copy
-from takeup.serving.engines.templates.packing import Packer, error_of, unpack_page
+from takeup.serving.engines.templates.packing import PagePacker, error_of, unpack_page
 
 __all__ = ["BUDGETS", "Packing", "edited"]
 
@@ -24,7 +24,7 @@ Page = dict[str, torch.Tensor]
 class _Way:
     """One budget: how it packs, what it made of the last page, and sums so far."""
 
-    packer: Packer
+    packer: PagePacker
     known: Page = field(default_factory=dict)
     num_bytes: int = 0
     errors: list[float] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Packing:
     """
 
     def __init__(self, num_front: int = 0, *, keeps: bool = False, budgets: Sequence[float] = BUDGETS) -> None:
-        self.ways = {budget: _Way(Packer(budget)) for budget in budgets}
+        self.ways = {budget: _Way(PagePacker(budget)) for budget in budgets}
         self.raw_bytes, self._num_front, self._keeps = 0, num_front, keeps
 
     def add(self, page: Page) -> None:
@@ -74,7 +74,7 @@ class Packing:
 def edited(bench: Bench, pages: Sequence[Page], share: float = 0.1) -> torch.Tensor:
     """The last prediction of an edit that was made with these pages of a template; the same noise every time."""
     torch.manual_seed(1)
-    inputs, hooks = bench.inputs(), Hooks(bench.network, convolutions=bench.name == "sdxl")
+    inputs, hooks = bench.inputs(), MaskingHooks(bench.network, convolutions=bench.name == "sdxl")
     call = hooks.call
     made: list[torch.Tensor] = []
 

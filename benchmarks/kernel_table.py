@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from takeup.core.report import Column, Table
-from takeup.serving.engines.diffusers.device.choices import Choice
+from takeup.serving.engines.diffusers.device.choices import TunedChoice
 
 __all__ = ["Kernel", "Limit", "by_kind", "choices_table", "counted", "kind_of", "play_ms", "profiled", "time_table"]
 
@@ -141,7 +141,7 @@ def time_table(title: str, kernels: Sequence[Kernel], whole_ms: float, flop: Map
     return Table(title, columns, tuple(rows), "operations of the whole network; rows without a text are not computed")
 
 
-def choices_table(choices: Iterable[Choice]) -> Table:
+def choices_table(choices: Iterable[TunedChoice]) -> Table:
     """What was chosen, beside the usual way."""
     rows = [
         (one.operation, _sizes(one.shape), one.way, one.times_us.get(one.way), next(iter(one.times_us.values()), None))

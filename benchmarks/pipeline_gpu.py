@@ -33,8 +33,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from takeup.training.engines.pytorch.delegate import Incoming, Outgoing, private_group
-from takeup.training.engines.pytorch.lab.faults import Wire, faulty
+from takeup.training.engines.pytorch.delegate import DelegateReceiver, DelegateSender, private_group
+from takeup.training.engines.pytorch.lab.faults import SlowWire, delayed_sends
 from takeup.training.model import Link
 
 NUM_BLOCKS, BLOCK_MS, SEND_MS = 6, 10.0, 60.0
@@ -155,15 +155,15 @@ def run_rank(rank: int, device: str, way: str, folder: Path) -> dict[str, Any]:
     store = FileStore(str(folder / "store"), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=TIMEOUT)
     group = private_group([0, 1], TIMEOUT)
-    wires = {1: Wire(Link(service_s=SEND_MS / 1e3), one_queue=way == "in line")}
-    with faulty(wires if rank == 0 else {}):
+    wires = {1: SlowWire(Link(service_s=SEND_MS / 1e3), one_queue=way == "in line")}
+    with delayed_sends(wires if rank == 0 else {}):
         found = _send(device, way, group) if rank == 0 else _receive(device, group)
     dist.barrier()
     return found
 
 
 def _send(device: str, way: str, group: Any) -> dict[str, Any]:
-    machine, outgoing = machine_of(device), Outgoing(group, 1, "the end of sending", TIMEOUT)
+    machine, outgoing = machine_of(device), DelegateSender(group, 1, "the end of sending", TIMEOUT)
     outgoing.send([machine.block(0)])  # everything is used once before it is timed
     outgoing.flush()
     machine = machine_of(device)
@@ -183,7 +183,7 @@ def _send(device: str, way: str, group: Any) -> dict[str, Any]:
 
 def _receive(device: str, group: Any) -> dict[str, Any]:
     """Whether every message held what it should."""
-    incoming = Incoming(group, 0)
+    incoming = DelegateReceiver(group, 0)
     buffers = [torch.zeros(NUM_ELEMENTS, device=device) for _ in range(NUM_BLOCKS + 1)]
     works = [incoming.receive([buffer])[0] for buffer in buffers]
     right = []

@@ -34,12 +34,12 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from takeup.training.engines.pytorch.adapter import actions_of
 from takeup.training.engines.pytorch.adaptive import AdaptiveSchedule
 from takeup.training.engines.pytorch.device import DeviceStopwatch
-from takeup.training.engines.pytorch.lab.faults import faulty, wires_of
+from takeup.training.engines.pytorch.lab.faults import delayed_sends, slow_wires
 from takeup.training.engines.pytorch.lab.stages import PacedStage, gradients_of
 from takeup.training.model import Link, Profile, Schedule, Stage
 from takeup.training.policies import find_policy
 from takeup.training.policies.adaptra import Adaptra
-from takeup.training.simulate.predicted import calibrated, with_faults
+from takeup.training.simulate.predicted import calibrate_profile, with_faults
 from takeup.training.timing import timeline_of
 
 __all__ = ["NUM_RANKS", "Found", "report", "run_rank"]
@@ -185,7 +185,7 @@ class Rank:
 
     @contextmanager
     def _slow_link(self) -> Iterator[None]:
-        with faulty(wires_of(FAULTY, self._rank)), through_host():
+        with delayed_sends(slow_wires(FAULTY, self._rank)), through_host():
             yield
 
     def _stage(self) -> PacedStage:
@@ -319,7 +319,7 @@ def _predicted_s(name: str, found: Mapping[str, System]) -> float:
     before = found["healthy"] if name == "adaptive" else found[f"healthy, {name}"]
     max_sends = 2 if name == "stock 1F1B" else None  # it computes behind one send, not two
     measured = replace(found["healthy"].profile, max_sends=max_sends)
-    base = calibrated(measured, _order(name, before), before.settled_s)
+    base = calibrate_profile(measured, _order(name, before), before.settled_s)
     return timeline_of(_order(name, found[name]), with_faults(base, HEALTHY, FAULTY)).iteration_s
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.training.engines.pytorch.lab import Outcome, Trial, run_trials
+from takeup.training.engines.pytorch.lab import LabTrial, TrialOutcome, run_trials
 from takeup.training.model import Profile
 from takeup.training.policies import find_policy
 
@@ -40,8 +40,8 @@ def healthy(fine: Profile, tick: Callable[[], object]) -> tuple[list[Table], lis
     """The adaptive schedule beside stock 1F1B and stock ZB-H1 on links that are not slow."""
     order = find_policy("zb_h1").plan(fine).schedule.to_csv()
     trials = [
-        Trial("stock 1F1B", "stock_1f1b", fine, num_iterations=NUM_FEW),
-        Trial("adaptive", "adaptive", fine, num_iterations=NUM_FEW, every=5),
+        LabTrial("stock 1F1B", "stock_1f1b", fine, num_iterations=NUM_FEW),
+        LabTrial("adaptive", "adaptive", fine, num_iterations=NUM_FEW, every=5),
         _pairs(fine, order),
     ]
     one_f_one_b, adaptive, pairs = run_trials(trials, tick)
@@ -57,19 +57,19 @@ def healthy(fine: Profile, tick: Callable[[], object]) -> tuple[list[Table], lis
     return [_systems_table(found), _costs_table(wall, cpu)], checks
 
 
-def _pairs(fine: Profile, order: str) -> Trial:
+def _pairs(fine: Profile, order: str) -> LabTrial:
     """ZB-H1, with a planner that never has a better order."""
-    return Trial(
+    return LabTrial(
         "pairs", "adaptive", fine, order, NUM_PAIRS, every=2, planner="one_f_one_b", timeout_s=240.0, beside_stock=True
     )
 
 
-def _wall(pairs: Outcome) -> Floats:
+def _wall(pairs: TrialOutcome) -> Floats:
     """By how many per cent every iteration took longer than the one of the stock runtime beside it."""
     return np.asarray(100 * (np.array(pairs.iterations_s) / np.array(pairs.stock_s) - 1))
 
 
-def _cpu(pairs: Outcome) -> Floats:
+def _cpu(pairs: TrialOutcome) -> Floats:
     """How much more CPU time every iteration took, in per cent of an iteration."""
     added_s = np.array(pairs.cpus_s) - np.array(pairs.stock_cpus_s)
     return np.asarray(100 * added_s / median(pairs.stock_s[1:]))

@@ -35,7 +35,7 @@ from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Form, Loras
 from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
 from takeup.serving.engines.diffusers.lora.store import LoraStore
-from takeup.serving.engines.diffusers.lora.targets import Targets, layers_of
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets, layers_of
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tiny import build
 from takeup.serving.model import LoraUse, Request
@@ -104,7 +104,7 @@ def plain_rows(num_requests: int) -> list[Row]:
 def lora_row(num_requests: int, form: Form, files: dict[str, Path]) -> Row:
     """SDXL, where every request wants one of a few LoRAs for all attention layers."""
     requests, pipeline = requests_of(num_requests, with_loras=True), build(NAMES[1])
-    store = LoraStore(ThreadLoader(files, Targets.of(pipeline)), ADAPTER_POLICIES["lru"], 10**9)
+    store = LoraStore(ThreadLoader(files, LoraTargets.of(pipeline)), ADAPTER_POLICIES["lru"], 10**9)
     add_on = Loras(family_of(pipeline), store, form)
     engine = StepEngine(pipeline, max_rows=2 * num_requests, add_ons=[add_on])
     name = f"{NAMES[1]}, {NUM_LORAS} LoRAs, {form}"

@@ -32,12 +32,12 @@ from serving_ways import OPERATIONS, WAYS, measured_ways, profile_tables
 
 from takeup.core.report import Check, Column, Report, Table
 from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.device.choices import CHOICES
-from takeup.serving.engines.diffusers.device.compute import Recorded
-from takeup.serving.engines.diffusers.device.regions import FAST
+from takeup.serving.engines.diffusers.device.choices import AUTOTUNER
+from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
+from takeup.serving.engines.diffusers.device.regions import DEFAULT_OPTIONS
 from takeup.serving.engines.diffusers.lora.addon import Form, Loras
-from takeup.serving.engines.diffusers.lora.grouped import GroupedWeights
-from takeup.serving.engines.diffusers.lora.packs import Packer
+from takeup.serving.engines.diffusers.lora.grouped import StackedWeights
+from takeup.serving.engines.diffusers.lora.packs import LoraPacker
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.quality.measures import cosine, psnr_db, ssim
 
@@ -107,7 +107,7 @@ def crowd_row(bench: Bench, engine: StepEngine, kinds: Sequence[Kind], stock_s: 
     return (name, theirs, seconds, theirs / seconds, floor, floor / seconds, per_minute, None, None, None)
 
 
-def batch_row(bench: Bench, compute: Recorded, stock_s: Stock) -> Row:
+def batch_row(bench: Bench, compute: CudaGraphExecutor, stock_s: Stock) -> Row:
     """Requests with the same add-ons that share every call."""
     engine, loras = bench.engine(compute, bench.models, max_rows=2 * NUM_TOGETHER)
     together(engine, [bench.request(MOST, seed, num_steps=3) for seed in range(NUM_TOGETHER)])
@@ -122,7 +122,7 @@ def likeness(engine: StepEngine, ours: torch.Tensor, theirs: torch.Tensor) -> tu
     return cosine(_numbers(ours), _numbers(theirs)), min(psnr_db(*pixels), 200.0), ssim(*pixels)
 
 
-def different_rows(bench: Bench, compute: Recorded) -> list[tuple[str, float]]:
+def different_rows(bench: Bench, compute: CudaGraphExecutor) -> list[tuple[str, float]]:
     """Milliseconds of a step of four requests with different LoRAs: merged in turn, or beside in one call."""
     kinds = [Kind(0, 0), Kind(0, 1), Kind(0, 2), Kind(0, 1)]
     rows = []
@@ -140,12 +140,12 @@ def different_rows(bench: Bench, compute: Recorded) -> list[tuple[str, float]]:
 def swap_rows(loras: Loras, num_swaps: int) -> tuple[list[tuple[str, float]], bool]:
     """Milliseconds of a change of LoRAs, and whether many changes leave the weights as they were."""
     weights = loras.weights
-    assert isinstance(weights, GroupedWeights)
+    assert isinstance(weights, StackedWeights)
     weights.use()
     before = [stack.block.clone() for stack in weights._stacks.stacks]
     first, second = (((lora, 0.8),) for lora in _two_loras(loras))
     begin = now_s()
-    Packer(weights._stacks, "unet").pack(first[0][0])
+    LoraPacker(weights._stacks, "unet").pack(first[0][0])
     packing_ms = (now_s() - begin) * 1e3
     rows = [
         ("one LoRA, from pinned memory of the host", _swap_ms(weights, (first, second), is_fresh=True)),
@@ -164,7 +164,7 @@ def _two_loras(loras: Loras) -> list[Any]:
     return next([lora for lora, _ in staged.loras] for staged in loras._staged.values() if len(staged.loras) == 2)
 
 
-def _swap_ms(weights: GroupedWeights, sets: Sequence[Any], is_fresh: bool) -> float:
+def _swap_ms(weights: StackedWeights, sets: Sequence[Any], is_fresh: bool) -> float:
     staged = [weights.stage(one) for one in sets]
     for one in staged:
         weights.use(one)
@@ -183,13 +183,13 @@ def _swap_ms(weights: GroupedWeights, sets: Sequence[Any], is_fresh: bool) -> fl
 def report(device: str, is_tiny: bool, num_steps: int, without: Set[str] = frozenset()) -> Report:
     """Stock, then ours, then the swaps, then what changes images."""
     torch.backends.cudnn.benchmark = True
-    CHOICES.off = frozenset(without & OPERATIONS)
-    options = None if is_tiny else FAST
+    AUTOTUNER.off = frozenset(without & OPERATIONS)
+    options = None if is_tiny else DEFAULT_OPTIONS
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         bench = Bench(device, is_tiny, num_steps, Path(folder))
         stock = stock_side(bench)
         others = copied(bench.models)
-        compute = Recorded(options, is_lean="lean" not in without)
+        compute = CudaGraphExecutor(options, is_lean="lean" not in without)
         engine, loras = bench.engine(compute, bench.models)
         rows = [kind_row(bench, engine, one, stock) for one in KINDS]
         rows.append(crowd_row(bench, engine, KINDS * 2, stock[0], "mixed, 8 at once"))
@@ -199,7 +199,7 @@ def report(device: str, is_tiny: bool, num_steps: int, without: Set[str] = froze
         reused_row, reused = _reusing(bench, compute, stock, bench.models, REUSED)
         rows.append(batch_row(bench, compute, stock[0]))
         different = different_rows(bench, compute)
-        eight = Recorded(options, eight_bits=True)
+        eight = CudaGraphExecutor(options, eight_bits=True)
         eight_engine, eight_loras = bench.engine(eight, others)
         changed = [kind_row(bench, eight_engine, one, stock, ", eight bits") for one in (KINDS[0], MOST)]
         eight_loras.close()
@@ -223,7 +223,7 @@ def report(device: str, is_tiny: bool, num_steps: int, without: Set[str] = froze
             ),
             Table("Changing LoRAs", (Column("swap"), Column("time", "ms", 2)), tuple(swaps)),
             Table("Different LoRAs at once", (Column("step"), Column("time", "ms", 1)), tuple(different)),
-            choices_table(CHOICES.made),
+            choices_table(AUTOTUNER.made),
         ),
         checks=tuple(_checks({row[0]: row for row in (*rows, *changed)}, swaps[0][1], is_same)),
         notes=(
@@ -237,7 +237,7 @@ def report(device: str, is_tiny: bool, num_steps: int, without: Set[str] = froze
 
 
 def _reusing(
-    bench: Bench, compute: Recorded, stock: tuple[Stock, Latents], models: Models, note: str
+    bench: Bench, compute: CudaGraphExecutor, stock: tuple[Stock, Latents], models: Models, note: str
 ) -> tuple[Row, str]:
     """ControlNets are asked when what they said is predicted to have changed too much; the row, and what was found."""
     engine, loras = bench.engine(compute, models, max_change=MAX_CHANGE)
@@ -294,7 +294,7 @@ def part(name: str, device: str, is_tiny: bool, num_steps: int, ways: Sequence[s
         domain="serving",
         scenario={"steps": num_steps, "device": device, "ways": list(ways)},
         seed=0,
-        tables=(*tables, choices_table(CHOICES.made)),
+        tables=(*tables, choices_table(AUTOTUNER.made)),
         notes=(
             versions(["torch", "diffusers", "transformers"]),
             torch.cuda.get_device_name() if device == "cuda" else "no accelerator",

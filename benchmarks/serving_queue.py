@@ -41,7 +41,7 @@ from takeup.serving.policies.adapters import ADAPTER_POLICIES
 from takeup.serving.policies.admission import Admission
 from takeup.serving.policies.batching import Grouping
 from takeup.serving.policies.routing import least_busy
-from takeup.serving.simulate.instance import Rules
+from takeup.serving.simulate.instance import InstancePolicies
 from takeup.serving.simulate.queue import simulate_queue
 from takeup.serving.simulate.residents import Tiers
 from takeup.serving.traces.arrivals import poisson_arrivals
@@ -80,17 +80,17 @@ COST_NOTE = "a step alone, by its requests; seconds by which steps are longer fo
 def serve(line: Connection) -> None:
     """Serve until the line says `end`; says the address first, and when requests came on every other word."""
     from takeup.serving.server.app import make_app
-    from takeup.serving.server.models import Plan
-    from takeup.serving.server.run import running
-    from takeup.serving.server.settings import Limits, Settings
-    from takeup.serving.server.tenants import Keys
+    from takeup.serving.server.models import ServingPlan
+    from takeup.serving.server.run import background_server
+    from takeup.serving.server.settings import ServerLimits, ServerSettings
+    from takeup.serving.server.tenants import ApiKeys
 
-    backend = Plan(MODEL, max_rows=MAX_ROWS, num_cpu_threads=1).build()
+    backend = ServingPlan(MODEL, max_rows=MAX_ROWS, num_cpu_threads=1).build()
     came: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(MODEL, Path(folder), limits=Limits(max_running=MAX_RUNNING, max_waiting=10_000))
-        app = make_app(settings, backend, Keys([]))
-        with running(app) as url:
+        settings = ServerSettings(MODEL, Path(folder), limits=ServerLimits(max_running=MAX_RUNNING, max_waiting=10_000))
+        app = make_app(settings, backend, ApiKeys([]))
+        with background_server(app) as url:
             note_arrivals(app.state.service.gate, came)
             line.send(url)
             while line.recv() != "end":
@@ -218,7 +218,7 @@ def say(text: str) -> None:
 def simulate(load: Load, design: Design) -> tuple[list[float], list[float]]:
     """The same requests in virtual time: how long they wait, and the whole."""
     arrivals = [Arrival(number, came_s - load.came_s[0], NUM_STEPS) for number, came_s in enumerate(load.came_s)]
-    rules = Rules(Grouping(MAX_ROWS), Tiers(ADAPTER_POLICIES["lru"]))
+    rules = InstancePolicies(Grouping(MAX_ROWS), Tiers(ADAPTER_POLICIES["lru"]))
     outcome = simulate_queue(arrivals, design, num_gpus=1, rules=rules, route=least_busy, admit=Admission())
     waits_s = [one.start_s - one.arrival.arrival_s for one in outcome.served]
     return waits_s, [one.latency_s for one in outcome.served]

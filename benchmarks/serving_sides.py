@@ -15,12 +15,12 @@ from PIL import Image
 from serving_models import NETS, Models, build_models, write_lora
 
 from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.device.compute import Compute
+from takeup.serving.engines.diffusers.device.compute import Executor
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Form, Loras
 from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
 from takeup.serving.engines.diffusers.lora.store import LoraStore
-from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets
 from takeup.serving.engines.diffusers.placement import stacks_for, workers_for
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.model import ControlUse, LoraUse, Request
@@ -113,11 +113,11 @@ class Bench:
     # Ours -------------------------------------------------------------------------------------------------------------
 
     def engine(
-        self, compute: Compute, models: Models, *, max_change: float = 0.0, max_rows: int = 2, form: Form = "auto"
+        self, compute: Executor, models: Models, *, max_change: float = 0.0, max_rows: int = 2, form: Form = "auto"
     ) -> tuple[StepEngine, Loras]:
         """As a server puts it together; LoRAs are kept in memory."""
         pipeline, family = models.plain, family_of(models.plain)
-        store = LoraStore(ThreadLoader(self.files, Targets.of(pipeline)), ADAPTER_POLICIES["lru"], 10**10)
+        store = LoraStore(ThreadLoader(self.files, LoraTargets.of(pipeline)), ADAPTER_POLICIES["lru"], 10**10)
         loras = Loras(family, store, form, stacks=stacks_for(compute, family))
         controls = Controls(family, models.nets, workers_for(compute, models.nets), max_change=max_change)
         return StepEngine(pipeline, max_rows=max_rows, compute=compute, add_ons=[loras, controls]), loras

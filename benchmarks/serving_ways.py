@@ -23,10 +23,10 @@ from serving_sides import MOST, Bench, Kind, copied, now_s, say, together
 
 from takeup.core.report import Column, Table
 from takeup.serving.engines.diffusers.controls.streams import StreamWorker
-from takeup.serving.engines.diffusers.device.choices import CHOICES
-from takeup.serving.engines.diffusers.device.compute import Recorded
+from takeup.serving.engines.diffusers.device.choices import AUTOTUNER
+from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
 from takeup.serving.engines.diffusers.device.passes import cuda
-from takeup.serving.engines.diffusers.device.regions import FAST, TUNED
+from takeup.serving.engines.diffusers.device.regions import AUTOTUNE_OPTIONS, DEFAULT_OPTIONS
 from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE
 from takeup.serving.engines.diffusers.steps import StepEngine
 
@@ -75,10 +75,10 @@ class Played:
     streams: list[Any]
 
     def unet(self) -> None:
-        self.denoiser.play(lambda: None)
+        self.denoiser.replay(lambda: None)
 
     def net(self) -> None:
-        self.nets[0].play(lambda: None)
+        self.nets[0].replay(lambda: None)
 
     def all_nets(self) -> None:
         """Beside each other; the current stream waits for all of them."""
@@ -88,16 +88,16 @@ class Played:
     def step(self) -> None:
         """As in the loop: ControlNets beside the first half, the second half after them."""
         self._start()
-        self.denoiser.play(self._wait)
+        self.denoiser.replay(self._wait)
 
     def _start(self) -> None:
         for recording, stream in zip(self.nets, self.streams, strict=True):
             if stream is None:
-                recording.play(lambda: None)
+                recording.replay(lambda: None)
                 continue
             stream.wait_stream(cuda.current_stream())
             with cuda.stream(stream):
-                recording.play(lambda: None)
+                recording.replay(lambda: None)
 
     def _wait(self) -> None:
         for stream in self.streams:
@@ -108,9 +108,9 @@ class Played:
 @contextmanager
 def ready(bench: Bench, way: SomeWay) -> Iterator[Played]:
     """Networks of their own, prepared and recorded in this way."""
-    CHOICES.off = OPERATIONS - way.chosen
-    options = None if bench.is_tiny else TUNED if way.is_tuned else FAST
-    compute = Recorded(options, is_lean=way.is_lean)
+    AUTOTUNER.off = OPERATIONS - way.chosen
+    options = None if bench.is_tiny else AUTOTUNE_OPTIONS if way.is_tuned else DEFAULT_OPTIONS
+    compute = CudaGraphExecutor(options, is_lean=way.is_lean)
     models = copied(bench.models)
     engine, loras = bench.engine(compute, models)
     together(engine, [bench.request(MOST, num_steps=3)])
@@ -121,7 +121,7 @@ def ready(bench: Bench, way: SomeWay) -> Iterator[Played]:
         yield Played(engine, denoiser, recordings, [one._stream for one in workers])
     finally:
         loras.close()
-        CHOICES.off = frozenset()
+        AUTOTUNER.off = frozenset()
 
 
 def measured_ways(bench: Bench, names: list[str], limit: Limit) -> Table:

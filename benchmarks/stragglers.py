@@ -34,13 +34,19 @@ from peers import change_points as peers
 
 from takeup.core.progress import progress
 from takeup.core.report import Cell, Check, Column, Report, Table
-from takeup.training.experiment.detection import Alarm, DetectScore, draw_streams, score_of
-from takeup.training.policies.stragglers.changes import Detector
-from takeup.training.policies.stragglers.escalate import Law, Remedy, expected_loss_s, plan, ski_rental
+from takeup.training.experiment.detection import Alarm, DetectionScore, draw_streams, score_of
+from takeup.training.policies.stragglers.changes import ChangePointDetector
+from takeup.training.policies.stragglers.escalate import (
+    DurationDistribution,
+    Remedy,
+    expected_loss_s,
+    plan_escalation,
+    ski_rental,
+)
 from takeup.training.policies.stragglers.published import OnlineChangePoints, SlidingWindow
 from takeup.training.policies.stragglers.rebalance import Pace, rebalance
-from takeup.training.policies.stragglers.topology import Grid, adjust
-from takeup.training.traces.slowdowns import LARGE_MINUTES, LINK_MINUTES, Quantiles, Stream
+from takeup.training.policies.stragglers.topology import NodeGrid, improve_placement
+from takeup.training.traces.slowdowns import LARGE_MINUTES, LINK_MINUTES, IterationStream, Quantiles
 
 Alarms = Callable[..., list[Alarm]]
 Part = tuple[list[Table], list[Check]]
@@ -65,7 +71,7 @@ class Contender(NamedTuple):
 
 def ours(times_s: Floats) -> list[Alarm]:
     """Our detector with its defaults."""
-    return [(change.declared, change.is_onset) for change in Detector().see(times_s)]
+    return [(change.declared, change.is_onset) for change in ChangePointDetector().see(times_s)]
 
 
 def online(times_s: Floats, **settings: float) -> list[Alarm]:
@@ -95,12 +101,12 @@ CONTENDERS = (
 )
 
 
-def scored(alarms: Alarms, streams: Sequence[Stream], **settings: float) -> DetectScore:
+def scored(alarms: Alarms, streams: Sequence[IterationStream], **settings: float) -> DetectionScore:
     """How good a detector is with these settings."""
     return score_of(lambda stream: alarms(stream.iterations_s, **settings), streams)
 
 
-def fitted(contender: Contender, streams: Sequence[Stream]) -> dict[str, float]:
+def fitted(contender: Contender, streams: Sequence[IterationStream]) -> dict[str, float]:
     """The settings with the best F1 on the development set."""
     settings = [dict(zip(contender.choices, values, strict=True)) for values in product(*contender.choices.values())]
     return max(settings, key=lambda each: scored(contender.alarms, streams, **each).f1)
@@ -129,7 +135,7 @@ def detectors(tick: Tick, options: Namespace) -> Part:
     return tables, checks
 
 
-def _score_table(title: str, rows: Mapping[str, DetectScore], offline: set[str], missing: Sequence[str]) -> Table:
+def _score_table(title: str, rows: Mapping[str, DetectionScore], offline: set[str], missing: Sequence[str]) -> Table:
     columns = (
         Column("detector"),
         Column("accuracy", "%", 1),
@@ -149,12 +155,12 @@ def _score_table(title: str, rows: Mapping[str, DetectScore], offline: set[str],
     return Table(title, columns, cells, note)
 
 
-def _score_cells(name: str, row: DetectScore, is_offline: bool) -> tuple[Cell, ...]:
+def _score_cells(name: str, row: DetectionScore, is_offline: bool) -> tuple[Cell, ...]:
     shares = (100 * row.accuracy, 100 * row.published_fpr, 100 * row.published_fnr, row.precision, row.recall, row.f1)
     return (name, *shares, None if is_offline else row.delay, row.false_alarms)
 
 
-def _detector_checks(rows: Mapping[str, DetectScore], rate: float) -> list[Check]:
+def _detector_checks(rows: Mapping[str, DetectionScore], rate: float) -> list[Check]:
     own = rows["ours"]
     others = {name: row.f1 for name, row in rows.items() if name != "ours"}
     best = max(others, key=lambda name: others[name])
@@ -169,7 +175,7 @@ def _detector_checks(rows: Mapping[str, DetectScore], rate: float) -> list[Check
     ]
 
 
-def points_per_s(streams: Sequence[Stream]) -> float:
+def points_per_s(streams: Sequence[IterationStream]) -> float:
     """The best of five, on one core."""
     times_s = np.concatenate([stream.iterations_s for stream in streams])[:300_000]
     return max(len(times_s) / _cpu_s(lambda: ours(times_s)) for _ in range(5))
@@ -186,10 +192,10 @@ def _cpu_s(run: Callable[[], object]) -> float:
 REMEDIES = (Remedy("nothing", 0.0, 0.35), Remedy("swap", 60.0, 0.13), Remedy("restart", 1800.0, 0.0))
 
 
-def law_of(quantiles: Quantiles, num: int = 400) -> Law:
+def law_of(quantiles: Quantiles, num: int = 400) -> DurationDistribution:
     """Durations from points of their distribution, straight between logarithms."""
     shares, minutes = np.array(quantiles).T
-    return Law(tuple(60 * np.exp(np.interp((np.arange(num) + 0.5) / num, shares, np.log(minutes)))))
+    return DurationDistribution(tuple(60 * np.exp(np.interp((np.arange(num) + 0.5) / num, shares, np.log(minutes)))))
 
 
 def escalation(tick: Tick, options: Namespace) -> Part:
@@ -198,18 +204,21 @@ def escalation(tick: Tick, options: Namespace) -> Part:
     laws = {
         "links, as in the paper": law_of(LINK_MINUTES),
         "at scale, as in the paper": law_of(LARGE_MINUTES),
-        "exponential, 20 min": Law(tuple(random.exponential(1200.0, 400) + 1e-3)),
-        "Pareto, heavy tail": Law(tuple(60 * (random.pareto(1.2, 400) + 0.5))),
-        "short or very long": Law(
+        "exponential, 20 min": DurationDistribution(tuple(random.exponential(1200.0, 400) + 1e-3)),
+        "Pareto, heavy tail": DurationDistribution(tuple(60 * (random.pareto(1.2, 400) + 0.5))),
+        "short or very long": DurationDistribution(
             tuple(np.where(random.random(400) < 0.7, 30.0, 14_400.0) * random.uniform(0.8, 1.2, 400))
         ),
     }
     rows: list[tuple[Cell, ...]] = []
     ratios = {}
     for name, law in laws.items():
-        published_s, known_s = expected_loss_s(ski_rental(REMEDIES), law), expected_loss_s(plan(REMEDIES, law), law)
-        seen = Law(tuple(random.choice(law.durations_s, 20)))
-        learnt_s = expected_loss_s(plan(REMEDIES, seen), law)
+        published_s, known_s = (
+            expected_loss_s(ski_rental(REMEDIES), law),
+            expected_loss_s(plan_escalation(REMEDIES, law), law),
+        )
+        seen = DurationDistribution(tuple(random.choice(law.durations_s, 20)))
+        learnt_s = expected_loss_s(plan_escalation(REMEDIES, seen), law)
         best_s = float(np.mean([min(r.cost_s + r.loss_share * each for r in REMEDIES) for each in law.durations_s]))
         nothing_s = REMEDIES[0].loss_share * float(np.mean(law.durations_s))
         rows.append(
@@ -262,14 +271,16 @@ GRIDS: tuple[tuple[int, int, tuple[tuple[int, int], ...], dict[int, float]], ...
 )
 
 
-def grid_of(num_replicas: int, num_stages: int, slow: Sequence[tuple[int, int]], factors: Mapping[int, float]) -> Grid:
+def grid_of(
+    num_replicas: int, num_stages: int, slow: Sequence[tuple[int, int]], factors: Mapping[int, float]
+) -> NodeGrid:
     """Nodes in order; slow links take twenty times as long."""
     byte_s = np.full((num_replicas * num_stages,) * 2, 1e-10)
     for one, other in slow:
         byte_s[one, other] = byte_s[other, one] = 2e-9
     places = tuple(tuple(range(row * num_stages, (row + 1) * num_stages)) for row in range(num_replicas))
     every = tuple(factors.get(node, 1.0) for node in range(num_replicas * num_stages))
-    return Grid(places, every, byte_s, 2 * num_stages, 0.02, 20_000_000, 2_000_000_000)
+    return NodeGrid(places, every, byte_s, 2 * num_stages, 0.02, 20_000_000, 2_000_000_000)
 
 
 def topology(tick: Tick, options: Namespace) -> Part:
@@ -279,7 +290,7 @@ def topology(tick: Tick, options: Namespace) -> Part:
     for num_replicas, num_stages, slow, factors in GRIDS:
         grid, healthy = grid_of(num_replicas, num_stages, slow, factors), grid_of(num_replicas, num_stages, (), factors)
         began_s = time.process_time()
-        found = adjust(grid, num_iterations=500, pause_s=60.0)
+        found = improve_placement(grid, num_iterations=500, pause_s=60.0)
         taken_s = time.process_time() - began_s
         recovered.append(100 * found.saving_s / (found.before_s - healthy.iteration_s))
         name = f"{num_replicas} x {num_stages}, {len(slow)} slow links, {len(factors)} slow nodes"

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from takeup.training.engines.pytorch.watch.gather import Gather
+from takeup.training.engines.pytorch.watch.gather import RingCollector
 from takeup.training.model.calls import CallLog, Operation
 
 ROOT = Path(__file__).parent.parent
@@ -125,8 +125,8 @@ def run_job(mode: str, folder: Path, shim: Path | None) -> tuple[dict[str, Any],
     ran = subprocess.run(command, env={**os.environ, **added}, check=False, capture_output=True, text=True, timeout=120)
     if ran.returncode:
         raise SystemExit(f"the job ({mode}) failed:\n{ran.stderr}")
-    gather = Gather(folder)
-    gather.look()
+    gather = RingCollector(folder)
+    gather.poll()
     log = gather.read()[0] if gather.readers else None
     return json.loads((folder / "found.json").read_text("utf-8")), log
 

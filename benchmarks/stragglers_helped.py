@@ -18,8 +18,8 @@ from statistics import median
 from typing import NamedTuple
 
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.training.engines.pytorch.watch.lab import Job, Recorded, Slow, run_jobs
-from takeup.training.engines.pytorch.watch.session import Session, Settings
+from takeup.training.engines.pytorch.watch.lab import JobRecord, SlowPeriod, WatchedJob, run_jobs
+from takeup.training.engines.pytorch.watch.session import WatchSession, WatchSettings
 from takeup.training.experiment.watch import new_session
 
 __all__ = ["Phases", "recovery", "schedule"]
@@ -28,8 +28,8 @@ Part = tuple[list[Table], list[Check]]
 NUM_JOBS = 3  # that are helped
 FOREVER = 100_000
 SETTLED = 8  # iterations after which a change counts
-SHARES = Job("batches", 4, 120, 0.16, (Slow((2,), 40, FOREVER, factor=1.5),))
-PIPELINE = Job("adaptive", 4, 56, 0.36, (Slow((1, 2), 20, FOREVER, rate_bps=28e6),), num_rows=512)
+SHARES = WatchedJob("batches", 4, 120, 0.16, (SlowPeriod((2,), 40, FOREVER, factor=1.5),))
+PIPELINE = WatchedJob("adaptive", 4, 56, 0.36, (SlowPeriod((1, 2), 20, FOREVER, rate_bps=28e6),), num_rows=512)
 LEAST_SHARES, LEAST_SCHEDULE = 0.6, 0.5
 
 
@@ -59,9 +59,9 @@ class Phases(NamedTuple):
         return (helped - slow) / (healthy - slow)
 
 
-def _part(title: str, job: Job, least: float, best: str, tick: Callable[[], object]) -> Part:
+def _part(title: str, job: WatchedJob, least: float, best: str, tick: Callable[[], object]) -> Part:
     jobs = [job] * (NUM_JOBS + 1)  # the last one is not helped
-    sessions, recorded = _watched(jobs, *[Settings()] * NUM_JOBS, Settings(rebalance=False))
+    sessions, recorded = _watched(jobs, *[WatchSettings()] * NUM_JOBS, WatchSettings(rebalance=False))
     tick()
     phases = [_phases(job, *each) for each in zip(sessions, recorded, strict=True)]
     names = [*(f"helped, {number}" for number in range(1, NUM_JOBS + 1)), "not helped"]
@@ -79,21 +79,21 @@ def _part(title: str, job: Job, least: float, best: str, tick: Callable[[], obje
     ]
 
 
-def _watched(jobs: Sequence[Job], *settings: Settings) -> tuple[list[Session], list[Recorded]]:
+def _watched(jobs: Sequence[WatchedJob], *settings: WatchSettings) -> tuple[list[WatchSession], list[JobRecord]]:
     """Run the jobs, each with a session beside it that has its settings."""
-    sessions: dict[str, Session] = {}
+    sessions: dict[str, WatchSession] = {}
 
     def beside(place: Path, _: bool) -> None:
         if place.exists():
             if place.name not in sessions:
                 sessions[place.name] = new_session(place, settings[int(place.name)])
-            sessions[place.name].look()
+            sessions[place.name].poll()
 
     recorded = run_jobs([replace(job, seed=number + 1) for number, job in enumerate(jobs)], beside)
     return [sessions[str(number)] for number in range(len(jobs))], recorded
 
 
-def _phases(job: Job, session: Session, recorded: Recorded) -> Phases:
+def _phases(job: WatchedJob, session: WatchSession, recorded: JobRecord) -> Phases:
     """Iterations before the job became slow, from then until that was known, and from some after the last action on."""
     first, times_s = job.slow[0].first, recorded.iterations_s
     unheard = len(times_s) - session.watcher.num_iterations  # before the calls that mark iterations were known
@@ -104,7 +104,7 @@ def _phases(job: Job, session: Session, recorded: Recorded) -> Phases:
     return Phases(*(median(part.tolist()) for part in parts))
 
 
-def _row(name: str, phases: Phases, session: Session) -> tuple[Cell, ...]:
+def _row(name: str, phases: Phases, session: WatchSession) -> tuple[Cell, ...]:
     done = "; ".join(finding.action for finding in session.findings) or "nothing was noticed"
     is_helped = name != "not helped"
     return name, *(1e3 * time_s for time_s in phases), phases.came_back if is_helped else None, done

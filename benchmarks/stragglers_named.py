@@ -18,10 +18,10 @@ import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.core.seeds import Streams
-from takeup.training.engines.pytorch.watch.lab import Job, Slow, run_jobs
-from takeup.training.engines.pytorch.watch.session import Finding, Session, Settings
+from takeup.training.engines.pytorch.watch.lab import SlowPeriod, WatchedJob, run_jobs
+from takeup.training.engines.pytorch.watch.session import Finding, WatchSession, WatchSettings
 from takeup.training.experiment.watch import new_session
-from takeup.training.policies.stragglers.changes import Detector
+from takeup.training.policies.stragglers.changes import ChangePointDetector
 
 __all__ = ["locate"]
 
@@ -48,7 +48,7 @@ def locate(tick: Callable[[], object], options: Namespace) -> Part:
     every = dict(enumerate(_drawn_jobs(Streams(options.seed).stream("locate"))))
     chosen = [int(each) for each in options.cases.split(",")] if options.cases else list(every)
     jobs = [every[number] for number in chosen]
-    Detector().see(np.ones(40))  # compiled before ranks need the cores
+    ChangePointDetector().see(np.ones(40))  # compiled before ranks need the cores
     rows: list[tuple[Cell, ...]] = [
         (f"{options.seed}/{number}", *_row(job, session))
         for number, job, session in zip(chosen, jobs, _watched(jobs), strict=True)
@@ -88,29 +88,29 @@ CASES = (
 )
 
 
-def _drawn_jobs(random: np.random.Generator) -> list[Job]:
+def _drawn_jobs(random: np.random.Generator) -> list[WatchedJob]:
     return [_job(case, random) for case in CASES]
 
 
-def _job(case: _Case, random: np.random.Generator) -> Job:
+def _job(case: _Case, random: np.random.Generator) -> WatchedJob:
     kind = "grid" if case.kind == "stage" else case.kind
     num_rows = NUM_ROWS if case.is_link and case.is_outside else 8
     slow = _slow_link(case, random) if case.is_link else _slow_rank(case, random)
     compute_s = 2 * COMPUTE_S if slow.is_stopped else COMPUTE_S  # several stops in every iteration
-    return Job(kind, case.num_ranks, END, compute_s, (slow,), is_sporadic=True, num_rows=num_rows)  # type: ignore[arg-type]
+    return WatchedJob(kind, case.num_ranks, END, compute_s, (slow,), is_sporadic=True, num_rows=num_rows)  # type: ignore[arg-type]
 
 
-def _slow_rank(case: _Case, random: np.random.Generator) -> Slow:
+def _slow_rank(case: _Case, random: np.random.Generator) -> SlowPeriod:
     rank, factor = int(random.integers(case.num_ranks)), float(random.uniform(1.5, 2.5))
-    return Slow((rank,), FIRST, END, factor=factor, is_stopped=case.is_outside)
+    return SlowPeriod((rank,), FIRST, END, factor=factor, is_stopped=case.is_outside)
 
 
-def _slow_link(case: _Case, random: np.random.Generator) -> Slow:
+def _slow_link(case: _Case, random: np.random.Generator) -> SlowPeriod:
     """Between neighbours of a pipeline, or among all ranks of a stage, which reduce together."""
     ranks = _link_of(case, random)
     if case.is_outside:
-        return Slow(ranks, FIRST, END, rate_bps=float(random.uniform(30e6, 60e6)))  # 128 KiB take 18 to 36 ms
-    return Slow(ranks, FIRST, END, delay_s=float(random.uniform(0.015, 0.03)))
+        return SlowPeriod(ranks, FIRST, END, rate_bps=float(random.uniform(30e6, 60e6)))  # 128 KiB take 18 to 36 ms
+    return SlowPeriod(ranks, FIRST, END, delay_s=float(random.uniform(0.015, 0.03)))
 
 
 def _link_of(case: _Case, random: np.random.Generator) -> tuple[int, ...]:
@@ -124,35 +124,35 @@ def _link_of(case: _Case, random: np.random.Generator) -> tuple[int, ...]:
 # Watching -------------------------------------------------------------------------------------------------------------
 
 
-def _watched(jobs: Sequence[Job]) -> list[Session]:
+def _watched(jobs: Sequence[WatchedJob]) -> list[WatchSession]:
     """Run all jobs, each with a session beside it, which may pause those that are slow from outside."""
-    sessions: dict[int, Session] = {}
+    sessions: dict[int, WatchSession] = {}
 
     def beside(place: Path, _: bool) -> None:
         if not place.exists():
             return
         number = int(place.name)
         if number not in sessions:
-            settings = Settings(confirm=_is_outside(jobs[number]), rebalance=False)
+            settings = WatchSettings(confirm=_is_outside(jobs[number]), rebalance=False)
             sessions[number] = new_session(place, settings)
         if not _slow_finding(sessions[number]):  # one is enough
-            sessions[number].look()
+            sessions[number].poll()
 
     run_jobs(jobs, beside)
     return [sessions[number] for number in range(len(jobs))]
 
 
-def _is_outside(job: Job) -> bool:
+def _is_outside(job: WatchedJob) -> bool:
     return job.slow[0].is_stopped or bool(job.slow[0].rate_bps)
 
 
-def _slow_finding(session: Session) -> Finding | None:
+def _slow_finding(session: WatchSession) -> Finding | None:
     """The first since the job was made slow; what this machine did to it before is not what is asked for."""
     slow = (finding for finding in session.findings if finding.event.is_slow)
     return next((finding for finding in slow if finding.event.declared >= FIRST), None)
 
 
-def _row(job: Job, session: Session) -> tuple[Cell, ...]:
+def _row(job: WatchedJob, session: WatchSession) -> tuple[Cell, ...]:
     truth, finding = job.slow[0], _slow_finding(session)
     named = finding.event.suspects[0] if finding is not None and finding.event.suspects else None
     found = "nobody" if named is None else f"{named.kind} {_listed(named.ranks)}"
@@ -164,11 +164,11 @@ def _row(job: Job, session: Session) -> tuple[Cell, ...]:
     return job.kind, job.num_ranks, what, how, found, late, is_right, _confirmed(truth, finding)
 
 
-def _amount(truth: Slow) -> str:
+def _amount(truth: SlowPeriod) -> str:
     return f"{truth.rate_bps / 1e6:.0f} Mbit/s" if truth.rate_bps else f"{1e3 * truth.delay_s:.0f} ms"
 
 
-def _confirmed(truth: Slow, finding: Finding | None) -> str:
+def _confirmed(truth: SlowPeriod, finding: Finding | None) -> str:
     """Whether tests in a pause found the same, and nothing else."""
     confirmed = None if finding is None else finding.confirmed
     if confirmed is None:

@@ -56,14 +56,14 @@ def digest(optimizer: Any) -> str:
 
 def join_after_meeting(network: str) -> None:
     """Meet the other ranks as ever, and then be in another network."""
-    from takeup.training.engines.pytorch.networks import enter
+    from takeup.training.engines.pytorch.networks import enter_namespace
 
     module: Any = import_module("torch.distributed.distributed_c10d")
     plain = module.rendezvous
 
     def rendezvous(*arguments: Any, **named: Any) -> Iterator[Any]:
         for met in plain(*arguments, **named):
-            enter(network)
+            enter_namespace(network)
             yield met
 
     module.rendezvous = rendezvous

@@ -21,9 +21,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.training.engines.pytorch.watch.lab import Job, Recorded, run_jobs
+from takeup.training.engines.pytorch.watch.lab import JobRecord, WatchedJob, run_jobs
 from takeup.training.model.calls import CallLog, Operation
-from takeup.training.policies.stragglers.watcher import Watcher
+from takeup.training.policies.stragglers.watcher import StragglerDetector
 
 __all__ = ["iterations", "overhead"]
 
@@ -40,10 +40,12 @@ CALLED = ("waited for at once", "by its future", "from C++", "message")
 
 def iterations(tick: Tick, options: Namespace) -> Part:
     """How far iteration times are off."""
-    jobs = [Job(kind, 4, 100, COMPUTE_S, is_sporadic=True) for kind in ("ddp", "batches", "fsdp", "pipeline", "grid")]
+    jobs = [
+        WatchedJob(kind, 4, 100, COMPUTE_S, is_sporadic=True) for kind in ("ddp", "batches", "fsdp", "pipeline", "grid")
+    ]
     rows: list[tuple[Cell, ...]] = []
     for job, recorded in zip(jobs, run_jobs(jobs), strict=True):
-        watcher = Watcher()
+        watcher = StragglerDetector()
         for logs in _in_time(recorded.logs):
             watcher.see(logs)
         truth_s = recorded.iterations_s[-len(watcher.iterations_s) :]
@@ -132,7 +134,7 @@ def overhead(tick: Tick, options: Namespace) -> Part:
     with TemporaryDirectory() as name:
         plain_us, watched_us = (_calls_us(mode, Path(name)) for mode in ("plain", "watched"))
     added_us = [watched - plain for watched, plain in zip(watched_us, plain_us, strict=True)]
-    jobs = [Job(kind, 4, 40, COMPUTE_S) for kind in ("ddp", "fsdp", "pipeline")]
+    jobs = [WatchedJob(kind, 4, 40, COMPUTE_S) for kind in ("ddp", "fsdp", "pipeline")]
     in_python_us, in_c_us, message_us = max(added_us[:2]), max(added_us[:3]), added_us[3]
     rows = [
         _share_of(job, recorded, in_python_us if job.kind == "fsdp" else in_c_us, message_us)
@@ -163,7 +165,7 @@ def overhead(tick: Tick, options: Namespace) -> Part:
     ]
 
 
-def _share_of(job: Job, recorded: Recorded, collective_us: float, message_us: float) -> tuple[Cell, ...]:
+def _share_of(job: WatchedJob, recorded: JobRecord, collective_us: float, message_us: float) -> tuple[Cell, ...]:
     """What noting costs the rank of a job that has most of it."""
     iteration_s = median(recorded.iterations_s.tolist())
     costs = []

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.training.engines.pytorch.watch.lab import Job, Slow, run_jobs
-from takeup.training.engines.pytorch.watch.lab.jobs import Kind
-from takeup.training.engines.pytorch.watch.session import Session, Settings
+from takeup.training.engines.pytorch.watch.lab import SlowPeriod, WatchedJob, run_jobs
+from takeup.training.engines.pytorch.watch.lab.jobs import LoopName
+from takeup.training.engines.pytorch.watch.session import WatchSession, WatchSettings
 from takeup.training.experiment.watch import new_session
 
 COMPUTE_S = 0.012
@@ -30,18 +30,18 @@ TIMEOUT_S = 900.0
 REAL = 1.1  # times the median: a slowdown that is one
 
 
-def jobs_of(num_healthy: int) -> dict[str, Job]:
+def jobs_of(num_healthy: int) -> dict[str, WatchedJob]:
     """Healthy jobs and slow ones, of every kind that has a clock of its own."""
-    slow = (Slow((2,), FIRST, END, factor=1.6),)
-    numbers: dict[Kind, int] = {"ddp": num_healthy, "fsdp": num_healthy // 12, "pipeline": num_healthy // 3}
+    slow = (SlowPeriod((2,), FIRST, END, factor=1.6),)
+    numbers: dict[LoopName, int] = {"ddp": num_healthy, "fsdp": num_healthy // 12, "pipeline": num_healthy // 3}
     healthy = {
-        f"healthy-{kind}": Job(kind, 4, number, COMPUTE_S, is_sporadic=True, timeout_s=TIMEOUT_S)
+        f"healthy-{kind}": WatchedJob(kind, 4, number, COMPUTE_S, is_sporadic=True, timeout_s=TIMEOUT_S)
         for kind, number in numbers.items()
     }
     return {
         **healthy,
-        "slow-ddp": Job("ddp", 4, NUM_SLOW_JOB, COMPUTE_S, slow, is_sporadic=True),
-        "slow-grid": Job("grid", 4, NUM_SLOW_JOB, COMPUTE_S, slow, is_sporadic=True),
+        "slow-ddp": WatchedJob("ddp", 4, NUM_SLOW_JOB, COMPUTE_S, slow, is_sporadic=True),
+        "slow-grid": WatchedJob("grid", 4, NUM_SLOW_JOB, COMPUTE_S, slow, is_sporadic=True),
     }
 
 
@@ -49,19 +49,19 @@ class Live:
     """Watches a job while it runs, and keeps the times of all its iterations."""
 
     def __init__(self, place: Path) -> None:
-        self.session: Session = new_session(place, Settings(rebalance=False))
+        self.session: WatchSession = new_session(place, WatchSettings(rebalance=False))
         self.times_s: list[float] = []
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take in what is new."""
-        self.session.look()
+        self.session.poll()
         watcher = self.session.watcher
         new = watcher.num_iterations - len(self.times_s)
         latest_s = list(watcher.iterations_s)[-new:] if new else []
         self.times_s += [math.nan] * (new - len(latest_s)) + latest_s  # it keeps but the latest, if we come late
 
 
-def write(path: Path, job: Job, live: Live) -> str:
+def write(path: Path, job: WatchedJob, live: Live) -> str:
     """Times from the calls of all ranks, in the numbering of the loop, which is ahead by what was heard too early."""
     missing = job.num_iterations - 1 - len(live.times_s)
     truth = [(max(0, slow.first - missing), slow.last - missing) for slow in job.slow]
@@ -77,13 +77,13 @@ def write(path: Path, job: Job, live: Live) -> str:
     return f"{len(live.times_s)} iterations; said live: {said}"
 
 
-def record(jobs: dict[str, Job], folder: Path) -> None:
+def record(jobs: dict[str, WatchedJob], folder: Path) -> None:
     """Run the jobs and write what came of each."""
     lives: dict[str, Live] = {}
 
     def beside(place: Path, _: bool) -> None:
         if place.exists():
-            lives.setdefault(place.name, Live(place)).look()
+            lives.setdefault(place.name, Live(place)).poll()
 
     run_jobs(list(jobs.values()), beside)
     for number, (name, job) in enumerate(jobs.items()):

@@ -36,7 +36,7 @@ from stragglers_rank import FOLDER, NETWORKS
 
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.errors import TakeupError
-from takeup.training.engines.pytorch.watch.lab.outside import Mesh, Stops
+from takeup.training.engines.pytorch.watch.lab.outside import NetworkMesh, PeriodicStops
 
 __all__ = ["restart"]
 
@@ -253,25 +253,25 @@ def _read(path: Path) -> Start:
 
 def _stop_a_rank(noted: Noted) -> None:
     if noted.wait(0, FIRST_SLOW):
-        stops = Stops(noted.start(0)[SLOW_RANK].process, FACTOR)
+        stops = PeriodicStops(noted.start(0)[SLOW_RANK].process, FACTOR)
         noted.wait(1, 0)
         stops.close()
 
 
-def _thin_a_cable(noted: Noted, mesh: Mesh) -> None:
+def _thin_a_cable(noted: Noted, mesh: NetworkMesh) -> None:
     if noted.wait(0, FIRST_SLOW):
         mesh.thin(CABLE, RATE_BPS)
 
 
-def _thin_all_in_the_end(noted: Noted, mesh: Mesh) -> None:
+def _thin_all_in_the_end(noted: Noted, mesh: NetworkMesh) -> None:
     _thin_a_cable(noted, mesh)
     if noted.wait(1, 0):
         mesh.thin(range(NUM_RANKS), RATE_BPS)
 
 
-def _cabled(folder: Path, slow: Callable[[Noted, Mesh], None]) -> Watched:
+def _cabled(folder: Path, slow: Callable[[Noted, NetworkMesh], None]) -> Watched:
     """The job with its ranks in networks of their own; the watch tests their links."""
-    mesh = Mesh(NUM_RANKS)
+    mesh = NetworkMesh(NUM_RANKS)
     try:
         return _ran(folder, lambda noted: slow(noted, mesh), [*WATCH, "--confirm"], {NETWORKS: ",".join(mesh.paths)})
     finally:

@@ -28,7 +28,7 @@ from streaming_logs import measure_logs
 
 from takeup.core.report import Check, Column, Report, Table
 from takeup.streaming.chains import chain_of, ps_cells
-from takeup.streaming.model import Answer, Capacity, Cell, Estimate, Player
+from takeup.streaming.model import Capacity, Cell, Estimate, Player, QoeMetrics
 from takeup.streaming.policies.many import solve_many
 from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.simulate import play_cell, simulate_cell, simulate_tagged
@@ -136,7 +136,7 @@ def simulators() -> list[Simulated]:
     ]
 
 
-def _simulated(name: str, num_videos: int, play: Callable[[int], Answer]) -> Simulated:
+def _simulated(name: str, num_videos: int, play: Callable[[int], QoeMetrics]) -> Simulated:
     cpu_s = best_cpu_s(lambda: play(num_videos))
     return Simulated(name, num_videos, cpu_s, play(num_videos).stall_probability)
 

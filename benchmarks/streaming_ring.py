@@ -19,7 +19,7 @@ import numpy as np
 
 from takeup.streaming.engines.dash import DashEngine
 from takeup.streaming.engines.dash.engine import Appends, Downloads
-from takeup.streaming.model import Answer, Cell, Player
+from takeup.streaming.model import Cell, Player, QoeMetrics
 
 CELL = Cell(capacity_bps=2.8e6, bitrate_bps=360e3, arrivals_per_s=0.12, max_users=10)
 THRESHOLDS_S = (2.0, 5.0, 10.0)
@@ -30,7 +30,7 @@ BARRED = ("startup_s", "stall_probability")
 LEAST_SEGMENTS = 5
 
 
-def solve(player: Player) -> Answer:
+def solve(player: Player) -> QoeMetrics:
     """The exact answer."""
     from takeup.streaming.chains import chain_of
     from takeup.streaming.policies.riccati import RiccatiSolver

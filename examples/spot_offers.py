@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from takeup.cluster.policies.gfs.quota import Menu, Promise
+from takeup.cluster.policies.gfs.quota import Menu, SpotPromise
 
 # 100 GPUs; demand stays under 70 for one hour and under 85 for four, both with 90 %; see docs/concepts/cluster.md.
 menu = Menu("A100", hours=(1.0, 4.0), probabilities=(0.9,), free_gpus=((30.0,), (15.0,)))
-sold = [Promise(num_gpus=12, until_s=4 * 3600.0, probability=0.9)]
+sold = [SpotPromise(num_gpus=12, until_s=4 * 3600.0, probability=0.9)]
 
 for words, promises in (("nothing sold", []), ("12 sold for 4 h", sold)):
     left = {hours: row[0] for hours, row in zip(menu.hours, menu.available(promises, 0.0), strict=True)}

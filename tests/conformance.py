@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from takeup.caching.contract import PolicySpec
 from takeup.caching.groups import GroupTable
-from takeup.caching.model import Room
+from takeup.caching.model import AdmissionDecision
 from takeup.caching.policies import POLICIES
 
 __all__ = ["CHECKS", "VARIANTS", "Check", "Script", "scripts"]
@@ -74,7 +74,7 @@ class Answer:
     stored: dict[int, int]
     free_bytes: int
     pinned: frozenset[int]
-    room: Room
+    room: AdmissionDecision
 
     @property
     def victims(self) -> list[object]:
@@ -167,7 +167,7 @@ def every_eviction_and_refusal_has_a_reason(spec: PolicySpec, script: Script) ->
 def a_block_enters_without_evictions_while_it_fits(spec: PolicySpec, script: Script) -> None:
     for answer in answers(spec, script):
         if answer.size_bytes <= answer.free_bytes:
-            assert answer.room == Room((), admit=True)
+            assert answer.room == AdmissionDecision((), admit=True)
 
 
 def a_block_that_cannot_fit_is_refused(spec: PolicySpec, script: Script) -> None:

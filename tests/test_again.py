@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from takeup.again import RUNNERS, run_values
+from takeup.again import RUNNERS, run_scenario
 from takeup.cli import COMMANDS, takeup
 from takeup.core.report import Column, Report, Table
 from takeup.errors import BadInput, BadScenario, UnknownName
@@ -19,7 +19,7 @@ TOML = 'domain = "caching"\nverb = "simulate"\nworkload = "scan"\npolicies = ["d
 
 @pytest.fixture
 def report() -> Report:
-    return run_values(dict(SCENARIO), "test", quiet=True)
+    return run_scenario(dict(SCENARIO), "test", quiet=True)
 
 
 def again(path: Path, *options: str) -> Result:
@@ -58,7 +58,7 @@ def test_a_table_that_is_no_longer_there_is_a_finding(report: Report, tmp_path: 
 def test_tables_of_one_title_are_compared_each_with_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tables = tuple(Table("same title", (Column("x"),), ((number,),)) for number in (1, 2))
     twice = Report("two tables", "caching", SCENARIO, 1, tables)
-    monkeypatch.setattr("takeup.again.run_values", lambda *arguments, **options: twice)
+    monkeypatch.setattr("takeup.again.run_scenario", lambda *arguments, **options: twice)
     twice.save(tmp_path / "report.json")
 
     assert again(tmp_path / "report.json").exit_code == 0
@@ -94,7 +94,7 @@ def test_a_report_written_by_out_can_be_run_again(tmp_path: Path) -> None:
 )
 def test_a_scenario_nobody_can_run_is_refused(values: dict[str, object], error: type[Exception], sentence: str) -> None:
     with pytest.raises(error) as refused:
-        run_values(values, "somewhere", quiet=True)
+        run_scenario(values, "somewhere", quiet=True)
 
     assert sentence in str(refused.value)
 

@@ -29,7 +29,7 @@ from takeup.edge.traces import SETTINGS
 from takeup.papers import PAPERS
 from takeup.streaming import Capacity, Cell, Player, read_log, solve_cell
 from takeup.streaming import engines as streaming_engines
-from takeup.streaming.policies import POLICIES as SOLVERS
+from takeup.streaming.policies import SOLVERS
 from takeup.streaming.simulate import SIMULATORS
 
 ROOT = Path(__file__).parent.parent
@@ -312,13 +312,13 @@ def test_the_readme_shows_the_end_of_the_example_and_its_output(place: int, name
 
 
 def test_the_table_of_the_guide_is_what_the_command_says() -> None:
-    from takeup.again import run_values
+    from takeup.again import run_scenario
 
     guide = (ROOT / "docs/guides/what-if-from-an-event-log.md").read_text("utf-8")
     log = str(ROOT / "tests/caching/data/pagerank.eventlog.gz")
     policies = ["lru", "lrc", "lerc", "dag", "min"]
     scenario = {"domain": "caching", "verb": "whatif", "trace": log, "policies": policies, "miss": "recompute"}
-    report = run_values(scenario, "guide", quiet=True)
+    report = run_scenario(scenario, "guide", quiet=True)
 
     for policy, _, hits, effective, time_s, *_ in report.tables[0].rows:
         assert f"| {policy} | {hits:.3f} | {effective:.3f} | {time_s:.1f} |\n" in guide
@@ -355,24 +355,26 @@ def test_stalls_on_a_link_of_two_time_scales_are_what_the_concept_says() -> None
 
 
 def test_the_stalls_of_the_guide_are_what_the_command_says() -> None:
-    from takeup.again import run_values
+    from takeup.again import run_scenario
 
     guide = (ROOT / "docs/guides/predict-from-a-throughput-log.md").read_text("utf-8")
     question = {"domain": "streaming", "verb": "predict", "arrivals_per_s": [0.1, 0.12], "start_s": [2, 5, 10]}
     log = str(ROOT / "tests/streaming/data/drive.csv")
-    fitted = run_values(question | {"log": log}, "guide", quiet=True).tables[0].rows
-    constant = run_values(question | {"capacity_bps": read_log(Path(log)).mean_bps}, "guide", quiet=True).tables[0].rows
+    fitted = run_scenario(question | {"log": log}, "guide", quiet=True).tables[0].rows
+    constant = (
+        run_scenario(question | {"capacity_bps": read_log(Path(log)).mean_bps}, "guide", quiet=True).tables[0].rows
+    )
 
     for model, mean in zip(fitted, constant, strict=True):
         assert f"| {model[0]:g} | {model[2]:g} s | {mean[4]:.4f} | {model[4]:.4f} | " in guide
 
 
 def test_the_thresholds_and_limits_of_the_guide_are_what_the_commands_say() -> None:
-    from takeup.again import run_values
+    from takeup.again import run_scenario
 
     guide = " ".join((ROOT / "docs/guides/choose-a-start-threshold.md").read_text("utf-8").split())
-    best = run_values({"domain": "streaming", "verb": "optimise"}, "guide", quiet=True).tables[0].rows
-    limits = run_values({"domain": "streaming", "verb": "size"}, "guide", quiet=True).tables[0].rows
+    best = run_scenario({"domain": "streaming", "verb": "optimise"}, "guide", quiet=True).tables[0].rows
+    limits = run_scenario({"domain": "streaming", "verb": "size"}, "guide", quiet=True).tables[0].rows
     arrivals, capacity, users = (row[1] for row in limits)
 
     assert f"first is {best[0][2]:.1f} s, the second {best[1][2]:.1f} s" in guide
@@ -380,7 +382,7 @@ def test_the_thresholds_and_limits_of_the_guide_are_what_the_commands_say() -> N
 
 
 def test_the_scenario_and_the_task_table_of_the_guides_can_be_run(tmp_path: Path) -> None:
-    from takeup.again import run_values
+    from takeup.again import run_scenario
     from takeup.core.scenario import load_scenario
 
     blocks = {
@@ -390,8 +392,8 @@ def test_the_scenario_and_the_task_table_of_the_guides_can_be_run(tmp_path: Path
     }
     (tmp_path / "scenario.toml").write_text(blocks["toml"])
     (tmp_path / "jobs.csv").write_text(blocks["csv"])
-    scenario = run_values(load_scenario(tmp_path / "scenario.toml"), "guide", quiet=True)
+    scenario = run_scenario(load_scenario(tmp_path / "scenario.toml"), "guide", quiet=True)
     trace = {"domain": "caching", "verb": "compare", "trace": str(tmp_path / "jobs.csv"), "capacities": ["12MB"]}
 
     assert len(scenario.tables[0].rows) == 4
-    assert run_values(trace, "guide", quiet=True).tables[0].rows[0][0] == "lru"
+    assert run_scenario(trace, "guide", quiet=True).tables[0].rows[0][0] == "lru"

@@ -13,7 +13,7 @@ import takeup.doctor
 from takeup.again import RUNNERS
 from takeup.cli import takeup as commands
 from takeup.core.report import Report
-from takeup.doctor import NEEDS, Need, examine
+from takeup.doctor import REQUIREMENTS, Requirement, examine
 
 PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
 
@@ -25,14 +25,14 @@ def examined_without(monkeypatch: pytest.MonkeyPatch, package: str) -> Result:
 
 
 def test_what_is_there_is_named_with_its_version() -> None:
-    works, found = examine(Need("tests", ("pytest",), "make test"))
+    works, found = examine(Requirement("tests", ("pytest",), "make test"))
 
     assert works
     assert found == f"pytest {pytest.__version__}"
 
 
 def test_missing_packages_and_programs_are_named() -> None:
-    works, found = examine(Need("part", ("pytest", "no-such-package"), "remedy", ("no-such-program",)))
+    works, found = examine(Requirement("part", ("pytest", "no-such-package"), "remedy", ("no-such-program",)))
 
     assert not works
     assert found == "missing: no-such-package, no-such-program"
@@ -54,14 +54,14 @@ def test_a_broken_core_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_core_needs_what_the_project_depends_on() -> None:
-    core = next(need for need in NEEDS if need.is_core)
+    core = next(need for need in REQUIREMENTS if need.is_core)
     dependencies = {line.partition(">")[0] for line in PROJECT["dependencies"]}
 
     assert set(core.packages) == dependencies - {"click"}  # without click there is no doctor to ask
 
 
 def test_every_remedy_with_an_extra_names_one_that_exists() -> None:
-    lists = [need.remedy.partition("[")[2].partition("]")[0] for need in NEEDS if "[" in need.remedy]
+    lists = [need.remedy.partition("[")[2].partition("]")[0] for need in REQUIREMENTS if "[" in need.remedy]
     extras = [extra for names in lists for extra in names.split(",")]
 
     assert extras
@@ -72,11 +72,11 @@ def test_every_remedy_with_an_extra_names_one_that_exists() -> None:
 def test_every_engine_is_examined(domain: str) -> None:
     engines = import_module(f"takeup.{domain}.engines").ENGINES
 
-    assert {f"{domain} engine {name}" for name in engines} <= {need.part for need in NEEDS}
+    assert {f"{domain} engine {name}" for name in engines} <= {need.part for need in REQUIREMENTS}
 
 
 def test_what_needs_root_says_so_to_everyone_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    need = Need("part", (), "remedy", ("sh",), needs_root=True)
+    need = Requirement("part", (), "remedy", ("sh",), needs_root=True)
     monkeypatch.setattr("takeup.doctor.os.geteuid", lambda: 1000)
     ordinary = examine(need)
     monkeypatch.setattr("takeup.doctor.os.geteuid", lambda: 0)
@@ -86,7 +86,7 @@ def test_what_needs_root_says_so_to_everyone_else(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_ring_needs_nothing_and_its_namespaces_need_root_and_two_programs() -> None:
-    needs = {need.part: need for need in NEEDS}
+    needs = {need.part: need for need in REQUIREMENTS}
     ring, namespaces = needs["streaming engine dash"], needs["streaming link namespaces"]
 
     assert (ring.programs, ring.needs_root) == ((), False)

@@ -15,7 +15,7 @@ from typing import Any
 from spark_workloads.pace import Pace
 from spark_workloads.suite import Workload, is_stock
 from takeup.caching.engines.spark import SparkCounts
-from takeup.caching.engines.spark.cluster import LocalCluster
+from takeup.caching.engines.spark.cluster import LocalSparkCluster
 
 __all__ = ["JAVA", "SETTINGS", "Application", "Pass"]
 
@@ -61,7 +61,7 @@ class Application:
 
     def __init__(
         self,
-        cluster: LocalCluster,
+        cluster: LocalSparkCluster,
         workload: Workload,
         policy: str,
         bench_jar: Path,

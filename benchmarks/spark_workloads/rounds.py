@@ -14,7 +14,7 @@ from spark_workloads.application import Application, Pass
 from spark_workloads.pace import Pace
 from spark_workloads.suite import STOCK, Workload
 from takeup.caching.engines.spark import SparkCounts
-from takeup.caching.engines.spark.cluster import LocalCluster, Worker
+from takeup.caching.engines.spark.cluster import LocalSparkCluster, SparkWorker
 from takeup.core.files import write_atomically
 
 __all__ = ["LEAST", "NUM_WARM_UPS", "Rounds", "measure", "record_profile"]
@@ -110,8 +110,8 @@ def measure(workload: Workload, num_rounds: int, bench_jar: Path, folder: Path) 
     if any("@profile" in policy for policy in workload.policies):
         record_profile(workload, num_rounds, bench_jar, folder)
     num_policies = len(workload.policies)
-    workers = (Worker(f"{num_policies}g", num_policies),) * 2
-    with LocalCluster(workers) as cluster, Pace() as pace, ExitStack() as stack:
+    workers = (SparkWorker(f"{num_policies}g", num_policies),) * 2
+    with LocalSparkCluster(workers) as cluster, Pace() as pace, ExitStack() as stack:
         applications = {
             policy: stack.enter_context(_application(cluster, workload, policy, bench_jar, folder, pace))
             for policy in _turned(workload.policies, len(results.get(STOCK, Rounds()).first_cpu_s))
@@ -153,7 +153,7 @@ def record_profile(workload: Workload, num_rounds: int, bench_jar: Path, folder:
     if profile.exists():
         return
     with (
-        LocalCluster() as cluster,
+        LocalSparkCluster() as cluster,
         Pace() as pace,
         Application(cluster, workload, "lru", bench_jar, profile, pace) as application,
     ):
@@ -162,7 +162,7 @@ def record_profile(workload: Workload, num_rounds: int, bench_jar: Path, folder:
 
 
 def _application(
-    cluster: LocalCluster, workload: Workload, policy: str, bench_jar: Path, folder: Path, pace: Pace
+    cluster: LocalSparkCluster, workload: Workload, policy: str, bench_jar: Path, folder: Path, pace: Pace
 ) -> Application:
     profile = _profile(workload, folder) if "@profile" in policy else None
     return Application(cluster, workload, policy, bench_jar, profile, pace)

@@ -24,7 +24,7 @@ RUNNERS = {
 }
 
 
-def run_values(values: dict[str, Any], source: str, *, quiet: bool = False) -> Report:
+def run_scenario(values: dict[str, Any], source: str, *, quiet: bool = False) -> Report:
     """Run the scenario in `values`, whichever domain it belongs to."""
     domain = values.get("domain")
     if not isinstance(domain, str):
@@ -38,15 +38,15 @@ def run_values(values: dict[str, Any], source: str, *, quiet: bool = False) -> R
 @click.argument("file", type=click.Path(path_type=Path))
 @output_options
 @click.pass_context
-def run_again(ctx: click.Context, file: Path, as_json: bool, out: Path | None, quiet: bool) -> None:
+def rerun(ctx: click.Context, file: Path, as_json: bool, out: Path | None, quiet: bool) -> None:
     """Repeat the run of FILE, a report.json or a scenario .toml. Exit code 1 if a report's numbers changed."""
     if file.suffix == ".toml":
         from takeup.core.scenario import load_scenario
 
-        show(run_values(load_scenario(file), str(file), quiet=quiet), as_json=as_json, out=out)
+        show(run_scenario(load_scenario(file), str(file), quiet=quiet), as_json=as_json, out=out)
         return
     before = Report.load(file)
-    after = run_values(dict(before.scenario), str(file), quiet=quiet)
+    after = run_scenario(dict(before.scenario), str(file), quiet=quiet)
     show(after, as_json=as_json, out=out)
     if before.scenario.get("verb") == "run":
         say("a real engine was measured again; its times differ from run to run")

@@ -17,7 +17,7 @@ from takeup.output import output_options, show
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class Requirement:
     """A part of the product, the packages, programs and permissions it needs, and how to get them."""
 
     part: str
@@ -32,52 +32,58 @@ class Need:
         return self.part == "core"
 
 
-NEEDS = (
-    Need("core", ("numpy", "numba", "pyarrow", "pydantic", "rich", "scipy", "vl-convert-python"), "pip install takeup"),
-    Need("caching engine local", ("numpy",), "pip install takeup"),
-    Need(
+REQUIREMENTS = (
+    Requirement(
+        "core", ("numpy", "numba", "pyarrow", "pydantic", "rich", "scipy", "vl-convert-python"), "pip install takeup"
+    ),
+    Requirement("caching engine local", ("numpy",), "pip install takeup"),
+    Requirement(
         "caching engine spark",
         ("pyspark",),
         "pip install 'takeup[spark]', and a JDK of version 17",
         ("java",),
         why_not="takeup.caching.engines.spark.plugin_jar:why_not",
     ),
-    Need(
+    Requirement(
         "caching engine dask",
         ("distributed", "dask"),
         "pip install 'takeup[dask]'",
-        why_not="takeup.caching.engines.dask.version:why_not",
+        why_not="takeup.caching.engines.dask.version:why_unsupported",
     ),
-    Need("cluster engine embedded", ("numpy", "numba"), "pip install takeup"),
-    Need(
+    Requirement("cluster engine embedded", ("numpy", "numba"), "pip install takeup"),
+    Requirement(
         "cluster engine slurm",
         (),
         "install the clients of Slurm (slurm-client), or try a laboratory: scripts/slurm-lab",
         ("squeue", "sinfo", "scontrol", "sacctmgr"),
     ),
-    Need("cluster engine kubernetes", ("pyyaml",), "pip install 'takeup[k8s]'"),
-    Need("edge engine cloudlet", ("numpy",), "pip install takeup"),
-    Need("edge link namespaces", (), "install iproute2 and be root, or use the user-space link", ("ip", "tc"), True),
-    Need("edge environment for learners", ("gymnasium",), "pip install 'takeup[gym]'"),
-    Need("serving engine diffusers", ("torch", "diffusers", "transformers", "peft"), "pip install 'takeup[diffusion]'"),
-    Need(
+    Requirement("cluster engine kubernetes", ("pyyaml",), "pip install 'takeup[k8s]'"),
+    Requirement("edge engine cloudlet", ("numpy",), "pip install takeup"),
+    Requirement(
+        "edge link namespaces", (), "install iproute2 and be root, or use the user-space link", ("ip", "tc"), True
+    ),
+    Requirement("edge environment for learners", ("gymnasium",), "pip install 'takeup[gym]'"),
+    Requirement(
+        "serving engine diffusers", ("torch", "diffusers", "transformers", "peft"), "pip install 'takeup[diffusion]'"
+    ),
+    Requirement(
         "serving over HTTP (takeup serve)",
         ("fastapi", "uvicorn", "python-multipart", "prometheus-client", "pillow", "torch", "diffusers"),
         "pip install 'takeup[web,diffusion]'",
     ),
-    Need("serving workers on Ray", ("ray",), "pip install 'takeup[ray]'"),
-    Need("streaming engine dash", ("numpy",), "pip install takeup"),  # its link is paced in this process
-    Need(
+    Requirement("serving workers on Ray", ("ray",), "pip install 'takeup[ray]'"),
+    Requirement("streaming engine dash", ("numpy",), "pip install takeup"),  # its link is paced in this process
+    Requirement(
         "streaming link namespaces", (), "install iproute2 and be root, or use the user-space link", ("ip", "tc"), True
     ),
-    Need("training engine pytorch", ("torch",), "pip install 'takeup[torch]'"),
-    Need("sweeps on a Dask cluster", ("distributed",), "pip install 'takeup[dask]'"),
-    Need("benchmarks against libCacheSim", ("libcachesim",), "pip install 'takeup[bench]'"),
-    Need("tests", ("pytest", "hypothesis", "mypy", "ruff"), "make test"),
+    Requirement("training engine pytorch", ("torch",), "pip install 'takeup[torch]'"),
+    Requirement("sweeps on a Dask cluster", ("distributed",), "pip install 'takeup[dask]'"),
+    Requirement("benchmarks against libCacheSim", ("libcachesim",), "pip install 'takeup[bench]'"),
+    Requirement("tests", ("pytest", "hypothesis", "mypy", "ruff"), "make test"),
 )
 
 
-def examine(need: Need) -> tuple[bool, str]:
+def examine(need: Requirement) -> tuple[bool, str]:
     """Whether the part works, and its versions or what is missing."""
     versions = {package: _version(package) for package in need.packages}
     missing = [package for package, found in versions.items() if found is None]
@@ -107,7 +113,7 @@ def _version(package: str) -> str | None:
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool, out: Path | None, quiet: bool) -> None:
     """Check which parts work on this machine, and what is missing. Exit code 1 if the core itself is broken."""
-    findings = {need: examine(need) for need in NEEDS}
+    findings = {need: examine(need) for need in REQUIREMENTS}
     rows = tuple(
         (need.part, "works" if works else "missing", found, "" if works else need.remedy)
         for need, (works, found) in findings.items()

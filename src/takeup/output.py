@@ -34,7 +34,7 @@ def show(report: Report, *, as_json: bool, out: Path | None, charts: Path | None
     """Print the report; write everything to `out` if it is given, else only its first chart to `charts`."""
     from takeup.core.render import to_text, write
 
-    report = stamped(report)
+    report = with_provenance(report)
     # First of all, so that a folder that cannot be written does not cost the result of a long run.
     click.echo(report.to_json() if as_json else to_text(report, colour=sys.stdout.isatty()), nl=False)
     paths = write(report, out) if out else []
@@ -44,7 +44,7 @@ def show(report: Report, *, as_json: bool, out: Path | None, charts: Path | None
         say(f"wrote {path}")
 
 
-def stamped(report: Report) -> Report:
+def with_provenance(report: Report) -> Report:
     """The report with the version, the time and the machine that made it."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"

@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from takeup.again import run_values
+from takeup.again import run_scenario
 from takeup.core.files import write_atomically
 from takeup.core.report import Report
-from takeup.output import say, stamped
+from takeup.output import say, with_provenance
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class TourStop:
     """One system: what it is about in a sentence, and the scenario that shows it."""
 
     system: str
@@ -26,7 +26,7 @@ class Stop:
 
 
 STOPS = (
-    Stop(
+    TourStop(
         "lrc",
         "Iterative jobs recompute what the cache dropped. Counting who will still read a block keeps the right ones.",
         {
@@ -38,7 +38,7 @@ STOPS = (
             "miss": "recompute",
         },
     ),
-    Stop(
+    TourStop(
         "lerc",
         "A task is fast only if all its inputs are in memory. Counting complete groups makes hits effective.",
         {
@@ -50,7 +50,7 @@ STOPS = (
             "cost_model": "all-or-nothing",
         },
     ),
-    Stop(
+    TourStop(
         "edge",
         "Radio and CPU shared one after the other are wasted. Decided together they serve more, with a proven gap.",
         {
@@ -60,7 +60,7 @@ STOPS = (
             "num_instances": 4,
         },
     ),
-    Stop(
+    TourStop(
         "qoe",
         "Users who come and go make videos stop. How often follows from equations, in a millisecond.",
         {
@@ -70,7 +70,7 @@ STOPS = (
             "start_s": [2.0, 5.0, 10.0, 20.0],
         },
     ),
-    Stop(
+    TourStop(
         "adaptra",
         "One slow link idles a whole pipeline. A schedule with slack where it is needed pays the delay once.",
         {
@@ -80,7 +80,7 @@ STOPS = (
             "delays_ms": [0, 20, 40],
         },
     ),
-    Stop(
+    TourStop(
         "gfs",
         "Idle GPUs are sold without a promise, and evicted. A forecast says what can be promised, and for how long.",
         {
@@ -90,12 +90,12 @@ STOPS = (
             "policies": ["fifo", "yarn_cs", "lyra", "gfs_published", "gfs"],
         },
     ),
-    Stop(
+    TourStop(
         "falcon",
         "All ranks of a slow job look equally slow. The one that comes last and waits least is the one.",
         {"domain": "papers", "verb": "reproduce", "paper": "falcon"},
     ),
-    Stop(
+    TourStop(
         "swiftdiffusion",
         "Every image brings LoRAs and ControlNets of its own. Steps shared by all make more of them on each GPU.",
         {
@@ -106,7 +106,7 @@ STOPS = (
             "num_requests": 600,
         },
     ),
-    Stop(
+    TourStop(
         "instgenie",
         "Most edits change a tenth of a picture. The rest was computed before, and is loaded while blocks compute.",
         {"domain": "papers", "verb": "reproduce", "paper": "instgenie"},
@@ -127,7 +127,7 @@ def tour(out: Path, as_json: bool, quiet: bool) -> None:
     for stop in STOPS:
         if not quiet:
             say(f"{stop.system}: running (the first time, kernels are compiled, which takes about twenty seconds)")
-        report = stamped(run_values(dict(stop.scenario), "tour", quiet=quiet))
+        report = with_provenance(run_scenario(dict(stop.scenario), "tour", quiet=quiet))
         reports[stop.system] = report
         write(report, out / stop.system)
         entries.append(IndexEntry.of(report, f"{stop.system}/report.html", stop.sentence))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from takeup.caching.model import Result
+from takeup.caching.model import CachingResult
 from takeup.caching.report import FlatResult, flat_report, job_report
 from takeup.core.report import Report
 
 SCENARIO = {"domain": "caching", "verb": "compare"}
 
 
-def result(policy: str = "lru", capacity_bytes: int = 400, makespan_s: float = 20.0) -> Result:
-    return Result(
+def result(policy: str = "lru", capacity_bytes: int = 400, makespan_s: float = 20.0) -> CachingResult:
+    return CachingResult(
         policy=policy,
         workload="zip",
         capacity_bytes=capacity_bytes,
@@ -31,7 +31,7 @@ def result(policy: str = "lru", capacity_bytes: int = 400, makespan_s: float = 2
     )
 
 
-def report_of(*results: Result) -> Report:
+def report_of(*results: CachingResult) -> Report:
     return job_report(results, 1000, "Title", SCENARIO, 7, ("a note",))
 
 

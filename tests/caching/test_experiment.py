@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from takeup.caching.experiment import CachingScenario, load, run, run_again
-from takeup.caching.model import EngineModel, FlatTrace, Result, Workload
+from takeup.caching.model import CachingResult, EngineModel, FlatTrace, Workload
 from takeup.caching.policies import POLICIES, find_policy
 from takeup.caching.simulate import simulate
 from takeup.caching.traces import read_trace
@@ -123,7 +123,7 @@ def test_a_trace_without_blocks_is_refused(tmp_path: Path, text: str, verb: str)
 # Comparing ----------------------------------------------------------------------------------------------------------
 
 
-def expected_hits(data: Workload, policy: str, capacity_bytes: int) -> Result:
+def expected_hits(data: Workload, policy: str, capacity_bytes: int) -> CachingResult:
     return simulate(find_policy(policy), data, EngineModel(capacity_bytes))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from takeup.caching.model import EngineModel, Result, Workload
+from takeup.caching.model import CachingResult, EngineModel, Workload
 from takeup.caching.policies import POLICIES, find_policy
 from takeup.caching.policies.fast.replay import replay
 from takeup.caching.simulate import simulate
@@ -15,7 +15,7 @@ NAMES = [*POLICIES, *(f"{name}+admission" for name, spec in POLICIES.items() if 
 TIMES = ("task_time_s", "makespan_s", "inactive_share")
 
 
-def assert_same(fast: Result, plain: Result) -> None:
+def assert_same(fast: CachingResult, plain: CachingResult) -> None:
     """Counts agree exactly; times may differ in the last digit, because sums are taken in another order."""
     differences = plain.differences(fast)
     for name in TIMES:

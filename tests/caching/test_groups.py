@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.caching.groups import Group, GroupTable
+from takeup.caching.groups import GroupTable, PeerGroup
 from takeup.caching.model import CostModel
 
 BLOCKS = "abcdef"
@@ -234,7 +234,7 @@ def test_a_forgotten_block_that_comes_back_is_new(table: GroupTable) -> None:
 # What staying saves -------------------------------------------------------------------------------------------------
 
 
-def group_of_three(cost_model: CostModel, lost: str = "") -> tuple[GroupTable, Group]:
+def group_of_three(cost_model: CostModel, lost: str = "") -> tuple[GroupTable, PeerGroup]:
     """One consumer of a, b and c, which take 1, 2 and 4 seconds to bring back."""
     table = GroupTable(cost_model)
     table.open("reader", "abc")

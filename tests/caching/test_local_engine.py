@@ -15,7 +15,7 @@ from conformance import VARIANTS
 from takeup.caching.engines import find_engine
 from takeup.caching.engines.local import LocalEngine, LocalStore, shrink
 from takeup.caching.groups import GroupTable
-from takeup.caching.model import EngineModel, Result, Workload
+from takeup.caching.model import CachingResult, EngineModel, Workload
 from takeup.caching.policies import find_policy
 from takeup.caching.simulate import simulate
 from takeup.caching.traces.builder import WorkloadBuilder
@@ -25,8 +25,8 @@ from workloads import engines, workloads
 MEASURED = ("task_time_s", "makespan_s", "inactive_share")  # real times; and memory is not watched while it runs
 
 
-def counts(result: Result) -> dict[str, object]:
-    return {name: getattr(result, name) for name in Result.__slots__ if name not in MEASURED}
+def counts(result: CachingResult) -> dict[str, object]:
+    return {name: getattr(result, name) for name in CachingResult.__slots__ if name not in MEASURED}
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.caching.groups import GroupTable
-from takeup.caching.model import CostModel, Room
+from takeup.caching.model import AdmissionDecision, CostModel
 from takeup.caching.policies import POLICIES, find_policy
 from takeup.errors import BadInput, UnknownName
 
@@ -40,7 +40,9 @@ class Cache:
         self.free_bytes -= size_bytes
         return "".join(str(eviction.block) for eviction in room.evict)
 
-    def ask(self, block: str, size_bytes: int = 1, cost_s: float = 1.0, pinned: Iterable[str] = ()) -> Room:
+    def ask(
+        self, block: str, size_bytes: int = 1, cost_s: float = 1.0, pinned: Iterable[str] = ()
+    ) -> AdmissionDecision:
         self.table.describe(block, size_bytes, cost_s)
         self.table.cached(block)
         return self.policy.make_room(block, size_bytes, self.free_bytes, frozenset(pinned))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from conformance import CHECKS, VARIANTS, Check, Script, answers, scripts
 from takeup.caching.groups import GroupTable
-from takeup.caching.model import Room
+from takeup.caching.model import AdmissionDecision
 from takeup.caching.policies import find_policy
 
 
@@ -33,7 +33,7 @@ def test_a_block_larger_than_the_store_is_refused_and_moves_nothing(name: str) -
     room = policy.make_room("large", 5, 1, pinned=())
 
     assert (room.evict, room.admit) == ((), False)
-    assert policy.make_room("other", 1, 1, pinned=()) == Room((), admit=True)
+    assert policy.make_room("other", 1, 1, pinned=()) == AdmissionDecision((), admit=True)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance import VARIANTS
-from takeup.caching.model import CostModel, EngineModel, Result, Room, Workload
+from takeup.caching.model import AdmissionDecision, CachingResult, CostModel, EngineModel, Workload
 from takeup.caching.policies import find_policy
 from takeup.caching.policies.fast.replay import replay
 from takeup.caching.simulate import Simulation, simulate
@@ -30,7 +30,7 @@ def tiny(*tasks: str, **sizes_bytes: int) -> WorkloadBuilder:
     return builder
 
 
-def run(policy: str, builder: WorkloadBuilder, capacity_bytes: int, **settings: Any) -> Result:
+def run(policy: str, builder: WorkloadBuilder, capacity_bytes: int, **settings: Any) -> CachingResult:
     """Under a disk of one byte a second."""
     engine = EngineModel(capacity_bytes, disk_bytes_per_s=1.0, **settings)
     return simulate(find_policy(policy), builder.build(), engine)
@@ -358,7 +358,7 @@ def test_the_inactive_share_is_memory_that_nobody_will_read() -> None:
 
 
 def test_every_decision_is_heard() -> None:
-    heard: list[tuple[int, Room]] = []
+    heard: list[tuple[int, AdmissionDecision]] = []
     workload = tiny(">a", ">b", "b>c").build()
     simulate(find_policy("lru"), workload, EngineModel(1), lambda block, room: heard.append((block, room)))
 
@@ -388,7 +388,7 @@ def test_a_disk_needs_a_bandwidth(disk_bytes_per_s: float) -> None:
 @settings(max_examples=60, deadline=None)
 @given(workload=workloads(), engine=engines, name=st.sampled_from(VARIANTS))
 def test_counts_stay_within_their_bounds(
-    run_it: Callable[..., Result], workload: Workload, engine: EngineModel, name: str
+    run_it: Callable[..., CachingResult], workload: Workload, engine: EngineModel, name: str
 ) -> None:
     result = run_it(find_policy(name), workload, engine)
 

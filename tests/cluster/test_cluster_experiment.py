@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from cluster.cluster_outcomes import HOUR_S, two_pools, workload
 from takeup.cluster.experiment import ClusterScenario, run, run_again
-from takeup.cluster.experiment.forecasts import rolled
+from takeup.cluster.experiment.forecasts import backtest
 from takeup.cluster.experiment.replays import quota_source
 from takeup.cluster.experiment.scenario import price_table
-from takeup.cluster.experiment.workloads import hourly_demand, load, only, window_of
+from takeup.cluster.experiment.workloads import hourly_demand, load_workload, select_jobs, window_of
 from takeup.cluster.model import Kind
 from takeup.core.report import Report
 from takeup.core.scenario import validate
@@ -41,7 +41,7 @@ def column(report: Report, name: str, table: int = 0) -> list[Any]:
 
 
 def test_a_part_of_a_workload_has_its_pools_numbered_anew() -> None:
-    part = only(two_pools(), pools=["b"])
+    part = select_jobs(two_pools(), pools=["b"])
 
     assert part.pools == ("b",)
     assert part.num_nodes == 1
@@ -51,14 +51,14 @@ def test_a_part_of_a_workload_has_its_pools_numbered_anew() -> None:
 
 def test_a_part_of_a_workload_may_be_some_of_its_jobs() -> None:
     whole = two_pools()
-    part = only(whole, whole.job_kind == Kind.SPOT)
+    part = select_jobs(whole, whole.job_kind == Kind.SPOT)
 
     assert (part.pools, part.num_jobs, part.num_nodes) == (whole.pools, 2, 2)
 
 
 def test_an_unknown_pool_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownName, match="did you mean 'H800'"):
-        load(scenario(pools=["H80"]))
+        load_workload(scenario(pools=["H80"]))
 
 
 def test_the_window_begins_with_the_first_spot_job_and_ends_with_the_last() -> None:
@@ -72,12 +72,12 @@ def test_the_window_begins_with_the_first_spot_job_and_ends_with_the_last() -> N
 
 
 def test_days_and_scale_choose_a_part_of_what_is_drawn_and_the_seed_another_draw() -> None:
-    whole, short, other = (load(scenario(**values))[0] for values in ({}, {"num_days": 2}, {"seed": 2}))
-    large, _ = load(scenario(scale=2.0))
+    whole, short, other = (load_workload(scenario(**values))[0] for values in ({}, {"num_days": 2}, {"seed": 2}))
+    large, _ = load_workload(scenario(scale=2.0))
 
     assert short.num_jobs < whole.num_jobs < large.num_jobs
     assert not np.array_equal(whole.job_submit_s, other.job_submit_s)
-    assert load(scenario(to_day=2.0))[0].job_submit_s.max() < 2 * 86_400
+    assert load_workload(scenario(to_day=2.0))[0].job_submit_s.max() < 2 * 86_400
 
 
 def plain_hourly_demand(jobs: list[tuple[int, float, float, float]], num_hours: int) -> list[float]:
@@ -270,7 +270,7 @@ def test_no_hour_is_known_before_it_is_over() -> None:
     demand = np.random.default_rng(1).integers(0, 50, (60, 2)).astype(np.float64)
     changed = demand.copy()
     changed[50:] += 1000
-    one, other = (rolled("persistence", table, ("a", "b"), 20, 4, 0.9) for table in (demand, changed))
+    one, other = (backtest("persistence", table, ("a", "b"), 20, 4, 0.9) for table in (demand, changed))
 
     assert np.array_equal(one.bound[: 50 - 20], other.bound[: 50 - 20])
     assert one.highest[0].tolist() == demand[21:25].max(axis=0).tolist()

@@ -13,8 +13,8 @@ from cluster.cluster_outcomes import HOUR_S, outcome, workload
 from takeup.cluster.engines.embedded import EmbeddedEngine
 from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.model import Evict, Grade, Kind, Start, State
-from takeup.cluster.policies.gfs.quota import Menu, Promise
-from takeup.cluster.report import Asked, ForecastRun, Prices, benefit_of, offers_table
+from takeup.cluster.policies.gfs.quota import Menu, SpotPromise
+from takeup.cluster.report import ForecastRun, GpuPrices, OfferRequest, benefit_of, offers_table
 from takeup.core.arrays import Floats
 from takeup.core.clock import VirtualClock
 from takeup.errors import BadInput
@@ -87,7 +87,7 @@ def test_no_node_is_ever_overfull_and_no_job_is_lost(
 
 # Money ----------------------------------------------------------------------------------------------------------------
 
-PRICES = Prices({"a": 2.0, "b": 3.0})
+PRICES = GpuPrices({"a": 2.0, "b": 3.0})
 hours = st.lists(st.floats(0, 16), min_size=72, max_size=72).map(lambda values: np.array(values) * HOUR_S)
 
 
@@ -111,7 +111,7 @@ def test_what_one_gains_the_other_loses(ours: Floats, theirs: Floats) -> None:
 @given(hours, st.floats(0, 100))
 def test_a_benefit_is_proportional_to_its_price(ours: Floats, price: float) -> None:
     one, many = (
-        benefit_of(with_hours(ours), with_hours(ours * 0), Prices({"a": usd, "b": 1.0})) for usd in (1.0, price)
+        benefit_of(with_hours(ours), with_hours(ours * 0), GpuPrices({"a": usd, "b": 1.0})) for usd in (1.0, price)
     )
 
     assert many.usd == pytest.approx(price * one.usd, abs=1e-6)
@@ -160,9 +160,9 @@ def test_every_offer_that_is_shown_fits_what_is_left(
     num_gpus: int, sold: list[tuple[int, float]], idle_gpus: int
 ) -> None:
     menu = Menu("a", (1.0, 4.0), (0.8, 0.9), ((50.0, 30.0), (25.0, 15.0)))
-    promises = [Promise(gpus, until_h * HOUR_S, 0.9) for gpus, until_h in sold]
+    promises = [SpotPromise(gpus, until_h * HOUR_S, 0.9) for gpus, until_h in sold]
     left = menu.available(promises, 0.0)
-    asked = Asked(
+    asked = OfferRequest(
         pool="a", num_gpus=num_gpus, num_nodes=0, capacity_gpus=100, idle_gpus=idle_gpus, idle_nodes=0,
         promised_gpus=float(sum(gpus for gpus, _ in sold)), coefficient=1.0, num_hours_known=9, hours=menu.hours,
         probabilities=menu.probabilities, free_gpus=menu.free_gpus, left_gpus=left,

@@ -13,7 +13,7 @@ import pytest
 from takeup.core.report import Check, Report, Source, Table
 from takeup.papers import numbers
 from takeup.papers.gfs import reproduce
-from takeup.papers.gfs.one_day import ARMS
+from takeup.papers.gfs.one_day import SCHEDULERS
 
 EXPECTED = numbers("gfs")
 BASELINES = EXPECTED["setting"]["baselines"]
@@ -138,7 +138,7 @@ def test_one_day_windows_of_all_seeds_are_counted_and_judged_by_their_mean_too(r
     found = table(report, "One-day windows from one state")
     loads = ("low", "medium", "high")
 
-    assert [row[:3] for row in found.rows] == [(load, arm, 2 * 3) for load in loads for arm in ARMS]
+    assert [row[:3] for row in found.rows] == [(load, arm, 2 * 3) for load in loads for arm in SCHEDULERS]
     for load in loads:
         below = check(report, f"{load} load, one-day windows with less allocation than FIFO")
         rows = {row[1]: row for row in found.rows if row[0] == load}

@@ -15,10 +15,10 @@ from takeup.cluster.model import Workload
 from takeup.cluster.policies import find_policy
 from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.cluster.simulate import replay
-from takeup.cluster.simulate.moment import Idle
+from takeup.cluster.simulate.moment import IdleReason
 from takeup.papers.gfs import bound
-from takeup.papers.gfs.days import LookBack, days_table, look_back
-from takeup.papers.gfs.loads import Load, Numbers
+from takeup.papers.gfs.days import DailyGaps, days_table, inspect_days
+from takeup.papers.gfs.loads import Numbers, SpotLoad
 
 DAY_S = 86_400.0
 
@@ -27,10 +27,10 @@ def setting(num_days: int) -> Numbers:
     return {"setting": {"num_history_days": 0, "num_days": num_days}}
 
 
-def seen(jobs: Workload, num_days: int) -> LookBack:
+def seen(jobs: Workload, num_days: int) -> DailyGaps:
     fifo = replay(jobs, find_policy("fifo", SpotQuota()), 0.0, num_days * DAY_S)
     ticks: list[int] = []
-    back = look_back(setting(num_days), Load("low", 7, jobs, {"fifo": fifo}), lambda: ticks.append(1))
+    back = inspect_days(setting(num_days), SpotLoad("low", 7, jobs, {"fifo": fifo}), lambda: ticks.append(1))
     assert ticks == [1]
     return back
 
@@ -52,7 +52,7 @@ whole = st.integers(0, 40)
 @given(st.lists(st.tuples(whole, whole, whole, whole), min_size=1, max_size=5), st.tuples(whole, whole, whole))
 def test_the_largest_flow_is_that_of_a_linear_programme(jobs: list[tuple[int, ...]], room: tuple[int, ...]) -> None:
     rows = np.array(jobs, float)
-    flow = bound._most_flow(rows[:, 0], rows[:, 1:], np.array(room, float))
+    flow = bound._max_flow(rows[:, 0], rows[:, 1:], np.array(room, float))
 
     assert flow == pytest.approx(by_programme(rows[:, 0], rows[:, 1:], np.array(room, float)))
 
@@ -62,16 +62,16 @@ def test_work_beyond_all_bounds_is_no_more_than_there_is_room() -> None:
     room = np.full(3, 8e6)
     year = np.full(2, 2296 * 365 * DAY_S)
 
-    assert bound._most_flow(year, np.full((2, 3), 8e6), room) == room.sum()
-    assert bound._most_flow(year, np.full((2, 3), 1e6), room) == 6e6
-    assert bound._most_flow(year, np.full((2, 3), 1e12), room) == room.sum()
+    assert bound._max_flow(year, np.full((2, 3), 8e6), room) == room.sum()
+    assert bound._max_flow(year, np.full((2, 3), 1e6), room) == 6e6
+    assert bound._max_flow(year, np.full((2, 3), 1e12), room) == room.sum()
 
 
 def test_a_pool_too_large_for_small_numbers_still_has_a_bound() -> None:
     """A hundred thousand GPUs for a day are nine billion GPU-seconds; units round up, so that it stays a bound."""
     room = np.full(24, 100_000 * 3600.0)
     work = np.array([1e9, 2.5e9, 1e7])
-    flow = bound._most_flow(work, np.full((3, 24), 5e7), room)
+    flow = bound._max_flow(work, np.full((3, 24), 5e7), room)
     exact = by_programme(work, np.full((3, 24), 5e7), room)
 
     assert exact <= flow <= exact * 1.001
@@ -84,10 +84,10 @@ def test_who_worked_ahead_cannot_win_the_day_on_which_others_catch_up() -> None:
     first, second = back.days
 
     assert (first.is_lower, second.is_lower) == (False, True)
-    assert (second.allocation_pp, second.most_pp) == pytest.approx((-37.5, -37.5), abs=0.01)
+    assert (second.allocation_pp, second.bound_pp) == pytest.approx((-37.5, -37.5), abs=0.01)
     assert (second.before_h, second.after_h) == pytest.approx((9.0, 0.0), abs=0.01)
-    assert not second.could_be_won
-    assert second.idle_pp[Idle.NOBODY_WAITS] == pytest.approx(87.5, abs=0.01)
+    assert not second.can_match_fifo
+    assert second.idle_pp[IdleReason.NOBODY_WAITS] == pytest.approx(87.5, abs=0.01)
     assert back.lower == (second,)
 
 
@@ -95,7 +95,7 @@ def test_without_spot_jobs_there_is_nothing_to_choose_from() -> None:
     jobs = workload((HIGH, 4, 0, DAY_S), (HIGH, 1, 1, DAY_S - 1), (HIGH, 4, 1, DAY_S - 1), nodes=(8,))
     back = seen(jobs, 2)
 
-    assert [day.most_pp for day in back.days] == pytest.approx([day.allocation_pp for day in back.days], abs=0.01)
+    assert [day.bound_pp for day in back.days] == pytest.approx([day.allocation_pp for day in back.days], abs=0.01)
     assert (back.num_moments, back.num_fitting) == (0, 0)
 
 
@@ -105,9 +105,9 @@ def test_a_day_that_somebody_could_win_is_not_called_lost() -> None:
     back = seen(workload((SPOT, 8, 0, DAY_S), *arrivals, nodes=(8,)), 1)
     (day,) = back.lower
 
-    assert day.could_be_won
-    assert day.idle_pp[Idle.TOO_WIDE] > 30
-    assert day.idle_pp[Idle.SCATTERED] == day.idle_pp[Idle.FITS] == 0
+    assert day.can_match_fifo
+    assert day.idle_pp[IdleReason.TOO_WIDE] > 30
+    assert day.idle_pp[IdleReason.SCATTERED] == day.idle_pp[IdleReason.FITS] == 0
 
 
 def test_work_that_is_done_twice_is_allowed_to_everybody() -> None:
@@ -117,7 +117,7 @@ def test_work_that_is_done_twice_is_allowed_to_everybody() -> None:
     (day,) = back.days
 
     assert day.allocation_pp > 0
-    assert day.most_pp == pytest.approx(day.allocation_pp, abs=0.05)
+    assert day.bound_pp == pytest.approx(day.allocation_pp, abs=0.05)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -128,7 +128,7 @@ def test_nobody_allocates_more_than_the_bound_and_idle_time_adds_up(seed: int) -
     back = seen(jobs, num_days)
 
     for day in back.days:
-        assert day.most_pp >= day.allocation_pp - 1e-3
+        assert day.bound_pp >= day.allocation_pp - 1e-3
         assert sum(day.idle_pp.values()) == pytest.approx(100 * (1 - ours[day.number - 1]), abs=1e-6)
     assert back.num_fitting == 0 < back.num_moments
 
@@ -138,4 +138,4 @@ def test_a_table_has_the_lower_days_only() -> None:
     table = days_table([seen(jobs, 2)])
 
     assert [row[:3] for row in table.rows] == [("low", 7, 2)]
-    assert len(table.columns) == len(table.rows[0]) == 7 + len(Idle)
+    assert len(table.columns) == len(table.rows[0]) == 7 + len(IdleReason)

@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 
 from cluster.cluster_outcomes import outcome, two_pools, workload
-from takeup.cluster.fleet.outcome import Metrics, Outcome, Spread
+from takeup.cluster.fleet.outcome import DurationSummary, Metrics, Outcome
 from takeup.cluster.model import Grade, Kind
 from takeup.cluster.policies import POLICIES
-from takeup.cluster.simulate.moment import Idle
+from takeup.cluster.simulate.moment import IdleReason
 from takeup.core.report import Check
 from takeup.papers import numbers
 from takeup.papers.gfs import fifo, forms, loads, money, one_day, variants
-from takeup.papers.gfs.days import Day, LookBack
-from takeup.papers.gfs.loads import Load
-from takeup.papers.gfs.variants import Figures
+from takeup.papers.gfs.days import DailyGap, DailyGaps
+from takeup.papers.gfs.loads import SpotLoad
+from takeup.papers.gfs.variants import AblationMetrics
 
 EXPECTED: dict[str, Any] = numbers("gfs")
 BASELINES = EXPECTED["setting"]["baselines"]
 
 
-def spread(mean: float) -> Spread:
-    return Spread(mean, mean, mean, mean)
+def spread(mean: float) -> DurationSummary:
+    return DurationSummary(mean, mean, mean, mean)
 
 
 def metrics(eviction: float = 0.1, wait_s: float = 100.0, lost_gpu_s: float = 10.0, p99_s: float = 1000.0) -> Metrics:
@@ -56,15 +56,15 @@ def test_a_reduction_is_against_the_mean_and_nothing_where_the_mean_is_nothing()
     quiet = KnownLoad("x", **dict.fromkeys([*BASELINES, "gfs"], metrics(eviction=0.0)))
     of = loads.QUANTITIES["spot eviction rate"]
 
-    assert loads._lower_percent(EXPECTED, half, of) == pytest.approx(50)  # type: ignore[arg-type]
-    assert loads._lower_percent(EXPECTED, mixed, of) == pytest.approx(75)  # type: ignore[arg-type]
-    assert loads._lower_percent(EXPECTED, quiet, of) == 0  # type: ignore[arg-type]
+    assert loads._reduction_percent(EXPECTED, half, of) == pytest.approx(50)  # type: ignore[arg-type]
+    assert loads._reduction_percent(EXPECTED, mixed, of) == pytest.approx(75)  # type: ignore[arg-type]
+    assert loads._reduction_percent(EXPECTED, quiet, of) == 0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("p99_s", "holds"), [(1000.0, True), (1009.0, True), (1011.0, False), (900.0, True)])
 def test_high_priority_jobs_may_take_one_percent_longer_than_under_the_best_baseline(p99_s: float, holds: bool) -> None:
     load = KnownLoad("low", gfs=metrics(p99_s=p99_s), lyra=metrics(p99_s=5000.0))
-    check = loads._p99_check(EXPECTED, load)  # type: ignore[arg-type]
+    check = loads._p99_jct_check(EXPECTED, load)  # type: ignore[arg-type]
 
     assert check.holds == holds
     assert check.ours == pytest.approx(100 * (p99_s / 1000 - 1))
@@ -77,8 +77,8 @@ def shifted(given: Outcome, day: int, gpu_s: float) -> Outcome:
     return replace(given, allocated_gpu_s=changed)
 
 
-def draw(ours: Outcome, seed: int = 1) -> Load:
-    return Load("low", seed, two_pools(), {"gfs": ours, "fifo": outcome("fifo")})
+def draw(ours: Outcome, seed: int = 1) -> SpotLoad:
+    return SpotLoad("low", seed, two_pools(), {"gfs": ours, "fifo": outcome("fifo")})
 
 
 def by_name(checks: Any) -> dict[str, Check]:
@@ -91,17 +91,17 @@ POOL_DAY_S = 16 * 86_400.0
 SHORT = EXPECTED | {"setting": EXPECTED["setting"] | {"num_history_days": 0, "num_days": 3}}
 
 
-def seen(load: Load, most_pp: float = 0.0, num_fitting: int = 0) -> LookBack:
+def seen(load: SpotLoad, most_pp: float = 0.0, num_fitting: int = 0) -> DailyGaps:
     """The days of a draw, on each of which so much could have been had over FIFO."""
     lead_h = [0.0, *fifo._lead_h(load)[23::24].tolist()]
     days = [
-        Day(number + 1, gap_pp, lead_h[number], lead_h[number + 1], most_pp, dict.fromkeys(Idle, 1.0))
+        DailyGap(number + 1, gap_pp, lead_h[number], lead_h[number + 1], most_pp, dict.fromkeys(IdleReason, 1.0))
         for number, gap_pp in enumerate(fifo._daily_pp(load).tolist())
     ]
-    return LookBack(load, 100, num_fitting, tuple(days))
+    return DailyGaps(load, 100, num_fitting, tuple(days))
 
 
-def judged(draws: list[Load], **more: float) -> dict[str, Check]:
+def judged(draws: list[SpotLoad], **more: float) -> dict[str, Check]:
     backs = [seen(load, **more) for load in draws]  # type: ignore[arg-type]
     return by_name(fifo.against_fifo(SHORT, draws, backs).checks)
 
@@ -173,7 +173,7 @@ def test_the_same_replay_is_never_behind() -> None:
 
 
 def test_who_evicts_at_once_is_shown_beside_who_does_not() -> None:
-    found = fifo._at_once(SHORT, draw(outcome()))
+    found = fifo._immediate_service_table(SHORT, draw(outcome()))
     rows = {
         str(row[0]): dict(zip((each.name for each in found.columns[1:]), row[1:], strict=True)) for row in found.rows
     }
@@ -189,7 +189,7 @@ def test_who_evicts_at_once_is_shown_beside_who_does_not() -> None:
 def test_who_moves_jobs_is_shown_where_it_was_replayed() -> None:
     load = draw(shifted(outcome(), 1, -0.05 * POOL_DAY_S))
     load = replace(load, outcomes={**load.outcomes, "chronus_published": shifted(outcome("fifo"), 2, -1.0)})
-    rows = {str(row[0]): row for row in fifo._at_once(SHORT, load).rows}
+    rows = {str(row[0]): row for row in fifo._immediate_service_table(SHORT, load).rows}
 
     assert rows["chronus_published"][2] == 1
 
@@ -207,8 +207,8 @@ def test_broken_promises_are_those_of_guaranteed_jobs() -> None:
 
 
 def test_the_benefit_is_priced_by_what_the_paper_prints() -> None:
-    load = Load("medium", 1, two_pools(), {name: outcome(name) for name in ("gfs", "fifo", "yarn_cs")})
-    findings = money.benefit(EXPECTED, load)
+    load = SpotLoad("medium", 1, two_pools(), {name: outcome(name) for name in ("gfs", "fifo", "yarn_cs")})
+    findings = money.monetary_benefit(EXPECTED, load)
     price = findings.tables[0].rows[0][2]
 
     assert price == pytest.approx(459_715 / (3456 * 0.1403 * 720 + 176 * 0.2279 * 720))
@@ -223,17 +223,17 @@ def test_the_benefit_is_priced_by_what_the_paper_prints() -> None:
 
 
 def test_guaranteed_spot_jobs_are_compared_with_all_spot_jobs_of_a_baseline() -> None:
-    ours, theirs = forms._compared("gfs")["guaranteed spot eviction rate"]
+    ours, theirs = forms._compared_quantities("gfs")["guaranteed spot eviction rate"]
 
     assert ours(metrics(eviction=0.5)) == pytest.approx(0.05)
     assert theirs(metrics(eviction=0.5)) == 0.5
-    assert "guaranteed spot eviction rate" not in forms._compared("gfs_promised")
+    assert "guaranteed spot eviction rate" not in forms._compared_quantities("gfs_promised")
 
 
 def test_evictions_stand_beside_the_spot_work_that_was_done() -> None:
     """In three days a spot job of eight GPUs runs for a day, is evicted half an hour later, and runs to its end."""
-    load = Load("low", 1, two_pools(), {name: outcome(name) for name in ("fifo", "gfs")})
-    rows = {str(row[1]): row[2:] for row in forms.spot_work([load]).rows}
+    load = SpotLoad("low", 1, two_pools(), {name: outcome(name) for name in ("fifo", "gfs")})
+    rows = {str(row[1]): row[2:] for row in forms.spot_work_table([load]).rows}
 
     assert list(rows) == ["fifo", "gfs", "gfs, with a promise"]
     assert [float(str(value)) for value in rows["fifo"]] == pytest.approx([8 * 30 + 2 * 5, 0, 0, 0])
@@ -243,27 +243,27 @@ def test_evictions_stand_beside_the_spot_work_that_was_done() -> None:
 
 
 def test_high_priority_jobs_alone_wait_for_nobody_on_an_empty_pool() -> None:
-    load = Load("low", 1, two_pools(), {})
+    load = SpotLoad("low", 1, two_pools(), {})
     short = {"setting": {"num_history_days": 0, "num_days": 3}}
 
-    assert forms._alone(short, load) == 0
+    assert forms._high_priority_only_jqt_s(short, load) == 0
 
 
 def test_the_published_form_of_every_baseline_is_a_policy() -> None:
-    assert set(forms.published(EXPECTED)) < set(POLICIES)
+    assert set(forms.published_baselines(EXPECTED)) < set(POLICIES)
 
 
 # Ablations ------------------------------------------------------------------------------------------------------------
 
 
-def figures(**changed: float) -> Figures:
-    plain = dict.fromkeys(Figures.__slots__, 10.0)
-    return Figures(**(plain | changed))
+def figures(**changed: float) -> AblationMetrics:
+    plain = dict.fromkeys(AblationMetrics.__slots__, 10.0)
+    return AblationMetrics(**(plain | changed))
 
 
-def parts(policy: str, **changed: list[Figures]) -> dict[str, list[Figures]]:
+def parts(policy: str, **changed: list[AblationMetrics]) -> dict[str, list[AblationMetrics]]:
     full = [figures(), figures()]
-    return dict.fromkeys(("full", *variants.JUDGED[policy]), full) | {
+    return dict.fromkeys(("full", *variants.PURPOSES[policy]), full) | {
         name.replace("_", " "): value for name, value in changed.items()
     }
 
@@ -271,7 +271,7 @@ def parts(policy: str, **changed: list[Figures]) -> dict[str, list[Figures]]:
 def test_every_part_is_judged_by_what_it_is_for() -> None:
     found = parts("gfs_published", fixed_coefficient=[figures(spot_jqt_s=12.0), figures(spot_jqt_s=16.0)])
     found["simple placement"] = [figures(lost_gpu_h=9.0, spot_jqt_s=99.0), figures()]
-    checks = {check.name: check for check in variants._without("as printed", "gfs_published", found)}
+    checks = {check.name: check for check in variants._part_checks("as printed", "gfs_published", found)}
 
     assert len(checks) == 4
     assert checks["as printed, spot JQT more with fixed coefficient"].ours == pytest.approx(4)
@@ -281,21 +281,23 @@ def test_every_part_is_judged_by_what_it_is_for() -> None:
 
 
 def test_pairs_are_draws_with_and_without_a_part() -> None:
-    apart = variants._paired([figures(lost_gpu_h=11.0), figures(lost_gpu_h=13.0)], [figures(), figures()], "lost_gpu_h")
+    apart = variants._paired_difference(
+        [figures(lost_gpu_h=11.0), figures(lost_gpu_h=13.0)], [figures(), figures()], "lost_gpu_h"
+    )
 
     assert apart == pytest.approx((2.0, 1.0))
-    assert variants._paired([figures(lost_gpu_h=11.0)], [figures()], "lost_gpu_h") == (1.0, 0.0)
+    assert variants._paired_difference([figures(lost_gpu_h=11.0)], [figures()], "lost_gpu_h") == (1.0, 0.0)
 
 
 def test_the_forecast_must_be_worth_more_than_the_feedback() -> None:
     found = parts("gfs_published", fixed_coefficient=[figures(spot_jqt_s=300.0)])
 
-    assert not variants._order(found).holds
-    assert variants._order(parts("gfs_published")).holds
+    assert not variants._order_check(found).holds
+    assert variants._order_check(parts("gfs_published")).holds
 
 
 def test_figures_are_those_of_the_window() -> None:
-    found = variants._figures(outcome())
+    found = variants._ablation_metrics(outcome())
 
     assert found.lost_gpu_h == pytest.approx(outcome().metrics().lost_gpu_s / 3600)
     assert 0 <= found.unpromised_percent <= 100
@@ -303,18 +305,18 @@ def test_figures_are_those_of_the_window() -> None:
 
 
 def test_a_table_of_variants_has_a_row_for_each_and_errors_beside_differences() -> None:
-    mediums = [Load("medium", seed, two_pools(), {}) for seed in (1, 2)]
+    mediums = [SpotLoad("medium", seed, two_pools(), {}) for seed in (1, 2)]
     table = variants._table("gfs", parts("gfs", full=[figures(), figures(lost_gpu_h=12.0)]), mediums)
 
-    assert [row[0] for row in table.rows] == ["full", *variants.JUDGED["gfs"]]
-    assert len(table.columns) == 1 + 3 * len(Figures.__slots__)
+    assert [row[0] for row in table.rows] == ["full", *variants.PURPOSES["gfs"]]
+    assert len(table.columns) == 1 + 3 * len(AblationMetrics.__slots__)
     assert "seeds 1, 2" in table.note
     assert all(np.isfinite(float(str(value))) for row in table.rows for value in row[1:])
 
 
 def test_quoted_numbers_are_compared_and_never_judged() -> None:
     found = parts("gfs_published", full=[figures(spot_jqt_s=575.4, eviction_percent=1.21)])
-    checks = variants._quoted(EXPECTED, found)
+    checks = variants._quoted_checks(EXPECTED, found)
 
     assert [check.expected for check in checks] == [575.4, 1.21, 10502.4, 8.08, 2174.3]
     assert [check.holds for check in checks] == [True, True, False, False, False]
@@ -324,13 +326,13 @@ def test_quoted_numbers_are_compared_and_never_judged() -> None:
 # One-day windows ------------------------------------------------------------------------------------------------------
 
 
-def days_of(ours: list[float]) -> one_day.Days:
+def days_of(ours: list[float]) -> one_day.OneDayWindows:
     """Windows in which FIFO allocates eight tenths, the printed scheduler half a point less, and ours what is given."""
     rates = {"fifo": [0.8] * len(ours), "gfs_published": [0.795] * len(ours), "gfs": ours}
     known = {
         name: [replace(metrics(wait_s=10.0), allocation_rate=rate) for rate in given] for name, given in rates.items()
     }
-    return one_day.Days("low", known)
+    return one_day.OneDayWindows("low", known)
 
 
 @pytest.mark.parametrize(("ours", "num_below"), [([0.8, 0.81, 0.9], 0), ([0.8, 0.7999, 0.9], 1), ([0.7, 0.7], 2)])
@@ -349,7 +351,7 @@ def test_one_day_windows_are_judged_by_their_mean_and_by_those_below_fifo(ours: 
 def test_before_a_one_day_window_there_are_high_priority_jobs_alone() -> None:
     jobs = workload([(kind, 0, 1.0, 1, float(hour), 1.0) for hour in (1, 25, 49) for kind in (0, 1)], {"a": 1})
 
-    cut = one_day._until(jobs, 86_400.0)
+    cut = one_day._day_workload(jobs, 86_400.0)
 
     assert cut.job_kind.tolist() == [Kind.HIGH, Kind.HIGH, Kind.SPOT]
     assert (cut.job_submit_s / 3600).tolist() == [1, 25, 25]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from takeup.cluster.experiment.workloads import only
+from takeup.cluster.experiment.workloads import select_jobs
 from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.policies import find_policy
 from takeup.cluster.policies.fifo import FIFO
@@ -12,11 +12,11 @@ from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.cluster.simulate import replay
 from takeup.cluster.traces import generate
 from takeup.core.seeds import Streams
-from takeup.papers.gfs.taught import Taught
+from takeup.papers.gfs.taught import WarmStart
 
 DAY_S = 86_400.0
 WORKLOAD = generate("small", Streams(3))
-WORKLOAD = only(WORKLOAD, pools=WORKLOAD.pools[:1])
+WORKLOAD = select_jobs(WORKLOAD, pools=WORKLOAD.pools[:1])
 
 
 def played(source: SpotQuota, from_day: float = 3) -> Outcome:
@@ -24,7 +24,7 @@ def played(source: SpotQuota, from_day: float = 3) -> Outcome:
 
 
 def test_a_replay_is_the_same_with_days_that_were_learned_before() -> None:
-    taught = Taught()
+    taught = WarmStart()
     taught.learn(replay(WORKLOAD, find_policy("fifo", SpotQuota()), 2 * DAY_S, 5 * DAY_S))
     taught.learn(played(SpotQuota()))
     ours, plain = played(SpotQuota(make_forecast=taught)), played(SpotQuota())
@@ -35,7 +35,7 @@ def test_a_replay_is_the_same_with_days_that_were_learned_before() -> None:
 
 
 def test_what_one_replay_learns_no_other_knows() -> None:
-    taught = Taught()
+    taught = WarmStart()
     taught.learn(played(SpotQuota()))
     first = played(SpotQuota(make_forecast=taught))
 
@@ -44,7 +44,7 @@ def test_what_one_replay_learns_no_other_knows() -> None:
 
 
 def test_hours_that_are_known_are_not_learned_again() -> None:
-    taught = Taught()
+    taught = WarmStart()
     for from_day in (3, 3, 1):
         taught.learn(played(SpotQuota(), from_day))
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from cluster.cluster_outcomes import HOUR_S, outcome
 from takeup.cluster.model import Evict, Grade, Hold, Job, Kind, Node, Offer, Quota, Run, SetQuota, Start, State, Waiting
 from takeup.cluster.report import (
-    Asked,
     ForecastRun,
-    Prices,
+    GpuPrices,
+    OfferRequest,
     allocation_series,
     benefit_of,
     benefit_series,
@@ -35,13 +35,13 @@ from takeup.cluster.report import (
     usage_bars,
     wait_bars,
 )
-from takeup.cluster.report.diary import Diary, counts_table, decisions_table, sentence, state_table
+from takeup.cluster.report.diary import DecisionLog, counts_table, decisions_table, sentence, state_table
 from takeup.cluster.report.metrics import prometheus
-from takeup.core.control import Counters
+from takeup.core.control import LoopCounters
 from takeup.core.report import Cell, Series, Table
 from takeup.errors import BadInput
 
-PRICES = Prices({"a": 2.0, "b": 3.0})
+PRICES = GpuPrices({"a": 2.0, "b": 3.0})
 
 
 def cells(table: Table, row: int = 0) -> dict[str, Cell]:
@@ -176,7 +176,7 @@ def test_the_same_replay_brings_nothing_with_certainty() -> None:
 
 
 def test_hours_of_high_priority_jobs_may_have_another_price() -> None:
-    free = Prices(PRICES.spot, {"a": 0.0, "b": 0.0})
+    free = GpuPrices(PRICES.spot, {"a": 0.0, "b": 0.0})
     found, only_spot = (benefit_of(outcome(), outcome("fifo"), prices) for prices in (PRICES, free))
 
     assert (only_spot.usd - (only_spot.spot_gpu_h * np.array([[2.0], [3.0]]))) == pytest.approx(0)
@@ -226,12 +226,12 @@ def test_a_window_without_a_whole_day_and_a_pool_without_a_price_are_refused() -
     with pytest.raises(BadInput, match="no whole day"):
         benefit_of(short, short, PRICES)
     with pytest.raises(BadInput, match="pool 'b' has no price"):
-        benefit_of(outcome(), outcome(), Prices({"a": 1.0}))
+        benefit_of(outcome(), outcome(), GpuPrices({"a": 1.0}))
 
 
 # Promises -------------------------------------------------------------------------------------------------------------
 
-ASKED = Asked(
+ASKED = OfferRequest(
     pool="a", num_gpus=16, num_nodes=2, capacity_gpus=100, idle_gpus=20, idle_nodes=2, promised_gpus=12,
     coefficient=0.9, num_hours_known=48, hours=(1.0, 4.0), probabilities=(0.9, 0.99),
     free_gpus=((30.0, 20.0), (15.0, 5.0)), left_gpus=((18.0, 8.0), (3.0, 0.0)),
@@ -342,7 +342,7 @@ def test_a_decision_is_a_sentence_with_its_reason() -> None:
 
 
 def test_news_are_told_once_and_everything_is_counted() -> None:
-    diary = Diary()
+    diary = DecisionLog()
     first = [diary.note(decision, "dry run") for decision in (START, QUOTA, Hold("w", "no room"))]
     again = [diary.note(decision, "dry run") for decision in (START, QUOTA)]
 
@@ -355,15 +355,15 @@ def test_news_are_told_once_and_everything_is_counted() -> None:
 
 
 def test_prometheus_text_has_quotas_by_hours_and_escaped_labels() -> None:
-    diary = Diary()
+    diary = DecisionLog()
     diary.note(QUOTA, "applied")
     state = State(0.0, (Node("n", 'a"b', 8),), (), (), {'a"b': Quota('a"b', {1.0: 12.5, 0.5: 20.0})})
-    lines = prometheus(Counters(num_rounds=3), diary, state).splitlines()
+    lines = prometheus(LoopCounters(num_rounds=3), diary, state).splitlines()
 
     assert 'takeup_cluster_quota_gpus{pool="a\\"b",hours="0.5"} 20' in lines
     assert 'takeup_cluster_used_gpus{pool="a\\"b",grade="guaranteed"} 0' in lines
     assert 'takeup_cluster_decisions_total{decision="set quota",outcome="applied"} 1' in lines
-    assert not any("gauge" in line for line in prometheus(Counters(), diary, None).splitlines())
+    assert not any("gauge" in line for line in prometheus(LoopCounters(), diary, None).splitlines())
 
 
 def test_the_state_is_shown_by_pool() -> None:

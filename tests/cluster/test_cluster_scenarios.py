@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from cluster.cluster_outcomes import HOUR_S, two_pools, workload
 from takeup.cluster.commands import QUOTA_OPTIONS, TRACE_OPTIONS, WINDOW_OPTIONS, cluster
 from takeup.cluster.experiment import ClusterScenario, run, run_again
-from takeup.cluster.experiment.replays import Days, quota_source, scheduler_of
+from takeup.cluster.experiment.replays import DayProgress, quota_source, scheduler_of
 from takeup.cluster.experiment.scenario import report_on
-from takeup.cluster.experiment.workloads import load, only
+from takeup.cluster.experiment.workloads import load_workload, select_jobs
 from takeup.cluster.fleet.evidence import Evidence, StaticQuota
 from takeup.cluster.policies import POLICIES, find_policy
 from takeup.cluster.policies.gfs.quota import SpotQuota
@@ -115,10 +115,10 @@ def test_schedulers_share_no_memory() -> None:
 
 
 def test_pools_live_apart_so_that_one_alone_gives_the_same_numbers() -> None:
-    whole, _ = load(scenario(to_day=3))
+    whole, _ = load_workload(scenario(to_day=3))
     together = replay(whole, find_policy("gfs", SpotQuota()), 0.0, 72 * HOUR_S)
     for pool in whole.pools:
-        alone = replay(only(whole, pools=[pool]), find_policy("gfs", SpotQuota()), 0.0, 72 * HOUR_S)
+        alone = replay(select_jobs(whole, pools=[pool]), find_policy("gfs", SpotQuota()), 0.0, 72 * HOUR_S)
 
         assert alone.metrics() == together.metrics(pool)
 
@@ -126,7 +126,7 @@ def test_pools_live_apart_so_that_one_alone_gives_the_same_numbers() -> None:
 @given(st.sets(st.sampled_from(["a", "b"]), min_size=1), st.lists(st.booleans(), min_size=5, max_size=5))
 def test_parts_hold_just_the_jobs_that_were_chosen(pools: set[str], chosen: list[bool]) -> None:
     whole = two_pools()
-    part = only(whole, np.array(chosen), sorted(pools))
+    part = select_jobs(whole, np.array(chosen), sorted(pools))
     expected = [
         submit
         for submit, pool, keep in zip(whole.job_submit_s, whole.job_pool, chosen, strict=True)
@@ -140,19 +140,19 @@ def test_parts_hold_just_the_jobs_that_were_chosen(pools: set[str], chosen: list
 
 
 def test_the_order_of_pools_stays_that_of_the_fleet() -> None:
-    assert only(two_pools(), pools=["b", "a"]).pools == ("a", "b")
+    assert select_jobs(two_pools(), pools=["b", "a"]).pools == ("a", "b")
 
 
 def test_the_same_scenario_is_drawn_once_and_a_changed_file_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text("submit_time,duration,num_gpus,vc\n0,3600,1,x\n60,3600,2,y\n")
     given_scenario = scenario(trace=str(path))
-    first, _ = load(given_scenario)
+    first, _ = load_workload(given_scenario)
     path.write_text("submit_time,duration,num_gpus,vc\n0,3600,1,x\n60,3600,2,y\n120,60,4,y\n")
-    second, _ = load(given_scenario)
+    second, _ = load_workload(given_scenario)
 
     assert (first.num_jobs, second.num_jobs) == (2, 3)
-    assert load(scenario())[0] is load(scenario())[0]
+    assert load_workload(scenario())[0] is load_workload(scenario())[0]
 
 
 # Progress -------------------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def evidence(now_s: float) -> Evidence:
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 10)), max_size=30))
 def test_days_are_ticked_once_for_each_pool_and_all_of_them_at_the_end(asked: list[tuple[str, float]]) -> None:
     ticks: list[None] = []
-    days = Days(StaticQuota(0.5), lambda: ticks.append(None))
+    days = DayProgress(StaticQuota(0.5), lambda: ticks.append(None))
     for pool, day in sorted(asked, key=lambda pair: pair[1]):
         days.quota(pool, evidence(day * 86_400))
     latest = {pool: max(int(day) for name, day in asked if name == pool) for pool, _ in asked}
@@ -176,7 +176,7 @@ def test_days_are_ticked_once_for_each_pool_and_all_of_them_at_the_end(asked: li
 
 
 def test_watching_days_changes_no_quota() -> None:
-    watched = Days(StaticQuota(0.5), lambda: None).quota("a", evidence(0.0))
+    watched = DayProgress(StaticQuota(0.5), lambda: None).quota("a", evidence(0.0))
 
     assert watched == StaticQuota(0.5).quota("a", evidence(0.0))
 

@@ -15,11 +15,11 @@ from rich.live import Live
 
 from command_line import Run
 from takeup.cluster import model
-from takeup.cluster.experiment.view import DRAW_EVERY_S, View, view
+from takeup.cluster.experiment.view import DRAW_EVERY_S, LiveView, live_view
 from takeup.cluster.model import Evict, Eviction, Grade, Hold, Job, Kind, Node, Quota, Start, State, Waiting
-from takeup.cluster.report.diary import Diary
-from takeup.cluster.report.screen import BAR_WIDTH, MOST_DECISIONS, MOST_ROWS, screen
-from takeup.core.control import Counters
+from takeup.cluster.report.diary import DecisionLog
+from takeup.cluster.report.screen import BAR_WIDTH, MOST_ROWS, MOST_SHOWN, screen
+from takeup.core.control import LoopCounters
 from takeup.core.report import Cell, Report, Table
 
 HOUR_S = 3600.0
@@ -36,8 +36,8 @@ def state(**given: object) -> State:
     return State(10 * HOUR_S, (Node("n0", "a", 8), Node("n1", "a", 8)), **fields)  # type: ignore[arg-type]
 
 
-def shown(of: State | None, diary: Diary | None = None, counters: Counters | None = None) -> Report:
-    return screen("gfs on slurm", 1, of, diary or Diary(), counters or Counters(), ("first", "last"))
+def shown(of: State | None, diary: DecisionLog | None = None, counters: LoopCounters | None = None) -> Report:
+    return screen("gfs on slurm", 1, of, diary or DecisionLog(), counters or LoopCounters(), ("first", "last"))
 
 
 def table(report: Report, title: str) -> Table:
@@ -113,21 +113,21 @@ def test_a_long_list_of_nodes_is_cut() -> None:
 
 
 def test_the_last_decisions_are_shown_with_their_reasons_and_waiting_is_none() -> None:
-    diary = Diary()
-    for number in range(MOST_DECISIONS + 3):
+    diary = DecisionLog()
+    for number in range(MOST_SHOWN + 3):
         diary.note(Start(f"j{number}", ("n0",), Grade.HIGH, "idle GPUs fit"), "applied")
     diary.note(Hold("w", "no room"), "applied")
     diary.note(Evict("v", "j", 8.0, "cheapest", 30.0), "refused")
 
     rows = table(shown(state(), diary), "Last decisions").rows
 
-    assert len(rows) == MOST_DECISIONS
+    assert len(rows) == MOST_SHOWN
     assert rows[-1] == ("refused", "evict v in 30 s: cheapest")
-    assert rows[-2] == ("applied", f"start j{MOST_DECISIONS + 2} on n0: idle GPUs fit")
+    assert rows[-2] == ("applied", f"start j{MOST_SHOWN + 2} on n0: idle GPUs fit")
 
 
 def test_without_a_state_it_says_how_many_rounds_failed_and_why_the_last_did() -> None:
-    report = shown(None, counters=Counters(num_rounds=3, num_failed_rounds=3))
+    report = shown(None, counters=LoopCounters(num_rounds=3, num_failed_rounds=3))
 
     assert [each.title for each in report.tables] == ["Last decisions"]
     assert report.notes == ("3 rounds, 3 of them failed", "last")
@@ -150,7 +150,7 @@ def drawn_at(*moments_s: float) -> int:
         return shown(state())
 
     with Live(console=Console(file=StringIO()), auto_refresh=False) as live:
-        seen = View(live, monotonic=lambda: left.pop(0))
+        seen = LiveView(live, monotonic=lambda: left.pop(0))
         for _ in moments_s:
             seen.draw(picture)
     return len(asked)
@@ -167,7 +167,7 @@ def test_it_is_drawn_now_and_then_however_fast_rounds_are(moments_s: tuple[float
 def test_a_terminal_shows_the_picture() -> None:
     terminal = Terminal()
 
-    with view(quiet=False, stream=terminal) as seen:
+    with live_view(quiet=False, stream=terminal) as seen:
         assert seen is not None
         seen.draw(lambda: shown(state()))
 
@@ -177,7 +177,7 @@ def test_a_terminal_shows_the_picture() -> None:
 
 @pytest.mark.parametrize(("quiet", "stream"), [(True, Terminal()), (False, StringIO())])
 def test_nothing_is_shown_to_who_is_no_terminal_or_wants_quiet(quiet: bool, stream: StringIO) -> None:
-    with view(quiet=quiet, stream=stream) as seen:
+    with live_view(quiet=quiet, stream=stream) as seen:
         pass
 
     assert seen is None

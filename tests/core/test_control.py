@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from takeup.core.clock import VirtualClock
-from takeup.core.control import ControlLoop, Counters
+from takeup.core.control import ControlLoop, LoopCounters
 from takeup.errors import BadInput
 
 
@@ -156,7 +156,7 @@ def test_what_happened_to_every_decision_is_counted_and_told() -> None:
     loop.step()
 
     assert told == [(3, "applied"), (4, "refused"), (-1, "failed"), (1, "applied")]
-    assert loop.counters == Counters(num_rounds=1, num_decisions=4, num_applied=2, num_refused=1, num_failed=1)
+    assert loop.counters == LoopCounters(num_rounds=1, num_decisions=4, num_applied=2, num_refused=1, num_failed=1)
 
 
 def test_a_dry_run_tells_decisions_and_applies_none() -> None:
@@ -169,7 +169,7 @@ def test_a_dry_run_tells_decisions_and_applies_none() -> None:
 
     assert told == [(3, "dry run"), (-1, "dry run")]
     assert room.level == 0
-    assert loop.counters == Counters(num_rounds=1, num_decisions=2)
+    assert loop.counters == LoopCounters(num_rounds=1, num_decisions=2)
 
 
 def test_a_policy_that_fails_half_way_changes_nothing_and_the_loop_goes_on() -> None:
@@ -180,7 +180,7 @@ def test_a_policy_that_fails_half_way_changes_nothing_and_the_loop_goes_on() -> 
     clock.run(until_s=3)
 
     assert room.level == 0
-    assert loop.counters == Counters(num_rounds=4, num_failed_rounds=4)
+    assert loop.counters == LoopCounters(num_rounds=4, num_failed_rounds=4)
     assert problems == ["no decisions this round: KeyError: 'lost'"]
 
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from takeup.core import namespaces
-from takeup.core.namespaces import LEFT, RIGHT, Namespace, check_commands, lay_cable
+from takeup.core.namespaces import LEFT, RIGHT, NetworkNamespace, check_commands, connect_namespaces
 from takeup.errors import MissingEngine
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Namespace, Namespace]]:
+def pair() -> Iterator[tuple[NetworkNamespace, NetworkNamespace]]:
     """Two namespaces with a cable; skips where the kernel or the user cannot."""
     try:
         check_commands()
-        left, right = Namespace(), Namespace()
-        lay_cable(left, right)
+        left, right = NetworkNamespace(), NetworkNamespace()
+        connect_namespaces(left, right)
     except MissingEngine as reason:
         pytest.skip(str(reason))
     yield left, right
@@ -42,7 +42,7 @@ def test_a_missing_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.engine
-def test_bytes_go_over_the_cable(pair: tuple[Namespace, Namespace]) -> None:
+def test_bytes_go_over_the_cable(pair: tuple[NetworkNamespace, NetworkNamespace]) -> None:
     left, right = pair
     listener = left.do(lambda: socket.create_server((LEFT, 0)))
     caller = right.do(lambda: socket.create_connection(listener.getsockname(), timeout=60))
@@ -56,7 +56,7 @@ def test_bytes_go_over_the_cable(pair: tuple[Namespace, Namespace]) -> None:
 
 @pytest.mark.engine
 def test_a_namespace_is_not_the_one_of_this_process_and_is_gone_when_closed(
-    pair: tuple[Namespace, Namespace],
+    pair: tuple[NetworkNamespace, NetworkNamespace],
 ) -> None:
     left, right = pair
     inodes = {Path(path).stat().st_ino for path in (left.path, right.path, "/proc/self/ns/net")}

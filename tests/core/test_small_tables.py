@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from takeup.core.trace import Column, read_table
+from takeup.core.trace import TraceColumn, read_table
 from takeup.core.trace.arrow import parse_csv
 from takeup.core.trace.plain import MOST_BYTES, read_plain
 from takeup.errors import BadTrace
 
-RATE, COUNT = Column("rate", "float", minimum=0), Column("count", "int")
+RATE, COUNT = TraceColumn("rate", "float", minimum=0), TraceColumn("count", "int")
 
 plain_floats = st.floats(0, allow_infinity=False, allow_subnormal=False).map(repr)
 plain_ints = st.integers(-(10**17), 10**17).map(str)
@@ -87,8 +87,8 @@ def test_large_and_compressed_files_are_left_to_the_large_reader(tmp_path: Path)
 def test_text_is_left_to_the_large_reader(tmp_path: Path) -> None:
     path = write(str(tmp_path), "rate,name\n1,a\n")
 
-    assert read_plain(path, [RATE, Column("name", "text")]) is None
-    assert read_table(path, [Column("name", "text")])["name"].tolist() == ["a"]
+    assert read_plain(path, [RATE, TraceColumn("name", "text")]) is None
+    assert read_table(path, [TraceColumn("name", "text")])["name"].tolist() == ["a"]
 
 
 def test_blank_lines_do_not_count(tmp_path: Path) -> None:

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.core.trace import Column, read_table
+from takeup.core.trace import TraceColumn, read_table
 from takeup.errors import BadTrace
 
-TIME = Column("time_s", "float", minimum=0)
-SIZE = Column("size_bytes", "int", minimum=1)
-KEY = Column("key", "text")
+TIME = TraceColumn("time_s", "float", minimum=0)
+SIZE = TraceColumn("size_bytes", "int", minimum=1)
+KEY = TraceColumn("key", "text")
 COLUMNS = [TIME, SIZE, KEY]
 HEADER = "time_s,size_bytes,key\n"
 
 
-def problem(path: Path, columns: list[Column] = COLUMNS) -> str:
+def problem(path: Path, columns: list[TraceColumn] = COLUMNS) -> str:
     """The message of reading `path`, from the file's name on."""
     with pytest.raises(BadTrace) as caught:
         read_table(path, columns)
@@ -226,7 +226,7 @@ def test_what_is_wrong_in_parquet_names_column_and_row(
 def test_a_column_missing_from_parquet_names_the_nearest(tmp_path: Path) -> None:
     path = parquet(tmp_path)
 
-    assert problem(path, [Column("keys", "text")]) == (
+    assert problem(path, [TraceColumn("keys", "text")]) == (
         "t.parquet: no column 'keys'; did you mean 'key'? (known: time_s, size_bytes, key)"
     )
 

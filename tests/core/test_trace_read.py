@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.core.trace import Column, checksum, read_table
+from takeup.core.trace import TraceColumn, checksum, read_table
 from takeup.errors import BadTrace
 
-TIME = Column("time_s", "float", minimum=0)
-SIZE = Column("size_bytes", "int", minimum=1)
-KEY = Column("key", "text")
+TIME = TraceColumn("time_s", "float", minimum=0)
+SIZE = TraceColumn("size_bytes", "int", minimum=1)
+KEY = TraceColumn("key", "text")
 
 
 def csv_file(folder: Path, text: str, name: str = "trace.csv") -> Path:
@@ -64,7 +64,7 @@ def test_columns_that_nobody_asked_for_are_not_looked_at(tmp_path: Path) -> None
     ids=["byte order mark", "CRLF", "no last newline", "blank lines", "quotes", "spaces around a number"],
 )
 def test_usual_variations_of_csv_read_the_same(tmp_path: Path, text: str) -> None:
-    table = read_table(csv_file(tmp_path, text), [KEY, Column("n", "int")])
+    table = read_table(csv_file(tmp_path, text), [KEY, TraceColumn("n", "int")])
 
     assert (table["key"].tolist(), table["n"].tolist()) == (["a"], [1])
 
@@ -85,41 +85,45 @@ def test_a_header_without_rows_gives_empty_columns(tmp_path: Path, ending: str) 
 @pytest.mark.parametrize(
     ("column", "expected"),
     [
-        (Column("x", "int", required=False), [0, 0]),
-        (Column("x", "int", required=False, default=-1), [-1, -1]),
-        (Column("x", "int", required=False, default=0, minimum=1), [0, 0]),
-        (Column("x", "float", required=False, default=2.5), [2.5, 2.5]),
-        (Column("x", "text", required=False), ["", ""]),
-        (Column("x", "text", required=False, default="none"), ["none", "none"]),
+        (TraceColumn("x", "int", required=False), [0, 0]),
+        (TraceColumn("x", "int", required=False, default=-1), [-1, -1]),
+        (TraceColumn("x", "int", required=False, default=0, minimum=1), [0, 0]),
+        (TraceColumn("x", "float", required=False, default=2.5), [2.5, 2.5]),
+        (TraceColumn("x", "text", required=False), ["", ""]),
+        (TraceColumn("x", "text", required=False, default="none"), ["none", "none"]),
     ],
 )
 @pytest.mark.parametrize("text", ["key\na\nb\n", "key,x\na,\nb,\n"], ids=["no column", "empty cells"])
 def test_what_an_optional_column_lacks_reads_as_its_default(
-    tmp_path: Path, column: Column, expected: list[object], text: str
+    tmp_path: Path, column: TraceColumn, expected: list[object], text: str
 ) -> None:
     assert read_table(csv_file(tmp_path, text), [KEY, column])["x"].tolist() == expected
 
 
 def test_an_optional_number_without_default_reads_as_nan(tmp_path: Path) -> None:
-    table = read_table(csv_file(tmp_path, "x,n\n1.5,1\n,2\nnan,3\n"), [Column("x", "float", required=False)])
+    table = read_table(csv_file(tmp_path, "x,n\n1.5,1\n,2\nnan,3\n"), [TraceColumn("x", "float", required=False)])
 
     np.testing.assert_array_equal(table["x"], [1.5, np.nan, np.nan])
 
 
 def test_a_text_default_longer_than_the_texts_is_not_cut(tmp_path: Path) -> None:
-    table = read_table(csv_file(tmp_path, "x,n\na,1\n,2\n"), [Column("x", "text", required=False, default="unknown")])
+    table = read_table(
+        csv_file(tmp_path, "x,n\na,1\n,2\n"), [TraceColumn("x", "text", required=False, default="unknown")]
+    )
 
     assert table["x"].tolist() == ["a", "unknown"]
 
 
 def test_large_whole_numbers_keep_every_digit(tmp_path: Path) -> None:
-    table = read_table(csv_file(tmp_path, "n,m\n9007199254740993,1\n-9223372036854775808,\n"), [Column("n", "int")])
+    table = read_table(
+        csv_file(tmp_path, "n,m\n9007199254740993,1\n-9223372036854775808,\n"), [TraceColumn("n", "int")]
+    )
 
     assert table["n"].tolist() == [9007199254740993, -(2**63)]
 
 
 def test_large_whole_numbers_keep_every_digit_beside_empty_cells(tmp_path: Path) -> None:
-    column = Column("n", "int", required=False, default=-1)
+    column = TraceColumn("n", "int", required=False, default=-1)
     table = read_table(csv_file(tmp_path, "n,m\n9007199254740993,1\n,2\n"), [column])
 
     assert table["n"].tolist() == [9007199254740993, -1]
@@ -132,7 +136,7 @@ def test_arrays_can_be_changed_by_the_caller(tmp_path: Path, name: str) -> None:
         path.write_text("n,key\n1,a\n")
     else:
         pq.write_table(pa.table({"n": [1], "key": ["a"]}), path)
-    table = read_table(path, [Column("n", "int"), KEY])
+    table = read_table(path, [TraceColumn("n", "int"), KEY])
 
     assert all(array.flags.writeable for array in table.values())
 
@@ -141,7 +145,7 @@ def test_arrays_can_be_changed_by_the_caller(tmp_path: Path, name: str) -> None:
 def test_parquet_whole_numbers_of_any_width_read_as_int64(tmp_path: Path, type_: pa.DataType) -> None:
     path = tmp_path / "trace.parquet"
     pq.write_table(pa.table({"n": pa.array([1, 2], type_)}), path)
-    table = read_table(path, [Column("n", "int")])
+    table = read_table(path, [TraceColumn("n", "int")])
 
     assert table["n"].dtype == np.int64
     assert table["n"].tolist() == [1, 2]
@@ -152,7 +156,7 @@ def test_parquet_numbers_read_as_float64(tmp_path: Path, type_: pa.DataType) -> 
     path = tmp_path / "trace.parquet"
     pq.write_table(pa.table({"x": pa.array([1, 2]).cast(type_)}), path)
 
-    assert read_table(path, [Column("x", "float")])["x"].tolist() == [1.0, 2.0]
+    assert read_table(path, [TraceColumn("x", "float")])["x"].tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
@@ -166,7 +170,7 @@ def test_parquet_texts_read_as_text(tmp_path: Path, type_: pa.DataType) -> None:
 def test_parquet_nulls_in_an_optional_column_read_as_its_default(tmp_path: Path) -> None:
     path = tmp_path / "trace.parquet"
     pq.write_table(pa.table({"n": [5, None], "m": [None, None]}), path)
-    columns = [Column(name, "int", required=False, default=-1) for name in ("n", "m")]
+    columns = [TraceColumn(name, "int", required=False, default=-1) for name in ("n", "m")]
     table = read_table(path, columns)
 
     assert (table["n"].tolist(), table["m"].tolist()) == ([5, -1], [-1, -1])
@@ -182,7 +186,7 @@ def test_reading_agrees_with_the_standard_library(
     text = io.StringIO()
     csv.writer(text).writerows([("key", "n", "x"), *rows])
     path = csv_file(tmp_path_factory.mktemp("oracle"), text.getvalue())
-    table = read_table(path, [KEY, Column("n", "int"), Column("x", "float")])
+    table = read_table(path, [KEY, TraceColumn("n", "int"), TraceColumn("x", "float")])
 
     expected = list(csv.DictReader(io.StringIO(text.getvalue(), newline="")))
     assert table["key"].tolist() == [row["key"] for row in expected]

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.core.trace import Column, checksum, read_table, write_table
+from takeup.core.trace import TraceColumn, checksum, read_table, write_table
 from takeup.errors import BadInput, BadTrace, OutputFailed
 
 NAMES = ["t.csv", "t.csv.gz", "t.parquet"]
-COLUMNS = [Column("time_s", "float"), Column("n", "int"), Column("key", "text")]
+COLUMNS = [TraceColumn("time_s", "float"), TraceColumn("n", "int"), TraceColumn("key", "text")]
 
 
 def table(rows: list[tuple[float, int, str]]) -> dict[str, npt.NDArray[Any]]:
@@ -66,13 +66,13 @@ def test_csv_looks_as_a_person_would_write_it(tmp_path: Path) -> None:
 def test_fixed_width_texts_can_be_written(tmp_path: Path, name: str) -> None:
     write_table(tmp_path / name, {"key": np.array(["long", "b"])})
 
-    assert read_table(tmp_path / name, [Column("key", "text")])["key"].tolist() == ["long", "b"]
+    assert read_table(tmp_path / name, [TraceColumn("key", "text")])["key"].tolist() == ["long", "b"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nan_comes_back_as_what_was_not_measured(tmp_path: Path, name: str) -> None:
     write_table(tmp_path / name, {"x": np.array([1.0, np.nan])})
-    back = read_table(tmp_path / name, [Column("x", "float", required=False)])
+    back = read_table(tmp_path / name, [TraceColumn("x", "float", required=False)])
 
     np.testing.assert_array_equal(back["x"], [1.0, np.nan])
 

@@ -13,7 +13,7 @@ from takeup.edge.model import Instance, Reason
 from takeup.edge.policies import find_policy
 from takeup.edge.policies.car_p import _admit, _orders
 from takeup.edge.policies.jtora import Jtora, _changes
-from takeup.edge.policies.plan import Plan, Site
+from takeup.edge.policies.plan import PartialPlan, SiteQuantities
 from takeup.edge.traces.generators import radio_tight_setting
 
 
@@ -30,7 +30,7 @@ def test_the_largest_saving_is_admitted_first() -> None:
 
 def test_who_cannot_finish_alone_comes_before_who_saves_more() -> None:
     instance = narrow(local_hz=1.9, deadlines_s=np.array([4.3, 2.0]))  # the first needs 1.86 Hz, the second 2 Hz
-    orders = _orders(Site(instance), np.arange(2))
+    orders = _orders(SiteQuantities(instance), np.arange(2))
 
     assert instance.too_slow.tolist() == [False, True]
     assert instance.local_j[0] > instance.local_j[1]
@@ -38,7 +38,7 @@ def test_who_cannot_finish_alone_comes_before_who_saves_more() -> None:
 
 
 def test_the_second_order_goes_by_the_rate_that_is_needed() -> None:
-    by_saving, by_rate = _orders(Site(narrow(bits=np.array([2.0, 1.0]))), np.arange(2))
+    by_saving, by_rate = _orders(SiteQuantities(narrow(bits=np.array([2.0, 1.0]))), np.arange(2))
 
     assert by_saving.tolist() == [0, 1]
     assert by_rate.tolist() == [1, 0]
@@ -47,7 +47,7 @@ def test_the_second_order_goes_by_the_rate_that_is_needed() -> None:
 @given(instance=instances(most_devices=10))
 @settings(max_examples=20, deadline=None)
 def test_the_better_of_both_orders_is_the_answer(instance: Instance) -> None:
-    site = Site(instance)
+    site = SiteQuantities(instance)
     plans = [_admit(site, order) for order in _orders(site, site.promising())]
     answer = find_policy("car_p").allocate(instance)
 
@@ -55,8 +55,8 @@ def test_the_better_of_both_orders_is_the_answer(instance: Instance) -> None:
 
 
 def test_an_exchange_replaces_a_device_that_is_worth_less() -> None:
-    site = Site(narrow())
-    plan = Plan(site, {1: [0]}, {1: 3.5})
+    site = SiteQuantities(narrow())
+    plan = PartialPlan(site, {1: [0]}, {1: 3.5})
     changes = list(_changes(plan, np.arange(2)))
 
     assert [sorted(change.groups) for _, change in changes] == [[], [0]]
@@ -66,11 +66,11 @@ def test_an_exchange_replaces_a_device_that_is_worth_less() -> None:
 @given(instance=instances())
 @settings(max_examples=20, deadline=None)
 def test_a_change_is_worth_what_it_says(instance: Instance) -> None:
-    site = Site(instance)
+    site = SiteQuantities(instance)
     answer = find_policy("joint_append").allocate(instance).allocation
     devices = np.flatnonzero(answer.offloads).tolist()
     groups = {device: answer.group(device).tolist() for device in devices}
-    plan = Plan(site, groups, {device: float(answer.start_s[device]) for device in devices})
+    plan = PartialPlan(site, groups, {device: float(answer.start_s[device]) for device in devices})
 
     for worth_j, change in _changes(plan, site.promising()):
         if np.isfinite(worth_j):

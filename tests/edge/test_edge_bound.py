@@ -12,8 +12,8 @@ from edge.cells import instances, two_devices
 from takeup.edge.model import Instance, Prices
 from takeup.edge.policies.bound import relax, saving_bound
 from takeup.edge.policies.bounds import priced
-from takeup.edge.policies.bounds.choices import choices_of, rules_of, usual_moments
-from takeup.edge.policies.bounds.priced import price, reach
+from takeup.edge.policies.bounds.choices import choice_constraints, quantile_moments, size_choices
+from takeup.edge.policies.bounds.priced import price, saving_limits
 from takeup.edge.policies.exact import Exact
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 
@@ -52,9 +52,9 @@ def test_devices_that_are_left_out_of_the_program_still_count(monkeypatch: pytes
 @given(instance=instances(most_devices=8))
 @settings(max_examples=30, deadline=None)
 def test_nobody_adds_more_than_its_reach(instance: Instance) -> None:
-    choices = choices_of(instance, np.arange(instance.num_devices))
+    choices = size_choices(instance, np.arange(instance.num_devices))
 
-    assert (choices.value_j <= reach(instance)[choices.device] * (1 + 1e-9)).all()
+    assert (choices.value_j <= saving_limits(instance)[choices.device] * (1 + 1e-9)).all()
 
 
 def test_a_scarce_core_has_a_price_and_a_plentiful_one_has_none() -> None:
@@ -75,8 +75,8 @@ def test_nothing_to_save_is_worth_nothing() -> None:
 
 def test_the_rules_are_about_devices_subcarriers_and_cpu_time() -> None:
     instance = replace(two_devices(), edge_hz=2.0)  # 4 s and 2 s of CPU time until 4 s
-    choices = choices_of(instance, np.arange(2))
-    rules = rules_of(instance, choices, usual_moments(choices))
+    choices = size_choices(instance, np.arange(2))
+    rules = choice_constraints(instance, choices, quantile_moments(choices))
 
     assert choices.device.tolist() == [1, 1]  # the first would have no time to upload
     assert choices.size.tolist() == [1, 2]
@@ -86,8 +86,8 @@ def test_the_rules_are_about_devices_subcarriers_and_cpu_time() -> None:
 
 def test_rows_about_cpu_time_are_few_however_many_deadlines_there_are() -> None:
     instance = paper_setting(np.random.default_rng(0), 2_000, 2)
-    choices = choices_of(instance, np.arange(2_000))
-    rules = rules_of(instance, choices, usual_moments(choices))
+    choices = size_choices(instance, np.arange(2_000))
+    rules = choice_constraints(instance, choices, quantile_moments(choices))
 
     assert rules.rows.shape[0] == 2_000 + 1 + len(rules.spans_s)
     assert 0 < len(rules.spans_s) <= 4 * 60

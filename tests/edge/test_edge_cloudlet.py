@@ -16,8 +16,8 @@ from takeup.edge.engines import find_engine
 from takeup.edge.engines.cloudlet import CloudletEngine
 from takeup.edge.engines.cloudlet.core import calibrate, run
 from takeup.edge.engines.cloudlet.device import pieces
-from takeup.edge.engines.cloudlet.plan import MOST_BPS, Job, make_plan
-from takeup.edge.engines.cloudlet.turns import Queue, Rule
+from takeup.edge.engines.cloudlet.plan import MOST_BPS, CloudletJob, make_plan
+from takeup.edge.engines.cloudlet.turns import DispatchQueue, DispatchRule
 from takeup.edge.model import Allocation
 from takeup.edge.played import Played, PlayedTask
 from takeup.edge.policies.joint import Joint
@@ -25,8 +25,8 @@ from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.errors import BadInput, UnknownName
 
 
-def job(device: int, start_s: float, due_s: float = 9.0, run_s: float = 1.0) -> Job:
-    return Job(device, 1000, 0.0, 0.5, start_s, run_s, due_s)
+def job(device: int, start_s: float, due_s: float = 9.0, run_s: float = 1.0) -> CloudletJob:
+    return CloudletJob(device, 1000, 0.0, 0.5, start_s, run_s, due_s)
 
 
 # What is played
@@ -37,7 +37,7 @@ def test_times_are_stretched_and_bits_multiplied() -> None:
     plan = make_plan(instance, allocation, slowdown=2.0, bits_factor=3.0)
 
     assert [each.device for each in plan.jobs] == [0, 1, 3]
-    assert plan.jobs[1] == Job(1, 3 * 10_000, 0.0, 0.1, 0.4, 0.04, 6.0)
+    assert plan.jobs[1] == CloudletJob(1, 3 * 10_000, 0.0, 0.1, 0.4, 0.04, 6.0)
     assert plan.jobs[1].rate_bps == pytest.approx(8 * 30_000 / 0.1)
     assert plan.expected_s == pytest.approx(0.64)
 
@@ -145,7 +145,7 @@ def test_the_engine_is_found_by_name() -> None:
 
 def test_a_planned_task_waits_for_its_start_and_its_upload() -> None:
     first, second = job(0, start_s=1.0), job(1, start_s=2.0)
-    queue = Queue([second, first], "planned")
+    queue = DispatchQueue([second, first], "planned")
     queue.complete(second)
 
     assert queue.take(1.5) is None
@@ -155,7 +155,7 @@ def test_a_planned_task_waits_for_its_start_and_its_upload() -> None:
 
 def test_a_task_that_was_late_goes_first_once_it_is_complete() -> None:
     first, second = job(0, start_s=1.0), job(1, start_s=2.0)
-    queue = Queue([first, second], "planned")
+    queue = DispatchQueue([first, second], "planned")
     queue.complete(second)
     queue.complete(first)
 
@@ -164,7 +164,7 @@ def test_a_task_that_was_late_goes_first_once_it_is_complete() -> None:
 
 def test_edf_takes_the_earliest_deadline_that_is_complete() -> None:
     urgent, complete, relaxed = job(0, 5.0, due_s=6.0), job(1, 5.0, due_s=7.0), job(2, 1.0, due_s=8.0)
-    queue = Queue([urgent, complete, relaxed], "edf")
+    queue = DispatchQueue([urgent, complete, relaxed], "edf")
     queue.complete(relaxed)
     queue.complete(complete)
 
@@ -172,9 +172,9 @@ def test_edf_takes_the_earliest_deadline_that_is_complete() -> None:
 
 
 @pytest.mark.parametrize(("rule", "not_before_s"), [("planned", 1.0), ("early", 0.0), ("edf", 0.0)])
-def test_only_who_is_first_in_line_and_complete_is_taken_ahead(rule: Rule, not_before_s: float) -> None:
+def test_only_who_is_first_in_line_and_complete_is_taken_ahead(rule: DispatchRule, not_before_s: float) -> None:
     first, second = job(0, start_s=1.0, due_s=3.0), job(1, start_s=2.0, due_s=4.0)
-    queue = Queue([first, second], rule)
+    queue = DispatchQueue([first, second], rule)
     queue.complete(second)
 
     assert queue.take_ahead() is None
@@ -185,7 +185,7 @@ def test_only_who_is_first_in_line_and_complete_is_taken_ahead(rule: Rule, not_b
 
 def test_who_failed_keeps_nobody_waiting_and_who_is_put_back_keeps_its_place() -> None:
     first, second, third = (job(device, start_s=1.0 + device) for device in range(3))
-    queue = Queue([first, second, third], "early")
+    queue = DispatchQueue([first, second, third], "early")
     queue.complete(second)
     queue.complete(third)
     queue.drop(first)
@@ -199,20 +199,22 @@ def test_who_failed_keeps_nobody_waiting_and_who_is_put_back_keeps_its_place() -
     st.lists(st.tuples(st.floats(0.01, 2), st.floats(0.01, 2), st.floats(0, 1)), min_size=1, max_size=8),
     st.sampled_from(["early", "planned"]),
 )
-def test_a_plan_is_never_overrun_if_uploads_are_in_time(gaps: list[tuple[float, float, float]], rule: Rule) -> None:
+def test_a_plan_is_never_overrun_if_uploads_are_in_time(
+    gaps: list[tuple[float, float, float]], rule: DispatchRule
+) -> None:
     jobs, now_s = [], 0.0
     for device, (idle_s, run_s, upload_share) in enumerate(gaps):
         start_s = now_s + idle_s
-        jobs.append(Job(device, 1, 0.0, upload_share * start_s, start_s, run_s, start_s + run_s))
+        jobs.append(CloudletJob(device, 1, 0.0, upload_share * start_s, start_s, run_s, start_s + run_s))
         now_s = start_s + run_s
 
     assert all(start_s <= planned.start_s + 1e-9 for planned, start_s in one_core(jobs, rule))
 
 
-def one_core(jobs: list[Job], rule: Rule) -> list[tuple[Job, float]]:
+def one_core(jobs: list[CloudletJob], rule: DispatchRule) -> list[tuple[CloudletJob, float]]:
     """Who begins when on a single core, if everything takes as long as planned."""
-    queue, now_s = Queue(jobs, rule), 0.0
-    begun: list[tuple[Job, float]] = []
+    queue, now_s = DispatchQueue(jobs, rule), 0.0
+    begun: list[tuple[CloudletJob, float]] = []
     while len(begun) < len(jobs):
         for each in jobs:
             if each.upload_s <= now_s:

@@ -20,10 +20,10 @@ import pytest
 from edge.offloads import four_devices
 from takeup.edge.engines.cloudlet import CloudletEngine, priorities
 from takeup.edge.engines.cloudlet.links import NamespaceLinks, open_links
-from takeup.edge.engines.cloudlet.plan import Job, make_plan
-from takeup.edge.engines.cloudlet.processes import Process
-from takeup.edge.engines.cloudlet.site import TOKEN_BYTES, Core, Site
-from takeup.edge.engines.cloudlet.turns import Rule
+from takeup.edge.engines.cloudlet.plan import CloudletJob, make_plan
+from takeup.edge.engines.cloudlet.processes import ChildProcess
+from takeup.edge.engines.cloudlet.site import TOKEN_BYTES, CloudletSite, CoreProcess
+from takeup.edge.engines.cloudlet.turns import DispatchRule
 from takeup.edge.played import Played, PlayedTask
 from takeup.edge.policies.joint import Joint
 from takeup.edge.policies.min_group import MinimumGroups
@@ -82,7 +82,7 @@ def test_bytes_come_no_faster_than_the_allocated_rate(kept: Played) -> None:
 
 
 @pytest.mark.parametrize("turns", ["early", "edf"])
-def test_tasks_may_begin_before_their_planned_start(turns: Rule) -> None:
+def test_tasks_may_begin_before_their_planned_start(turns: DispatchRule) -> None:
     instance, allocation = four_devices(deadline_s=60.0)
     waiting = replace(allocation, start_s=np.array([40.0, 41.0, np.nan, 42.0]))
 
@@ -179,14 +179,14 @@ def test_auto_takes_the_link_that_works(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_no_process_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[Process] = []
-    begin = Process.__init__
+    started: list[ChildProcess] = []
+    begin = ChildProcess.__init__
 
-    def noted(process: Process, program: str, *arguments: str) -> None:
+    def noted(process: ChildProcess, program: str, *arguments: str) -> None:
         started.append(process)
         begin(process, program, *arguments)
 
-    monkeypatch.setattr(Process, "__init__", noted)
+    monkeypatch.setattr(ChildProcess, "__init__", noted)
     CloudletEngine(link="user-space").play(*four_devices(), breaks={0: 0.1})
 
     assert len(started) == 4
@@ -249,26 +249,26 @@ def listener() -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def core() -> Iterator[Process]:
-    made = Process("core.py", "cpu-time")
+def core() -> Iterator[ChildProcess]:
+    made = ChildProcess("core.py", "cpu-time")
     made.hear()
     yield made
     made.close()
 
 
 @pytest.fixture
-def device() -> Iterator[Process]:
-    made = Process("device.py")
+def device() -> Iterator[ChildProcess]:
+    made = ChildProcess("device.py")
     yield made
     made.close()
 
 
-def one_job(num_bytes: int = 5) -> Job:
-    return Job(7, num_bytes, 0.0, 0.01, 0.0, 0.001, 1.0)
+def one_job(num_bytes: int = 5) -> CloudletJob:
+    return CloudletJob(7, num_bytes, 0.0, 0.01, 0.0, 0.001, 1.0)
 
 
-def test_a_stranger_is_hung_up_on(listener: socket.socket, device: Process) -> None:
-    site = Site(listener, [one_job()], [TOKEN], "edf")
+def test_a_stranger_is_hung_up_on(listener: socket.socket, device: ChildProcess) -> None:
+    site = CloudletSite(listener, [one_job()], [TOKEN], "edf")
     heard: list[bytes] = []
     with socket.create_connection(listener.getsockname(), timeout=LIMIT_S) as stranger:
 
@@ -287,8 +287,8 @@ def test_a_stranger_is_hung_up_on(listener: socket.socket, device: Process) -> N
     site.close()
 
 
-def test_a_device_that_says_its_token_in_two_parts_is_known(listener: socket.socket, device: Process) -> None:
-    site = Site(listener, [one_job()], [TOKEN], "edf")
+def test_a_device_that_says_its_token_in_two_parts_is_known(listener: socket.socket, device: ChildProcess) -> None:
+    site = CloudletSite(listener, [one_job()], [TOKEN], "edf")
     with socket.create_connection(listener.getsockname(), timeout=LIMIT_S) as caller:
         caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         caller.sendall(TOKEN[:9].encode())
@@ -301,8 +301,8 @@ def test_a_device_that_says_its_token_in_two_parts_is_known(listener: socket.soc
     assert site.records[0].connected
 
 
-def test_a_process_that_ended_is_not_waited_for(listener: socket.socket, device: Process) -> None:
-    site = Site(listener, [one_job()], [TOKEN], "edf")
+def test_a_process_that_ended_is_not_waited_for(listener: socket.socket, device: ChildProcess) -> None:
+    site = CloudletSite(listener, [one_job()], [TOKEN], "edf")
     device.tell("not an order")
     begin_s = time.monotonic()
     site.gather([device], 300)
@@ -312,8 +312,8 @@ def test_a_process_that_ended_is_not_waited_for(listener: socket.socket, device:
     assert site.records[0].failure == "its device did not connect"
 
 
-def test_a_silent_device_fails_at_the_limit(listener: socket.socket, device: Process, core: Process) -> None:
-    site = Site(listener, [one_job()], [TOKEN], "edf")
+def test_a_silent_device_fails_at_the_limit(listener: socket.socket, device: ChildProcess, core: ChildProcess) -> None:
+    site = CloudletSite(listener, [one_job()], [TOKEN], "edf")
     with socket.create_connection(listener.getsockname(), timeout=LIMIT_S) as caller:
         caller.sendall(TOKEN.encode() + b"abc")
         site.gather([device], LIMIT_S)
@@ -325,8 +325,10 @@ def test_a_silent_device_fails_at_the_limit(listener: socket.socket, device: Pro
     assert site.records[0].failure == "it was not done after 0.3 s"
 
 
-def test_no_more_bytes_are_read_than_a_device_has(listener: socket.socket, device: Process, core: Process) -> None:
-    site = Site(listener, [one_job()], [TOKEN], "edf")
+def test_no_more_bytes_are_read_than_a_device_has(
+    listener: socket.socket, device: ChildProcess, core: ChildProcess
+) -> None:
+    site = CloudletSite(listener, [one_job()], [TOKEN], "edf")
     with socket.create_connection(listener.getsockname(), timeout=LIMIT_S) as caller:
         caller.sendall(TOKEN.encode() + b"abcde and more")
         site.gather([device], LIMIT_S)
@@ -337,9 +339,9 @@ def test_no_more_bytes_are_read_than_a_device_has(listener: socket.socket, devic
     assert site.records[0].ended_s is not None
 
 
-def test_a_job_whose_core_stops_has_failed(listener: socket.socket, device: Process, core: Process) -> None:
+def test_a_job_whose_core_stops_has_failed(listener: socket.socket, device: ChildProcess, core: ChildProcess) -> None:
     core.tell("nonsense")
-    site = Site(listener, [one_job()], [TOKEN], "edf")
+    site = CloudletSite(listener, [one_job()], [TOKEN], "edf")
     with socket.create_connection(listener.getsockname(), timeout=LIMIT_S) as caller:
         caller.sendall(TOKEN.encode() + b"abcde")
         site.gather([device], LIMIT_S)
@@ -390,9 +392,9 @@ def test_a_job_is_given_to_the_core_that_will_be_free_first_and_not_kept_behind_
     listener: socket.socket,
 ) -> None:
     runs_s = [10.0, 1.0, 1.0, 1.0]
-    jobs = [Job(number, 1, 0.0, 0.1, 1.0 + number, run_s, 99.0) for number, run_s in enumerate(runs_s)]
-    site = Site(listener, jobs, ["a", "b", "c", "d"], "planned")
-    site._zero_s, site._cores = 0.0, [Core(number, cast(Process, Silent())) for number in range(2)]
+    jobs = [CloudletJob(number, 1, 0.0, 0.1, 1.0 + number, run_s, 99.0) for number, run_s in enumerate(runs_s)]
+    site = CloudletSite(listener, jobs, ["a", "b", "c", "d"], "planned")
+    site._zero_s, site._cores = 0.0, [CoreProcess(number, cast(ChildProcess, Silent())) for number in range(2)]
     for job in jobs:
         site._queue.complete(job)
     site._hand_out_turns(0.5)

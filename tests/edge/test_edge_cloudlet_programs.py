@@ -11,16 +11,16 @@ from collections.abc import Iterator
 import pytest
 
 from takeup.edge.engines.cloudlet.core import burn, calibrate, run
-from takeup.edge.engines.cloudlet.device import Order
+from takeup.edge.engines.cloudlet.device import UploadOrder
 from takeup.edge.engines.cloudlet.engine import _order
 from takeup.edge.engines.cloudlet.links import UserSpaceLinks
-from takeup.edge.engines.cloudlet.plan import Job
-from takeup.edge.engines.cloudlet.processes import Process
+from takeup.edge.engines.cloudlet.plan import CloudletJob
+from takeup.edge.engines.cloudlet.processes import ChildProcess
 
 pytestmark = pytest.mark.engine
 
 TOKEN = "t" * 32
-JOB = Job(device=2, num_bytes=3000, begin_s=0.0, upload_s=0.02, start_s=0.1, run_s=0.01, due_s=1.0)
+JOB = CloudletJob(device=2, num_bytes=3000, begin_s=0.0, upload_s=0.02, start_s=0.1, run_s=0.01, due_s=1.0)
 LIMIT_S = 60
 
 
@@ -32,18 +32,18 @@ def listener() -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def device() -> Iterator[Process]:
+def device() -> Iterator[ChildProcess]:
     made = UserSpaceLinks().device()
     yield made
     made.close()
 
 
-def started_core(*arguments: str) -> tuple[Process, list[str]]:
-    core = Process("core.py", *arguments)
+def started_core(*arguments: str) -> tuple[ChildProcess, list[str]]:
+    core = ChildProcess("core.py", *arguments)
     return core, core.hear()
 
 
-def order(listener: socket.socket, share: float = 1.0) -> Order:
+def order(listener: socket.socket, share: float = 1.0) -> UploadOrder:
     return _order(JOB, listener.getsockname(), TOKEN, share, priority=0)
 
 
@@ -55,7 +55,7 @@ def everything(connection: socket.socket) -> bytes:
     return received
 
 
-def ends_within(process: Process, limit_s: float) -> bool:
+def ends_within(process: ChildProcess, limit_s: float) -> bool:
     until_s = time.monotonic() + limit_s
     while not process.is_gone() and time.monotonic() < until_s:
         time.sleep(0.01)
@@ -65,7 +65,9 @@ def ends_within(process: Process, limit_s: float) -> bool:
 # A device
 
 
-def test_a_device_says_its_token_and_then_nothing_until_the_beginning(listener: socket.socket, device: Process) -> None:
+def test_a_device_says_its_token_and_then_nothing_until_the_beginning(
+    listener: socket.socket, device: ChildProcess
+) -> None:
     device.tell(json.dumps(order(listener)))
     connection, (host, _) = listener.accept()
     with connection:
@@ -76,7 +78,9 @@ def test_a_device_says_its_token_and_then_nothing_until_the_beginning(listener: 
     assert is_silent
 
 
-def test_a_device_uploads_exactly_its_bytes_and_waits_to_be_ended(listener: socket.socket, device: Process) -> None:
+def test_a_device_uploads_exactly_its_bytes_and_waits_to_be_ended(
+    listener: socket.socket, device: ChildProcess
+) -> None:
     device.tell(json.dumps(order(listener)))
     connection, _ = listener.accept()
     with connection:
@@ -93,8 +97,8 @@ def test_a_device_uploads_exactly_its_bytes_and_waits_to_be_ended(listener: sock
     assert not device.is_gone()
 
 
-def test_no_byte_is_sent_before_the_release(listener: socket.socket, device: Process) -> None:
-    late: Order = {**order(listener), "begin_s": 0.3, "end_s": 0.4}
+def test_no_byte_is_sent_before_the_release(listener: socket.socket, device: ChildProcess) -> None:
+    late: UploadOrder = {**order(listener), "begin_s": 0.3, "end_s": 0.4}
     device.tell(json.dumps(late))
     connection, _ = listener.accept()
     with connection:
@@ -109,7 +113,7 @@ def test_no_byte_is_sent_before_the_release(listener: socket.socket, device: Pro
 
 @pytest.mark.parametrize(("share", "num_sent"), [(0.5, 1500), (0.0, 0)])
 def test_a_device_whose_link_breaks_is_gone(
-    listener: socket.socket, device: Process, share: float, num_sent: int
+    listener: socket.socket, device: ChildProcess, share: float, num_sent: int
 ) -> None:
     device.tell(json.dumps(order(listener, share)))
     connection, _ = listener.accept()
@@ -123,7 +127,7 @@ def test_a_device_whose_link_breaks_is_gone(
     assert ends_within(device, LIMIT_S)
 
 
-def test_a_device_without_a_site_ends(device: Process) -> None:
+def test_a_device_without_a_site_ends(device: ChildProcess) -> None:
     with socket.socket() as silent:  # it has the port, so that nobody else can, and does not listen
         silent.bind(("127.0.0.1", 0))
         device.tell(json.dumps(_order(JOB, silent.getsockname(), TOKEN, 1.0, priority=0)))
@@ -196,13 +200,13 @@ def test_work_takes_the_cpu_time_it_should() -> None:
 # Processes
 
 
-def test_a_closed_process_is_gone_even_if_it_was_waiting(device: Process) -> None:
+def test_a_closed_process_is_gone_even_if_it_was_waiting(device: ChildProcess) -> None:
     assert not device.is_gone()
     device.close()
     assert device.is_gone()
 
 
-def test_a_process_ends_with_its_input(device: Process) -> None:
+def test_a_process_ends_with_its_input(device: ChildProcess) -> None:
     device._input.close()
 
     assert ends_within(device, LIMIT_S)

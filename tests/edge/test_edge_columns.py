@@ -10,27 +10,31 @@ from hypothesis import strategies as st
 from edge.cells import instances, two_devices
 from takeup.edge.model import Instance
 from takeup.edge.policies.bounds.fast.pricing import cheapest_starts
-from takeup.edge.policies.bounds.generate import Rounds, generate
+from takeup.edge.policies.bounds.generate import GenerationRounds, generate
 from takeup.edge.policies.bounds.listed import list_groups
 from takeup.edge.policies.bounds.listed_pricer import ListedPricer
-from takeup.edge.policies.bounds.master import Columns, Duals, Grid, best_mix, grid_of, whole_mix
-from takeup.edge.policies.bounds.wide_pricer import BothPricers, WidePricer
+from takeup.edge.policies.bounds.master import ColumnSet, Duals, SlotGrid, slot_grid, solve_integer_master, solve_master
+from takeup.edge.policies.bounds.wide_pricer import CombinedPricer, WidePricer
 from takeup.edge.policies.exact import Exact
 from takeup.edge.traces.generators import radio_tight_setting
 
 
-def listed(instance: Instance, grid: Grid) -> ListedPricer:
+def listed(instance: Instance, grid: SlotGrid) -> ListedPricer:
     return ListedPricer(instance, list_groups(instance), grid)
 
 
-def both(instance: Instance, grid: Grid, size: int) -> BothPricers:
-    return BothPricers(ListedPricer(instance, list_groups(instance, size), grid), WidePricer(instance, grid, size + 1))
+def both(instance: Instance, grid: SlotGrid, size: int) -> CombinedPricer:
+    return CombinedPricer(
+        ListedPricer(instance, list_groups(instance, size), grid), WidePricer(instance, grid, size + 1)
+    )
 
 
-def random_prices(instance: Instance, grid: Grid, seed: int) -> Duals:
+def random_prices(instance: Instance, grid: SlotGrid, seed: int) -> Duals:
     random = np.random.default_rng(seed)
     scale_j = float(instance.worth_j.mean())
-    return Duals(random.uniform(0, scale_j, instance.num_subcarriers), random.uniform(0, scale_j / 4, len(grid.room_s)))
+    return Duals(
+        random.uniform(0, scale_j, instance.num_subcarriers), random.uniform(0, scale_j / 4, len(grid.capacity_s))
+    )
 
 
 @given(seed=st.integers(0, 10_000), num_slots=st.integers(1, 12))
@@ -57,7 +61,7 @@ def test_no_start_in_a_slot_is_cheaper_than_the_one_found(seed: int, num_slots: 
 @settings(max_examples=60, deadline=None)
 def test_duality_never_offers_less_than_looking_at_every_group(seed: int, size: int) -> None:
     instance = radio_tight_setting(np.random.default_rng(seed), 4, 5, 3e9)
-    grid = grid_of(instance, 6)
+    grid = slot_grid(instance, 6)
     # free CPU time: otherwise small groups, which upload later, cannot have the cheapest starts of all groups
     duals = random_prices(instance, grid, seed)._replace(slots_j=np.zeros(6))
     true_j = listed(instance, grid).offers(duals).profits_j
@@ -71,7 +75,7 @@ def test_duality_never_offers_less_than_looking_at_every_group(seed: int, size: 
 def test_any_prices_make_a_bound(instance: Instance, seed: int) -> None:
     if instance.num_devices == 0:
         return
-    grid = grid_of(instance, 7)
+    grid = slot_grid(instance, 7)
     duals = random_prices(instance, grid, seed)
     profits_j = np.maximum(0.0, listed(instance, grid).offers(duals).profits_j.max(axis=1))
     bound_j = duals.subcarriers_j.sum() + duals.slots_j.sum() + profits_j.sum()
@@ -79,11 +83,13 @@ def test_any_prices_make_a_bound(instance: Instance, seed: int) -> None:
     assert bound_j >= Exact().allocate(instance).worth_j * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("rounds", [Rounds(1, 0), Rounds(30, 0), Rounds(30, 5), Rounds(0, 20)])
-def test_more_rounds_keep_the_bound_valid(rounds: Rounds) -> None:
+@pytest.mark.parametrize(
+    "rounds", [GenerationRounds(1, 0), GenerationRounds(30, 0), GenerationRounds(30, 5), GenerationRounds(0, 20)]
+)
+def test_more_rounds_keep_the_bound_valid(rounds: GenerationRounds) -> None:
     instance = radio_tight_setting(np.random.default_rng(1001), 8, 4, 2e9)
     best_j = Exact().allocate(instance).worth_j
-    grid = grid_of(instance, 12)
+    grid = slot_grid(instance, 12)
     generated = generate(instance, grid, listed(instance, grid), best_j, rounds)
 
     assert best_j * (1 - 1e-9) <= generated.bound_j <= instance.worth_j.sum()
@@ -93,10 +99,10 @@ def test_more_rounds_keep_the_bound_valid(rounds: Rounds) -> None:
 def test_prices_that_were_looked_for_longer_are_better() -> None:
     instance = radio_tight_setting(np.random.default_rng(1001), 12, 6, 4e9)
     known_j = Exact().allocate(instance).worth_j
-    grid = grid_of(instance, 12)
+    grid = slot_grid(instance, 12)
     bounds_j = [
         generate(instance, grid, listed(instance, grid), known_j, rounds).bound_j
-        for rounds in (Rounds(5, 0), Rounds(60, 0), Rounds(60, 10))
+        for rounds in (GenerationRounds(5, 0), GenerationRounds(60, 0), GenerationRounds(60, 10))
     ]
 
     assert bounds_j[0] > bounds_j[1] > bounds_j[2] > known_j
@@ -105,9 +111,9 @@ def test_prices_that_were_looked_for_longer_are_better() -> None:
 # The master problem ---------------------------------------------------------------------------------------------------
 
 
-def three_columns() -> Columns:
+def three_columns() -> ColumnSet:
     """Both devices over the first subcarrier at the same time, or the second device over the other one later."""
-    return Columns(
+    return ColumnSet(
         np.array([0, 1, 1]),
         np.array([[True, False], [True, False], [False, True]]),
         np.array([2.0, 2.0, 3.0]),
@@ -116,15 +122,15 @@ def three_columns() -> Columns:
 
 
 def test_runs_take_the_shares_of_slots_that_they_cover() -> None:
-    grid = Grid(np.array([0.0, 1.0, 3.0]), 2)
+    grid = SlotGrid(np.array([0.0, 1.0, 3.0]), 2)
 
-    assert grid.room_s.tolist() == [2.0, 4.0]
+    assert grid.capacity_s.tolist() == [2.0, 4.0]
     assert grid.usage(np.array([0.5]), np.array([1.5])).tolist() == [[0.25, 0.25]]
 
 
 def test_the_best_mix_and_its_prices() -> None:
-    grid = grid_of(two_devices(), 4)
-    mix = best_mix(two_devices(), grid, three_columns())
+    grid = slot_grid(two_devices(), 4)
+    mix = solve_master(two_devices(), grid, three_columns())
 
     assert mix.value_j == pytest.approx(32.0)
     assert mix.shares.tolist() == pytest.approx([1.0, 0.0, 1.0])
@@ -132,6 +138,6 @@ def test_the_best_mix_and_its_prices() -> None:
 
 
 def test_whole_columns_that_fit_together() -> None:
-    grid = grid_of(two_devices(), 4)
+    grid = slot_grid(two_devices(), 4)
 
-    assert whole_mix(two_devices(), grid, three_columns(), 10).tolist() == [0, 2]
+    assert solve_integer_master(two_devices(), grid, three_columns(), 10).tolist() == [0, 2]

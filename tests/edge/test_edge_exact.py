@@ -13,11 +13,11 @@ from edge.cells import instances, two_devices
 from edge.plain_energy import plain_best_saving
 from takeup.edge.model import Instance, Modulation
 from takeup.edge.policies import POLICIES
-from takeup.edge.policies.bounds.fast.groups import costs_by
-from takeup.edge.policies.bounds.fast.sharing import share
+from takeup.edge.policies.bounds.fast.groups import group_costs
+from takeup.edge.policies.bounds.fast.sharing import share_subcarriers
 from takeup.edge.policies.bounds.listed import can_list, group_of, list_groups
 from takeup.edge.policies.exact import Exact
-from takeup.edge.policies.plan import Plan, Site
+from takeup.edge.policies.plan import PartialPlan, SiteQuantities
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
 
@@ -121,9 +121,9 @@ def test_nobody_to_serve_is_served_best_by_nothing() -> None:
 @given(instance=instances(most_devices=4, most_subcarriers=4), share_of_window=st.floats(0.05, 1.0))
 @settings(max_examples=25, deadline=None)
 def test_listed_groups_cost_what_plans_with_them_cost(instance: Instance, share_of_window: float) -> None:
-    site = Site(instance)
+    site = SiteQuantities(instance)
     windows_s = (site.latest_s - instance.releases_s)[:, None] * share_of_window
-    costs_j = costs_by(list_groups(instance), windows_s)
+    costs_j = group_costs(list_groups(instance), windows_s)
     devices = np.arange(instance.num_devices)
 
     for mask in range(1, 1 << instance.num_subcarriers):
@@ -133,13 +133,13 @@ def test_listed_groups_cost_what_plans_with_them_cost(instance: Instance, share_
 
 
 def test_devices_share_subcarriers_at_the_least_energy() -> None:
-    masks = share(list_groups(two_devices()), np.array([1, 0]), np.array([3.0, 3.0]))
+    masks = share_subcarriers(list_groups(two_devices()), np.array([1, 0]), np.array([3.0, 3.0]))
 
     assert masks.tolist() == [2, 1]
 
 
 def test_devices_that_cannot_upload_in_time_have_no_groups() -> None:
-    masks = share(list_groups(two_devices()), np.array([1, 0]), np.array([3.0, 1e-9]))
+    masks = share_subcarriers(list_groups(two_devices()), np.array([1, 0]), np.array([3.0, 1e-9]))
 
     assert masks.tolist() == [0, 0]
 
@@ -166,6 +166,8 @@ def test_a_plan_of_the_search_is_worth_what_its_answer_says() -> None:
     allocation = Exact().allocate(instance).allocation
     devices = np.flatnonzero(allocation.offloads).tolist()
     groups = {device: allocation.group(device).tolist() for device in devices}
-    plan = Plan(Site(instance), groups, {device: float(allocation.start_s[device]) for device in devices})
+    plan = PartialPlan(
+        SiteQuantities(instance), groups, {device: float(allocation.start_s[device]) for device in devices}
+    )
 
     assert plan.worth_j() == pytest.approx(Exact().allocate(instance).worth_j, rel=1e-9)

@@ -14,8 +14,8 @@ from scipy.optimize import linprog
 from edge.cells import instances, two_devices
 from takeup.edge.model import Instance
 from takeup.edge.policies import find_policy
-from takeup.edge.policies.gma import Gma, _beside, _choices, _poured, _relaxed, round_matching
-from takeup.edge.policies.plan import Site
+from takeup.edge.policies.gma import Gma, _choices, _fill_slots, _overlapping_slots, _relaxed, round_matching
+from takeup.edge.policies.plan import SiteQuantities
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
 
@@ -54,7 +54,7 @@ def test_a_matching_that_is_whole_already_stays_as_it_is() -> None:
     sizes=st.lists(st.integers(1, 5), min_size=8, max_size=8),
 )
 def test_slots_hold_one_task_each_and_the_largest_are_poured_first(fractions: list[float], sizes: list[int]) -> None:
-    parts = _poured(np.array(fractions), np.array(sizes[: len(fractions)]))
+    parts = _fill_slots(np.array(fractions), np.array(sizes[: len(fractions)]))
     levels: dict[int, float] = {}
     sizes_in: dict[int, list[int]] = {}
     for choice, pieces in enumerate(parts):
@@ -68,14 +68,14 @@ def test_slots_hold_one_task_each_and_the_largest_are_poured_first(fractions: li
 
 
 def test_slots_of_both_resources_meet_where_they_lie_beside_each_other() -> None:
-    assert _beside([(0, 0.25), (1, 0.75)], [(4, 0.5), (5, 0.5)]) == {(0, 4), (1, 4), (1, 5)}
-    assert _beside([(0, 1.0)], [(7, 1.0)]) == {(0, 7)}
+    assert _overlapping_slots([(0, 0.25), (1, 0.75)], [(4, 0.5), (5, 0.5)]) == {(0, 4), (1, 4), (1, 5)}
+    assert _overlapping_slots([(0, 1.0)], [(7, 1.0)]) == {(0, 7)}
 
 
 @given(instance=instances())
 @settings(max_examples=20, deadline=None)
 def test_the_relaxation_keeps_within_its_share_and_chooses_nobody_twice(instance: Instance) -> None:
-    site = Site(instance)
+    site = SiteQuantities(instance)
     choices = _choices(site, site.promising(), 0.5)
     if len(choices.devices) == 0:
         return

@@ -18,9 +18,9 @@ from edge.plain_energy import plain_energy
 from takeup.edge.energy import ABSENT, ModulatedGroups, PrefixGroups, least_powers, oracle
 from takeup.edge.model import Instance, Modulation, Radio
 from takeup.edge.policies import POLICIES, find_policy
-from takeup.edge.policies.exchange import exchange
-from takeup.edge.policies.plan import Plan, Site
-from takeup.edge.policies.radio import hand_out
+from takeup.edge.policies.exchange import exchange_subcarriers
+from takeup.edge.policies.plan import PartialPlan, SiteQuantities
+from takeup.edge.policies.radio import assign_free_subcarriers
 from takeup.edge.policies.runs import longer_runs
 from takeup.edge.traces.generators import radio_tight_setting
 from takeup.edge.traces.modulations import CQI_64QAM, cqi_ratio, with_margin
@@ -177,7 +177,7 @@ def test_an_unknown_quality_is_refused(cqi: int) -> None:
 @given(instance=optioned_instances(most_devices=4, most_subcarriers=5))
 @settings(max_examples=30, deadline=None)
 def test_the_smallest_group_is_the_first_that_saves(instance: Instance) -> None:
-    site = Site(instance)
+    site = SiteQuantities(instance)
     devices = np.arange(instance.num_devices)
     free = site.all_subcarriers[::2] if instance.num_subcarriers > 3 else site.all_subcarriers
     sizes, costs_j, ranked = site.smallest_groups(devices, free, site.latest_s)
@@ -205,16 +205,16 @@ def test_a_run_can_grow_at_both_ends_into_what_is_free() -> None:
 
 def test_free_subcarriers_are_handed_out_at_the_ends_of_runs() -> None:
     instance = replace(two_devices(), gains=np.array([[4.0, 1.0, 4.0], [2.0, 2.0, 2.0]]), contiguous=True)
-    plan = Plan(Site(instance), {0: [0]}, {0: 0.4})
-    hand_out(plan)
+    plan = PartialPlan(SiteQuantities(instance), {0: [0]}, {0: 0.4})
+    assign_free_subcarriers(plan)
 
     assert plan.groups == {0: [0, 1, 2]}  # the middle one first, although the last is better
 
 
 def test_free_subcarriers_are_handed_out_in_steps_of_the_allowed_sizes() -> None:
     instance = replace(two_devices(), gains=np.array([[4.0, 3.0, 1.0, 2.0], [2.0] * 4]), group_sizes=(1, 3))
-    plan = Plan(Site(instance), {0: [0]}, {0: 0.4})
-    hand_out(plan)
+    plan = PartialPlan(SiteQuantities(instance), {0: [0]}, {0: 0.4})
+    assign_free_subcarriers(plan)
 
     assert plan.groups == {0: [0, 1, 3]}
 
@@ -222,9 +222,9 @@ def test_free_subcarriers_are_handed_out_in_steps_of_the_allowed_sizes() -> None
 def test_runs_change_places_and_grow_where_they_touch() -> None:
     gains = np.array([[1.0, 1.0, 9.0, 9.0, 9.0], [9.0, 9.0, 1.0, 1.0, 1.0]])
     instance = replace(two_devices(), gains=gains, contiguous=True)
-    plan = Plan(Site(instance), {0: [0, 1], 1: [2, 3, 4]}, {0: 0.6, 1: 0.6})
+    plan = PartialPlan(SiteQuantities(instance), {0: [0, 1], 1: [2, 3, 4]}, {0: 0.6, 1: 0.6})
     before_j = plan.worth_j()
-    exchange(plan)
+    exchange_subcarriers(plan)
 
     assert {device: sorted(group) for device, group in plan.groups.items()} == {0: [2, 3, 4], 1: [0, 1]}
     assert plan.worth_j() > before_j
@@ -236,9 +236,9 @@ def test_exchanges_keep_groups_allowed_and_never_cost_anything(instance: Instanc
     answer = find_policy("joint").allocate(instance).allocation
     devices = np.flatnonzero(answer.offloads).tolist()
     groups = {device: answer.group(device).tolist() for device in devices}
-    plan = Plan(Site(instance), groups, {device: float(answer.start_s[device]) for device in devices})
+    plan = PartialPlan(SiteQuantities(instance), groups, {device: float(answer.start_s[device]) for device in devices})
     before_j = plan.worth_j()
-    exchange(plan)
+    exchange_subcarriers(plan)
 
     assert plan.worth_j() >= before_j * (1 - 1e-9)
     assert all(is_group(instance, tuple(sorted(group))) for group in plan.groups.values())

@@ -14,12 +14,12 @@ from edge.plain_energy import plain_energy
 from takeup.edge.model import Instance, Reason
 from takeup.edge.policies.bound import relax, saving_bound
 from takeup.edge.policies.joint import Joint, accept, consider, grow
-from takeup.edge.policies.plan import Plan, Site
-from takeup.edge.policies.radio import give_groups, hand_out
+from takeup.edge.policies.plan import PartialPlan, SiteQuantities
+from takeup.edge.policies.radio import assign_free_subcarriers, assign_groups
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 
 
-def plainly_given(site: Site, limits_s: list[float]) -> dict[int, list[int]]:
+def plainly_given(site: SiteQuantities, limits_s: list[float]) -> dict[int, list[int]]:
     """Smallest groups by largest saving, everything computed again in every round."""
     given_groups: dict[int, list[int]] = {}
     while True:
@@ -29,7 +29,7 @@ def plainly_given(site: Site, limits_s: list[float]) -> dict[int, list[int]]:
         for device in range(site.instance.num_devices):
             ranked = sorted(free, key=lambda each, device=device: -site.gains[device, each])  # type: ignore[misc]
             for size in range(1, len(ranked) + 1) if device not in given_groups else ():
-                plan = Plan(site, {device: ranked[:size]}, {device: limits_s[device]})
+                plan = PartialPlan(site, {device: ranked[:size]}, {device: limits_s[device]})
                 if (saving_j := plan.worth_j()) > 0:
                     best = max(best, (saving_j, device, ranked[:size]), key=lambda each: each[0])
                     break
@@ -41,8 +41,8 @@ def plainly_given(site: Site, limits_s: list[float]) -> dict[int, list[int]]:
 @given(instance=instances(most_devices=6, most_subcarriers=4))
 @settings(max_examples=15, deadline=None)
 def test_groups_are_given_as_if_everything_were_computed_in_every_round(instance: Instance) -> None:
-    site = Site(instance)
-    plan = give_groups(site, site.promising(), site.latest_s)
+    site = SiteQuantities(instance)
+    plan = assign_groups(site, site.promising(), site.latest_s)
 
     assert plan.groups == plainly_given(site, site.latest_s.tolist())
 
@@ -50,8 +50,8 @@ def test_groups_are_given_as_if_everything_were_computed_in_every_round(instance
 @given(instance=instances(most_devices=8))
 @settings(max_examples=20, deadline=None)
 def test_the_worth_of_a_newcomer_is_what_the_plan_saves_more_with_it(instance: Instance) -> None:
-    site = Site(instance)
-    plan = Plan(site)
+    site = SiteQuantities(instance)
+    plan = PartialPlan(site)
     while len((newcomers := consider(plan, np.setdiff1d(site.promising(), plan.devices))).devices):
         before_j = plan.worth_j()
         accept(plan, newcomers, 0)
@@ -62,11 +62,11 @@ def test_the_worth_of_a_newcomer_is_what_the_plan_saves_more_with_it(instance: I
 @given(instance=instances())
 @settings(max_examples=20, deadline=None)
 def test_handing_out_subcarriers_never_costs_anything(instance: Instance) -> None:
-    site = Site(instance)
-    plan = Plan(site)
+    site = SiteQuantities(instance)
+    plan = PartialPlan(site)
     grow(plan, site.promising())
     before_j, limits_s = plan.worth_j(), dict(plan.limits_s)
-    hand_out(plan)
+    assign_free_subcarriers(plan)
 
     assert plan.worth_j() >= before_j
     assert plan.limits_s == limits_s
@@ -74,7 +74,7 @@ def test_handing_out_subcarriers_never_costs_anything(instance: Instance) -> Non
 
 def test_a_plan_costs_what_its_uploads_cost_one_by_one() -> None:
     instance = radio_tight_setting(np.random.default_rng(2), 3, 4)
-    plan = Plan(Site(instance), {2: [1, 3], 0: [0]}, {2: 0.15, 0: 0.3})
+    plan = PartialPlan(SiteQuantities(instance), {2: [1, 3], 0: [0]}, {2: 0.15, 0: 0.3})
     gains = instance.gain_to_noise
     alone = [
         plain_energy(gains[2, [1, 3]].tolist(), float(instance.bits[2]), 0.15, instance.radio),
@@ -86,7 +86,7 @@ def test_a_plan_costs_what_its_uploads_cost_one_by_one() -> None:
 
 
 def test_a_device_without_a_start_is_dropped_but_keeps_its_subcarrier() -> None:
-    plan = Plan(Site(two_devices()), {0: [0], 1: [1]}, {0: 3.0, 1: 3.0})
+    plan = PartialPlan(SiteQuantities(two_devices()), {0: [0], 1: [1]}, {0: 3.0, 1: 3.0})
     reasons = np.full(2, np.int8(Reason.MISSED_CPU))
     answer = plan.answer("hand", reasons, np.array([3.0, math.nan]))
 
@@ -98,7 +98,7 @@ def test_a_device_without_a_start_is_dropped_but_keeps_its_subcarrier() -> None:
 
 
 def test_a_copy_of_a_plan_changes_alone() -> None:
-    plan = Plan(Site(two_devices()), {0: [0]}, {0: 3.0})
+    plan = PartialPlan(SiteQuantities(two_devices()), {0: [0]}, {0: 3.0})
     copy = plan.copy()
     copy.groups[0].append(1)
     copy.limits_s[0] = 1.0

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from edge.cells import instances, two_devices
 from edge.plain_energy import plain_best_saving
-from takeup.edge.model import NOBODY, Instance, Reason
+from takeup.edge.model import UNASSIGNED, Instance, Reason
 from takeup.edge.policies import POLICIES, find_policy
 from takeup.edge.policies.bound import MOST_CHOICES, saving_bound
-from takeup.edge.policies.exchange import exchange
+from takeup.edge.policies.exchange import exchange_subcarriers
 from takeup.edge.policies.joint import METRICS, Joint
 from takeup.edge.policies.joint_plus import JointPlus
-from takeup.edge.policies.plan import Plan, Site
-from takeup.edge.policies.radio import hand_out
+from takeup.edge.policies.plan import PartialPlan, SiteQuantities
+from takeup.edge.policies.radio import assign_free_subcarriers
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
 from takeup.errors import UnknownName
@@ -92,7 +92,7 @@ def test_local_leaves_everything_where_it_is() -> None:
 
     assert answer.allocation.energies_j.tolist() == [32.0, 4.0]
     assert answer.saving_j == 0.0
-    assert answer.allocation.owners.tolist() == [NOBODY, NOBODY]
+    assert answer.allocation.owners.tolist() == [UNASSIGNED, UNASSIGNED]
     assert {decision.reason for decision in answer.decisions()} == {Reason.NOT_CONSIDERED.text}
 
 
@@ -164,21 +164,21 @@ def test_the_search_replaces_one_large_task_by_two_small_ones() -> None:
 
 
 def test_free_subcarriers_go_where_they_help_most() -> None:
-    plan = Plan(Site(two_devices()), {0: [0]}, {0: 3.0})
-    hand_out(plan)
+    plan = PartialPlan(SiteQuantities(two_devices()), {0: [0]}, {0: 3.0})
+    assign_free_subcarriers(plan)
 
     assert plan.groups == {0: [0]}  # at this rate the second one is not worth any power
 
-    hurried = Plan(Site(two_devices()), {0: [0]}, {0: 0.5})
-    hand_out(hurried)
+    hurried = PartialPlan(SiteQuantities(two_devices()), {0: [0]}, {0: 0.5})
+    assign_free_subcarriers(hurried)
 
     assert hurried.groups == {0: [0, 1]}
 
 
 def test_subcarriers_change_places_where_both_are_better_off() -> None:
-    plan = Plan(Site(two_devices()), {0: [1], 1: [0]}, {0: 3.0, 1: 3.0})
+    plan = PartialPlan(SiteQuantities(two_devices()), {0: [1], 1: [0]}, {0: 3.0, 1: 3.0})
     before_j = plan.worth_j()
-    exchange(plan)
+    exchange_subcarriers(plan)
 
     assert plan.groups == {0: [0], 1: [1]}
     assert plan.worth_j() > before_j
@@ -187,13 +187,13 @@ def test_subcarriers_change_places_where_both_are_better_off() -> None:
 @given(instance=instances())
 @settings(max_examples=25, deadline=None)
 def test_exchanges_only_make_plans_better_and_lose_no_subcarrier(instance: Instance) -> None:
-    site = Site(instance)
+    site = SiteQuantities(instance)
     answer = find_policy("joint").allocate(instance).allocation
     devices = np.flatnonzero(answer.offloads).tolist()
     groups = {device: answer.group(device).tolist() for device in devices}
-    plan = Plan(site, groups, {device: float(answer.start_s[device]) for device in devices})
+    plan = PartialPlan(site, groups, {device: float(answer.start_s[device]) for device in devices})
     before_j, owned = plan.worth_j(), sorted(chain(*plan.groups.values()))
-    exchange(plan)
+    exchange_subcarriers(plan)
 
     assert plan.worth_j() >= before_j * (1 - 1e-9)
     assert sorted(chain(*plan.groups.values())) == owned

@@ -28,7 +28,7 @@ from takeup.edge.report import (
     served_series,
     served_table,
 )
-from takeup.edge.served import Busy, Served, ServedTask
+from takeup.edge.served import ResourceUsage, SimulatedTask, SimulationResult
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 
 NAN = float("nan")
@@ -202,14 +202,14 @@ def test_turns_as_played_leave_out_what_never_ran() -> None:
     assert values(chart, "until") == pytest.approx([120.3, 150.3])
 
 
-def served(policy: str = "joint") -> Served:
+def served(policy: str = "joint") -> SimulationResult:
     tasks = (
-        ServedTask(0, 0.0, 1.0, 0.0, True, 1, 0.2, 0.1, 0.2, 0.4, False, 0.01, 0.1),
-        ServedTask(1, 0.5, 1.5, 0.5, True, 1, 0.7, 0.6, 0.7, 1.6, True, 0.03, 0.1),
-        ServedTask(2, 1.5, 3.0, 1.5, False, 0, NAN, NAN, NAN, 3.0, False, 0.2, 0.2),
+        SimulatedTask(0, 0.0, 1.0, 0.0, True, 1, 0.2, 0.1, 0.2, 0.4, False, 0.01, 0.1),
+        SimulatedTask(1, 0.5, 1.5, 0.5, True, 1, 0.7, 0.6, 0.7, 1.6, True, 0.03, 0.1),
+        SimulatedTask(2, 1.5, 3.0, 1.5, False, 0, NAN, NAN, NAN, 3.0, False, 0.2, 0.2),
     )
-    busy = Busy(np.array([0.0, 1.0]), np.array([2, 0]), np.array([1, 0]), 2.0)
-    return Served(policy, tasks, busy, num_subcarriers=4, num_cores=1, num_plans=3, num_kept=0)
+    busy = ResourceUsage(np.array([0.0, 1.0]), np.array([2, 0]), np.array([1, 0]), 2.0)
+    return SimulationResult(policy, tasks, busy, num_subcarriers=4, num_cores=1, num_plans=3, num_kept=0)
 
 
 def test_tasks_that_come_one_after_the_other_are_summed_up() -> None:

@@ -17,9 +17,9 @@ from takeup.edge.contract import Policy
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies import find_policy
 from takeup.edge.policies.local import Local
-from takeup.edge.served import Served
+from takeup.edge.served import SimulationResult
 from takeup.edge.simulate import CERTAIN, Uncertainty, simulate
-from takeup.edge.simulate.view import FAINT, Promise, grain_of, view_of
+from takeup.edge.simulate.view import FAINT, Commitment, grain_of, policy_view
 from takeup.edge.traces import poisson_times, with_arrivals
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.traces.modulations import CQI_64QAM
@@ -204,10 +204,10 @@ def test_a_run_without_tasks_is_refused() -> None:
 def shown_with_promises(instance: Instance, **changes: Any) -> tuple[Instance, float]:
     grain_s = grain_of(instance)
     promises = [
-        Promise(0, ready_s=2.0, run_s=1.0, due_s=4.0),
-        Promise(1, ready_s=0.5, run_s=0.25, due_s=4.0, is_running=True),
+        Commitment(0, ready_s=2.0, run_s=1.0, due_s=4.0),
+        Commitment(1, ready_s=0.5, run_s=0.25, due_s=4.0, is_running=True),
     ]
-    view = view_of(replace(instance, **changes), 1.0, np.array([2]), promises, np.array([0, 2]), grain_s)
+    view = policy_view(replace(instance, **changes), 1.0, np.array([2]), promises, np.array([0, 2]), grain_s)
     return view.instance, grain_s
 
 
@@ -242,20 +242,20 @@ def test_groups_of_certain_sizes_give_promises_as_many_subcarriers_as_they_need(
 
 
 def test_neighbours_across_a_used_subcarrier_are_not_shown_together() -> None:
-    view = view_of(replace(wide(6), contiguous=True), 0.0, np.array([2]), [], np.array([0, 2, 3, 5]), 1e-6)
+    view = policy_view(replace(wide(6), contiguous=True), 0.0, np.array([2]), [], np.array([0, 2, 3, 5]), 1e-6)
 
     assert view.subcarriers.tolist() == [2, 3]
 
 
 def test_a_promise_that_cannot_be_kept_any_more_does_not_stand_in_the_way() -> None:
-    hopeless = Promise(0, ready_s=3.5, run_s=1.0, due_s=4.0)
-    view = view_of(wide(), 3.0, np.array([2]), [hopeless], np.array([0, 1, 2]), 1e-6)
+    hopeless = Commitment(0, ready_s=3.5, run_s=1.0, due_s=4.0)
+    view = policy_view(wide(), 3.0, np.array([2]), [hopeless], np.array([0, 1, 2]), 1e-6)
 
     assert view.promises == ()
 
 
 def test_a_newcomer_is_not_accepted_with_subcarriers_of_others() -> None:
-    view = view_of(wide(), 0.0, np.array([2]), [Promise(0, 0.0, 1.0, 4.0)], np.array([1]), 1e-6)
+    view = policy_view(wide(), 0.0, np.array([2]), [Commitment(0, 0.0, 1.0, 4.0)], np.array([1]), 1e-6)
 
     assert view.group(0, np.array([0, -1])) == np.array([1])
     assert view.group(0, np.array([0, 0])) is None
@@ -367,7 +367,7 @@ def test_modulations_follow_the_channel_as_it_is() -> None:
 # What a run leaves behind ---------------------------------------------------------------------------------------------
 
 
-def by_hand() -> Served:
+def by_hand() -> SimulationResult:
     return simulate(JOINT, one_by_one())
 
 

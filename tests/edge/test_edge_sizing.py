@@ -10,7 +10,7 @@ import pytest
 
 from takeup.edge.model import Instance
 from takeup.edge.policies import find_policy
-from takeup.edge.policies.sizing import Needed, least_enough, served_share
+from takeup.edge.policies.sizing import RequiredAmount, least_enough, served_share
 from takeup.edge.traces.generators import paper_setting
 
 
@@ -29,7 +29,7 @@ def test_nobody_is_served_by_a_policy_that_offloads_nobody() -> None:
 def test_as_many_subcarriers_as_devices_are_needed_when_the_cpu_is_free() -> None:
     needed = least_enough(lambda count: cells(count, num_cores=6), find_policy("min_group"), 1.0, most=16)
 
-    assert needed == Needed(6, 1.0)
+    assert needed == RequiredAmount(6, 1.0)
 
 
 @pytest.mark.parametrize("target", [0.3, 0.6, 0.9])

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.core.arrays import Floats
-from takeup.edge.policies.bounds.fast.turns import best_turns
+from takeup.edge.policies.bounds.fast.turns import best_single_core_schedule
 from takeup.edge.policies.bounds.listed import list_groups
 from takeup.edge.policies.bounds.listed_pricer import ListedPricer
-from takeup.edge.policies.bounds.master import grid_of
-from takeup.edge.policies.bounds.turns import turns_bound
+from takeup.edge.policies.bounds.master import slot_grid
+from takeup.edge.policies.bounds.turns import single_core_bound
 from takeup.edge.policies.exact import Exact
 from takeup.edge.traces.generators import paper_setting
 
@@ -52,21 +52,24 @@ def jobs(draw: st.DrawFn) -> tuple[Floats, Floats, Floats]:
 @settings(max_examples=200)
 @given(jobs())
 def test_no_order_gains_more(drawn: tuple[Floats, Floats, Floats]) -> None:
-    assert best_turns(drawn[0], EDGES_S, *drawn[1:], 0.0, ALL) == pytest.approx(every_order(*drawn))
+    assert best_single_core_schedule(drawn[0], EDGES_S, *drawn[1:], 0.0, ALL) == pytest.approx(every_order(*drawn))
 
 
 def test_what_is_known_already_is_not_searched_for() -> None:
     profits_j = np.ones((3, 8))
 
-    assert best_turns(profits_j, EDGES_S, np.full(3, 8.0), np.ones(3), 0.0, ALL) == 3.0
-    assert best_turns(profits_j, EDGES_S, np.full(3, 8.0), np.ones(3), 7.0, ALL) == 7.0
+    assert best_single_core_schedule(profits_j, EDGES_S, np.full(3, 8.0), np.ones(3), 0.0, ALL) == 3.0
+    assert best_single_core_schedule(profits_j, EDGES_S, np.full(3, 8.0), np.ones(3), 7.0, ALL) == 7.0
 
 
 def test_a_search_that_is_too_long_gives_no_bound() -> None:
     rng = np.random.default_rng(0)
     profits_j = np.cumsum(rng.uniform(0, 1, (20, 8)), axis=1)
 
-    assert best_turns(profits_j, EDGES_S, rng.uniform(4, 8, 20), rng.uniform(0.5, 2, 20), 0.0, 100) == math.inf
+    assert (
+        best_single_core_schedule(profits_j, EDGES_S, rng.uniform(4, 8, 20), rng.uniform(0.5, 2, 20), 0.0, 100)
+        == math.inf
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -74,18 +77,18 @@ def test_a_search_that_is_too_long_gives_no_bound() -> None:
 def test_any_prices_give_a_bound(seed: int, num_slots: int) -> None:
     rng = np.random.default_rng(seed)
     instance = paper_setting(rng, 6)
-    grid = grid_of(instance, num_slots)
+    grid = slot_grid(instance, num_slots)
     pricer = ListedPricer(instance, list_groups(instance), grid)
     optimum_j = Exact().allocate(instance).worth_j
     prices_j = rng.uniform(0.0, 0.5, instance.num_subcarriers)
 
-    assert turns_bound(instance, grid, pricer, prices_j, 0.0) >= optimum_j * (1 - 1e-9)
+    assert single_core_bound(instance, grid, pricer, prices_j, 0.0) >= optimum_j * (1 - 1e-9)
 
 
 def test_free_subcarriers_leave_the_limit_of_the_core() -> None:
     instance = paper_setting(np.random.default_rng(3), 9)
-    grid = grid_of(instance, 64)
+    grid = slot_grid(instance, 64)
     pricer = ListedPricer(instance, list_groups(instance), grid)
-    bound_j = turns_bound(instance, grid, pricer, np.zeros(instance.num_subcarriers), 0.0)
+    bound_j = single_core_bound(instance, grid, pricer, np.zeros(instance.num_subcarriers), 0.0)
 
     assert Exact().allocate(instance).worth_j <= bound_j < instance.worth_j.sum()

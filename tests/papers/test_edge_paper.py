@@ -9,7 +9,7 @@ from reproduced import reproduced, together
 from takeup.core.report import Report, Table
 from takeup.edge.traces.generators import paper_setting
 from takeup.papers import numbers
-from takeup.papers.edge.samples import mean_check, run_all
+from takeup.papers.edge.samples import mean_check, run_policies
 
 EXPECTED = numbers("edge")
 
@@ -74,7 +74,7 @@ def test_the_joint_gain_vanishes_where_the_cpu_is_plentiful(report: Report) -> N
 
 
 def test_a_mean_that_is_far_off_fails() -> None:
-    ours = run_all([paper_setting(np.random.default_rng(seed), 5) for seed in range(20)], ["joint"])["joint"]
+    ours = run_policies([paper_setting(np.random.default_rng(seed), 5) for seed in range(20)], ["joint"])["joint"]
     near, far = (
         mean_check("energy", ours.energy_j, mean, errors=3.5, unit="J", source="measured")
         for mean in (float(ours.energy_j.mean()) + 0.01, float(ours.energy_j.mean()) + 5.0)

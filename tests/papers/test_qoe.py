@@ -12,8 +12,8 @@ from scipy.integrate import solve_ivp
 from reproduced import reproduced, together
 from takeup.core.report import Report, Table
 from takeup.papers import numbers
-from takeup.papers.qoe.dynamics import at_mean_throughput, frozen
-from takeup.papers.qoe.findings import cell_of, chain_at, solution_at, to_the_digit
+from takeup.papers.qoe.dynamics import frozen_chain, mean_throughput_chain
+from takeup.papers.qoe.findings import digit_check, reference_cell, reference_chain, reference_solution
 from takeup.papers.qoe.reference import eigen_stall_probability
 from takeup.streaming.model import Chain
 from takeup.streaming.policies.riccati import RiccatiSolver
@@ -89,14 +89,14 @@ def test_what_the_paper_only_says_in_words_is_a_bar_of_ours_and_says_so(report: 
 
 
 def test_the_start_up_that_the_reference_rounds_up_is_confirmed_step_by_step() -> None:
-    chain = chain_at(SETTING, 0.12)
+    chain = reference_chain(SETTING, 0.12)
     steps = solve_ivp(
         lambda _, mean_s: (1 + chain.killed @ mean_s) / chain.fill, (0.0, 5.0), np.zeros(10), rtol=1e-10, atol=1e-12
     )
     startup_s = float(chain.initial @ steps.y[:, -1])
 
     assert startup_s == pytest.approx(3.003498, abs=1e-6)
-    assert solution_at(SETTING, 0.12).mean_prefetch(5.0) == pytest.approx(startup_s, abs=1e-7)
+    assert reference_solution(SETTING, 0.12).mean_prefetch(5.0) == pytest.approx(startup_s, abs=1e-7)
 
 
 # Tables and charts ----------------------------------------------------------------------------------------------------
@@ -161,41 +161,41 @@ def test_the_report_can_be_written_and_read(report: Report) -> None:
     ("written", "tolerance"), [("0.02303", 5e-6), ("1.6e-4", 5e-6), ("2.200", 5e-4), ("8", 0.5), ("1e-6", 5e-7)]
 )
 def test_the_digits_of_a_written_number_are_its_tolerance(written: str, tolerance: float) -> None:
-    check = to_the_digit("x", float(written), written, source="measured")
+    check = digit_check("x", float(written), written, source="measured")
 
     assert check.tolerance == pytest.approx(tolerance)
     assert check.holds
 
 
 def test_a_number_is_refused_just_beyond_half_a_digit() -> None:
-    assert to_the_digit("x", 0.12349, "0.123", source="measured").holds
-    assert not to_the_digit("x", 0.12351, "0.123", source="measured").holds
-    assert to_the_digit("x", 0.12351, "0.123", source="measured", last_digits=1).holds
+    assert digit_check("x", 0.12349, "0.123", source="measured").holds
+    assert not digit_check("x", 0.12351, "0.123", source="measured").holds
+    assert digit_check("x", 0.12351, "0.123", source="measured", last_digits=1).holds
 
 
 @pytest.mark.parametrize("arrivals", SETTING["arrivals_per_s"])
 @pytest.mark.parametrize("start_s", [0.5, 10.0])
 def test_frozen_users_stall_as_a_closed_form_says(arrivals: float, start_s: float) -> None:
-    chain = chain_at(SETTING, arrivals)
+    chain = reference_chain(SETTING, arrivals)
     slow = chain.fill < 1
     longer_than_s = start_s / (1 - chain.fill[slow])  # a shorter video is downloaded before the buffer is empty
     closed = float(chain.initial[slow] @ np.exp(-longer_than_s / 60.0))
 
-    assert RiccatiSolver().solution(frozen(chain)).stall_probability(start_s) == pytest.approx(closed, rel=1e-9)
+    assert RiccatiSolver().solution(frozen_chain(chain)).stall_probability(start_s) == pytest.approx(closed, rel=1e-9)
 
 
 def test_the_mean_throughput_agrees_with_little() -> None:
-    chain = chain_at(SETTING, 0.12)
-    load = cell_of(SETTING, 0.12).load
+    chain = reference_chain(SETTING, 0.12)
+    load = reference_cell(SETTING, 0.12).load
     law = load ** np.arange(11) / (load ** np.arange(11)).sum()
     mean_users, accepted_per_s = float(law @ np.arange(11)), 0.12 * (1 - float(law[-1]))
 
-    assert at_mean_throughput(chain, 60.0).fill[0] == pytest.approx(60.0 * accepted_per_s / mean_users, rel=1e-9)
+    assert mean_throughput_chain(chain, 60.0).fill[0] == pytest.approx(60.0 * accepted_per_s / mean_users, rel=1e-9)
 
 
 def test_a_constant_throughput_below_the_bitrate_stalls_every_video_that_is_long_enough() -> None:
     alone = Chain(np.zeros((1, 1)), np.array([0.5 / 60]), np.array([0.5]), np.ones(1))
-    same = at_mean_throughput(alone, 60.0)
+    same = mean_throughput_chain(alone, 60.0)
 
     assert same.fill[0] == pytest.approx(0.5)
     assert RiccatiSolver().solution(same).stall_probability(5.0) == pytest.approx(math.exp(-10 / 60))
@@ -203,13 +203,13 @@ def test_a_constant_throughput_below_the_bitrate_stalls_every_video_that_is_long
 
 
 def test_eigenvectors_see_no_stall_where_no_buffer_falls() -> None:
-    chain = chain_at(SETTING | {"max_users": 3}, 0.12)
+    chain = reference_chain(SETTING | {"max_users": 3}, 0.12)
 
     assert chain.fill.min() > 1
     assert eigen_stall_probability(chain, 5.0) == 0.0
 
 
 def test_eigenvectors_agree_with_the_solver_in_the_reference_cell() -> None:
-    solution = solution_at(SETTING, 0.12)
+    solution = reference_solution(SETTING, 0.12)
 
     assert eigen_stall_probability(solution.chain, 5.0) == pytest.approx(solution.stall_probability(5.0), abs=1e-12)

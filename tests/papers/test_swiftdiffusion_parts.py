@@ -43,7 +43,7 @@ def test_residuals_are_those_of_the_blocks_of_the_network() -> None:
 
 
 def test_what_is_needed_first_last_and_between_is_everything() -> None:
-    found = cells(formulas.wire(EXPECTED))
+    found = cells(formulas.wire_bytes(EXPECTED))
     shares = [float(str(found[f"needed {when}, %"][1])) for when in ("first", "second", "last")]
 
     assert sum(shares) == pytest.approx(100)
@@ -84,13 +84,13 @@ def test_drift_is_the_same_with_the_same_seed() -> None:
 
 def test_independent_draws_keep_how_many_a_request_has_and_lose_where_it_was() -> None:
     drawn = [Access(0, (1, 1)), Access(1, ()), Access(1, (5,))]
-    independent = trace._independent("a-lora", drawn, seed=3)
+    independent = trace._independent_accesses("a-lora", drawn, seed=3)
 
     assert [(one.instance, len(one.adapters)) for one in independent] == [(0, 2), (1, 0), (1, 1)]
 
 
 def test_distinct_adapters_are_counted_for_each_instance() -> None:
-    assert trace._unique([Access(0, (1, 2)), Access(0, (1,)), Access(1, (1,)), Access(1, ())]) == 3 / 4
+    assert trace._distinct_per_request([Access(0, (1, 2)), Access(0, (1,)), Access(1, (1,)), Access(1, ())]) == 3 / 4
 
 
 def test_a_wrong_number_of_the_paper_would_be_noticed() -> None:
@@ -134,8 +134,8 @@ def test_gpus_as_needed_are_never_more_than_all_of_them() -> None:
     scenario = ServingScenario(verb="simulate")
     light, full = (serve([Arrival(0, 0.0, 50, num_controls=number)], "katz", scenario) for number in (0, 3))
 
-    assert designs._as_needed(full) == pytest.approx(full.images_per_gpu_minute)
-    assert designs._as_needed(light) == pytest.approx(4 * light.images_per_gpu_minute)
+    assert designs._images_per_used_gpu_minute(full) == pytest.approx(full.images_per_gpu_minute)
+    assert designs._images_per_used_gpu_minute(light) == pytest.approx(4 * light.images_per_gpu_minute)
 
 
 def test_a_missed_bar_of_loads_would_be_noticed() -> None:

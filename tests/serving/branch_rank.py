@@ -19,7 +19,7 @@ from takeup.serving.engines.diffusers.controls.addon import Controls
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Loras
 from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tiny import build
 
@@ -40,7 +40,7 @@ def rank_engine(exchange: GroupExchange, files: dict[str, Path], loader: Any = N
     pipeline, clock = build(NAME), SharedClock()
     family = OneBranch(family_of(pipeline), exchange)
     nets = dict(zip(("depth", "edges"), pipeline.controlnet.nets, strict=True))
-    loras = Loras(family, loader or ThreadLoader(files, Targets.of(pipeline)), "merged", agree=exchange.agree)
+    loras = Loras(family, loader or ThreadLoader(files, LoraTargets.of(pipeline)), "merged", agree=exchange.agree)
     add_ons: list[AddOn] = [loras, Controls(family, nets)]
     return StepEngine(pipeline, family=family, clock=clock, add_ons=add_ons), clock
 

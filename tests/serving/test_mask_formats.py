@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from takeup.serving.policies.mask_formats import BlockLoad, formats_of
+from takeup.serving.policies.mask_formats import BlockLoad, balanced_formats
 from takeup.serving.policies.plan import FORMATS, Format
 
 SAME = BlockLoad(kv_bytes=2.0, rows_bytes=1.0, made_s=0.5)
@@ -52,7 +52,7 @@ def test_no_choice_is_better() -> None:
     for _ in range(200):
         blocks = drawn_blocks(drawn)
         asked = drawn.uniform(0, 3), drawn.uniform(0.5, 6), drawn.uniform(0.5, 3)
-        chosen = formats_of(blocks, *asked)
+        chosen = balanced_formats(blocks, *asked)
         best = min(step_s(blocks, one, *asked) for one in product(FORMATS, repeat=len(blocks)))
         seen.update(chosen)
 
@@ -66,13 +66,13 @@ def test_no_choice_is_better() -> None:
     ids=["computation is longer", "loads are longer", "both are evened out"],
 )
 def test_rows_are_loaded_where_loads_take_longer(compute_s: float, link: float, num_rows: int) -> None:
-    assert formats_of([SAME] * 10, 0.0, compute_s, link).count("output") in {num_rows, num_rows + 1}
+    assert balanced_formats([SAME] * 10, 0.0, compute_s, link).count("output") in {num_rows, num_rows + 1}
 
 
 def test_where_the_link_is_slow_only_the_first_of_a_chain_loads_rows() -> None:
-    assert formats_of([CHAINED] * 4, 0.0, 1.0, 0.1) == ["full", "full", "full", "output"]
+    assert balanced_formats([CHAINED] * 4, 0.0, 1.0, 0.1) == ["full", "full", "full", "output"]
 
 
 @pytest.mark.parametrize("blocks", [[], [BlockLoad(0.0, 0.0, 1.0)]], ids=["no blocks", "no bytes"])
 def test_without_loads_nothing_is_computed(blocks: list[BlockLoad]) -> None:
-    assert formats_of(blocks, 5.0, 1.0, 1.0) == ["kv"] * len(blocks)
+    assert balanced_formats(blocks, 5.0, 1.0, 1.0) == ["kv"] * len(blocks)

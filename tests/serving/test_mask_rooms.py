@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from takeup.serving.policies.mask_rooms import least_dear
+from takeup.serving.policies.mask_rooms import cheapest_capacity
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,9 @@ from takeup.serving.policies.mask_rooms import least_dear
 def test_known_rooms_are_taken_unless_they_are_dear(
     needed: tuple[int, ...], known: list[tuple[int, ...]], taken: tuple[int, ...]
 ) -> None:
-    assert least_dear(needed, known, num_rows=1, num_tokens=1000) == taken
+    assert cheapest_capacity(needed, known, num_rows=1, num_tokens=1000) == taken
 
 
 def test_the_more_rows_a_call_has_the_less_room_it_may_waste() -> None:
-    assert least_dear((100,), [(150,)], num_rows=1, num_tokens=1000) == (150,)
-    assert least_dear((100,), [(150,)], num_rows=8, num_tokens=1000) == (100,)
+    assert cheapest_capacity((100,), [(150,)], num_rows=1, num_tokens=1000) == (150,)
+    assert cheapest_capacity((100,), [(150,)], num_rows=8, num_tokens=1000) == (100,)

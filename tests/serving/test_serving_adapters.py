@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput, BadTrace, UnknownName
-from takeup.serving.model import Access, Replay
+from takeup.serving.model import Access, AdapterReplay
 from takeup.serving.policies.adapters import ADAPTER_POLICIES, fewest_loads, in_order, shared_loads
 from takeup.serving.policies.routing import Affinity, least_busy
 from takeup.serving.simulate.adapters import replay_adapters, replay_routed
@@ -28,7 +28,7 @@ traces = st.lists(
 )
 
 
-def replay(policy: str, accesses: list[Access], capacity: int, **options: object) -> Replay:
+def replay(policy: str, accesses: list[Access], capacity: int, **options: object) -> AdapterReplay:
     return replay_adapters(policy, ADAPTER_POLICIES[policy], accesses, capacity=capacity, **options)  # type: ignore[arg-type]
 
 

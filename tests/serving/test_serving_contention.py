@@ -13,10 +13,10 @@ from takeup.serving.policies.adapters import ADAPTER_POLICIES
 from takeup.serving.policies.admission import Admission
 from takeup.serving.policies.batching import Grouping
 from takeup.serving.policies.routing import least_busy
-from takeup.serving.simulate.instance import Rules
+from takeup.serving.simulate.instance import InstancePolicies
 from takeup.serving.simulate.queue import simulate_queue
 from takeup.serving.simulate.residents import Tiers
-from takeup.serving.traffic import Arrival, Design, Outcome, RowCosts
+from takeup.serving.traffic import Arrival, Design, QueueOutcome, RowCosts
 
 MAX_ROWS, TINY = 2**13, 1e-12
 DESIGN = Design(
@@ -24,8 +24,8 @@ DESIGN = Design(
 )
 
 
-def simulate(arrivals: list[Arrival], design: Design) -> Outcome:
-    rules = Rules(Grouping(MAX_ROWS), Tiers(ADAPTER_POLICIES["lru"]))
+def simulate(arrivals: list[Arrival], design: Design) -> QueueOutcome:
+    rules = InstancePolicies(Grouping(MAX_ROWS), Tiers(ADAPTER_POLICIES["lru"]))
     return simulate_queue(arrivals, design, num_gpus=1, rules=rules, route=least_busy, admit=Admission())
 
 

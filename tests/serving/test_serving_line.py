@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.serving.line import Line
+from takeup.serving.line import ReorderingQueue
 from takeup.serving.policies.adapters import ORDERS, shared_loads
 from takeup.serving.policies.admission import Admission
 from takeup.serving.policies.routing import ROUTES, NearbyAffinity
@@ -22,7 +22,7 @@ def test_nobody_is_overtaken_more_often_than_allowed(picks: list[int], patience:
     def choose(waiting: Sequence[tuple[Hashable, ...]], cached: Collection[Hashable]) -> int:
         return next(wishes, 0) % len(waiting)
 
-    line, served = Line[int](choose, patience), list[int]()
+    line, served = ReorderingQueue[int](choose, patience), list[int]()
     for number in range(len(picks)):
         line.add(number, ())
         if len(line) >= num_standing:
@@ -36,7 +36,7 @@ def test_nobody_is_overtaken_more_often_than_allowed(picks: list[int], patience:
 
 
 def test_without_a_choice_the_first_is_next() -> None:
-    line = Line[str]()
+    line = ReorderingQueue[str]()
     for name in "abc":
         line.add(name, (name,))
 
@@ -46,7 +46,7 @@ def test_without_a_choice_the_first_is_next() -> None:
 
 
 def test_who_gives_up_overtakes_nobody() -> None:
-    line = Line[str](lambda waiting, cached: len(waiting) - 1, patience=1)
+    line = ReorderingQueue[str](lambda waiting, cached: len(waiting) - 1, patience=1)
     for name in "abcd":
         line.add(name, ())
     line.remove(3)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from takeup.errors import BadInput
 from takeup.serving.model import ControlUse, LoraUse, Request
 from takeup.serving.policies.batching import Grouping, one_by_one
-from takeup.serving.policies.forms import Costs, Wish, choose_form, extra_share
+from takeup.serving.policies.forms import FormCosts, LoraGroup, choose_form, extra_share
 from takeup.serving.policies.lateness import bound_for, measured_bound
 from takeup.serving.traffic import Candidate
 
@@ -93,24 +93,24 @@ def test_a_strength_above_one_is_refused() -> None:
 
 
 def test_equal_loras_are_merged() -> None:
-    assert choose_form([Wish("a", 8)], "b", Costs()) == "merged"
-    assert choose_form([], "a", Costs()) == "merged"
+    assert choose_form([LoraGroup("a", 8)], "b", FormCosts()) == "merged"
+    assert choose_form([], "a", FormCosts()) == "merged"
 
 
 def test_few_rows_with_different_loras_are_computed_beside_the_weights() -> None:
-    wishes = [Wish("a", 2, extra_share=0.077), Wish("b", 2, extra_share=0.077)]
+    wishes = [LoraGroup("a", 2, extra_share=0.077), LoraGroup("b", 2, extra_share=0.077)]
 
-    assert choose_form(wishes, "a", Costs()) == "sidecar"
+    assert choose_form(wishes, "a", FormCosts()) == "sidecar"
 
 
 def test_many_rows_with_different_loras_are_merged_when_beside_is_dear() -> None:
-    wishes = [Wish("a", 40, extra_share=0.5), Wish("b", 40, extra_share=0.5)]
+    wishes = [LoraGroup("a", 40, extra_share=0.5), LoraGroup("b", 40, extra_share=0.5)]
 
-    assert choose_form(wishes, "a", Costs()) == "merged"
+    assert choose_form(wishes, "a", FormCosts()) == "merged"
 
 
 def test_what_is_no_thin_product_is_merged() -> None:
-    assert choose_form([Wish("a", 2), Wish("b", 2, low_rank=False)], "a", Costs()) == "merged"
+    assert choose_form([LoraGroup("a", 2), LoraGroup("b", 2, low_rank=False)], "a", FormCosts()) == "merged"
 
 
 def test_rank_64_beside_a_layer_of_1280_costs_a_tenth() -> None:

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from takeup.errors import BadInput
 from takeup.serving.model import Request
-from takeup.serving.quality.measures import Bars, Made, compare_images, cosine, psnr_db, quality_report, ssim
+from takeup.serving.quality.measures import (
+    ImageSample,
+    QualityThresholds,
+    compare_images,
+    cosine,
+    psnr_db,
+    quality_report,
+    ssim,
+)
 
 
 def picture(seed: int, height: int = 24, width: int = 16) -> Any:
@@ -97,17 +105,17 @@ def test_images_of_different_sizes_are_refused() -> None:
 def test_every_request_is_made_both_ways_and_judged_by_its_means() -> None:
     asked: list[Request] = []
 
-    def lossless(request: Request) -> Made:
+    def lossless(request: Request) -> ImageSample:
         asked.append(request)
-        return Made(picture(request.seed), picture(request.seed))
+        return ImageSample(picture(request.seed), picture(request.seed))
 
-    def accelerated(request: Request) -> Made:
+    def accelerated(request: Request) -> ImageSample:
         made = lossless(request)
         return replace(made, pixels=made.pixels + 0.001)
 
     results = compare_images(lossless, accelerated, [Request("a cat", seed=seed) for seed in (3, 4)])
-    report = quality_report("faster", results, Bars(cosine=0.99, ssim=0.99))
-    strict = quality_report("faster", results, Bars(ssim=1.1))
+    report = quality_report("faster", results, QualityThresholds(cosine=0.99, ssim=0.99))
+    strict = quality_report("faster", results, QualityThresholds(ssim=1.1))
 
     assert [one.seed for one in asked] == [3, 3, 4, 4]
     assert [row[1] for row in report.tables[0].rows] == [3, 4]
@@ -118,4 +126,6 @@ def test_every_request_is_made_both_ways_and_judged_by_its_means() -> None:
 
 def test_nothing_to_compare_is_refused() -> None:
     with pytest.raises(BadInput, match="at least one prompt"):
-        compare_images(lambda one: Made(picture(1), picture(1)), lambda one: Made(picture(1), picture(1)), [])
+        compare_images(
+            lambda one: ImageSample(picture(1), picture(1)), lambda one: ImageSample(picture(1), picture(1)), []
+        )

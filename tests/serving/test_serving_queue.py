@@ -19,11 +19,11 @@ from takeup.serving.policies.adapters import ADAPTER_POLICIES, fewest_loads
 from takeup.serving.policies.admission import Admission
 from takeup.serving.policies.batching import Grouping, one_by_one
 from takeup.serving.policies.routing import NearbyAffinity, least_busy
-from takeup.serving.simulate.instance import Rules
+from takeup.serving.simulate.instance import InstancePolicies
 from takeup.serving.simulate.queue import simulate_queue
-from takeup.serving.simulate.residents import Residents, Tiers
+from takeup.serving.simulate.residents import LoraResidency, Tiers
 from takeup.serving.traces.arrivals import poisson_arrivals
-from takeup.serving.traffic import Arrival, Design, Outcome, RowCosts
+from takeup.serving.traffic import Arrival, Design, QueueOutcome, RowCosts
 
 SECOND = RowCosts(((2, 1.0),))  # a step of one request takes a second, of two together two
 FREE = RowCosts(((2, 1.0), (16, 1.0)))  # however many share a call, it takes a second
@@ -41,12 +41,12 @@ def serve(
     choose: Choose | None = None,
     route: Route = least_busy,
     admit: Admit | None = None,
-) -> Outcome:
-    rules = Rules(group or Grouping(16), Tiers(ADAPTER_POLICIES["lru"], capacity), choose, patience=4)
+) -> QueueOutcome:
+    rules = InstancePolicies(group or Grouping(16), Tiers(ADAPTER_POLICIES["lru"], capacity), choose, patience=4)
     return simulate_queue(arrivals, design, num_gpus=num_gpus, rules=rules, route=route, admit=admit or Admission())
 
 
-def ends(outcome: Outcome) -> list[float]:
+def ends(outcome: QueueOutcome) -> list[float]:
     return [one.end_s for one in outcome.served]
 
 
@@ -255,7 +255,7 @@ def test_a_full_queue_refuses() -> None:
 
 def test_where_nobody_may_wait_who_finds_a_place_is_served() -> None:
     arrivals = [Arrival(number, 0.1 * number, num_steps=1) for number in range(3)]
-    rules = Rules(one_by_one, Tiers(ADAPTER_POLICIES["lru"]))
+    rules = InstancePolicies(one_by_one, Tiers(ADAPTER_POLICIES["lru"]))
     design = Design("two at a time", RowCosts(((2, 1.0),)), max_running=2)
     outcome = simulate_queue(arrivals, design, num_gpus=1, rules=rules, route=least_busy, admit=Admission(0))
 
@@ -304,7 +304,7 @@ def test_in_any_order_those_who_need_no_load_go_first() -> None:
 
 
 def test_what_is_in_use_stays_even_if_there_is_no_room() -> None:
-    residents = Residents(Tiers(ADAPTER_POLICIES["lru"], 1))
+    residents = LoraResidency(Tiers(ADAPTER_POLICIES["lru"], 1))
     residents.use("a", 1.0, 0.0, ())
     residents.use("b", 1.0, 0.0, ())
     both = set(residents.names)
@@ -315,7 +315,7 @@ def test_what_is_in_use_stays_even_if_there_is_no_room() -> None:
 
 
 def test_the_host_is_nearer_than_the_storage() -> None:
-    residents = Residents(Tiers(ADAPTER_POLICIES["lru"], 1, num_host=2, host_load_s=0.5))
+    residents = LoraResidency(Tiers(ADAPTER_POLICIES["lru"], 1, num_host=2, host_load_s=0.5))
     ready = []
     for number, lora in enumerate("abacb"):
         ready.append(residents.use(lora, 4.0, 10.0 * number, ()))

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from takeup.core.report import Report
-from takeup.serving.report import Point, queue_report
-from takeup.serving.traffic import Arrival, Ending, Outcome, Served
+from takeup.serving.report import RatePoint, queue_report
+from takeup.serving.traffic import Arrival, Ending, QueueOutcome, Served
 
 
 def served(number: int, arrival_s: float, end_s: float, ending: Ending = "done", num_loads: int = 0) -> Served:
@@ -18,7 +18,7 @@ def served(number: int, arrival_s: float, end_s: float, ending: Ending = "done",
 
 
 # Two images in 4 and 8 seconds, one request refused, one expired; two instances of two GPUs, busy for 15 of 2 x 20 s.
-OUTCOME = Outcome(
+OUTCOME = QueueOutcome(
     "pairs",
     num_gpus=4,
     gpus_per_instance=2,
@@ -35,17 +35,17 @@ OUTCOME = Outcome(
 )
 
 
-def report(*points: Point) -> Report:
+def report(*points: RatePoint) -> Report:
     return queue_report(points, "title", {"domain": "serving"}, 7)
 
 
-def row(table: int, point: Point) -> dict[str, object]:
+def row(table: int, point: RatePoint) -> dict[str, object]:
     made = report(point).tables[table]
     return dict(zip([column.name for column in made.columns], made.rows[0], strict=True))
 
 
 def test_requests_feel_latency_and_queueing_of_images_that_were_made() -> None:
-    felt = row(0, Point(0.5, OUTCOME))
+    felt = row(0, RatePoint(0.5, OUTCOME))
 
     assert (felt["rate"], felt["design"], felt["GPUs"]) == (0.5, "pairs", 4)
     assert (felt["mean"], felt["p50"]) == (6.0, 6.0)
@@ -55,7 +55,7 @@ def test_requests_feel_latency_and_queueing_of_images_that_were_made() -> None:
 
 
 def test_gpus_do_what_they_do_in_the_time_they_are_taken() -> None:
-    does = row(1, Point(0.5, OUTCOME))
+    does = row(1, RatePoint(0.5, OUTCOME))
 
     assert does["images"] == 60 * 2 / (15.0 * 2)
     assert does["busy"] == 100 * 15.0 * 2 / (20.0 * 4)
@@ -65,8 +65,8 @@ def test_gpus_do_what_they_do_in_the_time_they_are_taken() -> None:
 
 
 def test_where_nothing_was_made_there_are_no_numbers_and_json_can_still_be_written() -> None:
-    nothing = Outcome("x", 1, 1, (served(0, 0.0, 0.0, "refused"),), 0.0, 0, 0)
-    made = report(Point(1.0, nothing))
+    nothing = QueueOutcome("x", 1, 1, (served(0, 0.0, 0.0, "refused"),), 0.0, 0, 0)
+    made = report(RatePoint(1.0, nothing))
 
     assert made.tables[0].rows[0][3:] == (None, None, None, None, None, None, 0.0)
     assert made.tables[1].rows[0][2:5] == (0.0, None, None)
@@ -75,7 +75,7 @@ def test_where_nothing_was_made_there_are_no_numbers_and_json_can_still_be_writt
 
 
 def test_several_rates_make_lines_and_one_makes_bars() -> None:
-    lines, bars = report(Point(0.5, OUTCOME), Point(1.0, OUTCOME)), report(Point(0.5, OUTCOME))
+    lines, bars = report(RatePoint(0.5, OUTCOME), RatePoint(1.0, OUTCOME)), report(RatePoint(0.5, OUTCOME))
 
     assert (lines.series[0].kind, lines.series[0].x) == ("line", "rate")
     assert (bars.series[0].kind, bars.series[0].x) == ("bar", "design")
@@ -83,6 +83,6 @@ def test_several_rates_make_lines_and_one_makes_bars() -> None:
 
 
 def test_the_report_keeps_its_scenario_and_seed() -> None:
-    made = report(Point(0.5, OUTCOME))
+    made = report(RatePoint(0.5, OUTCOME))
 
     assert (made.title, made.domain, made.scenario, made.seed) == ("title", "serving", {"domain": "serving"}, 7)

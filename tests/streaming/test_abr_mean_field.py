@@ -11,7 +11,7 @@ import pytest
 from streaming.oracles import reference_cell
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of
-from takeup.streaming.model import Answer, Capacity, Cell, Player, Views
+from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics, Views
 from takeup.streaming.policies import abr_mean_field
 from takeup.streaming.policies.abr_buffer import BufferAbrSolver
 from takeup.streaming.policies.abr_mean_field import mean_field, solve_adapting
@@ -51,7 +51,7 @@ def test_others_who_do_not_adapt_are_another_cell() -> None:
     player, ladder_bps, levels_s = Player(5.0), (360e3, 700e3), (5.0,)
     cell = replace(CELL, arrivals_per_s=0.08)
     simulated = simulate_adaptive(cell, player, ladder_bps, levels_s, num_videos=50_000, seed=2)
-    alone: Answer = BufferAbrSolver(ladder_bps, levels_s, 360e3).solve(chain_of(cell), player)
+    alone: QoeMetrics = BufferAbrSolver(ladder_bps, levels_s, 360e3).solve(chain_of(cell), player)
 
     assert alone.stall_probability.value < 0.5 * simulated.stall_probability.value
 

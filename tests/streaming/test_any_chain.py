@@ -13,7 +13,7 @@ from streaming.oracles import eigen_empties
 from streaming.random_chains import chains
 from takeup.streaming.chains import stack, with_phases
 from takeup.streaming.model import Chain, Player
-from takeup.streaming.policies import POLICIES
+from takeup.streaming.policies import SOLVERS
 from takeup.streaming.policies.abr_buffer import BufferAbrSolver
 from takeup.streaming.policies.many import solve_many
 from takeup.streaming.policies.riccati import RiccatiSolver
@@ -35,7 +35,7 @@ def test_the_law_of_running_empty_is_that_of_the_eigenvectors(chain: Chain, buff
 @given(chain=chains(standing_still=True, impatient=True), start_s=THRESHOLDS, resume_s=THRESHOLDS)
 def test_all_solvers_give_one_answer(chain: Chain, start_s: float, resume_s: float) -> None:
     player = Player(start_s, resume_s)
-    solvers = [*POLICIES.values(), BufferAbrSolver([1.0], [], 1.0)]
+    solvers = [*SOLVERS.values(), BufferAbrSolver([1.0], [], 1.0)]
     answers = [solver.solve(chain, player) for solver in solvers]
 
     for name in NAMES:

@@ -14,7 +14,7 @@ from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, ps_cell, shared_chain, stationary_law
 from takeup.streaming.chains.flows import Flow, arrival_law, flow_generator, population
-from takeup.streaming.chains.shared import Tagged
+from takeup.streaming.chains.shared import TaggedVideo
 from takeup.streaming.model import Capacity, Cell, Player, Views
 from takeup.streaming.policies.riccati import RiccatiSolver
 
@@ -211,4 +211,4 @@ def test_a_senseless_slot_is_refused(slot_s: float) -> None:
 
 def test_a_load_that_accepts_nobody_is_refused() -> None:
     with pytest.raises(BadInput, match="practically no video"):
-        shared_chain([Flow(1e300, 1e-300)], Tagged(1.0, 60.0), np.ones(3))
+        shared_chain([Flow(1e300, 1e-300)], TaggedVideo(1.0, 60.0), np.ones(3))

@@ -8,7 +8,7 @@ import pytest
 
 from streaming.oracles import reference_cell
 from takeup.errors import BadInput
-from takeup.streaming.chains import Radio, chain_of, radio_classes, with_data_traffic
+from takeup.streaming.chains import RadioClass, chain_of, radio_classes, with_data_traffic
 from takeup.streaming.model import Cell, Chain, Player
 from takeup.streaming.policies.riccati import RiccatiSolver
 
@@ -18,7 +18,7 @@ def stalls(chain: Chain) -> float:
 
 
 def test_two_classes_with_the_same_radio_are_the_plain_cell() -> None:
-    radios = (Radio(0.4, 2.8e6), Radio(0.6, 2.8e6))
+    radios = (RadioClass(0.4, 2.8e6), RadioClass(0.6, 2.8e6))
 
     for tagged_radio in (0, 1):
         chain = radio_classes(reference_cell(), radios, tagged_radio)
@@ -27,7 +27,7 @@ def test_two_classes_with_the_same_radio_are_the_plain_cell() -> None:
 
 
 def test_far_users_stall_more_than_near_ones() -> None:
-    radios = (Radio(0.5, 4e6), Radio(0.5, 2e6))
+    radios = (RadioClass(0.5, 4e6), RadioClass(0.5, 2e6))
     near, far = (radio_classes(reference_cell(0.1), radios, tagged_radio) for tagged_radio in (0, 1))
 
     assert near.fill[0] == pytest.approx(2 * far.fill[0])
@@ -55,13 +55,13 @@ def test_more_data_makes_more_stalls() -> None:
     ("radios", "tagged_radio", "message"),
     [
         ((), 0, "every class of radio"),
-        ((Radio(1.0, 0.0),), 0, "every class of radio"),
-        ((Radio(1.0, math.nan),), 0, "every class of radio"),
-        ((Radio(0.5, 1e6),), 0, "add up to 0.5"),
-        ((Radio(1.0, 1e6),), 1, "does not exist"),
+        ((RadioClass(1.0, 0.0),), 0, "every class of radio"),
+        ((RadioClass(1.0, math.nan),), 0, "every class of radio"),
+        ((RadioClass(0.5, 1e6),), 0, "add up to 0.5"),
+        ((RadioClass(1.0, 1e6),), 1, "does not exist"),
     ],
 )
-def test_senseless_radio_classes_are_refused(radios: tuple[Radio, ...], tagged_radio: int, message: str) -> None:
+def test_senseless_radio_classes_are_refused(radios: tuple[RadioClass, ...], tagged_radio: int, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         radio_classes(reference_cell(), radios, tagged_radio)
 

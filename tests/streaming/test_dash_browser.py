@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from takeup.errors import MissingEngine
-from takeup.streaming.engines.dash.browser import PAGE, BrowserTools, NothingSeen, encode_video, find_tools, watch
+from takeup.streaming.engines.dash.browser import PAGE, BrowserTools, NoBrowserReport, encode_video, find_tools, watch
 from takeup.streaming.engines.dash.links import UserSpaceLink
 from takeup.streaming.engines.dash.playout import Playback, play
 from takeup.streaming.engines.dash.videos import Video
@@ -83,7 +83,7 @@ def test_a_slow_link_stalls_as_the_emulated_screen_says(tools: BrowserTools, vid
 
 @pytest.mark.engine
 def test_a_browser_that_is_not_through_in_time_is_given_up(tools: BrowserTools, video: Video) -> None:
-    with pytest.raises(NothingSeen, match=r"not through after 0.2 s"):
+    with pytest.raises(NoBrowserReport, match=r"not through after 0.2 s"):
         asyncio.run(watch(tools, video, Player(2.0), UserSpaceLink(1e5), limit_s=0.2))
 
 

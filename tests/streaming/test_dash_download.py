@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from takeup.streaming.engines.dash.download import Arrivals, BadAnswer, download
+from takeup.streaming.engines.dash.download import ByteArrivals, UnexpectedResponse, download
 from takeup.streaming.engines.dash.links import UserSpaceLink
 from takeup.streaming.engines.dash.server import SegmentServer
 from takeup.streaming.engines.dash.videos import Video
@@ -14,10 +14,10 @@ from takeup.streaming.engines.dash.videos import Video
 VIDEO = Video(length_s=3.5, bitrate_bps=80_000, segment_s=1.0)
 
 
-def download_from(answer: bytes) -> Arrivals:
+def download_from(answer: bytes) -> ByteArrivals:
     """Download from a server that says this, and hangs up."""
 
-    async def run() -> Arrivals:
+    async def run() -> ByteArrivals:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(answer)
@@ -38,7 +38,7 @@ def download_from(answer: bytes) -> Arrivals:
 
 
 def test_a_whole_video_arrives() -> None:
-    async def run() -> Arrivals:
+    async def run() -> ByteArrivals:
         server = SegmentServer(UserSpaceLink(1e6), 2, {3: VIDEO})
         async with server.listening() as address:
             return await download(server.link, address, 3, VIDEO)
@@ -61,22 +61,22 @@ def test_a_whole_video_arrives() -> None:
     ],
 )
 def test_another_answer_than_the_segment_is_told(answer: bytes) -> None:
-    with pytest.raises(BadAnswer, match="expected a segment of 10000 bytes"):
+    with pytest.raises(UnexpectedResponse, match="expected a segment of 10000 bytes"):
         download_from(answer)
 
 
 def test_a_segment_that_breaks_off_is_told() -> None:
-    with pytest.raises(BadAnswer, match="ended 9900 bytes before the end"):
+    with pytest.raises(UnexpectedResponse, match="ended 9900 bytes before the end"):
         download_from(b"HTTP/1.1 200 OK\r\nContent-Length: 10000\r\n\r\n" + bytes(100))
 
 
 def test_a_server_that_says_nothing_is_told() -> None:
-    with pytest.raises(BadAnswer, match="the connection to the server broke"):
+    with pytest.raises(UnexpectedResponse, match="the connection to the server broke"):
         download_from(b"")
 
 
 def test_arrivals_add_up() -> None:
-    arrivals = Arrivals()
+    arrivals = ByteArrivals()
     arrivals.add(1.0, 10)
     arrivals.add(2.0, 5)
 

@@ -7,12 +7,12 @@ import pytest
 
 from takeup.errors import BadInput
 from takeup.streaming.engines.dash.estimates import batch_means, summarise_sessions, whole_segments
-from takeup.streaming.engines.dash.ring import Session
+from takeup.streaming.engines.dash.ring import VideoSession
 from takeup.streaming.model import Estimate, Player
 
 
-def session(number: int, times_s: list[float], contents_s: list[float]) -> Session:
-    return Session(float(number), contents_s[-1], 1, np.array(times_s), np.array(contents_s))
+def session(number: int, times_s: list[float], contents_s: list[float]) -> VideoSession:
+    return VideoSession(float(number), contents_s[-1], 1, np.array(times_s), np.array(contents_s))
 
 
 def test_the_error_is_that_of_the_means_of_batches() -> None:
@@ -44,7 +44,7 @@ def test_errors_of_independent_values_are_the_usual_ones() -> None:
 def test_a_summary_counts_what_happened() -> None:
     smooth = [session(number, [2.0, 3.0], [5.0, 9.0]) for number in range(5)]
     stalled = [session(number, [4.0, 11.0], [5.0, 9.0]) for number in range(5, 10)]
-    blocked = [Session(float(number), 9.0) for number in range(10, 20)]
+    blocked = [VideoSession(float(number), 9.0) for number in range(10, 20)]
 
     answer = summarise_sessions([*smooth, *stalled, *blocked], Player(5.0), "by hand")
 

@@ -15,17 +15,17 @@ import pytest
 
 from takeup.errors import BadInput, MissingEngine, UnknownName
 from takeup.streaming.engines.dash import namespaces
-from takeup.streaming.engines.dash.links import Link, UserSpaceLink, open_link
+from takeup.streaming.engines.dash.links import BottleneckLink, UserSpaceLink, open_link
 
 NUM_PLAYERS = 4
 
 
-async def received_by_each(link: Link, payload: bytes, until_bytes: int) -> list[bytes]:
+async def received_by_each(link: BottleneckLink, payload: bytes, until_bytes: int) -> list[bytes]:
     """Send `payload` to every player at once; what each had when the first one had `until_bytes`."""
     enough = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with link.accepted(writer):
+        with link.reserve(writer):
             await reader.readline()
             await link.send(writer, memoryview(payload))
             await reader.read()
@@ -97,7 +97,7 @@ def test_namespaces_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def namespace_link() -> Link:
+def namespace_link() -> BottleneckLink:
     """Skips where the kernel or the user cannot."""
     try:
         with namespaces.NamespaceLink(8e6, 2 * NUM_PLAYERS):

@@ -7,17 +7,19 @@ import asyncio
 import numpy as np
 import pytest
 
-from takeup.streaming.engines.dash.download import BadAnswer
+from takeup.streaming.engines.dash.download import UnexpectedResponse
 from takeup.streaming.engines.dash.links import UserSpaceLink
-from takeup.streaming.engines.dash.ring import Ring, Session, num_places
+from takeup.streaming.engines.dash.ring import CellEmulator, VideoSession, max_connections
 from takeup.streaming.engines.dash.videos import Video
 from takeup.streaming.model import Cell, Views
 
 SHORT_AND_LONG = (Views(0.75, 10.0), Views(0.25, 90.0))
 
 
-def ring_of(cell: Cell, speedup: float = 10.0) -> Ring:
-    return Ring(cell, UserSpaceLink(cell.capacity_bps * speedup / 8), np.random.default_rng(11), speedup, segment_s=1.0)
+def ring_of(cell: Cell, speedup: float = 10.0) -> CellEmulator:
+    return CellEmulator(
+        cell, UserSpaceLink(cell.capacity_bps * speedup / 8), np.random.default_rng(11), speedup, segment_s=1.0
+    )
 
 
 @pytest.mark.parametrize("arrivals_per_s", [0.05, 0.12, 0.4])
@@ -63,14 +65,14 @@ def test_who_comes_to_a_full_cell_is_blocked() -> None:
 def test_a_failed_download_frees_its_place_and_is_told() -> None:
     ring = ring_of(Cell(2.8e6, 360e3, 0.12, max_users=3))
 
-    async def lose_the_video() -> Session:
+    async def lose_the_video() -> VideoSession:
         async with ring.server.listening() as address:
             task = asyncio.create_task(ring._watch(5.0, address))
             await asyncio.sleep(0)
             ring.server.videos[0] = Video(1.5, 8000, 1.0)  # another one under the same name
             return await task
 
-    with pytest.raises(BadAnswer, match="expected a segment"):
+    with pytest.raises(UnexpectedResponse, match="expected a segment"):
         asyncio.run(lose_the_video())
 
     assert ring.num_active == 0
@@ -78,7 +80,7 @@ def test_a_failed_download_frees_its_place_and_is_told() -> None:
 
 
 def test_there_are_more_places_than_users() -> None:
-    assert num_places(Cell(2.8e6, 360e3, 0.12, max_users=10)) > 10
+    assert max_connections(Cell(2.8e6, 360e3, 0.12, max_users=10)) > 10
 
 
 @pytest.mark.engine

@@ -11,7 +11,7 @@ import pytest
 
 from takeup.streaming.engines.dash import server as server_module
 from takeup.streaming.engines.dash.links import UserSpaceLink
-from takeup.streaming.engines.dash.server import MOST_REQUEST_BYTES, Page, SegmentServer
+from takeup.streaming.engines.dash.server import MOST_REQUEST_BYTES, SegmentServer, StaticPage
 from takeup.streaming.engines.dash.videos import Video
 
 Address = tuple[str, int]
@@ -32,7 +32,7 @@ def serve(
     """What `action` gets from a server with one video; fails if the server does not end cleanly."""
 
     async def run() -> bytes:
-        page = Page(b"<html>", "text/html")
+        page = StaticPage(b"<html>", "text/html")
         server = SegmentServer(UserSpaceLink(rate_bytes_per_s), most_connections, {7: VIDEO}, {"/": page})
         async with asyncio.timeout(PATIENCE_S), server.listening() as address:
             return await action(address)

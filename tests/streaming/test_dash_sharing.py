@@ -18,14 +18,14 @@ def dealt(link: ProcessorSharing[str], until_s: float, step_s: float = 0.001, fr
     """Who got how much, asking every `step_s`."""
     got: Counter[str] = Counter()
     for step in range(round((until_s - from_s) / step_s) + 1):
-        for sender, num_bytes in link.deal(from_s + step * step_s):
+        for sender, num_bytes in link.dequeue(from_s + step * step_s):
             got[sender] += num_bytes
     return got
 
 
 def test_one_sender_gets_the_whole_rate() -> None:
     link = sharing()
-    link.ask("a", 10_000, 0.0)
+    link.enqueue("a", 10_000, 0.0)
 
     assert abs(dealt(link, 2.0)["a"] - 2000) <= 10
 
@@ -33,7 +33,7 @@ def test_one_sender_gets_the_whole_rate() -> None:
 def test_senders_share_equally_at_every_moment() -> None:
     link = sharing()
     for name in "abc":
-        link.ask(name, 10_000, 0.0)
+        link.enqueue(name, 10_000, 0.0)
 
     for until_s in (0.1, 0.5, 1.0):
         got = dealt(link, until_s)
@@ -42,8 +42,8 @@ def test_senders_share_equally_at_every_moment() -> None:
 
 def test_who_is_done_leaves_the_rate_to_the_others() -> None:
     link = sharing()
-    link.ask("short", 100, 0.0)
-    link.ask("long", 10_000, 0.0)
+    link.enqueue("short", 100, 0.0)
+    link.enqueue("long", 10_000, 0.0)
 
     got = dealt(link, 1.0)
 
@@ -53,8 +53,8 @@ def test_who_is_done_leaves_the_rate_to_the_others() -> None:
 
 def test_who_is_gone_gets_nothing_more() -> None:
     link = sharing()
-    link.ask("a", 10_000, 0.0)
-    link.ask("b", 10_000, 0.0)
+    link.enqueue("a", 10_000, 0.0)
+    link.enqueue("b", 10_000, 0.0)
     link.drop("a")
     link.drop("nobody")
 
@@ -66,33 +66,33 @@ def test_who_is_gone_gets_nothing_more() -> None:
 
 def test_a_late_call_makes_up_for_lost_time() -> None:
     link = sharing()
-    link.ask("a", 10_000, 0.0)
+    link.enqueue("a", 10_000, 0.0)
 
-    assert abs(sum(num_bytes for _, num_bytes in link.deal(3.0)) - 3000) <= 10
+    assert abs(sum(num_bytes for _, num_bytes in link.dequeue(3.0)) - 3000) <= 10
 
 
 def test_time_without_demand_is_lost() -> None:
     link = sharing(pause_s=0.1)
-    link.ask("a", 10, 0.0)
-    list(link.deal(0.0))
-    link.ask("a", 10_000, 5.0)
+    link.enqueue("a", 10, 0.0)
+    list(link.dequeue(0.0))
+    link.enqueue("a", 10_000, 5.0)
 
-    assert list(link.deal(5.0)) == [("a", 10)]
+    assert list(link.dequeue(5.0)) == [("a", 10)]
 
 
 def test_a_late_link_makes_up_for_it_also_when_the_next_request_follows_at_once() -> None:
     link = sharing(pause_s=0.02)
-    link.ask("a", 100, 0.0)
-    list(link.deal(1.0))  # due long ago
-    link.ask("a", 10_000, 1.01)
+    link.enqueue("a", 100, 0.0)
+    list(link.dequeue(1.0))  # due long ago
+    link.enqueue("a", 10_000, 1.01)
 
-    assert abs(sum(num_bytes for _, num_bytes in link.deal(1.01)) - 910) <= 10
+    assert abs(sum(num_bytes for _, num_bytes in link.dequeue(1.01)) - 910) <= 10
 
 
 def test_asking_twice_adds_up() -> None:
     link = sharing()
-    link.ask("a", 30, 0.0)
-    link.ask("a", 25, 0.0)
+    link.enqueue("a", 30, 0.0)
+    link.enqueue("a", 25, 0.0)
 
     assert dealt(link, 1.0) == {"a": 55}
 
@@ -100,18 +100,18 @@ def test_asking_twice_adds_up() -> None:
 def test_nothing_is_due_when_nobody_waits() -> None:
     link = sharing()
     due_before = link.due_s
-    link.ask("a", 20, 1.0)
+    link.enqueue("a", 20, 1.0)
     due_while_waiting = link.due_s
-    list(link.deal(2.0))
+    list(link.dequeue(2.0))
 
     assert (due_before, due_while_waiting, link.due_s) == (None, 1.0, None)
 
 
 def test_the_next_quantum_is_due_when_the_last_one_is_through() -> None:
     link = sharing(rate=100.0, quantum=10)
-    link.ask("a", 1000, 0.0)
+    link.enqueue("a", 1000, 0.0)
 
-    assert list(link.deal(0.0)) == [("a", 10)]
+    assert list(link.dequeue(0.0)) == [("a", 10)]
     assert link.due_s == 0.1
 
 
@@ -126,10 +126,10 @@ def test_everyone_gets_exactly_what_was_asked_and_never_above_the_rate(
     wanted: Counter[str] = Counter()
     got: Counter[str] = Counter()
     for name, num_bytes, at_s in sorted(requests, key=lambda request: request[2]):
-        for sender, given_bytes in link.deal(at_s):
+        for sender, given_bytes in link.dequeue(at_s):
             got[sender] += given_bytes
         assert got.total() <= 1000.0 * at_s + quantum + 1e-6
-        link.ask(name, num_bytes, at_s)
+        link.enqueue(name, num_bytes, at_s)
         wanted[name] += num_bytes
     got += dealt(link, 20.0, step_s=0.5, from_s=2.0)
 

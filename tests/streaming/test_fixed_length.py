@@ -13,7 +13,7 @@ from streaming.oracles import reference_cell
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, phase_type, ps_cell, with_abandonment
 from takeup.streaming.model import Player
-from takeup.streaming.policies.euler import invert
+from takeup.streaming.policies.euler import invert_laplace
 from takeup.streaming.policies.fixed_length import FixedLengthSolver
 from takeup.streaming.policies.riccati import RiccatiSolver
 
@@ -113,5 +113,5 @@ def test_resuming_at_once_is_refused() -> None:
 def test_euler_summation_inverts_known_transforms() -> None:
     times = np.array([0.5, 1.0, 4.0])
 
-    assert invert(lambda s: 1 / (s + 1), times) == pytest.approx(np.exp(-times), abs=1e-7)
-    assert invert(lambda s: 1 / (s * s + 1), times) == pytest.approx(np.sin(times), abs=1e-7)
+    assert invert_laplace(lambda s: 1 / (s + 1), times) == pytest.approx(np.exp(-times), abs=1e-7)
+    assert invert_laplace(lambda s: 1 / (s * s + 1), times) == pytest.approx(np.sin(times), abs=1e-7)

@@ -7,7 +7,7 @@ import pytest
 
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, with_abandonment
-from takeup.streaming.model import Answer, Cell, Player
+from takeup.streaming.model import Cell, Player, QoeMetrics
 from takeup.streaming.policies.doubling import DoublingSolver
 from takeup.streaming.simulate import Slots, play_cell, play_slots, simulate_cell, simulate_slots
 
@@ -15,13 +15,13 @@ NAMES = ("startup_s", "stall_probability", "num_stalls", "stall_s", "finished_ea
 PLAYER = Player(3.0, 5.0)
 
 
-def z_scores(found: Answer, exact: Answer) -> dict[str, float]:
+def z_scores(found: QoeMetrics, exact: QoeMetrics) -> dict[str, float]:
     return {
         name: (getattr(found, name).value - getattr(exact, name).value) / getattr(found, name).error for name in NAMES
     }
 
 
-def exact(cell: Cell, per_s: float) -> Answer:
+def exact(cell: Cell, per_s: float) -> QoeMetrics:
     return DoublingSolver().solve(with_abandonment(chain_of(cell), per_s), PLAYER)
 
 
@@ -62,8 +62,8 @@ def test_those_who_leave_make_room_for_the_others() -> None:
 def test_who_gives_up_has_not_been_downloaded_early() -> None:
     cell = Cell(2.0, 1.0, 0.1, max_users=10)
     for lived in (
-        play_cell(cell, PLAYER, num_videos=5_000, give_up_per_s=0.1).lived,
-        play_slots(cell, PLAYER, Slots(slot_s=0.05), num_videos=2_000, give_up_per_s=0.1).lived,
+        play_cell(cell, PLAYER, num_videos=5_000, give_up_per_s=0.1).records,
+        play_slots(cell, PLAYER, Slots(slot_s=0.05), num_videos=2_000, give_up_per_s=0.1).records,
     ):
         assert 0.1 < lived.gave_up.mean() < 0.9
         assert lived.finished_early.any()
@@ -72,7 +72,7 @@ def test_who_gives_up_has_not_been_downloaded_early() -> None:
 
 def test_endless_patience_changes_nothing() -> None:
     cell = Cell(5.0, 1.0, 0.12, max_users=10)
-    plain, patient = (play_cell(cell, PLAYER, num_videos=5_000, give_up_per_s=rate).lived for rate in (0.0, 1e-300))
+    plain, patient = (play_cell(cell, PLAYER, num_videos=5_000, give_up_per_s=rate).records for rate in (0.0, 1e-300))
 
     assert all(np.array_equal(one, other) for one, other in zip(plain, patient, strict=True))
 

@@ -10,25 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from takeup.streaming.simulate.fast.heap import Heap, empty_heap, push, take_out
+from takeup.streaming.simulate.fast.heap import FlowHeap, empty_heap, heap_push, heap_remove
 
 MOST = 12
 
 
-def _turn(heap: Heap, flow: int, key: float) -> None:
+def _turn(heap: FlowHeap, flow: int, key: float) -> None:
     """Put a flow in, or take it out if it is there."""
     if heap.place[flow] < 0:
-        push(heap, flow, key)
+        heap_push(heap, flow, key)
     else:
-        take_out(heap, flow)
+        heap_remove(heap, flow)
 
 
 turn = cast(
-    Callable[[Heap, int, float], None], cast(Any, njit)(_turn)
+    Callable[[FlowHeap, int, float], None], cast(Any, njit)(_turn)
 )  # not cached: it would outlive a change of the heap
 
 
-def check(heap: Heap, expected: dict[int, float]) -> None:
+def check(heap: FlowHeap, expected: dict[int, float]) -> None:
     size = int(heap.size[0])
     assert size == len(expected)
     assert {int(flow): float(key) for flow, key in zip(heap.flow[:size], heap.key[:size], strict=True)} == expected

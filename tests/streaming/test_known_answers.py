@@ -20,12 +20,12 @@ from scipy.linalg import expm
 
 from takeup.core.arrays import Floats
 from takeup.streaming.chains import chain_of, ps_cell
-from takeup.streaming.model import Answer, Capacity, Cell, Player, Views
-from takeup.streaming.policies import POLICIES, ChainSolver
+from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics, Views
+from takeup.streaming.policies import SOLVERS, ChainSolver
 from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.simulate import play_tagged, simulate_tagged
 
-SOLVERS = pytest.mark.parametrize("solver", POLICIES.values(), ids=POLICIES)
+EACH_SOLVER = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 MEAN_S = 60.0
 UP, DOWN, TO_DOWN, TO_UP = 2.5, 0.4, 0.05, 0.08  # fills of two levels, and the rates between them
 FLICKER = Capacity(np.array([UP, DOWN]), np.array([[-TO_DOWN, TO_DOWN], [TO_UP, -TO_UP]]))
@@ -41,7 +41,7 @@ def waits_alone(fill: float, threshold_s: float) -> float:
     return MEAN_S / fill * (1 - math.exp(-threshold_s / MEAN_S))
 
 
-def assert_simulated(answer: Answer, expected: dict[str, float]) -> None:
+def assert_simulated(answer: QoeMetrics, expected: dict[str, float]) -> None:
     for name, value in expected.items():
         found = getattr(answer, name)
         assert abs(found.value - value) < 4 * found.error, name
@@ -62,7 +62,7 @@ def slow_viewer(fill: float, start_s: float, resume_s: float) -> dict[str, float
 # One state ------------------------------------------------------------------------------------------------------------
 
 
-@SOLVERS
+@EACH_SOLVER
 @pytest.mark.parametrize(("fill", "start_s", "resume_s"), [(0.25, 2.0, 9.0), (0.5, 10.0, 3.0), (0.95, 0.5, 0.2)])
 def test_a_slow_link_of_ones_own_has_its_closed_form(
     solver: ChainSolver, fill: float, start_s: float, resume_s: float
@@ -86,7 +86,7 @@ def test_the_number_of_stalls_on_a_slow_link_is_geometric_after_the_first() -> N
     assert [counts.at_least(n) for n in range(1, 6)] == pytest.approx([first * again**n for n in range(5)], rel=1e-9)
 
 
-@SOLVERS
+@EACH_SOLVER
 @pytest.mark.parametrize(("fill", "start_s"), [(1.01, 0.5), (3.0, 20.0), (40.0, 200.0)])
 def test_a_fast_link_of_ones_own_only_waits_at_the_start(solver: ChainSolver, fill: float, start_s: float) -> None:
     answer = solver.solve(ps_cell(fill, MEAN_S, 0.01, 1), Player(start_s))
@@ -113,7 +113,7 @@ def test_a_video_of_fixed_length_stalls_at_places_known_beforehand(
 # Several users --------------------------------------------------------------------------------------------------------
 
 
-@SOLVERS
+@EACH_SOLVER
 @pytest.mark.parametrize("fill", [0.5, 1.5])
 def test_users_who_do_not_share_are_blocked_as_erlang_says_and_play_as_if_alone(
     solver: ChainSolver, fill: float
@@ -174,7 +174,7 @@ def stalls_by_hand(initial: Floats, threshold_s: float) -> float:
     return float(initial @ expm(per_content * threshold_s) @ runs_empty)
 
 
-@SOLVERS
+@EACH_SOLVER
 @pytest.mark.parametrize("threshold_s", [0.0, 1.0, 8.0, 40.0])
 def test_a_lone_viewer_on_a_flickering_link_stalls_as_the_quadratic_says(
     solver: ChainSolver, threshold_s: float

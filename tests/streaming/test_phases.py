@@ -15,13 +15,13 @@ from streaming.oracles import reference_cell
 from streaming.random_chains import chains
 from takeup.streaming.chains import chain_of, ps_cell
 from takeup.streaming.model import Chain
-from takeup.streaming.policies.phases import Waiting
+from takeup.streaming.policies.phases import WaitingPhase
 from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.policies.transforms import PlaybackTransform
 
 
 def test_nothing_to_wait_for_is_no_wait() -> None:
-    waited = Waiting(chain_of(reference_cell())).until(0.0)
+    waited = WaitingPhase(chain_of(reference_cell())).until(0.0)
 
     assert waited.starts_in == pytest.approx(np.eye(10))
     assert np.stack([waited.mean_s, waited.finished, waited.gave_up]) == pytest.approx(0.0)
@@ -29,7 +29,7 @@ def test_nothing_to_wait_for_is_no_wait() -> None:
 
 def test_play_starts_in_the_state_that_the_content_clock_gives() -> None:
     chain = chain_of(reference_cell())
-    waited = Waiting(chain).until(7.0)
+    waited = WaitingPhase(chain).until(7.0)
 
     assert waited.starts_in == pytest.approx(expm(chain.killed / chain.fill[:, None] * 7.0), abs=1e-12)
 
@@ -37,7 +37,7 @@ def test_play_starts_in_the_state_that_the_content_clock_gives() -> None:
 def test_an_outage_costs_its_length_and_ends_in_a_state_that_fills() -> None:
     rates = np.array([[-0.5, 0.5], [0.1, -0.1]])
     chain = Chain(rates, np.zeros(2), np.array([1e-12, 2.0]), np.array([1.0, 0.0]))
-    waited = Waiting(chain).until(4.0)
+    waited = WaitingPhase(chain).until(4.0)
 
     assert waited.starts_in == pytest.approx(np.array([[0.0, 1.0], [0.0, 1.0]]))
     assert waited.mean_s[1] == pytest.approx(2.0 + 2.0 * 0.1 / 0.5)  # 2 s of filling, 0.2 outages of 2 s

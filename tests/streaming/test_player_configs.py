@@ -8,7 +8,7 @@ import pytest
 
 from takeup.errors import UnknownName
 from takeup.streaming.model import Player
-from takeup.streaming.policies.configs import config_for
+from takeup.streaming.policies.configs import player_settings
 
 
 def settings_in(text: str) -> dict[str, dict[str, object]]:
@@ -17,29 +17,29 @@ def settings_in(text: str) -> dict[str, dict[str, object]]:
 
 
 def test_dash_js_starts_at_the_threshold() -> None:
-    text = config_for("dash.js", Player(5.0))
+    text = player_settings("dash.js", Player(5.0))
 
     assert text.startswith("player.updateSettings(")
     assert settings_in(text) == {"streaming": {"buffer": {"initialBufferLevel": 5.0}}}
 
 
 def test_dash_js_buffers_at_least_its_threshold() -> None:
-    buffer = settings_in(config_for("dash.js", Player(25.4)))["streaming"]["buffer"]
+    buffer = settings_in(player_settings("dash.js", Player(25.4)))["streaming"]["buffer"]
 
     assert buffer == {"initialBufferLevel": 25.4, "bufferTimeDefault": 25.4}
 
 
 def test_shaka_has_one_goal_for_start_and_resume() -> None:
-    assert settings_in(config_for("shaka", Player(4.0, 15.0))) == {
+    assert settings_in(player_settings("shaka", Player(4.0, 15.0))) == {
         "streaming": {"rebufferingGoal": 15.0, "bufferingGoal": 15.0}
     }
 
 
 def test_media3_takes_both_in_milliseconds() -> None:
-    assert "setBufferDurationsMs(50000, 50000, 2500, 5000)" in config_for("media3", Player(2.5, 5.0))
-    assert "setBufferDurationsMs(80000, 80000, 80000, 1000)" in config_for("media3", Player(80.0, 1.0))
+    assert "setBufferDurationsMs(50000, 50000, 2500, 5000)" in player_settings("media3", Player(2.5, 5.0))
+    assert "setBufferDurationsMs(80000, 80000, 80000, 1000)" in player_settings("media3", Player(80.0, 1.0))
 
 
 def test_an_unknown_player_is_named() -> None:
     with pytest.raises(UnknownName, match="did you mean 'shaka'"):
-        config_for("shakka", Player(5.0))
+        player_settings("shakka", Player(5.0))

@@ -14,7 +14,7 @@ from streaming.oracles import eigen_empties, reference_cell
 from takeup.errors import BadInput, UnknownName
 from takeup.streaming.chains import chain_of, ps_cell, with_abandonment
 from takeup.streaming.model import Cell, Chain, Player
-from takeup.streaming.policies import POLICIES, find_solver
+from takeup.streaming.policies import SOLVERS, find_solver
 from takeup.streaming.policies.doubling import DoublingSolver
 from takeup.streaming.policies.riccati import RiccatiSolver
 
@@ -242,7 +242,7 @@ def test_stalls_fall_with_the_threshold_and_capacity_and_rise_with_arrivals(
 
 def test_solvers_are_found_by_name() -> None:
     chain = chain_of(Cell(3.0, 1.0, 0.04, 6))
-    answers = [find_solver(name).solve(chain, Player(3.0)) for name in POLICIES]
+    answers = [find_solver(name).solve(chain, Player(3.0)) for name in SOLVERS]
 
     assert [answer.stall_probability.value for answer in answers] == pytest.approx(
         [answers[0].stall_probability.value] * 3

@@ -33,7 +33,7 @@ players = st.builds(Player, st.sampled_from([0.7, 2.1, 9.3]), st.sampled_from([N
 @settings(max_examples=40, deadline=None)
 def test_a_ladder_of_equal_steps_is_the_plain_cell(cell: Cell, player: Player, levels_s: list[float]) -> None:
     ladder = [1.0 + 1e-13 * number for number in range(len(levels_s) + 1)]
-    lived = play_adaptive(cell, player, ladder, levels_s, num_videos=40, seed=3).lived
+    lived = play_adaptive(cell, player, ladder, levels_s, num_videos=40, seed=3).records
 
     streams = Streams(3).child("adapting cell")
     chances = (streams.stream("arrivals"), streams.stream("lengths"), streams.stream("capacity"))
@@ -57,7 +57,7 @@ def test_a_viewer_alone_adapts_as_computed(speed: float) -> None:
 
 
 def test_a_lowest_level_that_always_fits_never_stalls() -> None:
-    assert not play_adaptive(CELL, Player(2.0), (200e3, 700e3), (10.0,), num_videos=5_000).lived.num_stalls.any()
+    assert not play_adaptive(CELL, Player(2.0), (200e3, 700e3), (10.0,), num_videos=5_000).records.num_stalls.any()
 
 
 def test_a_greedier_ladder_fills_the_cell() -> None:
@@ -71,7 +71,8 @@ def test_a_greedier_ladder_fills_the_cell() -> None:
 
 def test_the_same_seed_gives_the_same_videos() -> None:
     one, same, other = (
-        play_adaptive(CELL, Player(5.0), (300e3, 600e3), (8.0,), num_videos=500, seed=seed).lived for seed in (1, 1, 2)
+        play_adaptive(CELL, Player(5.0), (300e3, 600e3), (8.0,), num_videos=500, seed=seed).records
+        for seed in (1, 1, 2)
     )
 
     assert np.array_equal(one.startup_s, same.startup_s)

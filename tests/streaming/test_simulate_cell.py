@@ -15,7 +15,7 @@ from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.streaming.model import Capacity, Cell, Estimate, Player, Views
 from takeup.streaming.simulate import play_cell, simulate, simulate_cell
-from takeup.streaming.simulate.lived import Lived, answer_from_batches, no_videos_yet
+from takeup.streaming.simulate.lived import VideoRecords, empty_records, metrics_from_batches
 
 REFERENCE = Cell(2.8e6, 360e3, 0.1, max_users=10)
 TWO_LEVELS = Capacity(np.array([0.4, 1.6]), np.array([[-0.05, 0.05], [0.05, -0.05]]))
@@ -23,7 +23,7 @@ WITH_OUTAGE = Capacity(np.array([0.0, 1.0, 2.0]), np.array([[-0.3, 0.3, 0], [0.1
 SHORT_AND_LONG = (Views(0.7, 20.0), Views(0.3, 150.0))
 
 
-def assert_equal(lived: Lived, plain: list[Watched]) -> None:
+def assert_equal(lived: VideoRecords, plain: list[Watched]) -> None:
     np.testing.assert_allclose(lived.startup_s, [one.startup_s for one in plain], atol=1e-7)
     np.testing.assert_array_equal(lived.num_stalls, [one.num_stalls for one in plain])
     np.testing.assert_allclose(lived.stall_s, [one.stall_s for one in plain], atol=1e-7)
@@ -53,7 +53,7 @@ players = st.builds(Player, st.sampled_from([0.7, 2.1, 9.3]), st.sampled_from([N
 @given(cells, players)
 @settings(max_examples=40, deadline=None)
 def test_the_cell_equals_the_plain_version(cell: Cell, player: Player) -> None:
-    lived = play_cell(cell, player, num_videos=40, seed=3).lived
+    lived = play_cell(cell, player, num_videos=40, seed=3).records
 
     streams = Streams(3).child("whole cell")
     chances = (streams.stream("arrivals"), streams.stream("lengths"), streams.stream("capacity"))
@@ -125,14 +125,14 @@ def test_one_user_with_more_than_it_needs_never_stalls() -> None:
 
 
 def test_one_user_waits_for_the_threshold_or_the_end_of_a_short_video() -> None:
-    lived = play_cell(replace(REFERENCE, max_users=1), Player(7.0), num_videos=1000).lived
+    lived = play_cell(replace(REFERENCE, max_users=1), Player(7.0), num_videos=1000).records
 
     assert lived.startup_s.max() == pytest.approx(7.0 / REFERENCE.speed)
     np.testing.assert_array_equal(lived.finished_early, lived.startup_s < lived.startup_s.max() - 1e-9)
 
 
 def test_a_player_that_starts_at_once_stalls_at_once_in_an_outage() -> None:
-    lived = play_cell(replace(REFERENCE, capacity=WITH_OUTAGE), Player(0.0, 2.0), num_videos=2000).lived
+    lived = play_cell(replace(REFERENCE, capacity=WITH_OUTAGE), Player(0.0, 2.0), num_videos=2000).records
 
     assert lived.startup_s.max() == 0
     assert 0.3 < (lived.num_stalls > 0).mean() < 1
@@ -142,8 +142,8 @@ def test_events_are_arrivals_departures_and_what_players_do() -> None:
     played = play_cell(replace(REFERENCE, max_users=1), Player(2.0), num_videos=2000)
 
     # Alone, a video never stalls: it comes, starts unless it is shorter, and leaves. The warm-up has 100 videos.
-    upper = 3 * 2100 + 1.3 * played.lived.num_blocked.sum()
-    assert 2.5 * 2100 + played.lived.num_blocked.sum() < played.num_events < upper
+    upper = 3 * 2100 + 1.3 * played.records.num_blocked.sum()
+    assert 2.5 * 2100 + played.records.num_blocked.sum() < played.num_events < upper
 
 
 def test_a_single_level_of_capacity_is_a_constant() -> None:
@@ -165,7 +165,7 @@ def test_levels_that_are_not_connected_are_refused() -> None:
 
 
 def test_the_same_videos_come_whatever_the_player() -> None:
-    eager, careful = (play_cell(REFERENCE, Player(start_s), num_videos=500).lived for start_s in (1.0, 10.0))
+    eager, careful = (play_cell(REFERENCE, Player(start_s), num_videos=500).records for start_s in (1.0, 10.0))
 
     np.testing.assert_array_equal(eager.num_blocked, careful.num_blocked)
     assert (eager.startup_s <= careful.startup_s + 1e-9).all()
@@ -174,15 +174,15 @@ def test_the_same_videos_come_whatever_the_player() -> None:
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 
-def lived_with_stalls(num_stalls: list[int]) -> Lived:
-    return no_videos_yet(len(num_stalls))._replace(num_stalls=np.array(num_stalls))
+def lived_with_stalls(num_stalls: list[int]) -> VideoRecords:
+    return empty_records(len(num_stalls))._replace(num_stalls=np.array(num_stalls))
 
 
 def test_batch_means_see_the_correlation_that_single_videos_hide() -> None:
     bad_days = lived_with_stalls(([1] * 200 + [0] * 800) * 10)
     scattered = lived_with_stalls([1, 0, 0, 0, 0] * 2000)
 
-    together, apart = (answer_from_batches("test", lived).stall_probability for lived in (bad_days, scattered))
+    together, apart = (metrics_from_batches("test", lived).stall_probability for lived in (bad_days, scattered))
 
     assert together.value == apart.value == 0.2
     assert together.error == pytest.approx(0.4 / math.sqrt(49))
@@ -190,7 +190,7 @@ def test_batch_means_see_the_correlation_that_single_videos_hide() -> None:
 
 
 def test_what_never_happened_is_not_known_to_be_impossible() -> None:
-    answer = answer_from_batches("test", lived_with_stalls([0] * 1000))
+    answer = metrics_from_batches("test", lived_with_stalls([0] * 1000))
 
     assert answer.stall_probability.value == answer.blocked_share.value == 0
     assert answer.stall_probability.error == pytest.approx(math.sqrt(2) / 1000, rel=0.01)

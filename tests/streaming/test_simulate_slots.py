@@ -42,7 +42,7 @@ players = st.builds(Player, st.sampled_from([0.0, 0.73, 2.11]), st.sampled_from(
 @given(cells, players, st.sampled_from([0.0, 0.5]))
 @settings(max_examples=20, deadline=None)
 def test_slots_equal_the_plain_version(cell: Cell, player: Player, variation: float) -> None:
-    lived = play_slots(cell, player, Slots(0.05, 0.5, variation), num_videos=8, seed=2).lived
+    lived = play_slots(cell, player, Slots(0.05, 0.5, variation), num_videos=8, seed=2).records
 
     streams = Streams(2).child("slots")
     chances = tuple(streams.stream(name) for name in ("arrivals", "lengths", "fading", "pictures"))

@@ -14,11 +14,11 @@ from streaming.plain_cell import Watched, plain_tagged
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput, UnknownName
 from takeup.streaming.chains import chain_of
-from takeup.streaming.contract import Engine
-from takeup.streaming.model import Answer, Cell, Chain, Estimate, Player, Views
-from takeup.streaming.simulate import Simulation, play_tagged, simulate, simulate_tagged
+from takeup.streaming.contract import StreamingEngine
+from takeup.streaming.model import Cell, Chain, Estimate, Player, QoeMetrics, Views
+from takeup.streaming.simulate import SimulatorEngine, play_tagged, simulate, simulate_tagged
 from takeup.streaming.simulate.any_view import chain_of_any_view
-from takeup.streaming.simulate.lived import Lived
+from takeup.streaming.simulate.lived import VideoRecords
 
 
 def reference_cell(arrivals_per_s: float) -> Cell:
@@ -30,7 +30,7 @@ def one_state(fill: float, end: float) -> Chain:
     return Chain(np.zeros((1, 1)), np.array([end]), np.array([fill]), np.ones(1))
 
 
-def assert_equal(lived: Lived, plain: list[Watched]) -> None:
+def assert_equal(lived: VideoRecords, plain: list[Watched]) -> None:
     np.testing.assert_allclose(lived.startup_s, [one.startup_s for one in plain], atol=1e-7)
     np.testing.assert_array_equal(lived.num_stalls, [one.num_stalls for one in plain])
     np.testing.assert_allclose(lived.stall_s, [one.stall_s for one in plain], atol=1e-7)
@@ -224,7 +224,7 @@ def test_videos_of_every_class_come_as_often_as_they_arrive() -> None:
 # The same again -------------------------------------------------------------------------------------------------------
 
 
-def small_run(seed: int, simulator: str = "tagged") -> Answer:
+def small_run(seed: int, simulator: str = "tagged") -> QoeMetrics:
     return simulate(reference_cell(0.12), Player(2.0), simulator=simulator, num_videos=500, seed=seed)
 
 
@@ -235,7 +235,7 @@ def test_the_same_seed_gives_the_same_numbers(simulator: str) -> None:
 
 
 def test_an_engine_measures_what_the_function_simulates() -> None:
-    engine: Engine = Simulation("cell", num_videos=500, seed=7)
+    engine: StreamingEngine = SimulatorEngine("cell", num_videos=500, seed=7)
 
     assert engine.measure(reference_cell(0.12), Player(2.0)) == small_run(7, "cell")
 

@@ -28,7 +28,7 @@ samples = st.lists(
 def test_a_cell_on_a_log_equals_the_plain_version(found: list[tuple[float, float]], start_s: float) -> None:
     durations_s, rates_bps = np.array(found).T
 
-    lived = play_log(CELL, Player(start_s), durations_s, rates_bps, num_videos=20, seed=3).lived
+    lived = play_log(CELL, Player(start_s), durations_s, rates_bps, num_videos=20, seed=3).records
 
     mean_bps = (durations_s @ rates_bps) / durations_s.sum()
     log = [(duration_s, rate_bps / mean_bps) for duration_s, rate_bps in found]
@@ -45,8 +45,8 @@ def test_a_log_that_never_changes_is_a_constant_capacity(num_samples: int) -> No
     played = play_log(CELL, Player(3.0), np.ones(num_samples), np.full(num_samples, 123.0), num_videos=500)
 
     constant = play_cell(CELL, Player(3.0), num_videos=500)
-    np.testing.assert_allclose(played.lived.startup_s, constant.lived.startup_s, atol=1e-6)
-    np.testing.assert_array_equal(played.lived.num_stalls, constant.lived.num_stalls)
+    np.testing.assert_allclose(played.records.startup_s, constant.records.startup_s, atol=1e-6)
+    np.testing.assert_array_equal(played.records.num_stalls, constant.records.num_stalls)
 
 
 def test_only_the_shape_of_a_log_matters() -> None:
@@ -92,7 +92,7 @@ def test_a_log_of_a_markov_chain_is_that_chain() -> None:
 def test_a_wait_through_an_outage_lasts_until_its_end() -> None:
     rare = replace(CELL, arrivals_per_s=1e-4, max_users=1)
 
-    lived = play_log(rare, Player(1.0), np.array([50.0, 50.0]), np.array([0.0, 1.0]), num_videos=2000).lived
+    lived = play_log(rare, Player(1.0), np.array([50.0, 50.0]), np.array([0.0, 1.0]), num_videos=2000).records
 
     assert 48 < lived.startup_s.max() <= 50 + 1 / 15 + 1e-6
     assert np.mean(lived.startup_s > 1) == pytest.approx(0.5, abs=0.05)

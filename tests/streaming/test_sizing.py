@@ -12,7 +12,7 @@ from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Cell, Player, Views
 from takeup.streaming.policies.riccati import RiccatiSolver
-from takeup.streaming.policies.sizing import Target, longest_start, max_admission, max_arrivals, min_capacity
+from takeup.streaming.policies.sizing import StallTarget, longest_start, max_admission, max_arrivals, min_capacity
 from takeup.streaming.policies.whole_cell import solve_cell
 
 PLAYER = Player(5.0)
@@ -20,7 +20,7 @@ PLAYER = Player(5.0)
 
 @pytest.mark.parametrize("share", [0.001, 0.05, 0.3])
 def test_arrivals_and_capacity_are_at_their_limits(share: float) -> None:
-    cell, target = reference_cell(), Target(share)
+    cell, target = reference_cell(), StallTarget(share)
     arrivals_per_s, capacity_bps = max_arrivals(cell, PLAYER, target), min_capacity(cell, PLAYER, target)
 
     for limit, beyond in (
@@ -32,7 +32,7 @@ def test_arrivals_and_capacity_are_at_their_limits(share: float) -> None:
 
 
 def test_admission_is_at_its_limit() -> None:
-    cell, target = reference_cell(), Target(0.05)
+    cell, target = reference_cell(), StallTarget(0.05)
     most = max_admission(cell, PLAYER, target)
 
     assert most == 9
@@ -41,12 +41,12 @@ def test_admission_is_at_its_limit() -> None:
 
 
 def test_admission_stops_at_the_number_asked_for() -> None:
-    assert max_admission(reference_cell(0.02), PLAYER, Target(0.2), most=50) == 50
-    assert max_admission(reference_cell(), PLAYER, Target(0.05), most=4) == 4
+    assert max_admission(reference_cell(0.02), PLAYER, StallTarget(0.2), most=50) == 50
+    assert max_admission(reference_cell(), PLAYER, StallTarget(0.05), most=4) == 4
 
 
 def test_few_users_keep_the_target_at_any_load() -> None:
-    assert max_arrivals(reference_cell(max_users=7), PLAYER, Target(0.01)) == math.inf
+    assert max_arrivals(reference_cell(max_users=7), PLAYER, StallTarget(0.01)) == math.inf
 
 
 def test_the_longest_start_takes_the_time_allowed() -> None:
@@ -60,15 +60,15 @@ def test_what_cannot_be_reached_is_said() -> None:
     slow = Cell(2e5, 360e3, 0.1, 5)
 
     with pytest.raises(BadInput, match="even a video alone"):
-        max_arrivals(slow, PLAYER, Target(0.01))
+        max_arrivals(slow, PLAYER, StallTarget(0.01))
     with pytest.raises(BadInput, match="even one user at a time"):
-        max_admission(slow, PLAYER, Target(0.01))
+        max_admission(slow, PLAYER, StallTarget(0.01))
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, math.nan, -0.1])
 def test_a_senseless_target_is_refused(share: float) -> None:
     with pytest.raises(BadInput, match="target for stalls"):
-        Target(share)
+        StallTarget(share)
 
 
 @pytest.mark.parametrize("startup_s", [0.0, math.nan])

@@ -14,7 +14,7 @@ from takeup.core.report import Report, Table
 from takeup.errors import BadInput, BadScenario, TakeupError, UnknownName
 from takeup.streaming.chains import chain_of
 from takeup.streaming.experiment import StreamingScenario, cells_of, load_model, run, run_again, save_model
-from takeup.streaming.model import Answer, CapacityFit, Cell, Estimate, Player, Views
+from takeup.streaming.model import CapacityFit, Cell, Estimate, Player, QoeMetrics, Views
 from takeup.streaming.policies.capacity_fit import fit_capacity
 from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.policies.whole_cell import solve_cell
@@ -306,7 +306,7 @@ def test_a_dry_run_says_what_would_run_and_opens_nothing(monkeypatch: pytest.Mon
 def test_what_an_engine_measures_stands_beside_the_equations(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def measure(self: object, cell: Cell, player: Player, num_videos: int, rng: np.random.Generator) -> Answer:
+    def measure(self: object, cell: Cell, player: Player, num_videos: int, rng: np.random.Generator) -> QoeMetrics:
         asked.append((cell, player, num_videos, rng.integers(1 << 30)))
         return replace(solve_cell(cell, player), stall_probability=Estimate(0.5, 0.1))
 

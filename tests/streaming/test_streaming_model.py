@@ -11,7 +11,7 @@ import pytest
 from streaming.oracles import reference_cell
 from takeup.errors import BadInput
 from takeup.streaming.chains import ps_cell
-from takeup.streaming.model import Answer, Cell, Chain, Estimate, Player, Views
+from takeup.streaming.model import Cell, Chain, Estimate, Player, QoeMetrics, Views
 
 
 def test_a_cell_knows_its_speed_and_load() -> None:
@@ -86,7 +86,7 @@ def test_a_chain_plays_one_second_per_second_without_scatter_for_patient_viewers
 
 def test_answers_are_compared_in_standard_errors_where_there_are_any() -> None:
     one = Estimate(1.0)
-    exact = Answer("exact", one, one, one, one, one, one)
+    exact = QoeMetrics("exact", one, one, one, one, one, one)
     measured = replace(exact, startup_s=Estimate(1.2, 0.1), stall_s=Estimate(0.7, 0.1))
 
     assert exact.z_scores(exact) == {}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from takeup.core.report import Report, Table
-from takeup.streaming.model import Answer, Capacity, Cell, Estimate, Player
+from takeup.streaming.model import Capacity, Cell, Estimate, Player, QoeMetrics
 from takeup.streaming.report import (
     Curve,
     answers_table,
@@ -23,9 +23,9 @@ from takeup.streaming.report import (
 CELL, PLAYER = Cell(3e6, 1e6, 0.04, 5), Player(4.0)
 
 
-def answer(error: float, *values: float) -> Answer:
+def answer(error: float, *values: float) -> QoeMetrics:
     startup, stalls, count, stalled, early = (Estimate(value, error) for value in values)
-    return Answer("test", startup, stalls, count, stalled, early, Estimate(0.05))
+    return QoeMetrics("test", startup, stalls, count, stalled, early, Estimate(0.05))
 
 
 EXACT = answer(0.0, 1.0, 0.2, 0.5, 2.0, 0.1)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from takeup.training.model import Kind, Op, Profile, Schedule
+from takeup.training.model import Op, OpKind, Profile, Schedule
 
 NS = 10**9
 Choose = Callable[["PlainPipeline", int], Op | None]
@@ -58,8 +58,8 @@ class PlainPipeline:
     def lasts(self, op: Op) -> int:
         stage, profile = self.profile.stages[op.stage], self.profile
         size = profile.sizes[op.microbatch] if profile.sizes else 1.0
-        parts = {Kind.FORWARD: stage.forward_s, Kind.INPUT_GRADIENT: stage.backward_s}
-        parts |= {Kind.WEIGHT_GRADIENT: stage.weight_s, Kind.FULL_BACKWARD: stage.backward_s + stage.weight_s}
+        parts = {OpKind.FORWARD: stage.forward_s, OpKind.INPUT_GRADIENT: stage.backward_s}
+        parts |= {OpKind.WEIGHT_GRADIENT: stage.weight_s, OpKind.FULL_BACKWARD: stage.backward_s + stage.weight_s}
         factor = 1.0 if self.factors is None else self.factors[op.kind][op.stage][op.microbatch]
         return nanoseconds((parts[op.kind] * size + profile.host_s) * factor)
 
@@ -69,11 +69,11 @@ class PlainPipeline:
         self.busy_until[rank] = end
         self.done[op.stage, op.kind.letter] += 1
         heapq.heappush(self.events, end)
-        if op.kind == Kind.FORWARD and op.stage + 1 < self.profile.num_stages:
+        if op.kind == OpKind.FORWARD and op.stage + 1 < self.profile.num_stages:
             heapq.heappush(self.to_send, (end, rank, op, "F", op.stage + 1))
-        elif op.kind == Kind.FORWARD:
+        elif op.kind == OpKind.FORWARD:
             self.arrived["B", op.stage, op.microbatch] = end
-        elif op.kind in {Kind.INPUT_GRADIENT, Kind.FULL_BACKWARD} and op.stage > 0:
+        elif op.kind in {OpKind.INPUT_GRADIENT, OpKind.FULL_BACKWARD} and op.stage > 0:
             heapq.heappush(self.to_send, (end, rank, op, "B", op.stage - 1))
 
     def send(self, end: int, rank: int, op: Op, direction: str, target: int) -> None:
@@ -103,8 +103,8 @@ def in_order(schedule: Schedule) -> Choose:
         if len(state.spans[rank]) == len(orders[rank]):
             return None
         op = orders[rank][len(state.spans[rank])]
-        direction = "F" if op.kind == Kind.FORWARD else "B"
-        ready = op.kind == Kind.WEIGHT_GRADIENT or state.has(direction, op.stage, op.microbatch)
+        direction = "F" if op.kind == OpKind.FORWARD else "B"
+        ready = op.kind == OpKind.WEIGHT_GRADIENT or state.has(direction, op.stage, op.microbatch)
         return op if ready else None
 
     return choose
@@ -119,17 +119,17 @@ def greedy(warmups: Sequence[int], caps: Sequence[int], flights: Sequence[int]) 
         for stage in reversed(stages):
             backwards = done[stage, "I"]
             if backwards < count and done[stage, "F"] >= warmups[stage] and state.has("B", stage, backwards):
-                return Op(stage, Kind.INPUT_GRADIENT, backwards)
+                return Op(stage, OpKind.INPUT_GRADIENT, backwards)
         held = done[stages[0], "F"] * len(stages) - sum(done[stage, "W"] for stage in stages)
         for stage in reversed(stages):
             forwards = done[stage, "F"]
             room = stage != stages[0] or held + len(stages) <= caps[rank] * len(stages)
             room = room and forwards - done[stage, "I"] < flights[stage]
             if forwards < count and room and state.has("F", stage, forwards):
-                return Op(stage, Kind.FORWARD, forwards)
+                return Op(stage, OpKind.FORWARD, forwards)
         for stage in reversed(stages):
             if done[stage, "W"] < done[stage, "I"]:
-                return Op(stage, Kind.WEIGHT_GRADIENT, done[stage, "W"])
+                return Op(stage, OpKind.WEIGHT_GRADIENT, done[stage, "W"])
         return None
 
     return choose

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.training.model import Kind, Link, Profile, Stage
+from takeup.training.model import Link, OpKind, Profile, Stage
 from takeup.training.policies.adaptra import Adaptra, AdaptraAsPublished
-from takeup.training.policies.chunks import in_a_v
+from takeup.training.policies.chunks import v_shaped_chunks
 from takeup.training.policies.initial import AdaptraInitial
-from takeup.training.policies.warmups import absorbed_s, adapted, clipped, evenly_spread
+from takeup.training.policies.warmups import absorbed_delays_s, adapt_warmups, clip_warmups, spread_warmups
 from takeup.training.policies.zero_bubble import ZeroBubble
-from takeup.training.timing import generated, searched, timeline_of
+from takeup.training.timing import generate_schedule, search_schedule, timeline_of
 from takeup.training.traces import random_profile
 from training.pipelines import congested, ms, profiles, slow
 
@@ -34,7 +34,7 @@ def limited(profile: Profile, num: int) -> Profile:
     [(10, 4, (10, 7, 4, 1)), (12, 4, (12, 8, 4, 1)), (4, 4, (4, 3, 2, 1)), (2, 4, (2, 1, 1, 1)), (5, 1, (1,))],
 )
 def test_warm_ups_are_spread_evenly_over_links(most: int, num_stages: int, expected: tuple[int, ...]) -> None:
-    assert evenly_spread(most, num_stages) == expected
+    assert spread_warmups(most, num_stages) == expected
 
 
 @pytest.mark.parametrize(
@@ -42,23 +42,23 @@ def test_warm_ups_are_spread_evenly_over_links(most: int, num_stages: int, expec
     [({}, (7, 5, 3, 1)), ({0: 10}, (7, 5, 3, 1)), ({0: 20}, (8, 5, 3, 1)), ({2: 25}, (9, 7, 5, 1))],
 )
 def test_slackness_grows_with_the_delay_of_its_link(delays_ms: dict[int, float], expected: tuple[int, ...]) -> None:
-    assert adapted(slow(4, 24, delays_ms)) == expected
+    assert adapt_warmups(slow(4, 24, delays_ms)) == expected
 
 
 @given(st.integers(1, 40), st.integers(1, 6))
 def test_what_warm_ups_absorb_is_what_they_are_needed_for(most: int, num_stages: int) -> None:
     profile = slow(num_stages, 100, {})
-    warmups = evenly_spread(most, num_stages)
+    warmups = spread_warmups(most, num_stages)
 
-    delays_s = absorbed_s(profile, warmups)
-    needed = adapted(profile.with_links({number: Link(delay_s) for number, delay_s in enumerate(delays_s)}))
+    delays_s = absorbed_delays_s(profile, warmups)
+    needed = adapt_warmups(profile.with_links({number: Link(delay_s) for number, delay_s in enumerate(delays_s)}))
 
     assert all(max(2, warmups[i] - warmups[i + 1]) == needed[i] - needed[i + 1] for i in range(num_stages - 1))
 
 
 @given(st.lists(st.integers(-3, 50), min_size=4, max_size=4), st.lists(st.integers(1, 30), min_size=4, max_size=4))
 def test_clipped_warm_ups_are_always_valid(wanted: list[int], caps: list[int]) -> None:
-    warmups = clipped(slow(4, 9, {}), wanted, caps)
+    warmups = clip_warmups(slow(4, 9, {}), wanted, caps)
 
     assert all(1 <= warmup <= min(9, cap) for warmup, cap in zip(warmups, caps, strict=True))
     assert list(warmups) == sorted(warmups, reverse=True)
@@ -94,11 +94,11 @@ def test_operations_that_take_no_time_are_no_problem() -> None:
 )
 def test_slack_is_real_only_if_the_order_is_made_for_delays(most: int, virtual: bool, expected_ms: list[float]) -> None:
     healthy = slow(4, 24, {})
-    warmups = evenly_spread(most, 4)
+    warmups = spread_warmups(most, 4)
     if virtual:
         schedule = AdaptraInitial(slackness=(most - 1) // 3).plan(healthy).schedule
     else:
-        schedule = generated(healthy, warmups)
+        schedule = generate_schedule(healthy, warmups)
 
     delays: list[dict[int, float]] = [{}, {0: 20}, {2: 20}, {2: 30}]
     found = [timeline_of(schedule, slow(4, 24, each)) for each in delays]
@@ -151,7 +151,7 @@ def test_memory_is_bounded_at_little_cost() -> None:
 def test_memory_that_is_not_needed_is_not_used() -> None:
     profile = slow(4, 48, {})
 
-    lean, greedy = (searched(profile, (7, 5, 3, 1), (48,) * 4, 1, lean=lean) for lean in (True, False))
+    lean, greedy = (search_schedule(profile, (7, 5, 3, 1), (48,) * 4, 1, lean=lean) for lean in (True, False))
 
     peaks = [max(timeline_of(found.schedule, profile).peak_live) for found in (lean, greedy)]
     assert lean.iteration_s == greedy.iteration_s
@@ -161,16 +161,16 @@ def test_memory_that_is_not_needed_is_not_used() -> None:
 def test_a_search_from_bad_warm_ups_finds_good_ones() -> None:
     profile = slow(4, 12, {0: 30})
 
-    found = searched(profile, (12, 12, 12, 12), (12,) * 4, 400)
+    found = search_schedule(profile, (12, 12, 12, 12), (12,) * 4, 400)
 
-    assert found.iteration_s < timeline_of(generated(profile, (12, 12, 12, 12)), profile).iteration_s
+    assert found.iteration_s < timeline_of(generate_schedule(profile, (12, 12, 12, 12)), profile).iteration_s
     assert found.num_evaluations <= 400
 
 
 def test_a_search_makes_no_more_orders_than_it_may() -> None:
     profile = random_profile(np.random.default_rng(5), 6, 12)
 
-    assert searched(profile, (1,) * 6, (12,) * 6, 10, lean=False).num_evaluations <= 10
+    assert search_schedule(profile, (1,) * 6, (12,) * 6, 10, lean=False).num_evaluations <= 10
 
 
 @pytest.mark.parametrize(("num_stages", "num_microbatches"), [(4, 12), (8, 24), (8, 32)])
@@ -188,14 +188,14 @@ def test_random_pipelines_are_planned_within_one_percent_of_the_bound(num_stages
 def test_without_a_split_backward_the_plan_has_whole_ones_and_still_adapts() -> None:
     profile = replace(slow(4, 24, {2: 40}), can_split=False)
 
-    plan, fixed = Adaptra().plan(profile), timeline_of(generated(profile, (4, 3, 2, 1), (4, 4, 4, 4)), profile)
+    plan, fixed = Adaptra().plan(profile), timeline_of(generate_schedule(profile, (4, 3, 2, 1), (4, 4, 4, 4)), profile)
 
-    assert {op.kind for op in plan.schedule.ops(0)} == {Kind.FORWARD, Kind.FULL_BACKWARD}
+    assert {op.kind for op in plan.schedule.ops(0)} == {OpKind.FORWARD, OpKind.FULL_BACKWARD}
     assert plan.iteration_s < 0.7 * fixed.iteration_s
 
 
 def test_chunks_are_planned_too() -> None:
-    profile = in_a_v(slow(3, 9, {1: 15}))
+    profile = v_shaped_chunks(slow(3, 9, {1: 15}))
 
     plan = Adaptra().plan(profile)
 
@@ -215,5 +215,5 @@ def test_the_time_of_a_search_is_that_of_its_schedule_even_if_less_memory_is_fas
     profile = Profile((stage,) * 4, (Link(),) * 3, 5, (0, 1, 0, 1), hop_s=0.0005)
 
     for cap in range(1, 6):
-        found = searched(profile, (1,) * 4, (cap, cap), 60)
+        found = search_schedule(profile, (1,) * 4, (cap, cap), 60)
         assert timeline_of(found.schedule, profile).iteration_s == found.iteration_s

@@ -12,7 +12,7 @@ from ortools.sat.python import cp_model
 from takeup.training.model import Link, Profile, Stage
 from takeup.training.policies import POLICIES
 from takeup.training.policies.adaptra import Adaptra
-from takeup.training.timing import generated, least_iteration_s, timeline_of
+from takeup.training.timing import generate_schedule, least_iteration_s, timeline_of
 from takeup.training.traces import random_profile
 from training.pipelines import congested, ms, profiles, slow
 
@@ -40,7 +40,7 @@ def test_memory_for_one_micro_batch_makes_every_round_trip_count() -> None:
 @settings(max_examples=40, deadline=None)
 @given(profiles() | profiles(shared=True))
 def test_no_generated_order_beats_the_bound(profile: Profile) -> None:
-    schedule = generated(profile, (1,) * profile.num_stages)
+    schedule = generate_schedule(profile, (1,) * profile.num_stages)
 
     assert timeline_of(schedule, profile).iteration_s >= least_iteration_s(profile) - 1e-12
 

@@ -9,10 +9,10 @@ import pytest
 
 from takeup.training.model.call_trace import chrome_trace
 from takeup.training.model.calls import CallLog
-from takeup.training.model.slowdowns import Event, Suspect
+from takeup.training.model.slowdowns import SlowdownEvent, Suspect
 from training.stragglers.plain_job import Faults, data_parallel, logs_of, two_by_two
 
-EVENT = Event(10, 14, True, 1.5, 0.33, (Suspect("compute", (2,), 1.5, 0.9, "why"),), 0.1, 0.15)
+EVENT = SlowdownEvent(10, 14, True, 1.5, 0.33, (Suspect("compute", (2,), 1.5, 0.9, "why"),), 0.1, 0.15)
 
 
 def spans(logs: list[CallLog], name: str = "") -> list[dict[str, float]]:

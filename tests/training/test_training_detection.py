@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from takeup.training.experiment.detection import Alarm, DetectScore, draw_streams, score_of
-from takeup.training.policies.stragglers.changes import Detector
+from takeup.training.experiment.detection import Alarm, DetectionScore, draw_streams, score_of
+from takeup.training.policies.stragglers.changes import ChangePointDetector
 from takeup.training.policies.stragglers.published import OnlineChangePoints, SlidingWindow
-from takeup.training.traces.slowdowns import Stream
+from takeup.training.traces.slowdowns import IterationStream
 
 
-def stream(*levels: tuple[int, float]) -> Stream:
+def stream(*levels: tuple[int, float]) -> IterationStream:
     values = np.concatenate([np.full(number, level) for number, level in levels])
-    return Stream("by hand", values, values, np.zeros(len(values), np.int64), np.ones(len(values)))
+    return IterationStream("by hand", values, values, np.zeros(len(values), np.int64), np.ones(len(values)))
 
 
 SLOW, HEALTHY = stream((100, 1.0), (50, 1.5), (50, 1.0)), stream((200, 1.0))
 
 
-def scored(*alarms: list[Alarm]) -> DetectScore:
+def scored(*alarms: list[Alarm]) -> DetectionScore:
     """One list for the slow job, one for the healthy one."""
     given = dict(zip((id(SLOW), id(HEALTHY)), alarms, strict=True))
     return score_of(lambda each: given[id(each)], [SLOW, HEALTHY])
@@ -70,8 +70,8 @@ def test_sets_with_other_names_are_other_jobs() -> None:
 # Detectors ------------------------------------------------------------------------------------------------------------
 
 
-def ours(each: Stream) -> list[Alarm]:
-    return [(change.declared, change.is_onset) for change in Detector().see(each.iterations_s)]
+def ours(each: IterationStream) -> list[Alarm]:
+    return [(change.declared, change.is_onset) for change in ChangePointDetector().see(each.iterations_s)]
 
 
 def test_ours_is_better_than_the_published_ones_on_drawn_jobs() -> None:

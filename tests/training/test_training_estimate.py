@@ -8,24 +8,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.training.policies.estimate import Stamps, clock_offset_s, estimate_link, typical_s
+from takeup.training.policies.estimate import MessageStamps, clock_offset_s, estimate_link, typical_s
 
 
 def stamps(
     random: np.random.Generator, latency_s: float, service_s: float, ahead_s: float, gap_s: float, noise_s: float = 0.0
-) -> Stamps:
+) -> MessageStamps:
     """Messages over one link in one direction, with a receiver whose clock is ahead."""
     handed_s = np.cumsum(random.exponential(gap_s, 64))
     free_s, usable_s = 0.0, []
     for moment_s in handed_s:
         free_s = max(free_s, moment_s) + service_s
         usable_s.append(free_s + latency_s + random.exponential(noise_s) + ahead_s)
-    return Stamps(handed_s, np.array(usable_s))
+    return MessageStamps(handed_s, np.array(usable_s))
 
 
 def both_ways(
     seed: int, latency_s: float, service_s: float, ahead_s: float, noise_s: float = 0.0
-) -> tuple[Stamps, Stamps]:
+) -> tuple[MessageStamps, MessageStamps]:
     random = np.random.default_rng(seed)
     there, back = (stamps(random, latency_s, service_s, sign * ahead_s, 0.02, noise_s) for sign in (1, -1))
     return there, back
@@ -57,8 +57,8 @@ def test_noise_moves_the_estimate_little() -> None:
 
 
 def test_the_offset_is_half_of_what_the_fastest_messages_differ_by() -> None:
-    there = Stamps(np.array([0.0, 1.0]), np.array([10.3, 11.1]))
-    back = Stamps(np.array([10.0, 11.0]), np.array([0.4, 1.1]))
+    there = MessageStamps(np.array([0.0, 1.0]), np.array([10.3, 11.1]))
+    back = MessageStamps(np.array([10.0, 11.0]), np.array([0.4, 1.1]))
 
     assert clock_offset_s(there, back) == pytest.approx((10.1 + 9.9) / 2)
 
@@ -71,14 +71,14 @@ def test_a_hiccup_does_not_move_what_is_typical() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (Stamps(np.array([]), np.array([])), "at least one number"),
-        (Stamps(np.array([0.0, np.nan]), np.array([1.0, 2.0])), "finite"),
-        (Stamps(np.array([0.0, 1.0]), np.array([1.0])), "give pairs"),
-        (Stamps(np.array([1.0, 0.0]), np.array([2.0, 1.0])), "not in order of time"),
+        (MessageStamps(np.array([]), np.array([])), "at least one number"),
+        (MessageStamps(np.array([0.0, np.nan]), np.array([1.0, 2.0])), "finite"),
+        (MessageStamps(np.array([0.0, 1.0]), np.array([1.0])), "give pairs"),
+        (MessageStamps(np.array([1.0, 0.0]), np.array([2.0, 1.0])), "not in order of time"),
     ],
 )
-def test_stamps_that_are_none_are_refused(wrong: Stamps, words: str) -> None:
-    fine = Stamps(np.array([0.0]), np.array([1.0]))
+def test_stamps_that_are_none_are_refused(wrong: MessageStamps, words: str) -> None:
+    fine = MessageStamps(np.array([0.0]), np.array([1.0]))
 
     with pytest.raises(BadInput, match=words):
         estimate_link(wrong, fine)

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.training.model import Link, Profile, Stage
-from takeup.training.timing.course import course_of
+from takeup.training.timing.course import pipeline_arrays
 from takeup.training.timing.fast import search as searching
 from takeup.training.timing.fast import traffic
-from takeup.training.timing.fast.generate import Limits
-from takeup.training.timing.fast.traffic import NO_WIRE, Course, Wires
+from takeup.training.timing.fast.generate import OrderLimits
+from takeup.training.timing.fast.traffic import NO_WIRE, PipelineArrays, Wires
 
 MS = 1_000_000
 
@@ -30,10 +30,10 @@ SEND, LANE, PASSES = (plain(each) for each in (traffic.send, traffic.lane_free_a
 MOVE = plain(searching._move)
 
 
-def pair(link: Link, max_sends: int | None = None) -> tuple[Course, Wires]:
+def pair(link: Link, max_sends: int | None = None) -> tuple[PipelineArrays, Wires]:
     """Two stages, four micro-batches, and wires that are free."""
     stage = Stage(0.01, 0.01, 0.01)
-    course = course_of(Profile((stage, stage), (link,), 4, max_sends=max_sends))
+    course = pipeline_arrays(Profile((stage, stage), (link,), 4, max_sends=max_sends))
     return course, plain(traffic.free_wires)(course)
 
 
@@ -120,14 +120,14 @@ def test_lanes_of_other_ranks_are_not_held_up() -> None:
 # Moves of the search
 
 
-def limits(warmup: list[int], flights: list[int], caps: list[int]) -> Limits:
-    return Limits(*(np.array(values, np.int64) for values in (warmup, flights, caps)))
+def limits(warmup: list[int], flights: list[int], caps: list[int]) -> OrderLimits:
+    return OrderLimits(*(np.array(values, np.int64) for values in (warmup, flights, caps)))
 
 
-def moved(given_limits: Limits, stage: int, kind: int) -> tuple[list[int], list[int]] | None:
+def moved(given_limits: OrderLimits, stage: int, kind: int) -> tuple[list[int], list[int]] | None:
     """Warm-ups and flights after a move; None if it is not valid."""
     num = given_limits.warmup.size
-    course = course_of(Profile.uniform(num, 9, 0.01))
+    course = pipeline_arrays(Profile.uniform(num, 9, 0.01))
     trial = limits([0] * num, [0] * num, given_limits.caps.tolist())
     valid = MOVE(course, given_limits, stage, kind, trial)
     return (trial.warmup.tolist(), trial.flights.tolist()) if valid else None
@@ -159,7 +159,7 @@ def test_moves_of_the_middle_stage(kind: int, expected: tuple[list[int], list[in
         (limits([3, 2, 1], [9, 2, 9], [9, 9, 9]), 1, 6),  # fewer under way than the warm-up
     ],
 )
-def test_moves_that_break_a_limit_are_not_made(given_limits: Limits, stage: int, kind: int) -> None:
+def test_moves_that_break_a_limit_are_not_made(given_limits: OrderLimits, stage: int, kind: int) -> None:
     assert moved(given_limits, stage, kind) is None
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from takeup.cli import takeup
 from takeup.core.scenario import validate
 from takeup.errors import BadInput, BadScenario
-from takeup.training.engines.pytorch.lab import Outcome, Trial
+from takeup.training.engines.pytorch.lab import LabTrial, TrialOutcome
 from takeup.training.experiment import TrainingScenario, lab, profile_of, run
 from takeup.training.experiment.lab import ADAPTIVE, STOCK_1F1B, STOCK_ZB, measure
 from takeup.training.model import Link, Profile, Schedule, Stage
@@ -28,13 +28,13 @@ class Machine:
     """Ranks that take what the simulator says, on a machine with overheads that nobody was told of."""
 
     def __init__(self) -> None:
-        self.trials: list[Trial] = []
+        self.trials: list[LabTrial] = []
 
-    def run(self, trials: Sequence[Trial], tick: Callable[[], object]) -> list[Outcome]:
+    def run(self, trials: Sequence[LabTrial], tick: Callable[[], object]) -> list[TrialOutcome]:
         self.trials = list(trials)
         return [self._outcome(trial, tick) for trial in trials]
 
-    def _outcome(self, trial: Trial, tick: Callable[[], object]) -> Outcome:
+    def _outcome(self, trial: LabTrial, tick: Callable[[], object]) -> TrialOutcome:
         tick()
         adaptive, delegated = trial.runtime == "adaptive", ()
         planner = {"stock_1f1b": "one_f_one_b", "stock": "zb_h1"}.get(trial.runtime, trial.planner)
@@ -47,7 +47,7 @@ class Machine:
             truth = replace(truth, max_sends=truth.max_sends or 2, host_s=HOST_S / 3)  # it adds less
         taken_s = timeline_of(order, truth).iteration_s
         found = {"order": order.to_csv(), "delegated": delegated, "measured": replace(truth, host_s=0.0)}
-        return Outcome(trial.name, (9.0, taken_s, taken_s), 1e-9, **(found if adaptive else {}), pauses_s=(0.001,))  # type: ignore[arg-type]
+        return TrialOutcome(trial.name, (9.0, taken_s, taken_s), 1e-9, **(found if adaptive else {}), pauses_s=(0.001,))  # type: ignore[arg-type]
 
     def really(self, truth: Profile) -> Profile:
         """The pipeline with what the machine adds."""
@@ -129,7 +129,7 @@ def test_a_report_has_a_row_for_each_system_and_checks_gradients(machine: Machin
 
 
 def test_cables_are_used_if_they_are_asked_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lab, "has_cables", lambda link: link == "namespaces")
+    monkeypatch.setattr(lab, "uses_namespaces", lambda link: link == "namespaces")
 
     by_cable = run(scenario(slow=["2:0+20"], link="namespaces"), quiet=True)
     everywhere = all(trial.cables for trial in machine.trials)

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from takeup.training.model import Kind, Link, Op, Profile, Stage, Timeline
+from takeup.training.model import Link, Op, OpKind, Profile, Stage, Timeline
 from takeup.training.policies.adaptra import Adaptra
-from takeup.training.policies.warmups import clipped
-from takeup.training.timing import generated, searched, timeline_of
+from takeup.training.policies.warmups import clip_warmups
+from takeup.training.timing import generate_schedule, search_schedule, timeline_of
 from training.pipelines import ms, profiles, slow
 
 QUICK = settings(max_examples=50, deadline=None)
-BACKWARDS = (Kind.INPUT_GRADIENT, Kind.FULL_BACKWARD)
+BACKWARDS = (OpKind.INPUT_GRADIENT, OpKind.FULL_BACKWARD)
 
 
 def spans_of(timeline: Timeline) -> dict[Op, tuple[float, float]]:
     return {span.op: (span.start_s, span.end_s) for span in timeline.spans()}
 
 
-def latest_end(spans: dict[Op, tuple[float, float]], stage: int, kinds: tuple[Kind, ...], microbatch: int) -> float:
+def latest_end(spans: dict[Op, tuple[float, float]], stage: int, kinds: tuple[OpKind, ...], microbatch: int) -> float:
     found = [spans[op][1] for kind in kinds if (op := Op(stage, kind, microbatch)) in spans]
     assert len(found) == 1
     return found[0]
@@ -39,21 +39,21 @@ def least_delay_s(profile: Profile, link: int) -> float:
 @given(profiles(), st.booleans())
 def test_nothing_starts_before_its_input_and_ranks_do_one_thing_at_a_time(profile: Profile, split: bool) -> None:
     profile = replace(profile, can_split=split)
-    timeline = timeline_of(generated(profile, (1,) * profile.num_stages), profile)
+    timeline = timeline_of(generate_schedule(profile, (1,) * profile.num_stages), profile)
     spans = spans_of(timeline)
 
     for starts_s, ends_s in zip(timeline.starts_s, timeline.ends_s, strict=True):
         assert (starts_s[1:] >= ends_s[:-1] - 1e-12).all()
     for op, (start_s, _) in spans.items():
-        if op.kind == Kind.FORWARD and op.stage > 0:
-            ready_s = latest_end(spans, op.stage - 1, (Kind.FORWARD,), op.microbatch) + least_delay_s(
+        if op.kind == OpKind.FORWARD and op.stage > 0:
+            ready_s = latest_end(spans, op.stage - 1, (OpKind.FORWARD,), op.microbatch) + least_delay_s(
                 profile, op.stage - 1
             )
         elif op.kind in BACKWARDS and op.stage + 1 < profile.num_stages:
             ready_s = latest_end(spans, op.stage + 1, BACKWARDS, op.microbatch) + least_delay_s(profile, op.stage)
         elif op.kind in BACKWARDS:
-            ready_s = latest_end(spans, op.stage, (Kind.FORWARD,), op.microbatch)
-        elif op.kind == Kind.WEIGHT_GRADIENT:
+            ready_s = latest_end(spans, op.stage, (OpKind.FORWARD,), op.microbatch)
+        elif op.kind == OpKind.WEIGHT_GRADIENT:
             ready_s = latest_end(spans, op.stage, BACKWARDS, op.microbatch)
         else:
             ready_s = 0.0
@@ -64,7 +64,7 @@ def test_nothing_starts_before_its_input_and_ranks_do_one_thing_at_a_time(profil
 @given(profiles(), st.data())
 def test_a_longer_operation_or_message_never_ends_a_fixed_order_sooner(profile: Profile, data: st.DataObject) -> None:
     assume(all(link.num_channels == 1 for link in profile.links))
-    schedule = generated(profile, (1,) * profile.num_stages)
+    schedule = generate_schedule(profile, (1,) * profile.num_stages)
     number = data.draw(st.integers(0, profile.num_stages - 1))
     stage = profile.stages[number]
     longer = [*profile.stages]
@@ -79,7 +79,7 @@ def test_a_longer_operation_or_message_never_ends_a_fixed_order_sooner(profile: 
 @QUICK
 @given(profiles(chunked=False))
 def test_waiting_for_sends_never_ends_a_fixed_order_sooner(profile: Profile) -> None:
-    schedule = generated(profile, (1,) * profile.num_stages)
+    schedule = generate_schedule(profile, (1,) * profile.num_stages)
 
     times_s = [timeline_of(schedule, replace(profile, max_sends=most)).iteration_s for most in (1, 2, 8, None)]
 
@@ -111,7 +111,7 @@ def test_theorem_1_with_equal_times(slackness: int, op_ms: int, more: int, steps
     """A delay of up to (D - 1) t is paid once; one beyond that, by every group of micro-batches."""
     count, warmups = slackness * (3 + more), (slackness + 1, 1)
     most_ms = (slackness - 1) * op_ms
-    schedule = generated(slow(2, count, {0: most_ms}, op_ms), warmups, flights=warmups)
+    schedule = generate_schedule(slow(2, count, {0: most_ms}, op_ms), warmups, flights=warmups)
     healthy_ms = ms(timeline_of(schedule, slow(2, count, {}, op_ms)).iteration_s)
 
     absorbed_ms = most_ms * steps / 8
@@ -130,10 +130,10 @@ def test_a_search_is_never_worse_than_its_start_and_keeps_to_its_limits(profile:
     count = profile.num_microbatches
     caps = [data.draw(st.integers(1, count)) for _ in range(profile.num_ranks)]
     wanted = [data.draw(st.integers(1, count)) for _ in profile.stages]
-    start = clipped(profile, wanted, [min(caps)] * profile.num_ranks)
-    before_s = timeline_of(generated(profile, start, caps), profile).iteration_s
+    start = clip_warmups(profile, wanted, [min(caps)] * profile.num_ranks)
+    before_s = timeline_of(generate_schedule(profile, start, caps), profile).iteration_s
 
-    found = searched(profile, start, caps, 60)
+    found = search_schedule(profile, start, caps, 60)
 
     timeline = timeline_of(found.schedule, profile)
     chunks = np.array([len(stages) for stages in profile.chunks])
@@ -147,7 +147,7 @@ def test_a_search_is_never_worse_than_its_start_and_keeps_to_its_limits(profile:
 @QUICK
 @given(profiles())
 def test_time_is_either_computing_or_bubble(profile: Profile) -> None:
-    timeline = timeline_of(generated(profile, (1,) * profile.num_stages), profile)
+    timeline = timeline_of(generate_schedule(profile, (1,) * profile.num_stages), profile)
 
     whole_s = timeline.iteration_s * profile.num_ranks
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from takeup.training.model import Kind, Link, Profile, Schedule, Timeline
+from takeup.training.model import Link, OpKind, Profile, Schedule, Timeline
 from takeup.training.policies.adaptra import Adaptra
-from takeup.training.policies.estimate import Stamps, estimate_link, typical_s
-from takeup.training.policies.trigger import Rule, Situation, decide
+from takeup.training.policies.estimate import MessageStamps, estimate_link, typical_s
+from takeup.training.policies.trigger import SwitchRule, SwitchState, decide_switch
 from takeup.training.policies.zero_bubble import ZeroBubble
 from takeup.training.timing import timeline_of
 from training.pipelines import slow
@@ -16,16 +16,16 @@ from training.pipelines import slow
 AHEAD_S = 1234.5  # by how much the clock of every rank is ahead of the one before
 
 
-def messages(timeline: Timeline, profile: Profile, link: int, forward: bool) -> Stamps:
+def messages(timeline: Timeline, profile: Profile, link: int, forward: bool) -> MessageStamps:
     """What sender and receiver of one direction note, each by its own clock."""
-    stage, kind = (link, Kind.FORWARD) if forward else (link + 1, Kind.INPUT_GRADIENT)
+    stage, kind = (link, OpKind.FORWARD) if forward else (link + 1, OpKind.INPUT_GRADIENT)
     handed_s = np.array([span.end_s for span in timeline.spans() if span.op.stage == stage and span.op.kind == kind])
     free_s, usable_s = 0.0, []
     for moment_s in handed_s:
         free_s = max(free_s, moment_s) + profile.links[link].service_s
         usable_s.append(free_s + profile.links[link].latency_s)
     here_s, there_s = (link * AHEAD_S, (link + 1) * AHEAD_S) if forward else ((link + 1) * AHEAD_S, link * AHEAD_S)
-    return Stamps(handed_s + here_s, np.array(usable_s) + there_s)
+    return MessageStamps(handed_s + here_s, np.array(usable_s) + there_s)
 
 
 def measured(schedule: Schedule, truth: Profile) -> Profile:
@@ -62,7 +62,7 @@ def test_a_plan_from_measured_links_is_as_good_as_one_from_the_truth(links: dict
 def test_a_link_that_becomes_slow_and_recovers_is_followed_by_two_changes() -> None:
     healthy, delayed = slow(4, 24, {}), slow(4, 24, {2: 40})
     plan = Adaptra().plan(healthy)
-    running, situation = plan.schedule, Situation(1, plan.iteration_s)
+    running, situation = plan.schedule, SwitchState(1, plan.iteration_s)
     changes, times_s = [], []
     for iteration in range(80):
         truth = delayed if 10 <= iteration < 40 else healthy
@@ -70,7 +70,7 @@ def test_a_link_that_becomes_slow_and_recovers_is_followed_by_two_changes() -> N
         profile = measured(running, truth)
         candidate = Adaptra().plan(profile)
         current_s = timeline_of(running, profile).iteration_s
-        decision = decide(Rule(least_gain_share=0.001), situation, current_s, candidate.iteration_s)
+        decision = decide_switch(SwitchRule(least_gain_share=0.001), situation, current_s, candidate.iteration_s)
         situation = decision.after
         if decision.switch:
             running = candidate.schedule
@@ -86,7 +86,7 @@ def test_a_healthy_job_is_left_alone() -> None:
     plan = Adaptra().plan(healthy)
 
     candidate = Adaptra().plan(measured(plan.schedule, healthy))
-    decision = decide(Rule(), Situation(1, plan.iteration_s), plan.iteration_s, candidate.iteration_s)
+    decision = decide_switch(SwitchRule(), SwitchState(1, plan.iteration_s), plan.iteration_s, candidate.iteration_s)
 
     assert not decision.switch
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 from takeup.errors import BadInput
-from takeup.training.model import Kind, Link, Op, Plan, Profile, Schedule, Stage
-from takeup.training.timing import generated
+from takeup.training.model import Link, Op, OpKind, PipelinePlan, Profile, Schedule, Stage
+from takeup.training.timing import generate_schedule
 from training.pipelines import profiles
 
 FINE = Profile.uniform(3, 4, 0.01)
@@ -91,7 +91,7 @@ def test_links_are_replaced_by_number() -> None:
 
 def ops(text: str) -> list[Op]:
     """Operations from text such as `0F0 0I0`."""
-    return [Op(int(cell[0]), Kind("FIWB".index(cell[1])), int(cell[2:])) for cell in text.split()]
+    return [Op(int(cell[0]), OpKind("FIWB".index(cell[1])), int(cell[2:])) for cell in text.split()]
 
 
 def schedule(*orders: str, num: int = 2) -> Schedule:
@@ -140,7 +140,7 @@ def test_split_and_fused_backwards_may_be_mixed() -> None:
 @settings(max_examples=30, deadline=None)
 @given(profiles())
 def test_a_schedule_is_the_same_after_it_travelled_as_text(profile: Profile) -> None:
-    made = generated(profile, (1,) * profile.num_stages)
+    made = generate_schedule(profile, (1,) * profile.num_stages)
 
     assert Schedule.from_csv(made.to_csv()) == made
     assert hash(Schedule.from_csv(made.to_csv())) == hash(made)
@@ -177,8 +177,8 @@ def test_orders_cannot_be_written_to() -> None:
 def test_a_plan_knows_its_gap_and_whether_it_fits() -> None:
     stage = Stage(0.01, 0.01, 0.01, 1, 2)
     profile = Profile((stage,), (), 4)
-    made = generated(profile, (1,), (2,))
-    plan = Plan("by hand", profile, made, 0.2, 0.15, (2,))
+    made = generate_schedule(profile, (1,), (2,))
+    plan = PipelinePlan("by hand", profile, made, 0.2, 0.15, (2,))
 
     assert plan.gap_share == pytest.approx(0.25)
     assert plan.fits_memory

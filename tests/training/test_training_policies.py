@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from takeup.errors import BadInput, UnknownName
 from takeup.training.model import Link, Profile, Stage
 from takeup.training.policies import POLICIES, find_policy
-from takeup.training.policies.chunks import in_a_v, in_rounds
+from takeup.training.policies.chunks import round_robin_chunks, v_shaped_chunks
 from takeup.training.policies.interleaved import Interleaved
 from takeup.training.timing import timeline_of
 from training.pipelines import ms, profiles, slow
@@ -89,13 +89,13 @@ def test_zero_bubble_schedules_do_not_see_links() -> None:
 def test_chunks_divide_the_work_and_keep_the_links() -> None:
     profile = slow(3, 6, {1: 7})
 
-    rounds, vee = in_rounds(profile, 2), in_a_v(profile)
+    rounds, vee = round_robin_chunks(profile, 2), v_shaped_chunks(profile)
 
     assert (rounds.placement, vee.placement) == ((0, 1, 2, 0, 1, 2), (0, 1, 2, 2, 1, 0))
     assert [ms(link.latency_s) for link in rounds.links] == [0, 7, 7, 0, 7]
     assert [ms(link.latency_s) for link in vee.links] == [0, 7, 0, 7, 0]
     assert sum(stage.work_s for stage in vee.stages) == pytest.approx(sum(stage.work_s for stage in profile.stages))
-    assert (in_rounds(rounds, 2), in_a_v(vee)) == (rounds, vee)
+    assert (round_robin_chunks(rounds, 2), v_shaped_chunks(vee)) == (rounds, vee)
 
 
 def test_chunks_divide_memory_too_and_never_make_it_look_larger() -> None:
@@ -103,14 +103,14 @@ def test_chunks_divide_memory_too_and_never_make_it_look_larger() -> None:
     profile = Profile((stage, stage), (Link(),), 8)
 
     assert profile.live_limits() == (3, 3)
-    assert in_a_v(profile).live_limits() == (2, 2)  # bytes are whole, and rounded to the safe side
+    assert v_shaped_chunks(profile).live_limits() == (2, 2)  # bytes are whole, and rounded to the safe side
 
 
 def test_chunks_of_chunks_are_refused() -> None:
     with pytest.raises(BadInput, match="one stage for each rank"):
-        in_a_v(in_rounds(slow(3, 6, {}), 2))
+        v_shaped_chunks(round_robin_chunks(slow(3, 6, {}), 2))
     with pytest.raises(BadInput, match="needs one stage on every rank"):
-        POLICIES["one_f_one_b"].plan(in_rounds(slow(3, 6, {}), 2))
+        POLICIES["one_f_one_b"].plan(round_robin_chunks(slow(3, 6, {}), 2))
 
 
 def test_micro_batches_that_do_not_fill_rounds_are_refused() -> None:

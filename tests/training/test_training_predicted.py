@@ -8,7 +8,7 @@ import pytest
 
 from takeup.training.model import Link, Profile, Stage
 from takeup.training.policies import find_policy
-from takeup.training.simulate import calibrated, simulate, with_faults
+from takeup.training.simulate import calibrate_profile, simulate, with_faults
 from training.pipelines import slow
 
 HEALTHY = slow(4, 12, {})
@@ -20,7 +20,7 @@ def test_the_calibrated_pipeline_takes_as_long_as_the_run_it_comes_from(name: st
     schedule = find_policy(name).plan(HEALTHY).schedule
     taken_s = 1.03 * simulate(schedule, MEASURED).iteration_s
 
-    base = calibrated(MEASURED, schedule, taken_s)
+    base = calibrate_profile(MEASURED, schedule, taken_s)
 
     assert base.host_s > 0
     assert simulate(schedule, base).iteration_s == pytest.approx(taken_s, rel=0.002)
@@ -29,7 +29,7 @@ def test_the_calibrated_pipeline_takes_as_long_as_the_run_it_comes_from(name: st
 def test_a_run_that_was_faster_than_its_operations_has_no_overhead() -> None:
     schedule = find_policy("zb_h1").plan(HEALTHY).schedule
 
-    assert calibrated(replace(MEASURED, host_s=0.5), schedule, 0.001).host_s == 0
+    assert calibrate_profile(replace(MEASURED, host_s=0.5), schedule, 0.001).host_s == 0
 
 
 def test_delays_of_faults_come_on_top_of_what_messages_take_anyway() -> None:

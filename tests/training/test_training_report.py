@@ -8,7 +8,7 @@ import pytest
 
 from takeup.core.render import to_text, write
 from takeup.core.report import Report, Table
-from takeup.training.model import Plan, Timeline
+from takeup.training.model import PipelinePlan, Timeline
 from takeup.training.policies.adaptra import Adaptra
 from takeup.training.policies.one_f_one_b import OneFOneB
 from takeup.training.report import (
@@ -24,7 +24,7 @@ from takeup.training.timing import timeline_of
 from training.pipelines import slow
 
 
-def two_plans() -> tuple[list[Plan], list[Timeline]]:
+def two_plans() -> tuple[list[PipelinePlan], list[Timeline]]:
     profile = slow(4, 12, {0: 20})
     plans = [planner.plan(profile) for planner in (OneFOneB(), Adaptra())]
     return plans, [timeline_of(plan.schedule, plan.profile) for plan in plans]

@@ -9,7 +9,7 @@ from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.training.policies.adaptra import Adaptra
 from takeup.training.policies.one_f_one_b import OneFOneB
-from takeup.training.simulate import Sampled, jitter, sample, simulate, work_conserving
+from takeup.training.simulate import SampledTimes, jitter, sample, simulate, work_conserving
 from training.pipelines import ms, slow
 
 
@@ -42,7 +42,7 @@ def test_jitter_has_mean_one_and_the_given_spread() -> None:
 
 
 def test_percentiles_are_of_the_runs() -> None:
-    runs = Sampled("by hand", np.arange(1.0, 102.0))
+    runs = SampledTimes("by hand", np.arange(1.0, 102.0))
 
     assert (runs.mean_s, runs.percentile_s(50), runs.percentile_s(95)) == (51, 51, 96)
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from takeup.training.model.slowdowns import Event, Suspect
+from takeup.training.model.slowdowns import SlowdownEvent, Suspect
 
 RANK = Suspect("compute", (3,), 1.52, 0.97, "own work")
 LINK = Suspect("link", (1, 2), 8.0, 1.0, "transfer")
-EVENT = Event(60, 64, True, 1.43, 0.301, (RANK,), 0.0998, 0.1428)
+EVENT = SlowdownEvent(60, 64, True, 1.43, 0.301, (RANK,), 0.0998, 0.1428)
 
 
 def test_a_slow_rank_in_words() -> None:
@@ -40,6 +40,6 @@ def test_nobody_is_said_to_be_nobody() -> None:
 
 
 def test_recovery_in_words() -> None:
-    well = Event(90, 94, False, 0.7, 0.0, (), 0.1428, 0.0998)
+    well = SlowdownEvent(90, 94, False, 0.7, 0.0, (), 0.1428, 0.0998)
 
     assert well.sentence() == "since iteration 90, iterations have recovered: 142.8 ms before, 99.8 ms now"

@@ -8,16 +8,16 @@ import pytest
 
 from takeup.core.render import to_text
 from takeup.training.experiment.slow_report import report_of_event
-from takeup.training.model.slowdowns import Event
-from takeup.training.policies.stragglers.watcher import Watcher
+from takeup.training.model.slowdowns import SlowdownEvent
+from takeup.training.policies.stragglers.watcher import StragglerDetector
 from training.stragglers.plain_job import Faults, data_parallel, logs_of
 
-Watched = tuple[Watcher, list[Event]]
+Watched = tuple[StragglerDetector, list[SlowdownEvent]]
 
 
 @pytest.fixture(scope="module")
 def watched() -> Watched:
-    watcher = Watcher()
+    watcher = StragglerDetector()
     return watcher, list(watcher.see(logs_of(data_parallel(4), 90, Faults(60, ranks={2: 1.6}), 0)))
 
 

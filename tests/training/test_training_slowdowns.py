@@ -8,12 +8,20 @@ import numpy as np
 import pytest
 
 from takeup.errors import BadInput
-from takeup.training.traces.slowdowns import LINK_MINUTES, SHORTEST, SITES, Stream, draw_stream, load_streams, truth_of
+from takeup.training.traces.slowdowns import (
+    LINK_MINUTES,
+    SHORTEST,
+    SITES,
+    IterationStream,
+    draw_stream,
+    load_streams,
+    truth_of,
+)
 
 ONE_NODE, FOUR_NODES, AT_SCALE = SITES
 
 
-def drawn(number: int, hit: bool | None = True) -> Stream:
+def drawn(number: int, hit: bool | None = True) -> IterationStream:
     return draw_stream(np.random.default_rng(number), SITES[number % 3], is_hit=hit)
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 from takeup.errors import BadInput, BadScenario
 from takeup.training.model import Profile, Stage
-from takeup.training.timing import generated
+from takeup.training.timing import generate_schedule
 from takeup.training.traces import load_profile, load_schedule, random_profile, save_profile, save_schedule
 from training.pipelines import profiles, slow
 
@@ -72,7 +72,7 @@ def test_a_wrong_file_is_refused_with_its_name(tmp_path: Path, old: str, new: st
 
 
 def test_a_schedule_comes_back_as_it_was(tmp_path: Path) -> None:
-    schedule = generated(slow(3, 5, {}), (3, 2, 1))
+    schedule = generate_schedule(slow(3, 5, {}), (3, 2, 1))
     save_schedule(schedule, tmp_path / "schedule.csv")
 
     assert load_schedule(tmp_path / "schedule.csv") == schedule

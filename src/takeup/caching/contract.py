@@ -11,7 +11,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Protocol
 
-from takeup.caching.model import BlockId, Room
+from takeup.caching.model import AdmissionDecision, BlockId
 
 
 class Policy(Protocol):
@@ -26,7 +26,9 @@ class Policy(Protocol):
     def removed(self, block: BlockId) -> None:
         """The block was removed from memory, for any reason."""
 
-    def make_room(self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]) -> Room:
+    def make_room(
+        self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]
+    ) -> AdmissionDecision:
         """Select the victims for `block`, never pinned ones, and whether to admit it at all."""
 
 
@@ -36,7 +38,7 @@ class Store(Protocol):
     def get(self, block: BlockId) -> object | None:
         """The block if it is in memory, else None."""
 
-    def put(self, block: BlockId, value: object) -> Room:
+    def put(self, block: BlockId, value: object) -> AdmissionDecision:
         """Make room as the policy says, then keep the block in memory if it was admitted."""
 
 

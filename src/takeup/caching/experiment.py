@@ -14,7 +14,7 @@ from pydantic import field_validator, model_validator
 from takeup.caching.contract import PolicySpec
 from takeup.caching.engines import find_engine
 from takeup.caching.engines.local import shrink
-from takeup.caching.model import EngineModel, FlatTrace, Result, Room, Workload
+from takeup.caching.model import AdmissionDecision, CachingResult, EngineModel, FlatTrace, Workload
 from takeup.caching.policies import find_policy
 from takeup.caching.report import FlatResult, flat_report, job_report
 from takeup.caching.simulate import simulate
@@ -152,7 +152,7 @@ def _model(scenario: CachingScenario, capacity_bytes: int) -> EngineModel:
     return EngineModel(capacity_bytes, scenario.miss, scenario.cost_model, scenario.profile, scenario.disk_bytes_per_s)
 
 
-def _replay_jobs(point: Point) -> Result:
+def _replay_jobs(point: Point) -> CachingResult:
     scenario, policy, capacity_bytes = point
     workload, _ = load(scenario)
     assert isinstance(workload, Workload)
@@ -211,7 +211,7 @@ def _run_engine(scenario: CachingScenario, quiet: bool) -> Report:
 def _dry_run(scenario: CachingScenario, spec: PolicySpec, workload: Workload, model: EngineModel) -> Report:
     rows: list[tuple[Cell, ...]] = []
 
-    def record(block: int, room: Room) -> None:
+    def record(block: int, room: AdmissionDecision) -> None:
         rows.extend(("evict", str(eviction.block), eviction.reason) for eviction in room.evict)
         if not room.admit:
             rows.append(("refuse", str(block), room.reason))

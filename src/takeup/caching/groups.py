@@ -24,7 +24,7 @@ from takeup.caching.model import BlockId, ConsumerId, CostModel
 
 
 @dataclass(slots=True)
-class Group:
+class PeerGroup:
     """The blocks one open consumer reads together. `position` is where it is in the engine's order, in bytes touched
     before it; `stage` is the same in stages; `missing` are its blocks that were materialised and are not in memory."""
 
@@ -40,8 +40,8 @@ class GroupTable:
     """Counts per block over the open groups. `cost_model` says what one more missing input costs a consumer."""
 
     cost_model: CostModel = "additive"
-    _groups: dict[ConsumerId, Group] = field(default_factory=dict)
-    _groups_of: dict[BlockId, dict[ConsumerId, Group]] = field(default_factory=dict)
+    _groups: dict[ConsumerId, PeerGroup] = field(default_factory=dict)
+    _groups_of: dict[BlockId, dict[ConsumerId, PeerGroup]] = field(default_factory=dict)
     _in_memory: dict[BlockId, bool] = field(default_factory=dict)
     _erc: dict[BlockId, int] = field(default_factory=dict)
     _size_bytes: dict[BlockId, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class GroupTable:
     def open(self, consumer: ConsumerId, blocks: Iterable[BlockId], position: float = 0, stage: int = 0) -> None:
         """A consumer will read `blocks`. Opening it again replaces its previous group."""
         self.close(consumer)
-        group = Group(consumer, tuple(dict.fromkeys(blocks)), position, stage)
+        group = PeerGroup(consumer, tuple(dict.fromkeys(blocks)), position, stage)
         group.missing = {block for block in group.blocks if self.is_lost(block)}
         self._groups[consumer] = group
         for block in group.blocks:
@@ -95,7 +95,7 @@ class GroupTable:
 
     # Queries ------------------------------------------------------------------------------------------------------
 
-    def groups(self, block: BlockId) -> Iterator[Group]:
+    def groups(self, block: BlockId) -> Iterator[PeerGroup]:
         """The open groups that contain the block."""
         return iter(self._groups_of.get(block, {}).values())
 
@@ -129,7 +129,7 @@ class GroupTable:
         """Seconds to restore the block once it is lost; 0 while it does not exist."""
         return self._cost_s.get(block, 0.0)
 
-    def saving_s(self, group: Group, block: BlockId) -> float:
+    def saving_s(self, group: PeerGroup, block: BlockId) -> float:
         """Seconds the consumer of `group` saves if `block` stays in memory, given its missing blocks."""
         if self.cost_model == "additive":
             return self.cost_s(block)
@@ -140,17 +140,17 @@ class GroupTable:
 
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _count_complete(self, group: Group, change: int) -> None:
+    def _count_complete(self, group: PeerGroup, change: int) -> None:
         if not group.missing:
             for block in group.blocks:
                 self._erc[block] = self._erc.get(block, 0) + change
 
-    def _arrive(self, group: Group, block: BlockId) -> bool:
+    def _arrive(self, group: PeerGroup, block: BlockId) -> bool:
         group.missing.discard(block)
         self._count_complete(group, +1)
         return not group.missing
 
-    def _leave(self, group: Group, block: BlockId) -> bool:
+    def _leave(self, group: PeerGroup, block: BlockId) -> bool:
         was_complete = not group.missing
         self._count_complete(group, -1)
         group.missing.add(block)

@@ -31,7 +31,7 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class AdmissionDecision:
     """The decision on an incoming block: its victims, and whether it is admitted at all."""
 
     evict: tuple[Evict, ...]
@@ -181,7 +181,7 @@ class EngineModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CachingResult:
     """What one run under one policy did. Shares are of block accesses unless named otherwise."""
 
     policy: str
@@ -209,7 +209,7 @@ class Result:
         """Hits of tasks that found *all* their inputs in memory, per access."""
         return self.num_effective_hits / max(1, self.num_accesses)
 
-    def differences(self, other: Result) -> dict[str, tuple[object, object]]:
+    def differences(self, other: CachingResult) -> dict[str, tuple[object, object]]:
         """The fields in which two results differ, for comparing a fast replay with the plain one."""
         pairs = ((field.name, getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
         return {name: (mine, theirs) for name, mine, theirs in pairs if mine != theirs}

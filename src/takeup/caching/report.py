@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from takeup.caching.model import Result
+from takeup.caching.model import CachingResult
 from takeup.core.report import Cell, Column, Report, Series, Table
 from takeup.core.units import format_bytes
 
@@ -50,7 +50,7 @@ class FlatResult:
 
 
 def job_report(
-    results: Sequence[Result],
+    results: Sequence[CachingResult],
     working_set_bytes: int,
     title: str,
     scenario: Mapping[str, object],
@@ -76,7 +76,7 @@ def job_report(
     )
 
 
-def _row(result: Result, first: Result, working_set_bytes: int) -> tuple[Cell, ...]:
+def _row(result: CachingResult, first: CachingResult, working_set_bytes: int) -> tuple[Cell, ...]:
     return (
         result.policy,
         100 * result.capacity_bytes / working_set_bytes,
@@ -93,7 +93,7 @@ def _row(result: Result, first: Result, working_set_bytes: int) -> tuple[Cell, .
     )
 
 
-def _charts(results: Sequence[Result], working_set_bytes: int) -> tuple[Series, ...]:
+def _charts(results: Sequence[CachingResult], working_set_bytes: int) -> tuple[Series, ...]:
     ratios: list[dict[str, Cell]] = []
     times: list[dict[str, Cell]] = []
     for result in results:
@@ -107,7 +107,7 @@ def _charts(results: Sequence[Result], working_set_bytes: int) -> tuple[Series, 
     return hits, time
 
 
-def _bars(results: Sequence[Result]) -> tuple[Series, ...]:
+def _bars(results: Sequence[CachingResult]) -> tuple[Series, ...]:
     rows: list[dict[str, Cell]] = []
     for result in results:
         rows.append({"policy": result.policy, "metric": "hit ratio", "ratio": result.hit_share})

@@ -19,16 +19,16 @@ from collections.abc import Callable, Collection
 
 from takeup.caching.contract import Policy, PolicySpec
 from takeup.caching.groups import GroupTable
-from takeup.caching.model import EngineModel, Result, Room, Task, Workload
+from takeup.caching.model import AdmissionDecision, CachingResult, EngineModel, Task, Workload
 
-OnRoom = Callable[[int, Room], None]
+OnDecision = Callable[[int, AdmissionDecision], None]
 
 
-def ignore(block: int, room: Room) -> None:
+def ignore(block: int, room: AdmissionDecision) -> None:
     """Ignore a decision."""
 
 
-def simulate(spec: PolicySpec, workload: Workload, engine: EngineModel, on_room: OnRoom = ignore) -> Result:
+def simulate(spec: PolicySpec, workload: Workload, engine: EngineModel, on_room: OnDecision = ignore) -> CachingResult:
     """Run the workload under the policy; `on_room` receives every decision. `policies.fast` is the fast version."""
     return Simulation(spec, workload, engine, on_room).run()
 
@@ -44,7 +44,7 @@ class WorkerStore:
 class Simulation:
     """One run, advanced task by task."""
 
-    def __init__(self, spec: PolicySpec, workload: Workload, engine: EngineModel, on_room: OnRoom = ignore) -> None:
+    def __init__(self, spec: PolicySpec, workload: Workload, engine: EngineModel, on_room: OnDecision = ignore) -> None:
         self.spec, self.workload, self.engine, self.on_room = spec, workload, engine, on_room
         self.table = GroupTable(engine.cost_model)
         worker_bytes = engine.capacity_bytes // workload.num_workers
@@ -56,11 +56,11 @@ class Simulation:
         self.block_bytes: list[int] = workload.block_bytes.tolist()
         self.producer: list[int] = workload.block_producer.tolist()
         self.on_disk = {block for block, producer in enumerate(self.producer) if producer < 0}
-        self.timeline = Timeline(workload)
+        self.timeline = TaskTimeline(workload)
         self.counts: defaultdict[str, int] = defaultdict(int)
         self.inactive_bytes = self.used_bytes = 0
 
-    def run(self) -> Result:
+    def run(self) -> CachingResult:
         tasks = list(self.workload.tasks())
         tasks_of_job = defaultdict(list)
         for task in tasks:
@@ -79,7 +79,7 @@ class Simulation:
             self.table.open(task.index, task.inputs, self.positions[task.index], task.stage)
         for task in tasks:
             for block in task.inputs:
-                self._want_again(block)
+                self._reopen_producers(block)
 
     def _execute(self, task: Task) -> None:
         present = [block for block in task.inputs if self.table.in_memory(block)]
@@ -150,9 +150,9 @@ class Simulation:
         if self.engine.miss == "disk" and block not in self.on_disk:
             self.on_disk.add(block)
             self.counts["written_bytes"] += self.block_bytes[block]
-        self._want_again(block)
+        self._reopen_producers(block)
 
-    def _want_again(self, block: int) -> None:
+    def _reopen_producers(self, block: int) -> None:
         """If a lost block with readers must be computed again, its producer becomes a consumer once more."""
         waiting = [] if self.engine.miss == "disk" else [block]
         while waiting:
@@ -202,9 +202,9 @@ class Simulation:
         self.used_bytes += sum(self.block_bytes[block] for block in stored)
         self.inactive_bytes += sum(self.block_bytes[block] for block in stored if self.table.rc(block) == 0)
 
-    def _result(self) -> Result:
+    def _result(self) -> CachingResult:
         names = ("hits", "effective_hits", "evictions", "broadcasts", "refused", "recomputed")
-        return Result(
+        return CachingResult(
             policy=self.spec.name,
             workload=self.workload.name,
             capacity_bytes=self.engine.capacity_bytes,
@@ -218,7 +218,7 @@ class Simulation:
         )
 
 
-class Timeline:
+class TaskTimeline:
     """When tasks end: a worker runs one task at a time, a stage waits for its predecessor, a reader for its writer."""
 
     def __init__(self, workload: Workload) -> None:

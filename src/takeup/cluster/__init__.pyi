@@ -1,4 +1,4 @@
-from takeup.cluster.contract import Engine as Engine
+from takeup.cluster.contract import ClusterEngine as ClusterEngine
 from takeup.cluster.contract import Scheduler as Scheduler
 from takeup.cluster.fleet.evidence import Evidence as Evidence
 from takeup.cluster.fleet.evidence import NoQuota as NoQuota
@@ -25,11 +25,11 @@ from takeup.cluster.model import Workload as Workload
 from takeup.cluster.policies import POLICIES as POLICIES
 from takeup.cluster.policies import find_policy as find_policy
 from takeup.cluster.policies.gfs.forecast import make_forecaster as make_forecaster
-from takeup.cluster.policies.gfs.quota import Goal as Goal
-from takeup.cluster.policies.gfs.quota import SpotQuota as SpotQuota
+from takeup.cluster.policies.gfs.quota.allocator import SpotQuota as SpotQuota
+from takeup.cluster.policies.gfs.quota.feedback import Goal as Goal
 from takeup.cluster.simulate import replay as replay
-from takeup.cluster.traces import PRESETS as PRESETS
-from takeup.cluster.traces import Loaded as Loaded
-from takeup.cluster.traces import Options as Options
-from takeup.cluster.traces import generate as generate
-from takeup.cluster.traces import read_trace as read_trace
+from takeup.cluster.traces.generated import generate as generate
+from takeup.cluster.traces.generated.presets import PRESETS as PRESETS
+from takeup.cluster.traces.loaded import LoadedTrace as LoadedTrace
+from takeup.cluster.traces.loaded import TraceOptions as TraceOptions
+from takeup.cluster.traces.recognised import read_trace as read_trace

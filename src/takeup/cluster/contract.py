@@ -24,7 +24,7 @@ class Scheduler(Protocol):
         """What to do now, each decision with its reason, in the order in which to carry them out."""
 
 
-class Engine(Protocol):
+class ClusterEngine(Protocol):
     """A real or simulated cluster."""
 
     def observe(self) -> State:

@@ -22,14 +22,14 @@ Decision = TypeVar("Decision")
 Decision_co = TypeVar("Decision_co", covariant=True)
 Decision_contra = TypeVar("Decision_contra", contravariant=True)
 
-Outcome = Literal["applied", "refused", "failed", "dry run"]
+ApplyOutcome = Literal["applied", "refused", "failed", "dry run"]
 
 MOST_REPORTS = 1000  # messages that never repeat must not fill the memory of a loop that runs for months
 
 logger = logging.getLogger("takeup")
 
 
-class Engine(Protocol[State_co, Decision_contra]):
+class ControlledEngine(Protocol[State_co, Decision_contra]):
     """A real or simulated system that reports its state and applies decisions."""
 
     def observe(self) -> State_co:
@@ -39,7 +39,7 @@ class Engine(Protocol[State_co, Decision_contra]):
         """Apply one decision; raises a TakeupError to refuse it, without any change."""
 
 
-class Policy(Protocol[State_contra, Decision_co]):
+class ControlPolicy(Protocol[State_contra, Decision_co]):
     """Maps a state to decisions."""
 
     def decide(self, state: State_contra) -> Iterable[Decision_co]:
@@ -47,7 +47,7 @@ class Policy(Protocol[State_contra, Decision_co]):
 
 
 @dataclass(slots=True)
-class Counters:
+class LoopCounters:
     """Counters of a control loop."""
 
     num_rounds: int = 0
@@ -66,14 +66,14 @@ class ControlLoop(Generic[State, Decision]):
     """
 
     clock: Clock
-    engine: Engine[State, Decision]
-    policy: Policy[State, Decision]
+    engine: ControlledEngine[State, Decision]
+    policy: ControlPolicy[State, Decision]
     period_s: float
     _: KW_ONLY
     dry_run: bool = False
-    on_decision: Callable[[Decision, Outcome], None] | None = None
+    on_decision: Callable[[Decision, ApplyOutcome], None] | None = None
     on_problem: Callable[[str], None] = logger.warning
-    counters: Counters = field(default_factory=Counters, init=False)
+    counters: LoopCounters = field(default_factory=LoopCounters, init=False)
     _tick_timer: Timer | None = field(default=None, init=False)
     _poke_timer: Timer | None = field(default=None, init=False)
     _reported: set[str] = field(default_factory=set, init=False)
@@ -130,7 +130,7 @@ class ControlLoop(Generic[State, Decision]):
             except Exception as error:
                 self._report("a listener failed", error)
 
-    def _apply(self, decision: Decision) -> Outcome:
+    def _apply(self, decision: Decision) -> ApplyOutcome:
         try:
             self.engine.apply(decision)
         except TakeupError as error:

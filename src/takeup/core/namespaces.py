@@ -26,13 +26,13 @@ ROOT = 0x10000  # handle 1: of a queue; a socket with the priority ROOT + n send
 COMMAND_LIMIT_S = 10
 
 
-class Namespace:
+class NetworkNamespace:
     """A separate network namespace, as long as this object is open."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1)
         try:
-            self.path = self.do(_leave_the_network)
+            self.path = self.do(_enter_new_namespace)
         except BaseException:
             self.close()
             raise
@@ -57,7 +57,7 @@ def check_commands() -> None:
             raise MissingEngine(f"'namespaces' needs the command '{command}'; install iproute2, or use 'user-space'")
 
 
-def lay_cable(left: Namespace, right: Namespace) -> None:
+def connect_namespaces(left: NetworkNamespace, right: NetworkNamespace) -> None:
     """Join the namespaces by a veth pair named `cable` on both sides, with the addresses LEFT and RIGHT."""
     left.command(f"ip link add cable type veth peer name cable netns {right.path}")
     for namespace, address in ((left, LEFT), (right, RIGHT)):
@@ -66,7 +66,7 @@ def lay_cable(left: Namespace, right: Namespace) -> None:
         namespace.command("ip link set cable gso_max_segs 1 up")  # no GSO super-packets: finer interleaving of classes
 
 
-def _leave_the_network() -> str:
+def _enter_new_namespace() -> str:
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET) != 0:
         reason = os.strerror(ctypes.get_errno())
         raise MissingEngine(f"this process may not make a network namespace ({reason}); use 'user-space'")

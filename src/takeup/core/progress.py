@@ -31,7 +31,7 @@ def progress(
         with _bar(title, total, stream) as tick:
             yield tick
     else:
-        lines = _Lines(title, total, stream, monotonic, monotonic())
+        lines = _ProgressLines(title, total, stream, monotonic, monotonic())
         yield lines.tick
         lines.close()
 
@@ -48,7 +48,7 @@ def _bar(title: str, total: int, stream: TextIO) -> Iterator[Tick]:
 
 
 @dataclass(slots=True)
-class _Lines:
+class _ProgressLines:
     """Lines for a log file: none for quick work, few for slow work."""
 
     title: str

@@ -17,7 +17,7 @@ from takeup.errors import BadInput, MissingEngine, TakeupError
 
 P = TypeVar("P")
 R = TypeVar("R")
-Report = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
 CONNECT_TIMEOUT_S = 3
 
@@ -28,7 +28,7 @@ def sweep(
     *,
     on: str | None = None,
     num_processes: int | None = None,
-    progress: Report | None = None,
+    progress: ProgressCallback | None = None,
 ) -> list[R]:
     """`function` of every point, in the order of the points; `progress` receives the numbers done and in total.
 
@@ -46,7 +46,7 @@ def sweep(
     return _sweep_on_processes(function, points, num_workers, report)
 
 
-def _sweep_here(function: Callable[[P], R], points: Sequence[P], report: Report) -> list[R]:
+def _sweep_here(function: Callable[[P], R], points: Sequence[P], report: ProgressCallback) -> list[R]:
     results = []
     for num_done, point in enumerate(points, start=1):
         results.append(function(point))
@@ -54,12 +54,14 @@ def _sweep_here(function: Callable[[P], R], points: Sequence[P], report: Report)
     return results
 
 
-def _sweep_on_processes(function: Callable[[P], R], points: Sequence[P], num_workers: int, report: Report) -> list[R]:
+def _sweep_on_processes(
+    function: Callable[[P], R], points: Sequence[P], num_workers: int, report: ProgressCallback
+) -> list[R]:
     _require_importable(function)
     # Fresh processes, because a fork of one that runs threads (numba, pyarrow) may hang.
     pool = ProcessPoolExecutor(num_workers, get_context("spawn"))
     try:
-        with _interrupts_held_back():
+        with _block_interrupts():
             futures = [pool.submit(function, point) for point in points]
         _await_all(as_completed(futures), len(points), report)
         return [future.result() for future in futures]
@@ -73,7 +75,7 @@ def _sweep_on_processes(function: Callable[[P], R], points: Sequence[P], num_wor
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
+def _block_interrupts() -> Iterator[None]:
     """Block SIGINT while child processes start, which inherit the mask: only the parent handles Ctrl-C."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -85,7 +87,7 @@ def _interrupts_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _sweep_on_dask(function: Callable[[P], R], points: Sequence[P], address: str, report: Report) -> list[R]:
+def _sweep_on_dask(function: Callable[[P], R], points: Sequence[P], address: str, report: ProgressCallback) -> list[R]:
     with _dask_client(address) as client:
         import distributed
 
@@ -120,7 +122,7 @@ def _require_scheduler(address: str) -> None:
     """Do one handshake first: a Client waits forever on a server that accepts the connection and never answers."""
     try:
         with ThreadPoolExecutor(1) as thread:  # of its own, for the caller may be inside an event loop
-            thread.submit(asyncio.run, _shake_hands(address)).result()
+            thread.submit(asyncio.run, _handshake(address)).result()
     except Exception as error:  # what arrives depends on what answers there instead of Dask
         problem = f"no Dask scheduler answers at {address!r} ({error or 'it stays silent'})"
         raise BadInput(
@@ -128,7 +130,7 @@ def _require_scheduler(address: str) -> None:
         ) from error
 
 
-async def _shake_hands(address: str) -> None:
+async def _handshake(address: str) -> None:
     from distributed.comm import connect  # type: ignore[attr-defined]
 
     attempt: Any = connect(address, timeout=CONNECT_TIMEOUT_S)  # type: ignore[no-untyped-call]
@@ -136,7 +138,7 @@ async def _shake_hands(address: str) -> None:
     await connection.close()
 
 
-def _await_all(finished: Iterable[Any], num_points: int, report: Report) -> None:
+def _await_all(finished: Iterable[Any], num_points: int, report: ProgressCallback) -> None:
     for num_done, future in enumerate(finished, start=1):
         future.result()
         report(num_done, num_points)

@@ -19,8 +19,8 @@ from takeup.edge.model import Answer, Instance
 from takeup.edge.policies import find_policy
 from takeup.edge.policies.bound import saving_bound
 from takeup.edge.policies.joint import accept, consider
-from takeup.edge.policies.plan import Plan, Site
-from takeup.edge.policies.radio import hand_out, why_not
+from takeup.edge.policies.plan import PartialPlan, SiteQuantities
+from takeup.edge.policies.radio import assign_free_subcarriers, refusal_reasons
 from takeup.edge.traces.generators import generate
 from takeup.errors import BadInput, MissingEngine
 
@@ -95,7 +95,7 @@ class OffloadingEnv(gymnasium.Env[Observation, np.int64]):
             self._accept(int(action))
         is_over = action == self.instance.num_devices or not self._who_can_join().any()
         if is_over:
-            hand_out(self._plan)
+            assign_free_subcarriers(self._plan)
         reward = (self._plan.worth_j() - before_j) / self.bound_j
         is_cut_short = not is_over and self._num_steps >= 2 * self.instance.num_devices
         return self._observation(), float(reward), is_over, is_cut_short, self._info()
@@ -103,7 +103,7 @@ class OffloadingEnv(gymnasium.Env[Observation, np.int64]):
     def answer(self) -> Answer:
         """The current plan as an answer."""
         site = self._plan.site
-        return self._plan.answer("episode", why_not(site, site.promising()))
+        return self._plan.answer("episode", refusal_reasons(site, site.promising()))
 
     def _begin(self, instance: Instance) -> None:
         if instance.gains.shape != self._shape:
@@ -114,7 +114,7 @@ class OffloadingEnv(gymnasium.Env[Observation, np.int64]):
                 f"found an instance of {found}, this environment is for {expected}; make another environment"
             )
         self.instance = instance
-        self._plan = Plan(Site(instance))
+        self._plan = PartialPlan(SiteQuantities(instance))
         self._num_steps = 0
         bound_j = saving_bound(instance)
         self.bound_j = bound_j if bound_j else float(instance.worth_j.sum())  # weak, but a bound as well

@@ -17,7 +17,7 @@ from takeup.core.arrays import Bools, Floats, Ints
 from takeup.errors import BadInput
 
 PER_DEVICE = ("bits", "cycles", "deadlines_s", "releases_s", "values_j")
-NOBODY = -1  # the owner of a subcarrier that is not used
+UNASSIGNED = -1  # the owner of a subcarrier that is not used
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 from takeup.core.report import Cell, Column, Series, Table
 from takeup.edge.model import Allocation, Answer, Instance
 from takeup.edge.played import Played, PlayedTask
-from takeup.edge.served import Served, Window
+from takeup.edge.served import ServiceWindow, SimulationResult
 
 MS = 1e3
 TIMES = ("upload", "start", "end", "deadline")
@@ -161,7 +161,7 @@ def cpu_gantt(instance: Instance, allocation: Allocation) -> Series:
         rows.append(
             {"core": f"core {lane + 1}" if spare < 1 else f"no core, {spare}", "device": str(device), **times_ms}
         )
-    return _turns("Turns on the cores", rows)
+    return _core_gantt("Turns on the cores", rows)
 
 
 def _lanes(instance: Instance, allocation: Allocation) -> list[tuple[int, int]]:
@@ -178,7 +178,7 @@ def _lanes(instance: Instance, allocation: Allocation) -> list[tuple[int, int]]:
     return lanes
 
 
-def _turns(title: str, rows: Sequence[Mapping[str, Cell]]) -> Series:
+def _core_gantt(title: str, rows: Sequence[Mapping[str, Cell]]) -> Series:
     note = "A tall line is the deadline of the device of its colour."
     return Series(title, "time", "core", tuple(rows), "device", None, "ms", "", "span", note, "until", "deadline")
 
@@ -237,10 +237,10 @@ def played_gantt(played: Played) -> Series:
         for task in played.tasks
         if task.core is not None and task.end_s is not None
     ]
-    return _turns("Turns as played", sorted(rows, key=lambda row: str(row["core"])))
+    return _core_gantt("Turns as played", sorted(rows, key=lambda row: str(row["core"])))
 
 
-def served_table(runs: Sequence[Served]) -> Table:
+def served_table(runs: Sequence[SimulationResult]) -> Table:
     """One row for each simulation of tasks that arrive over time."""
     columns = (
         Column("policy"),
@@ -262,7 +262,7 @@ def served_table(runs: Sequence[Served]) -> Table:
     return Table("Tasks that come one after the other", columns, rows)
 
 
-def served_series(runs: Sequence[Served], num_windows: int = 40) -> Series:
+def served_series(runs: Sequence[SimulationResult], num_windows: int = 40) -> Series:
     """How much was accepted, missed and in use over time, a line for each policy."""
     rows: tuple[dict[str, Cell], ...] = tuple(
         {"policy": run.policy, "time": window.begin_s, "quantity": label, "share": _percent(window, name)}
@@ -273,7 +273,7 @@ def served_series(runs: Sequence[Served], num_windows: int = 40) -> Series:
     return Series("Over time", "time", "share", rows, "policy", "quantity", "s", "%", kind="step")
 
 
-def _percent(window: Window, name: str) -> float | None:
+def _percent(window: ServiceWindow, name: str) -> float | None:
     share = float(getattr(window, name))
     return None if math.isnan(share) else 100 * share
 

@@ -13,7 +13,7 @@ from takeup.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
-class ServedTask:
+class SimulatedTask:
     """One task. Times of what did not happen are nan; `energy_j` is what its device spent in the end.
 
     `promised_s` is the start that was planned when it was accepted, `late` that it was not done by its deadline, at the
@@ -36,7 +36,7 @@ class ServedTask:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Busy:
+class ResourceUsage:
     """How many subcarriers and cores were in use, each from its time on, until `until_s`."""
 
     times_s: Floats
@@ -46,7 +46,7 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ServiceWindow:
     """A part of the time: of the tasks that arrived in it, and of what was in use. Shares of nothing are nan."""
 
     begin_s: float
@@ -60,7 +60,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Served:
+class SimulationResult:
     """A run of the site: the tasks in the order of the instance, and what was in use.
 
     `num_plans` counts how often the policy was asked, `num_kept` how often its answer would have dropped a task that
@@ -68,15 +68,15 @@ class Served:
     """
 
     policy: str
-    tasks: tuple[ServedTask, ...]
-    busy: Busy
+    tasks: tuple[SimulatedTask, ...]
+    busy: ResourceUsage
     num_subcarriers: int
     num_cores: int
     num_plans: int
     num_kept: int
 
     @property
-    def whole(self) -> Window:
+    def whole(self) -> ServiceWindow:
         """All of the time as one window."""
         return self.over_time(1)[0]
 
@@ -87,25 +87,25 @@ class Served:
 
     def column(self, name: str) -> npt.NDArray[np.generic]:
         """One field of all tasks."""
-        if name not in {field.name for field in fields(ServedTask)}:
+        if name not in {field.name for field in fields(SimulatedTask)}:
             raise BadInput(f"tasks have no field {name!r}; give one of ServedTask")
         return np.array([getattr(task, name) for task in self.tasks])
 
-    def over_time(self, num_windows: int) -> tuple[Window, ...]:
+    def over_time(self, num_windows: int) -> tuple[ServiceWindow, ...]:
         """The run in windows of equal length."""
         if num_windows < 1:
             raise BadInput(f"{num_windows} windows show nothing; give at least one")
         begin_s = float(self.busy.times_s[0])
         bounds_s = np.linspace(begin_s, self.busy.until_s, num_windows + 1).tolist()
         places = np.clip(np.searchsorted(bounds_s, [task.arrival_s for task in self.tasks], "right") - 1, 0, None)
-        inside: list[list[ServedTask]] = [[] for _ in range(num_windows)]
+        inside: list[list[SimulatedTask]] = [[] for _ in range(num_windows)]
         for place, task in zip(places.tolist(), self.tasks, strict=True):
             inside[min(place, num_windows - 1)].append(task)
         return tuple(self._window(bounds_s[place], bounds_s[place + 1], inside[place]) for place in range(num_windows))
 
-    def _window(self, begin_s: float, end_s: float, tasks: list[ServedTask]) -> Window:
+    def _window(self, begin_s: float, end_s: float, tasks: list[SimulatedTask]) -> ServiceWindow:
         accepted = [task for task in tasks if task.accepted]
-        return Window(
+        return ServiceWindow(
             begin_s=begin_s,
             end_s=end_s,
             num_arrived=len(tasks),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from takeup.edge.model import NOBODY, Allocation, Answer, Instance, Reason
+from takeup.edge.model import UNASSIGNED, Allocation, Answer, Instance, Reason
 
 TOLERANCE = 1e-9  # relative; what rounding may cost
 
@@ -56,9 +56,9 @@ def _shape(instance: Instance, allocation: Allocation) -> Iterator[Violation]:
 
 def _owners(instance: Instance, allocation: Allocation) -> Iterator[Violation]:
     for subcarrier, owner in enumerate(allocation.owners.tolist()):
-        if owner != NOBODY and not 0 <= owner < instance.num_devices:
+        if owner != UNASSIGNED and not 0 <= owner < instance.num_devices:
             yield Violation("owner", f"subcarrier {subcarrier} belongs to device {owner}, which does not exist")
-        elif allocation.powers_w[subcarrier] != 0 and (owner == NOBODY or not allocation.offloads[owner]):
+        elif allocation.powers_w[subcarrier] != 0 and (owner == UNASSIGNED or not allocation.offloads[owner]):
             yield Violation("owner", f"subcarrier {subcarrier} carries power, but its owner {owner} does not offload")
     for device in _offloaders(allocation):
         if device not in allocation.owners:
@@ -126,7 +126,7 @@ def _deadlines(instance: Instance, allocation: Allocation) -> Iterator[Violation
 
 def _overlaps(instance: Instance, allocation: Allocation) -> Iterator[Violation]:
     """A task takes the core that has been free for longest; if that one is busy, all are."""
-    free_s = [(0.0, NOBODY)] * instance.num_cores
+    free_s = [(0.0, UNASSIGNED)] * instance.num_cores
     for device in sorted(_offloaders(allocation), key=lambda device: float(allocation.start_s[device])):
         end_s, before = free_s.pop(0)
         if end_s > allocation.start_s[device] * (1 + TOLERANCE):

@@ -17,7 +17,7 @@ class Findings(NamedTuple):
     series: tuple[Series, ...] = ()
 
 
-def report_of(paper: str, seed: int, parts: Sequence[Findings], notes: tuple[str, ...]) -> Report:
+def paper_report(paper: str, seed: int, parts: Sequence[Findings], notes: tuple[str, ...]) -> Report:
     """Concatenate all parts of a paper into a report."""
     return Report(
         PAPERS[paper],

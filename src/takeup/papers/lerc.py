@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from takeup.caching.model import EngineModel, Result, Workload
+from takeup.caching.model import CachingResult, EngineModel, Workload
 from takeup.caching.policies import find_policy
 from takeup.caching.policies.fast.replay import replay
 from takeup.caching.report import job_report
@@ -22,7 +22,7 @@ from takeup.core.report import Check, Column, Report, Table
 from takeup.core.seeds import Streams
 from takeup.papers import PAPERS, numbers
 
-Results = dict[tuple[str, int], Result]
+Results = dict[tuple[str, int], CachingResult]
 METRICS = {"hit": "hit_share", "effective": "effective_hit_share"}
 
 
@@ -59,7 +59,7 @@ def _run(workload: Workload, setting: Mapping[str, Any]) -> Results:
     }
 
 
-def _replay(policy: str, workload: Workload, percent: int, setting: Mapping[str, Any]) -> Result:
+def _replay(policy: str, workload: Workload, percent: int, setting: Mapping[str, Any]) -> CachingResult:
     capacity_bytes = round(workload.working_set_bytes * percent / 100)
     model = EngineModel(
         capacity_bytes, cost_model="all-or-nothing", disk_bytes_per_s=float(setting["disk_bytes_per_s"])

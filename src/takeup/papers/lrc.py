@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from takeup.caching.model import EngineModel, Result, Workload
+from takeup.caching.model import CachingResult, EngineModel, Workload
 from takeup.caching.policies import find_policy
 from takeup.caching.policies.fast.replay import replay
 from takeup.caching.report import job_report
@@ -21,7 +21,7 @@ from takeup.core.report import Check, Report
 from takeup.core.seeds import Streams
 from takeup.papers import PAPERS, numbers
 
-Results = dict[tuple[str, int, str], Result]
+Results = dict[tuple[str, int, str], CachingResult]
 
 
 def reproduce(*, quiet: bool = False) -> Report:
@@ -62,12 +62,12 @@ def _workload(name: str, seed: int) -> Workload:
     return generate(name, Streams(seed).stream(f"caching {name}"))
 
 
-def _replay(policy: str, workload: Workload, share: float) -> Result:
+def _replay(policy: str, workload: Workload, share: float) -> CachingResult:
     capacity_bytes = max(1, round(workload.working_set_bytes * share))
     return replay(find_policy(policy), workload, EngineModel(capacity_bytes, miss="recompute"))
 
 
-def _saved(results: Results, name: str) -> float:
+def _time_saved_share(results: Results, name: str) -> float:
     """The largest share of LRU's time that LRC saves at any size."""
     return max(
         1 - result.makespan_s / results[workload, percent, "lru"].makespan_s
@@ -76,7 +76,7 @@ def _saved(results: Results, name: str) -> float:
     )
 
 
-def _ratios(results: Results, policy: str, over: str) -> list[float]:
+def _time_ratios(results: Results, policy: str, over: str) -> list[float]:
     return [
         result.makespan_s / results[name, percent, over].makespan_s
         for (name, percent, own), result in results.items()
@@ -91,16 +91,18 @@ def _bar_checks(expected: Mapping[str, Any], results: Results) -> list[Check]:
         for (name, percent, policy), result in results.items()
         if policy == "lrc"
     ]
-    dag = _ratios(results, "dag", "lrc")
+    dag = _time_ratios(results, "dag", "lrc")
     return [
         Check.at_least(
             "largest time saved on PageRank, LRC over LRU",
-            _saved(results, "pagerank"),
+            _time_saved_share(results, "pagerank"),
             paper["over_lru_share"],
             source=paper["source"],
         ),
         Check.at_least("smallest gain in hit ratio, LRC over LRU", min(gains), 0.0),
-        Check.at_most("largest time ratio, LRC to LRU", max(_ratios(results, "lrc", "lru")), bars["time_over_lru"]),
+        Check.at_most(
+            "largest time ratio, LRC to LRU", max(_time_ratios(results, "lrc", "lru")), bars["time_over_lru"]
+        ),
         Check.at_most("mean time ratio, dag to LRC", sum(dag) / len(dag), bars["dag_time_over_lrc"]),
     ]
 
@@ -112,8 +114,13 @@ def _remembered_checks(expected: Mapping[str, Any], results: Results) -> list[Ch
     inactive = max(result.inactive_share for (_, _, policy), result in results.items() if policy == "lru")
     tolerance = old["tolerance_share"]
     rows = (
-        ("time saved on PageRank", _saved(results, "pagerank"), old["pagerank_share"], tolerance),
-        ("time saved on connected components", _saved(results, "components"), old["components_share"], tolerance),
+        ("time saved on PageRank", _time_saved_share(results, "pagerank"), old["pagerank_share"], tolerance),
+        (
+            "time saved on connected components",
+            _time_saved_share(results, "components"),
+            old["components_share"],
+            tolerance,
+        ),
         ("PageRank, no cache to all in memory", none_over_all, old["pagerank_none_over_all"], 1.0),
         ("largest inactive share under LRU", inactive, old["lru_inactive_share"], tolerance),
     )

@@ -4,11 +4,11 @@ from takeup.serving.engines.diffusers.lora.addon import Loras as Loras
 from takeup.serving.engines.diffusers.steps import StepEngine as StepEngine
 from takeup.serving.engines.diffusers.tiny import tiny as tiny
 from takeup.serving.model import Access as Access
+from takeup.serving.model import AdapterReplay as AdapterReplay
 from takeup.serving.model import Cancelled as Cancelled
 from takeup.serving.model import ControlUse as ControlUse
 from takeup.serving.model import Expired as Expired
 from takeup.serving.model import LoraUse as LoraUse
-from takeup.serving.model import Replay as Replay
 from takeup.serving.model import Request as Request
 from takeup.serving.policies.adapters import ADAPTER_POLICIES as ADAPTER_POLICIES
 from takeup.serving.policies.admission import Admission as Admission
@@ -18,7 +18,7 @@ from takeup.serving.policies.routing import Affinity as Affinity
 from takeup.serving.policies.routing import NearbyAffinity as NearbyAffinity
 from takeup.serving.simulate.adapters import replay_adapters as replay_adapters
 from takeup.serving.simulate.adapters import replay_routed as replay_routed
-from takeup.serving.simulate.instance import Rules as Rules
+from takeup.serving.simulate.instance import InstancePolicies as InstancePolicies
 from takeup.serving.simulate.queue import simulate_queue as simulate_queue
 from takeup.serving.simulate.residents import Tiers as Tiers
 from takeup.serving.traces.arrivals import poisson_arrivals as poisson_arrivals
@@ -28,5 +28,5 @@ from takeup.serving.traces.gentd26 import read_gentd26 as read_gentd26
 from takeup.serving.traces.stacks import generate_accesses as generate_accesses
 from takeup.serving.traffic import Arrival as Arrival
 from takeup.serving.traffic import Design as Design
-from takeup.serving.traffic import Outcome as Outcome
+from takeup.serving.traffic import QueueOutcome as QueueOutcome
 from takeup.serving.traffic import RowCosts as RowCosts

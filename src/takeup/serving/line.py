@@ -14,7 +14,7 @@ from takeup.serving.contract import Choose
 Item = TypeVar("Item")
 
 
-class Line(Generic[Item]):
+class ReorderingQueue(Generic[Item]):
     """A queue of items with their adapters. `choose` selects the next, unless the head was overtaken `patience` times.
 
     Without `choose`, the queue is FIFO.

@@ -104,7 +104,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class AdapterReplay:
     """Result of replaying a trace on an adapter cache."""
 
     policy: str

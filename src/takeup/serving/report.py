@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from takeup.core.report import Cell, Column, Report, Series, Table
-from takeup.serving.traffic import Outcome
+from takeup.serving.traffic import QueueOutcome
 
 PERCENTS = (50, 95, 99)
 LATENCY_COLUMNS = (
@@ -39,14 +39,14 @@ WORK_NOTE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RatePoint:
     """The outcome of one design at one arrival rate."""
 
     rate_per_s: float
-    outcome: Outcome
+    outcome: QueueOutcome
 
 
-def queue_report(points: Sequence[Point], title: str, scenario: Mapping[str, object], seed: int) -> Report:
+def queue_report(points: Sequence[RatePoint], title: str, scenario: Mapping[str, object], seed: int) -> Report:
     """Tables of request latency and GPU utilisation, and a chart of latency by arrival rate."""
     tables = (
         Table("What requests feel", LATENCY_COLUMNS, tuple(map(_latency_row, points)), NOTE),
@@ -55,7 +55,7 @@ def queue_report(points: Sequence[Point], title: str, scenario: Mapping[str, obj
     return Report(title, "serving", scenario, seed, tables, _charts(points))
 
 
-def _latency_row(point: Point) -> tuple[Cell, ...]:
+def _latency_row(point: RatePoint) -> tuple[Cell, ...]:
     outcome, done = point.outcome, point.outcome.done
     latencies, queueing = [one.latency_s for one in done], [one.queueing_s for one in done]
     return (
@@ -70,7 +70,7 @@ def _latency_row(point: Point) -> tuple[Cell, ...]:
     )
 
 
-def _work_row(point: Point) -> tuple[Cell, ...]:
+def _work_row(point: RatePoint) -> tuple[Cell, ...]:
     outcome = point.outcome
     whole_s = max((one.end_s for one in outcome.served), default=0.0) * outcome.num_gpus
     return (
@@ -93,7 +93,7 @@ def _percentile(values: Sequence[float], percent: int) -> float | None:
     return float(np.percentile(values, percent)) if values else None
 
 
-def _charts(points: Sequence[Point]) -> tuple[Series, ...]:
+def _charts(points: Sequence[RatePoint]) -> tuple[Series, ...]:
     rows: list[dict[str, Cell]] = []
     for point in points:
         latencies = [one.latency_s for one in point.outcome.done]
@@ -106,5 +106,5 @@ def _charts(points: Sequence[Point]) -> tuple[Series, ...]:
     return (Series("Latency", "design", "latency", tuple(rows), "design", "share", y_unit="s", kind="bar"),)
 
 
-def _chart_row(point: Point, share: str, value: float) -> dict[str, Cell]:
+def _chart_row(point: RatePoint, share: str, value: float) -> dict[str, Cell]:
     return {"rate": point.rate_per_s, "design": point.outcome.design, "share": share, "latency": value}

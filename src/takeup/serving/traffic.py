@@ -168,7 +168,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class QueueOutcome:
     """The result of a trace under one design. `busy_s`: summed time in which instances had requests in a slot."""
 
     design: str

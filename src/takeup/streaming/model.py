@@ -188,7 +188,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QoeMetrics:
     """What viewers experience, from equations or from a simulation; both fill the same fields.
 
     A stall is a buffer that runs empty while the download goes on; `num_stalls` counts them per video without the
@@ -206,7 +206,7 @@ class Answer:
     num_videos: int = 0
     gave_up: Estimate = Estimate(0.0)
 
-    def z_scores(self, other: Answer) -> dict[str, float]:
+    def z_scores(self, other: QoeMetrics) -> dict[str, float]:
         """By how many standard errors two answers differ, for every quantity that has an error."""
         scores = {}
         for name in ("startup_s", "stall_probability", "num_stalls", "stall_s", "finished_early", "blocked_share"):

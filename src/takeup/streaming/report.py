@@ -9,7 +9,7 @@ import numpy as np
 
 from takeup.core.report import Cell as TableCell
 from takeup.core.report import Column, Series, Table
-from takeup.streaming.model import Answer, Capacity, Cell, Player
+from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics
 
 QUANTITIES = {
     "startup_s": "start-up (s)",
@@ -42,7 +42,7 @@ class Curve:
     y: Sequence[float]
 
 
-def answers_table(rows: Sequence[tuple[Cell, Player, Answer, float]]) -> Table:
+def answers_table(rows: Sequence[tuple[Cell, Player, QoeMetrics, float]]) -> Table:
     """One row for each cell and player; the last of each is the mean opinion score."""
     cells = tuple(
         (
@@ -63,7 +63,7 @@ def answers_table(rows: Sequence[tuple[Cell, Player, Answer, float]]) -> Table:
     return Table("What viewers experience", ANSWER_COLUMNS, cells, note)
 
 
-def estimates_table(answers: Mapping[str, Answer]) -> Table:
+def estimates_table(answers: Mapping[str, QoeMetrics]) -> Table:
     """Every quantity of every answer with its standard error."""
     columns = (Column("quantity"), *(c for name in answers for c in (Column(name, digits=5), Column("±", digits=5))))
     rows = tuple(
@@ -73,12 +73,12 @@ def estimates_table(answers: Mapping[str, Answer]) -> Table:
     return Table("Answers with standard errors", columns, rows, "equations are exact: their error is 0")
 
 
-def _numbers(answer: Answer, name: str) -> tuple[TableCell, TableCell]:
+def _numbers(answer: QoeMetrics, name: str) -> tuple[TableCell, TableCell]:
     estimate = getattr(answer, name)
     return (estimate.value, estimate.error) if np.isfinite(estimate.value) else (None, None)
 
 
-def zscores_table(exact: Answer, measured: Mapping[str, Answer]) -> Table:
+def zscores_table(exact: QoeMetrics, measured: Mapping[str, QoeMetrics]) -> Table:
     """By how many standard errors each measurement differs from the equations."""
     scores = {name: answer.z_scores(exact) for name, answer in measured.items()}
     columns = (Column("quantity"), *(Column(name, "z", digits=2) for name in measured))

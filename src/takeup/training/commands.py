@@ -161,14 +161,14 @@ def watch(command: tuple[str, ...], as_json: bool, out: Path | None, quiet: bool
 
     Give COMMAND after --. The job needs no change; with Batches in its script a slow rank gets less work automatically.
     """
-    from takeup.training.engines.pytorch.watch.session import Settings
-    from takeup.training.experiment.watch import Watch
+    from takeup.training.engines.pytorch.watch.session import WatchSettings
+    from takeup.training.experiment.watch import WatchOptions
     from takeup.training.experiment.watch import watch as start
 
     restarts = (options.pop("restart_after_s"), options.pop("restart_cost_s"))
-    settings = Settings(options.pop("confirm"), not options.pop("no_action"), *restarts)
+    settings = WatchSettings(options.pop("confirm"), not options.pop("no_action"), *restarts)
     token = os.environ.get("TAKEUP_WATCH_TOKEN", "")
-    asked = Watch(as_json, out, quiet, settings=settings, token=token, **options)
+    asked = WatchOptions(as_json, out, quiet, settings=settings, token=token, **options)
     code = start(command, asked, lambda text: click.echo(text, err=True), click.echo)
     if code:
         click.get_current_context().exit(1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from takeup.training.model import Plan, Profile
+from takeup.training.model import PipelinePlan, Profile
 
 
 class Planner(Protocol):
@@ -18,5 +18,5 @@ class Planner(Protocol):
     def name(self) -> str:
         """Name used in reports."""
 
-    def plan(self, profile: Profile) -> Plan:
+    def plan(self, profile: Profile) -> PipelinePlan:
         """The schedule for this pipeline, with its predicted iteration time and the reason."""

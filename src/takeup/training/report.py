@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from takeup.core.report import Cell, Column, Series, Table
-from takeup.training.model import Kind, Plan, Timeline
+from takeup.training.model import OpKind, PipelinePlan, Timeline
 
 MS = 1e3
 MOST_SPANS = 2_000  # more bars are indistinguishable on a screen
 WORDS = {
-    Kind.FORWARD: "forward",
-    Kind.INPUT_GRADIENT: "backward, input",
-    Kind.WEIGHT_GRADIENT: "backward, weights",
-    Kind.FULL_BACKWARD: "backward",
+    OpKind.FORWARD: "forward",
+    OpKind.INPUT_GRADIENT: "backward, input",
+    OpKind.WEIGHT_GRADIENT: "backward, weights",
+    OpKind.FULL_BACKWARD: "backward",
 }
 STAGE_COLUMNS = (
     Column("stage"),
@@ -38,7 +38,7 @@ COMPARISON_COLUMNS = (
 )
 
 
-def stages_table(plan: Plan) -> Table:
+def stages_table(plan: PipelinePlan) -> Table:
     """One row per stage: operation times, warm-up, micro-batches held by its rank, and the link to the next."""
     profile, warmups = plan.profile, plan.schedule.warmups()
     links = [*((MS * link.latency_s, MS * link.service_s) for link in profile.links), (None, None)]
@@ -58,21 +58,21 @@ def stages_table(plan: Plan) -> Table:
     return Table(f"Stages under {plan.planner}", STAGE_COLUMNS, rows, f"{'; '.join(plan.reasons)}; {_time_words(plan)}")
 
 
-def _time_words(plan: Plan) -> str:
+def _time_words(plan: PipelinePlan) -> str:
     return (
         f"{MS * plan.iteration_s:.4g} ms for an iteration, and no order takes less than {MS * plan.bound_s:.4g} ms, "
         f"so at most {plan.gap_share:.2%} is missing"
     )
 
 
-def comparison_table(plans: Sequence[Plan], timelines: Sequence[Timeline]) -> Table:
+def comparison_table(plans: Sequence[PipelinePlan], timelines: Sequence[Timeline]) -> Table:
     """One row per planner."""
     rows = tuple(_row(plan, timeline) for plan, timeline in zip(plans, timelines, strict=True))
     note = "held at most: pairs of stage and micro-batch on one rank; planners that cut stages into chunks have more"
     return Table("Planners", COMPARISON_COLUMNS, rows, note)
 
 
-def _row(plan: Plan, timeline: Timeline) -> tuple[Cell, ...]:
+def _row(plan: PipelinePlan, timeline: Timeline) -> tuple[Cell, ...]:
     return (
         plan.planner,
         MS * plan.iteration_s,
@@ -84,7 +84,7 @@ def _row(plan: Plan, timeline: Timeline) -> tuple[Cell, ...]:
     )
 
 
-def comparison_bars(plans: Sequence[Plan]) -> Series:
+def comparison_bars(plans: Sequence[PipelinePlan]) -> Series:
     """The iteration time of every planner."""
     rows: tuple[dict[str, Cell], ...] = tuple(
         {"planner": plan.planner, "iteration": MS * plan.iteration_s} for plan in plans
@@ -92,7 +92,7 @@ def comparison_bars(plans: Sequence[Plan]) -> Series:
     return Series("Iteration time", "planner", "iteration", rows, "planner", y_unit="ms", kind="bar")
 
 
-def delay_series(plans: Mapping[float, Sequence[Plan]], kind: str) -> Series:
+def delay_series(plans: Mapping[float, Sequence[PipelinePlan]], kind: str) -> Series:
     """Iteration time by the delay, in milliseconds, of the slow links; one line per planner."""
     rows: tuple[dict[str, Cell], ...] = tuple(
         {"planner": plan.planner, "delay": delay_ms, "iteration": MS * plan.iteration_s}

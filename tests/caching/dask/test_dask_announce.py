@@ -44,7 +44,7 @@ class Desk:
         self.scheduler.plugins[NAME] = self.announcer
         asyncio.run(self.announcer.start(self.scheduler))
         for worker in workers:
-            self.announcer.hear(worker, "ours", "hello")
+            self.announcer.handle_message(worker, "ours", "hello")
         self.news()
 
     def add(self, key: str, *inputs: str, place: int = 0, at: str | None = None) -> None:
@@ -131,7 +131,7 @@ def test_a_consumer_that_is_over_is_over_for_all_who_knew_it(desk: Desk, finish:
     desk.move("sum", finish)
 
     assert desk.news() == {"w1": [("sum",)]}
-    assert desk.announcer.told == {}
+    assert desk.announcer.notified == {}
 
 
 def test_news_of_one_moment_leave_in_one_message_in_their_order(desk: Desk) -> None:
@@ -146,15 +146,15 @@ def test_news_of_one_moment_leave_in_one_message_in_their_order(desk: Desk) -> N
 
 def test_a_worker_that_says_hello_hears_everything_it_holds(desk: Desk) -> None:
     desk.add("sum", "a")
-    desk.announcer.hear("w1", "ours", "hello")
+    desk.announcer.handle_message("w1", "ours", "hello")
 
     assert desk.news() == {"w1": [("sum", ("a",))]}
 
 
 def test_a_question_is_answered_even_if_there_is_nothing_to_tell(desk: Desk) -> None:
     desk.add("sum", "b")
-    desk.announcer.hear("w1", "ours", "ask", ["a", "b", "unknown"])
-    desk.announcer.hear("w2", "ours", "ask", ["a"])
+    desk.announcer.handle_message("w1", "ours", "ask", ["a", "b", "unknown"])
+    desk.announcer.handle_message("w2", "ours", "ask", ["a"])
 
     assert desk.news() == {"w1": [("sum", ("b",))], "w2": []}
 
@@ -167,7 +167,7 @@ def test_lerc_hears_of_whole_groups_and_of_what_moves_in_them() -> None:
     desk.move("sum", "waiting")
 
     assert desk.news() == {"w1": [("sum", ("a", "b"))], "w2": [("sum", ("a", "b"))]}
-    desk.announcer.hear("w1", "ours", "lost", ["a"])
+    desk.announcer.handle_message("w1", "ours", "lost", ["a"])
     for action, *details in desk.calls:
         action(*details)
     assert [(worker, message["moved"]) for worker, message in desk.sent] == [("w1", []), ("w2", [("a", True)])]
@@ -200,17 +200,17 @@ def test_a_policy_of_recency_needs_no_announcement() -> None:
     desk.add("a", at="w1")
     desk.add("sum", "a")
     desk.move("sum", "waiting")
-    desk.announcer.hear("w1", "ours", "ask", ["a"])
+    desk.announcer.handle_message("w1", "ours", "ask", ["a"])
 
     assert desk.news() == {"w1": []}
 
 
 def test_who_has_left_is_told_nothing_and_the_door_closes_behind_the_last(desk: Desk) -> None:
     desk.announcer.stop()
-    desk.announcer.hear("w1", "ours", "bye")
+    desk.announcer.handle_message("w1", "ours", "bye")
     is_open = FROM_WORKER in desk.scheduler.stream_handlers
     desk.announcer.remove_worker(desk.scheduler, "w2")
-    desk.announcer.hear("w2", "ours", "bye")
+    desk.announcer.handle_message("w2", "ours", "bye")
 
     assert is_open
     assert FROM_WORKER not in desk.scheduler.stream_handlers
@@ -220,7 +220,7 @@ def test_who_has_left_is_told_nothing_and_the_door_closes_behind_the_last(desk: 
 def test_a_late_word_of_an_earlier_installation_is_ignored(desk: Desk) -> None:
     desk.add("sum", "a")
     for said in ("bye", "ask", "hello"):
-        desk.announcer.hear("w1", "earlier", said, ["a"])
+        desk.announcer.handle_message("w1", "earlier", said, ["a"])
 
     assert (desk.sent, desk.calls) == ([], [])
     assert set(desk.announcer.outboxes) == {"w1", "w2"}
@@ -232,9 +232,9 @@ def test_a_door_that_the_next_installation_has_opened_stays_open(desk: Desk) -> 
     desk.scheduler.plugins[NAME] = following
     asyncio.run(following.start(desk.scheduler))
     for worker in ("w1", "w2"):
-        desk.announcer.hear(worker, "ours", "bye")
+        desk.announcer.handle_message(worker, "ours", "bye")
 
-    assert desk.scheduler.stream_handlers[FROM_WORKER] == following.hear
+    assert desk.scheduler.stream_handlers[FROM_WORKER] == following.handle_message
 
 
 def test_when_announcing_fails_every_worker_is_sent_back_to_stock(

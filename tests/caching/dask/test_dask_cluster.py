@@ -26,7 +26,7 @@ from caching.dask.dask_cluster import (
     total,
     wait,
 )
-from takeup.caching.engines.dask import Counters, counters, install, uninstall
+from takeup.caching.engines.dask import DaskCounts, counters, install, uninstall
 from takeup.caching.engines.dask.announce import FROM_WORKER, NAME
 from takeup.errors import UnknownName
 
@@ -67,12 +67,12 @@ def all_are(client: Any, classes: tuple[str, str, bool], num_workers: int) -> bo
 
 
 def num_told(dask_scheduler: Any) -> int:
-    return len(dask_scheduler.plugins[NAME].told)
+    return len(dask_scheduler.plugins[NAME].notified)
 
 
 def is_idle(client: Any) -> bool:
     """No consumer is open any more, neither at the workers nor at the scheduler, and nothing is pinned."""
-    counts: Counters = counters(client)
+    counts: DaskCounts = counters(client)
     return counts.num_open_consumers == counts.num_pinned == int(client.run_on_scheduler(num_told)) == 0
 
 
@@ -322,5 +322,5 @@ def test_a_worker_that_does_not_spill_keeps_its_dictionary() -> None:
         install(client)
 
         assert scan(client, blocks(client)) == expected()
-        assert counters(client) == Counters()
+        assert counters(client) == DaskCounts()
         uninstall(client)

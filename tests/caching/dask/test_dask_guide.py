@@ -8,34 +8,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.caching.engines.dask.guide import BLOCKED_STEPS, Guide, News, Options
+from takeup.caching.engines.dask.guide import BLOCKED_STEPS, ConsumerUpdate, SpillGuide, SpillOptions
 from takeup.caching.policies import find_policy
 
 MB = 1_000_000
 
 
-def guide_of(policy: str, **options: float) -> Guide:
-    return Guide(find_policy(policy), 100 * MB, Options(**options))  # type: ignore[arg-type]
+def guide_of(policy: str, **options: float) -> SpillGuide:
+    return SpillGuide(find_policy(policy), 100 * MB, SpillOptions(**options))  # type: ignore[arg-type]
 
 
-def hear(guide: Guide, *news: News, num_graphs: int = 1) -> None:
-    guide.heard(news, [], 2, num_graphs)
+def hear(guide: SpillGuide, *news: ConsumerUpdate, num_graphs: int = 1) -> None:
+    guide.apply_message(news, [], 2, num_graphs)
 
 
-def store(guide: Guide, *keys: Hashable, size_bytes: float = 10 * MB) -> None:
+def store(guide: SpillGuide, *keys: Hashable, size_bytes: float = 10 * MB) -> None:
     for key in keys:
         guide.stored(key, size_bytes, is_new=True)
     hear(guide)
 
 
-def victims(guide: Guide) -> Iterator[Hashable]:
+def victims(guide: SpillGuide) -> Iterator[Hashable]:
     """Everything in memory, in the order in which it would leave."""
     while (key := guide.order.victim()) is not None:
         yield key
         guide.evicted(key)
 
 
-READS: list[News] = [
+READS: list[ConsumerUpdate] = [
     ("first", 1.0, 1.0, ("a",)),
     ("second", 2.0, 2.0, ("b",)),
     ("third", 3.0, 2.0, ("a",)),
@@ -100,9 +100,9 @@ def test_a_value_whose_last_reader_is_done_is_not_evicted_before_the_scheduler_h
     guide.started("t", ["a"])
     guide.finished("t")
 
-    assert (guide.order.victim(), guide.leaving.total_bytes) == ("b", 10 * MB)
+    assert (guide.order.victim(), guide.pending_frees.total_bytes) == ("b", 10 * MB)
     hear(guide, ("t",))
-    assert (guide.order.victim(), guide.leaving.total_bytes) == ("a", 0)
+    assert (guide.order.victim(), guide.pending_frees.total_bytes) == ("a", 0)
 
 
 def test_a_value_about_to_be_freed_that_finds_a_new_reader_stays() -> None:
@@ -113,7 +113,7 @@ def test_a_value_about_to_be_freed_that_finds_a_new_reader_stays() -> None:
     guide.finished("t")
     hear(guide, ("next", 9.0, 0.0, ("a",)))
 
-    assert (guide.order.victim(), guide.leaving.total_bytes) == ("a", 0)
+    assert (guide.order.victim(), guide.pending_frees.total_bytes) == ("a", 0)
 
 
 def test_an_input_of_a_task_that_nobody_announced_may_stay_for_ever_and_counts() -> None:
@@ -122,7 +122,7 @@ def test_an_input_of_a_task_that_nobody_announced_may_stay_for_ever_and_counts()
     guide.started("t", ["a"])
     guide.finished("t")
 
-    assert (guide.order.victim(), len(guide.leaving)) == ("a", 0)
+    assert (guide.order.victim(), len(guide.pending_frees)) == ("a", 0)
 
 
 def test_values_that_others_will_read_and_those_under_recency_are_not_about_to_be_freed() -> None:
@@ -133,7 +133,7 @@ def test_values_that_others_will_read_and_those_under_recency_are_not_about_to_b
         guide.started("t", ["a"])
         guide.finished("t")
 
-    assert len(shared.leaving) == len(by_recency.leaving) == 0
+    assert len(shared.pending_frees) == len(by_recency.pending_frees) == 0
 
 
 def test_a_task_that_fails_releases_its_inputs_and_stays_announced() -> None:
@@ -365,13 +365,13 @@ def test_nothing_is_left_when_all_is_deleted_and_over() -> None:
 
     assert (guide._values, guide._groups_of, guide._running, guide._fetched_by) == ({}, {}, {}, {})
     assert guide._can_run == guide._sent == set()
-    assert len(guide.leaving) == guide.leaving.total_bytes == 0
+    assert len(guide.pending_frees) == guide.pending_frees.total_bytes == 0
     table = guide.table
     assert (table._groups, table._groups_of, table._in_memory, table._erc, table._size_bytes) == ({}, {}, {}, {}, {})
 
 
 @given(st.permutations([*READS, ("first",), ("second",), ("third",), ("fourth",), ("fifth",)]))
-def test_in_whatever_order_news_come_counts_are_those_of_what_is_open(news: list[News]) -> None:
+def test_in_whatever_order_news_come_counts_are_those_of_what_is_open(news: list[ConsumerUpdate]) -> None:
     guide = guide_of("lrc")
     store(guide, *"abc")
     hear(guide, *news)

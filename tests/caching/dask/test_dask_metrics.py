@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("distributed", reason="needs the package 'distributed': pip install 'takeup[dask]'")
 
 from caching.dask.dask_cluster import blocks, cluster, expected, scan
-from takeup.caching.engines.dask import Counters, counters, install, uninstall
+from takeup.caching.engines.dask import DaskCounts, counters, install, uninstall
 from takeup.caching.engines.dask.metrics import PATH, prometheus
 
 LINE = re.compile(r"(takeup_caching_dask_\w+) (\d+)")
@@ -29,15 +29,15 @@ def samples(text: str) -> list[str]:
 
 
 def test_every_counter_has_a_line_and_a_type() -> None:
-    numbers = {field.name: number for number, field in enumerate(fields(Counters))}
-    text = prometheus(Counters(**numbers))
+    numbers = {field.name: number for number, field in enumerate(fields(DaskCounts))}
+    text = prometheus(DaskCounts(**numbers))
 
     assert sorted(values(text).values()) == sorted(numbers.values())
     assert text.count("# TYPE") == len(numbers)
 
 
 def test_what_only_grows_is_a_counter_and_what_is_there_now_a_gauge() -> None:
-    text = prometheus(Counters(num_hits=7, copies_bytes=11))
+    text = prometheus(DaskCounts(num_hits=7, copies_bytes=11))
 
     assert "# TYPE takeup_caching_dask_hits_total counter\ntakeup_caching_dask_hits_total 7\n" in text
     assert "# TYPE takeup_caching_dask_copies_bytes gauge\ntakeup_caching_dask_copies_bytes 11\n" in text
@@ -53,7 +53,7 @@ def test_every_worker_serves_its_counters_while_the_plug_in_is_there() -> None:
         install(client, "dag")  # the page is there once
 
         assert scan(client, blocks(client)) == expected()
-        counts: Counters = counters(client)
+        counts: DaskCounts = counters(client)
         served = [values(read(url)) for url in pages]
         assert sum(page["takeup_caching_dask_evictions_total"] for page in served) == counts.num_evictions > 0
         assert sum(page["takeup_caching_dask_workers"] for page in served) == 2

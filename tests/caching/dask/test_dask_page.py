@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("distributed", reason="needs the package 'distributed': pip install 'takeup[dask]'")
 
 from takeup.caching.engines.dask.client import POLICIES
-from takeup.caching.engines.dask.guide import Options
+from takeup.caching.engines.dask.guide import SpillOptions
 
 PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "dask.md").read_text("utf-8")
 
@@ -44,4 +44,4 @@ def test_the_code_of_the_guide_runs(tmp_path: Path) -> None:
 def test_every_policy_and_option_is_in_the_guide() -> None:
     names = re.findall(r"`(\w+)`", "\n".join(line for line in PAGE.splitlines() if line.startswith("| `")))
 
-    assert {*POLICIES, *(field.name for field in fields(Options))} <= set(names)
+    assert {*POLICIES, *(field.name for field in fields(SpillOptions))} <= set(names)

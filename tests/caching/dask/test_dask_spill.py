@@ -14,11 +14,11 @@ from distributed.spill import Slow, SpillBuffer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.caching.engines.dask.guide import Guide, Options
+from takeup.caching.engines.dask.guide import SpillGuide, SpillOptions
 from takeup.caching.engines.dask.spill import (
     GuidedMemory,
     GuidedSlow,
-    Hooks,
+    SpillHooks,
     guide_buffer,
     guided_memory,
     release_buffer,
@@ -39,10 +39,10 @@ class Guided:
 
     def __init__(self, folder: Path, policy: str = "next", max_spill: Any = False, **options: Any) -> None:
         self.data = SpillBuffer(str(folder), target=TARGET_BYTES, max_spill=max_spill)
-        self.guide = Guide(find_policy(policy), TARGET_BYTES, Options(**options))
+        self.guide = SpillGuide(find_policy(policy), TARGET_BYTES, SpillOptions(**options))
         self.reports: list[tuple[Hashable, bool]] = []
         self.releases: list[None] = []
-        self.hooks: Hooks = guide_buffer(
+        self.hooks: SpillHooks = guide_buffer(
             self.data, self.guide, lambda *report: self.reports.append(report), lambda: self.releases.append(None)
         )
         self.folder = folder
@@ -50,11 +50,11 @@ class Guided:
     def fill(self, *names: str) -> None:
         for name in names:
             self.data[name] = array(ord(name))
-        self.guide.heard([], [], 1, 1)
+        self.guide.apply_message([], [], 1, 1)
 
     def expect(self, *reads: str) -> None:
         """Readers are announced, in this order."""
-        self.guide.heard([(f"reader-{i}", float(i), 0.0, (name,)) for i, name in enumerate(reads)], [], 1, 1)
+        self.guide.apply_message([(f"reader-{i}", float(i), 0.0, (name,)) for i, name in enumerate(reads)], [], 1, 1)
 
     @property
     def in_memory(self) -> str:
@@ -188,7 +188,7 @@ def test_inputs_of_a_running_task_stay_in_memory(guided: Guided) -> None:
 
 def test_the_result_of_a_task_releases_its_inputs_before_room_is_made(guided: Guided) -> None:
     guided.expect("c", "b", "z")
-    guided.guide.heard([("z", 5.0, 0.0, ("a",))], [], 1, 1)
+    guided.guide.apply_message([("z", 5.0, 0.0, ("a",))], [], 1, 1)
     guided.fill(*"abc")
     guided.guide.started("z", ["a"])
     guided.data["z"] = array(1)
@@ -199,7 +199,7 @@ def test_the_result_of_a_task_releases_its_inputs_before_room_is_made(guided: Gu
 
 def test_a_value_about_to_be_freed_is_not_written(guided: Guided) -> None:
     small = np.zeros(SIZE_BYTES // 16, np.int64)
-    guided.guide.heard([("z", 1.0, 0.0, ("a",))], [], 1, 1)
+    guided.guide.apply_message([("z", 1.0, 0.0, ("a",))], [], 1, 1)
     guided.expect("b", "c")
     guided.data["a"] = small
     guided.fill(*"bc")
@@ -208,7 +208,7 @@ def test_a_value_about_to_be_freed_is_not_written(guided: Guided) -> None:
 
     assert (guided.in_memory, guided.written_bytes()) == ("abcz", 0)
     del guided.data["a"]
-    assert guided.guide.leaving.total_bytes == 0
+    assert guided.guide.pending_frees.total_bytes == 0
 
 
 def test_when_asked_for_memory_even_pinned_values_leave(guided: Guided) -> None:
@@ -304,7 +304,7 @@ def perform(guided: Guided, plain: dict[int, int], action: str, key: int, at: in
     elif action == "evict" and guided.data.fast:
         guided.data.evict()
     elif action == "run":
-        guided.guide.heard([(f"task-{key}", float(at), 0.0, (key, (key + 1) % 10))], [], 1, at)
+        guided.guide.apply_message([(f"task-{key}", float(at), 0.0, (key, (key + 1) % 10))], [], 1, at)
         guided.guide.started(f"task-{key}", [key, (key + 1) % 10])
     elif action == "end":
         guided.guide.finished(f"task-{key}")
@@ -354,7 +354,7 @@ def test_groups_that_break_and_complete_are_reported_for_lerc_only(tmp_path: Pat
     reports = {}
     for policy in ("lerc", "lrc"):
         guided = Guided(tmp_path / policy, policy)
-        guided.guide.heard([pair], [], 1, 1)
+        guided.guide.apply_message([pair], [], 1, 1)
         guided.fill(*"ab")
         guided.data.fast.evict("a")
         guided.data["a"]

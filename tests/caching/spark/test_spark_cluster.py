@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from caching.spark.quick_start import QUICK_START
-from takeup.caching.engines.spark.cluster import LocalCluster
+from takeup.caching.engines.spark.cluster import LocalSparkCluster
 from takeup.caching.engines.spark.history import write_profile
 from takeup.caching.engines.spark.plugin_jar import build_jar, jar
 
@@ -41,7 +41,7 @@ class Driver:
     """The driver program, and how to talk to it."""
 
     process: subprocess.Popen[str]
-    cluster: LocalCluster
+    cluster: LocalSparkCluster
 
     def start(self, policy: str | None, *calls: list[Any], **order: Any) -> None:
         """Begin an application and come back when its work begins."""
@@ -82,7 +82,7 @@ def driver(bench_jar: Path) -> Iterator[Driver]:
     local = {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": ""}
     environment = {**os.environ, **quick, **local, "PYSPARK_SUBMIT_ARGS": submit}
     with (
-        LocalCluster(environment=quick) as cluster,
+        LocalSparkCluster(environment=quick) as cluster,
         (cluster.folder / "driver.log").open("w") as log,
         subprocess.Popen(
             [sys.executable, str(HERE / "spark_driver.py")],

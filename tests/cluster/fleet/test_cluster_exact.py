@@ -8,11 +8,11 @@ import pytest
 
 from cluster.fleet.cluster_states import draw_state
 from takeup.cluster.fleet.exact import GangPlan, best_victims, is_promised, price_gpu_s
-from takeup.cluster.fleet.rules import CHEAPEST, Rules
+from takeup.cluster.fleet.rules import CHEAPEST, SchedulerRules
 from takeup.cluster.model import Evict, Grade, Job, Kind, Run, State, Waiting
-from takeup.cluster.policies import RuledScheduler
+from takeup.cluster.policies import RuleBasedScheduler
 
-RULES = Rules(victims=CHEAPEST, victim_price_gpu_s=500.0, repeat_price_share=0.5)
+RULES = SchedulerRules(victims=CHEAPEST, victim_price_gpu_s=500.0, repeat_price_share=0.5)
 GANG = Job("gang", Kind.HIGH, "org", "a100", 4.0, 3, 1e6)
 
 
@@ -42,7 +42,7 @@ def brute_force(state: State) -> tuple[int, float] | None:
 
 
 def greedy(state: State) -> set[str]:
-    return {it.job_id for it in RuledScheduler("mine", RULES).decide(state) if isinstance(it, Evict)}
+    return {it.job_id for it in RuleBasedScheduler("mine", RULES).decide(state) if isinstance(it, Evict)}
 
 
 @pytest.mark.parametrize("seed", range(12))

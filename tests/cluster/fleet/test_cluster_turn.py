@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from cluster.fleet.cluster_states import draw_state
 from takeup.cluster.fleet.evidence import StaticQuota
 from takeup.cluster.fleet.plain import PlainPass
-from takeup.cluster.fleet.rules import Rules
+from takeup.cluster.fleet.rules import SchedulerRules
 from takeup.cluster.model import Evict, Grade, Hold, Kind, Start, State
-from takeup.cluster.policies import POLICIES, RuledScheduler
+from takeup.cluster.policies import POLICIES, RuleBasedScheduler
 
 PLAIN = [name for name in POLICIES if not POLICIES[name].lease_s and not POLICIES[name].notice_s]
 SHARE = 0.4
 
 
 def decide(
-    name: str, state: State, rules: Rules | None = None, share: float = SHARE
+    name: str, state: State, rules: SchedulerRules | None = None, share: float = SHARE
 ) -> list[tuple[str, str, tuple[str, ...] | str]]:
-    scheduler = RuledScheduler(name, rules or POLICIES[name]._replace(ageing_s=0.0), StaticQuota(share))
+    scheduler = RuleBasedScheduler(name, rules or POLICIES[name]._replace(ageing_s=0.0), StaticQuota(share))
     events: list[tuple[str, str, tuple[str, ...] | str]] = []
     for decision in scheduler.decide(state):
         if isinstance(decision, Start):
@@ -81,7 +81,7 @@ def test_the_pass_is_as_patient_as_the_plain_one() -> None:
 @settings(max_examples=60, deadline=None)
 def test_no_node_is_overfilled_and_gangs_are_whole(seed: int, name: str, shared: bool) -> None:
     state = draw_state(seed, shared=shared)
-    decisions = RuledScheduler(name, POLICIES[name], StaticQuota(SHARE)).decide(state)
+    decisions = RuleBasedScheduler(name, POLICIES[name], StaticQuota(SHARE)).decide(state)
     jobs = {it.job.id: it.job for it in [*state.waiting]} | {run.job.id: run.job for run in state.runs}
     places = {run.job.id: run.nodes for run in state.runs}
     for decision in decisions:
@@ -102,7 +102,7 @@ def test_no_node_is_overfilled_and_gangs_are_whole(seed: int, name: str, shared:
 @settings(max_examples=60, deadline=None)
 def test_every_waiting_job_starts_or_is_told_why_not(seed: int, name: str) -> None:
     state = draw_state(seed)
-    decisions = RuledScheduler(name, POLICIES[name], StaticQuota(SHARE)).decide(state)
+    decisions = RuleBasedScheduler(name, POLICIES[name], StaticQuota(SHARE)).decide(state)
     answered = {decision.job_id for decision in decisions if isinstance(decision, Start | Hold)}
 
     assert {wait.job.id for wait in state.waiting} <= answered
@@ -114,7 +114,7 @@ def test_only_spot_jobs_are_evicted_and_only_for_high_priority_jobs(seed: int, n
     state = draw_state(seed)
     kinds = {run.job.id: run.job.kind for run in state.runs} | {wait.job.id: wait.job.kind for wait in state.waiting}
     evictions = [
-        it for it in RuledScheduler(name, POLICIES[name], StaticQuota(SHARE)).decide(state) if isinstance(it, Evict)
+        it for it in RuleBasedScheduler(name, POLICIES[name], StaticQuota(SHARE)).decide(state) if isinstance(it, Evict)
     ]
 
     assert all(kinds[it.job_id] == Kind.SPOT and kinds[it.for_job] == Kind.HIGH for it in evictions)
@@ -127,7 +127,7 @@ def test_promises_are_given_inside_the_quota_only(seed: int) -> None:
     held = {run.job.id: run.job.num_gpus for run in state.runs if run.grade == Grade.GUARANTEED}
     jobs = {wait.job.id: wait.job for wait in state.waiting} | {run.job.id: run.job for run in state.runs}
     promised = 0.0
-    for it in RuledScheduler("gfs", POLICIES["gfs"], StaticQuota(0.2)).decide(state):
+    for it in RuleBasedScheduler("gfs", POLICIES["gfs"], StaticQuota(0.2)).decide(state):
         if isinstance(it, Evict):
             held.pop(it.job_id, None)
         elif isinstance(it, Start) and it.grade == Grade.GUARANTEED:

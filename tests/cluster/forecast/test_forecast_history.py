@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.cluster.policies.gfs.forecast.calendar import WeekCalendar
-from takeup.cluster.policies.gfs.forecast.forecaster import Targets
-from takeup.cluster.policies.gfs.forecast.history import History, HourlyMaxima
+from takeup.cluster.policies.gfs.forecast.forecaster import ForecastTargets
+from takeup.cluster.policies.gfs.forecast.history import DemandHistory, HourlyMaxima
 from takeup.errors import BadInput
 
 
-def history_of(*rows: list[float] | None, num_hours: int = 4) -> History:
-    history = History(num_hours)
+def history_of(*rows: list[float] | None, num_hours: int = 4) -> DemandHistory:
+    history = DemandHistory(num_hours)
     for hour, row in enumerate(rows):
         history.append(hour, None if row is None else np.array(row))
     return history
@@ -69,7 +69,7 @@ def test_an_hour_that_is_over_is_refused() -> None:
 
 
 def test_outcomes_are_values_and_maxima_since_each_origin() -> None:
-    history, targets = history_of([1.0], [9.0], [4.0], [6.0]), Targets(3)
+    history, targets = history_of([1.0], [9.0], [4.0], [6.0]), ForecastTargets(3)
 
     assert targets.leads.tolist() == [1, 2, 3, 2, 3]
     assert targets.outcomes(history).tolist() == [[6.0, 6.0, 6.0, 6.0, 9.0]]
@@ -78,7 +78,7 @@ def test_outcomes_are_values_and_maxima_since_each_origin() -> None:
 
 
 def test_nothing_is_settled_across_an_unknown_hour() -> None:
-    history, targets = history_of([1.0], None, [4.0], [6.0]), Targets(3)
+    history, targets = history_of([1.0], None, [4.0], [6.0]), ForecastTargets(3)
 
     assert np.isnan(targets.outcomes(history)).tolist() == [[False, True, True, True, True]]
     assert np.isnan(targets.changes(history)).all()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.cluster.policies.gfs.forecast import Forecast, Forecaster, Scope, make_forecaster
-from takeup.cluster.policies.gfs.forecast.anchored import Anchored
+from takeup.cluster.policies.gfs.forecast.anchored import AnchoredForecaster
 from takeup.cluster.policies.gfs.forecast.persistence import Persistence
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput, UnknownName
@@ -213,7 +213,7 @@ def test_coverage_is_what_was_promised_on_stationary_demand() -> None:
         noise[hour] = 0.9 * noise[hour - 1] + rng.normal(0.0, 3.0, 6)
     demand, scope = 200.0 + noise, Scope(num_hours=3, levels=(0.5, 0.8, 0.9, 0.95))
 
-    values, maxima = rolled(Anchored(scope), demand, start=500)
+    values, maxima = rolled(AnchoredForecaster(scope), demand, start=500)
 
     ahead = np.stack([demand[500 + hours : len(demand) - 3 + hours] for hours in (1, 2, 3)], axis=2)
     for said, came in ((values, ahead), (maxima, np.maximum.accumulate(ahead, axis=2))):
@@ -226,7 +226,7 @@ def test_a_daily_cycle_is_learnt() -> None:
     noise = np.random.default_rng(6).normal(0.0, 1.0, (900, 2))
     demand = 100.0 + 40.0 * np.sin(2 * np.pi * hour / 24)[:, None] + noise
 
-    values, _ = rolled(Anchored(), demand, start=700)
+    values, _ = rolled(AnchoredForecaster(), demand, start=700)
 
     ahead = np.stack([demand[700 + hours : len(demand) - 4 + hours] for hours in (1, 2, 3, 4)], axis=2)
     assert np.abs(ahead - values[..., 0]).mean() < 2.0  # persistence is off by 21 on average

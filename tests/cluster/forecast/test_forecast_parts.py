@@ -7,11 +7,11 @@ import pytest
 
 from takeup.cluster.policies.gfs.forecast.calendar import WeekCalendar
 from takeup.cluster.policies.gfs.forecast.conformal import AdaptiveLevels
-from takeup.cluster.policies.gfs.forecast.features import Features
-from takeup.cluster.policies.gfs.forecast.history import History
-from takeup.cluster.policies.gfs.forecast.likeness import Likeness
-from takeup.cluster.policies.gfs.forecast.mixture import Mixture, pinball
-from takeup.cluster.policies.gfs.forecast.pending import Pending
+from takeup.cluster.policies.gfs.forecast.features import DemandFeatures
+from takeup.cluster.policies.gfs.forecast.history import DemandHistory
+from takeup.cluster.policies.gfs.forecast.likeness import HourSimilarity
+from takeup.cluster.policies.gfs.forecast.mixture import ExpertMixture, pinball
+from takeup.cluster.policies.gfs.forecast.pending import PendingForecasts
 from takeup.cluster.policies.gfs.forecast.ridge import DEVIATION_PENALTY, NUM_TURNS, PENALTY, SharedRidge
 
 # Conformal levels -----------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def test_pinball_charges_misses_by_the_level() -> None:
 
 
 def test_an_expert_that_keeps_losing_is_not_heard() -> None:
-    mixture = Mixture(num_targets=1, num_experts=2, levels=(0.5,))
+    mixture = ExpertMixture(num_targets=1, num_experts=2, levels=(0.5,))
     mixture.grow(1)
     assert mixture.weights()[0, 0].tolist() == [0.5, 0.5]
     for _ in range(50):
@@ -64,7 +64,7 @@ def test_an_expert_that_keeps_losing_is_not_heard() -> None:
 
 
 def test_old_losses_are_forgotten() -> None:
-    mixture = Mixture(num_targets=1, num_experts=2, levels=(0.5,))
+    mixture = ExpertMixture(num_targets=1, num_experts=2, levels=(0.5,))
     mixture.grow(1)
     said = np.array([10.0, 12.0]).reshape(1, 1, 2, 1)
     for outcome in [10.0] * 400 + [12.0] * 800:
@@ -77,7 +77,7 @@ def test_old_losses_are_forgotten() -> None:
 
 
 def test_hours_alike_weigh_most() -> None:
-    likeness = Likeness(WeekCalendar(), num_slots=336)
+    likeness = HourSimilarity(WeekCalendar(), num_slots=336)
     for hour in range(336):  # slot = hour; two weeks from a Monday
         likeness.add(hour)
 
@@ -94,7 +94,7 @@ def test_hours_alike_weigh_most() -> None:
 
 
 def test_each_target_finds_what_was_said_its_lead_ago() -> None:
-    pending = Pending(3, 2)
+    pending = PendingForecasts(3, 2)
     pending.grow(1)
     for hour in range(5):
         pending.add(np.array([[hour, 10.0 * hour]]))
@@ -104,7 +104,7 @@ def test_each_target_finds_what_was_said_its_lead_ago() -> None:
 
 
 def test_nothing_is_due_for_a_series_that_has_just_come() -> None:
-    pending = Pending(2, 1)
+    pending = PendingForecasts(2, 1)
     pending.grow(1)
     pending.add(np.array([[1.0]]))
     pending.grow(2)
@@ -156,8 +156,8 @@ def test_rows_without_outcome_teach_nothing() -> None:
 # Features -------------------------------------------------------------------------------------------------------------
 
 
-def features_of(values: list[float]) -> tuple[Features, History]:
-    features, history = Features(num_hours=2), History(672)
+def features_of(values: list[float]) -> tuple[DemandFeatures, DemandHistory]:
+    features, history = DemandFeatures(num_hours=2), DemandHistory(672)
     for hour, value in enumerate(values):
         history.append(hour, np.array([value]))
         features.update(history)

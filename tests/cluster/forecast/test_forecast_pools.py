@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from takeup.cluster.policies.gfs.forecast import Forecast, Scope, Spread, pooled
+from takeup.cluster.policies.gfs.forecast import DemandDistribution, Forecast, Scope, sum_over_pools
 from takeup.errors import BadInput
 
 LEVELS = (0.5, 0.9)
@@ -15,12 +15,12 @@ LEVELS = (0.5, 0.9)
 def normal(means: list[float], stds: list[float]) -> Forecast:
     """One hour ahead."""
     mean, std = np.array(means)[:, None], np.array(stds)[:, None]
-    spread = Spread(mean[:, :, None] + std[:, :, None] * norm.ppf(LEVELS), mean, std)
+    spread = DemandDistribution(mean[:, :, None] + std[:, :, None] * norm.ppf(LEVELS), mean, std)
     return Forecast((1,), LEVELS, spread, spread)
 
 
 def test_moments_of_independent_normals_add_up() -> None:
-    forecast = pooled(normal([10.0, 20.0, 5.0], [3.0, 4.0, 1.0]), [0, 0, 1])
+    forecast = sum_over_pools(normal([10.0, 20.0, 5.0], [3.0, 4.0, 1.0]), [0, 0, 1])
 
     assert forecast.values.mean[:, 0].tolist() == [30.0, 5.0]
     assert forecast.values.std[:, 0].tolist() == [5.0, 1.0]
@@ -29,7 +29,7 @@ def test_moments_of_independent_normals_add_up() -> None:
 
 def test_the_sum_of_bounds_is_wider_than_the_bound_of_the_sum() -> None:
     forecast = normal([10.0, 20.0], [3.0, 4.0])
-    careful, plain = (pooled(forecast, [0, 0], rule).bound(1, 0.9)[0] for rule in ("quantiles", "moments"))
+    careful, plain = (sum_over_pools(forecast, [0, 0], rule).bound(1, 0.9)[0] for rule in ("quantiles", "moments"))
 
     assert careful == pytest.approx(30.0 + 7.0 * norm.ppf(0.9))
     assert careful > plain
@@ -39,11 +39,11 @@ def test_a_pool_of_one_series_is_that_series() -> None:
     forecast = normal([10.0, 20.0], [3.0, 4.0])
 
     for rule in ("moments", "quantiles"):
-        np.testing.assert_allclose(pooled(forecast, [1, 0], rule).bound(1, 0.9), forecast.bound(1, 0.9)[::-1])
+        np.testing.assert_allclose(sum_over_pools(forecast, [1, 0], rule).bound(1, 0.9), forecast.bound(1, 0.9)[::-1])
 
 
 def test_a_pool_stays_within_its_capacity() -> None:
-    forecast = pooled(normal([10.0, 20.0], [3.0, 4.0]), [0, 0], capacity=31.0)
+    forecast = sum_over_pools(normal([10.0, 20.0], [3.0, 4.0]), [0, 0], capacity=31.0)
 
     assert forecast.maxima.quantiles.max() == 31.0
 
@@ -51,11 +51,11 @@ def test_a_pool_stays_within_its_capacity() -> None:
 @pytest.mark.parametrize("pools", [[0], [0, -1]])
 def test_pools_that_do_not_match_the_series_are_refused(pools: list[int]) -> None:
     with pytest.raises(BadInput, match="for each series"):
-        pooled(normal([10.0, 20.0], [3.0, 4.0]), pools)
+        sum_over_pools(normal([10.0, 20.0], [3.0, 4.0]), pools)
 
 
 def test_hours_and_levels_are_selected_by_name() -> None:
-    spread = Spread(np.arange(12.0).reshape(1, 4, 3), np.arange(4.0)[None], np.ones((1, 4)))
+    spread = DemandDistribution(np.arange(12.0).reshape(1, 4, 3), np.arange(4.0)[None], np.ones((1, 4)))
     forecast = Forecast((1, 2, 3, 4), (0.5, 0.8, 0.9), spread, spread)
 
     chosen = forecast.select([4, 1], [0.9])
@@ -80,8 +80,8 @@ def test_a_scope_that_makes_no_sense_is_refused(num_hours: int, levels: tuple[fl
 
 
 def test_tidying_puts_everything_in_order() -> None:
-    values = Spread(np.array([[[-5.0, 8.0], [9.0, 7.0]]]), np.array([[-1.0, 8.0]]), np.ones((1, 2)))
-    maxima = Spread(np.array([[[1.0, 99.0], [2.0, 3.0]]]), np.array([[4.0, 5.0]]), np.ones((1, 2)))
+    values = DemandDistribution(np.array([[[-5.0, 8.0], [9.0, 7.0]]]), np.array([[-1.0, 8.0]]), np.ones((1, 2)))
+    maxima = DemandDistribution(np.array([[[1.0, 99.0], [2.0, 3.0]]]), np.array([[4.0, 5.0]]), np.ones((1, 2)))
 
     tidy = Forecast((1, 2), LEVELS, values, maxima).tidied(capacity=50.0)
 

@@ -7,7 +7,7 @@ import pytest
 
 from cluster.forecast.demand_shapes import SHAPES, draw
 from takeup.cluster.policies.gfs.forecast import Forecaster, Scope
-from takeup.cluster.policies.gfs.forecast.anchored import Anchored
+from takeup.cluster.policies.gfs.forecast.anchored import AnchoredForecaster
 from takeup.cluster.policies.gfs.forecast.mixture import pinball
 from takeup.cluster.policies.gfs.forecast.persistence import Persistence
 from takeup.core.arrays import Floats
@@ -33,7 +33,7 @@ def losses() -> dict[str, tuple[float, float, float]]:
     demand = np.hstack([draw(shape, NUM_HOURS, SEED) for shape in SHAPES])
     ahead = range(1, SCOPE.num_hours + 1)
     came = np.stack([demand[START + hours : NUM_HOURS - SCOPE.num_hours + hours] for hours in ahead], axis=2)
-    both = [bounds(model, demand) for model in (Persistence(SCOPE), Anchored(SCOPE))]
+    both = [bounds(model, demand) for model in (Persistence(SCOPE), AnchoredForecaster(SCOPE))]
     plain, ours = (pinball(said[..., None], came, np.array([0.9])).mean(axis=(0, 2, 3)) for said in both)
     covered = (came <= both[1]).mean(axis=(0, 2))
     parts = [np.split(each, len(SHAPES)) for each in (plain, ours, covered)]

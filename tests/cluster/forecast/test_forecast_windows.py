@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.cluster.policies.gfs.forecast.residuals import Residuals
+from takeup.cluster.policies.gfs.forecast.residuals import ResidualWindow
 from takeup.core.arrays import Floats
 
 LEVELS = np.array([0.1, 0.5, 0.9, 0.99])
 small_residuals = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e6, 1e6), st.just(float("nan")))
 
 
-def filled(rows: list[float], num_slots: int) -> Residuals:
-    window = Residuals(num_targets=1, num_slots=num_slots)
+def filled(rows: list[float], num_slots: int) -> ResidualWindow:
+    window = ResidualWindow(num_targets=1, num_slots=num_slots)
     for row in rows:
         window.add(np.array([[row]]))
     return window
@@ -72,12 +72,12 @@ def test_moments_are_weighted_and_skip_empty_slots() -> None:
 
 
 def test_an_odd_number_of_slots_is_made_even() -> None:
-    assert Residuals(num_targets=1, num_slots=5).num_slots == 6
+    assert ResidualWindow(num_targets=1, num_slots=5).num_slots == 6
 
 
 def test_the_order_lists_exactly_the_filled_slots() -> None:
     rng = np.random.default_rng(0)
-    window = Residuals(num_targets=2, num_slots=10)
+    window = ResidualWindow(num_targets=2, num_slots=10)
     for _ in range(57):
         window.add(np.where(rng.random((3, 2)) < 0.2, np.nan, rng.integers(-2, 3, (3, 2))))
 

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from takeup.cluster.engines.kubernetes.access import Access
+from takeup.cluster.engines.kubernetes.access import ApiAccess
 from takeup.cluster.engines.kubernetes.client import Client
 
 Json = dict[str, Any]
@@ -64,7 +64,7 @@ class FakeApi:
         self._server.server_close()
 
     def client(self, timeout_s: float = 60.0) -> Client:
-        return Client(Access(f"http://127.0.0.1:{self._server.server_port}"), timeout_s)
+        return Client(ApiAccess(f"http://127.0.0.1:{self._server.server_port}"), timeout_s)
 
     def break_off(self) -> None:
         """End all watches, as a server that restarts does."""

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from takeup.cluster.engines.kubernetes.client import Client, Refused, Unreachable
-from takeup.cluster.engines.kubernetes.mirror import Mirror
+from takeup.cluster.engines.kubernetes.client import ApiUnreachable, Client, RequestRefused
+from takeup.cluster.engines.kubernetes.mirror import Informer
 
 Json = dict[str, Any]
 
@@ -28,10 +28,10 @@ class FakeKubelet:
     _changed: threading.Event = field(default_factory=threading.Event)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread = field(init=False)
-    _pods: Mirror[Json] = field(init=False)
+    _pods: Informer[Json] = field(init=False)
 
     def __enter__(self) -> FakeKubelet:
-        self._pods = Mirror(self.client, "/api/v1/pods", dict, self._changed.set, 5.0)
+        self._pods = Informer(self.client, "/api/v1/pods", dict, self._changed.set, 5.0)
         self._pods.start()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -48,7 +48,7 @@ class FakeKubelet:
             self._changed.wait(0.1)
             self._changed.clear()
             for pod in self._pods.objects().values():
-                with suppress(Refused, Unreachable):
+                with suppress(RequestRefused, ApiUnreachable):
                     self._care_for(pod)
         self.client.close()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from takeup.cluster.engines.kubernetes import Client, find_access
-from takeup.cluster.engines.kubernetes.client import Refused
+from takeup.cluster.engines.kubernetes.client import RequestRefused
 from takeup.core.lazy import load
 
 ROOT = Path(__file__).parents[3]
@@ -67,6 +67,6 @@ def suppress_conflict() -> Iterator[None]:
     """What is there already may stay."""
     try:
         yield
-    except Refused as error:
+    except RequestRefused as error:
         if error.status != 409:
             raise

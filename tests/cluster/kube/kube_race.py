@@ -16,8 +16,8 @@ from typing import Any
 from cluster.kube.fake_kubelet import FakeKubelet
 from cluster.kube.kube_things import PODS, create_classes, create_nodes, create_pods, gang, pod
 from takeup.cluster.engines.kubernetes import Client, KubernetesEngine, find_access, follow
-from takeup.cluster.engines.kubernetes.client import Refused
-from takeup.cluster.engines.kubernetes.mirror import Mirror
+from takeup.cluster.engines.kubernetes.client import RequestRefused
+from takeup.cluster.engines.kubernetes.mirror import Informer
 from takeup.cluster.policies import find_policy
 
 NUM_NODES, NUM_SPOT, NUM_WORKERS = 16, 64, 4
@@ -37,7 +37,7 @@ class Race:
 
     def __init__(self, folder: Path) -> None:
         self.client = Client(find_access(folder / "admin.kubeconfig"))
-        self.pods: Mirror[Json] = Mirror(self.client, "/api/v1/pods", dict, lambda: None, 5.0)
+        self.pods: Informer[Json] = Informer(self.client, "/api/v1/pods", dict, lambda: None, 5.0)
 
     def until(self, is_done: Callable[[list[Json]], bool], limit_s: float = 60.0) -> None:
         deadline_s = time.monotonic() + limit_s
@@ -68,7 +68,7 @@ class Race:
         for key in self.pods.objects():
             try:
                 self.client.request("DELETE", f"{PODS}/{key.split('/')[1]}", {"gracePeriodSeconds": 0})
-            except Refused as error:
+            except RequestRefused as error:
                 if error.status != 404:
                     raise
         self.until(lambda seen: not seen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from takeup.cluster.engines.kubernetes.client import Client, Refused
+from takeup.cluster.engines.kubernetes.client import Client, RequestRefused
 
 Json = dict[str, Any]
 
@@ -60,7 +60,7 @@ def create_classes(client: Client) -> None:
         }
         try:
             client.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
-        except Refused as error:
+        except RequestRefused as error:
             if error.status != 409:
                 raise
 

@@ -18,7 +18,7 @@ from takeup.cluster.engines.kubernetes.client import Client
 from takeup.cluster.model import Decision, Evict, Grade, Hold, Start, State
 from takeup.cluster.policies import find_policy
 from takeup.core.clock import WallClock
-from takeup.core.control import ControlLoop, Outcome
+from takeup.core.control import ApplyOutcome, ControlLoop
 
 Json = dict[str, Any]
 PATIENCE_S = 60.0
@@ -32,7 +32,7 @@ class World:
     engine: KubernetesEngine
     kubelet: FakeKubelet
     fake: FakeApi | None
-    told: list[tuple[Decision, Outcome]] = field(default_factory=list)
+    told: list[tuple[Decision, ApplyOutcome]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def create(self, pods: list[Json]) -> None:
@@ -40,7 +40,7 @@ class World:
 
     def places(self) -> dict[str, str]:
         """Where pods are bound, once the server has answered to what it was asked for."""
-        self.engine._hands.settle(time.time())
+        self.engine._actuator.settle(time.time())
         return nodes_of(self.admin)
 
     def run(self, until: Callable[[], bool], scheduler: Scheduler | None = None, *, dry_run: bool = False) -> None:

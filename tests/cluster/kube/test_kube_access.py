@@ -17,8 +17,8 @@ import pytest
 from cluster.kube.fake_api import FakeApi
 from cluster.kube.kube_things import PODS, pod
 from takeup.cluster.engines.kubernetes import access as access_module
-from takeup.cluster.engines.kubernetes.access import Access, find_access
-from takeup.cluster.engines.kubernetes.client import Client, Refused, Unreachable
+from takeup.cluster.engines.kubernetes.access import ApiAccess, find_access
+from takeup.cluster.engines.kubernetes.client import ApiUnreachable, Client, RequestRefused
 from takeup.errors import BadInput, MissingEngine
 
 
@@ -170,7 +170,7 @@ def test_inside_a_pod_the_service_account_is_used(tmp_path: Path, keys: Path, mo
 @pytest.mark.parametrize("server", ["", "10.0.0.1", "ftp://a", "https://"])
 def test_an_address_without_sense_is_refused(server: str) -> None:
     with pytest.raises(BadInput, match="expected an address"):
-        Access(server)
+        ApiAccess(server)
 
 
 # The client -----------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_refusals_carry_status_and_reason(api: FakeApi) -> None:
     client = api.client()
     client.request("POST", PODS, pod("a"))
 
-    with pytest.raises(Refused, match="409 AlreadyExists: a already exists") as caught:
+    with pytest.raises(RequestRefused, match="409 AlreadyExists: a already exists") as caught:
         client.request("POST", PODS, pod("a"))
     assert caught.value.status == 409
     client.close()
@@ -217,7 +217,7 @@ def test_a_server_in_trouble_is_unreachable(api: FakeApi, code: int) -> None:
     api.fault = lambda method, path: code
     client = api.client()
 
-    with pytest.raises(Unreachable, match=str(code)):
+    with pytest.raises(ApiUnreachable, match=str(code)):
         client.get(PODS)
     client.close()
 
@@ -226,20 +226,20 @@ def test_a_server_that_hangs_up_is_unreachable(api: FakeApi) -> None:
     api.fault = lambda method, path: 0
     client = api.client()
 
-    with pytest.raises(Unreachable, match="hung up"):
+    with pytest.raises(ApiUnreachable, match="hung up"):
         client.get(PODS)
 
 
 def test_nobody_at_the_address_is_unreachable() -> None:
-    with pytest.raises(Unreachable, match="does not answer"):
-        Client(Access("http://127.0.0.1:9")).get("/version")
+    with pytest.raises(ApiUnreachable, match="does not answer"):
+        Client(ApiAccess("http://127.0.0.1:9")).get("/version")
 
 
 def test_a_watch_can_be_ended_from_outside(api: FakeApi) -> None:
     client = api.client()
     watch = client.watch(PODS, 30.0, resourceVersion=api.answer("GET", PODS, {})[1]["metadata"]["resourceVersion"])
     events = []
-    with suppress(Unreachable):
+    with suppress(ApiUnreachable):
         for event in watch:
             events.append(event)
             watch.end()

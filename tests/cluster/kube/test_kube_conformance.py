@@ -10,7 +10,7 @@ import pytest
 from cluster.kube.fake_api import FakeApi
 from cluster.kube.kube_labs import lab_client
 from cluster.kube.kube_things import NODES, PODS, create_classes, create_nodes, create_pods, pod
-from takeup.cluster.engines.kubernetes.client import Client, Refused
+from takeup.cluster.engines.kubernetes.client import Client, RequestRefused
 
 ANNOTATED = {"metadata": {"annotations": {"takeup/grade": "guaranteed"}}}
 
@@ -57,7 +57,7 @@ def eviction_of(client: Client, name: str) -> dict[str, object]:
 
 
 def refusal(client: Client, method: str, path: str, body: dict[str, object] | None = None) -> tuple[int, str]:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         client.request(method, path, body)
     return caught.value.status, caught.value.reason
 
@@ -92,7 +92,7 @@ def test_a_bound_pod_is_not_bound_again(api: Client) -> None:
     create_pods(api, [pod("a")])
     bind(api, "a")
 
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         bind(api, "a")
     assert (caught.value.status, caught.value.reason) == (409, "Conflict")
     assert refusal(api, "PATCH", f"{PODS}/a", {"spec": {"nodeName": "n7"}})[0] == 422

@@ -14,7 +14,7 @@ from cluster.kube.kube_labs import MANIFESTS, apply_manifests, lab_client
 from cluster.kube.kube_things import gang, pod
 from cluster.kube.kube_worlds import fake_world
 from takeup.cluster.engines.kubernetes import dialect
-from takeup.cluster.engines.kubernetes.client import Refused
+from takeup.cluster.engines.kubernetes.client import RequestRefused
 from takeup.cluster.engines.kubernetes.dialect import Dialect
 from takeup.cluster.model import Grade, Quota, SetQuota
 from takeup.core.lazy import load
@@ -104,7 +104,7 @@ def test_the_scheduler_can_neither_create_nor_delete_nor_read_secrets() -> None:
         ("GET", "/api/v1/namespaces/kube-system/configmaps", None),
         ("PATCH", "/api/v1/nodes/n0", {}),
     ):
-        with pytest.raises(Refused, match="403"):
+        with pytest.raises(RequestRefused, match="403"):
             ours.request(method, path, body)
     assert "items" in ours.get("/api/v1/pods")
     admin.close()

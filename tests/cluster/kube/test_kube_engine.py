@@ -13,7 +13,7 @@ import pytest
 from cluster.kube.kube_labs import require_lab
 from cluster.kube.kube_things import PODS, gang, pod
 from cluster.kube.kube_worlds import World, fake_world, real_world
-from takeup.cluster.engines.kubernetes import KubernetesEngine, QuotaStore, Stale
+from takeup.cluster.engines.kubernetes import KubernetesEngine, QuotaStore, StaleCache
 from takeup.cluster.model import Evict, Grade, Hold, Kind, Quota, SetQuota, Start
 from takeup.errors import BadInput
 
@@ -269,7 +269,7 @@ def test_a_server_that_stops_answering_stops_all_decisions_until_it_is_back() ->
         os.kill(server, signal.SIGSTOP)
         try:
             time.sleep(2.5 * world.engine.watch_s)
-            with pytest.raises(Stale, match="not known"):
+            with pytest.raises(StaleCache, match="not known"):
                 world.evict("a", "h")
         finally:
             os.kill(server, signal.SIGCONT)
@@ -284,6 +284,6 @@ def test_a_server_that_stops_answering_stops_all_decisions_until_it_is_back() ->
 def is_stale(world: World) -> bool:
     try:
         world.engine.observe()
-    except Stale:
+    except StaleCache:
         return True
     return False

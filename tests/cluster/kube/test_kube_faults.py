@@ -11,8 +11,8 @@ import pytest
 from cluster.kube.fake_api import HANG_UP, FakeApi
 from cluster.kube.kube_things import PODS, gang, pod
 from cluster.kube.kube_worlds import World, fake_world
-from takeup.cluster.engines.kubernetes import Access, Client, KubernetesEngine, Stale
-from takeup.cluster.engines.kubernetes.client import Refused, Unreachable
+from takeup.cluster.engines.kubernetes import ApiAccess, Client, KubernetesEngine, StaleCache
+from takeup.cluster.engines.kubernetes.client import ApiUnreachable, RequestRefused
 from takeup.cluster.model import Evict, Grade, Start
 from takeup.errors import BadInput
 
@@ -56,7 +56,7 @@ def eventually(is_so: Callable[[], bool], limit_s: float = 60.0) -> None:
 def is_stale(engine: KubernetesEngine) -> bool:
     try:
         engine.observe()
-    except Stale:
+    except StaleCache:
         return True
     return False
 
@@ -79,9 +79,9 @@ def test_nothing_is_decided_while_the_server_fails_and_all_goes_on_after_it(worl
     api_of(world).break_off()
     eventually(lambda: is_stale(world.engine))
 
-    with pytest.raises(Stale, match="not known"):
+    with pytest.raises(StaleCache, match="not known"):
         world.evict("a", "h")
-    with pytest.raises(Stale, match="500"):
+    with pytest.raises(StaleCache, match="500"):
         world.engine.observe()
     assert api_of(world).asked("POST", "/eviction") == 0
 
@@ -129,9 +129,9 @@ def test_a_version_that_the_server_forgot_is_listed_anew(world: World) -> None:
 
 
 def test_a_server_that_was_never_there_is_named() -> None:
-    engine = KubernetesEngine(client=Client(Access("http://127.0.0.1:9")))
+    engine = KubernetesEngine(client=Client(ApiAccess("http://127.0.0.1:9")))
 
-    with engine, pytest.raises(Stale, match=r"http://127\.0\.0\.1:9 does not answer"):
+    with engine, pytest.raises(StaleCache, match=r"http://127\.0\.0\.1:9 does not answer"):
         engine.observe()
 
 
@@ -139,9 +139,9 @@ def test_a_clock_that_goes_backwards_stops_decisions(world: World) -> None:
     run_spot(world, "a")
     world.engine.wall_s = lambda: time.time() - 100
 
-    with pytest.raises(Stale, match="backwards"):
+    with pytest.raises(StaleCache, match="backwards"):
         world.evict("a", "h")
-    with pytest.raises(Stale, match="backwards"):
+    with pytest.raises(StaleCache, match="backwards"):
         world.engine.observe()
 
 
@@ -149,7 +149,7 @@ def test_decisions_about_an_old_state_are_refused(world: World) -> None:
     run_spot(world, "a")
     world.engine.wall_s = lambda: time.time() + 100
 
-    with pytest.raises(Stale, match="too long ago"):
+    with pytest.raises(StaleCache, match="too long ago"):
         world.evict("a", "h")
     assert api_of(world).asked("POST", "/eviction") == 0
 
@@ -228,7 +228,7 @@ def test_a_gang_of_which_others_took_a_worker_leaves_again(world: World) -> None
     world.settle()
     api_of(world).fault = once("POST", "g-1/binding", 409)
 
-    with pytest.raises(Refused, match="409"):
+    with pytest.raises(RequestRefused, match="409"):
         world.start("g", "n0", "n1", "n2")
 
     world.look(lambda _: set(world.places()) == {"g-1"})
@@ -241,7 +241,7 @@ def test_a_gang_that_the_network_interrupted_is_completed(world: World) -> None:
     world.settle()
     api_of(world).fault = once("POST", "g-1/binding", 503)
 
-    with pytest.raises(Unreachable):
+    with pytest.raises(ApiUnreachable):
         world.start("g", "n0", "n1", "n2", grade=Grade.HIGH)
 
     world.look(lambda _: all(world.places().values()))
@@ -254,7 +254,7 @@ def test_a_server_that_is_busy_is_no_reason_to_take_a_gang_back(world: World) ->
     world.settle()
     api_of(world).fault = once("POST", "g-1/binding", 429)
 
-    with pytest.raises(Unreachable, match="429"):
+    with pytest.raises(ApiUnreachable, match="429"):
         world.start("g", "n0", "n1", grade=Grade.HIGH)
 
     world.look(lambda _: all(world.places().values()))
@@ -343,7 +343,7 @@ def test_an_eviction_that_is_forbidden_is_refused_and_nothing_is_kept_of_it(worl
     run_spot(world, "a")
     api_of(world).fault = always(("POST", 403))
 
-    with pytest.raises(Refused, match="403"):
+    with pytest.raises(RequestRefused, match="403"):
         world.evict("a", "h")
     assert len(world.engine.observe().runs) == 1
 
@@ -374,7 +374,7 @@ def test_a_namesake_is_not_evicted(world: World) -> None:
     world.create([pod("a")])
     world.engine.last = gone
 
-    with pytest.raises((Refused, BadInput)):
+    with pytest.raises((RequestRefused, BadInput)):
         world.evict("a", "h")
     assert world.places() == {"a": ""}
 

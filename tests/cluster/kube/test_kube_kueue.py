@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.kube.fake_api import FakeApi
-from takeup.cluster.engines.kubernetes.client import Client, Refused
+from takeup.cluster.engines.kubernetes.client import Client, RequestRefused
 from takeup.cluster.engines.kubernetes.kueue import BOOST, Kueue, boosts
 from takeup.cluster.model import Quota
 from takeup.errors import BadInput
@@ -121,7 +121,7 @@ def test_a_queue_that_somebody_else_changed_is_not_overwritten(client: Client, a
         return None
 
     api.fault = changed_meanwhile
-    with pytest.raises(Refused, match="409"):
+    with pytest.raises(RequestRefused, match="409"):
         Kueue(client).set_quota(Quota("a100", {1.0: 5.0}))
 
     assert gpus_of(client)["a100"] == "64"
@@ -129,7 +129,7 @@ def test_a_queue_that_somebody_else_changed_is_not_overwritten(client: Client, a
 
 def test_the_newest_version_that_both_know_is_used(api: KueueApi, client: Client) -> None:
     api.versions = ("v1alpha1", "v1beta1", "v1beta2")
-    with pytest.raises(Refused, match="404"):
+    with pytest.raises(RequestRefused, match="404"):
         Kueue(client).set_quota(Quota("a100", {1.0: 5.0}))  # nothing lies under the newer version here
 
     assert api.requests[-1][1] == "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/spot"

@@ -13,7 +13,7 @@ from cluster.kube.kube_worlds import clear, fake_world
 from takeup.cluster.engines.kubernetes import follow
 from takeup.cluster.engines.kubernetes import mirror as mirror_module
 from takeup.cluster.engines.kubernetes.client import Client, Json
-from takeup.cluster.engines.kubernetes.mirror import Mirror, key_of
+from takeup.cluster.engines.kubernetes.mirror import Informer, key_of
 from takeup.cluster.engines.kubernetes.quotas import QuotaStore
 from takeup.cluster.model import Quota, Start
 from takeup.cluster.policies import find_policy
@@ -21,10 +21,10 @@ from takeup.cluster.policies import find_policy
 pytestmark = pytest.mark.usefixtures("compiled")
 
 
-def mirror_of(client: Client) -> Mirror[Json]:
+def mirror_of(client: Client) -> Informer[Json]:
     """A mirror of all pods, once it has tried to list them."""
     changed = threading.Event()
-    made: Mirror[Json] = Mirror(client, "/api/v1/pods", dict, changed.set, 2.0)
+    made: Informer[Json] = Informer(client, "/api/v1/pods", dict, changed.set, 2.0)
     made.start()
     changed.wait(60.0)
     return made

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from cluster.kube.kube_things import pod
 from takeup.cluster.engines.kubernetes.dialect import Dialect
-from takeup.cluster.engines.kubernetes.ledger import Bound, Leaving, Ledger
+from takeup.cluster.engines.kubernetes.ledger import BoundPod, KubernetesLedger, PendingEviction
 from takeup.cluster.engines.kubernetes.objects import GpuNode, Pod, read_pod
-from takeup.cluster.engines.kubernetes.survey import Survey, survey
+from takeup.cluster.engines.kubernetes.survey import KubernetesSnapshot, build_snapshot
 from takeup.cluster.model import Evict, Grade, Kind, Start, Waiting
 from takeup.cluster.policies import find_policy
 
@@ -38,11 +38,13 @@ def make_gang(name: str, workers: int, on: tuple[str, ...] = (), gpus: int = 8, 
     return [make(f"{name}-{i}", gpus, kind, node, gang=name, workers=workers) for i, node in enumerate(places)]
 
 
-def look(pods: list[Pod], ledger: Ledger | None = None, nodes: tuple[GpuNode, ...] = NODES) -> Survey:
-    return survey(nodes, pods, ledger or Ledger(), NOW_S)
+def look(
+    pods: list[Pod], ledger: KubernetesLedger | None = None, nodes: tuple[GpuNode, ...] = NODES
+) -> KubernetesSnapshot:
+    return build_snapshot(nodes, pods, ledger or KubernetesLedger(), NOW_S)
 
 
-def sizes(seen: Survey) -> dict[str, int]:
+def sizes(seen: KubernetesSnapshot) -> dict[str, int]:
     return {node.name: node.num_gpus for node in seen.state.nodes}
 
 
@@ -121,7 +123,7 @@ def test_pods_that_are_over_hold_nothing() -> None:
 
 
 def test_a_pod_that_we_bound_a_moment_ago_runs() -> None:
-    ledger = Ledger(bound={"uid-a": Bound("n2", NOW_S, Grade.GUARANTEED, ())})
+    ledger = KubernetesLedger(bound={"uid-a": BoundPod("n2", NOW_S, Grade.GUARANTEED, ())})
 
     (run,) = look([make("a")], ledger).state.runs
 
@@ -129,7 +131,7 @@ def test_a_pod_that_we_bound_a_moment_ago_runs() -> None:
 
 
 def test_a_job_that_was_told_to_leave_is_no_run_any_more() -> None:
-    ledger = Ledger(leaving={"default/a": Leaving("default/h", NOW_S, NOW_S + 60, NOW_S + 90)})
+    ledger = KubernetesLedger(leaving={"default/a": PendingEviction("default/h", NOW_S, NOW_S + 60, NOW_S + 90)})
 
     seen = look([make("a", 8, on="n0")], ledger)
 
@@ -138,7 +140,7 @@ def test_a_job_that_was_told_to_leave_is_no_run_any_more() -> None:
 
 
 def test_a_job_that_a_budget_protects_is_left_alone() -> None:
-    ledger = Ledger(spared_until_s={"default/a": NOW_S + 60})
+    ledger = KubernetesLedger(spared_until_s={"default/a": NOW_S + 60})
 
     seen = look([make("a", 8, on="n0")], ledger)
 
@@ -167,7 +169,7 @@ def test_whoever_needs_room_plans_with_what_is_coming() -> None:
 
 
 def test_a_promise_that_cannot_be_kept_is_dropped() -> None:
-    ledger = Ledger(kept={"default/h": ("n0", "n1"), "default/gone": ("n2",)})
+    ledger = KubernetesLedger(kept={"default/h": ("n0", "n1"), "default/gone": ("n2",)})
 
     seen = look([*make_gang("h", 2), make("x", 1, on="n1", scheduler="default-scheduler")], ledger)
 
@@ -224,7 +226,7 @@ def test_doubts_about_our_pods_are_counted() -> None:
 
 
 def test_evictions_are_inherited_by_the_pod_that_comes_instead() -> None:
-    ledger = Ledger()
+    ledger = KubernetesLedger()
     old = replace(make("web-x", on="n0"), owner="set-1")
     ledger.note_eviction([old], NOW_S)
     new = [replace(old, key=key, job_id=key, node="") for key in ("default/web-y", "default/web-z")]
@@ -236,9 +238,12 @@ def test_evictions_are_inherited_by_the_pod_that_comes_instead() -> None:
 
 
 def test_the_ledger_forgets_what_pods_show_by_themselves() -> None:
-    ledger = Ledger(
-        bound={"uid-a": Bound("n0", NOW_S, Grade.HIGH, ()), "uid-b": Bound("n0", NOW_S, Grade.HIGH, ())},
-        leaving={"default/a": Leaving("", NOW_S, NOW_S, NOW_S), "default/c": Leaving("", NOW_S, NOW_S, NOW_S)},
+    ledger = KubernetesLedger(
+        bound={"uid-a": BoundPod("n0", NOW_S, Grade.HIGH, ()), "uid-b": BoundPod("n0", NOW_S, Grade.HIGH, ())},
+        leaving={
+            "default/a": PendingEviction("", NOW_S, NOW_S, NOW_S),
+            "default/c": PendingEviction("", NOW_S, NOW_S, NOW_S),
+        },
         spared_until_s={"default/a": NOW_S - 1},
     )
     pods = [make("a", on="n0"), make("b"), make("c", on="n0", leaving=True)]
@@ -251,9 +256,9 @@ def test_the_ledger_forgets_what_pods_show_by_themselves() -> None:
 
 
 def test_a_pod_that_leaves_before_its_binding_was_shown_still_leaves() -> None:
-    ledger = Ledger(
-        bound={"uid-a": Bound("n0", NOW_S, Grade.OPPORTUNISTIC, ("n0",))},
-        leaving={name: Leaving("", NOW_S, NOW_S + 2, NOW_S + 120) for name in ("default/a", "default/b")},
+    ledger = KubernetesLedger(
+        bound={"uid-a": BoundPod("n0", NOW_S, Grade.OPPORTUNISTIC, ("n0",))},
+        leaving={name: PendingEviction("", NOW_S, NOW_S + 2, NOW_S + 120) for name in ("default/a", "default/b")},
     )
     pods = [make("a"), make("b")]
 

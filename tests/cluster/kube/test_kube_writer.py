@@ -12,7 +12,7 @@ from cluster.kube.kube_things import pod
 from takeup.cluster.engines.kubernetes import writer as writers
 from takeup.cluster.engines.kubernetes.dialect import Dialect
 from takeup.cluster.engines.kubernetes.objects import Pod, read_pod
-from takeup.cluster.engines.kubernetes.writer import Writer
+from takeup.cluster.engines.kubernetes.writer import PodWriter
 from takeup.cluster.model import Grade
 
 LONG_S = 600.0
@@ -38,8 +38,8 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def writer(heard: Heard) -> Iterator[Writer]:
-    writer = Writer(heard)  # type: ignore[arg-type]
+def writer(heard: Heard) -> Iterator[PodWriter]:
+    writer = PodWriter(heard)  # type: ignore[arg-type]
     yield writer
     writer.close()
 
@@ -51,11 +51,11 @@ def one_pod(name: str) -> Pod:
     return read_pod(body, dialect=Dialect())
 
 
-def bind(writer: Writer, name: str) -> None:
+def bind(writer: PodWriter, name: str) -> None:
     assert writer.bind([one_pod(name)], ["n0"], ["n0"], Grade.OPPORTUNISTIC) == [None]
 
 
-def test_an_event_lets_bindings_go_first(writer: Writer, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_lets_bindings_go_first(writer: PodWriter, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "QUIET_S", LONG_S)
     monkeypatch.setattr(writers, "LATEST_S", LONG_S)
     bind(writer, "a")
@@ -66,7 +66,7 @@ def test_an_event_lets_bindings_go_first(writer: Writer, heard: Heard, monkeypat
     assert heard.lines == ["binding", "binding", "event"]
 
 
-def test_an_event_does_not_wait_for_ever(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_does_not_wait_for_ever(writer: PodWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "QUIET_S", LONG_S)
     monkeypatch.setattr(writers, "LATEST_S", 0.0)
     is_told = threading.Event()
@@ -76,7 +76,7 @@ def test_an_event_does_not_wait_for_ever(writer: Writer, monkeypatch: pytest.Mon
     assert is_told.wait(60)
 
 
-def test_when_it_is_quiet_events_are_told_at_once(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_it_is_quiet_events_are_told_at_once(writer: PodWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "QUIET_S", 0.0)
     monkeypatch.setattr(writers, "LATEST_S", LONG_S)
     is_told = threading.Event()
@@ -85,7 +85,7 @@ def test_when_it_is_quiet_events_are_told_at_once(writer: Writer, monkeypatch: p
     assert is_told.wait(60)
 
 
-def test_an_event_that_fails_stops_no_other(writer: Writer, heard: Heard) -> None:
+def test_an_event_that_fails_stops_no_other(writer: PodWriter, heard: Heard) -> None:
     writer.later(lambda: 1 // 0)
     writer.later(lambda: heard.lines.append("event"))
     writer.close()
@@ -93,7 +93,7 @@ def test_an_event_that_fails_stops_no_other(writer: Writer, heard: Heard) -> Non
     assert heard.lines == ["event"]
 
 
-def test_closing_twice_is_closing_once(writer: Writer) -> None:
+def test_closing_twice_is_closing_once(writer: PodWriter) -> None:
     writer.close()
     writer.close()
 

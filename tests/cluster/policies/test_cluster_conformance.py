@@ -8,14 +8,14 @@ import pytest
 from cluster.simulate.cluster_traces import drawn
 from takeup.cluster.fleet.evidence import StaticQuota
 from takeup.cluster.fleet.fast.books import enqueue
-from takeup.cluster.fleet.fast.turn import take_newcomer, take_turn
-from takeup.cluster.fleet.layout import EVICTED, LEASE_OVER, NUM_LOGGED, STARTED, Jobs, empty_fleet
-from takeup.cluster.fleet.snapshot import Snapshot, to_state
+from takeup.cluster.fleet.fast.turn import run_arrival_pass, run_pass
+from takeup.cluster.fleet.layout import EVICTED, LEASE_OVER, NUM_LOGGED, STARTED, JobArrays, empty_fleet
+from takeup.cluster.fleet.snapshot import PoolSnapshot, to_state
 from takeup.cluster.model import Evict, Job, Kind, Start, Workload
-from takeup.cluster.policies import POLICIES, RuledScheduler
-from takeup.cluster.simulate.fast.agenda import empty_agenda
-from takeup.cluster.simulate.fast.events import live_until
-from takeup.cluster.simulate.fast.story import CHANGED, NEXT_JOB, empty_story
+from takeup.cluster.policies import POLICIES, RuleBasedScheduler
+from takeup.cluster.simulate.fast.agenda import empty_queue
+from takeup.cluster.simulate.fast.events import run_until
+from takeup.cluster.simulate.fast.story import CHANGED, NEXT_JOB, empty_record
 
 SHARE = 0.4
 QUOTA = np.array([1.0, 2.0, 4.0]), np.full(3, SHARE * 12 * 8)
@@ -33,14 +33,14 @@ def jobs_of(workload: Workload) -> tuple[Job, ...]:
     )
 
 
-def lived(workload: Workload, name: str, until_s: float, num_more: int) -> Snapshot:
+def lived(workload: Workload, name: str, until_s: float, num_more: int) -> PoolSnapshot:
     """A replay in its middle, with a few jobs that have just come and were not looked at."""
     rules, none = POLICIES[name], np.zeros(workload.num_jobs, np.int64)
     fields = (workload.job_gpus, workload.job_workers, workload.job_submit_s, workload.job_guarantee_h)
-    fleet = empty_fleet(workload.node_gpus, Jobs(workload.job_kind, none, *fields, workload.job_checkpoint_s))
-    story = empty_story(workload.job_duration_s, 100, 1, 1000)
+    fleet = empty_fleet(workload.node_gpus, JobArrays(workload.job_kind, none, *fields, workload.job_checkpoint_s))
+    story = empty_record(workload.job_duration_s, 100, 1, 1000)
     clock = np.array([0.0, -1.0])
-    live_until(fleet, story, empty_agenda(6 * workload.num_jobs + 64), clock, until_s, *QUOTA, rules)
+    run_until(fleet, story, empty_queue(6 * workload.num_jobs + 64), clock, until_s, *QUOTA, rules)
     first = int(story.ticks[NEXT_JOB])
     for job in range(first, min(first + num_more, workload.num_jobs)):
         fleet.jobs["submit_s"][job] = until_s
@@ -48,10 +48,10 @@ def lived(workload: Workload, name: str, until_s: float, num_more: int) -> Snaps
     fleet.nodes["calm"] = 10_000.0
     assert not story.ticks[CHANGED]
     jobs = list(jobs_of(workload))
-    return Snapshot(fleet, tuple(jobs), tuple(f"n{i:02d}" for i in range(workload.num_nodes)))
+    return PoolSnapshot(fleet, tuple(jobs), tuple(f"n{i:02d}" for i in range(workload.num_nodes)))
 
 
-def logged(snapshot: Snapshot) -> list[Named]:
+def logged(snapshot: PoolSnapshot) -> list[Named]:
     found: list[Named] = []
     for line in snapshot.fleet.log[: snapshot.fleet.totals[NUM_LOGGED]]:
         job = snapshot.jobs[line["job"]].id
@@ -80,9 +80,9 @@ def test_a_moment_of_a_replay_is_decided_as_a_state(name: str) -> None:
         until_s = float(workload.job_submit_s[100]) + 0.5
         snapshot = lived(workload, name, until_s, num_more=25)
         state = to_state(snapshot, until_s)
-        decided = named(list(RuledScheduler(name, POLICIES[name], StaticQuota(SHARE)).decide(state)))
+        decided = named(list(RuleBasedScheduler(name, POLICIES[name], StaticQuota(SHARE)).decide(state)))
 
-        take_turn(snapshot.fleet, until_s, *QUOTA, POLICIES[name])
+        run_pass(snapshot.fleet, until_s, *QUOTA, POLICIES[name])
         assert decided == logged(snapshot)
         num_events += len(decided)
     assert num_events > 0
@@ -96,7 +96,7 @@ def test_a_newcomer_alone_is_served_as_in_a_whole_pass(name: str) -> None:
         snapshot = lived(workload, name, until_s, num_more=1)
         newcomer = int(np.flatnonzero(snapshot.fleet.jobs["submit_s"] == until_s)[-1])
         state = to_state(snapshot, until_s)
-        decided = named(list(RuledScheduler(name, POLICIES[name], StaticQuota(SHARE)).decide(state)))
+        decided = named(list(RuleBasedScheduler(name, POLICIES[name], StaticQuota(SHARE)).decide(state)))
 
-        take_newcomer(snapshot.fleet, newcomer, until_s, *QUOTA, POLICIES[name])
+        run_arrival_pass(snapshot.fleet, newcomer, until_s, *QUOTA, POLICIES[name])
         assert decided == logged(snapshot)

@@ -14,8 +14,8 @@ from cluster.fleet.cluster_states import draw_state
 from takeup.cluster.fleet.evidence import StaticQuota
 from takeup.cluster.fleet.exact import best_victims, prices_gpu_s
 from takeup.cluster.model import Decision, Evict, Grade, Hold, Job, Kind, Node, Run, Start, State, Waiting
-from takeup.cluster.policies import POLICIES, RuledScheduler, find_policy
-from takeup.cluster.policies.gangs import after, improved
+from takeup.cluster.policies import POLICIES, RuleBasedScheduler, find_policy
+from takeup.cluster.policies.gangs import corrected_pass, state_after
 
 GFS = POLICIES["gfs"]
 GANG = Job("gang", Kind.HIGH, "org", "a100", 4.0, 3, 1e6)
@@ -29,7 +29,7 @@ def spot(name: str, *nodes: str, gpus: float = 8.0, lost_s: float = 100.0) -> Ru
 
 
 def decided(state: State, is_exact: bool) -> list[Decision]:
-    return list(RuledScheduler("gfs", GFS, StaticQuota(0.3), is_exact).decide(state))
+    return list(RuleBasedScheduler("gfs", GFS, StaticQuota(0.3), is_exact).decide(state))
 
 
 def victims(decisions: list[Decision]) -> list[str]:
@@ -66,7 +66,7 @@ def has_room(state: State, leaving: list[str]) -> bool:
 @pytest.mark.parametrize("seed", range(20))
 def test_the_victims_of_a_gang_cost_what_brute_force_finds(seed: int) -> None:
     state = crowded(seed)
-    plan = improved(state, decided(state, is_exact=False), GFS, budget_s=inf)
+    plan = corrected_pass(state, decided(state, is_exact=False), GFS, budget_s=inf)
     fast = decided(state, is_exact=False)
     chosen = victims(list(plan.decisions)) if plan else victims(fast)
 
@@ -114,7 +114,7 @@ def test_the_reason_says_how_good_the_plan_is() -> None:
 def test_without_time_the_fast_plan_stands() -> None:
     state = crowded(3)
 
-    assert improved(state, decided(state, is_exact=False), GFS, budget_s=0.0) is None
+    assert corrected_pass(state, decided(state, is_exact=False), GFS, budget_s=0.0) is None
 
 
 def test_those_behind_the_gang_are_decided_about_what_it_leaves() -> None:
@@ -125,7 +125,7 @@ def test_those_behind_the_gang_are_decided_about_what_it_leaves() -> None:
     )
     late = Job("late", Kind.HIGH, "org", "a100", 4.0, 1, 2e6)
     decisions = decided(State(NOW_S, NODES, runs, (Waiting(GANG, NOW_S), Waiting(late, NOW_S))), is_exact=True)
-    final = after(State(NOW_S, NODES, runs, (Waiting(GANG, NOW_S), Waiting(late, NOW_S))), decisions)
+    final = state_after(State(NOW_S, NODES, runs, (Waiting(GANG, NOW_S), Waiting(late, NOW_S))), decisions)
     held = Counter(name for run in final.runs for name in run.nodes)
 
     assert {it.job_id for it in decisions if isinstance(it, Start)} >= {"gang", "late"}
@@ -138,7 +138,7 @@ def test_those_behind_the_gang_are_decided_about_what_it_leaves() -> None:
 def test_whatever_the_solver_says_gangs_are_whole_and_nodes_are_not_overfilled(seed: int) -> None:
     state = draw_state(seed)
     decisions = decided(state, is_exact=True)
-    final = after(state, decisions)
+    final = state_after(state, decisions)
     held: Counter[str] = Counter()
     for run in final.runs:
         assert len(run.nodes) == run.job.num_workers
@@ -163,7 +163,7 @@ def test_gpus_that_are_kept_for_another_job_are_not_given_to_the_gang() -> None:
 def test_carried_out_decisions_give_the_next_state() -> None:
     victim = spot("s", "n0")
     state = State(NOW_S, NODES, (victim,), (Waiting(Job("h", Kind.HIGH, "org", "a100", 8.0), NOW_S),))
-    final = after(state, [Evict("s", "h", 1.0, ""), Start("h", ("n0",), Grade.HIGH, "")])
+    final = state_after(state, [Evict("s", "h", 1.0, ""), Start("h", ("n0",), Grade.HIGH, "")])
 
     assert [(run.job.id, run.nodes) for run in final.runs] == [("h", ("n0",))]
     assert final.waiting == (Waiting(victim.job, NOW_S, 1),)

@@ -7,7 +7,7 @@ import pytest
 from cluster.simulate.cluster_traces import HIGH, SPOT, workload
 from takeup.cluster.fleet.evidence import StaticQuota
 from takeup.cluster.model import Decision, Evict, Grade, Hold, Job, Kind, Node, Run, Start, State, Waiting
-from takeup.cluster.policies import POLICIES, RuledScheduler, find_policy
+from takeup.cluster.policies import POLICIES, RuleBasedScheduler, find_policy
 from takeup.cluster.simulate import replay
 
 NOW_S, HOUR_S = 100_000.0, 3600.0
@@ -21,7 +21,7 @@ def decided(gpus: int, gang_workers: int, waited_s: float, is_exact: bool = Fals
     run = Run(gang, tuple(node.name for node in nodes), 0.0, Grade.OPPORTUNISTIC, NOW_S - 60)
     job = Job("job", Kind.HIGH, "org", "a100", float(gpus))
     state = State(NOW_S, nodes, (run,), (Waiting(job, NOW_S - waited_s),))
-    return list(RuledScheduler("gfs", POLICIES["gfs"], StaticQuota(0.0), is_exact).decide(state))
+    return list(RuleBasedScheduler("gfs", POLICIES["gfs"], StaticQuota(0.0), is_exact).decide(state))
 
 
 def starts(decisions: list[Decision]) -> bool:
@@ -81,7 +81,7 @@ def test_who_is_patient_takes_room_that_was_made_for_others() -> None:
     )
     waiting = Waiting(first, NOW_S - 1), Waiting(wide, NOW_S)
     state = State(NOW_S, nodes, (Run(gang, names, 0.0, Grade.OPPORTUNISTIC, NOW_S - 60),), waiting)
-    decisions = RuledScheduler("gfs", POLICIES["gfs"], StaticQuota(0.0)).decide(state)
+    decisions = RuleBasedScheduler("gfs", POLICIES["gfs"], StaticQuota(0.0)).decide(state)
 
     assert {it.job_id for it in decisions if isinstance(it, Start)} == {"first", "wide"}
 
@@ -99,7 +99,7 @@ def test_the_solver_does_not_stop_a_wide_gang_where_narrow_jobs_were_found() -> 
     victims = {}
     for patience_s in (PATIENCE_S, 0.0):
         rules = POLICIES["gfs"]._replace(patience_s=patience_s)
-        decisions = RuledScheduler("gfs", rules, StaticQuota(0.0), is_exact=True).decide(state)
+        decisions = RuleBasedScheduler("gfs", rules, StaticQuota(0.0), is_exact=True).decide(state)
         victims[patience_s] = sorted(it.job_id for it in decisions if isinstance(it, Evict))
 
     assert victims == {PATIENCE_S: ["one", "two"], 0.0: ["wide"]}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cluster.simulate.cluster_traces import HIGH, SPOT, drawn, workload
 from takeup.cluster.fleet.evidence import Evidence, StaticQuota
-from takeup.cluster.fleet.rules import Rules
+from takeup.cluster.fleet.rules import SchedulerRules
 from takeup.cluster.model import (
     Decision,
     Evict,
@@ -26,8 +26,8 @@ from takeup.cluster.model import (
     State,
     Waiting,
 )
-from takeup.cluster.policies import POLICIES, RuledScheduler, find_policy
-from takeup.cluster.policies.memory import Memory
+from takeup.cluster.policies import POLICIES, RuleBasedScheduler, find_policy
+from takeup.cluster.policies.memory import PoolHistory
 from takeup.cluster.simulate import replay
 from takeup.errors import UnknownName
 
@@ -56,14 +56,14 @@ def test_every_policy_carries_its_name_and_rules_of_one_type(name: str) -> None:
     scheduler = find_policy(name)
 
     assert scheduler.name == name
-    assert [type(value) for value in scheduler.rules] == [type(value) for value in Rules()]
+    assert [type(value) for value in scheduler.rules] == [type(value) for value in SchedulerRules()]
 
 
 def test_whole_numbers_in_rules_become_what_they_stand_for() -> None:
-    rules = RuledScheduler("mine", Rules(period_s=300, ageing_s=0)).rules
+    rules = RuleBasedScheduler("mine", SchedulerRules(period_s=300, ageing_s=0)).rules
 
     assert isinstance(rules.period_s, float)
-    assert rules == Rules(period_s=300.0)
+    assert rules == SchedulerRules(period_s=300.0)
 
 
 def test_a_quota_is_asked_for_every_five_minutes_and_kept_in_between() -> None:
@@ -108,7 +108,7 @@ def test_pools_do_not_mix() -> None:
 
 
 def test_the_memory_holds_the_most_demand_of_each_hour_and_counts_promises() -> None:
-    memory = Memory(0.0)
+    memory = PoolHistory(0.0)
     kept, broken = (run(job(name, SPOT, 2), "n0", grade=Grade.GUARANTEED) for name in ("kept", "broken"))
     busy = run(job("h", HIGH, 8), "n1")
     memory.look(State(0, NODES, (busy, kept, broken), (Waiting(job("w", HIGH, 4), 0.0),)), "a100")
@@ -125,7 +125,7 @@ def test_the_memory_holds_the_most_demand_of_each_hour_and_counts_promises() -> 
 
 
 def test_the_memory_counts_the_nodes_on_which_high_priority_jobs_sit_hour_by_hour() -> None:
-    memory = Memory(0.0)
+    memory = PoolHistory(0.0)
     wide, narrow = run(job("wide", HIGH, 2, workers=2), "n0", "n1"), run(job("narrow", HIGH, 2), "n1")
     spot = run(job("s", SPOT, 4), "n0")
     for now_s, runs in ((0, (wide, narrow, spot)), (1800, (narrow, spot)), (3700, (narrow, spot))):
@@ -137,7 +137,7 @@ def test_the_memory_counts_the_nodes_on_which_high_priority_jobs_sit_hour_by_hou
 
 
 def test_a_clock_that_goes_backwards_teaches_nothing() -> None:
-    memory = Memory(0.0)
+    memory = PoolHistory(0.0)
     memory.look(State(5000, NODES, (), ()), "a100")
     memory.look(State(100, NODES, (run(job("h", HIGH, 8), "n0"),), ()), "a100")
 
@@ -169,7 +169,7 @@ def test_gpus_freed_for_a_job_are_kept_for_it_while_its_victims_leave() -> None:
 
 def test_with_a_cool_down_an_evicted_job_does_not_come_back_at_once_without_a_promise() -> None:
     waits = [Waiting(job("s", SPOT, 8), 1000.0, num_evictions=1)]
-    scheduler = RuledScheduler("mine", POLICIES["gfs"]._replace(cool_down_s=600.0), StaticQuota(0.0))
+    scheduler = RuleBasedScheduler("mine", POLICIES["gfs"]._replace(cool_down_s=600.0), StaticQuota(0.0))
 
     assert only(Start, list(find_policy("gfs", StaticQuota(0.0)).decide(State(1599, NODES, (), tuple(waits))))) == ["s"]
 
@@ -178,10 +178,10 @@ def test_with_a_cool_down_an_evicted_job_does_not_come_back_at_once_without_a_pr
 
 
 def test_who_waits_for_long_goes_first_and_at_last_nobody_overtakes() -> None:
-    ageing = Rules(high_order=1, high_failure=1, ageing_s=3600.0, reserve_s=7200.0)
+    ageing = SchedulerRules(high_order=1, high_failure=1, ageing_s=3600.0, reserve_s=7200.0)
     old, big = job("old", HIGH, 1), job("big", HIGH, 8, submit_s=5)
     blocked = job("gang", HIGH, 8, 2)
-    scheduler = RuledScheduler("mine", ageing)
+    scheduler = RuleBasedScheduler("mine", ageing)
     fresh = State(3000, NODES[:1], (), (Waiting(old, 0.0), Waiting(big, 0.0)))
     aged = State(4000, NODES[:1], (), (Waiting(old, 0.0), Waiting(big, 3900.0)))
     busy = (run(job("h", HIGH, 8), "n1"),)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from takeup.cluster.fleet.evidence import Evidence
 from takeup.cluster.model import Offer
-from takeup.cluster.policies.gfs.quota import Goal, Promise, SpotQuota
+from takeup.cluster.policies.gfs.quota import Goal, SpotPromise, SpotQuota
 from takeup.cluster.policies.gfs.quota.allocator import forecast_by
 from takeup.errors import BadInput
 
@@ -226,7 +226,7 @@ def test_asking_for_nodes_later_or_from_the_beginning_gives_the_same_answer() ->
 
 def test_nodes_that_guaranteed_jobs_hold_are_not_promised_again() -> None:
     free, held = (with_nodes(np.full(500, 1.0), guaranteed_gpus=gpus) for gpus in (0.0, 40.0))
-    sold = [Promise(1.0, 60.0, 0.8)]
+    sold = [SpotPromise(1.0, 60.0, 0.8)]
 
     assert SpotQuota().offer("A", free, 8, num_nodes=4, sold=sold) != ()
     assert SpotQuota().offer("A", held, 8, num_nodes=4, sold=sold) == ()
@@ -240,7 +240,7 @@ def test_without_a_count_of_nodes_only_idle_ones_are_asked_for() -> None:
 
 def test_what_was_sold_is_not_sold_again() -> None:
     now = evidence(guaranteed_gpus=30.0)
-    shortly = [Promise(30.0, 60.0, 0.8)]
+    shortly = [SpotPromise(30.0, 60.0, 0.8)]
 
     assert known().offer("A", now, 10) == ()
     assert known().offer("A", now, 3) == (Offer("A", 3, 0.5, 0.99), Offer("A", 3, 1.0, 0.9))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.cluster.fleet.evidence import Evidence
-from takeup.cluster.policies.gfs.forecast import Forecast, Forecaster, Scope, Spread
+from takeup.cluster.policies.gfs.forecast import DemandDistribution, Forecast, Forecaster, Scope
 from takeup.cluster.policies.gfs.quota.demand import HourlyDemand
 
 HOUR_S = 3600.0
@@ -28,7 +28,7 @@ class Steps(Forecaster):
 
     def _predict(self) -> Forecast:
         hours = self.seen[-1][1] + np.arange(1.0, 5.0)[None, :]
-        spread = Spread(np.stack([hours, hours + 10], axis=2), hours, np.ones(hours.shape))
+        spread = DemandDistribution(np.stack([hours, hours + 10], axis=2), hours, np.ones(hours.shape))
         return Forecast((1, 2, 3, 4), self.scope.levels, spread, spread)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.cluster.model import Grade, Job, Kind, Node, Offer, Run, State
-from takeup.cluster.policies.gfs.quota import Menu, Promise, promises_of
+from takeup.cluster.policies.gfs.quota import Menu, SpotPromise, promises_of
 from takeup.core.arrays import Floats
 
 HOURS, PROBABILITIES, CAPACITY = (1.0, 2.0, 4.0), (0.8, 0.9), 100.0
@@ -31,7 +31,7 @@ def menu_of(paths: Floats) -> Menu:
     return Menu("A", HOURS, PROBABILITIES, tuple(map(tuple, free)))
 
 
-def is_kept(promises: list[Promise], path: Floats) -> list[bool]:
+def is_kept(promises: list[SpotPromise], path: Floats) -> list[bool]:
     """Hour by hour, promises are served in order of strength as long as they fit."""
     kept = [True] * len(promises)
     by_strength = sorted(range(len(promises)), key=lambda i: (-promises[i].probability, -promises[i].until_s))
@@ -49,11 +49,11 @@ def is_kept(promises: list[Promise], path: Floats) -> list[bool]:
 @given(st.integers(0, 1000), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.floats(0.05, 1)), max_size=8))
 def test_all_promises_sold_are_kept_as_surely_as_they_say(seed: int, sales: list[tuple[int, int, float]]) -> None:
     paths = futures(seed)
-    menu, sold = menu_of(paths), list[Promise]()
+    menu, sold = menu_of(paths), list[SpotPromise]()
     for row, column, share in sales:
         raw = menu._room(sold, 0.0, HOURS[row], PROBABILITIES[column])
         if raw > 0:
-            sold.append(Promise(raw * share, HOURS[row] * 3600, PROBABILITIES[column]))
+            sold.append(SpotPromise(raw * share, HOURS[row] * 3600, PROBABILITIES[column]))
     kept = np.array([is_kept(sold, path) for path in paths])
 
     for number, promise in enumerate(sold):
@@ -67,7 +67,7 @@ def test_all_promises_sold_are_kept_as_surely_as_they_say(seed: int, sales: list
 def test_less_is_left_for_more_hours_and_higher_probabilities(
     seed: int, promises: list[tuple[float, float, float]]
 ) -> None:
-    sold = [Promise(gpus, hours * 3600, level) for gpus, hours, level in promises]
+    sold = [SpotPromise(gpus, hours * 3600, level) for gpus, hours, level in promises]
     table = np.array(menu_of(futures(seed)).available(sold, 0.0))
 
     assert (table >= 0).all()
@@ -78,7 +78,7 @@ def test_less_is_left_for_more_hours_and_higher_probabilities(
 @given(st.floats(0.1, 40), st.floats(0.1, 4), st.sampled_from(PROBABILITIES))
 def test_selling_never_leaves_more(gpus: float, hours: float, level: float) -> None:
     before = np.array(MENU.available([], 0.0))
-    after = np.array(MENU.available([Promise(gpus, hours * 3600, level)], 0.0))
+    after = np.array(MENU.available([SpotPromise(gpus, hours * 3600, level)], 0.0))
 
     assert (after <= before).all()
 
@@ -88,24 +88,24 @@ def test_an_empty_menu_is_what_is_free() -> None:
 
 
 def test_a_long_promise_uses_up_the_shorter_ones() -> None:
-    table = MENU.available([Promise(6, 4 * 3600, 0.9)], 0.0)
+    table = MENU.available([SpotPromise(6, 4 * 3600, 0.9)], 0.0)
 
     assert table == ((34, 24), (24, 14), (4, 2))
 
 
 def test_a_short_promise_leaves_what_is_free_for_longer_ones() -> None:
-    table = MENU.available([Promise(25, 3600, 0.9)], 0.0)
+    table = MENU.available([SpotPromise(25, 3600, 0.9)], 0.0)
 
     assert [row[1] for row in table] == [5, 5, 5]
 
 
 def test_a_promise_that_is_over_uses_nothing() -> None:
-    assert MENU.available([Promise(30, 3600, 0.9)], 3600.0) == MENU.free_gpus
+    assert MENU.available([SpotPromise(30, 3600, 0.9)], 3600.0) == MENU.free_gpus
 
 
 def test_a_promise_sold_for_more_than_the_menu_has_leaves_nothing_beside_it() -> None:
-    assert MENU.available([Promise(1, 9 * 3600, 0.9)], 0.0)[0] == (39, 29)
-    assert MENU.available([Promise(500, 3600, 0.9)], 0.0) == ((0, 0), (0, 0), (0, 0))
+    assert MENU.available([SpotPromise(1, 9 * 3600, 0.9)], 0.0)[0] == (39, 29)
+    assert MENU.available([SpotPromise(500, 3600, 0.9)], 0.0) == ((0, 0), (0, 0), (0, 0))
 
 
 @pytest.mark.parametrize(
@@ -131,4 +131,4 @@ def test_promises_come_from_guaranteed_runs_of_the_pool() -> None:
     runs = (run("a", "A", Grade.GUARANTEED), run("b", "A", Grade.OPPORTUNISTIC), run("c", "B", Grade.GUARANTEED))
     state = State(200.0, (Node("n", "A", 8),), runs, ())
 
-    assert promises_of(state, "A", 0.9) == (Promise(8, 7300.0, 0.9),)
+    assert promises_of(state, "A", 0.9) == (SpotPromise(8, 7300.0, 0.9),)

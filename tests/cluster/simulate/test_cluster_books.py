@@ -21,28 +21,28 @@ from takeup.cluster.fleet.layout import (
     RUNNING_MILLI,
     SHARE_ROOM_MILLI,
     Fleet,
-    Jobs,
+    JobArrays,
     empty_fleet,
 )
 from takeup.cluster.model import Grade, Kind, Workload
 from takeup.cluster.policies import POLICIES
-from takeup.cluster.simulate.fast.agenda import Agenda, empty_agenda, pop, push
-from takeup.cluster.simulate.fast.events import live_until
-from takeup.cluster.simulate.fast.story import Story, empty_story
+from takeup.cluster.simulate.fast.agenda import EventQueue, empty_queue, pop, push
+from takeup.cluster.simulate.fast.events import run_until
+from takeup.cluster.simulate.fast.story import ReplayRecord, empty_record
 from takeup.core.compiled import kernel
 
 QUOTA = np.array([1.0]), np.array([30.0])
 
 
-def cuts(workload: Workload, name: str, num_cuts: int) -> Iterator[tuple[Fleet, Story, float]]:
+def cuts(workload: Workload, name: str, num_cuts: int) -> Iterator[tuple[Fleet, ReplayRecord, float]]:
     """The same pool again and again, later and later."""
     none = np.zeros(workload.num_jobs, np.int64)
     fields = (workload.job_gpus, workload.job_workers, workload.job_submit_s, workload.job_guarantee_h)
-    fleet = empty_fleet(workload.node_gpus, Jobs(workload.job_kind, none, *fields, workload.job_checkpoint_s))
-    story, agenda = empty_story(workload.job_duration_s, 50, 1, 1000), empty_agenda(6 * workload.num_jobs + 64)
+    fleet = empty_fleet(workload.node_gpus, JobArrays(workload.job_kind, none, *fields, workload.job_checkpoint_s))
+    story, agenda = empty_record(workload.job_duration_s, 50, 1, 1000), empty_queue(6 * workload.num_jobs + 64)
     clock = np.array([0.0, -1.0])
     for until_s in np.linspace(0, float(workload.job_submit_s[-1]), num_cuts + 1)[1:]:
-        live_until(fleet, story, agenda, clock, float(until_s), *QUOTA, POLICIES[name])
+        run_until(fleet, story, agenda, clock, float(until_s), *QUOTA, POLICIES[name])
         check(fleet)
         yield fleet, story, float(until_s)
 
@@ -135,7 +135,7 @@ def test_demand_is_what_waits_and_runs() -> None:
 
 
 @kernel
-def _in_order(agenda: Agenda, times: npt.NDArray[np.float64], found: npt.NDArray[np.int64]) -> None:
+def _in_order(agenda: EventQueue, times: npt.NDArray[np.float64], found: npt.NDArray[np.int64]) -> None:
     half = len(times) // 2
     for number in range(half):
         push(agenda, times[number], 0, number, 0)
@@ -153,7 +153,7 @@ def _in_order(agenda: Agenda, times: npt.NDArray[np.float64], found: npt.NDArray
 @settings(max_examples=60, deadline=None)
 def test_an_agenda_is_a_heap_in_which_equal_times_keep_their_order(times: list[int]) -> None:
     found = np.zeros(len(times), np.int64)
-    _in_order(empty_agenda(len(times) + 1), np.array(times, np.float64), found)
+    _in_order(empty_queue(len(times) + 1), np.array(times, np.float64), found)
     half = len(times) // 2
     heap = [(time, number) for number, time in enumerate(times[:half])]
     heapq.heapify(heap)

@@ -14,13 +14,13 @@ import pytest
 
 from cluster.simulate.cluster_traces import HIGH, SPOT, drawn, openb_like, philly_like, workload
 from takeup.cluster.fleet.evidence import StaticQuota
-from takeup.cluster.fleet.layout import NUM_WAITING_HIGH, NUM_WAITING_SPOT, Fleet, Jobs, empty_fleet
+from takeup.cluster.fleet.layout import NUM_WAITING_HIGH, NUM_WAITING_SPOT, Fleet, JobArrays, empty_fleet
 from takeup.cluster.model import Workload
 from takeup.cluster.policies import POLICIES, find_policy
 from takeup.cluster.simulate import replay
-from takeup.cluster.simulate.fast.agenda import empty_agenda
-from takeup.cluster.simulate.fast.events import live_until
-from takeup.cluster.simulate.fast.story import empty_story
+from takeup.cluster.simulate.fast.agenda import empty_queue
+from takeup.cluster.simulate.fast.events import run_until
+from takeup.cluster.simulate.fast.story import empty_record
 
 DAY_S = 86_400.0
 Make = Callable[..., Workload]
@@ -31,11 +31,11 @@ def moments(jobs: Workload, name: str, quota_gpus: float, num_moments: int) -> I
     """The pool again and again, whenever everything that could be decided has been."""
     none = np.zeros(jobs.num_jobs, np.int64)
     fields = (jobs.job_gpus, jobs.job_workers, jobs.job_submit_s, jobs.job_guarantee_h, jobs.job_checkpoint_s)
-    fleet = empty_fleet(jobs.node_gpus, Jobs(jobs.job_kind, none, *fields))
-    story, agenda = empty_story(jobs.job_duration_s, 100, 1, 1000), empty_agenda(6 * jobs.num_jobs + 64)
+    fleet = empty_fleet(jobs.node_gpus, JobArrays(jobs.job_kind, none, *fields))
+    story, agenda = empty_record(jobs.job_duration_s, 100, 1, 1000), empty_queue(6 * jobs.num_jobs + 64)
     clock, quota = np.array([0.0, -1.0]), (np.array([1.0]), np.array([quota_gpus]))
     for until_s in np.linspace(0, float(jobs.job_submit_s[-1]), num_moments + 1)[1:]:
-        live_until(fleet, story, agenda, clock, float(until_s), *quota, POLICIES[name])
+        run_until(fleet, story, agenda, clock, float(until_s), *quota, POLICIES[name])
         yield fleet
 
 

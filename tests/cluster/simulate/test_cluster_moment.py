@@ -11,17 +11,17 @@ from takeup.cluster.fleet.evidence import StaticQuota
 from takeup.cluster.model import Workload
 from takeup.cluster.policies import find_policy
 from takeup.cluster.simulate import replay
-from takeup.cluster.simulate.moment import Idle, Moment
+from takeup.cluster.simulate.moment import IdleReason, ReplayMoment
 
 HOUR_S = 3600.0
-Seen = tuple[float, int, Idle, list[float]]
+Seen = tuple[float, int, IdleReason, list[float]]
 
 
 def looked(jobs: Workload, name: str = "gfs", to_s: float | None = None, quota_share: float = 0.0) -> list[Seen]:
     """When, how many GPUs were idle and why, and the GPU-hours that were left."""
     seen: list[Seen] = []
 
-    def look(moment: Moment) -> None:
+    def look(moment: ReplayMoment) -> None:
         left_h = [float(it) / HOUR_S for it in moment.left_gpu_s()]
         seen.append((moment.now_s, int(moment.idle_gpus.sum()), moment.why_idle(), left_h))
 
@@ -43,32 +43,32 @@ def test_who_looks_on_sees_every_five_minutes_with_a_spot_job_and_the_end() -> N
 def test_gpus_are_idle_because_nobody_waits() -> None:
     jobs = workload((SPOT, 3, 0.0, HOUR_S), nodes=(8,))
 
-    assert at(looked(jobs, to_s=HOUR_S), 300.0)[1:3] == (5, Idle.NOBODY_WAITS)
+    assert at(looked(jobs, to_s=HOUR_S), 300.0)[1:3] == (5, IdleReason.NOBODY_WAITS)
 
 
 def test_gpus_are_idle_because_all_who_wait_ask_for_more() -> None:
     jobs = workload((HIGH, 6, 0.0, HOUR_S), (SPOT, 4, 1.0, HOUR_S), nodes=(8,))
 
-    assert at(looked(jobs, to_s=HOUR_S), 300.0)[1:3] == (2, Idle.TOO_WIDE)
+    assert at(looked(jobs, to_s=HOUR_S), 300.0)[1:3] == (2, IdleReason.TOO_WIDE)
 
 
 def test_gpus_are_idle_because_they_are_on_different_nodes() -> None:
     jobs = workload((HIGH, 6, 0.0, HOUR_S), (HIGH, 6, 0.0, HOUR_S), (SPOT, 4, 1.0, HOUR_S), nodes=(8, 8))
 
-    assert at(looked(jobs, to_s=HOUR_S), 300.0)[1:3] == (4, Idle.SCATTERED)
+    assert at(looked(jobs, to_s=HOUR_S), 300.0)[1:3] == (4, IdleReason.SCATTERED)
 
 
 def test_the_printed_method_leaves_gpus_idle_beside_a_job_that_fits() -> None:
     jobs = workload((SPOT, 4, 0.0, HOUR_S), nodes=(8,))
 
-    assert at(looked(jobs, "gfs_published", to_s=HOUR_S), 300.0)[1:3] == (8, Idle.FITS)
-    assert at(looked(jobs, "gfs", to_s=HOUR_S), 300.0)[1:3] == (4, Idle.NOBODY_WAITS)
+    assert at(looked(jobs, "gfs_published", to_s=HOUR_S), 300.0)[1:3] == (8, IdleReason.FITS)
+    assert at(looked(jobs, "gfs", to_s=HOUR_S), 300.0)[1:3] == (4, IdleReason.NOBODY_WAITS)
 
 
 def test_a_shared_gpu_has_room_for_who_asks_for_a_part_of_one() -> None:
     jobs = workload((HIGH, 7, 0.0, HOUR_S), (HIGH, 0.5, 0.0, HOUR_S), (SPOT, 0.25, 1.0, HOUR_S), nodes=(8,))
 
-    assert at(looked(jobs, "gfs_published", to_s=HOUR_S), 300.0)[1:3] == (0, Idle.FITS)
+    assert at(looked(jobs, "gfs_published", to_s=HOUR_S), 300.0)[1:3] == (0, IdleReason.FITS)
 
 
 def test_work_is_left_as_long_as_it_is_not_done_and_again_if_it_was_lost() -> None:
@@ -97,5 +97,5 @@ def test_whoever_looks_on_changes_nothing(seed: int) -> None:
 def test_nothing_that_fits_waits_at_any_look(name: str) -> None:
     reasons = [it[2] for seed in range(3) for it in looked(philly_like(seed, load_share=1.2), name, quota_share=0.2)]
 
-    assert Idle.FITS not in reasons
-    assert {Idle.TOO_WIDE, Idle.SCATTERED} <= set(reasons)
+    assert IdleReason.FITS not in reasons
+    assert {IdleReason.TOO_WIDE, IdleReason.SCATTERED} <= set(reasons)

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from cluster.simulate.cluster_traces import HIGH, SPOT, drawn, workload
 from takeup.cluster.fleet.evidence import Evidence, StaticQuota
-from takeup.cluster.fleet.outcome import Share
-from takeup.cluster.fleet.rules import CHEAPEST, TRY_SMALLER, Rules
+from takeup.cluster.fleet.outcome import ShareEstimate
+from takeup.cluster.fleet.rules import CHEAPEST, TRY_SMALLER, SchedulerRules
 from takeup.cluster.model import Grade, Kind, Quota
-from takeup.cluster.policies import POLICIES, RuledScheduler, find_policy
-from takeup.cluster.simulate import Begun, replay
+from takeup.cluster.policies import POLICIES, RuleBasedScheduler, find_policy
+from takeup.cluster.simulate import ReplayPrefix, replay
 from takeup.errors import BadInput
 
 LEASED = {"chronus", "chronus_published"}
-PREEMPTS = Rules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=CHEAPEST)
+PREEMPTS = SchedulerRules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=CHEAPEST)
 
 
 def test_a_job_on_an_empty_pool_starts_at_once_and_ends_after_its_duration() -> None:
@@ -45,7 +45,7 @@ def test_who_fits_passes_one_that_does_not_unless_the_queue_is_strict() -> None:
 
 def test_an_evicted_job_loses_what_it_did_since_its_checkpoint_and_pays_to_restart() -> None:
     jobs = workload((SPOT, 8, 0, 7200), (HIGH, 8, 4000, 1000))
-    outcome = replay(jobs, RuledScheduler("mine", PREEMPTS))
+    outcome = replay(jobs, RuleBasedScheduler("mine", PREEMPTS))
 
     # The spot job has done 4000 s of which 3600 are saved; the other pays 40 s for the eviction, then it pays 40 s.
     assert outcome.end_s.tolist() == [5040 + 40 + 3600, 4000 + 40 + 1000]
@@ -56,7 +56,7 @@ def test_an_evicted_job_loses_what_it_did_since_its_checkpoint_and_pays_to_resta
 
 def test_checkpoints_continue_across_restarts() -> None:
     jobs = workload((SPOT, 8, 0, 9000), (HIGH, 8, 4000, 960), (HIGH, 8, 7000, 960), checkpoint_s=1500)
-    outcome = replay(jobs, RuledScheduler("mine", PREEMPTS))
+    outcome = replay(jobs, RuleBasedScheduler("mine", PREEMPTS))
 
     # Saved: 3000 of 4000. Again from 5000 + 40 to 7000: 3000 + 1960 = 4960, of which 4500 are saved.
     assert outcome.lost_gpu_s[0] == (1000 + 460) * 8
@@ -66,12 +66,12 @@ def test_checkpoints_continue_across_restarts() -> None:
 def test_a_job_without_checkpoints_loses_everything() -> None:
     jobs = workload((SPOT, 8, 0, 7200), (HIGH, 8, 4000, 1000), checkpoint_s=np.inf)
 
-    assert replay(jobs, RuledScheduler("mine", PREEMPTS)).lost_gpu_s[0] == 4000 * 8
+    assert replay(jobs, RuleBasedScheduler("mine", PREEMPTS)).lost_gpu_s[0] == 4000 * 8
 
 
 def test_on_notice_a_victim_saves_its_work_and_the_other_waits_for_it() -> None:
     jobs = workload((SPOT, 8, 0, 7200), (HIGH, 8, 3000, 1000))
-    outcome = replay(jobs, RuledScheduler("mine", PREEMPTS._replace(notice_s=60.0)))
+    outcome = replay(jobs, RuleBasedScheduler("mine", PREEMPTS._replace(notice_s=60.0)))
 
     assert outcome.lost_gpu_s[0] == 0
     assert outcome.first_start_s[1] == 3060
@@ -80,7 +80,7 @@ def test_on_notice_a_victim_saves_its_work_and_the_other_waits_for_it() -> None:
 
 def test_notice_is_given_only_where_it_saves_more_than_the_wait_costs() -> None:
     jobs = workload((SPOT, 8, 0, 7200), (HIGH, 8, 3630, 1000))
-    outcome = replay(jobs, RuledScheduler("mine", PREEMPTS._replace(notice_s=60.0)))
+    outcome = replay(jobs, RuleBasedScheduler("mine", PREEMPTS._replace(notice_s=60.0)))
 
     assert outcome.first_start_s[1] == 3630
     assert outcome.lost_gpu_s[0] == 30 * 8
@@ -204,7 +204,7 @@ def test_the_same_workload_gives_the_same_outcome() -> None:
 
 @pytest.mark.parametrize("name", ["fifo", "kube", "slurm"])
 def test_a_scheduler_that_takes_over_from_itself_changes_nothing(name: str) -> None:
-    scheduler, jobs = RuledScheduler(name, POLICIES[name]._replace(uses_quota=False)), drawn(5)
+    scheduler, jobs = RuleBasedScheduler(name, POLICIES[name]._replace(uses_quota=False)), drawn(5)
     begin_s = float(np.median(jobs.job_submit_s) // 3600 * 3600)
 
     alone = replay(jobs, scheduler, begin_s)
@@ -229,7 +229,7 @@ def test_who_waits_when_a_scheduler_takes_over_stands_in_its_order() -> None:
 def test_schedulers_that_go_on_from_one_state_do_what_each_does_alone(name: str) -> None:
     jobs, scheduler = drawn(5), find_policy(name, StaticQuota(0.3))
     begin_s = float(np.median(jobs.job_submit_s) // 3600 * 3600)
-    begun = Begun(jobs, begin_s, before=POLICIES["fifo"])
+    begun = ReplayPrefix(jobs, begin_s, before=POLICIES["fifo"])
     begun.replay(find_policy("kube", StaticQuota(0.1)))
 
     alone = replay(jobs, scheduler, begin_s, before=POLICIES["fifo"])
@@ -251,7 +251,7 @@ def test_metrics_are_about_their_window_and_pool() -> None:
 
 def test_the_three_eviction_rates_differ_and_are_named_apart() -> None:
     jobs = workload((SPOT, 8, 0, 7200), (HIGH, 8, 4000, 1000), (SPOT, 8, 20_000, 100))
-    metrics = replay(jobs, RuledScheduler("mine", PREEMPTS)).metrics()
+    metrics = replay(jobs, RuleBasedScheduler("mine", PREEMPTS)).metrics()
 
     assert metrics.num_evictions == 1
     assert metrics.eviction_rate == pytest.approx(1 / (1 + 4))  # kept: an hour, an hour and the rest, the last job
@@ -261,7 +261,7 @@ def test_the_three_eviction_rates_differ_and_are_named_apart() -> None:
 
 def test_useful_time_leaves_out_what_was_thrown_away() -> None:
     jobs = workload((SPOT, 8, 0, 7200), (HIGH, 8, 4000, 1000))
-    outcome = replay(jobs, RuledScheduler("mine", PREEMPTS), to_s=3 * 3600)
+    outcome = replay(jobs, RuleBasedScheduler("mine", PREEMPTS), to_s=3 * 3600)
 
     assert outcome.useful_gpu_s.sum() == 8 * (3600 + 1040 + 3640)
 
@@ -282,7 +282,7 @@ def test_broken_promises_have_an_interval_that_days_make_wide() -> None:
     uneven[0, 0, Grade.GUARANTEED] = 8 * len(even[0, ::24])
     few, many = (replace(outcome, num_broken=table).broken() for table in (even, uneven))
 
-    assert outcome.broken() == Share(0.0, 0.0, 0.0)
+    assert outcome.broken() == ShareEstimate(0.0, 0.0, 0.0)
     assert few.mean == pytest.approx(many.mean)
     assert few.low <= few.mean <= few.high
     assert many.high - many.mean > 3 * (few.high - few.mean)

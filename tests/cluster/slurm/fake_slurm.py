@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from takeup.cluster.engines.slurm.commands import Answer
+from takeup.cluster.engines.slurm.commands import CommandResult
 
 
 class Killed(BaseException):
@@ -94,27 +94,31 @@ class FakeSlurm:
         running = [row for row in self.jobs.values() if row["qos"] == qos and row["job_state"] == "RUNNING"]
         return sum(self.ask(row) * row["node_count"] for row in running)
 
-    def __call__(self, arguments: Sequence[str]) -> Answer:
+    def __call__(self, arguments: Sequence[str]) -> CommandResult:
         program, *rest = arguments
         if self.is_down:
             problem = {"errors": [{"error": "Unable to contact slurm controller"}], "jobs": [], "nodes": []}
-            return Answer(0, json.dumps(problem)) if "--json" in rest else Answer(1, "", "Unable to contact slurm")
+            return (
+                CommandResult(0, json.dumps(problem))
+                if "--json" in rest
+                else CommandResult(1, "", "Unable to contact slurm")
+            )
         if program == "sinfo":
-            return Answer(0, json.dumps({"errors": [], "nodes": [self._node(n) for n in range(self.num_nodes)]}))
+            return CommandResult(0, json.dumps({"errors": [], "nodes": [self._node(n) for n in range(self.num_nodes)]}))
         if program == "squeue":
-            return Answer(0, json.dumps({"errors": [], "jobs": list(self.jobs.values())}))
+            return CommandResult(0, json.dumps({"errors": [], "jobs": list(self.jobs.values())}))
         if program == "sacctmgr" and "show" in rest:
-            return Answer(0, "normal\nhp\nspot\nspot_idle\n")
+            return CommandResult(0, "normal\nhp\nspot\nspot_idle\n")
         self.commands.append(" ".join(arguments))
         if rest[0] == "requeuehold":
             return [self._change(program, [*rest[:2], name]) for name in rest[2:]][-1]
         return self._change(program, rest)
 
-    def _change(self, program: str, rest: list[str]) -> Answer:
+    def _change(self, program: str, rest: list[str]) -> CommandResult:
         is_last = len(self.changes) == self.kill_at
         if is_last and self.kill_before:
             raise Killed
-        actions: dict[str, Callable[[list[str]], Answer]] = {
+        actions: dict[str, Callable[[list[str]], CommandResult]] = {
             "update": self._update,
             "release": self._release,
             "hold": self._hold,
@@ -125,38 +129,38 @@ class FakeSlurm:
             answer = actions[rest[0]](rest)
         elif program == "sacctmgr":
             self.limits[rest[4]] = float(rest[-1].rpartition("=")[2])
-            answer = Answer(0, "")
+            answer = CommandResult(0, "")
         else:
-            answer = Answer(0, "")
+            answer = CommandResult(0, "")
         if is_last:
             raise Killed
         return answer
 
-    def _update(self, rest: list[str]) -> Answer:
+    def _update(self, rest: list[str]) -> CommandResult:
         settings = dict(word.split("=", 1) for word in rest[1:])
         row = self.jobs.get(settings["JobId"])
         if row is None:
-            return Answer(1, "", "Invalid job id specified")
+            return CommandResult(1, "", "Invalid job id specified")
         row.update(required_nodes=settings["ReqNodeList"], qos=settings.get("QOS", row["qos"]))
         row.update(eligible_time=int(self.now_s), admin_comment=settings.get("AdminComment", ""))
-        return Answer(0, "")
+        return CommandResult(0, "")
 
-    def _release(self, rest: list[str]) -> Answer:
+    def _release(self, rest: list[str]) -> CommandResult:
         self.jobs[rest[1]]["priority"] = 1
-        return Answer(0, "")
+        return CommandResult(0, "")
 
-    def _hold(self, rest: list[str]) -> Answer:
+    def _hold(self, rest: list[str]) -> CommandResult:
         if self.jobs[rest[1]]["job_state"] != "PENDING":
-            return Answer(1, "", "Job has already finished")
+            return CommandResult(1, "", "Job has already finished")
         self.jobs[rest[1]]["priority"] = 0
-        return Answer(0, "")
+        return CommandResult(0, "")
 
-    def _requeue(self, rest: list[str]) -> Answer:
+    def _requeue(self, rest: list[str]) -> CommandResult:
         row = self.jobs[rest[2]]
         if row["job_state"] == "RUNNING":
             row.update(job_state="COMPLETING", priority=0, restart_cnt=row["restart_cnt"] + 1)
             row["eligible_time"] = int(self.now_s) + 121
-        return Answer(0, "")
+        return CommandResult(0, "")
 
     def _begin(self, row: Row, names: list[str]) -> None:
         row.update(job_state="RUNNING", nodes=",".join(names), start_time=int(self.now_s))

@@ -17,12 +17,12 @@ from takeup.cluster.fleet.evidence import StaticQuota
 from takeup.cluster.model import Decision, Hold, Job, Kind, Node, State, Waiting
 from takeup.cluster.policies import find_policy
 from takeup.core.clock import WallClock
-from takeup.core.control import Outcome
+from takeup.core.control import ApplyOutcome
 
 PERIOD_S = 0.2
 
 
-def tell(decision: Decision, outcome: Outcome) -> None:
+def tell(decision: Decision, outcome: ApplyOutcome) -> None:
     if not isinstance(decision, Hold):
         print(outcome, decision, file=sys.stderr, flush=True)
 

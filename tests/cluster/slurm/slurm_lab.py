@@ -16,7 +16,7 @@ from typing import Any
 
 from takeup.cluster.engines.slurm import Slurm
 from takeup.cluster.engines.slurm.commands import caller
-from takeup.cluster.engines.slurm.rows import JobRow, Status, read_job
+from takeup.cluster.engines.slurm.rows import JobRow, JobStatus, read_job
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "slurm-lab"
 NUM_NODES, NUM_GPUS = 16, 8
@@ -56,10 +56,10 @@ class Lab:
     def jobs(self) -> dict[str, JobRow]:
         """All jobs that are not over."""
         rows = (job for row in self.slurm.jobs() for job in read_job(row))
-        return {job.id: job for job in rows if job.status != Status.OVER}
+        return {job.id: job for job in rows if job.status != JobStatus.OVER}
 
     def running(self) -> dict[str, JobRow]:
-        return {name: job for name, job in self.jobs().items() if job.status == Status.RUNNING}
+        return {name: job for name, job in self.jobs().items() if job.status == JobStatus.RUNNING}
 
     def gpus(self, qos: str) -> int:
         """GPUs that the running jobs of a quality of service hold."""

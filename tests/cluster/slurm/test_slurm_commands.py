@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from takeup.cluster.engines.slurm.commands import Answer, Slurm, SlurmDown, caller
+from takeup.cluster.engines.slurm.commands import CommandResult, Slurm, SlurmDown, caller
 from takeup.errors import BadInput, MissingEngine
 
 RECORDED = Path(__file__).parent / "recorded"
 
 
-def answering(answer: Answer) -> Slurm:
+def answering(answer: CommandResult) -> Slurm:
     return Slurm(lambda arguments: answer)
 
 
@@ -25,13 +25,13 @@ def program(folder: Path, name: str, script: str) -> None:
 
 
 def test_jobs_are_those_that_were_printed() -> None:
-    slurm = answering(Answer(0, (RECORDED / "squeue.json").read_text("utf-8")))
+    slurm = answering(CommandResult(0, (RECORDED / "squeue.json").read_text("utf-8")))
 
     assert [row["job_id"] for row in slurm.jobs()][:3] == [8, 9, 10]
 
 
 def test_no_jobs_with_a_problem_beside_them_is_no_empty_cluster() -> None:
-    slurm = answering(Answer(0, (RECORDED / "squeue_down.json").read_text("utf-8")))
+    slurm = answering(CommandResult(0, (RECORDED / "squeue_down.json").read_text("utf-8")))
 
     with pytest.raises(SlurmDown, match="Unspecified error"):
         slurm.jobs()
@@ -40,7 +40,7 @@ def test_no_jobs_with_a_problem_beside_them_is_no_empty_cluster() -> None:
 @pytest.mark.parametrize("text", ["", "Usage: squeue", "[]", '{"jobs": 3}', '{"errors": []}'])
 def test_what_is_no_list_of_jobs_is_no_answer(text: str) -> None:
     with pytest.raises(SlurmDown):
-        answering(Answer(0, text)).jobs()
+        answering(CommandResult(0, text)).jobs()
 
 
 @pytest.mark.parametrize(
@@ -54,20 +54,20 @@ def test_what_is_no_list_of_jobs_is_no_answer(text: str) -> None:
 )
 def test_a_program_that_reaches_nobody_is_no_refusal(problem: str) -> None:
     with pytest.raises(SlurmDown):
-        answering(Answer(1, "", problem)).evict("1")
+        answering(CommandResult(1, "", problem)).evict("1")
 
 
 def test_a_refusal_names_the_reason() -> None:
     with pytest.raises(BadInput, match="Invalid job id specified for job 99"):
-        answering(Answer(1, "", "Invalid job id specified for job 99\nmore")).hold("99")
+        answering(CommandResult(1, "", "Invalid job id specified for job 99\nmore")).hold("99")
 
 
 def test_a_job_is_pinned_to_its_nodes_with_its_terms() -> None:
     asked: list[Sequence[str]] = []
 
-    def call(arguments: Sequence[str]) -> Answer:
+    def call(arguments: Sequence[str]) -> CommandResult:
         asked.append(arguments)
-        return Answer(0, "")
+        return CommandResult(0, "")
 
     Slurm(call).place("7", ("n1", "n2"), "QOS=spot")
 
@@ -76,7 +76,7 @@ def test_a_job_is_pinned_to_its_nodes_with_its_terms() -> None:
 
 def test_a_refusal_to_pin_a_job_is_told() -> None:
     with pytest.raises(BadInput, match="Job is no longer pending"):
-        answering(Answer(1, "", "Job is no longer pending execution")).place("7", ("n1",))
+        answering(CommandResult(1, "", "Job is no longer pending execution")).place("7", ("n1",))
 
 
 def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

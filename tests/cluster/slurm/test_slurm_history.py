@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from cluster.slurm.fake_slurm import FakeSlurm
-from takeup.cluster.engines.slurm import Classes, Slurm, SlurmEngine, control
-from takeup.cluster.engines.slurm.commands import Answer
+from takeup.cluster.engines.slurm import QosClasses, Slurm, SlurmEngine, control
+from takeup.cluster.engines.slurm.commands import CommandResult
 from takeup.cluster.engines.slurm.history import past_workload
 from takeup.cluster.engines.slurm.rows import NodeRow
 from takeup.cluster.model import Decision, Evict, Kind, State, Workload
@@ -31,7 +31,7 @@ def recorded(*numbers: int) -> list[dict[str, Any]]:
 
 
 def test_a_gang_becomes_a_job_with_its_nodes_gpus_and_times() -> None:
-    workload, _ = past_workload(recorded(82), NODES, Classes(), BEGIN_S)
+    workload, _ = past_workload(recorded(82), NODES, QosClasses(), BEGIN_S)
 
     assert (workload.num_jobs, workload.num_nodes, workload.pools) == (1, 16, ("a100",))
     assert (workload.job_kind[0], workload.job_workers[0], workload.job_gpus[0]) == (Kind.HIGH, 4, 8)
@@ -43,7 +43,7 @@ def test_the_runs_of_an_evicted_job_are_one_job() -> None:
     first = recorded(65)[0]
     second = {**first, "time": {**first["time"], "submission": first["time"]["submission"] + 50, "elapsed": 30}}
 
-    workload, _ = past_workload([second, first], NODES, Classes(), BEGIN_S)
+    workload, _ = past_workload([second, first], NODES, QosClasses(), BEGIN_S)
 
     assert workload.num_jobs == 1
     assert workload.job_duration_s[0] == first["time"]["elapsed"] + 30
@@ -53,14 +53,14 @@ def test_the_runs_of_an_evicted_job_are_one_job() -> None:
 def test_rows_that_cannot_be_replayed_are_counted_by_reason() -> None:
     no_gpus = {**recorded(82)[0], "job_id": 1000, "tres": {"allocated": []}}
 
-    workload, skipped = past_workload([*recorded(15, 1), no_gpus], NODES, Classes(), BEGIN_S)
+    workload, skipped = past_workload([*recorded(15, 1), no_gpus], NODES, QosClasses(), BEGIN_S)
 
     assert workload.num_jobs == 0
     assert skipped == {"not of our QOS": 1, "never ran": 1, "no GPUs, or of an unknown model": 1}
 
 
 def test_jobs_come_in_the_order_of_their_submission() -> None:
-    workload, _ = past_workload(RECORDED, NODES, Classes(), BEGIN_S)
+    workload, _ = past_workload(RECORDED, NODES, QosClasses(), BEGIN_S)
 
     assert workload.num_jobs > 3
     assert (np.diff(workload.job_submit_s) >= 0).all()
@@ -70,7 +70,7 @@ def test_what_a_job_remarked_goes_with_it() -> None:
     row = recorded(82)[0]
     row = {**row, "qos": "spot", "comment": {"job": "takeup guarantee_h=4 checkpoint_s=900"}}
 
-    workload, _ = past_workload([row], NODES, Classes(), BEGIN_S)
+    workload, _ = past_workload([row], NODES, QosClasses(), BEGIN_S)
 
     assert (workload.job_guarantee_h[0], workload.job_checkpoint_s[0]) == (4, 900)
 
@@ -83,11 +83,13 @@ class Cluster:
     asked: list[str] = field(default_factory=list)
     is_broken: bool = False
 
-    def __call__(self, arguments: Sequence[str]) -> Answer:
+    def __call__(self, arguments: Sequence[str]) -> CommandResult:
         if arguments[0] != "sacct":
             return self.fake(arguments)
         self.asked += [word for word in arguments if "time=" in word]
-        return Answer(1, "", "no database") if self.is_broken else Answer(0, json.dumps({"jobs": RECORDED}))
+        return (
+            CommandResult(1, "", "no database") if self.is_broken else CommandResult(0, json.dumps({"jobs": RECORDED}))
+        )
 
     def engine(self) -> SlurmEngine:
         return SlurmEngine(

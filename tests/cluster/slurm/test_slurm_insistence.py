@@ -7,7 +7,7 @@ from threading import Event, Lock
 
 import pytest
 
-from takeup.cluster.engines.slurm.insistence import Insistence
+from takeup.cluster.engines.slurm.insistence import HedgedCalls
 
 LONG_S = 30.0  # nobody waits for it, unless something is wrong
 
@@ -32,7 +32,7 @@ class Sleeper:
 def test_who_answers_at_once_is_asked_once() -> None:
     sleeper = Sleeper(0)
 
-    answer = Insistence(sleeper, (LONG_S,)).ask(["update"])
+    answer = HedgedCalls(sleeper, (LONG_S,)).call(["update"])
 
     assert (answer, sleeper.num_calls) == ("update 0", 1)
 
@@ -40,9 +40,9 @@ def test_who_answers_at_once_is_asked_once() -> None:
 @pytest.mark.parametrize("num_asleep", [1, 2, 3])
 def test_the_first_answer_counts_while_others_sleep(num_asleep: int) -> None:
     sleeper = Sleeper(num_asleep)
-    insistence = Insistence(sleeper, (*[0.01] * num_asleep, LONG_S))
+    insistence = HedgedCalls(sleeper, (*[0.01] * num_asleep, LONG_S))
 
-    answer = insistence.ask(["update"])
+    answer = insistence.call(["update"])
     num_ended = sleeper.num_ended
     sleeper.woken.set()
     insistence.settle()
@@ -53,9 +53,9 @@ def test_the_first_answer_counts_while_others_sleep(num_asleep: int) -> None:
 
 def test_nobody_is_asked_more_often_than_there_are_pauses() -> None:
     sleeper = Sleeper(9)
-    insistence = Insistence(_waking(sleeper, at_call=3), (0.01, 0.01))
+    insistence = HedgedCalls(_waking(sleeper, at_call=3), (0.01, 0.01))
 
-    insistence.ask(["update"])
+    insistence.call(["update"])
     insistence.settle()
 
     assert sleeper.num_calls == 3
@@ -66,7 +66,7 @@ def test_an_error_is_raised_where_the_command_was_given() -> None:
         raise ValueError(arguments[0])
 
     with pytest.raises(ValueError, match="update"):
-        Insistence(fail).ask(["update"])
+        HedgedCalls(fail).call(["update"])
 
 
 def test_what_a_late_answer_says_does_not_matter() -> None:
@@ -80,8 +80,8 @@ def test_what_a_late_answer_says_does_not_matter() -> None:
             raise ValueError("too late")
         return "done"
 
-    insistence = Insistence(call, (0.01, LONG_S))
-    answer = insistence.ask(["update"])
+    insistence = HedgedCalls(call, (0.01, LONG_S))
+    answer = insistence.call(["update"])
     woken.set()
     insistence.settle()
 

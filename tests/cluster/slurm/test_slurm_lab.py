@@ -29,8 +29,8 @@ from cluster.slurm.slurm_lab import (
     wait_until,
 )
 from takeup.cluster.engines.slurm import Slurm, SlurmDown, SlurmEngine
-from takeup.cluster.engines.slurm.commands import Answer, caller
-from takeup.cluster.engines.slurm.rows import Status
+from takeup.cluster.engines.slurm.commands import CommandResult, caller
+from takeup.cluster.engines.slurm.rows import JobStatus
 from takeup.cluster.fleet.evidence import StaticQuota
 from takeup.cluster.model import Evict, Grade, Hold, Kind, Start
 from takeup.cluster.policies import find_policy
@@ -100,7 +100,7 @@ def start(lab: Lab, engine: SlurmEngine, job: str, *nodes: str, grade: Grade = G
     wait_until(lambda: job in lab.running(), f"job {job}")
 
 
-def statuses(lab: Lab, names: Sequence[str]) -> Counter[Status]:
+def statuses(lab: Lab, names: Sequence[str]) -> Counter[JobStatus]:
     jobs = lab.jobs()
     return Counter(jobs[name].status for name in names if name in jobs)
 
@@ -112,7 +112,9 @@ def test_a_gang_of_four_nodes_runs_where_it_was_put_and_its_victims_wait_again(l
     gang, took_s = gang_after_s(lab, spots)
     print(f"a gang of 4 nodes ran {took_s:.2f} s after it was submitted, 16 victims were requeued")
 
-    wait_until(lambda: statuses(lab, spots) == {Status.RUNNING: 48, Status.HELD: 16}, "16 victims that wait again")
+    wait_until(
+        lambda: statuses(lab, spots) == {JobStatus.RUNNING: 48, JobStatus.HELD: 16}, "16 victims that wait again"
+    )
     jobs = lab.jobs()
     decided = [it for it in nursery.entries() if it["do"] == "start" and it["job"] == gang]
     assert [set(jobs[gang].nodes)] == [set(it["nodes"]) for it in decided]
@@ -139,7 +141,7 @@ def test_slurm_itself_lets_nobody_in_above_the_quota(lab: Lab, nursery: Nursery)
     nursery.kill()
 
     for name in spots:
-        if lab.jobs()[name].status == Status.HELD:
+        if lab.jobs()[name].status == JobStatus.HELD:
             lab.call("scontrol", "release", name)  # somebody who should not
 
     wait_until(lambda: "QOSGrpGRES" in lab.call("squeue", "-h", "-o", "%r"), "refusal by Slurm")
@@ -219,7 +221,7 @@ def test_a_job_that_is_told_saves_its_work_leaves_at_once_and_goes_on_where_it_w
     allowed.touch()  # from here on it may have left
     took_s = wait_until(lambda: engine.observe() and job not in lab.running(), "leaving")
     print(f"it had 600 s to save its work and left after {took_s:.2f} s")
-    wait_until(lambda: lab.jobs()[job].status == Status.HELD, "held job")
+    wait_until(lambda: lab.jobs()[job].status == JobStatus.HELD, "held job")
     start(lab, engine, job, "n5")
     wait_until(lambda: len(log.read_text().split("begin")) == 3, "second run")
 
@@ -256,7 +258,7 @@ def test_a_slurm_that_was_away_is_found_again_as_it_was(lab: Lab) -> None:
     job = lab.submit("spot", "--gres=gpu:2")
     patience_s = 60.0
 
-    def call(arguments: Sequence[str]) -> Answer:
+    def call(arguments: Sequence[str]) -> CommandResult:
         return caller(lab.conf, timeout_s=patience_s)(arguments)
 
     engine = SlurmEngine(slurm=Slurm(call))
@@ -274,7 +276,7 @@ def test_a_slurm_that_was_away_is_found_again_as_it_was(lab: Lab) -> None:
     lab.call("slurmctld")
     wait_until(lab.answers, "slurmctld")
     patience_s = 60.0
-    engine.patience.regain()
+    engine.backoff.succeeded()
     after = engine.observe()
 
     assert [(run.job.id, run.nodes, run.start_s) for run in after.runs] == [
@@ -291,7 +293,7 @@ def test_the_program_of_the_guide_runs_a_job(lab: Lab, tmp_path: Path) -> None:
     names["run"](lab.conf, tmp_path / "journal", 1.5)
 
     assert f'"job": "{job}"' in (tmp_path / "journal").read_text("utf-8")
-    assert lab.jobs()[job].status in (Status.RELEASED, Status.RUNNING)
+    assert lab.jobs()[job].status in (JobStatus.RELEASED, JobStatus.RUNNING)
 
 
 def test_the_command_runs_a_job_and_reports_it(lab: Lab, tmp_path: Path) -> None:

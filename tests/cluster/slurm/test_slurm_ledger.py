@@ -11,26 +11,26 @@ import pytest
 
 from takeup.cluster.engines.journal import Journal
 from takeup.cluster.engines.slurm import ledger as module
-from takeup.cluster.engines.slurm.ledger import Ledger, Notice
-from takeup.cluster.engines.slurm.rows import Ask, JobRow, Status
+from takeup.cluster.engines.slurm.ledger import Notice, SlurmLedger
+from takeup.cluster.engines.slurm.rows import GpuRequest, JobRow, JobStatus
 from takeup.cluster.model import Eviction, Grade, Quota, SetQuota, Start
 
 DAY_S = 86_400.0
 
 
-def running(name: str, num_restarts: int = 0, status: Status = Status.RUNNING) -> JobRow:
-    ask = Ask("a100", 2, 1, is_apart=True)
+def running(name: str, num_restarts: int = 0, status: JobStatus = JobStatus.RUNNING) -> JobRow:
+    ask = GpuRequest("a100", 2, 1, is_apart=True)
     return JobRow(name, status, "spot", "research", ask, ("n0",), (2,), ("n0",), 0.0, 0.0, 0.0, num_restarts, ("", ""))
 
 
 def held(name: str, num_restarts: int = 1) -> JobRow:
-    return running(name, num_restarts, Status.HELD)
+    return running(name, num_restarts, JobStatus.HELD)
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Ledger]:
+def opened(path: Path) -> Iterator[SlurmLedger]:
     with Journal(path) as journal:
-        yield Ledger(journal)
+        yield SlurmLedger(journal)
 
 
 def test_an_eviction_counts_when_slurm_has_restarted_the_job(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_an_eviction_is_counted_once_however_often_it_is_looked_at(tmp_path: Pat
 
 
 def test_a_run_is_evicted_until_we_see_what_became_of_it() -> None:
-    ledger = Ledger()
+    ledger = SlurmLedger()
     ledger.intend_evictions([(running("1"), "because")], "9", 100.0)
 
     assert ledger.is_evicted(running("1"))
@@ -87,7 +87,7 @@ def test_a_run_is_evicted_until_we_see_what_became_of_it() -> None:
 
 
 def test_a_job_that_ended_by_itself_was_not_evicted() -> None:
-    ledger = Ledger()
+    ledger = SlurmLedger()
     ledger.intend_evictions([(running("1"), "because")], "9", 100.0)
 
     ledger.settle([], 101.0)
@@ -96,7 +96,7 @@ def test_a_job_that_ended_by_itself_was_not_evicted() -> None:
 
 
 def test_evictions_are_forgotten_after_a_day() -> None:
-    ledger = Ledger()
+    ledger = SlurmLedger()
     ledger.intend_evictions([(running("1"), "because")], "9", 100.0)
     ledger.settle([held("1")], 101.0)
 
@@ -130,7 +130,7 @@ def test_a_notice_ends_when_the_job_no_longer_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [[running("1")], [running("1"), running("9")]])
 def test_a_notice_ends_when_nobody_needs_the_room_any_more(rows: list[JobRow]) -> None:
-    ledger = Ledger()
+    ledger = SlurmLedger()
     ledger.give_notice(Notice("1", "9", 100.0, 160.0), "because")
 
     ledger.settle(rows, 101.0)

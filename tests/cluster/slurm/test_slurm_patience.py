@@ -5,28 +5,28 @@ from __future__ import annotations
 import pytest
 
 from takeup.cluster.engines.slurm.commands import SlurmDown
-from takeup.cluster.engines.slurm.patience import Patience, Rests
+from takeup.cluster.engines.slurm.patience import Backoff, JobBackoff
 
 
 def test_each_silence_is_waited_for_twice_as_long_until_somebody_answers() -> None:
     now_s = [0.0]
-    patience = Patience(lambda: now_s[0], first_s=1.0, most_s=4.0)
+    patience = Backoff(lambda: now_s[0], first_s=1.0, most_s=4.0)
     for wait_s in (1.0, 2.0, 4.0, 4.0):
-        patience.lose()
+        patience.failed()
         now_s[0] += wait_s - 0.01
         with pytest.raises(SlurmDown):
             patience.require()
         now_s[0] += 0.01
         patience.require()
-    patience.regain()
-    patience.lose()
+    patience.succeeded()
+    patience.failed()
     now_s[0] += 1.0
 
     patience.require()
 
 
 def test_a_job_rests_longer_each_time_and_others_do_not() -> None:
-    rests = Rests(first_s=60.0, most_s=100.0)
+    rests = JobBackoff(first_s=60.0, most_s=100.0)
 
     rests.put_off("1", 0.0)
     assert (rests.names(59.0), rests.names(60.0)) == ({"1"}, set())

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from takeup.cluster.engines.slurm.ledger import Ledger, Notice
-from takeup.cluster.engines.slurm.picture import Classes, Picture, draw
-from takeup.cluster.engines.slurm.rows import Ask, JobRow, NodeRow, Status
+from takeup.cluster.engines.slurm.ledger import Notice, SlurmLedger
+from takeup.cluster.engines.slurm.picture import ClusterSnapshot, QosClasses, build_state
+from takeup.cluster.engines.slurm.rows import GpuRequest, JobRow, JobStatus, NodeRow
 from takeup.cluster.model import Grade
 
 NODES = {
@@ -19,10 +19,10 @@ NODES = {
 }
 HELD = JobRow(
     id="1",
-    status=Status.HELD,
+    status=JobStatus.HELD,
     qos="spot",
     account="research",
-    ask=Ask("a100", 2, 1, is_apart=True),
+    ask=GpuRequest("a100", 2, 1, is_apart=True),
     nodes=(),
     gpus_on=(),
     required_nodes=(),
@@ -32,34 +32,34 @@ HELD = JobRow(
     num_restarts=0,
     comments=("", ""),
 )
-RUNNING = replace(HELD, status=Status.RUNNING, nodes=("n0",), gpus_on=(2,))
+RUNNING = replace(HELD, status=JobStatus.RUNNING, nodes=("n0",), gpus_on=(2,))
 
 
-def drawn(*rows: JobRow, ledger: Ledger | None = None, resting: Collection[str] = ()) -> Picture:
-    return draw(rows, NODES, ledger or Ledger(), Classes(), 100.0, {}, resting)
+def drawn(*rows: JobRow, ledger: SlurmLedger | None = None, resting: Collection[str] = ()) -> ClusterSnapshot:
+    return build_state(rows, NODES, ledger or SlurmLedger(), QosClasses(), 100.0, {}, resting)
 
 
 def test_the_pool_is_the_model_that_was_asked_for() -> None:
-    (wait,) = drawn(replace(HELD, ask=Ask("h800", 2, 1, is_apart=True))).state.waiting
+    (wait,) = drawn(replace(HELD, ask=GpuRequest("h800", 2, 1, is_apart=True))).state.waiting
 
     assert wait.job.pool == "h800"
 
 
 def test_whoever_names_no_model_among_several_is_left_out() -> None:
-    picture = drawn(replace(HELD, ask=Ask("", 2, 1, is_apart=True)))
+    picture = drawn(replace(HELD, ask=GpuRequest("", 2, 1, is_apart=True)))
 
     assert picture.state.waiting == ()
     assert picture.skipped.total() == 1
 
 
 def test_whoever_ran_before_stays_with_the_model_it_had() -> None:
-    (wait,) = drawn(replace(HELD, ask=Ask("", 2, 1, is_apart=True), required_nodes=("n2",))).state.waiting
+    (wait,) = drawn(replace(HELD, ask=GpuRequest("", 2, 1, is_apart=True), required_nodes=("n2",))).state.waiting
 
     assert wait.job.pool == "h800"
 
 
 def test_workers_that_share_nodes_sit_where_their_gpus_are() -> None:
-    row = replace(RUNNING, ask=Ask("a100", 2, 3, is_apart=False), nodes=("n0", "n1"), gpus_on=(4, 2))
+    row = replace(RUNNING, ask=GpuRequest("a100", 2, 3, is_apart=False), nodes=("n0", "n1"), gpus_on=(4, 2))
 
     (run,) = drawn(row).state.runs
 
@@ -68,7 +68,7 @@ def test_workers_that_share_nodes_sit_where_their_gpus_are() -> None:
 
 @pytest.mark.parametrize("gpus_on", [(5, 1), (4, 4), (6,), (0, 0)])
 def test_a_job_that_sits_unlike_it_asked_is_left_alone_with_its_gpus(gpus_on: tuple[int, ...]) -> None:
-    row = replace(RUNNING, ask=Ask("a100", 3, 3, is_apart=False), nodes=("n0", "n1"), gpus_on=gpus_on)
+    row = replace(RUNNING, ask=GpuRequest("a100", 3, 3, is_apart=False), nodes=("n0", "n1"), gpus_on=gpus_on)
 
     picture = drawn(row)
 
@@ -84,14 +84,14 @@ def test_a_job_on_a_node_that_nobody_knows_is_left_alone() -> None:
 
 
 def test_a_job_on_its_way_out_is_in_no_list() -> None:
-    state = drawn(replace(RUNNING, status=Status.LEAVING)).state
+    state = drawn(replace(RUNNING, status=JobStatus.LEAVING)).state
 
     assert (state.runs, state.waiting) == ((), ())
     assert [node.num_gpus for node in state.nodes] == [8, 8, 8]
 
 
 def test_a_job_that_somebody_else_released_is_no_run_until_slurm_starts_it() -> None:
-    state = drawn(replace(HELD, status=Status.RELEASED)).state
+    state = drawn(replace(HELD, status=JobStatus.RELEASED)).state
 
     assert (state.runs, state.waiting) == ((), ())
 
@@ -99,8 +99,8 @@ def test_a_job_that_somebody_else_released_is_no_run_until_slurm_starts_it() -> 
 def test_a_released_gang_sits_on_the_nodes_it_was_given() -> None:
     row = replace(
         HELD,
-        status=Status.RELEASED,
-        ask=Ask("a100", 2, 4, is_apart=False),
+        status=JobStatus.RELEASED,
+        ask=GpuRequest("a100", 2, 4, is_apart=False),
         required_nodes=("n0", "n1"),
         qos="spot_idle",
     )
@@ -123,20 +123,20 @@ def test_whoever_rests_does_not_wait() -> None:
 
 
 def test_nodes_of_victims_that_have_to_leave_are_kept_for_whom_they_leave() -> None:
-    high = replace(HELD, id="9", qos="hp", ask=Ask("a100", 8, 2, is_apart=True))
+    high = replace(HELD, id="9", qos="hp", ask=GpuRequest("a100", 8, 2, is_apart=True))
     victims = [replace(RUNNING, id=name, nodes=(node,), gpus_on=(8,)) for name, node in (("1", "n0"), ("2", "n1"))]
-    victims = [replace(row, ask=Ask("a100", 8, 1, is_apart=True)) for row in victims]
+    victims = [replace(row, ask=GpuRequest("a100", 8, 1, is_apart=True)) for row in victims]
     notices = {row.id: Notice(row.id, "9", 90.0, 150.0) for row in victims}
 
-    state = drawn(high, *victims, ledger=Ledger(notices=notices)).state
+    state = drawn(high, *victims, ledger=SlurmLedger(notices=notices)).state
 
     assert state.nominations == {"9": ("n0", "n1")}
     assert [node.num_gpus for node in state.nodes] == [0, 0, 8]
 
 
 def test_nothing_is_kept_if_it_would_not_be_enough() -> None:
-    high = replace(HELD, id="9", qos="hp", ask=Ask("a100", 8, 2, is_apart=True))
+    high = replace(HELD, id="9", qos="hp", ask=GpuRequest("a100", 8, 2, is_apart=True))
     other = replace(RUNNING, id="3", nodes=("n1",), qos="hp")
     notices = {"1": Notice("1", "9", 90.0, 150.0)}
 
-    assert drawn(high, RUNNING, other, ledger=Ledger(notices=notices)).state.nominations == {}
+    assert drawn(high, RUNNING, other, ledger=SlurmLedger(notices=notices)).state.nominations == {}

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.cluster.engines.slurm.rows import NEVER, Ask, JobRow, NodeRow, Status, expand_hosts, read_job, read_node
+from takeup.cluster.engines.slurm.rows import (
+    NEVER,
+    GpuRequest,
+    JobRow,
+    JobStatus,
+    NodeRow,
+    expand_hosts,
+    read_job,
+    read_node,
+)
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -30,27 +39,27 @@ def modern(row: dict[str, Any]) -> dict[str, Any]:
 def test_a_held_job_waits_for_us() -> None:
     job = recorded_jobs()["11"]
 
-    assert (job.status, job.qos, job.account) == (Status.HELD, "spot", "search")
-    assert job.ask == Ask("a100", 2, 1, is_apart=True)
+    assert (job.status, job.qos, job.account) == (JobStatus.HELD, "spot", "search")
+    assert job.ask == GpuRequest("a100", 2, 1, is_apart=True)
     assert job.comments == ("", "takeup guarantee_h=1")
 
 
 def test_a_gang_shows_its_nodes_and_the_gpus_on_each() -> None:
     job = recorded_jobs()["13"]
 
-    assert (job.status, job.nodes, job.gpus_on) == (Status.RUNNING, ("n4", "n5"), (8, 8))
-    assert job.ask == Ask("", 8, 2, is_apart=True)
+    assert (job.status, job.nodes, job.gpus_on) == (JobStatus.RUNNING, ("n4", "n5"), (8, 8))
+    assert job.ask == GpuRequest("", 8, 2, is_apart=True)
 
 
 def test_tasks_with_gpus_are_workers_that_may_share_a_node() -> None:
     job = recorded_jobs()["14"]
 
-    assert job.ask == Ask("", 2, 3, is_apart=False)
+    assert job.ask == GpuRequest("", 2, 3, is_apart=False)
     assert (job.nodes, job.gpus_on) == (("n7",), (6,))
 
 
 def test_gpus_of_a_whole_job_are_those_of_its_one_worker() -> None:
-    assert recorded_jobs()["15"].ask == Ask("", 2, 1, is_apart=True)
+    assert recorded_jobs()["15"].ask == GpuRequest("", 2, 1, is_apart=True)
 
 
 def test_a_job_without_gpus_asks_for_nothing() -> None:
@@ -60,15 +69,15 @@ def test_a_job_without_gpus_asks_for_nothing() -> None:
 def test_an_evicted_job_is_held_and_counts_its_restart() -> None:
     job = recorded_jobs()["10"]
 
-    assert (job.status, job.num_restarts, job.required_nodes) == (Status.HELD, 1, ("n3",))
+    assert (job.status, job.num_restarts, job.required_nodes) == (JobStatus.HELD, 1, ("n3",))
 
 
 def test_a_job_on_its_way_out_is_neither_running_nor_waiting() -> None:
-    assert recorded_jobs()["30"].status == Status.LEAVING
+    assert recorded_jobs()["30"].status == JobStatus.LEAVING
 
 
 def test_a_cancelled_job_is_over() -> None:
-    assert recorded_jobs()["8"].status == Status.OVER
+    assert recorded_jobs()["8"].status == JobStatus.OVER
 
 
 def test_tasks_of_an_array_that_wait_are_jobs_of_their_own() -> None:
@@ -107,23 +116,23 @@ def test_newer_versions_say_the_same_in_other_words() -> None:
 def test_a_running_job_that_is_completing_is_on_its_way_out() -> None:
     row = json.loads((RECORDED / "squeue.json").read_text("utf-8"))["jobs"][1]
 
-    assert next(read_job({**row, "job_state": ["RUNNING", "COMPLETING"]})).status == Status.LEAVING
+    assert next(read_job({**row, "job_state": ["RUNNING", "COMPLETING"]})).status == JobStatus.LEAVING
 
 
 @pytest.mark.parametrize(
     ("resources", "ask"),
     [
-        ({"tres_per_node": "gres:gpu"}, Ask("", 1, 1, is_apart=True)),
-        ({"tres_per_node": "gres/gpu:h800=4"}, Ask("h800", 4, 1, is_apart=True)),
-        ({"tres_per_node": "gres:gpu:4,gres:nic:1"}, Ask("", 4, 1, is_apart=True)),
+        ({"tres_per_node": "gres:gpu"}, GpuRequest("", 1, 1, is_apart=True)),
+        ({"tres_per_node": "gres/gpu:h800=4"}, GpuRequest("h800", 4, 1, is_apart=True)),
+        ({"tres_per_node": "gres:gpu:4,gres:nic:1"}, GpuRequest("", 4, 1, is_apart=True)),
         ({"tres_per_node": "gres:gpu:a100:1,gres:gpu:h800:1"}, None),
-        ({"tres_per_job": "gres:gpu:16", "node_count": 2}, Ask("", 8, 2, is_apart=True)),
+        ({"tres_per_job": "gres:gpu:16", "node_count": 2}, GpuRequest("", 8, 2, is_apart=True)),
         ({"tres_per_job": "gres:gpu:5", "node_count": 2}, None),
         ({"tres_per_node": "gres:craynetwork:1"}, None),
         ({"tres_per_node": "gres:gpu:0"}, None),
     ],
 )
-def test_how_gpus_are_asked_for(resources: dict[str, object], ask: Ask | None) -> None:
+def test_how_gpus_are_asked_for(resources: dict[str, object], ask: GpuRequest | None) -> None:
     row = {"job_id": 1, "job_state": "PENDING", "priority": 0, **resources}
 
     assert next(read_job(row)).ask == ask

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.cluster.traces import ColumnNames, Options, read_plain
+from takeup.cluster.traces import ColumnNames, TraceOptions, read_plain
 from takeup.cluster.traces.fields import Field, read_fields
 from takeup.cluster.traces.loaded import JobColumns, most_usual_nodes, split_gangs
 from takeup.errors import BadTrace
@@ -120,7 +120,7 @@ def test_text_labels_and_numbers_tell_spot_jobs(tmp_path: Path) -> None:
 
 def test_checkpoints_and_guarantees_are_those_of_the_options(tmp_path: Path) -> None:
     path = written(tmp_path, "submit_s,duration_s,gpus,k\n0,1,1,spot\n1,1,1,prod\n")
-    work = read_plain(path, ColumnNames(kind="k"), Options(guarantee_h=4.0, checkpoint_s=60.0)).workload
+    work = read_plain(path, ColumnNames(kind="k"), TraceOptions(guarantee_h=4.0, checkpoint_s=60.0)).workload
 
     assert work.job_guarantee_h.tolist() == [4, 0]
     assert work.job_checkpoint_s.tolist() == [60, 60]

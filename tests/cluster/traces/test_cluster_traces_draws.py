@@ -21,11 +21,11 @@ from takeup.cluster.traces.generated.times import (
     DAY_S,
     LONG_S,
     bursts,
+    cut_before,
     draw_high_durations,
     draw_spot_durations,
     draw_starts,
     monthly_to_daily,
-    since,
     wrap,
 )
 
@@ -187,7 +187,7 @@ def test_wrapping_keeps_all_time_of_all_jobs_inside_the_window(spans: list[tuple
 def test_the_cut_keeps_what_happens_after_it(spans: list[tuple[int, int]], from_s: int) -> None:
     starts_s, durations_s = np.array(spans, np.float64).T
     pieces = wrap(starts_s, durations_s, 100.0)
-    cut = since(pieces, float(from_s))
+    cut = cut_before(pieces, float(from_s))
     busy = sum(
         begin <= second < begin + lasts
         for begin, lasts in zip(pieces.starts_s, pieces.durations_s, strict=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from takeup.cluster.model import Kind
-from takeup.cluster.traces import ColumnNames, Loaded, Options, read_plain, read_v2026
+from takeup.cluster.traces import ColumnNames, LoadedTrace, TraceOptions, read_plain, read_v2026
 from takeup.cluster.traces.loaded import split_gangs
 from takeup.core.seeds import Streams
 from takeup.core.trace import write_table
@@ -20,10 +20,10 @@ HEADER = "job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,sub
 GOOD = "j1,red,A,8,8,2,100,3600,HP\nj0,blue,B,4,0.5,1,50,60,Spot\n"
 
 
-def read_jobs(folder: Path, rows: str, *, strict: bool = False) -> Loaded:
+def read_jobs(folder: Path, rows: str, *, strict: bool = False) -> LoadedTrace:
     (folder / "nodes.csv").write_text(NODES)
     (folder / "jobs.csv").write_text(HEADER + rows)
-    return read_v2026(folder / "jobs.csv", folder / "nodes.csv", Options(strict=strict))
+    return read_v2026(folder / "jobs.csv", folder / "nodes.csv", TraceOptions(strict=strict))
 
 
 def test_v2026_jobs_are_sorted_and_numbered(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_gzip_and_parquet_are_read_alike(tmp_path: Path) -> None:
 def test_columns_of_any_name_in_any_unit_of_time(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("when,long,g,n,model,team,class\n60,2,4,3,A,red,prod\n61,1,1,1,B,blue,spot\n")
     names = ColumnNames("when", "long", gpus="g", workers="n", pool="model", organisation="team", kind="class")
-    options = Options(nodes={"A": (8, 8), "B": (8,)}, time_unit_s=60.0)
+    options = TraceOptions(nodes={"A": (8, 8), "B": (8,)}, time_unit_s=60.0)
 
     work = read_plain(tmp_path / "mine.csv", names, options).workload
     assert work.job_submit_s.tolist() == [0, 60]
@@ -129,7 +129,7 @@ def test_dates_are_moments_and_an_end_gives_the_duration(tmp_path: Path) -> None
     assert loaded.workload.job_duration_s.tolist() == [3600]
     assert dict(loaded.skipped) == {"a is missing or not a finite number": 1, "b is not after the beginning": 1}
     with pytest.raises(BadTrace, match=r"line 4, column 'a': 'never' is no moment"):
-        read_plain(tmp_path / "x.csv", ColumnNames("a", duration=None, end="b"), Options(strict=True))
+        read_plain(tmp_path / "x.csv", ColumnNames("a", duration=None, end="b"), TraceOptions(strict=True))
 
 
 def test_without_labels_virtual_clusters_or_a_seeded_coin_decide(tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ def test_without_labels_virtual_clusters_or_a_seeded_coin_decide(tmp_path: Path)
     (tmp_path / "x.csv").write_text("\n".join(["submit_s,duration_s,gpus,vc", *lines]))
     names = ColumnNames(organisation="vc")
 
-    by_name = read_plain(tmp_path / "x.csv", names, Options(spot_organisations=("vc1",)))
+    by_name = read_plain(tmp_path / "x.csv", names, TraceOptions(spot_organisations=("vc1",)))
     coins = [
-        read_plain(tmp_path / "x.csv", names, Options(spot_share=0.3, streams=Streams(seed))) for seed in (1, 1, 2)
+        read_plain(tmp_path / "x.csv", names, TraceOptions(spot_share=0.3, streams=Streams(seed))) for seed in (1, 1, 2)
     ]
     kinds = [loaded.workload.job_kind.tolist() for loaded in coins]
     assert by_name.workload.job_kind.tolist() == [second % 2 for second in range(400)]
@@ -148,7 +148,7 @@ def test_without_labels_virtual_clusters_or_a_seeded_coin_decide(tmp_path: Path)
     assert np.mean(kinds[0]) == pytest.approx(0.3, abs=0.08)
     assert coins[2].notes[0] == "no spot label in the trace; each job is spot with probability 0.3, seed 2"
     with pytest.raises(BadInput, match="no job is of organisation 'vc9'"):
-        read_plain(tmp_path / "x.csv", names, Options(spot_organisations=("vc9",)))
+        read_plain(tmp_path / "x.csv", names, TraceOptions(spot_organisations=("vc9",)))
 
 
 def test_without_nodes_the_pool_holds_usual_demand_and_the_largest_job(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_without_nodes_the_pool_holds_usual_demand_and_the_largest_job(tmp_path:
 def test_jobs_without_gpus_are_no_mistake(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("submit_s,duration_s,gpus\n0,60,0\n1,60,2\n")
 
-    assert dict(read_plain(tmp_path / "x.csv", options=Options(strict=True)).skipped) == {"asks for no GPU": 1}
+    assert dict(read_plain(tmp_path / "x.csv", options=TraceOptions(strict=True)).skipped) == {"asks for no GPU": 1}
 
 
 def test_a_file_without_a_usable_row_is_refused(tmp_path: Path) -> None:
@@ -191,4 +191,4 @@ def test_a_duration_or_an_end_must_be_named() -> None:
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        Options(**options)  # type: ignore[arg-type]
+        TraceOptions(**options)  # type: ignore[arg-type]

@@ -9,8 +9,8 @@ import pytest
 
 from takeup.cluster.model import Kind
 from takeup.cluster.traces import (
-    Loaded,
-    Options,
+    LoadedTrace,
+    TraceOptions,
     generate,
     read_helios,
     read_openb,
@@ -28,7 +28,7 @@ SERVICES = "instance_sn,role,app_name,gpu_request,max_instance_per_node,creation
 HELIOS = "job_id,user,vc,gpu_num,cpu_num,state,submit_time,start_time,end_time,duration\n"
 
 
-def read_pods(folder: Path, rows: str, options: Options | None = None) -> Loaded:
+def read_pods(folder: Path, rows: str, options: TraceOptions | None = None) -> LoadedTrace:
     (folder / "nodes.csv").write_text(NODES)
     (folder / "pods.csv").write_text(PODS + rows)
     return read_openb(folder / "pods.csv", folder / "nodes.csv", options)
@@ -58,7 +58,7 @@ def test_openb_takes_the_first_model_that_has_nodes(tmp_path: Path) -> None:
 
 def test_openb_draws_a_model_in_proportion_to_gpus_where_the_pod_fits(tmp_path: Path) -> None:
     rows = "".join(f"p{i},1,1,{1 if i % 2 else 4},1000,,LS,Running,{i},{i + 9},{i}\n" for i in range(2000))
-    loaded, again = (read_pods(tmp_path, rows, Options(streams=Streams(8))) for _ in range(2))
+    loaded, again = (read_pods(tmp_path, rows, TraceOptions(streams=Streams(8))) for _ in range(2))
     small, large = (np.bincount(loaded.workload.job_pool[start::2], minlength=3) / 1000 for start in (1, 0))
 
     assert small == pytest.approx([2 / 18, 8 / 18, 8 / 18], abs=0.05)
@@ -87,7 +87,7 @@ def test_openb_pods_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
     }
     assert loaded.workload.num_jobs == 1
     with pytest.raises(BadTrace, match=r"pods.csv, line 4, column 'deletion_time'"):
-        read_pods(tmp_path, rows, Options(strict=True))
+        read_pods(tmp_path, rows, TraceOptions(strict=True))
 
 
 # v2025 ----------------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_v2025_moments_outside_the_trace_are_its_beginning_and_its_end(tmp_path:
 
 def test_v2025_services_that_are_named_are_spot(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(f"{SERVICES}i,HN,a,1,8,0,0,60\nj,HN,b,1,8,0,0,60\n")
-    work = read_v2025(tmp_path / "x.csv", Options(spot_organisations=("b",))).workload
+    work = read_v2025(tmp_path / "x.csv", TraceOptions(spot_organisations=("b",))).workload
 
     assert work.job_kind.tolist() == [Kind.HIGH, Kind.SPOT]
 
@@ -135,7 +135,7 @@ def test_v2025_read_strictly_names_the_first_wrong_row(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(f"{SERVICES}ok,HN,a,1,8,0,0,60\nodd,HN,a,1,8,5,9,8\n")
 
     with pytest.raises(BadTrace, match="line 3, column 'deletion_time'"):
-        read_v2025(tmp_path / "x.csv", Options(strict=True))
+        read_v2025(tmp_path / "x.csv", TraceOptions(strict=True))
 
 
 def test_v2025_without_a_gpu_is_refused(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_helios_virtual_clusters_are_organisations(tmp_path: Path) -> None:
         "3,u3,vcB,1,8,FAILED,2020-04-01 00:01:10,None,None,0\n"
         "4,u3,vcB,1,8,COMPLETED,2020-04-01 00:01:10,None,None,30\n"
     )
-    loaded = read_helios(tmp_path / "log.csv", Options(spot_organisations=("vcB",)))
+    loaded = read_helios(tmp_path / "log.csv", TraceOptions(spot_organisations=("vcB",)))
 
     work = loaded.workload
     assert work.organisations == ("vcA", "vcB")
@@ -203,7 +203,7 @@ def test_a_mistake_in_parquet_is_named_by_its_row(tmp_path: Path) -> None:
     write_table(tmp_path / "x.parquet", columns)
 
     with pytest.raises(BadTrace, match=r"x.parquet, column 'num_gpus': row 2: num_gpus is above one"):
-        read_philly(tmp_path / "x.parquet", Options(strict=True))
+        read_philly(tmp_path / "x.parquet", TraceOptions(strict=True))
     assert read_philly(tmp_path / "x.parquet").num_skipped == 1
 
 
@@ -260,7 +260,7 @@ def test_a_generated_fleet_survives_the_way_through_a_file(tmp_path: Path) -> No
     write_table(tmp_path / "job_info_df.csv", columns)
     write_table(tmp_path / "node_info_df.csv", {"gpu_model": pools[made.node_pool], "gpu_capacity_num": made.node_gpus})
 
-    loaded = read_trace(tmp_path, options=Options(strict=True))
+    loaded = read_trace(tmp_path, options=TraceOptions(strict=True))
     for name in ("job_kind", "job_pool", "job_gpus", "job_workers", "job_submit_s", "job_duration_s", "node_gpus"):
         assert np.array_equal(getattr(loaded.workload, name), getattr(made, name))
     assert loaded.num_too_large == loaded.num_skipped == 0

@@ -9,7 +9,7 @@ from takeup.cluster.model import Kind, Workload
 from takeup.cluster.traces import PRESETS, generate
 from takeup.cluster.traces.generated.published import DURATION_LAW, NUM_JOBS, NUM_SPOT_JOBS, PROFILES
 from takeup.cluster.traces.generated.shapes import mean_gpus
-from takeup.cluster.traces.generated.times import since, wrap
+from takeup.cluster.traces.generated.times import cut_before, wrap
 from takeup.core.arrays import Floats
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput, UnknownName
@@ -215,7 +215,7 @@ def test_a_job_over_the_end_goes_on_at_the_beginning() -> None:
 
 
 def test_what_ended_before_the_window_is_left_out() -> None:
-    pieces = since(wrap(np.array([0.0, 1.0, 6.0]), np.array([4.0, 8.0, 3.0]), 10.0), 5.0)
+    pieces = cut_before(wrap(np.array([0.0, 1.0, 6.0]), np.array([4.0, 8.0, 3.0]), 10.0), 5.0)
 
     assert pieces.job.tolist() == [1, 2]
     assert pieces.starts_s.tolist() == [0, 1]

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.core.render.words import cell_text, check_cells, clean, is_numeric, labelled, provenance, reasons, summary
+from takeup.core.render.words import (
+    cell_text,
+    check_cells,
+    clean,
+    is_numeric,
+    name_with_unit,
+    provenance,
+    reasons,
+    summary,
+)
 from takeup.core.report import Cell, Check, Column, Report, Table
 
 
@@ -40,8 +49,8 @@ def test_clean_text_can_be_encoded_and_has_no_control_signs(text: str) -> None:
 
 
 def test_a_label_carries_its_unit() -> None:
-    assert labelled("time", "s") == "time (s)"
-    assert labelled("policy", "") == "policy"
+    assert name_with_unit("time", "s") == "time (s)"
+    assert name_with_unit("policy", "") == "policy"
 
 
 def test_a_column_of_numbers_and_gaps_is_numeric_and_others_are_not() -> None:

@@ -11,19 +11,21 @@ from hypothesis import given, settings
 
 from edge.cells import instances, two_devices
 from takeup.edge.model import Answer, Instance
-from takeup.edge.policies.exchange import exchange
+from takeup.edge.policies.exchange import exchange_subcarriers
 from takeup.edge.policies.joint_plus import JointPlus, improve
-from takeup.edge.policies.plan import Plan, Site
-from takeup.edge.policies.radio import hand_out
+from takeup.edge.policies.plan import PartialPlan, SiteQuantities
+from takeup.edge.policies.radio import assign_free_subcarriers
 
 
-def plan_of(instance: Instance, answer: Answer) -> Plan:
+def plan_of(instance: Instance, answer: Answer) -> PartialPlan:
     """The plain plan of an answer."""
     allocation = answer.allocation
     devices = np.flatnonzero(allocation.offloads).tolist()
     groups = {device: allocation.group(device).tolist() for device in devices}
-    return Plan(
-        Site(instance), groups, {device: float(np.nextafter(allocation.start_s[device], 9)) for device in devices}
+    return PartialPlan(
+        SiteQuantities(instance),
+        groups,
+        {device: float(np.nextafter(allocation.start_s[device], 9)) for device in devices},
     )
 
 
@@ -32,8 +34,8 @@ def plan_of(instance: Instance, answer: Answer) -> Plan:
 def test_no_move_or_swap_of_subcarriers_is_left(instance: Instance) -> None:
     plan = plan_of(instance, JointPlus().allocate(instance))
     before_j = plan.worth_j()
-    hand_out(plan)
-    exchange(plan)
+    assign_free_subcarriers(plan)
+    exchange_subcarriers(plan)
 
     assert plan.worth_j() == pytest.approx(before_j, rel=1e-6)
 

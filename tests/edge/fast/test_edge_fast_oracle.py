@@ -16,31 +16,31 @@ from edge.plain_energy import plain_energy
 from takeup.core.arrays import Floats
 from takeup.edge.energy import PrefixGroups, water_fill
 from takeup.edge.model import Radio
-from takeup.edge.policies.fast.oracle import cheapest, cost_by, water_level
-from takeup.edge.policies.fast.shapes import CHANNEL, DEVICE, Cell
+from takeup.edge.policies.fast.oracle import cheapest, upload_cost, water_level
+from takeup.edge.policies.fast.shapes import CHANNEL, DEVICE, CellArrays
 
 NUMBERS = st.floats(-3.0, 3.0).map(lambda exponent: 10.0**exponent)
 
 
-def cell_with(ratios: list[float], bits: float, radio: Radio) -> Cell:
+def cell_with(ratios: list[float], bits: float, radio: Radio) -> CellArrays:
     """One device, whose subcarriers are numbered from the best on."""
     devices, channels = np.zeros(1, DEVICE), np.zeros((1, len(ratios)), CHANNEL)
     devices["bits_per_hz"] = bits / radio.bandwidth_hz
     channels["log"], channels["inverse"] = np.log2(ratios), 1 / np.array(ratios)
-    return Cell(radio.max_power_w, radio.circuit_power_w, 1.0, devices, channels, np.zeros((0, 0), np.int64))
+    return CellArrays(radio.max_power_w, radio.circuit_power_w, 1.0, devices, channels, np.zeros((0, 0), np.int64))
 
 
-def _ask(cell: Cell, window_s: float, found: Floats) -> None:
+def _ask(cell: CellArrays, window_s: float, found: Floats) -> None:
     """The cost within the window, the cheapest upload (time and cost), and the water of an upload of the window."""
     size = cell.channels.shape[1]
     group = np.arange(size)
-    found[0] = cost_by(cell, 0, group, size, window_s)
+    found[0] = upload_cost(cell, 0, group, size, window_s)
     found[1], found[2] = cheapest(cell, 0, group, size)
     found[3], found[4] = water_level(cell, 0, group, size, window_s)
 
 
 # not kept on disk, where it would outlive the oracle
-ask = cast(Callable[[Cell, float, Floats], None], njit(_ask))
+ask = cast(Callable[[CellArrays, float, Floats], None], njit(_ask))
 
 
 def asked(ratios: list[float], bits: float, window_s: float, radio: Radio) -> list[float]:

@@ -29,10 +29,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def loras(files: dict[str, Path]) -> dict[str, Any]:
     """The same, read; but for the one that cannot be."""
     from takeup.serving.engines.diffusers.lora.files import read_lora
-    from takeup.serving.engines.diffusers.lora.targets import Targets
+    from takeup.serving.engines.diffusers.lora.targets import LoraTargets
     from takeup.serving.engines.diffusers.tiny import tiny
 
-    targets = Targets.of(tiny("takeup/tiny-sdxl"))
+    targets = LoraTargets.of(tiny("takeup/tiny-sdxl"))
     return {name: read_lora(file, targets) for name, file in files.items() if name != "foreign"}
 
 
@@ -41,14 +41,14 @@ def engine_of(pipeline: Any, files: dict[str, Path]) -> Iterator[Any]:
     """Makes step engines with LoRAs, in a given form and from a given loader."""
     from takeup.serving.engines.diffusers.families import family_of
     from takeup.serving.engines.diffusers.lora.addon import Form, Loras
-    from takeup.serving.engines.diffusers.lora.loaders import Loader, ThreadLoader
-    from takeup.serving.engines.diffusers.lora.targets import Targets
+    from takeup.serving.engines.diffusers.lora.loaders import LoraLoader, ThreadLoader
+    from takeup.serving.engines.diffusers.lora.targets import LoraTargets
     from takeup.serving.engines.diffusers.steps import StepEngine
 
     opened: list[Loras] = []
 
-    def make(form: Form = "auto", loader: Loader | None = None) -> StepEngine:
-        add_on = Loras(family_of(pipeline), loader or ThreadLoader(files, Targets.of(pipeline)), form)
+    def make(form: Form = "auto", loader: LoraLoader | None = None) -> StepEngine:
+        add_on = Loras(family_of(pipeline), loader or ThreadLoader(files, LoraTargets.of(pipeline)), form)
         opened.append(add_on)
         return StepEngine(pipeline, add_ons=[add_on])
 

@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 
 from serving.stock import ENGINE_MARKS, gap
 from takeup.serving.engines.diffusers.device import attending
-from takeup.serving.engines.diffusers.device.attending import attended, fits_own, in_parts, ways_of
+from takeup.serving.engines.diffusers.device.attending import (
+    attention_implementations,
+    fits_triton,
+    split_key_attention,
+    tuned_attention,
+)
 from takeup.serving.engines.diffusers.device.ops import self_attention, token_attention
 
 pytestmark = ENGINE_MARKS
@@ -51,7 +56,7 @@ def test_keys_in_parts_are_the_same_attention(
     query = drawn(num_rows, num_tokens, num_heads, 8, seed=1) * stretch
     key, value = (drawn(num_rows, num_parts * per_part, num_heads, 8, seed=seed) for seed in (2, 3))
 
-    assert gap(in_parts(num_parts, query, key, value), by_hand(query, key, value)) < 1e-5
+    assert gap(split_key_attention(num_parts, query, key, value), by_hand(query, key, value)) < 1e-5
 
 
 def test_a_part_that_says_much_outweighs_the_others() -> None:
@@ -59,15 +64,15 @@ def test_a_part_that_says_much_outweighs_the_others() -> None:
     key = torch.cat([torch.full((1, 2, 1, 8), -40.0), torch.full((1, 2, 1, 8), 40.0)], dim=1)
     value = torch.arange(4.0).view(1, 4, 1, 1).repeat(1, 1, 1, 8)
 
-    assert in_parts(2, query, key, value).flatten().tolist() == pytest.approx([2.5] * 8)
+    assert split_key_attention(2, query, key, value).flatten().tolist() == pytest.approx([2.5] * 8)
 
 
 @pytest.mark.parametrize("num_keys", [3, 8])
 def test_tokens_attend_to_others_head_by_head(num_keys: int) -> None:
     query, key, value = drawn(2, 5, 3, 8, seed=1), drawn(2, num_keys, 3, 8, seed=2), drawn(2, num_keys, 3, 8, seed=3)
 
-    assert gap(attended(query, key, value), by_hand(query, key, value)) < 1e-5
-    assert torch.equal(token_attention(query, key, value), attended(query, key, value))
+    assert gap(tuned_attention(query, key, value), by_hand(query, key, value)) < 1e-5
+    assert torch.equal(token_attention(query, key, value), tuned_attention(query, key, value))
 
 
 def test_packed_tokens_are_unpacked_first() -> None:
@@ -104,7 +109,7 @@ def tensors(num_tokens: int, num_keys: int, width: int = 64) -> tuple[torch.Tens
 def test_the_usual_way_is_our_kernel_for_few_tokens_among_themselves(
     num_tokens: int, num_keys: int, width: int, usual: str
 ) -> None:
-    assert next(iter(ways_of(*tensors(num_tokens, num_keys, width)))) == usual
+    assert next(iter(attention_implementations(*tensors(num_tokens, num_keys, width)))) == usual
 
 
 @pytest.mark.parametrize(
@@ -112,13 +117,13 @@ def test_the_usual_way_is_our_kernel_for_few_tokens_among_themselves(
     [(4608, ["2 parts", "3 parts", "4 parts"]), (1024, ["2 parts", "4 parts"]), (512, ["2 parts"]), (256, [])],
 )
 def test_keys_are_parted_evenly_and_not_too_small(num_keys: int, parts: list[str]) -> None:
-    assert [name for name in ways_of(*tensors(64, num_keys)) if name.endswith("parts")] == parts
+    assert [name for name in attention_implementations(*tensors(64, num_keys)) if name.endswith("parts")] == parts
 
 
 def test_every_library_is_a_way_and_the_newest_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    without = set(ways_of(*tensors(64, 256)))
+    without = set(attention_implementations(*tensors(64, 256)))
     monkeypatch.setattr(attending, "find_spec", lambda name: object())
-    with_it = set(ways_of(*tensors(64, 256)))
+    with_it = set(attention_implementations(*tensors(64, 256)))
 
     assert {"cudnn", "flash", "efficient"} <= without
     assert with_it - without == {"flash_attn_interface"}
@@ -133,7 +138,7 @@ def test_the_newest_library_answers_with_or_without_logarithms(monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "flash_attn_interface", SimpleNamespace(flash_attn_func=flash_attn_func))
     query, key, value = drawn(1, 4, 2, 8, seed=1), drawn(1, 6, 2, 8, seed=2), drawn(1, 6, 2, 8, seed=3)
 
-    answer = ways_of(query, key, value)["flash_attn_interface"](query, key, value)
+    answer = attention_implementations(query, key, value)["flash_attn_interface"](query, key, value)
     assert gap(answer, by_hand(query, key, value)) < 1e-6
 
 
@@ -142,11 +147,11 @@ def test_our_kernel_wants_heads_side_by_side_and_whole_blocks_of_keys() -> None:
     packed = torch.empty(1, 256, 3, 2, 64).unbind(2)
     apart = torch.empty(1, 2, 256, 64).transpose(1, 2)
 
-    assert fits_own(query, key, value)
-    assert fits_own(*packed)
-    assert not fits_own(query, key[:, :200], value[:, :200])
-    assert not fits_own(apart, key, value)
-    assert not fits_own(query, key, packed[2])
+    assert fits_triton(query, key, value)
+    assert fits_triton(*packed)
+    assert not fits_triton(query, key[:, :200], value[:, :200])
+    assert not fits_triton(apart, key, value)
+    assert not fits_triton(query, key, packed[2])
 
 
 @pytest.mark.parametrize(("library", "asked"), [("cudnn", (None, False)), ("flash", ()), ("efficient", (None, False))])
@@ -158,4 +163,6 @@ def test_a_library_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch, librar
     monkeypatch.setattr(torch.ops.aten, f"_scaled_dot_product_{library}_attention", attention)
     query, key, value = drawn(1, 4, 2, 8, seed=1), drawn(1, 6, 2, 8, seed=2), drawn(1, 6, 2, 8, seed=3)
 
-    assert gap(ways_of(query, key, value)[library](query, key, value), by_hand(query, key, value)) < 1e-5
+    assert (
+        gap(attention_implementations(query, key, value)[library](query, key, value), by_hand(query, key, value)) < 1e-5
+    )

@@ -15,7 +15,7 @@ import torch
 
 from serving.stock import ENGINE_MARKS
 from takeup.serving.engines.diffusers.device import choices
-from takeup.serving.engines.diffusers.device.choices import NUM_CALLS, NUM_ROUNDS, Choices, Way, described
+from takeup.serving.engines.diffusers.device.choices import NUM_CALLS, NUM_ROUNDS, Autotuner, Implementation, shape_key
 
 pytestmark = ENGINE_MARKS
 
@@ -27,7 +27,7 @@ class Trials:
         self.times_us = times_us
         self.timed: list[str] = []
 
-    def way(self, name: str, answer: Callable[[torch.Tensor], torch.Tensor]) -> Way:
+    def way(self, name: str, answer: Callable[[torch.Tensor], torch.Tensor]) -> Implementation:
         def compute(given: torch.Tensor) -> torch.Tensor:
             return answer(given)
 
@@ -51,20 +51,22 @@ def same(given: torch.Tensor) -> torch.Tensor:
     return given * 2
 
 
-def ways(trials: Trials, **others: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Way]:
+def ways(trials: Trials, **others: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Implementation]:
     return {name: trials.way(name, answer) for name, answer in {"usual": same, **others}.items()}
 
 
 GIVEN = torch.arange(1.0, 5.0)
 
 
-def chosen(found: Choices, offered: dict[str, Way], operation: str = "double", shape: Any = "small") -> str:
+def chosen(
+    found: Autotuner, offered: dict[str, Implementation], operation: str = "double", shape: Any = "small"
+) -> str:
     way = found.way(operation, shape, offered, lambda: (GIVEN.clone(),))
     return next(name for name, one in offered.items() if one is way)
 
 
 def test_the_fastest_way_is_kept_and_measured_once_for_a_shape(trials: Trials) -> None:
-    found, offered = Choices(), ways(trials, slow=same, quick=same)
+    found, offered = Autotuner(), ways(trials, slow=same, quick=same)
     first, again = chosen(found, offered), chosen(found, offered)
     num_timed = len(trials.timed)
     chosen(found, offered, shape="large")
@@ -83,7 +85,7 @@ def test_a_way_that_fails_is_out(trials: Trials) -> None:
     def fail(_given: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("no kernel for this shape")
 
-    assert chosen(Choices(), ways(trials, quick=fail)) == "usual"
+    assert chosen(Autotuner(), ways(trials, quick=fail)) == "usual"
     assert trials.timed == ["usual"]
 
 
@@ -92,7 +94,7 @@ def test_a_way_that_answers_otherwise_is_out_and_said_so(
     trials: Trials, caplog: pytest.LogCaptureFixture, wrong: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        assert chosen(Choices(), ways(trials, quick=wrong)) == "usual"
+        assert chosen(Autotuner(), ways(trials, quick=wrong)) == "usual"
 
     assert "'quick' answers otherwise" in caplog.text
 
@@ -100,13 +102,13 @@ def test_a_way_that_answers_otherwise_is_out_and_said_so(
 def test_rounding_to_sixteen_bits_is_no_other_answer(trials: Trials) -> None:
     rounding = ways(trials, quick=lambda given: (given.bfloat16() * 2).float() * 1.004)
 
-    assert chosen(Choices(), rounding) == "quick"
+    assert chosen(Autotuner(), rounding) == "quick"
 
 
 def test_nothing_is_measured_while_a_graph_is_recorded_and_that_is_not_remembered(
     trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, offered = Choices(), ways(trials, quick=same)
+    found, offered = Autotuner(), ways(trials, quick=same)
     monkeypatch.setattr(choices, "_can_measure", lambda: False)
     while_recorded = chosen(found, offered)
     monkeypatch.setattr(choices, "_can_measure", lambda: True)
@@ -116,7 +118,7 @@ def test_nothing_is_measured_while_a_graph_is_recorded_and_that_is_not_remembere
 
 
 def test_an_operation_that_is_off_stays_with_the_usual_way_until_it_is_on_again(trials: Trials) -> None:
-    found, offered = Choices(), ways(trials, quick=same)
+    found, offered = Autotuner(), ways(trials, quick=same)
     found.off = frozenset({"double"})
     names = [chosen(found, offered), chosen(found, offered, "other")]
     found.off = frozenset()
@@ -126,7 +128,7 @@ def test_an_operation_that_is_off_stays_with_the_usual_way_until_it_is_on_again(
 
 
 def test_forgotten_choices_are_made_again(trials: Trials) -> None:
-    found, offered = Choices(), ways(trials, quick=same, slow=same)
+    found, offered = Autotuner(), ways(trials, quick=same, slow=same)
     before = chosen(found, offered)
     trials.times_us = {"usual": 5.0, "quick": 8.0, "slow": 1.0}
     kept = chosen(found, offered)
@@ -138,7 +140,7 @@ def test_forgotten_choices_are_made_again(trials: Trials) -> None:
 def test_ways_that_write_are_tried_on_tensors_of_their_own(trials: Trials) -> None:
     given = torch.ones(3)
     offered = ways(trials, quick=lambda one: one.mul_(2))
-    way = Choices().way("double", "small", offered, lambda: (given.clone(),))
+    way = Autotuner().way("double", "small", offered, lambda: (given.clone(),))
     way(given)
 
     assert way is offered["quick"]
@@ -146,22 +148,22 @@ def test_ways_that_write_are_tried_on_tensors_of_their_own(trials: Trials) -> No
 
 
 def test_a_single_way_needs_no_measuring(trials: Trials) -> None:
-    assert chosen(Choices(), ways(trials)) == "usual"
+    assert chosen(Autotuner(), ways(trials)) == "usual"
     assert trials.timed == []
 
 
 def test_without_a_device_the_usual_way_stands() -> None:
-    offered: dict[str, Way] = {"usual": same, "other": lambda given: given + given}
+    offered: dict[str, Implementation] = {"usual": same, "other": lambda given: given + given}
 
-    assert Choices().way("double", "small", offered, lambda: (GIVEN,)) is same
+    assert Autotuner().way("double", "small", offered, lambda: (GIVEN,)) is same
 
 
 def test_choices_depend_on_sizes_layout_and_precision() -> None:
     tensor = torch.zeros(2, 4)
     others = tensor[:1], tensor.T.contiguous().T, tensor.bfloat16()
 
-    assert described(tensor) == described(torch.ones(2, 4))
-    assert len({described(one) for one in (tensor, *others)}) == 4
+    assert shape_key(tensor) == shape_key(torch.ones(2, 4))
+    assert len({shape_key(one) for one in (tensor, *others)}) == 4
 
 
 # On a device ----------------------------------------------------------------------------------------------------------

@@ -21,18 +21,18 @@ from serving.lora_files import LAYERS, factors, peft_style, save
 from serving.stock import ENGINE_MARKS, gap, stock_latents
 from takeup.errors import BadInput, TakeupError, UnknownName
 from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.controls.calls import ControlCall, Net, scales_of
+from takeup.serving.engines.diffusers.controls.calls import ControlCall, ControlNet, scales_of
 from takeup.serving.engines.diffusers.controls.workers import (
+    ControlWorker,
     InlineWorker,
     ProcessWorker,
     ThreadWorker,
-    Worker,
     WorkerDied,
 )
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Form, Loras
 from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tiny import build, tiny
 from takeup.serving.model import ControlUse, LoraUse, Request
@@ -80,7 +80,9 @@ def stock(pipeline: Any, one: Request) -> torch.Tensor:
     )
 
 
-def engine_with(pipeline: Any, nets: dict[str, Any], workers: dict[str, Worker] | None = None, **options: Any) -> Any:
+def engine_with(
+    pipeline: Any, nets: dict[str, Any], workers: dict[str, ControlWorker] | None = None, **options: Any
+) -> Any:
     return StepEngine(pipeline, add_ons=[Controls(family_of(pipeline), nets, workers)], **options)
 
 
@@ -129,7 +131,7 @@ def test_requests_with_different_controlnets_share_calls(pipeline: Any, nets: di
 
 
 def test_threads_compute_the_same(pipeline: Any, nets: dict[str, Any]) -> None:
-    workers: dict[str, Worker] = {name: ThreadWorker(net) for name, net in nets.items()}
+    workers: dict[str, ControlWorker] = {name: ThreadWorker(net) for name, net in nets.items()}
     engine = engine_with(pipeline, nets, workers)
     (ours,) = images(engine, [CASES["two"]])
     engine.add_ons[0].close()
@@ -166,7 +168,7 @@ def test_channels_in_the_other_order_are_turned_once() -> None:
     added = {"text_embeds": torch.rand(1, 32), "time_ids": torch.rand(1, 6)}
     with torch.no_grad():
         skips, middle = net(**tensors, controlnet_cond=image, added_cond_kwargs=added, return_dict=False)
-    ours = Net(net)
+    ours = ControlNet(net)
     ours.remember(0, image)
     residuals = ours.residuals(ControlCall({**tensors, **added}, (0,)))
 
@@ -209,7 +211,7 @@ def test_loras_and_controlnets_go_together(form: Form, tmp_path: Path) -> None:
     pipeline, stock_pipeline = build(NAME), build(NAME)
     file = save(peft_style(factors(pipeline, [("unet", path) for path in LAYERS])), tmp_path / "film.safetensors")
     family = family_of(pipeline)
-    loras = Loras(family, ThreadLoader({"film": file}, Targets.of(pipeline)), form)
+    loras = Loras(family, ThreadLoader({"film": file}, LoraTargets.of(pipeline)), form)
     controls = Controls(family, dict(zip(("depth", "edges"), pipeline.controlnet.nets, strict=True)))
     both = replace(CASES["two"], loras=(LoraUse("film", 0.6),))
     ours = images(StepEngine(pipeline, add_ons=[loras, controls]), [both, CASES["one"], request(seed=6)])

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from torch.nn.functional import group_norm, linear, silu
 
 from serving.stock import ENGINE_MARKS, gap
-from takeup.serving.engines.diffusers.device.blocks import Joined
-from takeup.serving.engines.diffusers.device.compute import Recorded, prepare
-from takeup.serving.engines.diffusers.device.eight import EIGHT, Eight, product
-from takeup.serving.engines.diffusers.device.encoders import record_encoders
+from takeup.serving.engines.diffusers.device.blocks import FusedResidualBlocks
+from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor, prepare_network
+from takeup.serving.engines.diffusers.device.eight import FP8, Fp8Layers, fp8_matmul
+from takeup.serving.engines.diffusers.device.encoders import capture_encoders
 from takeup.serving.engines.diffusers.device.layout import channels_last
 from takeup.serving.engines.diffusers.device.ops import joined_norm, self_attention, text_attention
 from takeup.serving.engines.diffusers.device.stacks import stack_layers
@@ -130,7 +130,7 @@ def test_joined_blocks_predict_what_diffusers_predicts(name: str) -> None:
     given_inputs = {**inputs(), "encoder_hidden_states": inputs()["encoder_hidden_states"][..., :width]}
     with torch.no_grad():
         (plain,) = unet(**given_inputs)
-        joined = Joined(unet)
+        joined = FusedResidualBlocks(unet)
         (ours,) = unet(**given_inputs)
 
     assert joined.num_blocks > len(unet.up_blocks)
@@ -139,7 +139,7 @@ def test_joined_blocks_predict_what_diffusers_predicts(name: str) -> None:
 
 def test_every_residual_block_of_the_way_up_takes_its_skip_as_it_is() -> None:
     unet = build("takeup/tiny-sdxl").unet
-    Joined(unet)
+    FusedResidualBlocks(unet)
     seen: list[int] = []
     for block in unet.up_blocks:
         for resnet in block.resnets:
@@ -151,7 +151,7 @@ def test_every_residual_block_of_the_way_up_takes_its_skip_as_it_is() -> None:
 
 def test_blocks_step_aside_for_hooks_and_come_back() -> None:
     unet = build("takeup/tiny-sdxl").unet
-    joined = Joined(unet)
+    joined = FusedResidualBlocks(unet)
     calls: list[str] = []
     for name, module in unet.named_modules():
         if name.endswith("resnets.0.conv1"):
@@ -170,7 +170,7 @@ def test_blocks_that_compute_otherwise_are_left_alone() -> None:
     unet = build("takeup/tiny-sdxl").unet
     odd = unet.up_blocks[0].resnets[0]
     odd.time_embedding_norm = "scale_shift"
-    Joined(unet)
+    FusedResidualBlocks(unet)
 
     assert "forward" not in odd.__dict__
     assert "forward" not in unet.up_blocks[0].__dict__
@@ -180,21 +180,21 @@ def test_blocks_that_compute_otherwise_are_left_alone() -> None:
 # Eight bits -----------------------------------------------------------------------------------------------------------
 
 
-def eight(unet: Any) -> Eight:
-    return Eight(unet, stack_layers(unet))
+def eight(unet: Any) -> Fp8Layers:
+    return Fp8Layers(unet, stack_layers(unet))
 
 
 def test_a_product_in_eight_bits_is_exact_for_numbers_that_have_eight() -> None:
     x = torch.tensor([[1.0, -2.0, 0.5, 4.0]])
     weight = torch.tensor([[1.0, 0.25, 2.0, -1.0], [0.0, 8.0, 1.0, 0.5]])
     scales = torch.ones(()), torch.tensor(0.5)
-    answer = product(x, weight.to(EIGHT), scales, torch.tensor([10.0, 20.0]))
+    answer = fp8_matmul(x, weight.to(FP8), scales, torch.tensor([10.0, 20.0]))
 
     assert torch.equal(answer, 0.5 * linear(x, weight) + torch.tensor([10.0, 20.0]))
 
 
 def test_what_is_too_large_for_eight_bits_is_cut_and_not_lost() -> None:
-    answer = product(torch.tensor([[1e6, -1e6]]), torch.eye(2).to(EIGHT), (torch.ones(()), torch.ones(())))
+    answer = fp8_matmul(torch.tensor([[1e6, -1e6]]), torch.eye(2).to(FP8), (torch.ones(()), torch.ones(())))
 
     assert answer.tolist() == [[448.0, -448.0]]
 
@@ -222,7 +222,7 @@ def test_layers_compute_with_their_own_weights_again_while_hooks_need_them() -> 
 
 def test_new_weights_are_felt_when_they_are_followed_and_only_then() -> None:
     unet = build("takeup/tiny-sdxl").unet
-    prepared = prepare(unet, eight_bits=True)
+    prepared = prepare_network(unet, eight_bits=True)
     layer = unet.up_blocks[0].attentions[0].transformer_blocks[0].ff.net[2]
     x = drawn(3, layer.in_features)
     before = layer(x)
@@ -239,7 +239,7 @@ def test_new_weights_are_felt_when_they_are_followed_and_only_then() -> None:
 def test_images_in_eight_bits_are_like_those_without() -> None:
     one = Request("a cat", num_steps=3, seed=1, height_px=32, width_px=32)
     latents = []
-    for compute in (None, Recorded(eight_bits=True)):
+    for compute in (None, CudaGraphExecutor(eight_bits=True)):
         engine = StepEngine(build("takeup/tiny-sdxl"), compute=compute)
         ticket = engine.submit(one)
         engine.run()
@@ -254,7 +254,7 @@ def test_images_in_eight_bits_are_like_those_without() -> None:
 @pytest.fixture(scope="module")
 def recorded_pipeline() -> Any:
     pipeline = build("takeup/tiny-sdxl")
-    assert record_encoders(pipeline) == 2
+    assert capture_encoders(pipeline) == 2
     return pipeline
 
 
@@ -313,8 +313,8 @@ def test_encoders_that_are_patched_in_place_say_something_else(recorded_pipeline
 
 
 def test_encoders_are_recorded_once(recorded_pipeline: Any) -> None:
-    assert record_encoders(recorded_pipeline) == 0
-    assert record_encoders(object()) == 0
+    assert capture_encoders(recorded_pipeline) == 0
+    assert capture_encoders(object()) == 0
 
 
 def test_a_call_with_other_tensors_is_made_as_usual(recorded_pipeline: Any) -> None:

@@ -23,17 +23,17 @@ from takeup.serving.engines.diffusers.controls.addon import Controls
 from takeup.serving.engines.diffusers.controls.streams import StreamWorker
 from takeup.serving.engines.diffusers.device import compute as compute_module
 from takeup.serving.engines.diffusers.device import lean as lean_module
-from takeup.serving.engines.diffusers.device.blocks import Joined
-from takeup.serving.engines.diffusers.device.compute import Prepared, Recorded, prepare
-from takeup.serving.engines.diffusers.device.layers import add_product, gated_product, normed
-from takeup.serving.engines.diffusers.device.lean import Lean
+from takeup.serving.engines.diffusers.device.blocks import FusedResidualBlocks
+from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor, PreparedNetwork, prepare_network
+from takeup.serving.engines.diffusers.device.layers import add_matmul, geglu_matmul, shifted_layer_norm
+from takeup.serving.engines.diffusers.device.lean import InPlaceTransformers
 from takeup.serving.engines.diffusers.device.ops import text_attention
 from takeup.serving.engines.diffusers.device.regions import compile_regions
 from takeup.serving.engines.diffusers.device.stacks import stack_layers
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Loras
 from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tiny import build, tiny
 from takeup.serving.model import ControlUse, LoraUse, Request
@@ -61,7 +61,7 @@ def inputs(unet: Any, num_rows: int = 2, *, is_silent: bool = False) -> dict[str
 
 
 @torch.no_grad()
-def predicted(unet: Any, given: dict[str, Any], prepared: Prepared | None = None) -> torch.Tensor:
+def predicted(unet: Any, given: dict[str, Any], prepared: PreparedNetwork | None = None) -> torch.Tensor:
     if prepared is not None:
         text = given["encoder_hidden_states"]
         blocks = prepared.packed.blocks(text)
@@ -89,7 +89,7 @@ def test_lean_blocks_predict_what_diffusers_predicts(name: str, is_silent: bool,
     unet = with_biases(build(name).unet)
     given = inputs(unet, num_rows, is_silent=is_silent)
     plain = predicted(unet, given)
-    prepared = prepare(unet)
+    prepared = prepare_network(unet)
 
     assert prepared.lean is not None
     assert len(prepared.lean.modules) == sum(type(one).__name__ == "Transformer2DModel" for one in unet.modules())
@@ -108,7 +108,7 @@ def test_in_sixteen_bits_lean_blocks_are_as_near_to_the_truth_as_those_of_diffus
     halves["added_cond_kwargs"] = {name: one.bfloat16() for name, one in given["added_cond_kwargs"].items()}
     halves["timestep"] = given["timestep"]
     theirs = predicted(unet, halves).float()
-    ours = predicted(unet, halves, prepare(unet)).float()
+    ours = predicted(unet, halves, prepare_network(unet)).float()
 
     assert (ours - truth).norm() < 1.1 * (theirs - truth).norm()
     assert (theirs - truth).norm() > 0.001 * truth.norm()  # there is something to round
@@ -116,7 +116,7 @@ def test_in_sixteen_bits_lean_blocks_are_as_near_to_the_truth_as_those_of_diffus
 
 def images_around(unet: Any) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """What comes into the transformer in the middle, how it was then, and what leaves it."""
-    prepared = prepare(unet)
+    prepared = prepare_network(unet)
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
     around: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
     one = unet.mid_block.attentions[0]
@@ -147,7 +147,7 @@ def test_an_image_of_a_block_that_cannot_bring_the_bias_is_not_written_to() -> N
 
 def test_a_residual_block_brings_the_bias_of_the_transformer_behind_it() -> None:
     unet = with_biases(build(SDXL).unet)
-    prepare(unet)
+    prepare_network(unet)
     for block in (unet.mid_block, unet.down_blocks[1], unet.up_blocks[0]):
         resnet, transformer = block.resnets[0], block.attentions[0]
         torch.testing.assert_close(resnet.raised_bias, resnet.conv2.bias + transformer.proj_out.bias)
@@ -166,7 +166,7 @@ def test_silent_rows_are_neither_normed_nor_projected_for_the_text(monkeypatch: 
 
     monkeypatch.setattr(lean_module, "text_attention", noting)
     unet = build(SDXL).unet
-    prepared = prepare(unet)
+    prepared = prepare_network(unet)
     predicted(unet, inputs(unet, 4, is_silent=True), prepared)
     heard = set(num_rows)
     num_rows.clear()
@@ -180,7 +180,7 @@ def test_blocks_that_are_not_lean_do_not_project_silent_rows_either() -> None:
     unet = with_biases(build(SDXL).unet)
     given = inputs(unet, 4, is_silent=True)
     plain = predicted(unet, given)
-    prepared = prepare(unet, is_lean=False)
+    prepared = prepare_network(unet, is_lean=False)
     seen: list[int] = []
     layer = unet.mid_block.attentions[0].transformer_blocks[0].attn2.to_q
     layer.register_forward_hook(lambda _module, given, _answer: seen.append(len(given[0])))
@@ -191,7 +191,7 @@ def test_blocks_that_are_not_lean_do_not_project_silent_rows_either() -> None:
 
 def test_blocks_are_told_the_sums_of_the_biases_that_their_tokens_have_too_early() -> None:
     unet = with_biases(build(SDXL).unet)
-    prepare(unet)
+    prepare_network(unet)
     transformer = next(one for one in unet.modules() if len(getattr(one, "transformer_blocks", ())) > 1)
     blocks = transformer.transformer_blocks
     biases = [[one.attn1.to_out[0].bias, one.attn2.to_out[0].bias, one.ff.net[2].bias] for one in blocks]
@@ -207,7 +207,7 @@ def test_layers_are_called_for_themselves_while_hooks_need_them() -> None:
     unet = build(SDXL).unet
     given = inputs(unet)
     plain = predicted(unet, given)
-    prepared = prepare(unet)
+    prepared = prepare_network(unet)
     calls: list[int] = []
     layer = unet.mid_block.attentions[0].transformer_blocks[0].ff.net[2]
     layer.register_forward_hook(lambda *_: calls.append(1))
@@ -230,8 +230,8 @@ def test_a_transformer_that_fails_computes_as_usual_and_says_so_once(
     unet = with_biases(build(SDXL).unet)
     given = inputs(unet)
     plain = predicted(unet, given)
-    prepared = prepare(unet)
-    monkeypatch.setattr(lean_module, "gated_product", fail)
+    prepared = prepare_network(unet)
+    monkeypatch.setattr(lean_module, "geglu_matmul", fail)
     with caplog.at_level(logging.WARNING):
         ours = [predicted(unet, given, prepared) for _ in range(2)]
 
@@ -245,7 +245,7 @@ def test_blocks_that_compute_otherwise_are_left_alone() -> None:
     unet = build(SDXL).unet
     odd = unet.mid_block.attentions[0]
     odd.transformer_blocks[0].norm_type = "ada_norm"
-    prepared = prepare(unet)
+    prepared = prepare_network(unet)
 
     assert prepared.lean is not None
     assert odd not in prepared.lean.modules
@@ -253,11 +253,11 @@ def test_blocks_that_compute_otherwise_are_left_alone() -> None:
 
 
 def test_without_packed_attention_nothing_is_lean() -> None:
-    assert not Lean(build(SDXL).unet).modules
+    assert not InPlaceTransformers(build(SDXL).unet).modules
 
 
 def test_products_in_eight_bits_stay_as_they_are() -> None:
-    assert prepare(build(SDXL).unet, eight_bits=True).lean is None
+    assert prepare_network(build(SDXL).unet, eight_bits=True).lean is None
 
 
 def test_lean_transformers_are_not_compiled_and_all_else_is() -> None:
@@ -274,7 +274,7 @@ def test_lean_transformers_are_not_compiled_and_all_else_is() -> None:
 
 def test_a_norm_shifts_tokens_first() -> None:
     x, weight, bias, shift = drawn(4, 5, 8, seed=1)[1::2], drawn(8, seed=2), drawn(8, seed=3), drawn(8, seed=4)
-    answer = normed(x, shift, weight, bias, 1e-5)
+    answer = shifted_layer_norm(x, shift, weight, bias, 1e-5)
 
     torch.testing.assert_close(answer, layer_norm(x + shift, (8,), weight, bias, 1e-5))
     assert answer.is_contiguous()
@@ -284,7 +284,7 @@ def test_a_norm_in_half_precision_answers_in_half_precision() -> None:
     x = drawn(1, 5, 8).bfloat16()
     ones, zeros = torch.ones(8).bfloat16(), torch.zeros(8).bfloat16()
 
-    assert normed(x, drawn(8), ones, zeros, 1e-5).dtype == torch.bfloat16
+    assert shifted_layer_norm(x, drawn(8), ones, zeros, 1e-5).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("rows", [slice(None), slice(1, None, 2), slice(1, 2)])
@@ -292,7 +292,7 @@ def test_a_product_is_added_where_the_tokens_lie(rows: slice) -> None:
     tokens, weight = drawn(4, 5, 8, seed=1), drawn(8, 6, seed=2)
     before = tokens.clone()
     x = drawn(len(tokens[rows]), 5, 6, seed=3)
-    add_product(tokens[rows], x, weight)
+    add_matmul(tokens[rows], x, weight)
 
     expected = before.clone()
     expected[rows] += linear(x, weight)
@@ -303,7 +303,7 @@ def test_a_gated_product_is_a_product_times_the_gelu_of_another() -> None:
     x, weight, bias = drawn(2, 3, 4, seed=1), drawn(10, 4, seed=2), drawn(10, seed=3)
     expected = linear(x, weight[:5], bias[:5]) * gelu(linear(x, weight[5:], bias[5:]))
 
-    torch.testing.assert_close(gated_product(x, weight, bias), expected)
+    torch.testing.assert_close(geglu_matmul(x, weight, bias), expected)
 
 
 # Whole images ---------------------------------------------------------------------------------------------------------
@@ -315,11 +315,11 @@ def request(seed: int = 0, num_steps: int = 3, **others: Any) -> Request:
 
 @pytest.fixture(scope="module")
 def lean_engine(files: dict[str, Path]) -> Iterator[StepEngine]:
-    pipeline, compute = build(CONTROLLED), Recorded()
+    pipeline, compute = build(CONTROLLED), CudaGraphExecutor()
     family = family_of(pipeline)
     nets = dict(zip(("depth", "edges"), pipeline.controlnet.nets, strict=True))
     workers = {name: StreamWorker(net, compute) for name, net in nets.items()}
-    loras = Loras(family, ThreadLoader(files, Targets.of(pipeline)), stacks=compute.prepared(family.network).stacks)
+    loras = Loras(family, ThreadLoader(files, LoraTargets.of(pipeline)), stacks=compute.prepared(family.network).stacks)
     controls = Controls(family, nets, workers)
     yield StepEngine(pipeline, compute=compute, add_ons=[loras, controls])
     loras.close()
@@ -361,7 +361,7 @@ def test_convolutions_are_tried_out_where_calls_are_recorded(
     monkeypatch: pytest.MonkeyPatch, device: str, tries: bool
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    compute_module._try_convolutions(torch.device(device))
+    compute_module._autotune_convolutions(torch.device(device))
 
     assert torch.backends.cudnn.benchmark is tries
 
@@ -373,7 +373,7 @@ def test_what_time_adds_is_computed_once_for_all_blocks_and_forgotten_after_the_
     unet = with_biases(build(SDXL).unet)
     given = inputs(unet)
     plain = predicted(unet, given)
-    Joined(unet, stack_layers(unet))
+    FusedResidualBlocks(unet, stack_layers(unet))
     blocks = [one for one in unet.modules() if type(one).__name__ == "ResnetBlock2D"]
     calls: list[int] = []
     seen: list[bool] = []
@@ -390,11 +390,11 @@ def test_what_time_adds_is_computed_once_for_all_blocks_and_forgotten_after_the_
 def test_patched_weights_of_the_time_are_felt_in_the_next_call() -> None:
     unet = build(SDXL).unet
     given = inputs(unet)
-    Joined(unet, stack_layers(unet))
+    FusedResidualBlocks(unet, stack_layers(unet))
     before = predicted(unet, given)
     unet.mid_block.resnets[0].time_emb_proj.weight.data.mul_(2)
     after = predicted(unet, given)
-    with Joined(unet).separate():
+    with FusedResidualBlocks(unet).separate():
         plain = predicted(unet, given)
 
     assert gap(after, plain) < EXACT
@@ -403,7 +403,7 @@ def test_patched_weights_of_the_time_are_felt_in_the_next_call() -> None:
 
 def test_times_are_forgotten_when_a_call_fails() -> None:
     unet = build(SDXL).unet
-    Joined(unet, stack_layers(unet))
+    FusedResidualBlocks(unet, stack_layers(unet))
     given = inputs(unet) | {"encoder_hidden_states": torch.zeros(2, 7, 3)}
     with pytest.raises(RuntimeError):
         predicted(unet, given)
@@ -417,7 +417,7 @@ def test_blocks_beside_one_that_computes_otherwise_project_the_time_for_themselv
     odd.nonlinearity = torch.nn.ReLU()
     given = inputs(unet)
     plain = predicted(unet, given)
-    Joined(unet, stack_layers(unet))
+    FusedResidualBlocks(unet, stack_layers(unet))
     seen: dict[Any, bool] = {}
     blocks = [one for one in unet.modules() if type(one).__name__ == "ResnetBlock2D"]
     for one in blocks:

@@ -12,7 +12,7 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 import torch
 
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.lora.changes import Change, Lora, Piece
+from takeup.serving.engines.diffusers.lora.changes import BufferSlice, LayerChange, Lora
 from takeup.serving.engines.diffusers.lora.sidecar import Sidecar
 
 pytestmark = ENGINE_MARKS
@@ -24,8 +24,8 @@ RANK, WIDTH = 2, 4
 def lora(seed: int) -> Lora:
     """Changes the one layer by factor 3."""
     buffer = torch.randn(2 * RANK * WIDTH, generator=torch.Generator().manual_seed(seed))
-    pieces = {"down": Piece(0, (RANK, WIDTH)), "up": Piece(RANK * WIDTH, (WIDTH, RANK))}
-    return Lora(f"lora{seed}", buffer, {LAYER: Change(pieces, 3.0, (WIDTH, WIDTH), RANK)})
+    pieces = {"down": BufferSlice(0, (RANK, WIDTH)), "up": BufferSlice(RANK * WIDTH, (WIDTH, RANK))}
+    return Lora(f"lora{seed}", buffer, {LAYER: LayerChange(pieces, 3.0, (WIDTH, WIDTH), RANK)})
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_every_row_is_computed_with_its_own_loras(layer: torch.nn.Linear) -> Non
     first, second = lora(1), lora(2)
     sets = [((first, 0.5),), (), ((second, 1.0), (first, -1.0)), ((first, 0.5),)]
     x = torch.randn(4, 3, WIDTH, generator=torch.Generator().manual_seed(3))
-    with Sidecar({LAYER: layer}).beside(sets):
+    with Sidecar({LAYER: layer}).applied(sets):
         ours = layer(x)
 
     for row, loras in enumerate(sets):
@@ -72,7 +72,7 @@ def test_parts_are_read_when_they_are_first_needed_and_then_kept(layer: torch.nn
     x = torch.ones(2, WIDTH)
     answers = []
     for scale in (1.0, 1.0, 0.25):
-        with sidecar.beside([((one, scale),)] * 2):
+        with sidecar.applied([((one, scale),)] * 2):
             answers.append(layer(x))
 
     assert num_read == ["lora1"]
@@ -83,7 +83,7 @@ def test_parts_are_read_when_they_are_first_needed_and_then_kept(layer: torch.nn
 def test_no_more_loras_are_kept_than_there_is_room_for(layer: torch.nn.Linear, num_read: list[str]) -> None:
     sidecar, loras = Sidecar({LAYER: layer}, max_kept=2), [lora(seed) for seed in range(3)]
     for number in (0, 1, 2, 2, 0):
-        with sidecar.beside([((loras[number], 1.0),)]):
+        with sidecar.applied([((loras[number], 1.0),)]):
             layer(torch.ones(1, WIDTH))
 
     assert num_read == ["lora0", "lora1", "lora2", "lora0"]
@@ -93,7 +93,7 @@ def test_no_more_loras_are_kept_than_there_is_room_for(layer: torch.nn.Linear, n
 def test_a_call_may_need_more_loras_than_are_kept(layer: torch.nn.Linear) -> None:
     sidecar, loras = Sidecar({LAYER: layer}, max_kept=1), [lora(seed) for seed in range(3)]
     x = torch.ones(3, WIDTH)
-    with sidecar.beside([((one, 1.0),) for one in loras]):
+    with sidecar.applied([((one, 1.0),) for one in loras]):
         ours = layer(x)
 
     for row, one in enumerate(loras):
@@ -102,10 +102,10 @@ def test_a_call_may_need_more_loras_than_are_kept(layer: torch.nn.Linear) -> Non
 
 def test_a_network_that_changes_its_type_gets_parts_of_that_type(layer: torch.nn.Linear) -> None:
     sidecar, one = Sidecar({LAYER: layer}), lora(1)
-    with sidecar.beside([((one, 1.0),)]):
+    with sidecar.applied([((one, 1.0),)]):
         single = layer(torch.ones(1, WIDTH))
     layer.to(torch.float64)
-    with sidecar.beside([((one, 1.0),)]):
+    with sidecar.applied([((one, 1.0),)]):
         double = layer(torch.ones(1, WIDTH, dtype=torch.float64))
 
     assert double.dtype == torch.float64

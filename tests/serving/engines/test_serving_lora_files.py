@@ -19,7 +19,7 @@ from serving.lora_files import ATTENTION, LAYERS, factors, kohya, original, peft
 from serving.stock import ENGINE_MARKS
 from takeup.serving.engines.diffusers.lora.changes import Lora, patched
 from takeup.serving.engines.diffusers.lora.files import read_lora
-from takeup.serving.engines.diffusers.lora.targets import Targets, layers_of
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets, layers_of
 from takeup.serving.engines.diffusers.tiny import build, tiny
 
 pytestmark = ENGINE_MARKS
@@ -40,8 +40,8 @@ def pipeline() -> Any:
 
 
 @pytest.fixture(scope="module")
-def targets(pipeline: Any) -> Targets:
-    return Targets.of(pipeline)
+def targets(pipeline: Any) -> LoraTargets:
+    return LoraTargets.of(pipeline)
 
 
 def ours(pipeline: Any, *loras: tuple[Lora, float]) -> dict[tuple[str, str], torch.Tensor]:
@@ -71,7 +71,7 @@ def num_changed(pipeline: Any, weights: dict[Any, torch.Tensor]) -> int:
     return sum(not torch.equal(module.weight, weights[layer]) for layer, module in layers_of(pipeline).items())
 
 
-def test_files_of_diffusers_give_the_fused_weights(pipeline: Any, targets: Targets, tmp_path: Path) -> None:
+def test_files_of_diffusers_give_the_fused_weights(pipeline: Any, targets: LoraTargets, tmp_path: Path) -> None:
     file = save(peft_style(factors(pipeline, UNET)), tmp_path / "a.safetensors")
     theirs = fused((file, 0.7))
 
@@ -79,7 +79,7 @@ def test_files_of_diffusers_give_the_fused_weights(pipeline: Any, targets: Targe
     assert gap_of(ours(pipeline, (read_lora(file, targets), 0.7)), theirs) < CLOSE
 
 
-def test_two_loras_are_the_sum_of_their_products(pipeline: Any, targets: Targets, tmp_path: Path) -> None:
+def test_two_loras_are_the_sum_of_their_products(pipeline: Any, targets: LoraTargets, tmp_path: Path) -> None:
     first = save(peft_style(factors(pipeline, UNET[:6], seed=1)), tmp_path / "a.safetensors")
     second = save(peft_style(factors(pipeline, UNET[3:], rank=2, seed=2)), tmp_path / "b.safetensors")
     mine = ours(pipeline, (read_lora(first, targets), 1.0), (read_lora(second, targets), 0.7))
@@ -88,7 +88,7 @@ def test_two_loras_are_the_sum_of_their_products(pipeline: Any, targets: Targets
 
 
 def test_files_of_kohya_give_the_fused_weights_with_their_alphas(
-    pipeline: Any, targets: Targets, tmp_path: Path
+    pipeline: Any, targets: LoraTargets, tmp_path: Path
 ) -> None:
     file = save(kohya(factors(pipeline, UNET), alpha=1.0), tmp_path / "k.safetensors")
     theirs = fused((file, 1.0))
@@ -97,7 +97,7 @@ def test_files_of_kohya_give_the_fused_weights_with_their_alphas(
     assert gap_of(ours(pipeline, (read_lora(file, targets), 1.0)), theirs) < CLOSE
 
 
-def test_names_of_the_original_code_mean_the_same_layers(pipeline: Any, targets: Targets, tmp_path: Path) -> None:
+def test_names_of_the_original_code_mean_the_same_layers(pipeline: Any, targets: LoraTargets, tmp_path: Path) -> None:
     names = {path: original(path) for path in LAYERS}
     changes = factors(pipeline, UNET)
     file = save(kohya(changes, alpha=1.0, names=names), tmp_path / "o.safetensors")
@@ -107,7 +107,9 @@ def test_names_of_the_original_code_mean_the_same_layers(pipeline: Any, targets:
     assert gap_of(mine, ours(pipeline, (read_lora(plain, targets), 1.0))) == 0
 
 
-def test_diffusers_agrees_about_the_names_of_the_original_code(pipeline: Any, targets: Targets, tmp_path: Path) -> None:
+def test_diffusers_agrees_about_the_names_of_the_original_code(
+    pipeline: Any, targets: LoraTargets, tmp_path: Path
+) -> None:
     paths = [path for path in LAYERS if "attentions" in path]
     names = {path: original(path) for path in paths}
     changes = factors(pipeline, [("unet", path) for path in paths])
@@ -118,7 +120,7 @@ def test_diffusers_agrees_about_the_names_of_the_original_code(pipeline: Any, ta
     assert gap_of(ours(pipeline, (read_lora(file, targets), 1.0)), theirs) < CLOSE
 
 
-def test_every_layer_has_an_original_name_of_its_own(targets: Targets) -> None:
+def test_every_layer_has_an_original_name_of_its_own(targets: LoraTargets) -> None:
     names = [name for name in targets.names if name.startswith("lora_unet_")]
     unet = [layer for layer in targets.shapes if layer[0] == "unet"]
 
@@ -126,7 +128,7 @@ def test_every_layer_has_an_original_name_of_its_own(targets: Targets) -> None:
     assert {targets.names[name] for name in names} == set(unet)
 
 
-def test_old_key_styles_of_diffusers_are_understood(pipeline: Any, targets: Targets, tmp_path: Path) -> None:
+def test_old_key_styles_of_diffusers_are_understood(pipeline: Any, targets: LoraTargets, tmp_path: Path) -> None:
     layers = [("unet", f"{ATTENTION}.to_q"), ("unet", f"{ATTENTION}.to_out.0")]
     changes = factors(pipeline, layers)
     (down, up), (out_down, out_up) = changes.values()
@@ -142,7 +144,7 @@ def test_old_key_styles_of_diffusers_are_understood(pipeline: Any, targets: Targ
     assert gap_of(mine, fused((new, 1.0))) < CLOSE
 
 
-def test_a_file_of_mixed_styles_is_read_as_a_whole(pipeline: Any, targets: Targets, tmp_path: Path) -> None:
+def test_a_file_of_mixed_styles_is_read_as_a_whole(pipeline: Any, targets: LoraTargets, tmp_path: Path) -> None:
     changes = factors(pipeline, UNET)
     halves = dict(list(changes.items())[:4]), dict(list(changes.items())[4:])
     file = save(peft_style(halves[0]) | kohya(halves[1], alpha=4.0), tmp_path / "mixed.safetensors")
@@ -151,7 +153,7 @@ def test_a_file_of_mixed_styles_is_read_as_a_whole(pipeline: Any, targets: Targe
     assert gap_of(ours(pipeline, (read_lora(file, targets), 1.0)), fused((whole, 1.0))) < CLOSE
 
 
-def test_text_encoders_are_changed_too(pipeline: Any, targets: Targets, tmp_path: Path) -> None:
+def test_text_encoders_are_changed_too(pipeline: Any, targets: LoraTargets, tmp_path: Path) -> None:
     file = save(peft_style(factors(pipeline, TEXT)), tmp_path / "t.safetensors")
     theirs = fused((file, 1.0))
 
@@ -161,7 +163,7 @@ def test_text_encoders_are_changed_too(pipeline: Any, targets: Targets, tmp_path
 
 @pytest.mark.parametrize("with_text_model", [False, True])
 def test_kohya_may_say_text_model_or_not(
-    pipeline: Any, targets: Targets, tmp_path: Path, with_text_model: bool
+    pipeline: Any, targets: LoraTargets, tmp_path: Path, with_text_model: bool
 ) -> None:
     changes = factors(pipeline, TEXT)
     bare = {path: path.removeprefix("text_model.") for _, path in TEXT}
@@ -174,7 +176,9 @@ def test_kohya_may_say_text_model_or_not(
     )
 
 
-def test_the_alpha_that_diffusers_writes_into_the_file_counts(pipeline: Any, targets: Targets, tmp_path: Path) -> None:
+def test_the_alpha_that_diffusers_writes_into_the_file_counts(
+    pipeline: Any, targets: LoraTargets, tmp_path: Path
+) -> None:
     told = {
         "unet.r": 4,
         "unet.lora_alpha": 6,
@@ -221,7 +225,7 @@ def merged_by_peft(kind: str, folder: Path, **options: Any) -> dict[tuple[str, s
     ],
 )
 def test_folders_of_peft_give_the_weights_that_peft_merges(
-    pipeline: Any, targets: Targets, tmp_path: Path, kind: str, options: dict[str, Any]
+    pipeline: Any, targets: LoraTargets, tmp_path: Path, kind: str, options: dict[str, Any]
 ) -> None:
     if kind == "LoraConfig":
         options = {**options, "init_lora_weights": False}
@@ -253,7 +257,7 @@ def merged_lora(folder: Path, options: dict[str, Any]) -> dict[tuple[str, str], 
 
 @pytest.mark.parametrize("kind", ["LoHaConfig", "LoKrConfig"])
 def test_lycoris_files_are_the_same_changes_with_other_names(
-    pipeline: Any, targets: Targets, tmp_path: Path, kind: str
+    pipeline: Any, targets: LoraTargets, tmp_path: Path, kind: str
 ) -> None:
     from safetensors.torch import load_file
 
@@ -273,7 +277,7 @@ def test_lycoris_files_are_the_same_changes_with_other_names(
             assert (mine[layer] - weight).abs().max() < CLOSE * 10
 
 
-def test_dora_of_kohya_has_a_magnitude_for_every_output(pipeline: Any, targets: Targets, tmp_path: Path) -> None:
+def test_dora_of_kohya_has_a_magnitude_for_every_output(pipeline: Any, targets: LoraTargets, tmp_path: Path) -> None:
     layer = ("unet", f"{ATTENTION}.to_q")
     changes = factors(pipeline, [layer])
     magnitude = torch.linspace(0.5, 2.0, 64)[:, None]
@@ -285,7 +289,9 @@ def test_dora_of_kohya_has_a_magnitude_for_every_output(pipeline: Any, targets: 
     torch.testing.assert_close(torch.linalg.vector_norm(weight, dim=1, keepdim=True), magnitude)
 
 
-def test_a_magnitude_that_lies_in_a_row_is_one_for_every_input(pipeline: Any, targets: Targets, tmp_path: Path) -> None:
+def test_a_magnitude_that_lies_in_a_row_is_one_for_every_input(
+    pipeline: Any, targets: LoraTargets, tmp_path: Path
+) -> None:
     layer = ("unet", "mid_block.attentions.0.transformer_blocks.0.ff.net.2")
     num_inputs = targets.shapes[layer][1]
     magnitude = torch.linspace(0.5, 2.0, num_inputs)[None, :]
@@ -299,7 +305,7 @@ def test_a_magnitude_that_lies_in_a_row_is_one_for_every_input(pipeline: Any, ta
 # What a LoRA becomes ------------------------------------------------------------------------------------------------
 
 
-def test_all_numbers_lie_in_one_buffer_without_gaps(pipeline: Any, targets: Targets, tmp_path: Path) -> None:
+def test_all_numbers_lie_in_one_buffer_without_gaps(pipeline: Any, targets: LoraTargets, tmp_path: Path) -> None:
     changes = factors(pipeline, UNET)
     lora = read_lora(save(peft_style(changes), tmp_path / "a.safetensors"), targets)
     pieces = sorted((piece.offset, piece.shape) for change in lora.changes.values() for piece in change.pieces.values())
@@ -310,7 +316,7 @@ def test_all_numbers_lie_in_one_buffer_without_gaps(pipeline: Any, targets: Targ
     assert torch.equal(lora.parts(UNET[0])["down"], changes[UNET[0]][0])
 
 
-def test_half_precision_stays_half_in_the_buffer(pipeline: Any, targets: Targets, tmp_path: Path) -> None:
+def test_half_precision_stays_half_in_the_buffer(pipeline: Any, targets: LoraTargets, tmp_path: Path) -> None:
     tensors = {key: tensor.half() for key, tensor in peft_style(factors(pipeline, UNET)).items()}
     lora = read_lora(save(tensors, tmp_path / "h.safetensors"), targets)
 

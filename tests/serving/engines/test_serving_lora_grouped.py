@@ -13,13 +13,13 @@ import torch
 
 from serving.lora_cases import SDXL
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.device.attention import Packed
+from takeup.serving.engines.diffusers.device.attention import PackedAttention
 from takeup.serving.engines.diffusers.device.stacks import stack_layers
 from takeup.serving.engines.diffusers.lora.changes import Lora
-from takeup.serving.engines.diffusers.lora.grouped import Factors, GroupedWeights
-from takeup.serving.engines.diffusers.lora.packs import Packer
+from takeup.serving.engines.diffusers.lora.grouped import StackedWeights, StagedFactors
+from takeup.serving.engines.diffusers.lora.packs import LoraPacker
 from takeup.serving.engines.diffusers.lora.targets import DENOISERS, layers_of
-from takeup.serving.engines.diffusers.lora.weights import Weights
+from takeup.serving.engines.diffusers.lora.weights import PatchedWeights
 from takeup.serving.engines.diffusers.tiny import build
 
 pytestmark = ENGINE_MARKS
@@ -34,11 +34,11 @@ def values(layers: dict[Any, Any]) -> dict[Any, torch.Tensor]:
 
 
 @pytest.fixture
-def stacked() -> tuple[dict[Any, Any], GroupedWeights]:
+def stacked() -> tuple[dict[Any, Any], StackedWeights]:
     pipeline = build(SDXL)
     stacks = stack_layers(pipeline.unet)
     layers = denoiser(pipeline)
-    return layers, GroupedWeights(layers, stacks, "unet")
+    return layers, StackedWeights(layers, stacks, "unet")
 
 
 def test_stacking_changes_no_number_and_every_layer_has_a_place() -> None:
@@ -75,7 +75,7 @@ def test_neighbours_are_one_weight_with_all_outputs() -> None:
 
 def test_texts_are_projected_for_all_layers_as_each_layer_would() -> None:
     unet = build(SDXL).unet
-    packed = Packed(unet, stack_layers(unet))
+    packed = PackedAttention(unet, stack_layers(unet))
     text = torch.randn(2, 5, 64, generator=torch.Generator().manual_seed(0))
     blocks = packed.blocks(text)
     packed.project(text, blocks)
@@ -91,7 +91,7 @@ def test_unpacked_layers_are_called_one_by_one() -> None:
     unet = build(SDXL).unet
     attention = unet.get_submodule("mid_block.attentions.0.transformer_blocks.0.attn1")
     original = attention.processor
-    packed = Packed(unet, stack_layers(unet))
+    packed = PackedAttention(unet, stack_layers(unet))
     while_packed = attention.processor
     with packed.unpacked():
         while_unpacked = attention.processor
@@ -105,12 +105,12 @@ def test_unpacked_layers_are_called_one_by_one() -> None:
     "names", [("paper",), ("film",), ("paper", "film"), ("loha",), ("loha", "paper"), ("words", "film")]
 )
 def test_stacks_are_patched_to_what_layers_are_patched_to_one_by_one(
-    stacked: tuple[dict[Any, Any], GroupedWeights], loras: dict[str, Lora], names: tuple[str, ...]
+    stacked: tuple[dict[Any, Any], StackedWeights], loras: dict[str, Lora], names: tuple[str, ...]
 ) -> None:
     layers, grouped = stacked
     plain_layers = denoiser(build(SDXL))
     chosen = tuple((loras[name], 0.7 + number) for number, name in enumerate(names))
-    plain = Weights(plain_layers)
+    plain = PatchedWeights(plain_layers)
     plain.use(plain.stage(chosen))
     grouped.use(grouped.stage(chosen))
     ours, theirs = values(layers), values(plain_layers)
@@ -119,7 +119,7 @@ def test_stacks_are_patched_to_what_layers_are_patched_to_one_by_one(
 
 
 def test_sets_can_follow_each_other_in_any_order(
-    stacked: tuple[dict[Any, Any], GroupedWeights], loras: dict[str, Lora]
+    stacked: tuple[dict[Any, Any], StackedWeights], loras: dict[str, Lora]
 ) -> None:
     layers, grouped = stacked
     before = values(layers)
@@ -143,7 +143,7 @@ def test_a_thousand_swaps_of_stacks_leave_the_weights_bit_for_bit_as_they_were(
 ) -> None:
     pipeline = build(SDXL)
     pipeline.unet.to(dtype)
-    grouped = GroupedWeights(denoiser(pipeline), stack_layers(pipeline.unet), "unet")
+    grouped = StackedWeights(denoiser(pipeline), stack_layers(pipeline.unet), "unet")
     before = {name: tensor.clone() for name, tensor in pipeline.unet.state_dict().items()}
     sets = [((loras["paper"], 1.0),), ((loras["film"], 0.5), (loras["paper"], 0.3)), ((loras["loha"], 1.0),)]
     staged = [grouped.stage(one) for one in sets]
@@ -156,7 +156,7 @@ def test_a_thousand_swaps_of_stacks_leave_the_weights_bit_for_bit_as_they_were(
 
 def test_a_pack_lies_one_block_behind_the_other_and_is_made_once(loras: dict[str, Lora]) -> None:
     stacks = stack_layers(build(SDXL).unet)
-    packer = Packer(stacks, "unet", max_kept=1)
+    packer = LoraPacker(stacks, "unet", max_kept=1)
     pack = packer.pack(loras["paper"])
     starts, ends = zip(*((span.start, span.stop) for span in pack.spans().values()), strict=True)
     sizes = [up.numel() + down.numel() for up, down in pack.pieces(pack.host).values()]
@@ -169,11 +169,11 @@ def test_a_pack_lies_one_block_behind_the_other_and_is_made_once(loras: dict[str
 
 
 def test_a_layer_that_one_lora_changes_otherwise_is_patched_alone(
-    stacked: tuple[dict[Any, Any], GroupedWeights], loras: dict[str, Lora]
+    stacked: tuple[dict[Any, Any], StackedWeights], loras: dict[str, Lora]
 ) -> None:
     both = stacked[1].stage(((loras["loha"], 1.0), (loras["paper"], 1.0)))
     paper = stacked[1].stage(((loras["paper"], 1.0),))
-    assert isinstance(both, Factors)
+    assert isinstance(both, StagedFactors)
 
     assert set(both.weights) >= set(loras["loha"].changes)
     assert not set(paper.weights) & {layer for layer in loras["paper"].changes if stacked[0][layer].weight.ndim == 2}

@@ -27,8 +27,8 @@ from takeup.serving.engines.diffusers.lora.changes import Lora
 from takeup.serving.engines.diffusers.lora.files import read_lora
 from takeup.serving.engines.diffusers.lora.loaders import ProcessLoader
 from takeup.serving.engines.diffusers.lora.similarity import measure_similarities
-from takeup.serving.engines.diffusers.lora.targets import Targets, layers_of
-from takeup.serving.engines.diffusers.lora.weights import Weights
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets, layers_of
+from takeup.serving.engines.diffusers.lora.weights import PatchedWeights
 from takeup.serving.engines.diffusers.tiny import build, tiny
 from takeup.serving.model import LoraUse, Request
 from takeup.serving.policies.lateness import measured_bound
@@ -79,8 +79,8 @@ def test_at_most_k_steps_are_made_without_the_lora(engine_of: Any, files: dict[s
 def patched_after(files: dict[str, Path], one: Request, num_steps: int) -> torch.Tensor:
     """Stock diffusers, with the LoRA put in by hand after so many steps."""
     pipeline = build(SDXL)
-    lora = read_lora(files["paper"], Targets.of(pipeline))
-    weights = Weights(layers_of(pipeline))
+    lora = read_lora(files["paper"], LoraTargets.of(pipeline))
+    weights = PatchedWeights(layers_of(pipeline))
 
     def patch(_: Any, step: int, __: Any, values: dict[str, Any]) -> dict[str, Any]:
         if step + 1 == num_steps:
@@ -183,7 +183,7 @@ def test_runs_of_different_lengths_cannot_be_compared(pipeline: Any, wrong: list
 
 @pytest.fixture(scope="module")
 def process(files: dict[str, Path]) -> Iterator[ProcessLoader]:
-    loader = ProcessLoader(files, Targets.of(tiny(SDXL)))
+    loader = ProcessLoader(files, LoraTargets.of(tiny(SDXL)))
     yield loader
     loader.close()
 

@@ -16,7 +16,7 @@ from serving.lora_files import ATTENTION, LAYERS, factors, kohya, peft_style, sa
 from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.lora.files import read_lora
-from takeup.serving.engines.diffusers.lora.targets import Targets, layers_of
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets, layers_of
 from takeup.serving.engines.diffusers.tiny import tiny
 
 pytestmark = ENGINE_MARKS
@@ -30,11 +30,11 @@ def pipeline() -> Any:
 
 
 @pytest.fixture(scope="module")
-def targets(pipeline: Any) -> Targets:
-    return Targets.of(pipeline)
+def targets(pipeline: Any) -> LoraTargets:
+    return LoraTargets.of(pipeline)
 
 
-def refusal(file: Path, targets: Targets) -> str:
+def refusal(file: Path, targets: LoraTargets) -> str:
     with pytest.raises(BadInput) as refused:
         read_lora(file, targets)
     sentence = str(refused.value)
@@ -43,7 +43,7 @@ def refusal(file: Path, targets: Targets) -> str:
     return sentence
 
 
-def test_leftover_keys_are_named(pipeline: Any, targets: Targets, tmp_path: Path) -> None:
+def test_leftover_keys_are_named(pipeline: Any, targets: LoraTargets, tmp_path: Path) -> None:
     extra = {"unet.nowhere.lora_A.weight": torch.ones(4, 4), f"unet.{ATTENTION}.to_q.diff_b": torch.ones(4)}
     sentence = refusal(save(peft_style(factors(pipeline, UNET)) | extra, tmp_path / "x.safetensors"), targets)
 
@@ -52,7 +52,7 @@ def test_leftover_keys_are_named(pipeline: Any, targets: Targets, tmp_path: Path
     assert "to_q.diff_b" in sentence
 
 
-def test_a_layer_that_is_changed_twice_is_a_leftover(pipeline: Any, targets: Targets, tmp_path: Path) -> None:
+def test_a_layer_that_is_changed_twice_is_a_leftover(pipeline: Any, targets: LoraTargets, tmp_path: Path) -> None:
     changes = factors(pipeline, UNET[:1])
     sentence = refusal(
         save(peft_style(changes) | kohya(factors(pipeline, UNET[:1])), tmp_path / "x.safetensors"), targets
@@ -61,7 +61,7 @@ def test_a_layer_that_is_changed_twice_is_a_leftover(pipeline: Any, targets: Tar
     assert "has 2 keys that cannot be used" in sentence
 
 
-def test_a_lora_for_another_kind_of_model_says_so(targets: Targets, tmp_path: Path) -> None:
+def test_a_lora_for_another_kind_of_model_says_so(targets: LoraTargets, tmp_path: Path) -> None:
     flux = tiny("takeup/tiny-flux")
     layers = [layer for layer in layers_of(flux) if layer[0] == "transformer"][:4]
     sentence = refusal(save(peft_style(factors(flux, layers)), tmp_path / "f.safetensors"), targets)
@@ -70,7 +70,7 @@ def test_a_lora_for_another_kind_of_model_says_so(targets: Targets, tmp_path: Pa
     assert "StableDiffusionXLPipeline" in sentence
 
 
-def test_a_lora_for_a_model_of_other_sizes_says_which(targets: Targets, tmp_path: Path) -> None:
+def test_a_lora_for_a_model_of_other_sizes_says_which(targets: LoraTargets, tmp_path: Path) -> None:
     small = tiny("takeup/tiny-sd15")
     layer = ("unet", "down_blocks.1.attentions.1.transformer_blocks.0.attn2.to_k")
     sentence = refusal(save(peft_style(factors(small, [layer])), tmp_path / "s.safetensors"), targets)
@@ -78,14 +78,14 @@ def test_a_lora_for_a_model_of_other_sizes_says_which(targets: Targets, tmp_path
     assert "changes weights of shape 64x32, and the layer has 64x64" in sentence
 
 
-def test_ranks_that_differ_are_refused(pipeline: Any, targets: Targets, tmp_path: Path) -> None:
+def test_ranks_that_differ_are_refused(pipeline: Any, targets: LoraTargets, tmp_path: Path) -> None:
     tensors = peft_style(factors(pipeline, UNET[:1]))
     tensors[f"unet.{UNET[0][1]}.lora_B.weight"] = torch.ones(64, 8)
 
     assert "one part has rank 4, the other 8" in refusal(save(tensors, tmp_path / "r.safetensors"), targets)
 
 
-def test_half_a_change_is_refused(pipeline: Any, targets: Targets, tmp_path: Path) -> None:
+def test_half_a_change_is_refused(pipeline: Any, targets: LoraTargets, tmp_path: Path) -> None:
     tensors = peft_style(factors(pipeline, UNET[:1]))
     del tensors[f"unet.{UNET[0][1]}.lora_B.weight"]
 
@@ -93,7 +93,7 @@ def test_half_a_change_is_refused(pipeline: Any, targets: Targets, tmp_path: Pat
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_numbers_that_are_none_are_refused(pipeline: Any, targets: Targets, tmp_path: Path, bad: float) -> None:
+def test_numbers_that_are_none_are_refused(pipeline: Any, targets: LoraTargets, tmp_path: Path, bad: float) -> None:
     tensors = peft_style(factors(pipeline, UNET[:2]))
     tensors[f"unet.{UNET[0][1]}.lora_A.weight"][1, 1] = bad
 
@@ -101,7 +101,7 @@ def test_numbers_that_are_none_are_refused(pipeline: Any, targets: Targets, tmp_
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.99])
-def test_truncated_files_are_refused(pipeline: Any, targets: Targets, tmp_path: Path, share: float) -> None:
+def test_truncated_files_are_refused(pipeline: Any, targets: LoraTargets, tmp_path: Path, share: float) -> None:
     file = save(peft_style(factors(pipeline, UNET)), tmp_path / "t.safetensors")
     whole = file.read_bytes()
     file.write_bytes(whole[: int(len(whole) * share)])
@@ -109,12 +109,12 @@ def test_truncated_files_are_refused(pipeline: Any, targets: Targets, tmp_path: 
     assert "damaged or no safetensors file" in refusal(file, targets)
 
 
-def test_files_that_are_not_there_or_empty_are_refused(targets: Targets, tmp_path: Path) -> None:
+def test_files_that_are_not_there_or_empty_are_refused(targets: LoraTargets, tmp_path: Path) -> None:
     assert "is not a file" in refusal(tmp_path / "none.safetensors", targets)
     assert "holds no tensors" in refusal(save({}, tmp_path / "e.safetensors"), targets)
 
 
-def test_pickles_are_not_opened(targets: Targets, tmp_path: Path) -> None:
+def test_pickles_are_not_opened(targets: LoraTargets, tmp_path: Path) -> None:
     file = tmp_path / "p.safetensors"
     torch.save({"unet.x.lora_A.weight": torch.ones(1)}, file)
 
@@ -142,7 +142,7 @@ def test_pickles_are_not_opened(targets: Targets, tmp_path: Path) -> None:
     ],
 )
 def test_changes_that_do_not_fit_are_refused(
-    targets: Targets, tmp_path: Path, parts: dict[str, tuple[int, ...]], sentence: str
+    targets: LoraTargets, tmp_path: Path, parts: dict[str, tuple[int, ...]], sentence: str
 ) -> None:
     name = f"lora_unet_{UNET[0][1].replace('.', '_')}"
     file = save({f"{name}.{part}": torch.ones(shape) for part, shape in parts.items()}, tmp_path / "x.safetensors")

@@ -20,8 +20,8 @@ from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Form, Loras
 from takeup.serving.engines.diffusers.lora.changes import Lora
 from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import Targets, layers_of
-from takeup.serving.engines.diffusers.lora.weights import Weights
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets, layers_of
+from takeup.serving.engines.diffusers.lora.weights import PatchedWeights
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tiny import build, tiny
 from takeup.serving.model import Request
@@ -39,7 +39,7 @@ def test_a_thousand_swaps_leave_the_weights_bit_for_bit_as_they_were(
     unet = build(SDXL).unet.to(dtype)
     layers = {("unet", path): unet.get_submodule(path) for path in LAYERS}
     before = {key: tensor.clone() for key, tensor in unet.state_dict().items()}
-    weights = Weights(layers)
+    weights = PatchedWeights(layers)
     sets = [((loras["paper"], 1.0),), ((loras["film"], 0.5), (loras["paper"], 0.3)), ((loras["loha"], 1.0),), ()]
     staged = [weights.stage(one) for one in sets]
     for number in range(1000):
@@ -51,7 +51,7 @@ def test_a_thousand_swaps_leave_the_weights_bit_for_bit_as_they_were(
 
 def test_patched_weights_do_not_depend_on_what_was_there_before(pipeline: Any, loras: dict[str, Lora]) -> None:
     layers = layers_of(pipeline)
-    weights = Weights(layers)
+    weights = PatchedWeights(layers)
     with weights.using(((loras["paper"], 1.0),)):
         direct = {layer: module.weight.clone() for layer, module in layers.items()}
     with weights.using(((loras["film"], 2.0),)), weights.using(((loras["paper"], 1.0),)):
@@ -63,7 +63,7 @@ def test_patched_weights_do_not_depend_on_what_was_there_before(pipeline: Any, l
 def test_patching_writes_into_the_storage_that_graphs_remember(pipeline: Any, loras: dict[str, Lora]) -> None:
     layers = layers_of(pipeline)
     places = {layer: (id(module.weight), module.weight.data_ptr()) for layer, module in layers.items()}
-    with Weights(layers).using(((loras["paper"], 1.0),)):
+    with PatchedWeights(layers).using(((loras["paper"], 1.0),)):
         inside = {layer: (id(module.weight), module.weight.data_ptr()) for layer, module in layers.items()}
 
     assert inside == places
@@ -71,7 +71,7 @@ def test_patching_writes_into_the_storage_that_graphs_remember(pipeline: Any, lo
 
 def test_staging_is_not_felt_by_the_network(pipeline: Any, loras: dict[str, Lora]) -> None:
     before = pipeline.unet.get_submodule(LAYERS[0]).weight.clone()
-    weights = Weights(layers_of(pipeline))
+    weights = PatchedWeights(layers_of(pipeline))
     staged = weights.stage(((loras["paper"], 1.0),))
 
     assert torch.equal(pipeline.unet.get_submodule(LAYERS[0]).weight, before)
@@ -79,7 +79,7 @@ def test_staging_is_not_felt_by_the_network(pipeline: Any, loras: dict[str, Lora
 
 
 def test_weights_are_given_back_when_something_fails(pipeline: Any, loras: dict[str, Lora]) -> None:
-    weights = Weights(layers_of(pipeline))
+    weights = PatchedWeights(layers_of(pipeline))
     before = pipeline.unet.get_submodule(LAYERS[0]).weight.clone()
     with pytest.raises(ZeroDivisionError), weights.using(((loras["paper"], 1.0),)):
         1 / 0  # noqa: B018
@@ -157,7 +157,7 @@ def test_transformers_take_loras_too(name: str, form: Form, tmp_path: Path) -> N
     pipeline, stock_pipeline = build(name), build(name)
     changes = factors(pipeline, [("transformer", path) for path in TRANSFORMERS[name]])
     files = {"film": save(peft_style(changes), tmp_path / "film.safetensors")}
-    add_on = Loras(family_of(pipeline), ThreadLoader(files, Targets.of(pipeline)), form)
+    add_on = Loras(family_of(pipeline), ThreadLoader(files, LoraTargets.of(pipeline)), form)
     plain, film = images(StepEngine(pipeline, add_ons=[add_on]), [request(1), request(1, ("film", 0.5))])
     add_on.close()
     stock_pipeline.load_lora_weights(files["film"], adapter_name="film")

@@ -21,10 +21,10 @@ from serving.stock import ENGINE_MARKS
 from takeup.serving.engines.diffusers.families import FAMILIES, family_of
 from takeup.serving.engines.diffusers.families.guidance import guided
 from takeup.serving.engines.diffusers.families.sizes import size_of
-from takeup.serving.engines.diffusers.lora.changes import Change, Lora, Piece
+from takeup.serving.engines.diffusers.lora.changes import BufferSlice, LayerChange, Lora
 from takeup.serving.engines.diffusers.lora.keys import sort_keys
 from takeup.serving.engines.diffusers.lora.sidecar import Sidecar
-from takeup.serving.engines.diffusers.lora.targets import Targets, layers_of
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets, layers_of
 from takeup.serving.engines.diffusers.runs import gather
 from takeup.serving.engines.diffusers.schedulers import SCHEDULERS, new_scheduler, set_steps, step_options
 from takeup.serving.engines.diffusers.tickets import Ticket
@@ -36,8 +36,8 @@ SMALL = Request("a cat", num_steps=3, height_px=32, width_px=32)
 
 
 @pytest.fixture(scope="module")
-def targets() -> Targets:
-    return Targets.of(tiny("takeup/tiny-sdxl"))
+def targets() -> LoraTargets:
+    return LoraTargets.of(tiny("takeup/tiny-sdxl"))
 
 
 # Guidance and rows --------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ SUFFIXES = (".lora_A.weight", ".lora_B.weight", ".alpha", ".dora_scale", ".lokr_
 
 
 @given(st.sets(st.tuples(st.integers(0, 10**6), st.sampled_from(SUFFIXES)), max_size=20))
-def test_every_key_ends_up_in_exactly_one_place(targets: Targets, picks: set[tuple[int, str]]) -> None:
+def test_every_key_ends_up_in_exactly_one_place(targets: LoraTargets, picks: set[tuple[int, str]]) -> None:
     names = [*targets.names, "unet.nowhere", "lora_te9_x", ""]
     keys = {names[number % len(names)] + suffix for number, suffix in picks}
     found = sort_keys(keys, targets)
@@ -167,11 +167,11 @@ def test_every_key_ends_up_in_exactly_one_place(targets: Targets, picks: set[tup
         ("lycoris_conv_in.lokr_w1", "lokr_w1"),
     ],
 )
-def test_all_spellings_of_a_part_mean_the_same_layer(targets: Targets, key: str, part: str) -> None:
+def test_all_spellings_of_a_part_mean_the_same_layer(targets: LoraTargets, key: str, part: str) -> None:
     assert sort_keys([key], targets).layers == {("unet", "conv_in"): {part: key}}
 
 
-def test_no_name_means_two_layers(targets: Targets) -> None:
+def test_no_name_means_two_layers(targets: LoraTargets) -> None:
     by_underscores: dict[str, set[tuple[str, str]]] = {}
     for component, path in targets.shapes:
         by_underscores.setdefault(f"{component}_{path.replace('.', '_')}", set()).add((component, path))
@@ -183,8 +183,8 @@ def test_no_name_means_two_layers(targets: Targets) -> None:
 
 
 def flat(layer: tuple[str, str], down: torch.Tensor, up: torch.Tensor, shape: tuple[int, ...]) -> Lora:
-    pieces = {"down": Piece(0, tuple(down.shape)), "up": Piece(down.numel(), tuple(up.shape))}
-    return Lora("x", torch.cat([down.flatten(), up.flatten()]), {layer: Change(pieces, 0.5, shape, len(down))})
+    pieces = {"down": BufferSlice(0, tuple(down.shape)), "up": BufferSlice(down.numel(), tuple(up.shape))}
+    return Lora("x", torch.cat([down.flatten(), up.flatten()]), {layer: LayerChange(pieces, 0.5, shape, len(down))})
 
 
 def test_the_change_of_a_linear_layer_worked_by_hand() -> None:
@@ -205,7 +205,7 @@ def test_beside_the_weights_is_what_merged_weights_give(layer: tuple[str, str]) 
     x = torch.randn(3, *size, generator=torch.Generator().manual_seed(2))
     merged = copy.deepcopy(module)
     merged.weight.data += lora.delta(layer, 0.7)
-    with torch.no_grad(), Sidecar({layer: module}).beside([((lora, 0.7),), (), ((lora, 0.7),)]):
+    with torch.no_grad(), Sidecar({layer: module}).applied([((lora, 0.7),), (), ((lora, 0.7),)]):
         beside = module(x)
     with torch.no_grad():
         expected, plain = merged(x), module(x)

@@ -16,9 +16,9 @@ from torch.nn.functional import conv2d
 
 from serving.stock import ENGINE_MARKS
 from takeup.serving.engines.diffusers.device import layout, passes
-from takeup.serving.engines.diffusers.device.compute import MOST_AHEAD, Recorded
+from takeup.serving.engines.diffusers.device.compute import MAX_STEPS_AHEAD, CudaGraphExecutor
 from takeup.serving.engines.diffusers.device.layout import channels_last
-from takeup.serving.engines.diffusers.device.passes import NUM_WARM_UPS, CudaPass
+from takeup.serving.engines.diffusers.device.passes import NUM_WARM_UPS, CudaGraphPass
 from takeup.serving.engines.diffusers.device.seams import num_residuals, residuals_added
 from takeup.serving.engines.diffusers.tiny import build, tiny
 
@@ -82,9 +82,9 @@ def test_a_computation_is_tried_out_and_then_recorded_in_one_graph(pretended: Pr
         pretended.log.append("compute")
         return [torch.ones(1)]
 
-    recording = CudaPass(compute)
+    recording = CudaGraphPass(compute)
     recorded = list(pretended.log)
-    result = recording.play(lambda: pretended.log.append("seam"))
+    result = recording.replay(lambda: pretended.log.append("seam"))
 
     assert recorded == ["compute"] * NUM_WARM_UPS + ["begin 1", "compute", "end 1"]
     assert pretended.log[len(recorded) :] == ["play 1"]
@@ -98,9 +98,9 @@ def test_a_seam_cuts_the_recording_in_two_and_is_passed_between_them(pretended: 
         pretended.log.append("second half")
         return ()
 
-    one = CudaPass(compute)
+    one = CudaGraphPass(compute)
     recorded = list(pretended.log)
-    one.play(lambda: pretended.log.append("residuals"))
+    one.replay(lambda: pretended.log.append("residuals"))
 
     assert recorded[-6:] == ["begin 1", "first half", "end 1", "begin 2", "second half", "end 2"]
     assert pretended.log[len(recorded) :] == ["play 1", "residuals", "play 2"]
@@ -113,7 +113,7 @@ def test_a_recording_is_ended_also_when_the_computation_fails(pretended: Pretend
         return ()
 
     with pytest.raises(RuntimeError, match="not while recording"):
-        CudaPass(compute)
+        CudaGraphPass(compute)
     assert pretended.log == ["begin 1", "end 1"]
 
 
@@ -256,9 +256,9 @@ def test_the_device_is_never_more_than_two_steps_behind(monkeypatch: pytest.Monk
     pretended = Cuda()
     pretended.Event = Event  # type: ignore[attr-defined]
     monkeypatch.setattr("takeup.serving.engines.diffusers.device.compute.cuda", pretended)
-    compute = Recorded()
+    compute = CudaGraphExecutor()
     for _ in range(5):
         compute.pace()
 
     assert waited == [1, 2, 3]
-    assert MOST_AHEAD == 2
+    assert MAX_STEPS_AHEAD == 2

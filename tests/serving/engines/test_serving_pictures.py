@@ -15,8 +15,8 @@ from diffusers.image_processor import VaeImageProcessor
 from PIL import Image
 
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.controls.pictures import as_control
-from takeup.serving.engines.diffusers.device.layout import where_of
+from takeup.serving.engines.diffusers.controls.pictures import control_image
+from takeup.serving.engines.diffusers.device.layout import device_and_dtype
 
 pytestmark = ENGINE_MARKS
 
@@ -54,7 +54,7 @@ def noise(mode: str, width: int = 24, height: int = 16) -> Image.Image:
 @pytest.mark.parametrize("size", [(16, 24), (32, 48), (8, 16), (19, 27)])
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P", "1"])
 def test_pictures_of_every_kind_and_size_are_those_of_diffusers(mode: str, size: tuple[int, int]) -> None:
-    ours = as_control(noise(mode), size, 8, Net())
+    ours = control_image(noise(mode), size, 8, Net())
 
     assert torch.equal(ours, stock(noise(mode), size))
     assert ours.is_contiguous()
@@ -63,11 +63,11 @@ def test_pictures_of_every_kind_and_size_are_those_of_diffusers(mode: str, size:
 def test_all_values_of_a_pixel_come_out_as_diffusers_divides_them() -> None:
     ramp = Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16)).convert("RGB")
 
-    assert torch.equal(as_control(ramp, (16, 16), 8, Net()), stock(ramp, (16, 16)))
+    assert torch.equal(control_image(ramp, (16, 16), 8, Net()), stock(ramp, (16, 16)))
 
 
 def test_pictures_have_the_precision_of_the_network() -> None:
-    ours = as_control(noise("RGB"), (16, 24), 8, Net().bfloat16())
+    ours = control_image(noise("RGB"), (16, 24), 8, Net().bfloat16())
 
     assert ours.dtype == torch.bfloat16
     assert torch.equal(ours, stock(noise("RGB"), (16, 24), torch.bfloat16))
@@ -76,15 +76,15 @@ def test_pictures_have_the_precision_of_the_network() -> None:
 def test_what_is_no_picture_is_left_to_diffusers() -> None:
     tensor = torch.rand(1, 3, 16, 24, generator=torch.Generator().manual_seed(1))
 
-    assert torch.equal(as_control(tensor, (16, 24), 8, Net()), stock(tensor, (16, 24)))
+    assert torch.equal(control_image(tensor, (16, 24), 8, Net()), stock(tensor, (16, 24)))
 
 
 def test_a_network_is_asked_once_where_it_lies_and_again_when_that_changed() -> None:
     net = Net()
-    places = [where_of(net) for _ in range(3)]
+    places = [device_and_dtype(net) for _ in range(3)]
     num_before = net.num_asked
     net.bfloat16()
-    moved = where_of(net)
+    moved = device_and_dtype(net)
 
     assert places == [(torch.device("cpu"), torch.float32)] * 3
     assert num_before == 2
@@ -93,5 +93,5 @@ def test_a_network_is_asked_once_where_it_lies_and_again_when_that_changed() -> 
 
 
 def test_networks_do_not_share_what_is_known_of_them() -> None:
-    assert where_of(Net())[1] == torch.float32
-    assert where_of(Net().double())[1] == torch.float64
+    assert device_and_dtype(Net())[1] == torch.float32
+    assert device_and_dtype(Net().double())[1] == torch.float64

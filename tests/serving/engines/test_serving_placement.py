@@ -16,7 +16,7 @@ from serving.stock import ENGINE_MARKS, gap, stock_latents
 from takeup.serving.engines.diffusers.controls.addon import Controls
 from takeup.serving.engines.diffusers.controls.streams import StreamWorker
 from takeup.serving.engines.diffusers.controls.workers import ThreadWorker
-from takeup.serving.engines.diffusers.device.compute import Eager, Recorded
+from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor, EagerExecutor
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.placement import compute_for, stacks_for, workers_for
 from takeup.serving.engines.diffusers.steps import StepEngine
@@ -28,19 +28,19 @@ pytestmark = ENGINE_MARKS
 
 @pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), torch.device("meta")])
 def test_what_is_no_cuda_device_calls_networks_as_they_are(device: Any) -> None:
-    assert isinstance(compute_for(device), Eager)
+    assert isinstance(compute_for(device), EagerExecutor)
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda", 0)])
 def test_cuda_devices_get_recorded_calls(device: Any) -> None:
-    assert isinstance(compute_for(device), Recorded)
+    assert isinstance(compute_for(device), CudaGraphExecutor)
 
 
 def test_calls_are_compiled_unless_that_is_not_wanted() -> None:
     compiling, plain = compute_for("cuda"), compute_for("cuda", compiles=False)
 
-    assert isinstance(compiling, Recorded)
-    assert isinstance(plain, Recorded)
+    assert isinstance(compiling, CudaGraphExecutor)
+    assert isinstance(plain, CudaGraphExecutor)
     assert compiling._compile_options is not None
     assert plain._compile_options is None
 

@@ -17,12 +17,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from serving.lora_cases import EXACT, SDXL, images, request, stock
 from serving.lora_files import factors, peft_style, save
 from serving.stock import ENGINE_MARKS, gap
-from takeup.serving.engines.diffusers.device.compute import Recorded
-from takeup.serving.engines.diffusers.device.quarters import Quartered
+from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
+from takeup.serving.engines.diffusers.device.quarters import FusedUpsampling
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Loras
 from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tiny import build, tiny
 
@@ -45,7 +45,7 @@ def image(height: int, width: int, num_rows: int = 2) -> torch.Tensor:
 def test_the_image_is_that_of_stock_at_its_edges_too(height: int, width: int, bias: bool) -> None:
     stock, ours = layer(bias), layer(bias)
 
-    assert Quartered(ours).num_layers == 1
+    assert FusedUpsampling(ours).num_layers == 1
     expected, found = stock(image(height, width)), ours(image(height, width))
 
     assert found.shape == expected.shape
@@ -56,7 +56,7 @@ def test_the_image_is_that_of_stock_at_its_edges_too(height: int, width: int, bi
 @torch.no_grad()
 def test_fewer_products_are_made() -> None:
     stock, ours = layer(), layer()
-    Quartered(ours)
+    FusedUpsampling(ours)
     counts = []
     for one in (stock, ours):
         with FlopCounterMode(display=False) as counter:
@@ -69,7 +69,7 @@ def test_fewer_products_are_made() -> None:
 @torch.no_grad()
 def test_other_sizes_than_the_double_are_made_as_stock_does() -> None:
     stock, ours = layer(), layer()
-    Quartered(ours)
+    FusedUpsampling(ours)
 
     for size in ((7, 6), (8, 8), (9, 7)):
         torch.testing.assert_close(ours(image(4, 4), size), stock(image(4, 4), size), rtol=1e-5, atol=1e-5)
@@ -78,7 +78,7 @@ def test_other_sizes_than_the_double_are_made_as_stock_does() -> None:
 @torch.no_grad()
 def test_changed_weights_are_felt_after_a_refresh_and_counted_once() -> None:
     stock, ours = layer(), layer()
-    quartered = Quartered(ours)
+    quartered = FusedUpsampling(ours)
     before = ours(image(4, 4))
 
     for one in (stock, ours):
@@ -95,7 +95,7 @@ def test_changed_weights_are_felt_after_a_refresh_and_counted_once() -> None:
 @torch.no_grad()
 def test_inside_separate_the_convolution_itself_is_called() -> None:
     ours = layer()
-    quartered = Quartered(ours)
+    quartered = FusedUpsampling(ours)
     seen: list[torch.Size] = []
     ours.conv.register_forward_hook(lambda module, given, made: seen.append(made.shape))
 
@@ -119,14 +119,14 @@ def test_inside_separate_the_convolution_itself_is_called() -> None:
     ],
 )
 def test_other_layers_are_left_alone(other: Any) -> None:
-    assert Quartered(other).num_layers == 0
+    assert FusedUpsampling(other).num_layers == 0
     assert "forward" not in vars(other)
 
 
 @torch.no_grad()
 def test_sums_of_weights_are_rounded_once() -> None:
     ours = layer().to(torch.bfloat16)
-    Quartered(ours)
+    FusedUpsampling(ours)
     weight = ours.conv.weight.float()
 
     assert torch.equal(ours.quarters[:5, :, 0, 0], weight[:, :, 0, 0].bfloat16())
@@ -137,9 +137,9 @@ def test_sums_of_weights_are_rounded_once() -> None:
 def test_a_lora_of_such_a_layer_is_felt_by_recorded_calls_and_gone_after_it(tmp_path: Path) -> None:
     changes = factors(tiny(SDXL), [("unet", "up_blocks.0.upsamplers.0.conv")])
     files = {"up": save(peft_style(changes), tmp_path / "up.safetensors")}
-    pipeline, compute = build(SDXL), Recorded()
+    pipeline, compute = build(SDXL), CudaGraphExecutor()
     family = family_of(pipeline)
-    loras = Loras(family, ThreadLoader(files, Targets.of(pipeline)), stacks=compute.prepared(family.network).stacks)
+    loras = Loras(family, ThreadLoader(files, LoraTargets.of(pipeline)), stacks=compute.prepared(family.network).stacks)
     engine = StepEngine(pipeline, compute=compute, add_ons=[loras])
     requests = [request(1), request(1, ("up", 0.8)), request(1)]
     ours = [images(engine, [one])[0] for one in requests]

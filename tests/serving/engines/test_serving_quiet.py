@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch: pip install 'takeup[diffusion]'")
 
-from takeup.serving.engines.diffusers.device.quiet import Quiet
+from takeup.serving.engines.diffusers.device.quiet import CaptureLock
 
 SOON_S, NEVER_S = 20.0, 0.05
 
@@ -21,7 +21,7 @@ def others() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def inside(quiet: Quiet, way: str) -> Callable[[], None]:
+def inside(quiet: CaptureLock, way: str) -> Callable[[], None]:
     def enter() -> None:
         with getattr(quiet, way)():
             pass
@@ -36,10 +36,10 @@ def waits(done: Future[None]) -> bool:
 
 
 def test_many_may_be_busy_at_once(others: ThreadPoolExecutor) -> None:
-    quiet, all_there = Quiet(), threading.Barrier(3)
+    quiet, all_there = CaptureLock(), threading.Barrier(3)
 
     def work() -> None:
-        with quiet.busy():
+        with quiet.shared():
             all_there.wait(SOON_S)
 
     for done in [others.submit(work) for _ in range(3)]:
@@ -48,7 +48,7 @@ def test_many_may_be_busy_at_once(others: ThreadPoolExecutor) -> None:
 
 @pytest.mark.parametrize(("mine", "theirs"), [("alone", "busy"), ("alone", "alone"), ("busy", "alone")])
 def test_who_is_alone_and_others_wait_for_each_other(others: ThreadPoolExecutor, mine: str, theirs: str) -> None:
-    quiet = Quiet()
+    quiet = CaptureLock()
     with getattr(quiet, mine)():
         done = others.submit(inside(quiet, theirs))
         assert waits(done)
@@ -57,8 +57,8 @@ def test_who_is_alone_and_others_wait_for_each_other(others: ThreadPoolExecutor,
 
 
 def test_who_comes_later_does_not_hold_up_a_recording(others: ThreadPoolExecutor) -> None:
-    quiet = Quiet()
-    with quiet.busy():
+    quiet = CaptureLock()
+    with quiet.shared():
         recording = others.submit(inside(quiet, "alone"))
         assert waits(recording)
         later = others.submit(inside(quiet, "busy"))
@@ -70,22 +70,22 @@ def test_who_comes_later_does_not_hold_up_a_recording(others: ThreadPoolExecutor
 
 
 def test_a_thread_may_be_both_in_any_order() -> None:
-    quiet = Quiet()
-    with quiet.busy(), quiet.alone(), quiet.alone(), quiet.busy():
+    quiet = CaptureLock()
+    with quiet.shared(), quiet.exclusive(), quiet.exclusive(), quiet.shared():
         pass
-    with quiet.alone(), quiet.busy():
+    with quiet.exclusive(), quiet.shared():
         pass
     inside(quiet, "alone")()
 
 
 def test_two_that_are_busy_may_both_record(others: ThreadPoolExecutor) -> None:
-    quiet, both_there = Quiet(), threading.Barrier(2)
+    quiet, both_there = CaptureLock(), threading.Barrier(2)
     together: list[int] = []
 
     def work() -> None:
-        with quiet.busy():
+        with quiet.shared():
             both_there.wait(SOON_S)
-            with quiet.alone():
+            with quiet.exclusive():
                 together.append(1)
                 assert len(together) == 1
                 together.pop()
@@ -95,7 +95,7 @@ def test_two_that_are_busy_may_both_record(others: ThreadPoolExecutor) -> None:
 
 
 def test_a_failure_inside_lets_others_in(others: ThreadPoolExecutor) -> None:
-    quiet = Quiet()
+    quiet = CaptureLock()
     for way in ("busy", "alone"):
         with pytest.raises(ZeroDivisionError), getattr(quiet, way)():
             raise ZeroDivisionError

@@ -23,15 +23,15 @@ from takeup.serving.engines.diffusers.controls.streams import StreamWorker
 from takeup.serving.engines.diffusers.device import compute as compute_module
 from takeup.serving.engines.diffusers.device import lean as lean_module
 from takeup.serving.engines.diffusers.device import passes
-from takeup.serving.engines.diffusers.device.compute import Recorded
+from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
 from takeup.serving.engines.diffusers.device.ops import text_attention
-from takeup.serving.engines.diffusers.device.passes import Again, Buffers, num_padded, record
+from takeup.serving.engines.diffusers.device.passes import StaticBuffers, Uncaptured, capture, num_padded
 from takeup.serving.engines.diffusers.device.regions import compile_regions
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Form, Loras
 from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import Targets
-from takeup.serving.engines.diffusers.runs import Gatherer
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets
+from takeup.serving.engines.diffusers.runs import RowGatherer
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tiny import build, tiny
 from takeup.serving.model import ControlUse, LoraUse, Request
@@ -62,7 +62,7 @@ def test_rows_are_padded_to_the_next_size_and_beyond_the_last_one_not_at_all(num
 
 
 def test_buffers_stay_where_they_are_and_keep_the_rows_that_are_not_filled() -> None:
-    buffers = Buffers({"x": torch.zeros(1, 3)}, 2)
+    buffers = StaticBuffers({"x": torch.zeros(1, 3)}, 2)
     place = buffers.tensors["x"].data_ptr()
     buffers.fill({"x": torch.ones(2, 3)})
     buffers.fill({"x": torch.full((1, 3), 5.0)})
@@ -79,9 +79,9 @@ def test_without_graphs_a_pass_is_computed_anew_and_its_seam_is_called() -> None
         at_seam()
         return (numbers + 1,)
 
-    one = record(compute, torch.device("cpu"))
+    one = capture(compute, torch.device("cpu"))
     numbers.fill_(4)
-    (answer,) = one.play(lambda: seams.append("here"))
+    (answer,) = one.replay(lambda: seams.append("here"))
 
     assert answer.item() == 5
     assert seams == ["here"]
@@ -93,13 +93,13 @@ def test_what_cannot_be_recorded_is_computed_anew_and_said_once(
     def refuse(*_: Any) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(passes, "CudaPass", refuse)
+    monkeypatch.setattr(passes, "CudaGraphPass", refuse)
     monkeypatch.setattr(passes.cuda, "synchronize", lambda: None)
     with caplog.at_level(logging.WARNING):
-        one = record(lambda at_seam: (torch.ones(1),), torch.device("cuda"))
-        one.play(lambda: None)
+        one = capture(lambda at_seam: (torch.ones(1),), torch.device("cuda"))
+        one.replay(lambda: None)
 
-    assert isinstance(one, Again)
+    assert isinstance(one, Uncaptured)
     assert [entry.levelname for entry in caplog.records] == ["WARNING"]
     assert "not permitted" in caplog.text
 
@@ -107,7 +107,7 @@ def test_what_cannot_be_recorded_is_computed_anew_and_said_once(
 def test_inputs_that_did_not_change_are_the_same_object_in_the_next_step() -> None:
     family = family_of(tiny("takeup/tiny-sdxl"))
     runs = family.prepare(request(1)), family.prepare(request(2))
-    gather = Gatherer()
+    gather = RowGatherer()
     first, second = gather(runs).inputs, gather(runs).inputs
     runs[1].inputs["text_embeds"] = runs[1].inputs["text_embeds"] + 1
     third = gather(runs).inputs
@@ -121,24 +121,26 @@ def test_inputs_that_did_not_change_are_the_same_object_in_the_next_step() -> No
 
 
 @pytest.fixture(scope="module")
-def recorded() -> tuple[Any, Recorded]:
+def recorded() -> tuple[Any, CudaGraphExecutor]:
     """A pipeline whose networks are prepared, and who prepared them; ControlNets included."""
-    return build(CONTROLLED), Recorded()
+    return build(CONTROLLED), CudaGraphExecutor()
 
 
 @pytest.fixture(scope="module")
-def nets(recorded: tuple[Any, Recorded]) -> dict[str, Any]:
+def nets(recorded: tuple[Any, CudaGraphExecutor]) -> dict[str, Any]:
     return dict(zip(("depth", "edges"), recorded[0].controlnet.nets, strict=True))
 
 
 @pytest.fixture
-def engine(recorded: tuple[Any, Recorded], nets: dict[str, Any], files: dict[str, Path]) -> Iterator[StepEngine]:
+def engine(
+    recorded: tuple[Any, CudaGraphExecutor], nets: dict[str, Any], files: dict[str, Path]
+) -> Iterator[StepEngine]:
     """With ControlNets in streams and LoRAs merged by stacks."""
     pipeline, compute = recorded
     family = family_of(pipeline)
     workers = {name: StreamWorker(net, compute) for name, net in nets.items()}
     stacks = compute.prepared(family.network).stacks
-    loras = Loras(family, ThreadLoader(files, Targets.of(pipeline)), stacks=stacks)
+    loras = Loras(family, ThreadLoader(files, LoraTargets.of(pipeline)), stacks=stacks)
     controls = Controls(family, nets, workers)
     yield StepEngine(pipeline, compute=compute, add_ons=[loras, controls])
     loras.close()
@@ -162,7 +164,7 @@ def steered(one: Request) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["takeup/tiny-sd15", "takeup/tiny-sd3", "takeup/tiny-flux"])
 def test_images_of_every_family_are_those_of_diffusers(name: str) -> None:
     requests = [request(1), request(2, 2), request(3, guidance=1.0)]
-    ours = images(StepEngine(build(name), compute=Recorded()), requests)
+    ours = images(StepEngine(build(name), compute=CudaGraphExecutor()), requests)
 
     assert max(gap(one, stock_latents(tiny(name), other)) for one, other in zip(ours, requests, strict=True)) < EXACT
 
@@ -233,7 +235,7 @@ def test_requests_with_different_loras_run_together(engine: StepEngine, files: d
 @pytest.mark.parametrize("form", ["sidecar"])
 def test_loras_beside_packed_weights_are_felt(recorded: Any, files: dict[str, Path], form: Form) -> None:
     pipeline, compute = recorded
-    loras = Loras(family_of(pipeline), ThreadLoader(files, Targets.of(pipeline)), form)
+    loras = Loras(family_of(pipeline), ThreadLoader(files, LoraTargets.of(pipeline)), form)
     requests = [request(1, loras=(LoraUse("paper"),)), request(2)]
     ours = images(StepEngine(pipeline, compute=compute, add_ons=[loras]), requests)
     loras.close()
@@ -241,9 +243,9 @@ def test_loras_beside_packed_weights_are_felt(recorded: Any, files: dict[str, Pa
     assert max(gap(one, stock(files, other)) for one, other in zip(ours, requests, strict=True)) < EXACT
 
 
-def test_what_is_recorded_is_dropped_when_there_are_too_many_kinds(recorded: tuple[Any, Recorded]) -> None:
+def test_what_is_recorded_is_dropped_when_there_are_too_many_kinds(recorded: tuple[Any, CudaGraphExecutor]) -> None:
     pipeline = build("takeup/tiny-sd15")
-    compute = Recorded(max_kinds=1)
+    compute = CudaGraphExecutor(max_kinds=1)
     engine = StepEngine(pipeline, compute=compute)
     requests = [request(1, 2), replace(request(2, 2), height_px=48)]
     ours = images(engine, requests)
@@ -258,7 +260,7 @@ def test_what_is_recorded_is_dropped_when_there_are_too_many_kinds(recorded: tup
 @pytest.mark.parametrize("num_failures", [1, 2])
 def test_where_memory_is_short_the_call_is_recorded_anyway(monkeypatch: pytest.MonkeyPatch, num_failures: int) -> None:
     """First memory that nobody uses is given back, then that of other calls."""
-    compute, make, num_tries = Recorded(), compute_module._Call, 0
+    compute, make, num_tries = CudaGraphExecutor(), compute_module._CapturedCall, 0
     engine = StepEngine(build("takeup/tiny-sd15"), compute=compute)
     images(engine, [request(1, 2)])
 
@@ -269,7 +271,7 @@ def test_where_memory_is_short_the_call_is_recorded_anyway(monkeypatch: pytest.M
             raise torch.OutOfMemoryError
         return make(*given)
 
-    monkeypatch.setattr(compute_module, "_Call", short)
+    monkeypatch.setattr(compute_module, "_CapturedCall", short)
     other = replace(request(2, 2), height_px=48)
 
     assert gap(images(engine, [other])[0], stock_latents(tiny("takeup/tiny-sd15"), other)) < EXACT
@@ -281,8 +283,8 @@ def test_a_call_for_which_there_is_never_memory_fails(monkeypatch: pytest.Monkey
     def short(*given: Any) -> Any:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(compute_module, "_Call", short)
-    engine = StepEngine(build("takeup/tiny-sd15"), compute=Recorded())
+    monkeypatch.setattr(compute_module, "_CapturedCall", short)
+    engine = StepEngine(build("takeup/tiny-sd15"), compute=CudaGraphExecutor())
     ticket = engine.submit(request(1, 2))
     engine.run()
 

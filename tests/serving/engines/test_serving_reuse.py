@@ -22,9 +22,9 @@ from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.controls.addon import Controls
 from takeup.serving.engines.diffusers.controls.calls import ControlCall
-from takeup.serving.engines.diffusers.controls.reuse import Kept, Reuse
-from takeup.serving.engines.diffusers.controls.workers import InlineWorker, Stream
-from takeup.serving.engines.diffusers.device.compute import Recorded
+from takeup.serving.engines.diffusers.controls.reuse import MemoizedResiduals, ResidualReuse
+from takeup.serving.engines.diffusers.controls.workers import InlineWorker, ResidualStream
+from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tiny import build, tiny
@@ -47,12 +47,14 @@ class Counting(InlineWorker):
 
     num_calls = 0
 
-    def start(self, call: ControlCall) -> Stream:
+    def start(self, call: ControlCall) -> ResidualStream:
         self.num_calls += 1
         return super().start(call)
 
 
-def reused(max_change: float, compute: Recorded | None, num_steps: int = 16) -> tuple[torch.Tensor, int, Reuse]:
+def reused(
+    max_change: float, compute: CudaGraphExecutor | None, num_steps: int = 16
+) -> tuple[torch.Tensor, int, ResidualReuse]:
     pipeline = build(CONTROLLED)
     family = family_of(pipeline)
     nets = {"depth": pipeline.controlnet.nets[0]}
@@ -65,7 +67,7 @@ def reused(max_change: float, compute: Recorded | None, num_steps: int = 16) -> 
 
 def test_what_a_controlnet_said_is_used_again_within_the_change_that_is_wanted() -> None:
     (always, num_all, _), (eager, num_eager, reuse) = reused(0.0, None), reused(0.3, None)
-    recorded, num_recorded, _ = reused(0.3, Recorded())
+    recorded, num_recorded, _ = reused(0.3, CudaGraphExecutor())
     (plain,) = images(StepEngine(build(CONTROLLED)), [request(1, 16)])
 
     assert num_all == 16
@@ -103,7 +105,7 @@ def test_it_is_asked_again_when_others_join_or_its_scale_changes() -> None:
 class Broken:
     """A stream that ends in the middle."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: ResidualStream) -> None:
         self._stream = stream
 
     def take(self, number: int) -> torch.Tensor:
@@ -115,7 +117,7 @@ class Broken:
 class Breaking(Counting):
     """Fails once, in the middle of the second call."""
 
-    def start(self, call: ControlCall) -> Stream:
+    def start(self, call: ControlCall) -> ResidualStream:
         stream = super().start(call)
         return Broken(stream) if self.num_calls == 2 else stream
 
@@ -177,7 +179,7 @@ def test_the_change_is_that_of_the_row_and_the_residual_that_moved_most() -> Non
     before[0] = 2.0
     after = before.clone()
     after[0, 0, 0, 0] = 4.0  # of a row with the squares 16, 4, 4, 4; nothing is ever added to the other row
-    kept = [Kept(Said(still, one)) for one in (before, after)]
+    kept = [MemoizedResiduals(Said(still, one)) for one in (before, after)]
     for one in kept:
         one.write([torch.empty_like(still), torch.empty_like(before)])
 

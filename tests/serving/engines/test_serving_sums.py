@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.controls.addon import Part, _Together
-from takeup.serving.engines.diffusers.device.sums import _fits, add_up
+from takeup.serving.engines.diffusers.controls.addon import ControlPart, _SummedResiduals
+from takeup.serving.engines.diffusers.device.sums import _can_sum, weighted_sum
 
 pytestmark = ENGINE_MARKS
 
@@ -33,14 +33,14 @@ def image(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def test_a_sum_is_written_over_what_was_there() -> None:
     into, first, second = (drawn(2, 3, seed=seed) for seed in range(3))
-    add_up(into, [first, second], [0.5, -2.0])
+    weighted_sum(into, [first, second], [0.5, -2.0])
 
     torch.testing.assert_close(into, 0.5 * first - 2 * second)
 
 
 def test_a_sum_of_nothing_is_zero() -> None:
     into = drawn(2, 3)
-    add_up(into, [], [])
+    weighted_sum(into, [], [])
 
     assert not into.any()
 
@@ -57,13 +57,13 @@ def test_a_sum_of_nothing_is_zero() -> None:
     ],
 )
 def test_a_kernel_is_given_only_what_lies_alike(sources: list[torch.Tensor], fits: bool) -> None:
-    assert _fits(image(2, 4, 3, 3), sources) is fits
+    assert _can_sum(image(2, 4, 3, 3), sources) is fits
 
 
 def test_a_kernel_is_given_nothing_with_gaps() -> None:
     apart = drawn(4, 4)[:, ::2]
 
-    assert not _fits(apart, [apart])
+    assert not _can_sum(apart, [apart])
 
 
 class Said:
@@ -77,23 +77,23 @@ class Said:
 
 
 @st.composite
-def parts(draw: Any) -> list[Part]:
+def parts(draw: Any) -> list[ControlPart]:
     found, used = [], dict.fromkeys(("depth", "edges", "pose"), 0)
     for net in draw(st.lists(st.sampled_from(sorted(used)), max_size=5)):
         first = draw(st.integers(0, NUM_ROWS - 1))
         rows = slice(first, draw(st.integers(first + 1, NUM_ROWS)))
         num_rows = rows.stop - rows.start
         scales = [draw(st.sampled_from([0.3, 1.0])), torch.tensor(0.7)]
-        found.append(Part(net, rows, slice(used[net], used[net] + num_rows), scales))
+        found.append(ControlPart(net, rows, slice(used[net], used[net] + num_rows), scales))
         used[net] += num_rows
     return found
 
 
 @settings(deadline=None, max_examples=60)
 @given(parts())
-def test_all_sums_at_once_are_those_made_one_by_one(parts: list[Part]) -> None:
+def test_all_sums_at_once_are_those_made_one_by_one(parts: list[ControlPart]) -> None:
     streams: Any = {net: Said(5 * NUM_ROWS, seed) for seed, net in enumerate(("depth", "edges", "pose"))}
-    together = _Together(parts, streams)
+    together = _SummedResiduals(parts, streams)
     into = [drawn(NUM_ROWS, *shape, seed=99) for shape in SHAPES]
     together.write(into)
 

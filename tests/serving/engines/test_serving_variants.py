@@ -21,7 +21,7 @@ from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.controls.addon import Controls
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.files import read_lora
-from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tiny import build, tiny
 from takeup.serving.model import ControlUse, Request
@@ -144,13 +144,13 @@ def test_what_a_file_tells_about_itself_must_be_readable(tmp_path: Path) -> None
     file = save(tensors, tmp_path / "a.safetensors", lora_adapter_metadata="{not json")
 
     with pytest.raises(BadInput, match="is not JSON"):
-        read_lora(file, Targets.of(pipeline))
+        read_lora(file, LoraTargets.of(pipeline))
 
 
 def test_the_configuration_that_peft_writes_beside_a_file_counts(tmp_path: Path) -> None:
     pipeline = tiny("takeup/tiny-sdxl")
     file = save(peft_style(factors(pipeline, UNET[:1])), tmp_path / "a.safetensors")
-    plain = read_lora(file, Targets.of(pipeline)).changes[UNET[0]].factor
+    plain = read_lora(file, LoraTargets.of(pipeline)).changes[UNET[0]].factor
     (tmp_path / "adapter_config.json").write_text('{"r": 4, "lora_alpha": 12}')
 
-    assert (plain, read_lora(file, Targets.of(pipeline)).changes[UNET[0]].factor) == (1.0, 3.0)
+    assert (plain, read_lora(file, LoraTargets.of(pipeline)).changes[UNET[0]].factor) == (1.0, 3.0)

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from takeup.serving.engines.diffusers.families import Family, family_of
-from takeup.serving.engines.diffusers.masked.call import Call
-from takeup.serving.engines.diffusers.masked.hooks import Hooks
+from takeup.serving.engines.diffusers.masked.call import HookState
+from takeup.serving.engines.diffusers.masked.hooks import MaskingHooks
 from takeup.serving.engines.diffusers.masked.pages import working_copy
-from takeup.serving.engines.diffusers.masked.tokens import grids_of, places_of
-from takeup.serving.engines.diffusers.runs import Rows, gather
+from takeup.serving.engines.diffusers.masked.tokens import grids_of, token_indices
+from takeup.serving.engines.diffusers.runs import BatchRows, gather
 from takeup.serving.engines.diffusers.tiny import tiny
 from takeup.serving.model import Request
 
@@ -30,11 +30,11 @@ class Network:
         seeds = range(1, num_requests + 1)
         first = Request("a cat", num_steps=4, height_px=size_px, width_px=size_px)
         self.runs = [self.family.prepare(replace(first, seed=seed)) for seed in seeds]
-        self.call = Call()
-        self.hooks = Hooks(self.family.network, self.call, convolutions=convolutions)
+        self.call = HookState()
+        self.hooks = MaskingHooks(self.family.network, self.call, convolutions=convolutions)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> BatchRows:
         return gather(tuple(self.runs))
 
     @property
@@ -55,7 +55,7 @@ class Network:
         """Only these tokens are computed, a mask for each request; the rest is what was recorded."""
         per_row = [mask for run, mask in zip(self.runs, masks, strict=True) for _ in range(run.num_rows)]
         self.call.mode, self.call.made = "masked", {}
-        self.call.places = places_of(per_row, grids_of(self.grid), multiple)
+        self.call.places = token_indices(per_row, grids_of(self.grid), multiple)
         self.call.kept = working_copy(self.call.recorded, self.hooks.fronted, self.call.num_front)
         return self.family.predict(self.rows)
 

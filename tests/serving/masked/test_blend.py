@@ -13,7 +13,7 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 import torch
 
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.masked.blend import Blended, noised
+from takeup.serving.engines.diffusers.masked.blend import BlendingScheduler, noised
 from takeup.serving.engines.diffusers.schedulers import SCHEDULERS, new_scheduler, set_steps
 from takeup.serving.engines.diffusers.tiny import tiny
 
@@ -38,7 +38,7 @@ def test_outside_the_mask_every_step_leaves_what_the_scheduler_would_make_of_the
     if hasattr(plain, "set_begin_index"):
         plain.set_begin_index(skipped)
     clean, noise = drawn(0), drawn(1)
-    blended = Blended(deepcopy(plain), timesteps, clean, noise, torch.zeros(SHAPE))
+    blended = BlendingScheduler(deepcopy(plain), timesteps, clean, noise, torch.zeros(SHAPE))
     latents = drawn(2)
     for number, timestep in enumerate(timesteps):
         stepped(plain, drawn(3), timestep, latents)
@@ -51,7 +51,7 @@ def test_outside_the_mask_every_step_leaves_what_the_scheduler_would_make_of_the
 def test_inside_the_mask_it_is_the_scheduler() -> None:
     plain = new_scheduler(tiny("takeup/tiny-sdxl"), "euler")
     timesteps = set_steps(plain, 4, torch.device("cpu"))
-    blended = Blended(deepcopy(plain), timesteps, drawn(0), drawn(1), torch.ones(SHAPE))
+    blended = BlendingScheduler(deepcopy(plain), timesteps, drawn(0), drawn(1), torch.ones(SHAPE))
 
     assert torch.equal(
         blended.step(drawn(3), timesteps[0], drawn(2))[0], stepped(plain, drawn(3), timesteps[0], drawn(2))

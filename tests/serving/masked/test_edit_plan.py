@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.serving.policies.masks import FLUX, H200, SDXL, Device, costs_of, flop_of, load_bytes
-from takeup.serving.policies.plan import FORMATS, BlockCost, Format, greedy, plan, step_s
+from takeup.serving.policies.masks import FLUX, H200, SDXL, DeviceSpeed, costs_of, flop_of, load_bytes
+from takeup.serving.policies.plan import FORMATS, BlockCost, Format, greedy_plan, plan_formats, step_s
 
 SECONDS = st.floats(0, 2).map(lambda one: round(one, 6))
 BLOCKS = st.builds(BlockCost, SECONDS, SECONDS, SECONDS, SECONDS, SECONDS, SECONDS)
@@ -52,7 +52,7 @@ def test_it_is_as_good_as_trying_everything_in_two_thousand_random_cases() -> No
     for _ in range(2000):
         blocks = drawn(random, int(random.integers(1, 7)))
         ahead_s = float(random.choice([0.0, 0.5, 2.0]))
-        found = plan(blocks, ahead_s=ahead_s)
+        found = plan_formats(blocks, ahead_s=ahead_s)
 
         assert found.step_s == pytest.approx(best_of_all(blocks, ahead_s), abs=TINY)
         assert found.step_s == pytest.approx(step_s(found.formats, blocks, ahead_s), abs=TINY)
@@ -61,7 +61,7 @@ def test_it_is_as_good_as_trying_everything_in_two_thousand_random_cases() -> No
 @settings(max_examples=60, deadline=None)
 @given(st.lists(BLOCKS, min_size=1, max_size=6), st.sampled_from([0.0, 0.25, 3.0]))
 def test_it_is_so_for_costs_that_make_no_sense_too(blocks: list[BlockCost], ahead_s: float) -> None:
-    assert plan(blocks, ahead_s=ahead_s).step_s == pytest.approx(best_of_all(blocks, ahead_s), abs=TINY)
+    assert plan_formats(blocks, ahead_s=ahead_s).step_s == pytest.approx(best_of_all(blocks, ahead_s), abs=TINY)
 
 
 def test_it_is_so_for_one_kind_of_loads() -> None:
@@ -69,7 +69,7 @@ def test_it_is_so_for_one_kind_of_loads() -> None:
     for _ in range(200):
         blocks = drawn(random, 8)
 
-        assert plan(blocks, ONE_KIND).step_s == pytest.approx(best_of_all(blocks, 0.0, ONE_KIND), abs=TINY)
+        assert plan_formats(blocks, ONE_KIND).step_s == pytest.approx(best_of_all(blocks, 0.0, ONE_KIND), abs=TINY)
 
 
 @pytest.mark.parametrize("num_blocks", [20, 70])
@@ -78,8 +78,8 @@ def test_it_is_never_worse_than_the_published_rule(num_blocks: int) -> None:
     worse = 0
     for _ in range(10):
         blocks = drawn(random, num_blocks)
-        ours = plan(blocks, ONE_KIND)
-        theirs = greedy(blocks, "kv")
+        ours = plan_formats(blocks, ONE_KIND)
+        theirs = greedy_plan(blocks, "kv")
         worse += theirs.step_s > 1.01 * ours.step_s
 
         assert ours.step_s <= theirs.step_s + TINY
@@ -91,11 +91,11 @@ def test_the_published_rule_spends_the_link_on_a_block_that_gains_little() -> No
     large = BlockCost(full_s=4.0, output_s=4.0, kv_s=1.0, output_load_s=9.0, kv_load_s=1.0)
     blocks = [small, large]
 
-    assert greedy(blocks, "kv").formats == ("kv", "kv")  # 1 then max(2, 1) + 1
-    assert greedy(blocks, "kv").step_s == 3.0
-    assert plan(blocks, ONE_KIND) == plan(blocks, ("kv", "full"))
-    assert plan(blocks, ONE_KIND).formats == ("full", "kv")
-    assert plan(blocks, ONE_KIND).step_s == 2.0
+    assert greedy_plan(blocks, "kv").formats == ("kv", "kv")  # 1 then max(2, 1) + 1
+    assert greedy_plan(blocks, "kv").step_s == 3.0
+    assert plan_formats(blocks, ONE_KIND) == plan_formats(blocks, ("kv", "full"))
+    assert plan_formats(blocks, ONE_KIND).formats == ("full", "kv")
+    assert plan_formats(blocks, ONE_KIND).step_s == 2.0
 
 
 def test_a_block_that_needs_rows_after_one_without_them_loads_them() -> None:
@@ -110,7 +110,9 @@ def test_with_loads_ahead_a_step_takes_the_larger_of_both_sums() -> None:
 
     assert step_s(("kv",) * 4, blocks) == 9.0  # the last load ends at 8
     assert step_s(("kv",) * 4, blocks, ahead_s=100.0) == 8.0
-    assert plan(blocks, ahead_s=100.0).step_s == 6.0  # three are loaded: 6 of loads beside 3 x 1 + 3 of computation
+    assert (
+        plan_formats(blocks, ahead_s=100.0).step_s == 6.0
+    )  # three are loaded: 6 of loads beside 3 x 1 + 3 of computation
 
 
 def long_run(formats: Sequence[Format], blocks: Sequence[BlockCost], ahead_s: float, num_steps: int = 60) -> float:
@@ -143,16 +145,16 @@ def test_steps_one_after_the_other_take_what_the_plan_says(
 
 
 def test_nothing_to_plan_takes_no_time() -> None:
-    assert plan([]).formats == ()
-    assert plan([]).step_s == 0.0
+    assert plan_formats([]).formats == ()
+    assert plan_formats([]).step_s == 0.0
 
 
 def test_many_different_blocks_are_planned_with_rounded_loads_and_still_well() -> None:
     blocks = drawn(np.random.default_rng(5), 70)
-    found = plan(blocks)
+    found = plan_formats(blocks)
     sums = [sum(block.seconds[3 + FORMATS.index(what)] for block, what in zip(blocks, found.formats, strict=True))]
 
-    assert found.step_s <= min(greedy(blocks, "kv").step_s, greedy(blocks, "output").step_s)
+    assert found.step_s <= min(greedy_plan(blocks, "kv").step_s, greedy_plan(blocks, "output").step_s)
     assert found.step_s >= sums[0]
 
 
@@ -179,7 +181,7 @@ def test_loads_of_flux_are_gigabytes_a_step() -> None:
 
 
 def test_a_small_mask_gains_and_a_mask_of_everything_loses_nothing() -> None:
-    small, whole = (plan(costs_of(SDXL, [share], H200), ahead_s=1.0) for share in (0.1, 1.0))
+    small, whole = (plan_formats(costs_of(SDXL, [share], H200), ahead_s=1.0) for share in (0.1, 1.0))
     full_s = step_s(("full",) * 70, costs_of(SDXL, [1.0], H200))
 
     assert small.step_s < full_s / 2
@@ -187,7 +189,7 @@ def test_a_small_mask_gains_and_a_mask_of_everything_loses_nothing() -> None:
 
 
 def test_weights_are_read_once_for_all_edits_of_a_batch() -> None:
-    slow_memory = Device(flop_per_s=math.inf, memory_bytes_per_s=1e9, link_bytes_per_s=math.inf)
+    slow_memory = DeviceSpeed(flop_per_s=math.inf, memory_bytes_per_s=1e9, link_bytes_per_s=math.inf)
     one, four = (costs_of(FLUX, [0.1] * count, slow_memory)[0] for count in (1, 4))
 
     assert one.kv_s == four.kv_s > 0

@@ -18,12 +18,12 @@ from takeup.serving.policies.edits import (
     WorkerView,
     by_deadline,
     fewest_tokens,
-    in_turn,
+    fifo,
     round_robin,
     shortest_step,
     similar_masks,
 )
-from takeup.serving.simulate.edits import EditFleet, EditOutcome, drawn_edits, simulate_edits
+from takeup.serving.simulate.edits import EditFleet, EditOutcome, generate_edits, simulate_edits
 
 COSTS = StepCosts(call_s=1.0, edit_s=1.0, mask_s=10.0)
 
@@ -39,7 +39,7 @@ def view(*running: EditJob, waiting: tuple[EditJob, ...] = (), templates: tuple[
 def served(
     jobs: list[EditJob], fleet: EditFleet, route: Callable[..., int] = round_robin, **others: int
 ) -> EditOutcome:
-    return simulate_edits(jobs, fleet, view=WorkerView, route=route, join=in_turn, costs=COSTS, **others)
+    return simulate_edits(jobs, fleet, view=WorkerView, route=route, join=fifo, costs=COSTS, **others)
 
 
 # Routes -----------------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def test_the_nearest_deadline_joins_first() -> None:
     late, soon = job(1, deadline_s=9.0), job(2, deadline_s=3.0)
 
     assert by_deadline([late, soon], [], 1) == [soon]
-    assert in_turn([soon, late], [], 1) == [late]
+    assert fifo([soon, late], [], 1) == [late]
 
 
 def test_similar_masks_join_a_batch() -> None:
@@ -114,7 +114,7 @@ def test_nobody_is_overtaken_for_longer_than_patience() -> None:
 @given(
     st.lists(st.floats(0.01, 1), max_size=6),
     st.integers(0, 8),
-    st.sampled_from([in_turn, by_deadline, similar_masks()]),
+    st.sampled_from([fifo, by_deadline, similar_masks()]),
 )
 def test_as_many_join_as_there_is_room(shares: list[float], num_free: int, join: Callable[..., list[EditJob]]) -> None:
     ready = [job(number, share) for number, share in enumerate(shares)]
@@ -168,8 +168,8 @@ def test_the_first_edits_may_be_left_out_of_the_count() -> None:
 
 
 def test_drawn_edits_have_the_published_mean_masks() -> None:
-    jobs = drawn_edits(EditJob, np.random.default_rng(1), 6000, rate_hz=2.0)
-    again = drawn_edits(EditJob, np.random.default_rng(1), 6000, rate_hz=2.0)
+    jobs = generate_edits(EditJob, np.random.default_rng(1), 6000, rate_hz=2.0)
+    again = generate_edits(EditJob, np.random.default_rng(1), 6000, rate_hz=2.0)
 
     assert np.mean([one.mask_share for one in jobs]) == pytest.approx((0.11 + 0.19 + 0.35) / 3, rel=0.03)
     assert jobs[-1].arrival_s == pytest.approx(3000, rel=0.1)
@@ -177,14 +177,14 @@ def test_drawn_edits_have_the_published_mean_masks() -> None:
 
 
 def test_predicted_finishes_and_templates_beat_tokens_by_a_fifth() -> None:
-    jobs = drawn_edits(EditJob, np.random.default_rng(3), 6000, rate_hz=6.0, num_templates=300)
+    jobs = generate_edits(EditJob, np.random.default_rng(3), 6000, rate_hz=6.0, num_templates=300)
     p95_s = {
         name: simulate_edits(
             jobs,
             EditFleet(num_templates=60),
             view=WorkerView,
             route=EDIT_ROUTES[name](),
-            join=in_turn,
+            join=fifo,
             costs=StepCosts(),
             num_warm_up=4000,
         ).percentile_s(95)
@@ -195,7 +195,7 @@ def test_predicted_finishes_and_templates_beat_tokens_by_a_fifth() -> None:
 
 
 def test_every_edit_is_served_once() -> None:
-    jobs = drawn_edits(EditJob, np.random.default_rng(2), 300, rate_hz=5.0)
+    jobs = generate_edits(EditJob, np.random.default_rng(2), 300, rate_hz=5.0)
     outcome = served(jobs, EditFleet(num_workers=3), EarliestFinish(COSTS))
 
     assert len(outcome.latencies_s) == 300

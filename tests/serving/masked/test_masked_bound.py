@@ -17,16 +17,16 @@ import torch
 
 from serving.stock import ENGINE_MARKS, gap
 from takeup.serving.engines.diffusers.device import compute as compute_module
-from takeup.serving.engines.diffusers.device.compute import Recorded
-from takeup.serving.engines.diffusers.device.passes import Again
+from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
+from takeup.serving.engines.diffusers.device.passes import Uncaptured
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.masked import layouts
-from takeup.serving.engines.diffusers.masked.addon import Checks
-from takeup.serving.engines.diffusers.masked.asked import Edit
+from takeup.serving.engines.diffusers.masked.addon import StalenessChecks
+from takeup.serving.engines.diffusers.masked.asked import EditRequest
 from takeup.serving.engines.diffusers.masked.binding import can_bind
 from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
-from takeup.serving.engines.diffusers.masked.kept_columns import KeptColumns
-from takeup.serving.engines.diffusers.masked.tokens import places_of
+from takeup.serving.engines.diffusers.masked.kept_columns import UnetCache
+from takeup.serving.engines.diffusers.masked.tokens import token_indices
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tickets import Ticket
 from takeup.serving.engines.diffusers.tiny import build
@@ -52,10 +52,10 @@ def box(left: int, top: int = 8, side: int = 16) -> Floats:
 class Session:
     """An engine with an editor, on a pipeline of its own; recorded calls, or calls with hooks."""
 
-    def __init__(self, name: str, *, binds: bool, checks: Checks, max_rows: int = 8) -> None:
+    def __init__(self, name: str, *, binds: bool, checks: StalenessChecks, max_rows: int = 8) -> None:
         self.pipeline = build(name)
         family = family_of(self.pipeline)
-        self.compute = Recorded()
+        self.compute = CudaGraphExecutor()
         assert can_bind(self.compute.prepared(family.network))
         self.editor = MaskedEditor(family, checks=checks, binds=binds)
         self.engine = StepEngine(
@@ -63,7 +63,7 @@ class Session:
         )
 
     def edit(self, *asked: tuple[Floats, Request], max_error: float | None = None) -> list[Ticket]:
-        runs = [self.editor.prepare(request, Edit(IMAGE, mask, max_error=max_error)) for mask, request in asked]
+        runs = [self.editor.prepare(request, EditRequest(IMAGE, mask, max_error=max_error)) for mask, request in asked]
         tickets = [self.engine.enter(run) for run in runs]
         self.engine.run()
         return tickets
@@ -79,9 +79,9 @@ def start() -> Iterator[Callable[..., Session]]:
     opened: list[Session] = []
 
     def open_one(
-        name: str = "takeup/tiny-sdxl", *, binds: bool = True, checks: Checks | None = None, max_rows: int = 8
+        name: str = "takeup/tiny-sdxl", *, binds: bool = True, checks: StalenessChecks | None = None, max_rows: int = 8
     ) -> Session:
-        opened.append(Session(name, binds=binds, checks=checks or Checks(share=0.0), max_rows=max_rows))
+        opened.append(Session(name, binds=binds, checks=checks or StalenessChecks(share=0.0), max_rows=max_rows))
         return opened[-1]
 
     yield open_one
@@ -130,7 +130,7 @@ def test_an_edit_that_comes_in_between_changes_nothing(start: Start, name: str) 
     for binds in (True, False):
         session = start(name, binds=binds, max_rows=2)
         session.edit((box(8), REQUEST))
-        first = session.engine.enter(session.editor.prepare(OTHER, Edit(IMAGE, box(8))))
+        first = session.engine.enter(session.editor.prepare(OTHER, EditRequest(IMAGE, box(8))))
         for _ in range(2):
             session.engine.advance()
         urgent = replace(OTHER, seed=7, deadline_s=1e12)
@@ -144,11 +144,11 @@ def test_edits_that_take_turns_are_laid_out_once(start: Start, monkeypatch: pyte
 
     def noting(masks: Sequence[torch.Tensor], *others: Any) -> Any:
         made.append(len(masks))
-        return places_of(masks, *others)
+        return token_indices(masks, *others)
 
     session = start(max_rows=2)
     session.edit((box(8), REQUEST))
-    monkeypatch.setattr(layouts, "places_of", noting)
+    monkeypatch.setattr(layouts, "token_indices", noting)
     session.edit((box(8), OTHER), (box(24, 30, 20), REQUEST))
 
     assert made == [2, 2]
@@ -182,7 +182,7 @@ def test_a_smaller_mask_is_made_by_the_recorded_call_of_a_larger_one(start: Star
 def test_recorded_edits_know_how_stale_their_template_is(start: Start) -> None:
     errors = []
     for binds in (True, False):
-        session = start(binds=binds, checks=Checks(every=1, share=0.2))
+        session = start(binds=binds, checks=StalenessChecks(every=1, share=0.2))
         session.edit((box(8), REQUEST))
         errors.append(report_of(session.edit((box(8), OTHER))[0].result()).stale_error)
 
@@ -194,23 +194,23 @@ def test_recorded_edits_know_how_stale_their_template_is(start: Start) -> None:
 def test_recording_a_call_does_not_change_what_is_kept(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a device, where calls are tried out before they are recorded."""
 
-    def tried(compute: Any, *_: Any) -> Again:
+    def tried(compute: Any, *_: Any) -> Uncaptured:
         compute(lambda: None)
-        return Again(compute)
+        return Uncaptured(compute)
 
     errors = []
     for _ in range(2):
-        session = start(checks=Checks(every=4, share=0.2))
+        session = start(checks=StalenessChecks(every=4, share=0.2))
         session.edit((box(8), REQUEST))
         errors.append(report_of(session.edit((box(8), OTHER))[0].result()).stale_error)
-        monkeypatch.setattr(compute_module, "record", tried)
+        monkeypatch.setattr(compute_module, "capture", tried)
 
     assert errors[0] == errors[1]
     assert errors[0]
 
 
 def test_above_the_bound_recorded_edits_make_whole_steps(start: Start) -> None:
-    session = start(checks=Checks(every=1, share=0.2))
+    session = start(checks=StalenessChecks(every=1, share=0.2))
     session.edit((box(8), REQUEST))
     report = report_of(session.edit((box(8), OTHER), max_error=1e-9)[0].result())
 
@@ -222,7 +222,7 @@ def test_after_a_failure_edits_are_made_by_hooks(start: Start, monkeypatch: pyte
     for one in (session, hooked):
         one.edit((box(8), REQUEST))
     with monkeypatch.context() as broken:
-        broken.setattr(KeptColumns, "bring", _no_memory)
+        broken.setattr(UnetCache, "bring", _no_memory)
         failed = session.edit((box(8), OTHER))[0]
     ours, theirs = (latents(one.edit((box(8), OTHER))) for one in (session, hooked))
 
@@ -235,6 +235,6 @@ def _no_memory(*_: Any) -> None:
 
 
 def test_a_network_in_eight_bits_is_not_bound() -> None:
-    compute: Any = Recorded(eight_bits=True)
+    compute: Any = CudaGraphExecutor(eight_bits=True)
 
     assert not can_bind(compute.prepared(build("takeup/tiny-sdxl").unet))

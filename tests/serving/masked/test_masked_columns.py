@@ -16,14 +16,14 @@ from torch.nn.functional import conv2d, group_norm, interpolate, silu
 from serving.masked.networks import Network, block_mask, scattered_mask
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.masked.brought import Brought
-from takeup.serving.engines.diffusers.masked.columns import Columns, affine_of, column, tokens_of
+from takeup.serving.engines.diffusers.masked.brought import LoadedPage
+from takeup.serving.engines.diffusers.masked.columns import MaskedConvolutions, affine_of, column, tokens_of
 from takeup.serving.engines.diffusers.masked.gather import gathered
 from takeup.serving.engines.diffusers.masked.kept_columns import ColumnTables
-from takeup.serving.engines.diffusers.masked.neighbours import Move, around, entrance
+from takeup.serving.engines.diffusers.masked.neighbours import Resampling, entry_table, gather_table
 from takeup.serving.engines.diffusers.masked.pages import MAP
-from takeup.serving.engines.diffusers.masked.tokens import grids_of, places_of
-from takeup.serving.engines.diffusers.masked.turns import Turns
+from takeup.serving.engines.diffusers.masked.tokens import grids_of, token_indices
+from takeup.serving.engines.diffusers.masked.turns import DoubleBuffer
 
 pytestmark = ENGINE_MARKS
 
@@ -47,7 +47,9 @@ def two(request: pytest.FixtureRequest) -> Iterator[Network]:
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def whole_convolution(pixels: torch.Tensor, weight: torch.Tensor, move: Move, wide: tuple[int, int]) -> torch.Tensor:
+def whole_convolution(
+    pixels: torch.Tensor, weight: torch.Tensor, move: Resampling, wide: tuple[int, int]
+) -> torch.Tensor:
     if move == "up":
         pixels = interpolate(pixels, size=wide, mode="nearest")
     return conv2d(pixels, weight, padding=1, stride=2 if move == "down" else 1)
@@ -56,16 +58,16 @@ def whole_convolution(pixels: torch.Tensor, weight: torch.Tensor, move: Move, wi
 @pytest.mark.parametrize("move", ["same", "down", "up"])
 @pytest.mark.parametrize("grid", [(8, 8), (7, 5), (6, 9)])
 @pytest.mark.parametrize("multiple", [1, 16])
-def test_a_product_of_neighbours_is_the_convolution(move: Move, grid: tuple[int, int], multiple: int) -> None:
+def test_a_product_of_neighbours_is_the_convolution(move: Resampling, grid: tuple[int, int], multiple: int) -> None:
     random = torch.Generator().manual_seed(1)
     fine, coarse = grids_of(grid, 2)
     source, target = {"same": (fine, fine), "down": (fine, coarse), "up": (coarse, fine)}[move]
     masks = [block_mask(fine, 0.2), scattered_mask(fine, 0.3)]
-    places = places_of(masks, [fine, coarse], multiple=4)
+    places = token_indices(masks, [fine, coarse], multiple=4)
     pixels = torch.randn(2, 6, *source, generator=random)
     weight = torch.randn(5, 6, 3, 3, generator=random)
 
-    found = around(places, source, move, target, multiple)
+    found = gather_table(places, source, move, target, multiple)
     every = tokens_of(pixels)
     own = places[source[0] * source[1]]
     fresh = every.reshape(-1, 6)[own.flat].view(2, -1, 6)
@@ -80,8 +82,8 @@ def test_a_product_of_neighbours_is_the_convolution(move: Move, grid: tuple[int,
 def test_the_rim_is_what_lies_beside_the_mask() -> None:
     mask = torch.zeros(6, 6, dtype=torch.bool)
     mask[2:4, 2:4] = True
-    places = places_of([mask], [(6, 6)])
-    found = around(places, (6, 6), "same", (6, 6))
+    places = token_indices([mask], [(6, 6)])
+    found = gather_table(places, (6, 6), "same", (6, 6))
 
     beside = {y * 6 + x for y in range(1, 5) for x in range(1, 5)} - {y * 6 + x for y in (2, 3) for x in (2, 3)}
     assert set(found.rim.tolist()) == beside
@@ -89,8 +91,8 @@ def test_the_rim_is_what_lies_beside_the_mask() -> None:
 
 def test_the_first_convolution_sees_every_pixel() -> None:
     pixels, weight = torch.randn(2, 3, 5, 7), torch.randn(4, 3, 3, 3)
-    places = places_of([block_mask((5, 7), 0.3), scattered_mask((5, 7), 0.2)], [(5, 7)])[35]
-    rows = gathered(tokens_of(pixels), torch.empty(0, 3), entrance(places, (5, 7)), None)
+    places = token_indices([block_mask((5, 7), 0.3), scattered_mask((5, 7), 0.2)], [(5, 7)])[35]
+    rows = gathered(tokens_of(pixels), torch.empty(0, 3), entry_table(places, (5, 7)), None)
 
     whole = tokens_of(conv2d(pixels, weight, padding=1)).reshape(-1, 4)[places.flat]
     assert gap(rows @ weight.permute(0, 2, 3, 1).flatten(1).T, whole) < EXACT
@@ -178,7 +180,7 @@ def test_blocks_of_another_kind_are_refused(network: Network) -> None:
     resnet.output_scale_factor = 2.0
     try:
         with pytest.raises(BadInput, match="leave them off"):
-            Columns(network.family.network, ColumnTables.__new__(ColumnTables))  # type: ignore[arg-type]
+            MaskedConvolutions(network.family.network, ColumnTables.__new__(ColumnTables))  # type: ignore[arg-type]
     finally:
         resnet.output_scale_factor = 1.0
     assert not any("forward" in vars(module) for module in network.family.network.modules())
@@ -192,7 +194,7 @@ def tables_of(top: int, num_rows: int = 4) -> ColumnTables:
     masks = [torch.zeros(16, 16, dtype=torch.bool) for _ in range(num_rows)]
     for row, mask in enumerate(masks):
         mask[top : top + 4, row : row + 4] = True
-    return ColumnTables(places_of(masks, grids_of((16, 16), 2), 16), (16, 16), 16)
+    return ColumnTables(token_indices(masks, grids_of((16, 16), 2), 16), (16, 16), 16)
 
 
 def test_tables_take_what_others_say_and_stay_where_they_are() -> None:
@@ -232,20 +234,20 @@ class Slot:
         self.pages: list[float] = []
         self.made: list[float] = []
 
-    def bring(self, pages: Sequence[Brought]) -> None:
+    def load(self, pages: Sequence[LoadedPage]) -> None:
         self.pages.append(float(pages[0].page["a"]))
 
-    def finish(self, pages: Sequence[Brought]) -> None:
+    def finish(self, pages: Sequence[LoadedPage]) -> None:
         self.made.append(float(pages[0].made()["b"]))
 
 
-def read(number: float) -> Callable[[], list[Brought]]:
-    return lambda: [Brought({"a": torch.tensor(number)}, lambda: {"b": torch.tensor(-number)})]
+def read(number: float) -> Callable[[], list[LoadedPage]]:
+    return lambda: [LoadedPage({"a": torch.tensor(number)}, lambda: {"b": torch.tensor(-number)})]
 
 
 def test_what_was_expected_is_not_brought_again() -> None:
     slots = Slot(), Slot()
-    turns = Turns(slots, None)
+    turns = DoubleBuffer(slots, None)
     first = turns.now("first", read(1.0))
     turns.soon(1 - first, "second", read(2.0))
     second = turns.now("second", read(3.0))
@@ -256,7 +258,7 @@ def test_what_was_expected_is_not_brought_again() -> None:
 
 def test_what_did_not_come_is_made_when_it_is_needed_and_once() -> None:
     slots = Slot(), Slot()
-    turns = Turns(slots, None)
+    turns = DoubleBuffer(slots, None)
     turns.soon(1, "second", read(2.0))
     assert slots[1].made == []
 
@@ -268,7 +270,7 @@ def test_what_did_not_come_is_made_when_it_is_needed_and_once() -> None:
 
 def test_what_was_brought_can_be_let_go_of() -> None:
     slots = Slot(), Slot()
-    turns = Turns(slots, None)
+    turns = DoubleBuffer(slots, None)
     pages = read(1.0)()
     turns.now("first", pages.copy)
     page = weakref.ref(pages.pop().page["a"])
@@ -282,7 +284,7 @@ def test_what_was_brought_can_be_let_go_of() -> None:
 
 def test_what_was_not_expected_is_brought_when_it_is_needed() -> None:
     slots = Slot(), Slot()
-    turns = Turns(slots, None)
+    turns = DoubleBuffer(slots, None)
     turns.soon(1, "second", read(2.0))
     turns.forget()
     number = turns.now("second", read(3.0))

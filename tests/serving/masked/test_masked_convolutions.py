@@ -20,21 +20,21 @@ from torch.utils.flop_counter import FlopCounterMode
 from serving.lora_files import factors, peft_style, save
 from serving.masked.networks import FAMILY_NAMES, Network
 from serving.stock import ENGINE_MARKS, gap
-from takeup.serving.engines.diffusers.device.compute import Recorded
+from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Form, Loras
 from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import Targets
-from takeup.serving.engines.diffusers.masked.addon import Checks
-from takeup.serving.engines.diffusers.masked.asked import Edit
-from takeup.serving.engines.diffusers.masked.columns import can_mask
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets
+from takeup.serving.engines.diffusers.masked.addon import StalenessChecks
+from takeup.serving.engines.diffusers.masked.asked import EditRequest
+from takeup.serving.engines.diffusers.masked.columns import supports_masked_convolutions
 from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tickets import Ticket
 from takeup.serving.engines.diffusers.tiny import build
-from takeup.serving.engines.templates.store import Room, TemplateStore
+from takeup.serving.engines.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import LoraUse, Request
-from takeup.serving.policies.adapters import LeastRecentlyUsed
+from takeup.serving.policies.adapters import AdapterLRU
 
 pytestmark = ENGINE_MARKS
 
@@ -66,17 +66,17 @@ class Session:
     def __init__(self, name: str, compute: Any = None, loras: Any = None, **options: Any) -> None:
         self.pipeline = build(name)
         family = family_of(self.pipeline)
-        self.editor = MaskedEditor(family, grow=0, checks=Checks(share=0.0), **options)
+        self.editor = MaskedEditor(family, grow=0, checks=StalenessChecks(share=0.0), **options)
         first = [] if loras is None else [loras(family)]
         self.engine = StepEngine(self.pipeline, add_ons=[*first, *self.editor.add_ons], compute=compute)
 
     def edit(self, mask: Floats, request: Request = REQUEST, noise_seed: int = 0) -> Ticket:
-        ticket = self.engine.enter(self.editor.prepare(request, Edit(IMAGE, mask, noise_seed=noise_seed)))
+        ticket = self.engine.enter(self.editor.prepare(request, EditRequest(IMAGE, mask, noise_seed=noise_seed)))
         self.engine.run()
         return ticket
 
     def pixels(self, mask: Floats, ticket: Ticket) -> npt.NDArray[np.uint8]:
-        edited = self.editor.finish(Edit(IMAGE, mask), self.engine.image(ticket))
+        edited = self.editor.finish(EditRequest(IMAGE, mask), self.engine.image(ticket))
         made: npt.NDArray[np.uint8] = (edited[0].permute(1, 2, 0) * 255).round().byte().numpy()
         return made
 
@@ -142,7 +142,7 @@ def test_convolutions_cost_their_share_of_the_operations(name: str) -> None:
 
 
 def test_a_template_without_maps_is_not_used_with_them(start: Start) -> None:
-    store = TemplateStore(LeastRecentlyUsed, Room())
+    store = TemplateStore(AdapterLRU, TierCapacities())
     start(store=store, convolutions=False).edit(block(0.2))
     other = start(store=store, convolutions=True)
 
@@ -152,7 +152,7 @@ def test_a_template_without_maps_is_not_used_with_them(start: Start) -> None:
 
 def test_a_network_prepared_for_a_device_masks_as_any_other(start: Start) -> None:
     mask = block(0.2)
-    plain, prepared = start(), start("takeup/tiny-sdxl", Recorded())
+    plain, prepared = start(), start("takeup/tiny-sdxl", CudaGraphExecutor())
     theirs = [plain.edit(mask), plain.edit(mask)]
     ours = [prepared.edit(mask), prepared.edit(mask)]
     joined = [vars(one).get("forward") for one in prepared.pipeline.unet.modules()]
@@ -170,7 +170,7 @@ def test_loras_on_convolutions_are_felt_in_masked_steps(start: Start, tmp_path: 
     path = save(peft_style(factors(pipeline, layers, seed=1)), tmp_path / "style.safetensors")
 
     def loras(family: Any) -> Loras:
-        return Loras(family, ThreadLoader({"style": path}, Targets.of(family.pipeline)), form)
+        return Loras(family, ThreadLoader({"style": path}, LoraTargets.of(family.pipeline)), form)
 
     session = start("takeup/tiny-sdxl", None, loras, identity={"style": "1"}.__getitem__)
     styled = replace(REQUEST, loras=(LoraUse("style", 0.9),))
@@ -207,8 +207,8 @@ def test_a_failed_call_leaves_the_network_as_it_was(start: Start) -> None:
 )
 def test_networks_with_anything_unknown_keep_whole_convolutions(path: str, name: str, value: Any) -> None:
     network = build("takeup/tiny-sd15").unet
-    known = can_mask(network)
+    known = supports_masked_convolutions(network)
     setattr(network.get_submodule(path), name, value)
 
     assert known
-    assert not can_mask(network)
+    assert not supports_masked_convolutions(network)

@@ -22,22 +22,22 @@ from serving.masked.networks import FAMILY_NAMES
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.masked.addon import Checks
-from takeup.serving.engines.diffusers.masked.asked import Edit
-from takeup.serving.engines.diffusers.masked.editing import edited
+from takeup.serving.engines.diffusers.masked.addon import StalenessChecks
+from takeup.serving.engines.diffusers.masked.asked import EditRequest
+from takeup.serving.engines.diffusers.masked.editing import active_edit
 from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
-from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.diffusers.runs import DenoisingRun
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tickets import Ticket
 from takeup.serving.engines.diffusers.tiny import tiny
-from takeup.serving.engines.templates.store import Room, TemplateStore
+from takeup.serving.engines.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import LoraUse, Request
-from takeup.serving.policies.adapters import LeastRecentlyUsed
+from takeup.serving.policies.adapters import AdapterLRU
 
 pytestmark = ENGINE_MARKS
 
 SIDE = 32
-NO_CHECKS = Checks(share=0.0)
+NO_CHECKS = StalenessChecks(share=0.0)
 STOCK = {
     "takeup/tiny-sd15": "StableDiffusionInpaintPipeline",
     "takeup/tiny-sdxl": "StableDiffusionXLInpaintPipeline",
@@ -71,7 +71,7 @@ class Session:
         self.editor = MaskedEditor(self.family, **{"grow": 0, "checks": NO_CHECKS, **options})
         self.engine = StepEngine(pipeline, add_ons=self.editor.add_ons)
 
-    def edit(self, asked: Edit, one: Request | None = None, **options: Any) -> Ticket:
+    def edit(self, asked: EditRequest, one: Request | None = None, **options: Any) -> Ticket:
         ticket = self.engine.enter(self.editor.prepare(one or request(), replace(asked, **options)))
         self.engine.run()
         return ticket
@@ -90,7 +90,7 @@ def start() -> Iterator[Start]:
         session.editor.close()
 
 
-def inpainted(name: str, asked: Edit, one: Request) -> torch.Tensor:
+def inpainted(name: str, asked: EditRequest, one: Request) -> torch.Tensor:
     """What the pipeline for inpainting of diffusers makes of it."""
     parts = {key: part for key, part in tiny(name).components.items() if part is not None}
     others = {"requires_safety_checker": False, "safety_checker": None, "feature_extractor": None}
@@ -116,7 +116,7 @@ def inpainted(name: str, asked: Edit, one: Request) -> torch.Tensor:
 @pytest.mark.parametrize("name", STOCK)  # that of SD3 wants networks of sixteen channels
 @pytest.mark.parametrize("strength", [1.0, 0.67, 0.34])
 def test_a_first_edit_is_that_of_stock_inpainting(start: Start, name: str, strength: float) -> None:
-    asked = Edit(image(), square(), strength)
+    asked = EditRequest(image(), square(), strength)
     ticket = start(name).edit(asked, noise_seed=5)
 
     assert gap(ticket.result().latents, inpainted(name, asked, request())) < 1e-5
@@ -147,7 +147,7 @@ def test_an_edit_without_a_mask_is_stock_image_to_image(start: Start, name: str)
         output_type="latent",
         **size,
     ).images
-    ticket = start(name).edit(Edit(image(), strength=0.67))
+    ticket = start(name).edit(EditRequest(image(), strength=0.67))
 
     assert gap(ticket.result().latents, theirs) < 1e-5
 
@@ -155,7 +155,7 @@ def test_an_edit_without_a_mask_is_stock_image_to_image(start: Start, name: str)
 @pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_an_image_of_any_size_is_padded_for_the_model_and_cut_again(start: Start, name: str) -> None:
     odd, mask = image()[:29, :27], square()[:29, :27]
-    session, asked = start(name), Edit(odd, mask)
+    session, asked = start(name), EditRequest(odd, mask)
     ticket = session.edit(asked)
     edited = session.editor.finish(asked, session.engine.image(ticket))
     pixels = (edited[0].permute(1, 2, 0) * 255).round().byte().numpy()
@@ -168,7 +168,10 @@ def test_an_image_of_any_size_is_padded_for_the_model_and_cut_again(start: Start
 def test_a_template_too_large_for_all_tiers_is_given_up_at_once_and_that_is_said_once(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    session, asked = start(store=TemplateStore(LeastRecentlyUsed, Room(host_bytes=1000))), Edit(image(), square())
+    session, asked = (
+        start(store=TemplateStore(AdapterLRU, TierCapacities(host_bytes=1000))),
+        EditRequest(image(), square()),
+    )
     ticket = session.engine.enter(session.editor.prepare(request(), asked))
     session.engine.advance()
     has_recorder = ticket.run.extras["edit"].recorder is not None
@@ -181,15 +184,15 @@ def test_a_template_too_large_for_all_tiers_is_given_up_at_once_and_that_is_said
 
 
 def test_where_no_templates_are_wanted_nothing_is_said(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    session = start(store=TemplateStore(LeastRecentlyUsed, Room(host_bytes=0)))
+    session = start(store=TemplateStore(AdapterLRU, TierCapacities(host_bytes=0)))
 
-    assert session.edit(Edit(image(), square())).state == "done"
+    assert session.edit(EditRequest(image(), square())).state == "done"
     assert not caplog.text
 
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_the_same_edit_again_computes_less_and_is_the_same(start: Start, name: str) -> None:
-    session, asked = start(name), Edit(image(), square())
+    session, asked = start(name), EditRequest(image(), square())
     first, second = (session.edit(asked) for _ in range(2))
 
     assert gap(second.result().latents, first.result().latents) < 1e-5
@@ -201,7 +204,7 @@ def test_the_same_edit_again_computes_less_and_is_the_same(start: Start, name: s
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_pixels_outside_the_mask_are_bit_for_bit_the_original(start: Start, name: str) -> None:
-    session, asked = start(name), Edit(image(), square())
+    session, asked = start(name), EditRequest(image(), square())
     session.edit(asked)
     ticket = session.edit(asked, request(prompt="another", seed=9))
     edited = session.editor.finish(asked, session.engine.image(ticket))
@@ -215,7 +218,7 @@ def test_pixels_outside_the_mask_are_bit_for_bit_the_original(start: Start, name
 def test_a_soft_mask_mixes_at_its_rim_and_keeps_the_rest(start: Start) -> None:
     soft = square(0.3)
     soft[8, 8:20] = 0.5
-    session, asked = start(), Edit(image(), soft)
+    session, asked = start(), EditRequest(image(), soft)
     ticket = session.edit(asked)
     made = session.engine.image(ticket)
     edited = session.editor.finish(asked, made) * 255
@@ -226,7 +229,7 @@ def test_a_soft_mask_mixes_at_its_rim_and_keeps_the_rest(start: Start) -> None:
 
 
 def test_another_prompt_changes_the_masked_part(start: Start) -> None:
-    session, asked = start(), Edit(image(), square())
+    session, asked = start(), EditRequest(image(), square())
     first = session.edit(asked)
     other = session.edit(asked, request(prompt="a green bus"))
 
@@ -236,8 +239,8 @@ def test_another_prompt_changes_the_masked_part(start: Start) -> None:
 
 def test_a_mask_elsewhere_computes_what_the_first_edit_changed(start: Start) -> None:
     session = start()
-    session.edit(Edit(image(), square(0.1, first=2)))
-    ticket = session.edit(Edit(image(), square(0.1, first=20)))
+    session.edit(EditRequest(image(), square(0.1, first=2)))
+    ticket = session.edit(EditRequest(image(), square(0.1, first=20)))
     report = report_of(ticket.run)
 
     assert report.from_template
@@ -247,17 +250,17 @@ def test_a_mask_elsewhere_computes_what_the_first_edit_changed(start: Start) -> 
 @pytest.mark.parametrize("mask", [None, np.ones((SIDE, SIDE), np.float32)])
 def test_an_edit_of_everything_takes_the_plain_path(start: Start, mask: Floats | None) -> None:
     session = start()
-    ticket = session.edit(Edit(image(), mask))
+    ticket = session.edit(EditRequest(image(), mask))
 
     assert session.editor.store.size_bytes["host"] == 0
     assert report_of(ticket.run).computed_share == 1.0
     if mask is not None:
-        assert gap(ticket.result().latents, inpainted("takeup/tiny-sdxl", Edit(image(), mask), request())) < 1e-5
+        assert gap(ticket.result().latents, inpainted("takeup/tiny-sdxl", EditRequest(image(), mask), request())) < 1e-5
 
 
 def test_edits_with_different_masks_and_generations_share_the_engine(start: Start) -> None:
     session = start()
-    asked = [Edit(image(seed), square(share)) for seed, share in ((0, 0.1), (1, 0.25))]
+    asked = [EditRequest(image(seed), square(share)) for seed, share in ((0, 0.1), (1, 0.25))]
     alone = [session.edit(one) for one in asked]
     tickets = [session.engine.enter(session.editor.prepare(request(), one)) for one in asked]
     plain = session.engine.submit(request(height_px=SIDE, width_px=SIDE))
@@ -271,14 +274,14 @@ def test_edits_with_different_masks_and_generations_share_the_engine(start: Star
 
 
 def test_an_edit_in_the_place_of_an_older_one_has_its_own_mask(start: Start) -> None:
-    session, asked = start(), [Edit(image(), square(share)) for share in (0.05, 0.25)]
+    session, asked = start(), [EditRequest(image(), square(share)) for share in (0.05, 0.25)]
     for one in asked:
         session.edit(one)
     right = session.edit(asked[1]).result().latents
     older, newer = (session.editor.prepare(request(), one) for one in asked)
     session.engine.enter(older)
     session.engine.run()
-    for name in Run.__slots__:  # as if it had got the memory of the first
+    for name in DenoisingRun.__slots__:  # as if it had got the memory of the first
         setattr(older, name, getattr(newer, name))
     ticket = session.engine.enter(older)
     session.engine.run()
@@ -287,16 +290,16 @@ def test_an_edit_in_the_place_of_an_older_one_has_its_own_mask(start: Start) -> 
 
 
 def test_another_image_tenant_noise_or_number_of_steps_is_not_served_from_the_template(start: Start) -> None:
-    session, asked = start(), Edit(image(), square())
+    session, asked = start(), EditRequest(image(), square())
     session.edit(asked)
     others = [
-        session.edit(Edit(image(1), square())),
+        session.edit(EditRequest(image(1), square())),
         session.edit(asked, tenant="somebody else"),
         session.edit(asked, noise_seed=1),
         session.edit(asked, request(num_steps=4)),
         session.edit(asked, request(scheduler="ddim")),
         session.edit(asked, request(guidance=5.0)),
-        session.edit(Edit(image(), square(), strength=0.67)),
+        session.edit(EditRequest(image(), square(), strength=0.67)),
     ]
 
     assert [report_of(one.run).from_template for one in others] == [False] * len(others)
@@ -304,18 +307,18 @@ def test_another_image_tenant_noise_or_number_of_steps_is_not_served_from_the_te
 
 def test_a_template_is_found_while_a_call_has_other_attention(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Edits are prepared beside calls, some of which replace processors for a while."""
-    session, asked = start(), Edit(image(), square())
+    session, asked = start(), EditRequest(image(), square())
     session.edit(asked)
     monkeypatch.setattr(type(session.family.network), "attn_processors", property(lambda _: {}))
 
-    assert edited(session.editor.prepare(request(), asked)).found is not None
+    assert active_edit(session.editor.prepare(request(), asked)).found is not None
 
 
 def test_a_template_is_found_whatever_diffusers_notes_on_settings(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The order of its notes is another one in every process."""
-    session, asked = start(), Edit(image(), square())
+    session, asked = start(), EditRequest(image(), square())
     session.edit(asked)
     scheduler = session.family.pipeline.scheduler
     noted = list(scheduler.config["_use_default_values"])
@@ -323,14 +326,14 @@ def test_a_template_is_found_whatever_diffusers_notes_on_settings(
     monkeypatch.setattr(scheduler, "_internal_dict", type(scheduler.config)(other))
 
     assert len(noted) > 1
-    assert edited(session.editor.prepare(request(), asked)).found is not None
+    assert active_edit(session.editor.prepare(request(), asked)).found is not None
 
 
 def test_other_weights_are_not_served_from_the_template(start: Start, tmp_path: Path) -> None:
     def disk() -> TemplateStore:
-        return TemplateStore(LeastRecentlyUsed, Room(disk_bytes=1 << 30), tmp_path)
+        return TemplateStore(AdapterLRU, TierCapacities(disk_bytes=1 << 30), tmp_path)
 
-    asked, first = Edit(image(), square()), start(store=disk())
+    asked, first = EditRequest(image(), square()), start(store=disk())
     first.edit(asked)
     first.editor.store.close()  # so that it is written
     weight = tiny("takeup/tiny-sdxl").unet.conv_in.weight
@@ -345,8 +348,8 @@ def test_other_weights_are_not_served_from_the_template(start: Start, tmp_path: 
 
 
 def test_a_damaged_template_is_made_again_and_the_picture_is_right(start: Start, tmp_path: Path) -> None:
-    asked = Edit(image(), square())
-    store = TemplateStore(LeastRecentlyUsed, Room(host_bytes=0, disk_bytes=1 << 30), tmp_path)
+    asked = EditRequest(image(), square())
+    store = TemplateStore(AdapterLRU, TierCapacities(host_bytes=0, disk_bytes=1 << 30), tmp_path)
     session = start(store=store)
     right = session.edit(asked).result().latents
     session.editor.prepare(request(), asked)  # which waits until it is written
@@ -362,7 +365,7 @@ def test_a_damaged_template_is_made_again_and_the_picture_is_right(start: Start,
 
 
 def test_a_template_deleted_in_the_middle_of_an_edit_does_not_matter(start: Start) -> None:
-    session, asked = start(), Edit(image(), square())
+    session, asked = start(), EditRequest(image(), square())
     right = session.edit(asked).result().latents
     run = session.editor.prepare(request(), asked)
     ticket = session.engine.enter(run)
@@ -374,7 +377,7 @@ def test_a_template_deleted_in_the_middle_of_an_edit_does_not_matter(start: Star
 
 
 def test_a_cancelled_first_edit_leaves_no_template(start: Start) -> None:
-    session, asked = start(), Edit(image(), square())
+    session, asked = start(), EditRequest(image(), square())
     ticket = session.engine.enter(session.editor.prepare(request(), asked))
     session.engine.advance()
     ticket.cancel()
@@ -384,7 +387,7 @@ def test_a_cancelled_first_edit_leaves_no_template(start: Start) -> None:
 
 
 def test_loras_of_unknown_bytes_compute_everything(start: Start) -> None:
-    session, asked = start(), Edit(image(), square())
+    session, asked = start(), EditRequest(image(), square())
     run = session.editor.prepare(request(loras=(LoraUse("style"),)), asked)
 
     assert run.extras["edit"].key is None
@@ -397,7 +400,7 @@ def test_loras_of_unknown_bytes_compute_everything(start: Start) -> None:
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_the_same_context_is_found_to_be_exact(start: Start, name: str) -> None:
-    session, asked = start(name, checks=Checks(every=1, share=0.1)), Edit(image(), square())
+    session, asked = start(name, checks=StalenessChecks(every=1, share=0.1)), EditRequest(image(), square())
     session.edit(asked)
     report = report_of(session.edit(asked).run)
 
@@ -406,7 +409,7 @@ def test_the_same_context_is_found_to_be_exact(start: Start, name: str) -> None:
 
 
 def test_another_content_is_found_to_be_stale_and_refreshed_above_the_bound(start: Start) -> None:
-    session, asked = start(checks=Checks(every=1, share=0.1)), Edit(image(), square())
+    session, asked = start(checks=StalenessChecks(every=1, share=0.1)), EditRequest(image(), square())
     session.edit(asked)
     stale = report_of(session.edit(asked, request(prompt="zzz", seed=77)).run)
     assert stale.stale_error is not None
@@ -419,7 +422,7 @@ def test_another_content_is_found_to_be_stale_and_refreshed_above_the_bound(star
 
 
 def test_packing_is_counted_in_the_error(start: Start) -> None:
-    session, asked = start(budget=0.05, checks=Checks(every=1, share=0.5)), Edit(image(), square())
+    session, asked = start(budget=0.05, checks=StalenessChecks(every=1, share=0.5)), EditRequest(image(), square())
     exact = session.edit(asked).result().latents
     again = session.edit(asked)
     report = report_of(again.run)
@@ -436,22 +439,22 @@ def test_packing_is_counted_in_the_error(start: Start) -> None:
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        (Edit(image(), np.zeros((SIDE, SIDE), np.float32)), "the mask is empty"),
-        (Edit(image(), np.ones((SIDE, 16), np.float32)), "the mask is 16x32 pixels, the image 32x32"),
-        (Edit(image(), np.full((SIDE, SIDE), np.nan, np.float32)), "outside of 0 to 1"),
-        (Edit(image(), 2 * np.ones((SIDE, SIDE), np.float32)), "outside of 0 to 1"),
-        (Edit(np.zeros((SIDE, SIDE), np.uint8), square()), "three bytes"),
-        (Edit(image(), square(), strength=0.2), "leaves none of 3 steps"),
+        (EditRequest(image(), np.zeros((SIDE, SIDE), np.float32)), "the mask is empty"),
+        (EditRequest(image(), np.ones((SIDE, 16), np.float32)), "the mask is 16x32 pixels, the image 32x32"),
+        (EditRequest(image(), np.full((SIDE, SIDE), np.nan, np.float32)), "outside of 0 to 1"),
+        (EditRequest(image(), 2 * np.ones((SIDE, SIDE), np.float32)), "outside of 0 to 1"),
+        (EditRequest(np.zeros((SIDE, SIDE), np.uint8), square()), "three bytes"),
+        (EditRequest(image(), square(), strength=0.2), "leaves none of 3 steps"),
     ],
 )
-def test_edits_that_make_no_sense_are_refused(start: Start, asked: Edit, sentence: str) -> None:
+def test_edits_that_make_no_sense_are_refused(start: Start, asked: EditRequest, sentence: str) -> None:
     with pytest.raises(BadInput, match=sentence):
         start().editor.prepare(request(), asked)
 
 
 def test_an_edit_of_another_size_is_refused(start: Start) -> None:
     with pytest.raises(BadInput, match="edits keep the size"):
-        start().editor.prepare(request(width_px=64), Edit(image(), square()))
+        start().editor.prepare(request(width_px=64), EditRequest(image(), square()))
 
 
 def test_only_edits_have_a_report(start: Start) -> None:
@@ -461,7 +464,7 @@ def test_only_edits_have_a_report(start: Start) -> None:
 
 def test_pictures_do_as_well_as_arrays(start: Start) -> None:
     session = start()
-    arrays = session.edit(Edit(image(), square()))
-    pictures = Edit(Image.fromarray(image()), Image.fromarray((square() * 255).astype(np.uint8)))
+    arrays = session.edit(EditRequest(image(), square()))
+    pictures = EditRequest(Image.fromarray(image()), Image.fromarray((square() * 255).astype(np.uint8)))
 
     assert torch.equal(session.editor.prepare(request(), pictures).extras["edit"].mask, arrays.run.extras["edit"].mask)

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from serving.masked.networks import block_mask
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.masked.editing import sampled
-from takeup.serving.engines.diffusers.masked.flat import Flat
+from takeup.serving.engines.diffusers.masked.editing import with_sample
+from takeup.serving.engines.diffusers.masked.flat import FlatKvCache
 from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE, box_mask, count_flop
 from takeup.serving.engines.diffusers.masked.tokens import (
+    bucket_size,
+    bucket_sizes,
     grids_of,
-    places_of,
-    rooms,
-    roomy,
+    token_indices,
     token_mask,
 )
 
@@ -30,7 +30,7 @@ pytestmark = ENGINE_MARKS
 
 def test_a_flat_finds_tokens_of_all_its_views() -> None:
     page = {"a": torch.randn(2, 4, 8), "b": torch.randn(2, 6, 2, 2), "c": torch.randn(2, 3, 2)}
-    flat = Flat(page)
+    flat = FlatKvCache(page)
     for name, kept in page.items():
         flat.views[name].copy_(kept)
     tokens = {4: torch.tensor([1, 7]), 3: torch.tensor([0, 5])}
@@ -45,22 +45,22 @@ def test_a_flat_finds_tokens_of_all_its_views() -> None:
 
 @pytest.mark.parametrize(("count", "multiple", "room"), [(0, 64, 0), (1, 1, 1), (1, 64, 64), (100, 64, 128)])
 def test_small_numbers_of_tokens_are_rounded_to_multiples(count: int, multiple: int, room: int) -> None:
-    assert roomy(count, multiple) == room
+    assert bucket_size(count, multiple) == room
 
 
 def test_large_numbers_of_tokens_come_in_four_sizes_an_octave() -> None:
-    sizes = {roomy(count, 32) for count in range(1025, 2049)}
+    sizes = {bucket_size(count, 32) for count in range(1025, 2049)}
 
     assert len(sizes) == 4
-    assert all(roomy(count, 32) >= count for count in range(5000))
+    assert all(bucket_size(count, 32) >= count for count in range(5000))
 
 
 @given(counts=st.lists(st.integers(0, 16384), min_size=1, max_size=4), multiple=st.sampled_from([1, 16, 64]))
 def test_rooms_hold_what_is_needed_and_are_those_of_a_square(counts: list[int], multiple: int) -> None:
-    found = rooms(counts, multiple)
+    found = bucket_sizes(counts, multiple)
 
     assert all(room >= count for room, count in zip(found, counts, strict=True))
-    assert found == (tuple(counts) if multiple == 1 else rooms([found[0], *[0] * (len(counts) - 1)], multiple))
+    assert found == (tuple(counts) if multiple == 1 else bucket_sizes([found[0], *[0] * (len(counts) - 1)], multiple))
 
 
 def test_squares_anywhere_differ_in_their_room_on_the_first_grid_only() -> None:
@@ -70,7 +70,7 @@ def test_squares_anywhere_differ_in_their_room_on_the_first_grid_only() -> None:
         mask = torch.zeros(128, 128)
         top, left = random.integers(0, 128 - side, 2)
         mask[top : top + side, left : left + side] = 1
-        found.add(tuple(one.by_row.shape[1] for one in places_of([mask], grids, 64).values()))
+        found.add(tuple(one.by_row.shape[1] for one in token_indices([mask], grids, 64).values()))
 
     assert len(found) == len({one[0] for one in found}) <= 22  # five octaves of tokens
 
@@ -78,12 +78,12 @@ def test_squares_anywhere_differ_in_their_room_on_the_first_grid_only() -> None:
 @pytest.mark.parametrize("num_levels", [1, 2, 3])
 def test_watched_tokens_are_whole_ones_of_the_coarsest_grid(num_levels: int) -> None:
     computed = block_mask((16, 24), 0.2)
-    more = sampled(computed, 0.05, 7, num_levels)
+    more = with_sample(computed, 0.05, 7, num_levels)
     grid = grids_of((16, 24), num_levels)[-1]
     others = token_mask(more & ~computed, grid)
 
     assert bool((more & computed).eq(computed).all())
-    assert torch.equal(more, sampled(computed, 0.05, 7, num_levels))
+    assert torch.equal(more, with_sample(computed, 0.05, 7, num_levels))
     assert 0 < int(others.sum()) == int((more & ~computed).sum()) // 4 ** (num_levels - 1)
     assert not bool((others & token_mask(computed, grid)).any())
 
@@ -91,7 +91,7 @@ def test_watched_tokens_are_whole_ones_of_the_coarsest_grid(num_levels: int) -> 
 def test_where_everything_is_computed_nothing_is_watched() -> None:
     every = torch.ones(8, 8, dtype=torch.bool)
 
-    assert torch.equal(sampled(every, 0.5, 0, 2), every)
+    assert torch.equal(with_sample(every, 0.5, 0, 2), every)
 
 
 @pytest.mark.parametrize(

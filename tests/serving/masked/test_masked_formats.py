@@ -20,25 +20,25 @@ import torch
 
 from serving.masked.networks import FAMILY_NAMES
 from serving.stock import ENGINE_MARKS, gap
-from takeup.serving.engines.diffusers.device.compute import Recorded
+from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.masked import formats, stopwatch
-from takeup.serving.engines.diffusers.masked.addon import Checks
-from takeup.serving.engines.diffusers.masked.asked import Edit
-from takeup.serving.engines.diffusers.masked.brought import Forms, Pages, wanted_of
-from takeup.serving.engines.diffusers.masked.editing import edited
+from takeup.serving.engines.diffusers.masked.addon import StalenessChecks
+from takeup.serving.engines.diffusers.masked.asked import EditRequest
+from takeup.serving.engines.diffusers.masked.brought import BlockForms, TemplatePages, page_selection
+from takeup.serving.engines.diffusers.masked.editing import active_edit
 from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
-from takeup.serving.engines.diffusers.masked.from_rows import FromRows
-from takeup.serving.engines.diffusers.masked.hooks import Hooks
+from takeup.serving.engines.diffusers.masked.from_rows import KvFromRows
+from takeup.serving.engines.diffusers.masked.hooks import MaskingHooks
 from takeup.serving.engines.diffusers.masked.pages import ROWS
 from takeup.serving.engines.diffusers.masked.row_blocks import blocks_of
-from takeup.serving.engines.diffusers.runs import Run, gather
+from takeup.serving.engines.diffusers.runs import DenoisingRun, gather
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tickets import Ticket
 from takeup.serving.engines.diffusers.tiny import build
-from takeup.serving.engines.templates.templates import Reader, Recorder, Wanted
+from takeup.serving.engines.templates.templates import PageReader, PageSelection, TemplateRecorder
 from takeup.serving.model import LoraUse, Request
-from takeup.serving.server.editing import TemplateRoom, make_editor
+from takeup.serving.server.editing import TemplateStorage, make_editor
 
 pytestmark = ENGINE_MARKS
 
@@ -55,17 +55,17 @@ def box(left: int, top: int = 8, side: int = 16) -> npt.NDArray[np.float32]:
     return mask
 
 
-def recorded_of(name: str) -> tuple[FromRows, Run, dict[str, torch.Tensor]]:
+def recorded_of(name: str) -> tuple[KvFromRows, DenoisingRun, dict[str, torch.Tensor]]:
     """A step of a run, and what hooks saw of it."""
     family = family_of(build(name))
     run = family.prepare(replace(REQUEST, height_px=SIDE, width_px=SIDE))
     run.step = 2
-    hooks = Hooks(family.network, rows=True)
+    hooks = MaskingHooks(family.network, rows=True)
     hooks.call.mode = "record"
     with torch.no_grad():
         family.predict(gather((run,)))
     hooks.remove()
-    return FromRows(family.network), run, hooks.call.recorded
+    return KvFromRows(family.network), run, hooks.call.recorded
 
 
 @pytest.mark.parametrize("is_whole", [False, True], ids=["from rows", "computed whole"])
@@ -80,7 +80,7 @@ def test_keys_and_values_that_are_made_are_those_that_were_recorded(name: str, i
 
     assert len(loaded) == sum(not (is_whole and block.follows) for block in blocks.values())
     assert len(blocks) > 1
-    completed = from_rows.made(rows, from_rows.told(run, run.step, is_whole), whole)
+    completed = from_rows.made(rows, from_rows.conditioning(run, run.step, is_whole), whole)
     assert len(completed) == 2 * len(blocks)
     for part, one in completed.items():
         assert one.shape == recorded[part].shape
@@ -91,13 +91,13 @@ def test_a_block_in_the_middle_is_not_computed_without_the_text_of_those_before(
     from_rows, run, recorded = recorded_of("takeup/tiny-flux")
 
     with pytest.raises(AssertionError, match="block 1 has no text"):
-        from_rows.made({"1.x": recorded["1.x"]}, from_rows.told(run, run.step, has_whole=True), frozenset("1"))
+        from_rows.made({"1.x": recorded["1.x"]}, from_rows.conditioning(run, run.step, has_whole=True), frozenset("1"))
 
 
 def test_of_a_page_only_one_form_of_each_block_is_wanted() -> None:
     names = ["a.k", "a.v", "a.x", "b.k", "b.v", "b.x", "c.k", "c.v", "d.k", "d.v", "d.x", "out"]
 
-    wanted = wanted_of(names, frozenset({"a", "c", "d"}), frozenset({"d"}), (".map",))
+    wanted = page_selection(names, frozenset({"a", "c", "d"}), frozenset({"d"}), (".map",))
 
     assert wanted.left == {"a.k", "a.v", "b.x", "d.k", "d.v", "d.x"}  # nothing else is known of c
     assert wanted.far == (".map",)
@@ -107,12 +107,12 @@ def test_of_a_page_only_one_form_of_each_block_is_wanted() -> None:
 def test_plain_tensors_can_stay_on_the_host(budget: float, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that later steps change must be where the changes are."""
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
-    recorder, drawn = Recorder(2, torch.ones(1, 1, dtype=torch.bool), budget), torch.rand(1, 4, 64)
+    recorder, drawn = TemplateRecorder(2, torch.ones(1, 1, dtype=torch.bool), budget), torch.rand(1, 4, 64)
     for change in (0.0, 0.1):
         recorder.add({"a.k": drawn + change * torch.rand(1, 4, 64), "a.x": drawn})
     template = recorder.finish()
 
-    page = Reader(template, torch.device("meta")).page(1, Wanted(far=(".k",)))
+    page = PageReader(template, torch.device("meta")).page(1, PageSelection(far=(".k",)))
     assert page["a.k"].device.type == where
     assert page["a.x"].device.type == "meta"
 
@@ -133,29 +133,29 @@ class Session:
         has_whole: bool = False,
     ) -> None:
         self.asked: list[tuple[int, float | None]] = []
-        monkeypatch.setattr(Reader, "is_near", False)
-        pipeline, compute = build(name), Recorded()
+        monkeypatch.setattr(PageReader, "is_near", False)
+        pipeline, compute = build(name), CudaGraphExecutor()
         family = family_of(pipeline)
         self.names = [block.name for block in blocks_of(family.network)]
-        self.forms = Forms(frozenset(self.names[::2]))
+        self.forms = BlockForms(frozenset(self.names[::2]))
         if has_whole:
-            self.forms = Forms(frozenset(self.names[:3]), frozenset(self.names[:2]))
+            self.forms = BlockForms(frozenset(self.names[:3]), frozenset(self.names[:2]))
         self.editor = MaskedEditor(
             family,
             budget=budget,
-            checks=Checks(every=2, share=0.1),
+            checks=StalenessChecks(every=2, share=0.1),
             binds=True,
             formats=self._after_a_step if has_rows else None,
         )
         self.engine = StepEngine(pipeline, add_ons=self.editor.add_ons, compute=compute)
 
-    def _after_a_step(self, pages: Sequence[Pages], compute_s: float | None) -> Forms | None:
+    def _after_a_step(self, pages: Sequence[TemplatePages], compute_s: float | None) -> BlockForms | None:
         self.asked.append((len(pages), compute_s))
         return self.forms if len(self.asked) > 1 else None
 
     def edit(self, *requests: Request) -> list[Ticket]:
         masks = (box(8), box(24, 30, 20))
-        edits = [Edit(IMAGE, mask) for mask, _ in zip(masks, requests, strict=False)]
+        edits = [EditRequest(IMAGE, mask) for mask, _ in zip(masks, requests, strict=False)]
         runs = [self.editor.prepare(request, edit) for request, edit in zip(requests, edits, strict=True)]
         tickets = [self.engine.enter(run) for run in runs]
         self.engine.run()
@@ -191,14 +191,14 @@ def test_edits_made_from_rows_are_those_made_from_keys(
 def pages_read(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """Names in pages, as they are read."""
     seen: list[set[str]] = []
-    usual = Reader.page
+    usual = PageReader.page
 
-    def noting(self: Reader, *asked: Any) -> Any:
+    def noting(self: PageReader, *asked: Any) -> Any:
         page = usual(self, *asked)
         seen.append(set(page))
         return page
 
-    monkeypatch.setattr(Reader, "page", noting)
+    monkeypatch.setattr(PageReader, "page", noting)
     return seen
 
 
@@ -232,7 +232,7 @@ def test_recorded_calls_keep_no_template(has_rows: bool, monkeypatch: pytest.Mon
     session = Session("takeup/tiny-flux", monkeypatch, has_rows=has_rows)
     session.edit(REQUEST)
     (ticket,) = session.edit(OTHER)
-    used = edited(ticket.result())
+    used = active_edit(ticket.result())
     template, key = weakref.ref(used.template), used.key
     assert key is not None
 
@@ -249,7 +249,7 @@ def test_edits_with_loras_load_keys_and_values(monkeypatch: pytest.MonkeyPatch) 
     """Whose weights may not be there yet when pages are brought."""
     session = Session("takeup/tiny-sdxl", monkeypatch, has_rows=True)
     session.edit(REQUEST)
-    run = session.editor.prepare(OTHER, Edit(IMAGE, box(8)))
+    run = session.editor.prepare(OTHER, EditRequest(IMAGE, box(8)))
     run.request = replace(run.request, loras=(LoraUse("somebody's"),))
     laid = _laid(session, run)
 
@@ -258,7 +258,7 @@ def test_edits_with_loras_load_keys_and_values(monkeypatch: pytest.MonkeyPatch) 
     session.editor.close()
 
 
-def _laid(session: Session, run: Run) -> Any:
+def _laid(session: Session, run: DenoisingRun) -> Any:
     edits = session.editor.edits
     edits.joined(run)
     return edits._formed(edits.layouts.of([run]), [run], 0.01)
@@ -267,8 +267,8 @@ def _laid(session: Session, run: Run) -> Any:
 # What is chosen -------------------------------------------------------------------------------------------------------
 
 
-def pages_of(session: Session) -> Pages:
-    run = session.editor.prepare(OTHER, Edit(IMAGE, box(8)))
+def pages_of(session: Session) -> TemplatePages:
+    run = session.editor.prepare(OTHER, EditRequest(IMAGE, box(8)))
     session.editor.edits.joined(run)
     return session.editor.edits._pages(run)
 
@@ -292,9 +292,9 @@ def test_blocks_are_chosen_by_what_was_measured(monkeypatch: pytest.MonkeyPatch)
     set_speeds(monkeypatch, whole_s=10.0)
     longest_s = sum(one.size_bytes for one in pages.reader.template.pages[0].values()) / 1e6
 
-    assert formats.shortest([pages], None) is None
-    assert formats.shortest([pages], 0.0) == Forms(frozenset(session.names))
-    assert formats.shortest([pages], longest_s) == Forms()
+    assert formats.fastest_forms([pages], None) is None
+    assert formats.fastest_forms([pages], 0.0) == BlockForms(frozenset(session.names))
+    assert formats.fastest_forms([pages], longest_s) == BlockForms()
     assert list(pages.from_rows.seconds.values()) == [pytest.approx(0.001), 10.0]  # all blocks are alike
     session.editor.close()
 
@@ -314,7 +314,7 @@ def test_where_loads_take_longer_blocks_with_one_behind_them_are_computed_whole(
     in_reverse = {name: first.pop(name) for name in list(first)[::-1]}
     first.update(in_reverse)  # as a template may have been read: the order of the network counts
 
-    assert formats.shortest([pages], 0.0) == Forms(frozenset(session.names), frozenset(before_others))
+    assert formats.fastest_forms([pages], 0.0) == BlockForms(frozenset(session.names), frozenset(before_others))
     session.editor.close()
 
 
@@ -326,9 +326,9 @@ def test_blocks_that_cannot_be_computed_whole_are_not(
         session.edit(request)
     pages = pages_of(session)
     set_speeds(monkeypatch, whole_s=0.001)
-    monkeypatch.setattr(FromRows, "computed", lambda *_: torch.zeros(1) @ torch.zeros(2))
+    monkeypatch.setattr(KvFromRows, "computed", lambda *_: torch.zeros(1) @ torch.zeros(2))
 
-    assert formats.shortest([pages], 0.0) == Forms(frozenset(session.names))
+    assert formats.fastest_forms([pages], 0.0) == BlockForms(frozenset(session.names))
     assert len(caplog.records) == 2  # for each kind of block
     assert "blocks like 0 are not computed whole" in caplog.text
     session.editor.close()
@@ -338,10 +338,10 @@ def test_templates_that_are_near_load_nothing(monkeypatch: pytest.MonkeyPatch) -
     session = Session("takeup/tiny-sdxl", monkeypatch, has_rows=True)
     session.edit(REQUEST)
     pages = pages_of(session)
-    monkeypatch.setattr(Reader, "is_near", True)
+    monkeypatch.setattr(PageReader, "is_near", True)
 
-    assert formats.shortest([pages], 1.0) == Forms()
-    assert pages.formed(Forms(frozenset(session.names))).wanted.left == {name + ROWS for name in session.names}
+    assert formats.fastest_forms([pages], 1.0) == BlockForms()
+    assert pages.formed(BlockForms(frozenset(session.names))).wanted.left == {name + ROWS for name in session.names}
     session.editor.close()
 
 
@@ -349,13 +349,13 @@ def test_templates_without_rows_load_keys_and_values(monkeypatch: pytest.MonkeyP
     session = Session("takeup/tiny-sdxl", monkeypatch, has_rows=False)
     session.edit(REQUEST)
 
-    assert formats.shortest([pages_of(session)], 1.0) == Forms()
+    assert formats.fastest_forms([pages_of(session)], 1.0) == BlockForms()
     session.editor.close()
 
 
 @pytest.mark.parametrize("has_rows", [True, False])
 def test_servers_keep_rows_if_told_to(has_rows: bool) -> None:
-    editor = make_editor(family_of(build("takeup/tiny-sd15")), TemplateRoom(has_rows=has_rows))
+    editor = make_editor(family_of(build("takeup/tiny-sd15")), TemplateStorage(has_rows=has_rows))
 
     assert isinstance(editor, MaskedEditor)
     assert editor.edits.what_is_kept.endswith("rows") == has_rows
@@ -383,7 +383,7 @@ class Event:
 
 def test_a_stopwatch_knows_the_shortest_time_that_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopwatch.cuda, "Event", Event)
-    watch = stopwatch.Stopwatch(is_on=True)
+    watch = stopwatch.StreamStopwatch(is_on=True)
     for begin_ms, end_ms, is_reached in ((0, 30, False), (30, 31, True), (50, 70, True), (80, 120, True)):
         Event.clock_ms, Event.reached = begin_ms, is_reached and begin_ms != 30
         watch.start()
@@ -397,7 +397,7 @@ def test_a_stopwatch_knows_the_shortest_time_that_has_passed(monkeypatch: pytest
 def test_a_stopwatch_that_is_off_or_was_not_meant_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopwatch.cuda, "Event", Event)
     Event.reached = True
-    for watch in (stopwatch.Stopwatch(is_on=False), stopwatch.Stopwatch(is_on=True)):
+    for watch in (stopwatch.StreamStopwatch(is_on=False), stopwatch.StreamStopwatch(is_on=True)):
         watch.start()
         watch.forget()
         watch.stop()

@@ -14,7 +14,7 @@ import torch
 from serving.masked.networks import FAMILY_NAMES, Network, block_mask, scattered_mask
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.masked.hooks import Hooks
+from takeup.serving.engines.diffusers.masked.hooks import MaskingHooks
 
 pytestmark = ENGINE_MARKS
 
@@ -109,4 +109,4 @@ def test_the_template_is_not_written_to(network: Network) -> None:
 
 def test_other_networks_are_refused() -> None:
     with pytest.raises(BadInput, match="a Linear cannot compute masked tokens only"):
-        Hooks(torch.nn.Linear(1, 1))
+        MaskingHooks(torch.nn.Linear(1, 1))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.serving.policies.masks import FLUX, H200, SDXL, SDXL_COLUMNS, Network, costs_of, flop_of
+from takeup.serving.policies.masks import FLUX, H200, SDXL, SDXL_COLUMNS, NetworkShape, costs_of, flop_of
 from takeup.serving.policies.plan import step_s
 from takeup.serving.policies.plan_fits import MeasuredStep, fitted, predicted_s
 
@@ -74,7 +74,7 @@ SDXL_SLOW = with_starts((9.10, 9.91, 13.35, 18.13, 23.89), (20.59, 19.00, 20.52,
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from([SDXL, SDXL_COLUMNS, FLUX]), st.floats(100e12, 800e12), st.floats(0, 2e-4), st.floats(0.05, 0.9))
 def test_a_device_that_is_as_the_model_says_is_found(
-    network: Network, flop_per_s: float, launch_s: float, share: float
+    network: NetworkShape, flop_per_s: float, launch_s: float, share: float
 ) -> None:
     true = replace(H200, flop_per_s=flop_per_s, launch_s=launch_s)
     found = fitted(network, [MeasuredStep(one, predicted_s(network, one, true)) for one in MASKS], H200)
@@ -119,7 +119,7 @@ def test_the_first_page_is_awaited() -> None:
 )
 @pytest.mark.parametrize("number", range(5))
 def test_steps_of_a_mask_are_predicted_from_those_of_other_masks(
-    network: Network, steps: list[MeasuredStep], number: int
+    network: NetworkShape, steps: list[MeasuredStep], number: int
 ) -> None:
     judged = [one for one in steps if one.mask == steps[number].mask]
     device = fitted(network, [one for one in steps if one not in judged], H200)

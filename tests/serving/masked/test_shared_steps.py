@@ -19,18 +19,18 @@ from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Loras
 from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import Targets
-from takeup.serving.engines.diffusers.masked.addon import Checks
-from takeup.serving.engines.diffusers.masked.asked import Edit
-from takeup.serving.engines.diffusers.masked.editing import Editing
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets
+from takeup.serving.engines.diffusers.masked.addon import StalenessChecks
+from takeup.serving.engines.diffusers.masked.asked import EditRequest
+from takeup.serving.engines.diffusers.masked.editing import EditState
 from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
-from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.diffusers.runs import DenoisingRun
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tickets import Ticket
 from takeup.serving.engines.diffusers.tiny import build
-from takeup.serving.engines.templates.store import Room, TemplateStore
+from takeup.serving.engines.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import LoraUse, Request
-from takeup.serving.policies.adapters import LeastRecentlyUsed
+from takeup.serving.policies.adapters import AdapterLRU
 from takeup.serving.policies.lateness import usual_bound
 
 pytestmark = ENGINE_MARKS
@@ -50,12 +50,12 @@ class Session:
     def __init__(self, files: dict[str, Path], **options: Any) -> None:
         pipeline = build("takeup/tiny-sdxl")
         family = family_of(pipeline)
-        self.editor = MaskedEditor(family, grow=0, checks=Checks(share=0.0), identity=str, **options)
-        self.loras = Loras(family, ThreadLoader(files, Targets.of(pipeline)), "merged")
+        self.editor = MaskedEditor(family, grow=0, checks=StalenessChecks(share=0.0), identity=str, **options)
+        self.loras = Loras(family, ThreadLoader(files, LoraTargets.of(pipeline)), "merged")
         self.engine = StepEngine(pipeline, add_ons=[self.loras, *self.editor.add_ons])
 
     def begin(self, request: Request, num_shared: int = NUM_SHARED, **options: Any) -> Ticket:
-        asked = Edit(IMAGE, MASK, shared_steps=num_shared, **options)
+        asked = EditRequest(IMAGE, MASK, shared_steps=num_shared, **options)
         return self.engine.enter(self.editor.prepare(request, asked))
 
     def edit(self, request: Request, num_shared: int = NUM_SHARED, **options: Any) -> Ticket:
@@ -90,8 +90,8 @@ def start(files: dict[str, Path]) -> Iterator[Start]:
         session.close()
 
 
-def editing_of(run: Run) -> Editing:
-    editing: Editing = run.extras["edit"]
+def editing_of(run: DenoisingRun) -> EditState:
+    editing: EditState = run.extras["edit"]
     return editing
 
 
@@ -160,9 +160,9 @@ def test_where_there_is_room_for_shared_steps_only_the_rest_is_made_whole(start:
     usual.edit(FILM)
     usual.edit(FILM)
     size_bytes = usual.editor.store.size_bytes["host"] // (NUM_STEPS + NUM_SHARED)
-    session = start(store=TemplateStore(LeastRecentlyUsed, Room(host_bytes=size_bytes * (NUM_STEPS - 1))))
-    key = editing_of(session.editor.prepare(PAPER, Edit(IMAGE, MASK, shared_steps=NUM_SHARED))).shared_key
-    shared = editing_of(usual.editor.prepare(PAPER, Edit(IMAGE, MASK, shared_steps=NUM_SHARED))).shared
+    session = start(store=TemplateStore(AdapterLRU, TierCapacities(host_bytes=size_bytes * (NUM_STEPS - 1))))
+    key = editing_of(session.editor.prepare(PAPER, EditRequest(IMAGE, MASK, shared_steps=NUM_SHARED))).shared_key
+    shared = editing_of(usual.editor.prepare(PAPER, EditRequest(IMAGE, MASK, shared_steps=NUM_SHARED))).shared
     assert key is not None
     assert shared is not None
     session.editor.store.put(key, shared)
@@ -185,7 +185,9 @@ def test_bounds_of_loras_nobody_measured_are_those_of_late_ones() -> None:
     assert usual_bound(50, strength=0.9) == 5
 
 
-@pytest.mark.parametrize("make", [lambda: Edit(IMAGE, MASK, shared_steps=-1), lambda: replace(PLAIN, plain_steps=-1)])
+@pytest.mark.parametrize(
+    "make", [lambda: EditRequest(IMAGE, MASK, shared_steps=-1), lambda: replace(PLAIN, plain_steps=-1)]
+)
 def test_fewer_than_no_steps_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(BadInput, match="from 0 up"):
         make()

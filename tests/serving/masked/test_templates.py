@@ -21,10 +21,10 @@ from takeup.errors import BadInput, OutputFailed
 from takeup.serving.engines.templates import disk, files
 from takeup.serving.engines.templates.files import ALIGNMENT, read_template, write_template
 from takeup.serving.engines.templates.keys import TemplateKey, digest_of, weights_digest
-from takeup.serving.engines.templates.packing import BITS, EXACT, Packer, error_of, pack, unpack, unpack_page
-from takeup.serving.engines.templates.store import Room, TemplateStore
-from takeup.serving.engines.templates.templates import Reader, Recorder, Template
-from takeup.serving.policies.adapters import LeastEffectiveReferenceCount, LeastRecentlyUsed
+from takeup.serving.engines.templates.packing import BITS, EXACT, PagePacker, error_of, pack, unpack, unpack_page
+from takeup.serving.engines.templates.store import TemplateStore, TierCapacities
+from takeup.serving.engines.templates.templates import PageReader, Template, TemplateRecorder
+from takeup.serving.policies.adapters import AdapterLERC, AdapterLRU
 
 MADE = ("unet", "w", "", "euler", 4, 1.0, "5", (32, 32), "float32", "cpu", "sdpa")
 KEY = TemplateKey("a", *MADE, image="i", noise="0", libraries="torch", kept="kv")
@@ -41,7 +41,7 @@ def page(step: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[s
 
 
 def template(budget: float = 0.0, seed: int = 0, num_steps: int = NUM_STEPS) -> Template:
-    recorder = Recorder(num_steps, ALL_KNOWN, budget)
+    recorder = TemplateRecorder(num_steps, ALL_KNOWN, budget)
     for step in range(num_steps):
         recorder.add(page(step, seed))
     assert recorder.is_complete
@@ -53,14 +53,14 @@ def keys(count: int) -> list[TemplateKey]:
 
 
 def store_of(folder: Path | None = None, **room: int) -> TemplateStore:
-    return TemplateStore(LeastRecentlyUsed, Room(**room), folder)
+    return TemplateStore(AdapterLRU, TierCapacities(**room), folder)
 
 
 def same(ours: Template | None, theirs: Template) -> bool:
     return ours is not None and all(
-        torch.equal(Reader(ours).page(step)[name], kept)
+        torch.equal(PageReader(ours).page(step)[name], kept)
         for step in range(theirs.num_steps)
-        for name, kept in Reader(theirs).page(step).items()
+        for name, kept in PageReader(theirs).page(step).items()
     )
 
 
@@ -137,7 +137,7 @@ def test_widths_that_have_no_rotation_are_packed_all_the_same() -> None:
 
     assert error_of({"x": unpack(pack(tensor, 4))}, {"x": tensor}) < 0.12
     odd = {"x": torch.randn(1, 8, 39, generator=torch.Generator().manual_seed(1))}
-    packer = Packer(0.2)
+    packer = PagePacker(0.2)
     assert packer.add(odd)["x"].bits == 8  # two of 39 do not fit into whole bytes
 
 
@@ -146,7 +146,7 @@ def test_widths_that_have_no_rotation_are_packed_all_the_same() -> None:
 
 def packed_all(pages: list[dict[str, torch.Tensor]], budget: float) -> tuple[list[Any], list[dict[str, torch.Tensor]]]:
     """As they are packed, and what is unpacked of them."""
-    packer, before = Packer(budget), dict[str, torch.Tensor]()
+    packer, before = PagePacker(budget), dict[str, torch.Tensor]()
     packed = [packer.add(one) for one in pages]
     unpacked = [before := unpack_page(one, before) for one in packed]
     return packed, unpacked
@@ -195,7 +195,7 @@ def test_one_token_for_all_is_kept_as_it_is() -> None:
 
 def test_pages_can_be_read_in_any_order() -> None:
     kept = template(0.05)
-    in_order, jumping = Reader(kept), Reader(kept)
+    in_order, jumping = PageReader(kept), PageReader(kept)
     right = [in_order.page(step) for step in range(NUM_STEPS)]
 
     for step in (3, 3, 7, 0, 8, 1):
@@ -206,14 +206,14 @@ def test_without_a_budget_every_bit_is_kept() -> None:
     kept = template()
 
     assert kept.error == 0.0
-    assert all(torch.equal(Reader(kept).page(step)["0.k"], page(step)["0.k"]) for step in range(NUM_STEPS))
+    assert all(torch.equal(PageReader(kept).page(step)["0.k"], page(step)["0.k"]) for step in range(NUM_STEPS))
     assert kept.size_bytes == kept.raw_bytes
 
 
 @pytest.mark.parametrize("budget", [0.02, 0.05, 0.2])
 def test_the_stated_error_is_not_exceeded(budget: float) -> None:
     kept = template(budget)
-    worst = max(error_of(Reader(kept).page(step), page(step)) for step in range(NUM_STEPS))
+    worst = max(error_of(PageReader(kept).page(step), page(step)) for step in range(NUM_STEPS))
 
     assert worst <= kept.error <= budget
 
@@ -226,7 +226,7 @@ def test_a_larger_budget_gives_a_smaller_template() -> None:
 
 
 def test_slow_changes_pack_to_a_quarter_of_half_precision() -> None:
-    recorder = Recorder(NUM_STEPS, ALL_KNOWN, budget=0.05)
+    recorder = TemplateRecorder(NUM_STEPS, ALL_KNOWN, budget=0.05)
     for step in range(NUM_STEPS):
         recorder.add(page(step, dtype=torch.bfloat16))
     kept = recorder.finish()
@@ -247,7 +247,7 @@ def test_a_budget_too_small_for_eight_bits_keeps_every_bit() -> None:
 @pytest.mark.parametrize("budget", [0.0, 0.05])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_file_gives_back_what_was_written(tmp_path: Path, budget: float, dtype: torch.dtype) -> None:
-    recorder = Recorder(4, torch.rand(4, 4) > 0.5, budget)
+    recorder = TemplateRecorder(4, torch.rand(4, 4) > 0.5, budget)
     for step in range(4):
         recorder.add(page(step, dtype=dtype))
     written = recorder.finish()
@@ -349,7 +349,7 @@ def test_a_template_in_use_does_not_leave() -> None:
 
 def test_the_queue_keeps_what_waiting_edits_want() -> None:
     one = template().size_bytes
-    kept = TemplateStore(LeastEffectiveReferenceCount, Room(host_bytes=2 * one))
+    kept = TemplateStore(AdapterLERC, TierCapacities(host_bytes=2 * one))
     first, second, third = keys(3)
     kept.put(first, template())
     kept.put(second, template())
@@ -614,6 +614,6 @@ def test_what_a_killed_process_left_unfinished_is_taken_away_when_it_is_old(tmp_
 
 def test_impossible_rooms_are_refused() -> None:
     with pytest.raises(BadInput, match="from zero up"):
-        Room(host_bytes=-1)
+        TierCapacities(host_bytes=-1)
     with pytest.raises(BadInput, match="no folder was given"):
         store_of(disk_bytes=1)

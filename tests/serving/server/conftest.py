@@ -22,9 +22,9 @@ def lora_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def backend() -> Iterator[Any]:
     """SDXL with two ControlNets, tiny, one request per network call; shared by all tests of the session."""
-    from takeup.serving.server.models import Plan
+    from takeup.serving.server.models import ServingPlan
 
-    backend = Plan(REAL, deterministic=True).build()
+    backend = ServingPlan(REAL, deterministic=True).build()
     yield backend
     if backend.is_ready:
         backend.close()

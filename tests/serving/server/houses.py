@@ -14,26 +14,26 @@ from fastapi import FastAPI
 
 from takeup.serving.server.app import make_app
 from takeup.serving.server.jobs import Backend
-from takeup.serving.server.run import running
-from takeup.serving.server.settings import Limits, Settings
-from takeup.serving.server.tenants import Keys
+from takeup.serving.server.run import background_server
+from takeup.serving.server.settings import ServerLimits, ServerSettings
+from takeup.serving.server.tenants import ApiKeys
 
 __all__ = ["ALICE", "BOB", "KEYS", "MODEL", "app_of", "ask", "bearer", "eventually", "house", "metric"]
 
 MODEL = "takeup/painter"
 ALICE, BOB = "alice-has-a-long-key", "bob-has-another-long-key"
-KEYS = Keys([("alice", ALICE), ("bob", BOB)])
+KEYS = ApiKeys([("alice", ALICE), ("bob", BOB)])
 
 
 @contextmanager
 def house(
-    backend: Backend, *, keys: Keys | None = None, model: str = MODEL, adapters: Path | None = None, **limits: Any
+    backend: Backend, *, keys: ApiKeys | None = None, model: str = MODEL, adapters: Path | None = None, **limits: Any
 ) -> Iterator[httpx.Client]:
     """A client of a server around this backend."""
     with tempfile.TemporaryDirectory() as uploads:
-        settings = Settings(model, Path(uploads), adapters, Limits(**limits))
+        settings = ServerSettings(model, Path(uploads), adapters, ServerLimits(**limits))
         app = make_app(settings, backend, KEYS if keys is None else keys)
-        with running(app) as url, httpx.Client(base_url=url, headers=bearer(ALICE), timeout=60) as client:
+        with background_server(app) as url, httpx.Client(base_url=url, headers=bearer(ALICE), timeout=60) as client:
             client.app = app  # type: ignore[attr-defined]
             yield client
 

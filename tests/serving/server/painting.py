@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from takeup.serving.model import Cancelled
-from takeup.serving.server.jobs import Backend, Card, Job, Order
+from takeup.serving.server.jobs import Backend, ImageJob, JobHandle, ModelCard
 
 if TYPE_CHECKING:
     from takeup.serving.engines.diffusers.tickets import OnStep
@@ -26,9 +26,9 @@ class Painter:
     """Paints at once, or when the test says so: `let_go` lets every job go that is held, and all that follow."""
 
     def __init__(self, holds: bool = False) -> None:
-        self._card = Card("PainterPipeline", _no_targets(), ("depth",))
+        self._card = ModelCard("PainterPipeline", _no_targets(), ("depth",))
         self._free = threading.Event()
-        self.orders: list[Order] = []
+        self.orders: list[JobHandle] = []
         self.forgotten: list[str] = []
         self.is_ready = True
         self.is_closed = False
@@ -36,7 +36,7 @@ class Painter:
             self._free.set()
 
     @property
-    def card(self) -> Card:
+    def card(self) -> ModelCard:
         return self._card
 
     @property
@@ -44,14 +44,14 @@ class Painter:
         """What was asked for is in memory."""
         return {use.name for order in self.orders for use in order.job.request.loras}
 
-    def start(self, job: Job, on_step: OnStep) -> Order:
-        order = Order(job, on_step)
+    def start(self, job: ImageJob, on_step: OnStep) -> JobHandle:
+        order = JobHandle(job, on_step)
         order.on_cancel = lambda: order.fail(Cancelled("cancelled"))
         self.orders.append(order)
         threading.Thread(target=self._paint, args=(order,), daemon=True).start()
         return order
 
-    def _paint(self, order: Order) -> None:
+    def _paint(self, order: JobHandle) -> None:
         for step in range(order.job.request.num_steps):
             order.on_step(step + 1, order.job.request.num_steps)
         self._free.wait()

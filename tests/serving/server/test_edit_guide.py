@@ -22,9 +22,9 @@ from PIL import Image
 from command_line import Run
 from serving.server.houses import house
 from serving.stock import ENGINE_MARKS
-from takeup.serving.server.editing import TemplateRoom
-from takeup.serving.server.models import Plan
-from takeup.serving.server.tenants import Keys
+from takeup.serving.server.editing import TemplateStorage
+from takeup.serving.server.models import ServingPlan
+from takeup.serving.server.tenants import ApiKeys
 
 pytestmark = ENGINE_MARKS
 ROOT = Path(__file__).parents[3]
@@ -35,8 +35,8 @@ GUIDE = (ROOT / "docs" / "guides" / "edit.md").read_text("utf-8")
 def server(tmp_path: Path) -> Iterator[httpx.Client]:
     """The server of the guide."""
     (model,) = re.findall(r"^takeup serve (takeup/\S+) --templates kept$", GUIDE, re.MULTILINE)
-    backend = Plan(model, templates=TemplateRoom(tmp_path)).build()
-    with house(backend, keys=Keys(), model=model) as client:
+    backend = ServingPlan(model, templates=TemplateStorage(tmp_path)).build()
+    with house(backend, keys=ApiKeys(), model=model) as client:
         yield client
 
 

@@ -22,7 +22,7 @@ from serving.server.chromium import CHROMIUM, Tab, browser
 from serving.server.houses import ALICE, eventually, house
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
-from takeup.serving.server.models import Plan
+from takeup.serving.server.models import ServingPlan
 from takeup.serving.server.page import edit_page
 
 pytestmark = ENGINE_MARKS
@@ -46,7 +46,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[httpx.Client]:
-    with house(Plan(MODEL).build(), model=MODEL) as client:
+    with house(ServingPlan(MODEL).build(), model=MODEL) as client:
         yield client
 
 

@@ -314,7 +314,7 @@ def test_a_client_that_goes_away_in_the_middle_of_the_steps_frees_the_engine(
 
 
 def test_a_deadline_in_the_middle_of_the_steps_is_a_504(real: httpx.Client) -> None:
-    gate = app_of(real).state.service.gate
+    gate = app_of(real).state.service.admission_queue
     usual, gate._step_s = gate._step_s, 0.0  # as if no image had been made yet, so nobody knows that it will be late
     answer = real.post(URL, json=ask(steps=150, size="64x64", deadline_s=0.2))
     gate._step_s = usual

@@ -26,10 +26,10 @@ from takeup.serving.server.errors import ApiError
 from takeup.serving.server.guard import is_loopback
 from takeup.serving.server.jobs import ImageFormat
 from takeup.serving.server.logs import JsonLines, log_config
-from takeup.serving.server.pictures import as_text, from_bytes, from_text, to_bytes
+from takeup.serving.server.pictures import base64_text, encode_image, image_from_base64, image_from_bytes
 from takeup.serving.server.run import listen_on
-from takeup.serving.server.settings import Limits
-from takeup.serving.server.tenants import ANYONE, Keys, keys_of
+from takeup.serving.server.settings import ServerLimits
+from takeup.serving.server.tenants import DEFAULT_TENANT, ApiKeys, load_keys
 
 pytestmark = ENGINE_MARKS
 URL = "/v1/images/generations"
@@ -49,8 +49,8 @@ def test_anything_else_opens_nothing(header: str | None) -> None:
 
 
 def test_without_keys_everybody_is_one_tenant() -> None:
-    assert Keys().tenant_of(None) == ANYONE
-    assert not Keys()
+    assert ApiKeys().tenant_of(None) == DEFAULT_TENANT
+    assert not ApiKeys()
 
 
 def test_keys_are_not_in_what_is_printed() -> None:
@@ -60,11 +60,11 @@ def test_keys_are_not_in_what_is_printed() -> None:
 def test_keys_come_from_a_file_and_from_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"# who\n\nalice: {ALICE}\nalice:{ALICE}-new\n")
-    keys = keys_of(file, {"TAKEUP_API_KEYS": f"bob:{BOB}", "TAKEUP_API_KEY": "one-key-for-anyone"})
+    keys = load_keys(file, {"TAKEUP_API_KEYS": f"bob:{BOB}", "TAKEUP_API_KEY": "one-key-for-anyone"})
 
     headers = [f"Bearer {key}" for key in (ALICE, f"{ALICE}-new", BOB, "one-key-for-anyone")]
-    assert [keys.tenant_of(header) for header in headers] == ["alice", "alice", "bob", ANYONE]
-    assert not keys_of(None, {})
+    assert [keys.tenant_of(header) for header in headers] == ["alice", "alice", "bob", DEFAULT_TENANT]
+    assert not load_keys(None, {})
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_file_of_keys_that_cannot_be_used_is_refused_without_repeating_it(
     file = tmp_path / "keys"
     file.write_text(text)
     with pytest.raises(BadInput, match=said) as refused:
-        keys_of(file, {})
+        load_keys(file, {})
 
     assert "short" not in str(refused.value)
     assert ALICE not in str(refused.value)
@@ -93,7 +93,7 @@ def test_a_file_of_keys_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     for name in ("nowhere", "binary"):
         with pytest.raises(BadInput, match=name):
-            keys_of(tmp_path / name, {})
+            load_keys(tmp_path / name, {})
 
 
 def test_without_a_key_only_health_and_the_document_answer(caplog: pytest.LogCaptureFixture) -> None:
@@ -128,7 +128,7 @@ def test_without_a_key_only_health_and_the_document_answer(caplog: pytest.LogCap
     ],
 )
 def test_without_keys_pages_of_other_sites_do_not_come_through(headers: dict[str, str], status: int) -> None:
-    with house(Painter(), keys=Keys()) as client:
+    with house(Painter(), keys=ApiKeys()) as client:
         answer = client.post(URL, json=ask(), headers=headers)
 
     assert answer.status_code == status
@@ -168,10 +168,10 @@ def file_of(image: Image.Image, kind: str, **options: Any) -> bytes:
 @pytest.mark.parametrize("kind", ["png", "webp"])
 def test_an_image_goes_out_and_comes_in_unchanged(kind: ImageFormat) -> None:
     values = torch.rand(3, 8, 16, generator=torch.Generator().manual_seed(0))
-    data = to_bytes(values, "png", 90) if kind == "png" else file_of(
-        Image.open(io.BytesIO(to_bytes(values, "png", 90))), "webp", lossless=True
+    data = encode_image(values, "png", 90) if kind == "png" else file_of(
+        Image.open(io.BytesIO(encode_image(values, "png", 90))), "webp", lossless=True
     )  # fmt: skip
-    image = from_text("data:image/png;base64," + as_text(data), Limits(), "image")
+    image = image_from_base64("data:image/png;base64," + base64_text(data), ServerLimits(), "image")
 
     assert (image.mode, image.size) == ("RGB", (16, 8))
     assert np.abs(np.asarray(image) / 255 - values.permute(1, 2, 0).numpy()).max() <= 0.5 / 255 + 1e-6
@@ -180,12 +180,12 @@ def test_an_image_goes_out_and_comes_in_unchanged(kind: ImageFormat) -> None:
 def test_better_quality_is_a_larger_file() -> None:
     values = torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(0))
 
-    assert len(to_bytes(values, "jpeg", 20)) < len(to_bytes(values, "jpeg", 95))
+    assert len(encode_image(values, "jpeg", 20)) < len(encode_image(values, "jpeg", 95))
 
 
 def test_an_image_that_is_not_a_number_is_no_image() -> None:
     with pytest.raises(BadInput, match="not finite"):
-        to_bytes(torch.full((3, 8, 8), float("nan")), "png", 90)
+        encode_image(torch.full((3, 8, 8), float("nan")), "png", 90)
 
 
 def test_a_camera_that_was_turned_is_turned_back() -> None:
@@ -193,20 +193,20 @@ def test_a_camera_that_was_turned_is_turned_back() -> None:
     exif = turned.getexif()
     exif[0x0112] = 6
 
-    assert from_bytes(file_of(turned, "jpeg", exif=exif), Limits(), "image").size == (4, 8)
+    assert image_from_bytes(file_of(turned, "jpeg", exif=exif), ServerLimits(), "image").size == (4, 8)
 
 
 @pytest.mark.parametrize(
     ("mode", "becomes"), [("L", "RGB"), ("P", "RGB"), ("RGBA", "RGBA"), ("LA", "RGBA"), ("1", "RGB")]
 )
 def test_every_mode_becomes_rgb_with_or_without_transparency(mode: str, becomes: str) -> None:
-    assert from_bytes(file_of(Image.new(mode, (4, 4)), "png"), Limits(), "image").mode == becomes
+    assert image_from_bytes(file_of(Image.new(mode, (4, 4)), "png"), ServerLimits(), "image").mode == becomes
 
 
-@pytest.mark.parametrize("limits", [Limits(max_image_bytes=50), Limits(max_input_pixels=63)])
-def test_an_image_above_either_limit_is_refused(limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [ServerLimits(max_image_bytes=50), ServerLimits(max_input_pixels=63)])
+def test_an_image_above_either_limit_is_refused(limits: ServerLimits) -> None:
     with pytest.raises(ApiError) as refused:
-        from_bytes(file_of(Image.new("RGB", (8, 8)), "png"), limits, "mask")
+        image_from_bytes(file_of(Image.new("RGB", (8, 8)), "png"), limits, "mask")
 
     assert (refused.value.status, refused.value.detail.code, refused.value.detail.param) == (
         400,
@@ -218,7 +218,7 @@ def test_an_image_above_either_limit_is_refused(limits: Limits) -> None:
 def test_limits_that_let_nobody_in_are_refused() -> None:
     for wrong in ({"max_running": 0}, {"max_waiting": -1}):
         with pytest.raises(BadInput):
-            Limits(**wrong)
+            ServerLimits(**wrong)
 
 
 # The log --------------------------------------------------------------------------------------------------------------

@@ -28,9 +28,9 @@ from serving.server.houses import ALICE, BOB, app_of, bearer, house
 from serving.stock import ENGINE_MARKS
 from takeup.errors import OutputFailed
 from takeup.serving.engines.templates import disk, originals
-from takeup.serving.server.editing import TemplateRoom
+from takeup.serving.server.editing import TemplateStorage
 from takeup.serving.server.local import LocalBackend
-from takeup.serving.server.models import Plan
+from takeup.serving.server.models import ServingPlan
 from takeup.serving.traffic import Candidate
 
 pytestmark = ENGINE_MARKS
@@ -89,7 +89,7 @@ def assert_refused(answer: httpx.Response, status: int, code: str, param: str | 
 
 @contextmanager
 def server_of(model: str, **room: Any) -> Iterator[tuple[httpx.Client, LocalBackend]]:
-    backend = Plan(model, templates=TemplateRoom(**room)).build()
+    backend = ServingPlan(model, templates=TemplateStorage(**room)).build()
     with house(backend, model=model) as client:
         yield client, backend
 
@@ -230,7 +230,7 @@ def test_progress_is_streamed_and_the_last_event_says_what_was_done(client: http
 
 @pytest.mark.parametrize("form", ["merged", "sidecar"])
 def test_loras_and_masks_go_together_and_have_templates_of_their_own(form: Any, lora_files: dict[str, Path]) -> None:
-    backend = Plan("takeup/tiny-sdxl", lora_form=form).build()
+    backend = ServingPlan("takeup/tiny-sdxl", lora_form=form).build()
     original, mask = picture(), square()
     style = json.dumps([{"name": "paper", "scale": 0.9}])
     with house(backend, model="takeup/tiny-sdxl") as client:
@@ -247,7 +247,7 @@ def test_loras_and_masks_go_together_and_have_templates_of_their_own(form: Any, 
 
 
 def test_first_steps_are_shared_across_loras_within_the_bound(lora_files: dict[str, Path]) -> None:
-    backend = Plan("takeup/tiny-sdxl").build()
+    backend = ServingPlan("takeup/tiny-sdxl").build()
     original, mask = picture(), square()
     with house(backend, model="takeup/tiny-sdxl") as client:
         client.post("/v1/adapters", data={"name": "paper"}, files={"file": lora_files["paper"].read_bytes()})

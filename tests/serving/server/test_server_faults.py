@@ -21,7 +21,7 @@ from serving.server.painting import PICTURE, Painter
 from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput
 from takeup.serving.model import Request
-from takeup.serving.server.jobs import Backend, Job
+from takeup.serving.server.jobs import Backend, ImageJob
 from takeup.serving.server.worker import serve_jobs
 
 pytestmark = ENGINE_MARKS
@@ -56,8 +56,8 @@ def worker(monkeypatch: pytest.MonkeyPatch, plan: Given) -> Iterator[Connection]
     assert not thread.is_alive()
 
 
-def job(seed: int) -> Job:
-    return Job(Request("a cat", num_steps=2, seed=seed))
+def job(seed: int) -> ImageJob:
+    return ImageJob(Request("a cat", num_steps=2, seed=seed))
 
 
 def heard(line: Connection, word: str) -> tuple[Any, ...]:

@@ -17,16 +17,16 @@ pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip inst
 from serving.server.houses import app_of, ask, eventually, house, metric
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
-from takeup.serving.server.board import MAX_FINISHED, Progress
-from takeup.serving.server.gate import Place
-from takeup.serving.server.jobs import Job, Order
-from takeup.serving.server.work import Work
+from takeup.serving.server.board import MAX_FINISHED, RequestProgress
+from takeup.serving.server.gate import Reservation
+from takeup.serving.server.jobs import ImageJob, JobHandle
+from takeup.serving.server.work import AcceptedRequest
 
 pytestmark = ENGINE_MARKS
 URL = "/v1/images/generations"
 NUM_CLIENTS, NUM_WAVES, NUM_STEPS = 200, 3, 2
 EVENT_BYTES = 1024  # one dictionary of a few short texts and numbers
-KINDS = (Work, Job, Order, Place, Progress)
+KINDS = (AcceptedRequest, ImageJob, JobHandle, Reservation, RequestProgress)
 
 
 class Forgetful(Painter):
@@ -36,7 +36,7 @@ class Forgetful(Painter):
     def loras(self) -> set[str]:
         return set()
 
-    def start(self, job: Job, on_step: Any) -> Order:
+    def start(self, job: ImageJob, on_step: Any) -> JobHandle:
         order = super().start(job, on_step)
         self.orders.clear()
         return order
@@ -69,7 +69,7 @@ def living() -> Counter[type]:
 def is_all_gone(before: Counter[type]) -> bool:
     """Whether no work is left; threads let go of theirs a moment after they are done with it."""
     left = living()
-    return all(left[kind] <= before[kind] for kind in (Work, Job, Order, Place))
+    return all(left[kind] <= before[kind] for kind in (AcceptedRequest, ImageJob, JobHandle, Reservation))
 
 
 def test_waves_of_two_hundred_clients_lose_nobody_and_leave_only_what_is_remembered() -> None:
@@ -85,13 +85,13 @@ def test_waves_of_two_hundred_clients_lose_nobody_and_leave_only_what_is_remembe
         tracemalloc.stop()
         left = living()
         images = metric(client, "images_total")
-        gate = app_of(client).state.service.gate
+        gate = app_of(client).state.service.admission_queue
 
-        assert (gate.num_inside, gate.num_running, len(gate._places), len(gate._line)) == (0, 0, 0, 0)
+        assert (gate.num_inside, gate.num_running, len(gate._reservations), len(gate._queue)) == (0, 0, 0, 0)
 
     assert Counter(codes) == {200: NUM_WAVES * NUM_CLIENTS}
     assert images == NUM_WAVES * NUM_CLIENTS
-    assert left[Progress] - before[Progress] == MAX_FINISHED
+    assert left[RequestProgress] - before[RequestProgress] == MAX_FINISHED
     assert new_bytes <= MAX_FINISHED * (NUM_STEPS + 3) * EVENT_BYTES
 
 
@@ -107,7 +107,7 @@ def test_a_wave_that_is_sent_away_leaves_nothing_either() -> None:
 
     assert Counter(codes) == {429: NUM_CLIENTS - 2, 200: 2}
     assert refused == NUM_CLIENTS - 2
-    assert left[Progress] - before[Progress] == 2
+    assert left[RequestProgress] - before[RequestProgress] == 2
 
 
 async def two_and_many(client: httpx.Client, painter: Painter) -> list[int]:

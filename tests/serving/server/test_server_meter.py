@@ -18,7 +18,7 @@ from serving.server.houses import ask, house
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
 from takeup.serving.experiment.measured import counts_of, measured_design
-from takeup.serving.server.meter import Meter
+from takeup.serving.server.meter import StepLoopMeter
 
 pytestmark = ENGINE_MARKS
 needs_clocks = pytest.mark.skipif(
@@ -33,28 +33,28 @@ def compute(seconds: float) -> None:
         pass
 
 
-def beside(meter: Meter, act: Callable[[], None]) -> None:
+def beside(meter: StepLoopMeter, act: Callable[[], None]) -> None:
     """In a thread that lives on, as those of a pool do."""
-    with ThreadPoolExecutor(1, initializer=meter.joined) as thread:
+    with ThreadPoolExecutor(1, initializer=meter.register) as thread:
         thread.submit(act).result()
-        meter.turned(4)
+        meter.record(4)
 
 
 def test_turns_without_steps_are_not_counted() -> None:
-    meter = Meter()
-    meter.turned(0)
-    meter.turned(0)
+    meter = StepLoopMeter()
+    meter.record(0)
+    meter.record(0)
 
     assert meter.numbers() == {}
 
 
 def test_turns_are_counted_by_their_rows_from_the_last_one_on() -> None:
-    meter = Meter()
+    meter = StepLoopMeter()
     began_s = time.perf_counter()
-    meter.turned(0)
+    meter.record(0)
     for num_rows in (2, 4, 2):
         compute(0.002)
-        meter.turned(num_rows)
+        meter.record(num_rows)
     took_s = time.perf_counter() - began_s
     numbers = meter.numbers()
 
@@ -65,7 +65,7 @@ def test_turns_are_counted_by_their_rows_from_the_last_one_on() -> None:
 
 @needs_clocks
 def test_a_turn_beside_which_somebody_computes_is_shared() -> None:
-    meter = Meter()
+    meter = StepLoopMeter()
     beside(meter, lambda: compute(0.01))
     numbers = meter.numbers()
 
@@ -76,18 +76,18 @@ def test_a_turn_beside_which_somebody_computes_is_shared() -> None:
 
 @needs_clocks
 def test_a_thread_that_only_waits_is_no_company() -> None:
-    meter, begun, may_end = Meter(), threading.Event(), threading.Event()
+    meter, begun, may_end = StepLoopMeter(), threading.Event(), threading.Event()
 
     def wait() -> None:
         begun.set()
         may_end.wait(60)
 
-    with ThreadPoolExecutor(1, initializer=meter.joined) as thread:
+    with ThreadPoolExecutor(1, initializer=meter.register) as thread:
         thread.submit(wait)
         begun.wait(60)
         for num_rows in (0, 2, 4):  # it waits from the first of these turns on, or soon after
             time.sleep(0.01)
-            meter.turned(num_rows)
+            meter.record(num_rows)
         may_end.set()
 
     assert meter.numbers().get("turns/4/alone") == 1
@@ -95,17 +95,17 @@ def test_a_thread_that_only_waits_is_no_company() -> None:
 
 @needs_clocks
 def test_threads_that_are_gone_stop_nobody() -> None:
-    meter = Meter()
-    thread = threading.Thread(target=meter.joined)
+    meter = StepLoopMeter()
+    thread = threading.Thread(target=meter.register)
     thread.start()
     thread.join()
-    meter.turned(2)
+    meter.record(2)
 
     assert sum(value for name, value in meter.numbers().items() if name.startswith("turns/2/")) == 1
 
 
 def test_work_is_counted_in_processor_time_and_waiting_is_not() -> None:
-    meter = Meter()
+    meter = StepLoopMeter()
     with meter.working("prepare"):
         time.sleep(0.05)
     with meter.working("finish"):
@@ -118,7 +118,7 @@ def test_work_is_counted_in_processor_time_and_waiting_is_not() -> None:
 
 
 def test_work_that_fails_is_not_counted() -> None:
-    meter = Meter()
+    meter = StepLoopMeter()
     with pytest.raises(ValueError, match="no"), meter.working("prepare"):
         raise ValueError("no")
 
@@ -154,10 +154,10 @@ def test_a_real_server_says_what_the_simulator_must_know(real: httpx.Client, bac
 
 @needs_clocks
 def test_a_thread_that_has_ended_keeps_what_it_worked() -> None:
-    meter = Meter()
+    meter = StepLoopMeter()
     beside(meter, lambda: compute(0.01))
     before = meter.numbers()
-    meter.turned(4)
+    meter.record(4)
 
     assert before["beside_seconds"] >= 0.01
     assert meter.numbers()["beside_seconds"] == before["beside_seconds"]

@@ -32,13 +32,13 @@ from takeup.serving.engines.diffusers.controls.addon import Controls
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Loras
 from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tickets import OnStep
 from takeup.serving.engines.diffusers.tiny import build
 from takeup.serving.model import ControlUse, LoraUse, Request
-from takeup.serving.server.jobs import Job, Order
-from takeup.serving.server.models import Plan
+from takeup.serving.server.jobs import ImageJob, JobHandle
+from takeup.serving.server.models import ServingPlan
 
 pytestmark = ENGINE_MARKS
 Pixels = npt.NDArray[np.uint8]
@@ -57,7 +57,7 @@ def direct(lora_files: dict[str, Path]) -> Iterator[StepEngine]:
     pipeline = build(REAL)
     family = family_of(pipeline)
     nets = {f"control-{number}": net for number, net in enumerate(pipeline.controlnet.nets, start=1)}
-    loras = Loras(family, ThreadLoader(lora_files, Targets.of(pipeline)))
+    loras = Loras(family, ThreadLoader(lora_files, LoraTargets.of(pipeline)))
     yield StepEngine(pipeline, deterministic=True, add_ons=[loras, Controls(family, nets)])
     loras.close()
 
@@ -201,10 +201,10 @@ def test_the_client_waits_and_comes_back_when_the_house_is_full() -> None:
 
 def test_two_hundred_clients_at_once_get_their_own_image(direct: StepEngine) -> None:
     """Nobody is sent away, for the queue holds them all; they share network calls, so images may differ by rounding."""
-    backend = Plan(REAL, max_rows=32).build()
+    backend = ServingPlan(REAL, max_rows=32).build()
     usual, num_running = backend.start, list[float]()
 
-    def counted(job: Job, on_step: OnStep) -> Order:
+    def counted(job: ImageJob, on_step: OnStep) -> JobHandle:
         order = usual(job, on_step)
         num_running.append(backend.numbers()["running"])
         return order

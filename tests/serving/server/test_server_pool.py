@@ -20,16 +20,16 @@ from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput
 from takeup.serving.model import LoraUse, Request
 from takeup.serving.server.errors import WorkerLost
-from takeup.serving.server.jobs import Job
+from takeup.serving.server.jobs import ImageJob
 from takeup.serving.server.pool import PoolBackend
 
 pytestmark = ENGINE_MARKS
 URL = "/v1/images/generations"
 
 
-def job(seed: int, *loras: str, prompt: str = "a cat", within_s: float | None = None) -> Job:
+def job(seed: int, *loras: str, prompt: str = "a cat", within_s: float | None = None) -> ImageJob:
     uses = tuple(LoraUse(name) for name in loras)
-    return Job(Request(prompt, num_steps=2, seed=seed, loras=uses), within_s=within_s)
+    return ImageJob(Request(prompt, num_steps=2, seed=seed, loras=uses), within_s=within_s)
 
 
 def nothing(step: int, num_steps: int) -> None:
@@ -128,7 +128,7 @@ def test_waiting_jobs_are_answered_when_the_pool_closes(folder: Path) -> None:
 def test_a_pool_that_closes_does_not_wait_for_a_worker_that_still_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("takeup.serving.server.hired.LEAVING_S", None)  # whoever waits for it waits for ever
+    monkeypatch.setattr("takeup.serving.server.hired.EXIT_S", None)  # whoever waits for it waits for ever
     pool = PoolBackend(PainterPlan(tmp_path, loads_once=True), 1)
     os.kill(pool.pids[0], signal.SIGKILL)
     eventually(lambda: len(list(tmp_path.iterdir())) == 2)

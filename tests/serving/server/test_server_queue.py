@@ -21,9 +21,9 @@ from serving.server.painting import PICTURE, Painter
 from serving.stock import ENGINE_MARKS
 from takeup.serving.model import Expired
 from takeup.serving.policies.admission import Admission
-from takeup.serving.server.board import Board
+from takeup.serving.server.board import ProgressHub
 from takeup.serving.server.errors import ApiError
-from takeup.serving.server.gate import Gate
+from takeup.serving.server.gate import AdmissionQueue
 
 pytestmark = ENGINE_MARKS
 URL = "/v1/images/generations"
@@ -47,11 +47,11 @@ def send_and_leave(client: httpx.Client, once: Callable[[], bool]) -> None:
 
 def test_turns_are_taken_in_the_order_of_arrival() -> None:
     async def play() -> list[int]:
-        gate, order = Gate(1, Admission(10)), list[int]()
+        gate, order = AdmissionQueue(1, Admission(10)), list[int]()
 
         async def one(number: int) -> None:
-            with gate.admit(1):
-                async with gate.turn():
+            with gate.reserve(1):
+                async with gate.slot():
                     order.append(number)
                     await asyncio.sleep(0)
 
@@ -64,10 +64,10 @@ def test_turns_are_taken_in_the_order_of_arrival() -> None:
 
 def test_a_full_house_sends_away_with_a_time_to_come_back() -> None:
     async def play() -> ApiError:
-        gate = Gate(2, Admission(1))
-        with gate.admit(3), pytest.raises(ApiError) as refused, gate.admit(1):
+        gate = AdmissionQueue(2, Admission(1))
+        with gate.reserve(3), pytest.raises(ApiError) as refused, gate.reserve(1):
             pass
-        with gate.admit(3):  # the places are free again
+        with gate.reserve(3):  # the places are free again
             assert gate.num_refused == 1
         return refused.value
 
@@ -78,13 +78,13 @@ def test_a_full_house_sends_away_with_a_time_to_come_back() -> None:
 
 
 def test_a_deadline_ends_the_wait_and_takes_no_turn() -> None:
-    async def play() -> Gate:
-        gate, loop = Gate(1, Admission(5)), asyncio.get_running_loop()
-        async with gate.turn():
+    async def play() -> AdmissionQueue:
+        gate, loop = AdmissionQueue(1, Admission(5)), asyncio.get_running_loop()
+        async with gate.slot():
             with pytest.raises(Expired):
-                async with gate.turn(until_s=loop.time() + 0.01):
+                async with gate.slot(until_s=loop.time() + 0.01):
                     pass
-        async with gate.turn(until_s=loop.time() + 60):
+        async with gate.slot(until_s=loop.time() + 60):
             assert gate.num_running == 1
         return gate
 
@@ -93,10 +93,10 @@ def test_a_deadline_ends_the_wait_and_takes_no_turn() -> None:
 
 def test_the_board_tells_the_past_and_then_what_comes() -> None:
     async def play() -> list[str]:
-        board = Board()
+        board = ProgressHub()
         progress = board.open("alice", "one")
-        progress.tell("queued")
-        asyncio.get_running_loop().call_later(0.01, progress.tell, "done")
+        progress.publish("queued")
+        asyncio.get_running_loop().call_later(0.01, progress.publish, "done")
         asyncio.get_running_loop().call_later(0.02, progress.end)
         return [event["type"] async for event in board.find("alice", "one").events()]
 
@@ -105,7 +105,7 @@ def test_the_board_tells_the_past_and_then_what_comes() -> None:
 
 def test_the_board_forgets_what_is_long_over_but_nothing_that_runs() -> None:
     async def play() -> None:
-        board = Board()
+        board = ProgressHub()
         board.open("alice", "running")
         for number in range(400):
             board.open("alice", f"over-{number}").end()

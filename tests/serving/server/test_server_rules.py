@@ -21,19 +21,19 @@ from serving.server.houses import ALICE, KEYS, MODEL, app_of, ask, bearer, event
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput, UnknownName
-from takeup.serving.line import Line, expected_s
+from takeup.serving.line import ReorderingQueue, expected_s
 from takeup.serving.policies.adapters import ADAPTER_POLICIES, ORDERS
 from takeup.serving.policies.admission import Admission
 from takeup.serving.policies.batching import one_by_one
 from takeup.serving.policies.routing import ROUTES
 from takeup.serving.server.app import make_app
 from takeup.serving.server.errors import ApiError
-from takeup.serving.server.gate import Gate, Waiting
-from takeup.serving.server.jobs import Job, Order
-from takeup.serving.server.rules import Rules
-from takeup.serving.server.run import running
-from takeup.serving.server.settings import Limits, Settings
-from takeup.serving.simulate.instance import Rules as InstanceRules
+from takeup.serving.server.gate import AdmissionQueue, Waiter
+from takeup.serving.server.jobs import ImageJob, JobHandle
+from takeup.serving.server.rules import ServerPolicies
+from takeup.serving.server.run import background_server
+from takeup.serving.server.settings import ServerLimits, ServerSettings
+from takeup.serving.simulate.instance import InstancePolicies as InstanceRules
 from takeup.serving.simulate.queue import simulate_queue
 from takeup.serving.simulate.residents import Tiers
 from takeup.serving.traffic import Arrival, Design, RowCosts
@@ -48,10 +48,10 @@ def served(wishes: Sequence[Loras], order: str, patience: int, cached: set[Hasha
     known: set[Hashable] = set() if cached is None else cached
 
     async def play() -> list[int]:
-        gate, turns = Rules(order, patience).gate(1, len(wishes), lambda: known), list[int]()
+        gate, turns = ServerPolicies(order, patience).admission_queue(1, len(wishes), lambda: known), list[int]()
 
         async def one(number: int) -> None:
-            async with gate.turn(wishes[number]):
+            async with gate.slot(wishes[number]):
                 turns.append(number)
                 known.update(wishes[number])
                 await asyncio.sleep(0)
@@ -104,7 +104,7 @@ def test_whose_loras_are_in_memory_goes_first_but_overtakes_nobody_too_often() -
 
 def test_nobody_is_overtaken_by_more_than_64_as_servers_are_started() -> None:
     wishes: list[Loras] = [("there",), ("far",), *[("there",)] * 100]
-    usual = Rules()
+    usual = ServerPolicies()
     turns = served(wishes, usual.order, usual.patience, {"there"})
 
     assert turns.index(1) == 1 + 64
@@ -115,13 +115,13 @@ def test_nobody_is_overtaken_by_more_than_64_as_servers_are_started() -> None:
 
 def test_who_goes_away_just_when_it_is_called_hands_its_turn_on() -> None:
     async def play() -> tuple[list[str], int]:
-        gate, turns = Gate(1, Admission()), list[str]()
+        gate, turns = AdmissionQueue(1, Admission()), list[str]()
 
         async def one(name: str) -> None:
-            async with gate.turn():
+            async with gate.slot():
                 turns.append(name)
 
-        async with gate.turn():
+        async with gate.slot():
             leaving, staying = asyncio.create_task(one("leaving")), asyncio.create_task(one("staying"))
             await asyncio.sleep(0)
         leaving.cancel()  # it has been called, and has not noticed
@@ -133,14 +133,14 @@ def test_who_goes_away_just_when_it_is_called_hands_its_turn_on() -> None:
 
 def test_who_goes_away_in_the_line_is_not_called() -> None:
     async def play() -> tuple[int, int]:
-        line = Line[Waiting]()
-        gate = Gate(1, Admission(), line)
+        line = ReorderingQueue[Waiter]()
+        gate = AdmissionQueue(1, Admission(), line)
 
         async def one() -> None:
-            async with gate.turn(("paper",)):
+            async with gate.slot(("paper",)):
                 pass
 
-        async with gate.turn():
+        async with gate.slot():
             leaving = asyncio.create_task(one())
             await asyncio.sleep(0)
             num_before = len(line)
@@ -152,12 +152,12 @@ def test_who_goes_away_in_the_line_is_not_called() -> None:
 
 
 def test_a_failure_inside_a_turn_frees_it_and_teaches_nothing() -> None:
-    async def play() -> Gate:
-        gate = Gate(1, Admission())
+    async def play() -> AdmissionQueue:
+        gate = AdmissionQueue(1, Admission())
         with pytest.raises(ValueError, match="no"):
-            async with gate.turn():
+            async with gate.slot():
                 raise ValueError("no")
-        async with gate.turn():
+        async with gate.slot():
             pass
         return gate
 
@@ -176,20 +176,20 @@ def test_steps_ahead_are_shared_by_those_who_run_and_count_only_when_all_places_
 
 def test_a_place_knows_the_steps_before_it_and_never_less_than_none() -> None:
     async def play() -> list[int]:
-        gate, seen = Gate(2, Admission()), list[int]()
-        with gate.admit(2, num_steps=3) as place:
+        gate, seen = AdmissionQueue(2, Admission()), list[int]()
+        with gate.reserve(2, num_steps=3) as place:
             seen.append(gate._steps_inside)
             for _ in range(8):
-                place.stepped()
+                place.record_step()
             seen.append(gate._steps_inside)
         return [*seen, gate._steps_inside]
 
     assert asyncio.run(play()) == [6, 0, 0]
 
 
-def refusal(gate: Gate, *asked: Any) -> ApiError | None:
+def refusal(gate: AdmissionQueue, *asked: Any) -> ApiError | None:
     try:
-        with gate.admit(*asked):
+        with gate.reserve(*asked):
             return None
     except ApiError as problem:
         return problem
@@ -197,11 +197,11 @@ def refusal(gate: Gate, *asked: Any) -> ApiError | None:
 
 def test_who_would_be_late_is_told_how_long_it_takes() -> None:
     async def play() -> list[ApiError | None]:
-        gate = Gate(1, Admission(10, in_time=True))
+        gate = AdmissionQueue(1, Admission(10, in_time=True))
         unknown = refusal(gate, 1, 50, 0.001)  # nothing was made yet, so nobody knows how long it takes
         gate._learn(0.1)
         alone = [refusal(gate, 1, 50, left_s) for left_s in (4.9, 5.1)]
-        with gate.admit(1, 30):
+        with gate.reserve(1, 30):
             behind = [refusal(gate, 1, 50, left_s) for left_s in (7.9, 8.1)]
         return [unknown, *alone, *behind]
 
@@ -218,7 +218,7 @@ def test_who_would_be_late_is_told_how_long_it_takes() -> None:
 
 def test_images_of_one_request_stand_behind_each_other() -> None:
     async def play() -> list[ApiError | None]:
-        gate = Gate(1, Admission(10, in_time=True))
+        gate = AdmissionQueue(1, Admission(10, in_time=True))
         gate._learn(0.1)
         return [refusal(gate, 3, 10, left_s) for left_s in (2.9, 3.1)]
 
@@ -230,7 +230,7 @@ def test_images_of_one_request_stand_behind_each_other() -> None:
 
 def test_any_deadline_is_let_in_where_operators_say_so() -> None:
     async def play() -> ApiError | None:
-        gate = Rules(in_time=False).gate(1, 10, frozenset)
+        gate = ServerPolicies(in_time=False).admission_queue(1, 10, frozenset)
         gate._learn(100.0)
         return refusal(gate, 1, 50, 0.001)
 
@@ -239,9 +239,9 @@ def test_any_deadline_is_let_in_where_operators_say_so() -> None:
 
 def test_a_full_house_is_full_whatever_the_deadline() -> None:
     async def play() -> ApiError | None:
-        gate = Gate(1, Admission(0, in_time=True))
+        gate = AdmissionQueue(1, Admission(0, in_time=True))
         gate._learn(1.0)
-        with gate.admit(1, 10):
+        with gate.reserve(1, 10):
             return refusal(gate, 1, 10, 0.001)
 
     problem = asyncio.run(play())
@@ -253,16 +253,16 @@ def test_a_full_house_is_full_whatever_the_deadline() -> None:
 @pytest.mark.parametrize("wrong", [{"order": "luck"}, {"route": "anywhere"}])
 def test_unknown_rules_are_answered_with_those_there_are(wrong: dict[str, str]) -> None:
     with pytest.raises(UnknownName, match="|".join(wrong.values())):
-        Rules(**wrong)  # type: ignore[arg-type]
+        ServerPolicies(**wrong)  # type: ignore[arg-type]
 
 
 def test_a_patience_below_nothing_is_refused() -> None:
     with pytest.raises(BadInput, match="patience"):
-        Rules(patience=-1)
+        ServerPolicies(patience=-1)
 
 
 def test_rules_hand_out_the_routes_of_the_policies() -> None:
-    routes = {name: Rules(route=name).router() for name in ROUTES}
+    routes = {name: ServerPolicies(route=name).router() for name in ROUTES}
 
     assert routes == ROUTES
     assert routes["affinity"](["paper"], [[], ["paper"]], [0, 1]) == 1
@@ -317,7 +317,7 @@ def test_a_queue_is_served_by_what_is_in_memory_and_jobs_know_who_waits(tmp_path
 def test_a_deadline_nobody_can_keep_is_refused_before_anything_is_made() -> None:
     painter = Painter()
     with house(painter) as client:
-        app_of(client).state.service.gate._learn(1.0)
+        app_of(client).state.service.admission_queue._learn(1.0)
         refused = client.post(URL, json=ask(steps=5, deadline_s=2.0))
         kept = client.post(URL, json=ask(steps=5, deadline_s=50.0))
         num_refused = metric(client, "refused_total")
@@ -339,9 +339,11 @@ def test_rules_of_the_settings_are_those_of_the_gate(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(ORDERS, "last_first", choose)
-        wanted = Settings(MODEL, tmp_path, limits=Limits(max_running=1), rules=Rules("last_first", patience=9))
+        wanted = ServerSettings(
+            MODEL, tmp_path, limits=ServerLimits(max_running=1), rules=ServerPolicies("last_first", patience=9)
+        )
         with (
-            running(make_app(wanted, painter, KEYS)) as url,
+            background_server(make_app(wanted, painter, KEYS)) as url,
             httpx.Client(base_url=url, headers=bearer(ALICE), timeout=60) as client,
             ThreadPoolExecutor(3) as threads,
         ):
@@ -362,9 +364,9 @@ def test_the_store_of_loras_is_told_who_waits(backend: Any, real: httpx.Client) 
     seen: list[Any] = []
     usual = backend.start
 
-    def start(job: Job, on_step: Any) -> Order:
+    def start(job: ImageJob, on_step: Any) -> JobHandle:
         ahead = (("one",), ("one", "two"))
-        order: Order = usual(Job(job.request, ahead=ahead), on_step)
+        order: JobHandle = usual(ImageJob(job.request, ahead=ahead), on_step)
         seen.append(backend._store.ahead)
         return order
 

@@ -16,19 +16,19 @@ from serving.server.houses import BOB, ask, bearer, house
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets
 from takeup.serving.engines.diffusers.tiny import tiny
 from takeup.serving.server.errors import ApiError
 from takeup.serving.server.models import AdapterPaths
-from takeup.serving.server.shelf import Shelf
+from takeup.serving.server.shelf import AdapterRegistry
 
 pytestmark = ENGINE_MARKS
 Files = dict[str, Path]
 
 
 @pytest.fixture(scope="module")
-def targets() -> Targets:
-    return Targets.of(tiny("takeup/tiny-sdxl"))
+def targets() -> LoraTargets:
+    return LoraTargets.of(tiny("takeup/tiny-sdxl"))
 
 
 @pytest.fixture
@@ -37,20 +37,20 @@ def forgotten() -> list[str]:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, targets: Targets, forgotten: list[str]) -> Shelf:
-    return Shelf(tmp_path, None, targets, forgotten.append, max_adapters=2)
+def shelf(tmp_path: Path, targets: LoraTargets, forgotten: list[str]) -> AdapterRegistry:
+    return AdapterRegistry(tmp_path, None, targets, forgotten.append, max_adapters=2)
 
 
-def add(shelf: Shelf, tenant: str, name: str, file: Path) -> Path:
+def add(shelf: AdapterRegistry, tenant: str, name: str, file: Path) -> Path:
     with file.open("rb") as content:
         return shelf.add(tenant, name, content).path
 
 
-def names(shelf: Shelf, tenant: str) -> list[str]:
+def names(shelf: AdapterRegistry, tenant: str) -> list[str]:
     return [one.name for one in shelf.seen_by(tenant)]
 
 
-def test_what_is_added_is_found_by_its_tenant_only(shelf: Shelf, lora_files: Files) -> None:
+def test_what_is_added_is_found_by_its_tenant_only(shelf: AdapterRegistry, lora_files: Files) -> None:
     path = add(shelf, "alice", "style", lora_files["paper"])
 
     assert shelf.find("alice", "style").path == path
@@ -61,14 +61,16 @@ def test_what_is_added_is_found_by_its_tenant_only(shelf: Shelf, lora_files: Fil
     assert refused.value.status == 404
 
 
-def test_two_tenants_may_use_one_name_for_different_files(shelf: Shelf, lora_files: Files) -> None:
+def test_two_tenants_may_use_one_name_for_different_files(shelf: AdapterRegistry, lora_files: Files) -> None:
     paths = [add(shelf, tenant, "style", lora_files[name]) for tenant, name in (("alice", "paper"), ("bob", "film"))]
 
     assert [shelf.find(tenant, "style").path for tenant in ("alice", "bob")] == paths
     assert paths[0].read_bytes() != paths[1].read_bytes()
 
 
-def test_a_name_is_taken_until_it_is_deleted_and_then_means_the_new_file(shelf: Shelf, lora_files: Files) -> None:
+def test_a_name_is_taken_until_it_is_deleted_and_then_means_the_new_file(
+    shelf: AdapterRegistry, lora_files: Files
+) -> None:
     old = add(shelf, "alice", "style", lora_files["paper"])
     with pytest.raises(ApiError) as refused:
         add(shelf, "alice", "style", lora_files["film"])
@@ -80,7 +82,9 @@ def test_a_name_is_taken_until_it_is_deleted_and_then_means_the_new_file(shelf: 
     assert shelf.find("alice", "style").path == new != old
 
 
-def test_what_is_held_stays_on_disk_until_it_is_let_go(shelf: Shelf, forgotten: list[str], lora_files: Files) -> None:
+def test_what_is_held_stays_on_disk_until_it_is_let_go(
+    shelf: AdapterRegistry, forgotten: list[str], lora_files: Files
+) -> None:
     path = add(shelf, "alice", "style", lora_files["paper"])
     with shelf.hold("alice", ["style"], "loras"), shelf.hold("alice", ["style"], "loras"):
         shelf.remove("alice", "style")
@@ -92,7 +96,7 @@ def test_what_is_held_stays_on_disk_until_it_is_let_go(shelf: Shelf, forgotten: 
     assert forgotten == [str(path)]
 
 
-def test_the_same_bytes_uploaded_again_while_the_old_ones_leave_stay(shelf: Shelf, lora_files: Files) -> None:
+def test_the_same_bytes_uploaded_again_while_the_old_ones_leave_stay(shelf: AdapterRegistry, lora_files: Files) -> None:
     with_holder = shelf.hold("alice", ["style"], "loras")
     add(shelf, "alice", "style", lora_files["paper"])
     with with_holder:
@@ -103,7 +107,7 @@ def test_the_same_bytes_uploaded_again_while_the_old_ones_leave_stay(shelf: Shel
     assert names(shelf, "alice") == ["style"]
 
 
-def test_a_request_that_names_one_unknown_adapter_holds_none(shelf: Shelf, lora_files: Files) -> None:
+def test_a_request_that_names_one_unknown_adapter_holds_none(shelf: AdapterRegistry, lora_files: Files) -> None:
     path = add(shelf, "alice", "style", lora_files["paper"])
     with pytest.raises(ApiError) as refused, shelf.hold("alice", ["style", "nowhere"], "loras"):
         pass
@@ -113,7 +117,7 @@ def test_a_request_that_names_one_unknown_adapter_holds_none(shelf: Shelf, lora_
     assert not path.exists()
 
 
-def test_a_refused_file_leaves_nothing_on_disk(shelf: Shelf, tmp_path: Path, lora_files: Files) -> None:
+def test_a_refused_file_leaves_nothing_on_disk(shelf: AdapterRegistry, tmp_path: Path, lora_files: Files) -> None:
     with pytest.raises(ApiError) as refused:
         add(shelf, "alice", "style", lora_files["foreign"])
 
@@ -122,7 +126,7 @@ def test_a_refused_file_leaves_nothing_on_disk(shelf: Shelf, tmp_path: Path, lor
     assert list((tmp_path / "alice").iterdir()) == []
 
 
-def test_an_upload_that_breaks_off_leaves_nothing_on_disk(shelf: Shelf, tmp_path: Path) -> None:
+def test_an_upload_that_breaks_off_leaves_nothing_on_disk(shelf: AdapterRegistry, tmp_path: Path) -> None:
     class Broken(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
             raise ConnectionError("gone")
@@ -133,7 +137,7 @@ def test_an_upload_that_breaks_off_leaves_nothing_on_disk(shelf: Shelf, tmp_path
     assert list((tmp_path / "alice").iterdir()) == []
 
 
-def test_a_tenant_has_so_many_adapters_and_no_more(shelf: Shelf, lora_files: Files) -> None:
+def test_a_tenant_has_so_many_adapters_and_no_more(shelf: AdapterRegistry, lora_files: Files) -> None:
     for name in ("one", "two"):
         add(shelf, "alice", name, lora_files["paper"])
     with pytest.raises(ApiError) as refused:
@@ -144,13 +148,13 @@ def test_a_tenant_has_so_many_adapters_and_no_more(shelf: Shelf, lora_files: Fil
 
 
 def test_a_new_server_finds_what_the_old_one_kept_and_clears_what_it_did_not_finish(
-    shelf: Shelf, tmp_path: Path, targets: Targets, lora_files: Files
+    shelf: AdapterRegistry, tmp_path: Path, targets: LoraTargets, lora_files: Files
 ) -> None:
     path = add(shelf, "alice", "style", lora_files["paper"])
     half = tmp_path / "alice" / ".incoming-half"
     half.write_bytes(b"half")
     (tmp_path / "alice" / "notes.txt").write_text("not ours")
-    later = Shelf(tmp_path, None, targets, print)
+    later = AdapterRegistry(tmp_path, None, targets, print)
 
     assert later.find("alice", "style").path == path
     assert names(later, "alice") == ["style"]
@@ -158,9 +162,9 @@ def test_a_new_server_finds_what_the_old_one_kept_and_clears_what_it_did_not_fin
 
 
 def test_shared_adapters_are_seen_by_all_and_taken_away_by_none(
-    tmp_path: Path, targets: Targets, lora_files: Files
+    tmp_path: Path, targets: LoraTargets, lora_files: Files
 ) -> None:
-    shelf = Shelf(tmp_path, lora_files["paper"].parent, targets, print)
+    shelf = AdapterRegistry(tmp_path, lora_files["paper"].parent, targets, print)
     add(shelf, "alice", "film", lora_files["paper"])
     with pytest.raises(ApiError) as refused:
         shelf.remove("bob", "film")
@@ -174,16 +178,16 @@ def test_shared_adapters_are_seen_by_all_and_taken_away_by_none(
 
 @pytest.mark.parametrize("name", ["not a name.safetensors", "-x.safetensors"])
 def test_shared_files_that_no_request_could_name_are_refused_at_once(
-    tmp_path: Path, targets: Targets, name: str
+    tmp_path: Path, targets: LoraTargets, name: str
 ) -> None:
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(BadInput, match="cannot be named"):
-        Shelf(tmp_path / "uploads", tmp_path, targets, print)
+        AdapterRegistry(tmp_path / "uploads", tmp_path, targets, print)
 
 
-def test_a_shared_folder_that_is_none_is_refused(tmp_path: Path, targets: Targets) -> None:
+def test_a_shared_folder_that_is_none_is_refused(tmp_path: Path, targets: LoraTargets) -> None:
     with pytest.raises(BadInput, match="not a folder"):
-        Shelf(tmp_path, tmp_path / "nowhere", targets, print)
+        AdapterRegistry(tmp_path, tmp_path / "nowhere", targets, print)
 
 
 def test_backends_find_files_by_path_and_list_none(lora_files: Files) -> None:
@@ -225,11 +229,14 @@ def test_a_broken_shared_adapter_fails_its_request_in_words_without_paths(
 ) -> None:
     (tmp_path / "broken.safetensors").write_bytes(lora_files["paper"].read_bytes()[:-50])
     service = real.app.state.service  # type: ignore[attr-defined]
-    usual, service.shelf = service.shelf, Shelf(tmp_path / "up", tmp_path, service.backend.card.targets, print)
+    usual, service.adapter_registry = (
+        service.adapter_registry,
+        AdapterRegistry(tmp_path / "up", tmp_path, service.backend.card.targets, print),
+    )
     try:
         answer = real.post("/v1/images/generations", json=ask(loras=[{"name": "broken"}]))
     finally:
-        service.shelf = usual
+        service.adapter_registry = usual
 
     assert answer.status_code == 400
     assert str(tmp_path) not in answer.text

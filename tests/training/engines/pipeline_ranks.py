@@ -33,10 +33,10 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from takeup.errors import TakeupError
 from takeup.training.engines.pytorch import AdaptiveSchedule
-from takeup.training.engines.pytorch.lab.faults import faulty, wires_of
-from takeup.training.model import Link, Plan, Profile, Schedule
+from takeup.training.engines.pytorch.lab.faults import delayed_sends, slow_wires
+from takeup.training.model import Link, PipelinePlan, Profile, Schedule
 from takeup.training.policies import find_policy
-from takeup.training.policies.trigger import Rule
+from takeup.training.policies.trigger import SwitchRule
 from training.engines.pipeline_model import (
     NUM_MICROBATCHES,
     NUM_RANKS,
@@ -53,14 +53,14 @@ from training.engines.pretended_card import pretend
 SLOW_LINK, DELAY_S = 2, 0.15  # much longer than a message waits for a core where cores are short
 PATIENCE_S = 60.0
 FAULTS = ExitStack()
-EAGER = Rule(least_gain_share=-1.0)  # takes any plan
+EAGER = SwitchRule(least_gain_share=-1.0)  # takes any plan
 ORDERS = ("one_f_one_b", "gpipe", "zb_h1", "zb_h2", "adaptra", "adaptra_as_published")
 
 
 def slow_down(rank: int, delay_s: float = DELAY_S) -> Callable[[], object]:
     """From now on messages over the slow link take longer, in both directions; what is returned ends it."""
     truth = Profile.uniform(NUM_RANKS, NUM_MICROBATCHES, OP_S, {SLOW_LINK: Link(delay_s)})
-    FAULTS.enter_context(faulty(wires_of(truth, rank)))
+    FAULTS.enter_context(delayed_sends(slow_wires(truth, rank)))
     return FAULTS.close
 
 
@@ -203,7 +203,7 @@ def recovers(rank: int) -> dict[str, Any]:
     """A link is slow for some iterations and then is not."""
     restore = slow_down(rank)
     module = make_modules()[rank]
-    pipeline = make_pipeline(rank, module, SleepingStage, every=1, rule=Rule(patience=2, slow_share=12.0))
+    pipeline = make_pipeline(rank, module, SleepingStage, every=1, rule=SwitchRule(patience=2, slow_share=12.0))
     errors, delegated = [], []
     for step in range(12):
         if step == 4:
@@ -257,11 +257,11 @@ class Planning:
 
     name = "planning"
 
-    def __init__(self, instead: Callable[[Profile], Plan] | None = None) -> None:
+    def __init__(self, instead: Callable[[Profile], PipelinePlan] | None = None) -> None:
         self._instead = instead
         self._num_plans = 0
 
-    def plan(self, profile: Profile) -> Plan:
+    def plan(self, profile: Profile) -> PipelinePlan:
         self._num_plans += 1
         if self._instead is not None and self._num_plans > 1:  # the first is for what was not measured
             return self._instead(profile)

@@ -76,7 +76,7 @@ def pretend() -> Iterator[Stream]:
         (torch.cuda, "stream", stream),
         (torch.cuda, "current_stream", lambda device=None: computes),
         (torch.Tensor, "record_stream", lambda tensor, on: None),
-        (delegate._Streams, "room_for", room_for),
+        (delegate._CopyStream, "room_for", room_for),
         (adapter, "carrier_of", lambda stage: "delegates"),
         (adaptive, "_watch_of", lambda stage, count: DeviceStopwatch(count)),
     )

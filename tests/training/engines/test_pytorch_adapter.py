@@ -27,7 +27,7 @@ from takeup.training.engines.pytorch.adapter import (  # noqa: E402
     check_version,
     receive_first,
 )
-from takeup.training.engines.pytorch.exchange import Links, links_of  # noqa: E402
+from takeup.training.engines.pytorch.exchange import SmoothedLinks, estimate_links  # noqa: E402
 
 PROFILE = slow(4, 8, {1: 25})
 
@@ -167,7 +167,7 @@ def test_planning_after_no_iteration_is_refused() -> None:
 def test_links_are_estimated_from_the_stamps_of_both_ends() -> None:
     handed_ns = 10_000_000 * np.arange(1, 7)
 
-    (link,) = links_of(stamped_rows(handed_ns, handed_ns + 3_000_000, handed_ns + 3_000_000))
+    (link,) = estimate_links(stamped_rows(handed_ns, handed_ns + 3_000_000, handed_ns + 3_000_000))
 
     assert link.delay_s == pytest.approx(0.003, abs=1e-6)
 
@@ -177,7 +177,7 @@ def test_a_latency_with_a_little_jitter_is_not_taken_for_a_service() -> None:
     handed_ns = 1e6 * np.cumsum([32, 32, 32, 32, 30, 32, 62, 247, 123, 92])
     usable_ns = handed_ns + 1e6 * np.array([60.4, 60.5, 60.4, 60.3, 61.4, 60.4, 60.5, 60.3, 60.4, 60.4])
 
-    (link,) = links_of(stamped_rows(handed_ns, usable_ns, usable_ns))
+    (link,) = estimate_links(stamped_rows(handed_ns, usable_ns, usable_ns))
 
     assert link.service_s == 0
     assert link.latency_s == pytest.approx(0.0604, abs=0.0005)
@@ -194,7 +194,7 @@ def stamped_rows(
 
 
 def test_links_to_plan_for_are_chosen_from_the_recent_ones() -> None:
-    links = Links(max)
+    links = SmoothedLinks(max)
     chosen = [links.after([Link(latency_s, 1e-3), Link()])[0] for latency_s in (9.0, 1.0, 2.0, 3.0, 1.0)]
 
     assert [link.latency_s for link in chosen] == [9.0, 9.0, 9.0, 9.0, 3.0]
@@ -202,7 +202,7 @@ def test_links_to_plan_for_are_chosen_from_the_recent_ones() -> None:
 
 
 def test_latency_and_service_to_plan_for_were_measured_together() -> None:
-    links = Links(lambda delays_s: sum(delays_s) / len(delays_s))
+    links = SmoothedLinks(lambda delays_s: sum(delays_s) / len(delays_s))
     measured = [Link(0.060, 0.0), Link(0.030, 0.031)]
 
     chosen = [links.after([link])[0] for link in measured][-1]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from takeup.errors import TakeupError
-from takeup.training.engines.pytorch.arrivals import Arrivals, first_words
+from takeup.training.engines.pytorch.arrivals import PendingReceives, first_words
 
 PATIENCE_S = 20.0
 WHAT, TIMEOUT = "what stage 1 sends, micro-batch", timedelta(seconds=3)
@@ -30,20 +30,20 @@ class Message:
             raise self._error
 
 
-def post(arrivals: Arrivals, key: tuple[int, int], *messages: Message) -> None:
+def post(arrivals: PendingReceives, key: tuple[int, int], *messages: Message) -> None:
     """What happens when the runtime of PyTorch asks for a receive that is begun by us."""
     arrivals.posted(key[1], messages)
     arrivals[key] = []
 
 
-def noting(noted: list[int], **options: Any) -> Arrivals:
+def noting(noted: list[int], **options: Any) -> PendingReceives:
     """Arrivals that are noted by micro-batch."""
-    return Arrivals(lambda microbatch, mark: noted.append(microbatch), WHAT, TIMEOUT, **options)
+    return PendingReceives(lambda microbatch, mark: noted.append(microbatch), WHAT, TIMEOUT, **options)
 
 
 def test_a_message_is_noted_when_it_came_although_nobody_waits_for_it() -> None:
     noted = Event()
-    arrivals = Arrivals(lambda microbatch, mark: noted.set() if microbatch == 3 else None, WHAT, TIMEOUT)
+    arrivals = PendingReceives(lambda microbatch, mark: noted.set() if microbatch == 3 else None, WHAT, TIMEOUT)
     message = Message()
     post(arrivals, (2, 3), message)
     early = noted.is_set()
@@ -173,7 +173,7 @@ def test_a_message_is_noted_with_the_mark_that_says_when_it_came() -> None:
         mark = "the end of the copy"
 
     noted: list[tuple[int, Any]] = []
-    arrivals = Arrivals(lambda microbatch, mark: noted.append((microbatch, mark)), WHAT, TIMEOUT)
+    arrivals = PendingReceives(lambda microbatch, mark: noted.append((microbatch, mark)), WHAT, TIMEOUT)
     message = Marked()
     message.came.set()
     post(arrivals, (0, 5), Message(), message)
@@ -186,7 +186,7 @@ def test_a_message_is_noted_with_the_mark_that_says_when_it_came() -> None:
 
 def test_receives_that_pytorch_began_are_its_own_and_marked_at_once() -> None:
     noted: list[tuple[int, Any]] = []
-    arrivals = Arrivals(lambda microbatch, mark: noted.append((microbatch, mark)), WHAT, TIMEOUT, mark_of=len)
+    arrivals = PendingReceives(lambda microbatch, mark: noted.append((microbatch, mark)), WHAT, TIMEOUT, mark_of=len)
     works = [Message(), Message()]
 
     arrivals[1, 4] = works

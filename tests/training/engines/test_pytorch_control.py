@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from takeup.training.engines.pytorch.control import Control, profile_of
-from takeup.training.model import Link, Plan, Profile, Stage
+from takeup.training.engines.pytorch.control import ScheduleControl, profile_of
+from takeup.training.model import Link, PipelinePlan, Profile, Stage
 from takeup.training.policies import find_policy
-from takeup.training.policies.trigger import Rule
+from takeup.training.policies.trigger import SwitchRule
 from takeup.training.timing import timeline_of
 
 STAGE = Stage(1e-3, 1e-3, 1e-3, activation_bytes=1, memory_bytes=9)
@@ -23,9 +23,9 @@ def shared(latency_ms: int, op_ms: int = 10) -> npt.NDArray[np.int64]:
     return np.array([op_ms] * 12 + [0, 0, 0, 0, latency_ms, 0], np.int64) * 1_000_000
 
 
-def control(patience: int = 3) -> Control:
+def control(patience: int = 3) -> ScheduleControl:
     start = find_policy("zb_h1").plan(BLANK).schedule
-    return Control(start, find_policy("adaptra"), BLANK, Rule(patience=patience))
+    return ScheduleControl(start, find_policy("adaptra"), BLANK, SwitchRule(patience=patience))
 
 
 def test_a_profile_has_the_times_in_seconds_and_keeps_its_memory() -> None:
@@ -101,7 +101,7 @@ class Broken:
 
     name = "broken"
 
-    def plan(self, profile: Profile) -> Plan:
+    def plan(self, profile: Profile) -> PipelinePlan:
         raise ZeroDivisionError
 
 
@@ -128,7 +128,7 @@ def test_the_same_proposal_has_the_same_number_and_another_has_another() -> None
 
 def test_a_planner_that_fails_leaves_the_schedule_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
     start = find_policy("zb_h1").plan(BLANK).schedule
-    made = Control(start, Broken(), BLANK, Rule())
+    made = ScheduleControl(start, Broken(), BLANK, SwitchRule())
 
     switched = made.consider(10, shared(60))
 

@@ -13,7 +13,7 @@ import pytest
 from takeup.errors import TakeupError
 
 torch = pytest.importorskip("torch")
-from takeup.training.engines.pytorch.delegate import Incoming, Outgoing, private_group  # noqa: E402
+from takeup.training.engines.pytorch.delegate import DelegateReceiver, DelegateSender, private_group  # noqa: E402
 from training.engines.pretended_card import pretend  # noqa: E402
 
 dist: Any = torch.distributed
@@ -54,8 +54,8 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     return made
 
 
-def outgoing() -> Outgoing:
-    return Outgoing(None, 1, "the end of sending", TIMEOUT)  # type: ignore[arg-type]
+def outgoing() -> DelegateSender:
+    return DelegateSender(None, 1, "the end of sending", TIMEOUT)  # type: ignore[arg-type]
 
 
 def test_who_hands_over_does_not_wait_even_if_sending_blocks(wire: Wire) -> None:
@@ -116,7 +116,7 @@ def test_flush_raises_what_went_wrong_and_says_what_it_was(wire: Wire) -> None:
 
 
 def test_receives_on_the_host_go_straight_into_their_tensors(wire: Wire) -> None:
-    made = Incoming(None, 0)  # type: ignore[arg-type]
+    made = DelegateReceiver(None, 0)  # type: ignore[arg-type]
 
     works = made.receive([torch.zeros(2), torch.ones(2)])
 
@@ -149,7 +149,7 @@ def test_what_is_on_a_card_is_copied_behind_what_computes_it_and_without_its_gra
 def test_what_arrives_for_a_card_is_copied_when_it_came_and_what_needs_it_waits_for_the_copy(wire: Wire) -> None:
     buffer = torch.zeros(2, requires_grad=True)  # as PyTorch makes them
     with pretend() as computes:
-        (work,) = Incoming(None, 0).receive([buffer])  # type: ignore[arg-type]
+        (work,) = DelegateReceiver(None, 0).receive([buffer])  # type: ignore[arg-type]
         landing: Any = work
         landing._host.fill_(5.0)
         wire.may_leave.set()

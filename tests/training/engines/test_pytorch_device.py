@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from takeup.training.model import Kind
+from takeup.training.model import OpKind
 
 pytest.importorskip("torch")
 from takeup.training.engines.pytorch.device import DeviceStopwatch
@@ -51,10 +51,10 @@ def run_iteration(watch: DeviceStopwatch, stream: Stream, op_ms: float, *, measu
     """Two micro-batches with F, I and W, on a stage in the middle."""
     watch.begin(measure=measure)
     for microbatch in range(2):
-        watch.timed(Kind.FORWARD, microbatch, partial(stream.compute, op_ms))
+        watch.timed(OpKind.FORWARD, microbatch, partial(stream.compute, op_ms))
     for microbatch in range(2):
-        watch.timed(Kind.INPUT_GRADIENT, microbatch, partial(stream.compute, 2 * op_ms))
-        watch.timed(Kind.WEIGHT_GRADIENT, microbatch, partial(stream.compute, 3 * op_ms))
+        watch.timed(OpKind.INPUT_GRADIENT, microbatch, partial(stream.compute, 2 * op_ms))
+        watch.timed(OpKind.WEIGHT_GRADIENT, microbatch, partial(stream.compute, 3 * op_ms))
 
 
 def read(watch: DeviceStopwatch, stream: Stream) -> list[int]:
@@ -104,7 +104,7 @@ def test_if_every_iteration_is_measured_the_one_before_is_read(stream: Stream) -
 def test_the_loss_belongs_to_the_forward(stream: Stream) -> None:
     watch = DeviceStopwatch(1, stream.mark)
     watch.begin(measure=True)
-    watch.timed(Kind.FORWARD, 0, partial(stream.compute, 2.0))
+    watch.timed(OpKind.FORWARD, 0, partial(stream.compute, 2.0))
 
     loss = watch.prolong_forward(partial(stream.compute, 0.5))
     watch.begin(measure=False)
@@ -116,7 +116,7 @@ def test_the_loss_belongs_to_the_forward(stream: Stream) -> None:
 def test_a_whole_backward_counts_as_two_halves(stream: Stream) -> None:
     watch = DeviceStopwatch(1, stream.mark)
     watch.begin(measure=True)
-    watch.timed(Kind.FULL_BACKWARD, 0, partial(stream.compute, 6.0))
+    watch.timed(OpKind.FULL_BACKWARD, 0, partial(stream.compute, 6.0))
     watch.begin(measure=False)
 
     assert read(watch, stream)[1:3] == [3_000_000, 3_000_000]
@@ -128,7 +128,7 @@ def test_an_iteration_that_is_not_measured_has_no_marks(stream: Stream) -> None:
 
     watch = DeviceStopwatch(1, never)
     watch.begin(measure=False)
-    results = watch.timed(Kind.FORWARD, 0, lambda: "output"), watch.prolong_forward(lambda: "loss")
+    results = watch.timed(OpKind.FORWARD, 0, lambda: "output"), watch.prolong_forward(lambda: "loss")
     watch.note_arrival(0, 0, stream.mark())
 
     assert results == ("output", "loss")

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from takeup.training.engines.pytorch import paths  # noqa: E402
-from takeup.training.engines.pytorch.paths import Carrier, Paths  # noqa: E402
+from takeup.training.engines.pytorch.paths import Carrier, StageRoutes  # noqa: E402
 
 TIMEOUT = timedelta(seconds=20)
 
@@ -60,7 +60,7 @@ class Made:
         monkeypatch.setattr(paths, "_connect", lambda stage, link, ranks, timeout: self.ways[link])
         self.stage: Any = Stage()
         self.arrivals = (Arrivals(), Arrivals())
-        self.paths = Paths(self.stage, [0, 1, 2], self.arrivals, TIMEOUT, carrier)  # type: ignore[arg-type]
+        self.paths = StageRoutes(self.stage, [0, 1, 2], self.arrivals, TIMEOUT, carrier)  # type: ignore[arg-type]
 
 
 @pytest.fixture

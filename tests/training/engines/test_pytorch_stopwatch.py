@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from takeup.training.engines.pytorch import stopwatch
-from takeup.training.engines.pytorch.stopwatch import Stopwatch
-from takeup.training.model import Kind
+from takeup.training.engines.pytorch.stopwatch import HostStopwatch
+from takeup.training.model import OpKind
 
 
 class Clock:
@@ -32,30 +32,30 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def started(num_microbatches: int) -> Stopwatch:
+def started(num_microbatches: int) -> HostStopwatch:
     """A stopwatch in an iteration that is measured."""
-    made = Stopwatch(num_microbatches)
+    made = HostStopwatch(num_microbatches)
     made.begin(measure=True)
     return made
 
 
 def test_the_result_of_an_operation_is_handed_through(clock: Clock) -> None:
-    assert started(1).timed(Kind.FORWARD, 0, lambda: clock.compute(5)) == "done"
+    assert started(1).timed(OpKind.FORWARD, 0, lambda: clock.compute(5)) == "done"
 
 
 def test_operations_count_with_the_median_of_what_they_took(clock: Clock) -> None:
     watch = started(3)
     for microbatch, length in enumerate((10, 500, 20)):
-        watch.timed(Kind.FORWARD, microbatch, partial(clock.compute, length))
-        watch.timed(Kind.INPUT_GRADIENT, microbatch, partial(clock.compute, 2 * length))
-        watch.timed(Kind.WEIGHT_GRADIENT, microbatch, partial(clock.compute, 3 * length))
+        watch.timed(OpKind.FORWARD, microbatch, partial(clock.compute, length))
+        watch.timed(OpKind.INPUT_GRADIENT, microbatch, partial(clock.compute, 2 * length))
+        watch.timed(OpKind.WEIGHT_GRADIENT, microbatch, partial(clock.compute, 3 * length))
 
     assert watch.measured()[:3].tolist() == [20, 40, 60]
 
 
 def test_the_loss_belongs_to_the_forward(clock: Clock) -> None:
     watch = started(1)
-    watch.timed(Kind.FORWARD, 0, lambda: clock.compute(10))
+    watch.timed(OpKind.FORWARD, 0, lambda: clock.compute(10))
 
     watch.prolong_forward(lambda: clock.compute(7))
 
@@ -64,7 +64,7 @@ def test_the_loss_belongs_to_the_forward(clock: Clock) -> None:
 
 def test_a_whole_backward_counts_as_two_halves(clock: Clock) -> None:
     watch = started(1)
-    watch.timed(Kind.FULL_BACKWARD, 0, lambda: clock.compute(9))
+    watch.timed(OpKind.FULL_BACKWARD, 0, lambda: clock.compute(9))
 
     assert watch.measured()[1:3].tolist() == [4, 5]
 
@@ -72,10 +72,10 @@ def test_a_whole_backward_counts_as_two_halves(clock: Clock) -> None:
 def test_hand_overs_are_the_ends_of_forwards_and_of_gradients_that_are_sent(clock: Clock) -> None:
     watch = started(2)
     for microbatch in range(2):
-        watch.timed(Kind.FORWARD, microbatch, lambda: clock.compute(10))
-    watch.timed(Kind.INPUT_GRADIENT, 0, lambda: clock.compute(10))
-    watch.timed(Kind.WEIGHT_GRADIENT, 0, lambda: clock.compute(10))
-    watch.timed(Kind.FULL_BACKWARD, 1, lambda: clock.compute(10))
+        watch.timed(OpKind.FORWARD, microbatch, lambda: clock.compute(10))
+    watch.timed(OpKind.INPUT_GRADIENT, 0, lambda: clock.compute(10))
+    watch.timed(OpKind.WEIGHT_GRADIENT, 0, lambda: clock.compute(10))
+    watch.timed(OpKind.FULL_BACKWARD, 1, lambda: clock.compute(10))
 
     assert watch.handed.tolist() == [[1010, 1020], [1030, 1050]]
 
@@ -91,19 +91,19 @@ def test_arrivals_are_kept_by_direction_and_micro_batch(clock: Clock) -> None:
 
 def test_a_new_iteration_forgets_how_long_operations_took(clock: Clock) -> None:
     watch = started(1)
-    watch.timed(Kind.FORWARD, 0, lambda: clock.compute(100))
+    watch.timed(OpKind.FORWARD, 0, lambda: clock.compute(100))
     watch.begin(measure=True)
-    watch.timed(Kind.FORWARD, 0, lambda: clock.compute(3))
+    watch.timed(OpKind.FORWARD, 0, lambda: clock.compute(3))
 
     assert watch.measured()[:3].tolist() == [3, 0, 0]
 
 
 def test_an_iteration_that_is_not_measured_does_not_even_look_at_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopwatch, "time", None)
-    watch = Stopwatch(1)
+    watch = HostStopwatch(1)
     watch.begin(measure=False)
 
-    results = watch.timed(Kind.FORWARD, 0, lambda: "output"), watch.prolong_forward(lambda: "loss")
+    results = watch.timed(OpKind.FORWARD, 0, lambda: "output"), watch.prolong_forward(lambda: "loss")
 
     assert results == ("output", "loss")
     assert not watch.measured().any()

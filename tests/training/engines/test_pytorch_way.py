@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from takeup.training.engines.pytorch import way as way_module  # noqa: E402
-from takeup.training.engines.pytorch.way import GOODBYE, Way, leave  # noqa: E402
+from takeup.training.engines.pytorch.way import GOODBYE, LinkEndpoint, say_goodbye_to_all  # noqa: E402
 
 TIMEOUT = timedelta(seconds=20)
 BROKEN = RuntimeError("Connection closed by peer. This is typically caused by a remote worker crashing.")
@@ -86,16 +86,16 @@ class Delegates:
 @pytest.fixture(autouse=True)
 def _ways(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the neighbours of these tests when the process ends."""
-    monkeypatch.setattr(way_module, "_WAYS", set())
+    monkeypatch.setattr(way_module, "_ENDPOINTS", set())
 
 
-def way(delegates: Delegates, direction: int = 0, number: int = 1) -> Way:
-    made = Way(number, direction, (delegates, delegates), TIMEOUT)  # type: ignore[arg-type]
+def way(delegates: Delegates, direction: int = 0, number: int = 1) -> LinkEndpoint:
+    made = LinkEndpoint(number, direction, (delegates, delegates), TIMEOUT)  # type: ignore[arg-type]
     made.begin()
     return made
 
 
-def settle(made: Way) -> None:
+def settle(made: LinkEndpoint) -> None:
     """Wait for what is done in the background."""
     made._worker.submit(lambda: None).result(20)
 
@@ -255,8 +255,8 @@ def test_a_rank_that_ends_says_goodbye_once_and_waits_for_the_answer(monkeypatch
     monkeypatch.setattr(way_module, "ANSWER_S", 20.0)
 
     Timer(0.1, delegates.may_ask.set).start()
-    leave()
-    leave()
+    say_goodbye_to_all()
+    say_goodbye_to_all()
 
     assert made._lacking.done()
     assert delegates.asks == [[-1, -1]]

@@ -9,7 +9,7 @@ from threading import enumerate as all_threads
 
 import pytest
 
-from takeup.training.engines.pytorch.worker import Worker
+from takeup.training.engines.pytorch.worker import WorkerThread
 
 PATIENCE_S = 20.0
 
@@ -19,7 +19,7 @@ class Load:
 
 
 def test_calls_are_made_in_order_by_another_thread() -> None:
-    worker, seen = Worker("test"), []
+    worker, seen = WorkerThread("test"), []
     futures = [worker.submit(lambda number=number: seen.append(number)) for number in range(50)]  # type: ignore[misc]
     thread = worker.submit(current_thread).result(PATIENCE_S)
     for future in futures:
@@ -31,7 +31,7 @@ def test_calls_are_made_in_order_by_another_thread() -> None:
 
 
 def test_an_error_is_handed_on_and_the_next_call_is_made() -> None:
-    worker = Worker("test")
+    worker = WorkerThread("test")
     broken, whole = worker.submit(lambda: 1 / 0), worker.submit(lambda: 7)
 
     with pytest.raises(ZeroDivisionError):
@@ -40,7 +40,7 @@ def test_an_error_is_handed_on_and_the_next_call_is_made() -> None:
 
 
 def test_a_call_waits_for_the_one_before_it() -> None:
-    worker, go, done = Worker("test"), Event(), Event()
+    worker, go, done = WorkerThread("test"), Event(), Event()
     worker.submit(lambda: go.wait(PATIENCE_S))
     second = worker.submit(done.set)
     early = done.is_set()
@@ -53,7 +53,7 @@ def test_a_call_waits_for_the_one_before_it() -> None:
 
 
 def test_what_a_call_holds_is_free_when_it_is_done() -> None:
-    worker, load = Worker("test"), Load()
+    worker, load = WorkerThread("test"), Load()
     gone = weakref.ref(load)
     done = worker.submit(lambda load=load: None)  # type: ignore[misc]
     del load
@@ -66,7 +66,7 @@ def test_what_a_call_holds_is_free_when_it_is_done() -> None:
 
 def test_the_thread_ends_with_its_worker() -> None:
     before = set(all_threads())
-    worker = Worker("test")
+    worker = WorkerThread("test")
     started = set(all_threads()) - before
 
     del worker

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from takeup.training.policies.stragglers.accounts import Account, Timeline, worked_through
-from takeup.training.policies.stragglers.matched import Calls
+from takeup.training.policies.stragglers.accounts import RankTimeline, TimeAccount, overlapped_pairs
+from takeup.training.policies.stragglers.matched import MatchedCalls
 from takeup.training.policies.stragglers.windows import own_seconds, windows_of
 from training.stragglers.calls_by_hand import GROUP, Call, blocking, log_of
 from training.stragglers.plain_job import Faults, data_parallel, logs_of
@@ -15,9 +15,9 @@ PAIR = {GROUP: (0, 1)}
 ANCHOR = (1, 1000, GROUP, -1)
 
 
-def accounts_of(*ranks: list[Call]) -> list[Account]:
-    calls = Calls.of([log_of(rank, each, PAIR, 1e6 * rank) for rank, each in enumerate(ranks)])
-    found = [Timeline(calls, place).account(ANCHOR, frozenset()) for place in range(len(ranks))]
+def accounts_of(*ranks: list[Call]) -> list[TimeAccount]:
+    calls = MatchedCalls.of([log_of(rank, each, PAIR, 1e6 * rank) for rank, each in enumerate(ranks)])
+    found = [RankTimeline(calls, place).account(ANCHOR, frozenset()) for place in range(len(ranks))]
     return [account for account in found if account is not None]
 
 
@@ -57,8 +57,8 @@ def test_an_unknown_end_counts_as_work() -> None:
 def test_what_is_worked_through_is_told_from_what_is_waited_for() -> None:
     overlapping, waiting = (logs_of(data_parallel(4, overlap=each), 30, Faults(), 0) for each in (True, False))
     found, none = (
-        worked_through([Timeline(calls, place) for place in range(4)])
-        for calls in (Calls.of(overlapping), Calls.of(waiting))
+        overlapped_pairs([RankTimeline(calls, place) for place in range(4)])
+        for calls in (MatchedCalls.of(overlapping), MatchedCalls.of(waiting))
     )
     buckets = {((1, 3_000_000), (1, 2_000_000)), ((1, 2_000_000), (1, 2_000_000))}
 
@@ -108,7 +108,7 @@ def test_ranks_that_wait_longer_after_a_change_did_not_work_meanwhile() -> None:
     """Though in either window waits vary less than the moments at which their ends are noted."""
     before = [log_of(rank, agreeing(40, 40, 12, 0.5), PAIR) for rank in (0, 1)]
     after = [log_of(rank, agreeing(own, 130 - own, 12, 0.5, first=12), PAIR) for rank, own in enumerate((40, 90))]
-    alone = worked_through([Timeline(Calls.of(after), place) for place in (0, 1)])
+    alone = overlapped_pairs([RankTimeline(MatchedCalls.of(after), place) for place in (0, 1)])
     now, past = windows_of(after, before)
 
     assert alone == {((1, 1000), (1, 8))}

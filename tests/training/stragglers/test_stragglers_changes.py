@@ -10,10 +10,10 @@ from scipy.stats import t as student
 
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
-from takeup.training.policies.stragglers.changes import Change, Detector, Sensitivity
-from takeup.training.policies.stragglers.fast.run_lengths import Prior, no_runs, see
+from takeup.training.policies.stragglers.changes import ChangePoint, ChangePointDetector, Sensitivity
+from takeup.training.policies.stragglers.fast.run_lengths import RunPrior, initial_run_lengths, update_run_lengths
 
-PRIOR = Prior(mean=0.0, weight=0.1, shape=2.0, rate=2 * 0.03**2, hazard=1 / 250)
+PRIOR = RunPrior(mean=0.0, weight=0.1, shape=2.0, rate=2 * 0.03**2, hazard=1 / 250)
 
 
 def stream(*segments: tuple[int, float], noise: float = 0.02, seed: int = 0) -> Floats:
@@ -23,8 +23,8 @@ def stream(*segments: tuple[int, float], noise: float = 0.02, seed: int = 0) -> 
     return scattered
 
 
-def changes_in(times_s: Floats, sensitivity: Sensitivity | None = None) -> list[Change]:
-    return Detector(sensitivity or Sensitivity()).see(times_s)
+def changes_in(times_s: Floats, sensitivity: Sensitivity | None = None) -> list[ChangePoint]:
+    return ChangePointDetector(sensitivity or Sensitivity()).see(times_s)
 
 
 # Run lengths ----------------------------------------------------------------------------------------------------------
@@ -51,9 +51,9 @@ def plain_shares(values: Floats) -> Floats:
 @settings(max_examples=30)
 @given(st.lists(st.floats(-0.1, 0.1), min_size=1, max_size=40))
 def test_run_lengths_are_those_of_the_definition(values: list[float]) -> None:
-    runs = no_runs(100)
+    runs = initial_run_lengths(100)
     for value in values:
-        see(PRIOR, runs, value)
+        update_run_lengths(PRIOR, runs, value)
     number = runs.size[0]
     found = dict(zip(runs.length[:number].tolist(), np.exp(runs.log_share[:number]).tolist(), strict=True))
     wanted = plain_shares(np.array(values))
@@ -67,9 +67,9 @@ def test_the_probability_of_run_length_zero_is_the_hazard_whatever_comes() -> No
 
 
 def test_memory_is_bounded() -> None:
-    runs = no_runs(8)
+    runs = initial_run_lengths(8)
     for value in np.random.default_rng(0).normal(size=500):
-        see(PRIOR, runs, value)
+        update_run_lengths(PRIOR, runs, value)
 
     assert runs.size[0] <= 8
     assert np.exp(runs.log_share[: runs.size[0]]).sum() == pytest.approx(1.0)
@@ -157,7 +157,7 @@ def test_noise_alone_gives_no_alarm_in_ten_thousand_iterations(noise: float) -> 
 
 def test_it_does_not_matter_in_which_portions_times_come() -> None:
     times_s = stream((60, 1.0), (40, 1.5), (60, 1.0), (30, 2.0))
-    detector = Detector()
+    detector = ChangePointDetector()
     piecewise = [change for time_s in times_s for change in detector.see(np.array([time_s]))]
 
     assert piecewise == changes_in(times_s)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from takeup.training.model.calls import CallLog
-from takeup.training.policies.stragglers.heard import Heard
+from takeup.training.policies.stragglers.heard import RankCalls
 from training.stragglers.calls_by_hand import GROUP, Call, log_of
 
 PAIR = {GROUP: (0, 1)}
@@ -25,32 +25,32 @@ def part(first: int, end: int) -> CallLog:
 
 
 @pytest.fixture
-def heard() -> Heard:
-    found = Heard()
-    found.hear(part(0, 10))
+def heard() -> RankCalls:
+    found = RankCalls()
+    found.append(part(0, 10))
     found.follow(ANCHOR, since=5)
     return found
 
 
-def test_iterations_are_counted_from_the_number_that_all_have(heard: Heard) -> None:
+def test_iterations_are_counted_from_the_number_that_all_have(heard: RankCalls) -> None:
     assert heard.num_iterations == 7  # anchors have numbers 1, 3, 5 ...; the one with number 5 is the first
     assert heard.iteration_s(0) == pytest.approx(STEP_MS / 1e3)
 
 
-def test_more_calls_are_more_iterations(heard: Heard) -> None:
-    heard.hear(part(10, 14))
+def test_more_calls_are_more_iterations(heard: RankCalls) -> None:
+    heard.append(part(10, 14))
 
     assert heard.num_iterations == 11
 
 
-def test_calls_of_iterations_begin_and_end_with_the_anchor(heard: Heard) -> None:
+def test_calls_of_iterations_begin_and_end_with_the_anchor(heard: RankCalls) -> None:
     rows = heard.calls(2, 4)
 
     assert rows["number"].tolist() == [9, 10, 11, 12, 13]
     assert heard.log(0, 2, 4).calls.tolist() == rows.tolist()
 
 
-def test_what_is_forgotten_keeps_its_numbers(heard: Heard) -> None:
+def test_what_is_forgotten_keeps_its_numbers(heard: RankCalls) -> None:
     rows = heard.calls(4, 6).tolist()
     heard.forget(3)
 
@@ -60,16 +60,16 @@ def test_what_is_forgotten_keeps_its_numbers(heard: Heard) -> None:
     assert heard.calls(0, 3).tolist() == heard.rows[:1].tolist()
 
 
-def test_forgetting_what_is_to_come_keeps_the_last(heard: Heard) -> None:
+def test_forgetting_what_is_to_come_keeps_the_last(heard: RankCalls) -> None:
     heard.forget(1000)
 
     assert len(heard.marks) == 1
     assert heard.num_iterations == 7
 
 
-def test_an_anchor_that_does_not_come_any_more_is_lost(heard: Heard) -> None:
+def test_an_anchor_that_does_not_come_any_more_is_lost(heard: RankCalls) -> None:
     assert not heard.is_lost
-    heard.hear(log_of(0, [Call(STEP_MS * 20 + n, STEP_MS * 20 + n + 0.5, n, 77) for n in range(40)], PAIR))
+    heard.append(log_of(0, [Call(STEP_MS * 20 + n, STEP_MS * 20 + n + 0.5, n, 77) for n in range(40)], PAIR))
 
     assert heard.is_lost
     heard.start_over()
@@ -77,7 +77,7 @@ def test_an_anchor_that_does_not_come_any_more_is_lost(heard: Heard) -> None:
 
 
 def test_nothing_heard_is_nothing_lost() -> None:
-    empty = Heard()
+    empty = RankCalls()
 
     assert not empty.is_lost
     assert empty.num_iterations == 0

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 
 from takeup.core.arrays import Ints
 from takeup.errors import BadInput
-from takeup.training.policies.stragglers.iterations import Clock, anchored, by_autocorrelation, iterations_s
+from takeup.training.policies.stragglers.iterations import (
+    IterationMarker,
+    find_marker,
+    iterations_s,
+    period_by_autocorrelation,
+)
 
 STEP = [1, 2, 3, 4]  # three buckets of gradients and the loss
 LOGGING, SAVING = 8, 9
@@ -25,8 +30,8 @@ def log_of(step: list[int], num_iterations: int, *, log_every: int = 0, save_eve
     return np.array(calls)
 
 
-def clock_of(tokens: Ints) -> Clock:
-    found = anchored(tokens)
+def clock_of(tokens: Ints) -> IterationMarker:
+    found = find_marker(tokens)
     assert found is not None
     return found
 
@@ -90,23 +95,23 @@ def test_a_steady_call_is_preferred_to_one_that_wanders() -> None:
 
 @pytest.mark.parametrize("tokens", [[], [1], [1, 2, 3, 4], list(range(100))], ids=len)
 def test_nothing_is_found_where_nothing_repeats(tokens: list[int]) -> None:
-    assert anchored(np.array(tokens, np.int64)) is None
+    assert find_marker(np.array(tokens, np.int64)) is None
 
 
 def test_every_call_needs_a_time() -> None:
     with pytest.raises(BadInput, match="3 calls with 2 times"):
-        iterations_s(np.array([1, 1, 1]), np.zeros(2), Clock(1, 3, 1.0))
+        iterations_s(np.array([1, 1, 1]), np.zeros(2), IterationMarker(1, 3, 1.0))
 
 
 # As published ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_published_way_finds_a_strict_period_after_twenty_iterations() -> None:
-    assert by_autocorrelation(log_of(STEP, 25)) == len(STEP)
-    assert by_autocorrelation(log_of(STEP, 15)) is None
+    assert period_by_autocorrelation(log_of(STEP, 25)) == len(STEP)
+    assert period_by_autocorrelation(log_of(STEP, 15)) is None
 
 
 def test_the_published_way_is_lost_when_a_call_comes_only_now_and_then() -> None:
-    assert by_autocorrelation(log_of(STEP, 120, log_every=10)) is None
-    assert by_autocorrelation(log_of([1], 120)) is None
-    assert by_autocorrelation(np.zeros(0, np.int64)) is None
+    assert period_by_autocorrelation(log_of(STEP, 120, log_every=10)) is None
+    assert period_by_autocorrelation(log_of([1], 120)) is None
+    assert period_by_autocorrelation(np.zeros(0, np.int64)) is None

@@ -7,7 +7,7 @@ import pytest
 
 from takeup.training.model.calls import CallLog, Operation
 from takeup.training.policies.stragglers.links import slow_links
-from takeup.training.policies.stragglers.windows import Found, Window, windows_of
+from takeup.training.policies.stragglers.windows import CallWindow, RankedSuspect, windows_of
 from training.stragglers.calls_by_hand import Call, log_of
 from training.stragglers.plain_job import Faults, cut, logs_of, tensor_and_data
 
@@ -29,7 +29,7 @@ def messages(transfer_ms: float, late_ms: float, first: int, num: int = 12, aske
     return [log_of(rank, calls, GROUPS, CLOCKS_MS[rank]) for rank, calls in enumerate((sender, receiver))]
 
 
-def found_in(logs: list[CallLog], before: list[CallLog]) -> list[Found]:
+def found_in(logs: list[CallLog], before: list[CallLog]) -> list[RankedSuspect]:
     return list(slow_links(*windows_of(logs, before)))
 
 
@@ -138,4 +138,4 @@ def test_nothing_now_is_nothing_found() -> None:
     now, past = windows_of(messages(2.0, 0.0, 20), messages(2.0, 0.0, 0))
 
     assert list(slow_links(now, past)) == []
-    assert isinstance(now, Window)
+    assert isinstance(now, CallWindow)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.training.model.calls import CALL, Operation
-from takeup.training.policies.stragglers.matched import Calls, agreed_anchors, anchor_of, tokens_of
+from takeup.training.policies.stragglers.matched import MatchedCalls, agreed_anchors, anchor_of, tokens_of
 from training.stragglers.calls_by_hand import GROUP, Call, log_of
 from training.stragglers.plain_job import Faults, data_parallel, logs_of, two_by_two
 
@@ -16,7 +16,7 @@ PAIR = {GROUP: (0, 1)}
 
 
 def test_the_shortest_duration_is_the_transfer() -> None:
-    calls = Calls.of([log_of(0, [Call(0, 30, 0)], PAIR), log_of(1, [Call(25, 30, 0)], PAIR, clock_ms=5e8)])
+    calls = MatchedCalls.of([log_of(0, [Call(0, 30, 0)], PAIR), log_of(1, [Call(25, 30, 0)], PAIR, clock_ms=5e8)])
 
     assert calls.transfer_s.tolist() == pytest.approx([0.005])
     assert calls.lasts_s.tolist() == pytest.approx([0.030, 0.005])
@@ -26,34 +26,34 @@ def test_the_shortest_duration_is_the_transfer() -> None:
 def test_clocks_do_not_matter(one_ms: float, other_ms: float) -> None:
     logs = [log_of(0, [Call(1, 31, 0)], PAIR, one_ms), log_of(1, [Call(25, 31, 0)], PAIR, other_ms)]
 
-    assert Calls.of(logs).transfer_s[0] == pytest.approx(0.006, abs=1e-5)
+    assert MatchedCalls.of(logs).transfer_s[0] == pytest.approx(0.006, abs=1e-5)
 
 
 def test_an_end_that_should_have_been_seen_makes_the_transfer_unknown() -> None:
-    calls = Calls.of([log_of(0, [Call(0, 30, 0)], PAIR), log_of(1, [Call(25, 0, 0)], PAIR)])
+    calls = MatchedCalls.of([log_of(0, [Call(0, 30, 0)], PAIR), log_of(1, [Call(25, 0, 0)], PAIR)])
 
     assert np.isnan(calls.transfer_s).all()
 
 
 def test_a_rank_without_a_log_is_not_missed_if_two_others_have_one() -> None:
     three = {GROUP: (0, 1, 2)}
-    calls = Calls.of([log_of(0, [Call(0, 30, 0)], three), log_of(1, [Call(20, 30, 0)], three)])
+    calls = MatchedCalls.of([log_of(0, [Call(0, 30, 0)], three), log_of(1, [Call(20, 30, 0)], three)])
 
     assert calls.transfer_s.tolist() == pytest.approx([0.010])
 
 
 def test_one_rank_alone_tells_nothing_of_a_transfer() -> None:
-    assert np.isnan(Calls.of([log_of(0, [Call(0, 30, 0)], PAIR)]).transfer_s).all()
+    assert np.isnan(MatchedCalls.of([log_of(0, [Call(0, 30, 0)], PAIR)]).transfer_s).all()
 
 
 def test_a_group_of_one_has_transfers() -> None:
-    assert Calls.of([log_of(0, [Call(1, 3, 0)], {GROUP: (0,)})]).transfer_s.tolist() == pytest.approx([0.002])
+    assert MatchedCalls.of([log_of(0, [Call(1, 3, 0)], {GROUP: (0,)})]).transfer_s.tolist() == pytest.approx([0.002])
 
 
 def test_numbers_of_different_groups_are_different_calls() -> None:
     groups = {1: (0, 1), 2: (0, 1)}
     rows = [Call(0, 10, 0, group=1), Call(20, 24, 0, group=2)]
-    calls = Calls.of([log_of(0, rows, groups), log_of(1, rows, groups)])
+    calls = MatchedCalls.of([log_of(0, rows, groups), log_of(1, rows, groups)])
 
     assert calls.num_instances == 2
     assert sorted(calls.transfer_s.tolist()) == pytest.approx([0.004, 0.010])
@@ -62,7 +62,7 @@ def test_numbers_of_different_groups_are_different_calls() -> None:
 def test_a_message_is_matched_with_its_receipt_and_directions_are_apart() -> None:
     sends = [Call(0, 1, 0, operation=Operation.SEND, peer=1), Call(5, 9, 0, operation=Operation.RECEIVE, peer=1)]
     gets = [Call(0, 2, 0, operation=Operation.RECEIVE, peer=0), Call(4, 9, 0, operation=Operation.SEND, peer=0)]
-    calls = Calls.of([log_of(0, sends, PAIR), log_of(1, gets, PAIR)])
+    calls = MatchedCalls.of([log_of(0, sends, PAIR), log_of(1, gets, PAIR)])
 
     assert calls.num_instances == 2
     assert set(calls.members) == {(0, 1), (1, 0)}
@@ -70,7 +70,7 @@ def test_a_message_is_matched_with_its_receipt_and_directions_are_apart() -> Non
 
 
 def test_an_end_before_the_beginning_is_no_end() -> None:
-    assert not Calls.of([log_of(0, [Call(20, 10, 0)], PAIR)]).has_ended.any()
+    assert not MatchedCalls.of([log_of(0, [Call(20, 10, 0)], PAIR)]).has_ended.any()
 
 
 # Anchors --------------------------------------------------------------------------------------------------------------

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.training.model.calls import CALL, CallLog, Operation
-from takeup.training.model.slowdowns import Event, Suspect
-from takeup.training.policies.stragglers.reorder import Exchange, exchange_of, traffic_of
+from takeup.training.model.slowdowns import SlowdownEvent, Suspect
+from takeup.training.policies.stragglers.reorder import PredictedRankSwap, best_rank_swap, traffic_of
 
 RING = {(0, 1): 100, (1, 2): 100, (2, 3): 100, (0, 3): 100}
 
 
-def slow(*ranks: int, kind: str = "link") -> Event:
+def slow(*ranks: int, kind: str = "link") -> SlowdownEvent:
     """An iteration of 20 ms that takes 60 since this is slow."""
     suspect = Suspect(kind, ranks, 5.0, 1.0, "")  # type: ignore[arg-type]
-    return Event(60, 66, True, 3.0, 0.67, (suspect,), 0.020, 0.060)
+    return SlowdownEvent(60, 66, True, 3.0, 0.67, (suspect,), 0.020, 0.060)
 
 
 def log_of(rank: int, groups: dict[int, tuple[int, ...]], *calls: tuple[int, int, int, int]) -> CallLog:
@@ -46,7 +46,7 @@ def test_a_group_of_one_rank_sends_nothing() -> None:
 
 
 def test_a_slow_link_of_a_ring_is_taken_out_of_it() -> None:
-    found = exchange_of(slow(1, 2), RING, 4, 0.1)
+    found = best_rank_swap(slow(1, 2), RING, 4, 0.1)
 
     assert found is not None
     order = found.order(4)
@@ -57,30 +57,31 @@ def test_a_slow_link_of_a_ring_is_taken_out_of_it() -> None:
 def test_a_link_that_cannot_be_avoided_is_given_what_is_sent_least() -> None:
     traffic = {(0, 1): 100, (1, 2): 100, (0, 2): 10}
 
-    found = exchange_of(slow(0, 1), traffic, 3, 0.1)
+    found = best_rank_swap(slow(0, 1), traffic, 3, 0.1)
 
     assert found is not None
     assert found.predicted_s == pytest.approx(0.024)
 
 
 @pytest.mark.parametrize(
-    "event", [slow(1, 2, 3), slow(1, kind="compute"), slow(0, 2), Event(60, 66, True, 3.0, 0.67, (), 0.02, 0.06)]
+    "event",
+    [slow(1, 2, 3), slow(1, kind="compute"), slow(0, 2), SlowdownEvent(60, 66, True, 3.0, 0.67, (), 0.02, 0.06)],
 )
-def test_nothing_is_exchanged_if_the_link_is_not_known_or_carries_nothing(event: Event) -> None:
-    assert exchange_of(event, RING, 4, 0.1) is None
+def test_nothing_is_exchanged_if_the_link_is_not_known_or_carries_nothing(event: SlowdownEvent) -> None:
+    assert best_rank_swap(event, RING, 4, 0.1) is None
 
 
 def test_nothing_is_exchanged_for_too_little() -> None:
     every = dict.fromkeys(combinations(range(4), 2), 100)
 
-    assert exchange_of(slow(1, 2), every, 4, 0.1) is None
-    assert exchange_of(slow(1, 2), {**every, (0, 3): 90}, 4, 0.1) is None
-    assert exchange_of(slow(1, 2), {**every, (0, 3): 90}, 4, 0.05) is None  # one exchange cannot bring them there
-    assert exchange_of(slow(1, 2), {**every, (0, 2): 90}, 4, 0.05) is not None
+    assert best_rank_swap(slow(1, 2), every, 4, 0.1) is None
+    assert best_rank_swap(slow(1, 2), {**every, (0, 3): 90}, 4, 0.1) is None
+    assert best_rank_swap(slow(1, 2), {**every, (0, 3): 90}, 4, 0.05) is None  # one exchange cannot bring them there
+    assert best_rank_swap(slow(1, 2), {**every, (0, 2): 90}, 4, 0.05) is not None
 
 
 def test_an_order_exchanges_two_ranks_and_twice_is_none() -> None:
-    order = Exchange((1, 3), 0.02).order(5)
+    order = PredictedRankSwap((1, 3), 0.02).order(5)
 
     assert order == (0, 3, 2, 1, 4)
     assert tuple(order[rank] for rank in order) == (0, 1, 2, 3, 4)
@@ -93,7 +94,7 @@ def test_no_other_exchange_is_foretold_to_be_better(data: st.DataObject) -> None
     traffic = {pair: data.draw(st.integers(1, 9)) for pair in pairs}
     ends = data.draw(st.sampled_from(pairs))
 
-    found = exchange_of(slow(*ends), traffic, number, 0.0)
+    found = best_rank_swap(slow(*ends), traffic, number, 0.0)
 
     carried = []
     for one, other in pairs:

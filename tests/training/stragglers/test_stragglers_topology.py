@@ -13,7 +13,7 @@ from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.training.policies.stragglers import rings
 from takeup.training.policies.stragglers.rings import best_ring, slowest_s
-from takeup.training.policies.stragglers.topology import Grid, adjust, consolidated, pipeline_s
+from takeup.training.policies.stragglers.topology import NodeGrid, consolidated, improve_placement, pipeline_s
 
 FAST, SLOW = 1e-10, 4e-9
 
@@ -26,11 +26,11 @@ def links(num: int, slow: list[tuple[int, int]]) -> Floats:
     return byte_s
 
 
-def grid_of(num_replicas: int, num_stages: int, byte_s: Floats, factors: dict[int, float] | None = None) -> Grid:
+def grid_of(num_replicas: int, num_stages: int, byte_s: Floats, factors: dict[int, float] | None = None) -> NodeGrid:
     num = num_replicas * num_stages
     places = tuple(tuple(range(row * num_stages, (row + 1) * num_stages)) for row in range(num_replicas))
     every = tuple((factors or {}).get(node, 1.0) for node in range(num))
-    return Grid(places, every, byte_s, 6, 0.01, 1_000_000, 500_000_000)
+    return NodeGrid(places, every, byte_s, 6, 0.01, 1_000_000, 500_000_000)
 
 
 def random_links(num: int, seed: int) -> Floats:
@@ -48,7 +48,7 @@ def test_turning_parts_round_comes_near_the_best_of_all_orders(num: int, seed: i
     best_s = min(slowest_s(order, byte_s) for order in permutations(range(num)))
 
     assert slowest_s(best_ring(range(num), byte_s), byte_s) == best_s
-    assert best_s <= slowest_s(rings._turned(tuple(range(num)), byte_s), byte_s) <= slowest_s(range(num), byte_s)
+    assert best_s <= slowest_s(rings._two_opt(tuple(range(num)), byte_s), byte_s) <= slowest_s(range(num), byte_s)
 
 
 @pytest.mark.parametrize("num", [4, 8, 16, 33])
@@ -76,14 +76,14 @@ def test_a_good_ring_stays_as_it_is() -> None:
 # Grids ----------------------------------------------------------------------------------------------------------------
 
 
-def best_by_trying_all(grid: Grid) -> float:
+def best_by_trying_all(grid: NodeGrid) -> float:
     """Over all places of all nodes."""
     num_stages = len(grid.places[0])
     found = []
     for order in permutations(range(len(grid.factors))):
         places = tuple(order[start : start + num_stages] for start in range(0, len(order), num_stages))
         found.append(
-            Grid(places, grid.factors, grid.byte_s, 6, 0.01, 1_000_000, 500_000_000, grid._known_s).iteration_s
+            NodeGrid(places, grid.factors, grid.byte_s, 6, 0.01, 1_000_000, 500_000_000, grid._known_s).iteration_s
         )
     return min(found)
 
@@ -92,14 +92,14 @@ def best_by_trying_all(grid: Grid) -> float:
 def test_exchanges_come_within_a_few_percent_of_trying_all_places(seed: int) -> None:
     random = np.random.default_rng(seed)
     grid = grid_of(2, 3, random_links(6, seed), {int(random.integers(6)): 1.6})
-    best_s, found_s = best_by_trying_all(grid), adjust(grid, num_iterations=1e9, pause_s=0.0).after_s
+    best_s, found_s = best_by_trying_all(grid), improve_placement(grid, num_iterations=1e9, pause_s=0.0).after_s
 
     assert best_s * (1 - 1e-9) <= found_s <= 1.05 * best_s
 
 
 def test_a_slow_link_is_kept_out_of_reductions() -> None:
     grid = grid_of(2, 2, links(4, [(0, 2)]))
-    found = adjust(grid, num_iterations=1000, pause_s=60.0)
+    found = improve_placement(grid, num_iterations=1000, pause_s=60.0)
 
     assert all(set(stage) != {0, 2} for stage in zip(*found.places, strict=True))
     assert found.after_s < 0.5 * found.before_s
@@ -110,7 +110,7 @@ def test_a_slow_link_is_kept_out_of_reductions() -> None:
 
 def test_where_another_order_of_the_ring_helps_nobody_moves() -> None:
     grid = grid_of(4, 2, links(8, [(0, 2)]))
-    found = adjust(grid, num_iterations=1e6, pause_s=60.0)
+    found = improve_placement(grid, num_iterations=1e6, pause_s=60.0)
 
     assert found.num_moved == 0
     assert found.after_s < found.before_s
@@ -121,21 +121,21 @@ def test_where_another_order_of_the_ring_helps_nobody_moves() -> None:
 def test_moving_must_pay_off_while_it_lasts() -> None:
     grid = grid_of(2, 2, links(4, [(0, 2)]))
 
-    assert adjust(grid, num_iterations=3, pause_s=60.0).num_moved == 0
-    assert adjust(grid, num_iterations=100, pause_s=60.0).num_moved > 0
+    assert improve_placement(grid, num_iterations=3, pause_s=60.0).num_moved == 0
+    assert improve_placement(grid, num_iterations=100, pause_s=60.0).num_moved > 0
 
 
 def test_a_healthy_grid_is_left_alone() -> None:
-    found = adjust(grid_of(2, 2, links(4, [])), num_iterations=1e9, pause_s=0.0)
+    found = improve_placement(grid_of(2, 2, links(4, [])), num_iterations=1e9, pause_s=0.0)
 
     assert (found.num_moved, found.saving_s, found.reason) == (0, 0.0, "nothing would pay off")
 
 
 def test_impossible_grids_are_refused() -> None:
     with pytest.raises(BadInput, match="every node, from 0 on, comes once"):
-        Grid(((0, 1), (1, 2)), (1.0,) * 4, links(4, []), 4, 0.1, 1, 1)
+        NodeGrid(((0, 1), (1, 2)), (1.0,) * 4, links(4, []), 4, 0.1, 1, 1)
     with pytest.raises(BadInput, match="for 4 nodes"):
-        Grid(((0, 1), (2, 3)), (1.0,) * 3, links(4, []), 4, 0.1, 1, 1)
+        NodeGrid(((0, 1), (2, 3)), (1.0,) * 3, links(4, []), 4, 0.1, 1, 1)
 
 
 # Consolidation --------------------------------------------------------------------------------------------------------

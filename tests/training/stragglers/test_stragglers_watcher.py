@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from takeup.training.model.calls import CallLog, Operation
-from takeup.training.model.slowdowns import Event
-from takeup.training.policies.stragglers.watcher import Watcher
+from takeup.training.model.slowdowns import SlowdownEvent
+from takeup.training.policies.stragglers.watcher import StragglerDetector
 from training.stragglers.plain_job import WORLD, Faults, Job, Step, data_parallel, logs_of, two_by_two
 
 NUM = 120
@@ -26,8 +26,8 @@ def portions(logs: list[CallLog], seed: int = 0, mean: int = 12) -> Iterator[lis
         places = ends
 
 
-def events_of(logs: list[CallLog], watcher: Watcher | None = None) -> list[Event]:
-    watcher = watcher or Watcher()
+def events_of(logs: list[CallLog], watcher: StragglerDetector | None = None) -> list[SlowdownEvent]:
+    watcher = watcher or StragglerDetector()
     return [event for portion in portions(logs) for event in watcher.see(portion)]
 
 
@@ -101,7 +101,7 @@ def test_in_which_portions_calls_come_does_not_matter() -> None:
     logs = logs_of(data_parallel(4), NUM, Faults(60, 90, ranks={2: 1.6}), 0)
     found = []
     for mean in (3, 40):
-        watcher = Watcher()
+        watcher = StragglerDetector()
         found.append([event for portion in portions(logs, mean=mean) for event in watcher.see(portion)])
 
     assert [event.is_slow for event in found[0]] == [event.is_slow for event in found[1]] == [True, False]
@@ -151,7 +151,7 @@ def test_longer_sequences_are_no_slowdown_if_the_work_is_known() -> None:
         ],
     )
     logs = logs_of(scaled, NUM, Faults(), 0)
-    informed, blind = Watcher(), Watcher()
+    informed, blind = StragglerDetector(), StragglerDetector()
 
     assert informed.see(logs, tokens.tolist()) == []
     assert blind.see(logs) != []
@@ -163,7 +163,7 @@ def test_longer_sequences_are_no_slowdown_if_the_work_is_known() -> None:
 def test_after_an_action_what_follows_is_the_new_normal() -> None:
     logs = logs_of(data_parallel(4), NUM, Faults(60, ranks={2: 1.6}), 0)
     half = [len(log.calls) // 2 for log in logs]
-    watcher = Watcher()
+    watcher = StragglerDetector()
     watcher.see([replace(log, calls=log.calls[:place]) for log, place in zip(logs, half, strict=True)])
     watcher.rebase()
 
@@ -172,7 +172,7 @@ def test_after_an_action_what_follows_is_the_new_normal() -> None:
 
 
 def test_own_work_of_ranks_is_measured() -> None:
-    watcher = Watcher()
+    watcher = StragglerDetector()
     watcher.see(logs_of(data_parallel(4), 60, Faults(ranks={2: 1.5}), 0))
     own_s = watcher.own_s()
 
@@ -181,7 +181,7 @@ def test_own_work_of_ranks_is_measured() -> None:
 
 
 def test_the_anchor_is_a_call_that_comes_once_in_every_iteration() -> None:
-    watcher = Watcher()
+    watcher = StragglerDetector()
     watcher.see(logs_of(data_parallel(4), 60, Faults(), 0))
 
     assert set(watcher.anchors.values()) <= {(Operation.ALL_REDUCE, WORLD, 4), (Operation.ALL_REDUCE, WORLD, 3_000_000)}
@@ -191,7 +191,7 @@ def test_the_anchor_is_a_call_that_comes_once_in_every_iteration() -> None:
 
 def test_a_job_that_does_something_else_from_then_on_is_watched_anew() -> None:
     first, then = logs_of(data_parallel(4), 60, Faults(), 0), logs_of(two_by_two(), 60, Faults(), 0)
-    watcher = Watcher()
+    watcher = StragglerDetector()
     watcher.see(first)
     for portion in portions(then):
         watcher.see(portion)
@@ -208,7 +208,7 @@ def test_a_rank_that_falls_silent_is_not_waited_for() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    watcher = Watcher()
+    watcher = StragglerDetector()
     for portion in portions(logs_of(data_parallel(2), 400, Faults(), 0)):
         watcher.see(portion)
 
@@ -217,7 +217,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_nothing_heard_is_nothing_to_say() -> None:
-    watcher = Watcher()
+    watcher = StragglerDetector()
 
     assert watcher.see([]) == []
     assert watcher.anchors == {}

@@ -6,14 +6,14 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
-from takeup.training.engines.pytorch.watch.confirm import Confirmed, Pauses
-from takeup.training.engines.pytorch.watch.ring import Word
-from takeup.training.engines.pytorch.watch.rows import Reader
+from takeup.training.engines.pytorch.watch.confirm import Confirmation, PauseController
+from takeup.training.engines.pytorch.watch.ring import HeaderWord
+from takeup.training.engines.pytorch.watch.rows import RingReader
 
 
-class DeadlyPauses(Pauses):
+class DeadlyPauses(PauseController):
     """The last rank dies as soon as all stand."""
 
-    def _tested(self, readers: Mapping[int, Reader], passes: Sequence[Sequence[tuple[int, int]]]) -> Confirmed:
-        os.kill(readers[max(readers)].word(Word.PID), signal.SIGKILL)
+    def _tested(self, readers: Mapping[int, RingReader], passes: Sequence[Sequence[tuple[int, int]]]) -> Confirmation:
+        os.kill(readers[max(readers)].word(HeaderWord.PID), signal.SIGKILL)
         return super()._tested(readers, passes)

@@ -6,16 +6,16 @@ import os
 import signal
 from pathlib import Path
 
-from takeup.training.engines.pytorch.watch.confirm import Pauses
-from takeup.training.engines.pytorch.watch.gather import Gather
+from takeup.training.engines.pytorch.watch.confirm import PauseController
+from takeup.training.engines.pytorch.watch.gather import RingCollector
 
 print("ready", flush=True)
 name, *numbers = input().split()
 operation, group, size = map(int, numbers)
 folder = Path(name)
-gather = Gather(folder)
-gather.look()
+gather = RingCollector(folder)
+gather.poll()
 assert gather.is_complete
-with Pauses(folder)._stopped(gather.readers, dict.fromkeys(gather.readers, (operation, group, size))):
+with PauseController(folder)._stopped(gather.readers, dict.fromkeys(gather.readers, (operation, group, size))):
     (folder / "stopped").touch()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -13,8 +13,8 @@ import pytest
 
 from takeup.errors import BadInput
 from takeup.training.engines.pytorch.watch.agent import LENGTH, MOST_FRAME, Agent, Listener, address_of, send
-from takeup.training.engines.pytorch.watch.gather import Gather
-from takeup.training.engines.pytorch.watch.ring import HEADER_WORDS, Word
+from takeup.training.engines.pytorch.watch.gather import RingCollector
+from takeup.training.engines.pytorch.watch.ring import HEADER_WORDS, HeaderWord
 from takeup.training.model.calls import CALL
 from training.watch.watched_rings import GROUP, add, new_ring
 
@@ -51,11 +51,11 @@ def test_calls_of_two_machines_become_logs_of_one_job(listener: Listener, tmp_pa
     for rank, folder in enumerate((here, there)):
         folder.mkdir()
         add(new_ring(folder, rank, 2), 0, skew_ns=rank * 10**15)
-    agent = Agent(Gather(there), listener.address, TOKEN)
-    agent.look()
-    gather = Gather(here, listener.ranks)
+    agent = Agent(RingCollector(there), listener.address, TOKEN)
+    agent.poll()
+    gather = RingCollector(here, listener.ranks)
 
-    assert eventually(lambda: gather.look() or gather.is_complete)
+    assert eventually(lambda: gather.poll() or gather.is_complete)
     logs = gather.read()
 
     assert [log.rank for log in logs] == [0, 1]
@@ -68,16 +68,16 @@ def test_calls_of_two_machines_become_logs_of_one_job(listener: Listener, tmp_pa
 def test_shares_reach_ranks_on_other_machines_and_nothing_else_does(listener: Listener, tmp_path: Path) -> None:
     ring = new_ring(tmp_path, 0, 1)
     add(ring, 0)
-    agent = Agent(Gather(tmp_path), listener.address, TOKEN)
-    agent.look()
+    agent = Agent(RingCollector(tmp_path), listener.address, TOKEN)
+    agent.poll()
     assert eventually(lambda: 0 in listener.ranks)
     far = listener.ranks[0]
 
-    far.ask(Word.HEAD, 12_345)
-    far.ask(Word.PLAN_COUNT, 3)
+    far.ask(HeaderWord.HEAD, 12_345)
+    far.ask(HeaderWord.PLAN_COUNT, 3)
 
-    assert eventually(lambda: ring.words[Word.PLAN_COUNT] == 3)
-    assert ring.words[Word.HEAD] == 1
+    assert eventually(lambda: ring.words[HeaderWord.PLAN_COUNT] == 3)
+    assert ring.words[HeaderWord.HEAD] == 1
     agent.close()
 
 
@@ -124,24 +124,24 @@ def test_rows_that_make_no_sense_are_counted_and_left_out(listener: Listener) ->
 
 def test_agents_are_heard_out_before_the_last_look(listener: Listener, tmp_path: Path) -> None:
     ring = new_ring(tmp_path, 0, 1)
-    agent = Agent(Gather(tmp_path), listener.address, TOKEN)
-    agent.look()
+    agent = Agent(RingCollector(tmp_path), listener.address, TOKEN)
+    agent.poll()
     assert eventually(lambda: 0 in listener.ranks)
     for number in range(50):
         add(ring, number)
-    agent.look()
+    agent.poll()
     agent.close()
-    listener.hear_out(PATIENCE_S)
+    listener.drain(PATIENCE_S)
 
     assert len(listener.ranks[0].read()) == 50
 
 
 def test_agents_that_stay_are_not_waited_for_for_ever(listener: Listener, tmp_path: Path) -> None:
     new_ring(tmp_path, 0, 1)
-    agent = Agent(Gather(tmp_path), listener.address, TOKEN)
-    agent.look()
+    agent = Agent(RingCollector(tmp_path), listener.address, TOKEN)
+    agent.poll()
     assert eventually(lambda: 0 in listener.ranks)
-    listener.hear_out(0.01)
+    listener.drain(0.01)
 
     assert agent.is_connected
     agent.close()
@@ -150,11 +150,11 @@ def test_agents_that_stay_are_not_waited_for_for_ever(listener: Listener, tmp_pa
 def test_an_agent_whose_listener_is_gone_lets_its_job_go_on(tmp_path: Path) -> None:
     listener = Listener(("127.0.0.1", 0), TOKEN)
     ring = new_ring(tmp_path, 0, 1)
-    agent = Agent(Gather(tmp_path), listener.address, "wrong")  # so it is shown out
+    agent = Agent(RingCollector(tmp_path), listener.address, "wrong")  # so it is shown out
 
     assert eventually(lambda: not agent.is_connected)
     add(ring, 0)
-    agent.look()
+    agent.poll()
 
     listener.close()
     agent.close()
@@ -166,7 +166,7 @@ def test_an_agent_without_a_listener_says_so(tmp_path: Path) -> None:
         port = silent.getsockname()[1]
 
         with pytest.raises(BadInput, match=f"no listener at 127.0.0.1:{port} .*; start one with --listen"):
-            Agent(Gather(tmp_path), ("127.0.0.1", port), TOKEN)
+            Agent(RingCollector(tmp_path), ("127.0.0.1", port), TOKEN)
 
 
 def test_who_can_be_reached_by_others_needs_a_token() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from takeup.errors import BadInput
-from takeup.training.engines.pytorch.watch.ring import Word
+from takeup.training.engines.pytorch.watch.ring import HeaderWord
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
 
@@ -31,18 +31,18 @@ def alone(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def hook(alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[hooks.Hook]:
+def hook(alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[hooks.CallHook]:
     """The same, watched."""
     monkeypatch.setenv(hooks.FOLDER, str(tmp_path))
     yield hooks.install(tmp_path)
     hooks.uninstall()
 
 
-def ask(hook: hooks.Hook, **words: int) -> None:
+def ask(hook: hooks.CallHook, **words: int) -> None:
     """As a controller would: the version last."""
     assert hook.ring is not None
     for name, value in words.items():
-        hook.ring.words[getattr(Word, name)] = value
+        hook.ring.words[getattr(HeaderWord, name)] = value
 
 
 def pieces(share: Batches, batch: Any) -> list[list[float]]:
@@ -71,7 +71,7 @@ def test_what_does_not_divide_is_refused() -> None:
         list(Batches(torch.nn.Linear(1, 1), 4).of(torch.zeros(7)))
 
 
-def test_a_rank_follows_the_plan_and_says_so(hook: hooks.Hook) -> None:
+def test_a_rank_follows_the_plan_and_says_so(hook: hooks.CallHook) -> None:
     share = Batches(torch.nn.Linear(1, 1), 4)
     pieces(share, torch.zeros(4))
     ask(hook, PLAN_FIRST=1, PLAN_COUNT=2, PLAN=1)
@@ -81,13 +81,13 @@ def test_a_rank_follows_the_plan_and_says_so(hook: hooks.Hook) -> None:
     assert found == [[1], [2]]
     assert (share.first, share.count) == (1, 2)
     assert hook.ring is not None
-    assert hook.ring.words[Word.PLAN_IN_USE] == 1
-    assert hook.ring.words[Word.NUM_MICROBATCHES] == 4
-    assert hook.ring.words[Word.MICROBATCH_NS] > 0
+    assert hook.ring.words[HeaderWord.PLAN_IN_USE] == 1
+    assert hook.ring.words[HeaderWord.NUM_MICROBATCHES] == 4
+    assert hook.ring.words[HeaderWord.MICROBATCH_NS] > 0
 
 
 @pytest.mark.parametrize(("first", "count"), [(-1, 2), (3, 2), (0, 0), (0, 2**40)])
-def test_a_plan_that_makes_no_sense_is_not_followed(hook: hooks.Hook, first: int, count: int) -> None:
+def test_a_plan_that_makes_no_sense_is_not_followed(hook: hooks.CallHook, first: int, count: int) -> None:
     share = Batches(torch.nn.Linear(1, 1), 4)
     pieces(share, torch.zeros(4))
     ask(hook, PLAN_FIRST=first, PLAN_COUNT=count, PLAN=1)
@@ -95,7 +95,7 @@ def test_a_plan_that_makes_no_sense_is_not_followed(hook: hooks.Hook, first: int
     assert len(pieces(share, torch.zeros(4))) == 4
 
 
-def test_a_job_that_is_to_restart_saves_first(hook: hooks.Hook) -> None:
+def test_a_job_that_is_to_restart_saves_first(hook: hooks.CallHook) -> None:
     saved = []
     share = Batches(torch.nn.Linear(1, 1), 4, save=lambda: saved.append(True))
     pieces(share, torch.zeros(4))
@@ -110,7 +110,7 @@ def test_a_job_that_is_to_restart_saves_first(hook: hooks.Hook) -> None:
 
 @pytest.mark.parametrize(("num_restarts", "save"), [("1", print), ("0", None)])
 def test_a_job_that_would_not_come_back_says_so_and_goes_on_whoever_asks(
-    hook: hooks.Hook, monkeypatch: pytest.MonkeyPatch, num_restarts: str, save: Any
+    hook: hooks.CallHook, monkeypatch: pytest.MonkeyPatch, num_restarts: str, save: Any
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", num_restarts)
@@ -120,7 +120,7 @@ def test_a_job_that_would_not_come_back_says_so_and_goes_on_whoever_asks(
 
     assert len(pieces(share, torch.zeros(4))) == 4
     assert hook.ring is not None
-    assert not hook.ring.words[Word.CAN_RESTART]
+    assert not hook.ring.words[HeaderWord.CAN_RESTART]
 
 
 @pytest.mark.usefixtures("alone")
@@ -131,7 +131,7 @@ def test_without_a_watcher_nothing_is_exchanged(monkeypatch: pytest.MonkeyPatch)
     assert len(pieces(Batches(torch.nn.Linear(1, 1), 4), torch.zeros(4))) == 4
 
 
-def test_a_rank_whose_hook_is_off_still_trains(hook: hooks.Hook) -> None:
+def test_a_rank_whose_hook_is_off_still_trains(hook: hooks.CallHook) -> None:
     hook.give_up(RuntimeError("something"))
 
     assert len(pieces(Batches(torch.nn.Linear(1, 1), 4), torch.zeros(4))) == 4
@@ -141,7 +141,7 @@ def test_a_rank_whose_hook_is_off_still_trains(hook: hooks.Hook) -> None:
 
 
 def test_messages_that_nobody_waits_for_are_not_kept_for_ever(
-    hook: hooks.Hook, monkeypatch: pytest.MonkeyPatch
+    hook: hooks.CallHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hooks, "MOST_UNWAITED", 3)
     for row in range(10):
@@ -150,19 +150,19 @@ def test_messages_that_nobody_waits_for_are_not_kept_for_ever(
     assert [row for row, _ in hook._unwaited.values()] == [7, 8, 9]
 
 
-def test_groups_of_ranks_that_begin_anew_are_others(hook: hooks.Hook) -> None:
+def test_groups_of_ranks_that_begin_anew_are_others(hook: hooks.CallHook) -> None:
     dist.all_reduce(torch.ones(1))
     hook.new_epoch()
     dist.all_reduce(torch.ones(1))
 
     assert hook.ring is not None
-    assert hook.ring.words[Word.NUM_GROUPS] == 2
+    assert hook.ring.words[HeaderWord.NUM_GROUPS] == 2
 
 
-def test_a_fork_of_a_rank_notes_nothing_in_its_name(hook: hooks.Hook) -> None:
+def test_a_fork_of_a_rank_notes_nothing_in_its_name(hook: hooks.CallHook) -> None:
     dist.all_reduce(torch.ones(1))
     hook.forget()
     dist.all_reduce(torch.ones(1))
 
     assert hook.ring is not None
-    assert hook.ring.words[Word.HEAD] == 1
+    assert hook.ring.words[HeaderWord.HEAD] == 1

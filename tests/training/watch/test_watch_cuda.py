@@ -54,19 +54,19 @@ class Hook:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> tuple[Device, Hook, cuda.Ends]:
+def played(monkeypatch: pytest.MonkeyPatch) -> tuple[Device, Hook, cuda.CudaCallEnds]:
     device, hook = Device(), Hook()
     monkeypatch.setattr(cuda, "_event", device.event)
-    return device, hook, cuda.Ends(hook)
+    return device, hook, cuda.CudaCallEnds(hook)
 
 
-def call(ends: cuda.Ends, row: int) -> None:
+def call(ends: cuda.CudaCallEnds, row: int) -> None:
     pair = ends.start()
     assert pair is not None
     ends.under_way(row, pair, None, True)
 
 
-def test_a_call_is_noted_once_the_device_is_done_with_it(played: tuple[Device, Hook, cuda.Ends]) -> None:
+def test_a_call_is_noted_once_the_device_is_done_with_it(played: tuple[Device, Hook, cuda.CudaCallEnds]) -> None:
     device, hook, ends = played
     call(ends, 5)
     ends.collect()
@@ -79,7 +79,7 @@ def test_a_call_is_noted_once_the_device_is_done_with_it(played: tuple[Device, H
     assert hook.noted == [(5, 2_000_000)]
 
 
-def test_events_are_used_again(played: tuple[Device, Hook, cuda.Ends]) -> None:
+def test_events_are_used_again(played: tuple[Device, Hook, cuda.CudaCallEnds]) -> None:
     device, hook, ends = played
     device.is_done = True
     for row in range(10):
@@ -91,7 +91,7 @@ def test_events_are_used_again(played: tuple[Device, Hook, cuda.Ends]) -> None:
 
 
 def test_a_device_far_behind_is_not_asked_to_remember_everything(
-    played: tuple[Device, Hook, cuda.Ends], monkeypatch: pytest.MonkeyPatch
+    played: tuple[Device, Hook, cuda.CudaCallEnds], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device, _, ends = played
     monkeypatch.setattr(cuda, "MOST_PENDING", 3)
@@ -112,5 +112,5 @@ def test_an_event_that_fails_ends_the_noting(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(cuda, "_event", broken)
 
-    assert cuda.Ends(hook).start() is None
+    assert cuda.CudaCallEnds(hook).start() is None
     assert [str(error) for error in hook.errors] == ["no device"]

@@ -12,23 +12,23 @@ import pytest
 
 from takeup.errors import BadInput
 from takeup.training.engines.pytorch.watch import explain
-from takeup.training.engines.pytorch.watch.session import Finding, Session
-from takeup.training.experiment.watch import divide, ring_passes
+from takeup.training.engines.pytorch.watch.session import Finding, WatchSession
+from takeup.training.experiment.watch import divide_microbatches, ring_passes
 from training.watch.watched_rings import RELIEF, SLOW_LINK, SLOW_RANK, Scripted, add, new_ring
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
+def session(tmp_path: Path) -> WatchSession:
     """Two ranks, one of them slow."""
     for rank in range(2):
         add(new_ring(tmp_path, rank, 2), 0)
-    made = Session(tmp_path, lambda: Scripted([[SLOW_RANK]]), divide, ring_passes)
-    made.look()
+    made = WatchSession(tmp_path, lambda: Scripted([[SLOW_RANK]]), divide_microbatches, ring_passes)
+    made.poll()
     return made
 
 
-def test_a_finding_is_plain_values(session: Session) -> None:
-    values = json.loads(json.dumps(explain.as_values(session.findings[0])))
+def test_a_finding_is_plain_values(session: WatchSession) -> None:
+    values = json.loads(json.dumps(explain.finding_values(session.findings[0])))
 
     assert values["sentence"] == session.findings[0].sentence()
     assert values["is_slow"] is True
@@ -44,7 +44,7 @@ def test_a_finding_is_plain_values(session: Session) -> None:
     assert values["lost_share"] == 0.29
 
 
-def test_every_finding_has_a_file_and_a_trace(session: Session, tmp_path: Path) -> None:
+def test_every_finding_has_a_file_and_a_trace(session: WatchSession, tmp_path: Path) -> None:
     told, trace = explain.write_finding(tmp_path / "out", session.findings[0], session)
 
     assert (told.name, trace.name) == ("event-001.json", "event-001.trace.json")
@@ -53,7 +53,7 @@ def test_every_finding_has_a_file_and_a_trace(session: Session, tmp_path: Path) 
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [told.name, trace.name]  # nothing half-written
 
 
-def test_the_page_has_counts_and_who_is_slow(session: Session) -> None:
+def test_the_page_has_counts_and_who_is_slow(session: WatchSession) -> None:
     page = explain.metrics_of(session)
 
     assert 'takeup_watch_slow{kind="compute",ranks="1"} 1.5' in page
@@ -80,10 +80,10 @@ def test_the_page_is_served_on_this_machine_only() -> None:
     server.server_close()
 
 
-def test_the_live_line_says_how_the_job_does(session: Session, tmp_path: Path) -> None:
+def test_the_live_line_says_how_the_job_does(session: WatchSession, tmp_path: Path) -> None:
     assert explain.live_line(session) == "2 ranks, iteration 10, 28.0 ms each, rank 1 computes 1.50x slower"
 
-    nobody = Session(tmp_path / "empty", lambda: Scripted([]), divide, ring_passes)
+    nobody = WatchSession(tmp_path / "empty", lambda: Scripted([]), divide_microbatches, ring_passes)
     assert explain.live_line(nobody) == "no ranks, 0 calls, no iterations yet"
 
 

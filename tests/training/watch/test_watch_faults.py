@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from takeup.training.engines.pytorch.watch import launch
-from takeup.training.engines.pytorch.watch.gather import Gather
+from takeup.training.engines.pytorch.watch.gather import RingCollector
 from takeup.training.engines.pytorch.watch.restart import Restarts
-from takeup.training.engines.pytorch.watch.ring import Word
+from takeup.training.engines.pytorch.watch.ring import HeaderWord
 from takeup.training.experiment.watch import ring_passes, wait_before_restart_s
-from takeup.training.policies.stragglers.watcher import Watcher
+from takeup.training.policies.stragglers.watcher import StragglerDetector
 from training.watch.deadly_pause import DeadlyPauses
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
@@ -91,9 +91,9 @@ def test_a_job_whose_watch_is_killed_goes_on_to_the_same_result(tmp_path: Path) 
 # A rank dies ----------------------------------------------------------------------------------------------------------
 
 
-def processes(gather: Gather) -> dict[int, int]:
+def processes(gather: RingCollector) -> dict[int, int]:
     """By rank."""
-    return {rank: reader.word(Word.PID) for rank, reader in gather.readers.items()}
+    return {rank: reader.word(HeaderWord.PID) for rank, reader in gather.readers.items()}
 
 
 def given_rank(process: int) -> str:
@@ -112,10 +112,10 @@ def test_after_a_rank_died_in_a_pause_torchrun_starts_all_anew_in_the_roles_that
     rings, said, gate = tmp_path / "rings", tmp_path / "said", tmp_path / "gate"
     monkeypatch.setenv("REDUCING_GATE", str(gate))
     rings.mkdir()
-    gather, watcher, pauses = Gather(rings), Watcher(), DeadlyPauses(rings)
+    gather, watcher, pauses = RingCollector(rings), StragglerDetector(), DeadlyPauses(rings)
 
     def are_iterations_known() -> bool:
-        gather.look()
+        gather.poll()
         if gather.is_complete:
             watcher.see(gather.read())
         return len(watcher.anchors) == 2
@@ -129,8 +129,8 @@ def test_after_a_rank_died_in_a_pause_torchrun_starts_all_anew_in_the_roles_that
     Restarts(rings, wait_before_restart_s).use((1, 0))
     wait_until(has_died_in_a_pause)
     before = processes(gather)
-    wait_until(lambda: gather.look() or set(before.values()).isdisjoint(processes(gather).values()))
-    wait_until(lambda: gather.look() or gather.is_complete)
+    wait_until(lambda: gather.poll() or set(before.values()).isdisjoint(processes(gather).values()))
+    wait_until(lambda: gather.poll() or gather.is_complete)
     given = {rank: given_rank(process) for rank, process in processes(gather).items()}
     gate.touch()
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from takeup.training.engines.pytorch.watch.lab import Job, Recorded, Slow, run_jobs
+from takeup.training.engines.pytorch.watch.lab import JobRecord, SlowPeriod, WatchedJob, run_jobs
 from takeup.training.model.calls import CallLog, Operation
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
@@ -19,18 +19,18 @@ torch = pytest.importorskip("torch", reason="needs the package torch")
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("watch")]
 
 NUM_ITERATIONS = 12
-SLOW = (Slow((1,), 4, 8, factor=6.0), Slow((0, 1), 8, 12, delay_s=0.05))
+SLOW = (SlowPeriod((1,), 4, 8, factor=6.0), SlowPeriod((0, 1), 8, 12, delay_s=0.05))
 JOBS = (
-    Job("ddp", num_iterations=NUM_ITERATIONS, slow=SLOW[:1], is_sporadic=True),
-    Job("ddp", num_iterations=NUM_ITERATIONS, slow=SLOW[:1], is_sporadic=True, is_watched=False),
-    Job("fsdp", num_ranks=2, num_iterations=NUM_ITERATIONS),
-    Job("pipeline", num_iterations=NUM_ITERATIONS, slow=SLOW[1:]),
-    Job("grid", num_iterations=NUM_ITERATIONS),
+    WatchedJob("ddp", num_iterations=NUM_ITERATIONS, slow=SLOW[:1], is_sporadic=True),
+    WatchedJob("ddp", num_iterations=NUM_ITERATIONS, slow=SLOW[:1], is_sporadic=True, is_watched=False),
+    WatchedJob("fsdp", num_ranks=2, num_iterations=NUM_ITERATIONS),
+    WatchedJob("pipeline", num_iterations=NUM_ITERATIONS, slow=SLOW[1:]),
+    WatchedJob("grid", num_iterations=NUM_ITERATIONS),
 )
 
 
 @cache
-def recorded() -> dict[str, Recorded]:
+def recorded() -> dict[str, JobRecord]:
     names = ("ddp", "ddp alone", "fsdp", "pipeline", "grid")
     return dict(zip(names, run_jobs(JOBS), strict=True))
 

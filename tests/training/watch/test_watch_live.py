@@ -22,15 +22,15 @@ import pytest
 
 from takeup.errors import TakeupError
 from takeup.training.engines.pytorch.watch import confirm as confirming
-from takeup.training.engines.pytorch.watch.confirm import Confirmed, Pauses
-from takeup.training.engines.pytorch.watch.gather import Gather
-from takeup.training.engines.pytorch.watch.lab import Job, Recorded, Slow, run_jobs
-from takeup.training.engines.pytorch.watch.remedy import Shares
-from takeup.training.engines.pytorch.watch.ring import FIRST_ROW, ROW_WORDS, Word
-from takeup.training.engines.pytorch.watch.session import Session
+from takeup.training.engines.pytorch.watch.confirm import Confirmation, PauseController
+from takeup.training.engines.pytorch.watch.gather import RingCollector
+from takeup.training.engines.pytorch.watch.lab import JobRecord, SlowPeriod, WatchedJob, run_jobs
+from takeup.training.engines.pytorch.watch.remedy import BatchShares
+from takeup.training.engines.pytorch.watch.ring import FIRST_ROW, ROW_WORDS, HeaderWord
+from takeup.training.engines.pytorch.watch.session import WatchSession
 from takeup.training.experiment.watch import new_session, ring_passes
 from takeup.training.model.calls import CallLog
-from takeup.training.policies.stragglers.watcher import Watcher
+from takeup.training.policies.stragglers.watcher import StragglerDetector
 from training.stragglers.plain_job import Faults, data_parallel, logs_of
 from training.watch.deadly_pause import DeadlyPauses
 
@@ -40,30 +40,37 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("watch")]
 
 NUM_ITERATIONS, NUM_RANKS = 150, 3
 LONE = Path(__file__).parent / "lone_controller.py"
-JOB = Job("ddp", NUM_RANKS, NUM_ITERATIONS, compute_s=0.02)
+JOB = WatchedJob("ddp", NUM_RANKS, NUM_ITERATIONS, compute_s=0.02)
 SHORTLY = (40, 75)  # iterations in which a rank is slow, and then no longer
 CLEARLY_SLOWER = 2.5  # it is four times as slow in these
-PASSING = replace(JOB, slow=(Slow((1,), *SHORTLY, factor=4.0, is_stopped=True),))
-SHARED = Job("batches", NUM_RANKS, 80, compute_s=0.02)
+PASSING = replace(JOB, slow=(SlowPeriod((1,), *SHORTLY, factor=4.0, is_stopped=True),))
+SHARED = WatchedJob("batches", NUM_RANKS, 80, compute_s=0.02)
 COUNTS = ((15, 4, 11), (1, 28, 1), (10, 10, 10))
 
 
 class Beside:
     """Reads a job, and once its iterations are known does something to it, once."""
 
-    def __init__(self, place: Path, act: Callable[[Beside], object], pauses: type[Pauses] = Pauses) -> None:
-        self.place, self.gather, self.watcher, self.pauses = place, Gather(place), Watcher(), pauses(place)
+    def __init__(
+        self, place: Path, act: Callable[[Beside], object], pauses: type[PauseController] = PauseController
+    ) -> None:
+        self.place, self.gather, self.watcher, self.pauses = (
+            place,
+            RingCollector(place),
+            StragglerDetector(),
+            pauses(place),
+        )
         self.outcome: Any = None
         self._act = act
 
-    def look(self, is_over: bool) -> None:
-        self.gather.look()
+    def poll(self, is_over: bool) -> None:
+        self.gather.poll()
         if self.gather.is_complete:
             self.watcher.see(self.gather.read())
         if self.outcome is None and len(self.watcher.anchors) == NUM_RANKS and not is_over:
             self.outcome = self._act(self)
 
-    def confirm(self) -> Confirmed:
+    def confirm(self) -> Confirmation:
         """One pause; another if it came to nothing, as on a machine that is busy. Its lease outlasts any hold-up."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(confirming, "LEASE_NS", 20 * 10**9)
@@ -74,10 +81,10 @@ class Beside:
         return found
 
     def process(self, rank: int) -> int:
-        return int(self.gather.readers[rank].word(Word.PID))
+        return int(self.gather.readers[rank].word(HeaderWord.PID))
 
 
-def pause(beside: Beside) -> Confirmed:
+def pause(beside: Beside) -> Confirmation:
     return beside.confirm()
 
 
@@ -96,7 +103,7 @@ def pause_and_be_killed(beside: Beside) -> int:
     return process.returncode
 
 
-def pause_while_one_is_held_up(beside: Beside) -> Confirmed:
+def pause_while_one_is_held_up(beside: Beside) -> Confirmation:
     """The last rank runs only a fifth of the time, while the others are tested as they are."""
     over = threading.Event()
 
@@ -116,7 +123,7 @@ def pause_while_one_is_held_up(beside: Beside) -> Confirmed:
         thread.join()
 
 
-def pause_when_it_is_over(beside: Beside) -> Confirmed | None:
+def pause_when_it_is_over(beside: Beside) -> Confirmation | None:
     """Ask for a pause only when the rank that was slow no longer is; again if something else held it up meanwhile."""
     if beside.watcher.num_iterations <= SHORTLY[1] + 5:
         return None
@@ -130,7 +137,7 @@ def pause_when_it_is_over(beside: Beside) -> Confirmed | None:
 def write_garbage(beside: Beside) -> int:
     """Into rows of the past and of the future, of a rank that goes on writing."""
     reader = beside.gather.readers[1]
-    head = reader.word(Word.HEAD)
+    head = reader.word(HeaderWord.HEAD)
     for row in (head - 2, head + 50):
         for column in range(ROW_WORDS):
             reader.ask(FIRST_ROW + ROW_WORDS * row + column, -(2**40) - column)
@@ -140,7 +147,7 @@ def write_garbage(beside: Beside) -> int:
 
 def change_shares() -> Callable[[Beside], object]:
     """Three times, each as soon as all ranks follow the one before."""
-    plans, shares = list(COUNTS), Shares(lambda paces_s, number: COUNTS[0])
+    plans, shares = list(COUNTS), BatchShares(lambda paces_s, number: COUNTS[0])
 
     def act(beside: Beside) -> object:
         readers = beside.gather.readers
@@ -159,16 +166,16 @@ class Together:
         self.session = new_session(Path(self._folder.name))
         self.counted: dict[int, int] = {}  # by the number of ranks: iterations
 
-    def look(self, place: Path) -> None:
+    def poll(self, place: Path) -> None:
         for ring in place.glob("*.ring"):
             link = Path(self._folder.name, ring.name)
             if not link.exists():
                 link.hardlink_to(ring)
-        self.session.look()
+        self.session.poll()
         self.counted[self.session.gather.num_ranks] = self.session.watcher.num_iterations
 
 
-ACTS: dict[str, tuple[Job, Callable[[Beside], object]]] = {
+ACTS: dict[str, tuple[WatchedJob, Callable[[Beside], object]]] = {
     "alone": (JOB, lambda beside: True),
     "paused": (JOB, pause),
     "killed": (JOB, pause_and_be_killed),
@@ -190,9 +197,9 @@ def lived() -> dict[str, SimpleNamespace]:
     def look(place: Path, is_over: bool) -> None:
         if int(place.name) == len(besides):
             besides.append(Beside(place, acts[len(besides)]))
-        besides[-1].look(is_over)
+        besides[-1].poll(is_over)
         if list(ACTS)[int(place.name)] in ("alone", "fewer"):
-            together.look(place)
+            together.poll(place)
 
     jobs, acts = zip(*ACTS.values(), strict=True)
     recorded = run_jobs(jobs, look)
@@ -203,7 +210,7 @@ def lived() -> dict[str, SimpleNamespace]:
 
 
 def results(name: str) -> list[str]:
-    recorded: Recorded = lived()[name].recorded
+    recorded: JobRecord = lived()[name].recorded
     return recorded.results
 
 
@@ -264,7 +271,7 @@ def test_ranks_that_come_back_and_are_fewer_are_watched_as_another_job() -> None
 def test_clocks_of_ranks_that_differ_by_hours_change_nothing() -> None:
     by_hand = logs_of(data_parallel(NUM_RANKS), 100, Faults(60, ranks={1: 2.0}), 0)
     for logs in (lived()["passing"].recorded.logs, by_hand):  # of a machine that may be busy, and of an ideal one
-        told = [Watcher().see(skewed(logs, hours)) for hours in ((0, 0, 0), (0, 3, 40))]
+        told = [StragglerDetector().see(skewed(logs, hours)) for hours in ((0, 0, 0), (0, 3, 40))]
 
         assert told[0] == told[1]
     assert [suspect.ranks for event in told[1] for suspect in event.suspects] == [(1,)]
@@ -282,7 +289,7 @@ def skewed(logs: Sequence[CallLog], hours: Sequence[int]) -> list[CallLog]:
 # Shares ---------------------------------------------------------------------------------------------------------------
 
 
-def alone_by_one_process(job: Job) -> list[float]:
+def alone_by_one_process(job: WatchedJob) -> list[float]:
     """The weights after the same training by a single process, on whole batches."""
     from takeup.training.engines.pytorch.watch.lab import loops
 
@@ -308,31 +315,33 @@ def test_gradients_stay_those_of_the_whole_batch_however_it_is_shared() -> None:
 
 # Acted on -------------------------------------------------------------------------------------------------------------
 
-Watched = tuple[list[Recorded], list[Session]]
+Watched = tuple[list[JobRecord], list[WatchSession]]
 LASTING = 100_000
-TWO_SLOW = (Slow((1,), 40, LASTING, factor=2.0), Slow((3,), 40, LASTING, factor=2.0))
-TWO = Job("batches", 4, 110, compute_s=0.04, slow=TWO_SLOW)
+TWO_SLOW = (SlowPeriod((1,), 40, LASTING, factor=2.0), SlowPeriod((3,), 40, LASTING, factor=2.0))
+TWO = WatchedJob("batches", 4, 110, compute_s=0.04, slow=TWO_SLOW)
 # Its messages are of 16 KiB, as ranks share few cores; over the thin cable they take several times as long as an
 # operation, so that it costs more than whatever else runs on this machine.
-ADAPTIVE = Job("adaptive", 3, 50, compute_s=0.18, slow=(Slow((0, 1), 20, LASTING, rate_bps=5e6),), num_rows=128)
+ADAPTIVE = WatchedJob(
+    "adaptive", 3, 50, compute_s=0.18, slow=(SlowPeriod((0, 1), 20, LASTING, rate_bps=5e6),), num_rows=128
+)
 needs_root = pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0 or shutil.which("tc") is None, reason="needs Linux, root, ip and tc"
 )
 
 
-def watched(jobs: Sequence[Job]) -> Watched:
+def watched(jobs: Sequence[WatchedJob]) -> Watched:
     """Jobs with a session beside each, which may do what it likes."""
-    sessions: dict[str, Session] = {}
+    sessions: dict[str, WatchSession] = {}
 
     def look(place: Path, is_over: bool) -> None:
         if place.exists():
-            sessions.setdefault(place.name, new_session(place)).look()
+            sessions.setdefault(place.name, new_session(place)).poll()
 
     recorded = run_jobs(jobs, look)
     return recorded, [sessions[str(number)] for number in range(len(jobs))]
 
 
-def watched_until(jobs: Sequence[Job], is_so: Callable[[Session], object]) -> Watched:
+def watched_until(jobs: Sequence[WatchedJob], is_so: Callable[[WatchSession], object]) -> Watched:
     """Again, at most three times in all: what else takes the cores in the same moment may be blamed instead."""
     for _ in range(3):
         found = watched(jobs)
@@ -341,16 +350,16 @@ def watched_until(jobs: Sequence[Job], is_so: Callable[[Session], object]) -> Wa
     return found
 
 
-def slow_ranks(session: Session) -> set[int]:
+def slow_ranks(session: WatchSession) -> set[int]:
     suspects = [suspect for finding in session.findings if finding.event.is_slow for suspect in finding.event.suspects]
     return {rank for suspect in suspects if suspect.kind == "compute" for rank in suspect.ranks}
 
 
-def shares_of(session: Session) -> list[int]:
-    return [reader.word(Word.PLAN_COUNT) for _, reader in sorted(session.gather.readers.items())]
+def shares_of(session: WatchSession) -> list[int]:
+    return [reader.word(HeaderWord.PLAN_COUNT) for _, reader in sorted(session.gather.readers.items())]
 
 
-def do_slow_ranks_get_less(session: Session) -> bool:
+def do_slow_ranks_get_less(session: WatchSession) -> bool:
     first, second, third, fourth = shares_of(session)
     return max(second, fourth) < 10 < min(first, third)
 
@@ -367,7 +376,7 @@ def test_two_ranks_that_become_slow_together_are_both_named_and_both_get_less() 
     assert np.abs(np.array(recorded.weights) - alone_by_one_process(TWO)).max() < 1e-6
 
 
-def actions_for_the_cable(session: Session) -> list[str]:
+def actions_for_the_cable(session: WatchSession) -> list[str]:
     """What was done about the link that is slow."""
     found = [finding for finding in session.findings if finding.event.is_slow and finding.event.suspects]
     return [finding.action for finding in found if finding.event.suspects[0].ranks == (0, 1)]
@@ -397,10 +406,10 @@ def test_a_rank_that_dies_in_a_pause_sets_the_others_free() -> None:
     def look(place: Path, is_over: bool) -> None:
         if not found:
             found.append(Beside(place, pause, DeadlyPauses))
-        found[0].look(is_over)
+        found[0].poll(is_over)
 
     with pytest.raises(TakeupError, match="the ddp job failed"):
         run_jobs([JOB], look)
 
     assert found[0].outcome.problem == "rank 2 has ended"
-    assert all(found[0].gather.readers[rank].word(Word.STOPPED) < 0 for rank in (0, 1))
+    assert all(found[0].gather.readers[rank].word(HeaderWord.STOPPED) < 0 for rank in (0, 1))

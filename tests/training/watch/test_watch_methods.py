@@ -13,7 +13,7 @@ import torch.distributed as dist  # noqa: E402
 
 from takeup.training.engines.pytorch.watch import hook as hooks  # noqa: E402
 from takeup.training.engines.pytorch.watch.methods import METHODS, watch_methods  # noqa: E402
-from takeup.training.engines.pytorch.watch.rows import Reader  # noqa: E402
+from takeup.training.engines.pytorch.watch.rows import RingReader  # noqa: E402
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("pytorch")]
 C10D: Any = torch._C._distributed_c10d  # which has no types for this
@@ -39,7 +39,7 @@ def rows(folder: Path) -> list[tuple[int, int]]:
     hook = hooks.current()
     assert hook is not None
     hook.waits.close()
-    calls = Reader(next(folder.glob("*.ring"))).read()
+    calls = RingReader(next(folder.glob("*.ring"))).read()
     assert (calls["ended_ns"] >= calls["began_ns"]).all()
     return [(int(call["operation"]), int(call["size_bytes"])) for call in calls]
 

@@ -17,8 +17,8 @@ import pytest
 from takeup.errors import MissingEngine, TakeupError
 from takeup.training.engines.pytorch import networks
 from takeup.training.engines.pytorch.watch.lab import outside
-from takeup.training.engines.pytorch.watch.lab.jobs import Job, Slow
-from takeup.training.engines.pytorch.watch.lab.outside import Mesh, Outside, Stops
+from takeup.training.engines.pytorch.watch.lab.jobs import SlowPeriod, WatchedJob
+from takeup.training.engines.pytorch.watch.lab.outside import ExternalSlowness, NetworkMesh, PeriodicStops
 
 PATIENCE_S = 60
 needs_root = pytest.mark.skipif(
@@ -50,7 +50,7 @@ NOTED: list[Noted] = []
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[Noted]:
     NOTED.clear()
-    monkeypatch.setattr(networks, "Namespace", Noted)
+    monkeypatch.setattr(networks, "NetworkNamespace", Noted)
     monkeypatch.setattr(networks, "check_commands", lambda: None)
     return NOTED
 
@@ -62,7 +62,7 @@ def state_of(process: int) -> str:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_process_is_stopped_for_its_part_of_the_time_and_runs_again_afterwards() -> None:
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    stops = Stops(sleeper.pid, factor=2.0)
+    stops = PeriodicStops(sleeper.pid, factor=2.0)
 
     states = []
     for _ in range(300):
@@ -81,11 +81,11 @@ def test_stopping_a_process_that_is_gone_harms_nobody() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
 
-    Stops(gone.pid, factor=2.0).close()
+    PeriodicStops(gone.pid, factor=2.0).close()
 
 
 def test_any_two_ranks_have_a_cable_and_routes_over_it(noted: list[Noted]) -> None:
-    Mesh(3)
+    NetworkMesh(3)
 
     laid = [line for each in noted for line in each.commands if "type veth" in line]
     assert len(laid) == 3
@@ -97,7 +97,7 @@ def test_any_two_ranks_have_a_cable_and_routes_over_it(noted: list[Noted]) -> No
 
 
 def test_a_cable_becomes_thin_at_both_ends_and_thick_again(noted: list[Noted]) -> None:
-    mesh = Mesh(3)
+    mesh = NetworkMesh(3)
     before = [len(each.commands) for each in noted]
 
     mesh.thin((1, 2), 40e6)
@@ -113,10 +113,10 @@ def test_a_cable_becomes_thin_at_both_ends_and_thick_again(noted: list[Noted]) -
 
 
 def test_networks_are_left_when_one_cannot_be_made(noted: list[Noted], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(networks, "address", lambda rank: "198.19.99.1")
+    monkeypatch.setattr(networks, "rank_address", lambda rank: "198.19.99.1")
 
     with pytest.raises(MissingEngine):
-        Mesh(3)
+        NetworkMesh(3)
     assert noted
     assert not any(each.is_open for each in noted)
 
@@ -132,9 +132,12 @@ def test_what_is_due_begins_and_ends_with_its_iterations(monkeypatch: pytest.Mon
         def close(self) -> None:
             said.append(f"{self.process} runs")
 
-    monkeypatch.setattr(outside, "Stops", Noting)
-    slow = (Slow((1,), 10, 20, factor=1.5, is_stopped=True), Slow((0,), 12, 20, factor=3.0))  # one from inside
-    made = Outside(Job("ddp", 2, 30, slow=slow))
+    monkeypatch.setattr(outside, "PeriodicStops", Noting)
+    slow = (
+        SlowPeriod((1,), 10, 20, factor=1.5, is_stopped=True),
+        SlowPeriod((0,), 12, 20, factor=3.0),
+    )  # one from inside
+    made = ExternalSlowness(WatchedJob("ddp", 2, 30, slow=slow))
 
     for iteration in (0, 9, 10, 15, 19, 20, 25):
         made.at(iteration, [100, 101])
@@ -145,7 +148,7 @@ def test_what_is_due_begins_and_ends_with_its_iterations(monkeypatch: pytest.Mon
 
 
 def test_what_is_under_way_ends_with_the_job(noted: list[Noted]) -> None:
-    made = Outside(Job("pipeline", 2, 30, slow=(Slow((0, 1), 10, 99, rate_bps=1e6),)))
+    made = ExternalSlowness(WatchedJob("pipeline", 2, 30, slow=(SlowPeriod((0, 1), 10, 99, rate_bps=1e6),)))
     made.at(10, [1, 2])
     made.close()
 
@@ -154,7 +157,7 @@ def test_what_is_under_way_ends_with_the_job(noted: list[Noted]) -> None:
 
 
 def test_who_made_the_networks_says_where_they_are(noted: list[Noted]) -> None:
-    assert Mesh(3).paths == [each.path for each in noted]
+    assert NetworkMesh(3).paths == [each.path for each in noted]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
@@ -163,14 +166,14 @@ def test_what_is_no_network_cannot_be_entered(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "file").touch()
 
     with pytest.raises(TakeupError, match="may not enter its network: "):
-        networks.enter(str(tmp_path / "file"))
+        networks.enter_namespace(str(tmp_path / "file"))
 
     assert os.environ["GLOO_SOCKET_IFNAME"] == "eth0"  # it is where it was
 
 
 @needs_root
 def test_ranks_in_networks_of_their_own_reach_each_other() -> None:
-    mesh = Mesh(2)
+    mesh = NetworkMesh(2)
     fork = multiprocessing.get_context("fork")
     ready, heard = fork.Event(), fork.Queue()
 

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 from takeup.training.engines.pytorch.watch import requests
-from takeup.training.engines.pytorch.watch.remedy import Schedules
-from takeup.training.engines.pytorch.watch.requests import FOLDER, Requests
-from takeup.training.engines.pytorch.watch.ring import Ring, Word
-from takeup.training.engines.pytorch.watch.rows import Reader
+from takeup.training.engines.pytorch.watch.remedy import ScheduleRequests
+from takeup.training.engines.pytorch.watch.requests import FOLDER, ReplanRequests
+from takeup.training.engines.pytorch.watch.ring import HeaderWord, RingBuffer
+from takeup.training.engines.pytorch.watch.rows import RingReader
 from training.watch.watched_rings import new_ring
 
 
 @pytest.fixture
-def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ring:
+def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RingBuffer:
     """That of this rank, which is watched."""
     monkeypatch.setenv(FOLDER, str(tmp_path))
     made = new_ring(tmp_path)
@@ -29,20 +29,20 @@ def alone(number: int) -> int:
     return number
 
 
-def test_a_request_is_followed_once(ring: Ring) -> None:
-    asked = Requests(alone)
+def test_a_request_is_followed_once(ring: RingBuffer) -> None:
+    asked = ReplanRequests(alone)
 
     assert not asked.is_new()
-    ring.words[Word.ADAPT] = 1
+    ring.words[HeaderWord.ADAPT] = 1
     assert [asked.is_new(), asked.is_new()] == [True, False]
-    ring.words[Word.ADAPT] = 2
+    ring.words[HeaderWord.ADAPT] = 2
     assert [asked.is_new(), asked.is_new()] == [True, False]
 
 
-def test_nobody_follows_before_all_ranks_have_seen_it(ring: Ring) -> None:
+def test_nobody_follows_before_all_ranks_have_seen_it(ring: RingBuffer) -> None:
     others = SimpleNamespace(least=0)
-    asked = Requests(lambda number: min(number, others.least))
-    ring.words[Word.ADAPT] = 1
+    asked = ReplanRequests(lambda number: min(number, others.least))
+    ring.words[HeaderWord.ADAPT] = 1
 
     assert not asked.is_new()
     others.least = 1
@@ -55,7 +55,7 @@ def test_without_a_watcher_nothing_is_exchanged(monkeypatch: pytest.MonkeyPatch)
     def never(number: int) -> int:
         raise AssertionError
 
-    assert not Requests(never).is_new()
+    assert not ReplanRequests(never).is_new()
 
 
 def test_a_rank_whose_ring_is_not_there_takes_part_and_says_nothing(
@@ -64,16 +64,16 @@ def test_a_rank_whose_ring_is_not_there_takes_part_and_says_nothing(
     monkeypatch.setenv(FOLDER, str(tmp_path))
     monkeypatch.setattr(requests, "_ring", lambda: None)
     said: list[int] = []
-    asked = Requests(lambda number: said.append(number) or 0)  # type: ignore[func-returns-value]
+    asked = ReplanRequests(lambda number: said.append(number) or 0)  # type: ignore[func-returns-value]
 
     assert not asked.is_new()
     asked.tell(3)
     assert said == [0]
 
 
-def test_who_asked_is_told_when_all_have_followed_and_what_came_of_it(ring: Ring, tmp_path: Path) -> None:
-    ring.words[Word.IS_ADAPTIVE] = 1
-    readers, schedules, asked = {0: Reader(tmp_path / "0-1.ring")}, Schedules(), Requests(alone)
+def test_who_asked_is_told_when_all_have_followed_and_what_came_of_it(ring: RingBuffer, tmp_path: Path) -> None:
+    ring.words[HeaderWord.IS_ADAPTIVE] = 1
+    readers, schedules, asked = {0: RingReader(tmp_path / "0-1.ring")}, ScheduleRequests(), ReplanRequests(alone)
 
     schedules.ask(readers)
     assert schedules.outcome(readers) is None
@@ -85,7 +85,9 @@ def test_who_asked_is_told_when_all_have_followed_and_what_came_of_it(ring: Ring
 
 
 @pytest.mark.parametrize(("is_adaptive", "expected"), [(0, False), (1, True)])
-def test_only_a_pipeline_that_adapts_is_asked(ring: Ring, tmp_path: Path, is_adaptive: int, expected: bool) -> None:
-    ring.words[Word.IS_ADAPTIVE] = is_adaptive
+def test_only_a_pipeline_that_adapts_is_asked(
+    ring: RingBuffer, tmp_path: Path, is_adaptive: int, expected: bool
+) -> None:
+    ring.words[HeaderWord.IS_ADAPTIVE] = is_adaptive
 
-    assert Schedules().can_adapt({0: Reader(tmp_path / "0-1.ring")}) is expected
+    assert ScheduleRequests().can_adapt({0: RingReader(tmp_path / "0-1.ring")}) is expected

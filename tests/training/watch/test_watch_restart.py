@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from takeup.training.engines.pytorch.watch.confirm import Confirmed, Pauses
+from takeup.training.engines.pytorch.watch.confirm import Confirmation, PauseController
 from takeup.training.engines.pytorch.watch.launch import environment_of
-from takeup.training.engines.pytorch.watch.restart import GIVEN, ORDER, Restarts, is_started_anew, take_rank
-from takeup.training.engines.pytorch.watch.ring import Ring, Word
-from takeup.training.engines.pytorch.watch.session import Session, Settings
-from takeup.training.experiment.watch import divide, ring_passes, wait_before_restart_s
+from takeup.training.engines.pytorch.watch.restart import GIVEN, ORDER, Restarts, apply_rank_order, will_be_restarted
+from takeup.training.engines.pytorch.watch.ring import HeaderWord, RingBuffer
+from takeup.training.engines.pytorch.watch.session import WatchSession, WatchSettings
+from takeup.training.experiment.watch import divide_microbatches, ring_passes, wait_before_restart_s
 from takeup.training.model.calls import CallLog
-from takeup.training.model.slowdowns import Event, Suspect
-from takeup.training.policies.stragglers.reorder import Exchange
+from takeup.training.model.slowdowns import SlowdownEvent, Suspect
+from takeup.training.policies.stragglers.reorder import PredictedRankSwap
 from training.watch.watched_rings import SLOW_LINK, Scripted, new_ring, sharing
 
 INJECTOR = Path(__file__).parent / "injector"
@@ -64,10 +64,10 @@ def test_nothing_more_is_due_until_ranks_have_come_back_and_their_absence_is_the
 
     assert restarts.is_under_way
     assert not restarts.is_due(1e6, 1e6)
-    took_s = restarts.came_back()
+    took_s = restarts.completed()
     assert took_s is not None
     assert restarts.cost_s == took_s < 30.0
-    assert restarts.came_back() is None  # nobody had asked for that
+    assert restarts.completed() is None  # nobody had asked for that
     assert restarts.is_due(1e6, 1e6)
 
 
@@ -89,7 +89,7 @@ def test_torchrun_starts_ranks_anew_as_often_as_it_was_told_and_others_are_trust
 ) -> None:
     found = {"TORCHELASTIC_MAX_RESTARTS": most, "TORCHELASTIC_RESTART_COUNT": number}
 
-    assert is_started_anew({name: value for name, value in found.items() if value}) is expected
+    assert will_be_restarted({name: value for name, value in found.items() if value}) is expected
 
 
 # Other roles ----------------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def environment(rank: int, number: int = 4, **more: str) -> dict[str, str]:
 
 
 def taken(folder: Path, found: dict[str, str]) -> str:
-    take_rank(folder, found)
+    apply_rank_order(folder, found)
     return found["RANK"]
 
 
@@ -160,31 +160,31 @@ def test_a_python_that_starts_as_a_rank_has_the_other_one_before_any_script_runs
 class Timed(Scripted):
     """Iterations take as long as they are told to."""
 
-    def __init__(self, events: list[list[Event]], time_s: float) -> None:
+    def __init__(self, events: list[list[SlowdownEvent]], time_s: float) -> None:
         super().__init__(events)
         self._time_s = time_s
 
-    def see(self, logs: Sequence[CallLog]) -> list[Event]:
+    def see(self, logs: Sequence[CallLog]) -> list[SlowdownEvent]:
         events = super().see(logs)
         self.iterations_s.extend([self._time_s] * 10)
         return events
 
 
-def moving(folder: Path, *times_s: float) -> tuple[Session, list[Ring]]:
+def moving(folder: Path, *times_s: float) -> tuple[WatchSession, list[RingBuffer]]:
     """A session that exchanges ranks 1 and 2 for a slow link; with every restart, iterations take another time."""
     left = list(times_s)
-    made = Session(
+    made = WatchSession(
         folder,
         lambda: Timed([[SLOW_LINK]] if len(left) == len(times_s) else [], left.pop(0)),
-        divide,
+        divide_microbatches,
         ring_passes,
-        Settings(restart_after_s=0.05),
-        exchange=lambda event, logs, num_ranks: Exchange((1, 2), 0.020),
+        WatchSettings(restart_after_s=0.05),
+        exchange=lambda event, logs, num_ranks: PredictedRankSwap((1, 2), 0.020),
     )
     return made, restarted(folder, 1)
 
 
-def restarted(folder: Path, pid: int) -> list[Ring]:
+def restarted(folder: Path, pid: int) -> list[RingBuffer]:
     rings = [new_ring(folder, rank, 4, pid=pid) for rank in range(4)]
     sharing(rings, 16, [5.0] * 4, can_restart=True)
     return rings
@@ -198,14 +198,14 @@ def ordered(folder: Path) -> list[int]:
 def test_ranks_are_exchanged_with_a_prediction_and_what_keeps_it_stays(tmp_path: Path) -> None:
     session, rings = moving(tmp_path, 0.028, 0.021)
 
-    said = [finding.action for _ in range(2) for finding in session.look()]
+    said = [finding.action for _ in range(2) for finding in session.poll()]
 
     assert said[-1].endswith("with ranks 1 and 2 exchanged, 20 ms foretold")
-    assert [ring.words[Word.PLAN_RESTART] for ring in rings] == [1, 1, 1, 1]
+    assert [ring.words[HeaderWord.PLAN_RESTART] for ring in rings] == [1, 1, 1, 1]
     assert ordered(tmp_path) == [0, 2, 1, 3]
 
     restarted(tmp_path, 2)
-    back, *said = [finding.action for _ in range(4) for finding in session.look()]
+    back, *said = [finding.action for _ in range(4) for finding in session.poll()]
     assert back.startswith("ranks came back after ")
     assert said == ["ranks exchanged, 21 ms as foretold"]
     assert ordered(tmp_path) == [0, 2, 1, 3]
@@ -214,47 +214,51 @@ def test_ranks_are_exchanged_with_a_prediction_and_what_keeps_it_stays(tmp_path:
 def test_an_exchange_that_does_not_help_is_undone_by_another_restart(tmp_path: Path) -> None:
     session, _ = moving(tmp_path, 0.028, 0.027, 0.028)
     for _ in range(2):
-        session.look()
+        session.poll()
 
     rings = restarted(tmp_path, 2)
-    _, *said = [finding.action for _ in range(4) for finding in session.look()]
+    _, *said = [finding.action for _ in range(4) for finding in session.poll()]
 
     assert said == ["saved and restarted as before: 27 ms is not what was foretold"]
     assert ordered(tmp_path) == [0, 1, 2, 3]
-    assert [ring.words[Word.PLAN_RESTART] for ring in rings] == [1, 1, 1, 1]
+    assert [ring.words[HeaderWord.PLAN_RESTART] for ring in rings] == [1, 1, 1, 1]
 
 
 def test_a_busy_machine_is_no_reason_to_restart(tmp_path: Path) -> None:
     host = Suspect("host", (0, 1, 2, 3), 1.4, 0.0, "")
     busy = replace(SLOW_LINK, suspects=(host,), after_s=0.0392)  # more than iterations usually take
     rings = restarted(tmp_path, 1)
-    session = Session(tmp_path, lambda: Scripted([[busy]]), divide, ring_passes, Settings(restart_after_s=0.05))
+    session = WatchSession(
+        tmp_path, lambda: Scripted([[busy]]), divide_microbatches, ring_passes, WatchSettings(restart_after_s=0.05)
+    )
 
     for _ in range(4):
-        session.look()
+        session.poll()
 
     assert session.lost_s > 0.05
-    assert [ring.words[Word.PLAN_RESTART] for ring in rings] == [0, 0, 0, 0]
+    assert [ring.words[HeaderWord.PLAN_RESTART] for ring in rings] == [0, 0, 0, 0]
 
 
-def confirming(folder: Path, monkeypatch: pytest.MonkeyPatch, confirmed: Confirmed) -> tuple[Session, list[Ring]]:
+def confirming(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, confirmed: Confirmation
+) -> tuple[WatchSession, list[RingBuffer]]:
     """A session whose pause shows this of a link; every look is a loss of 80 ms."""
-    monkeypatch.setattr(Pauses, "confirm", lambda *arguments: confirmed)
-    settings = Settings(confirm=True, restart_after_s=0.1)
+    monkeypatch.setattr(PauseController, "confirm", lambda *arguments: confirmed)
+    settings = WatchSettings(confirm=True, restart_after_s=0.1)
     rings = restarted(folder, 1)
-    return Session(folder, lambda: Scripted([[SLOW_LINK]]), divide, ring_passes, settings), rings
+    return WatchSession(folder, lambda: Scripted([[SLOW_LINK]]), divide_microbatches, ring_passes, settings), rings
 
 
-def num_looks_until_restart(session: Session, rings: list[Ring]) -> int:
+def num_looks_until_restart(session: WatchSession, rings: list[RingBuffer]) -> int:
     for number in range(1, 20):
-        session.look()
-        if rings[0].words[Word.PLAN_RESTART]:
+        session.poll()
+        if rings[0].words[HeaderWord.PLAN_RESTART]:
             return number
     return 20
 
 
 def test_what_had_vanished_in_a_pause_is_no_reason_to_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = confirming(tmp_path, monkeypatch, Confirmed({}, {}, 0.4))
+    found = confirming(tmp_path, monkeypatch, Confirmation({}, {}, 0.4))
 
     assert num_looks_until_restart(*found) == 20
     assert found[0].slow == ()
@@ -264,7 +268,7 @@ def test_what_had_vanished_in_a_pause_is_no_reason_to_restart(tmp_path: Path, mo
 def test_what_a_pause_took_is_not_the_loss_of_which_a_job_is_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause_s: float, num_looks: int
 ) -> None:
-    found = confirming(tmp_path, monkeypatch, Confirmed({}, {(0, 1): 7.0}, pause_s))
+    found = confirming(tmp_path, monkeypatch, Confirmation({}, {(0, 1): 7.0}, pause_s))
 
     assert num_looks_until_restart(*found) == num_looks
 
@@ -273,20 +277,20 @@ def test_ranks_are_exchanged_for_the_link_that_tests_have_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = replace(SLOW_LINK, suspects=(Suspect("link", (0, 1, 2, 3), 2.0, 1.0, "it carries"),))
-    monkeypatch.setattr(Pauses, "confirm", lambda *arguments: Confirmed({}, {(2, 3): 7.0}))
-    asked: list[Event] = []
+    monkeypatch.setattr(PauseController, "confirm", lambda *arguments: Confirmation({}, {(2, 3): 7.0}))
+    asked: list[SlowdownEvent] = []
     restarted(tmp_path, 1)
-    session = Session(
+    session = WatchSession(
         tmp_path,
         lambda: Scripted([[group]]),
-        divide,
+        divide_microbatches,
         ring_passes,
-        Settings(confirm=True, restart_after_s=0.05),
+        WatchSettings(confirm=True, restart_after_s=0.05),
         exchange=lambda event, logs, num_ranks: asked.append(event),
     )
 
     for _ in range(2):
-        session.look()
+        session.poll()
 
     assert [suspect.ranks for suspect in asked[0].suspects] == [(2, 3)]
     assert session.findings[0].event == group  # what was said without a pause stays as it was said

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadTrace
-from takeup.training.engines.pytorch.watch.gather import Gather, logs_of
-from takeup.training.engines.pytorch.watch.ring import CAPACITY, FIRST_ROW, ROW_WORDS, SIZE_BYTES, Word
-from takeup.training.engines.pytorch.watch.rows import Place, Reader, is_call
+from takeup.training.engines.pytorch.watch.gather import RingCollector, logs_of
+from takeup.training.engines.pytorch.watch.ring import CAPACITY, FIRST_ROW, ROW_WORDS, SIZE_BYTES, HeaderWord
+from takeup.training.engines.pytorch.watch.rows import GroupPosition, RingReader, is_call
 from takeup.training.model.calls import CALL, Operation
 from training.watch.watched_rings import GROUP, add, new_ring
 
 
 def test_calls_are_read_once_and_in_order(tmp_path: Path) -> None:
     ring = new_ring(tmp_path)
-    reader = Reader(tmp_path / "0-1.ring")
+    reader = RingReader(tmp_path / "0-1.ring")
     for number in range(3):
         add(ring, number)
 
@@ -32,7 +32,7 @@ def test_calls_are_read_once_and_in_order(tmp_path: Path) -> None:
 
 def test_a_call_under_way_holds_back_what_comes_after_it(tmp_path: Path) -> None:
     ring = new_ring(tmp_path)
-    reader = Reader(tmp_path / "0-1.ring")
+    reader = RingReader(tmp_path / "0-1.ring")
     add(ring, 0)
     row = add(ring, 1, ended=False)
     add(ring, 2)
@@ -48,7 +48,7 @@ def test_a_call_under_way_holds_back_what_comes_after_it(tmp_path: Path) -> None
 
 def test_a_call_whose_end_never_comes_is_given_as_it_is_after_a_while(tmp_path: Path) -> None:
     ring = new_ring(tmp_path)
-    reader = Reader(tmp_path / "0-1.ring")
+    reader = RingReader(tmp_path / "0-1.ring")
     add(ring, 0, ended=False)
 
     assert len(reader.read(give_up_before_ns=1_000)) == 0
@@ -57,7 +57,7 @@ def test_a_call_whose_end_never_comes_is_given_as_it_is_after_a_while(tmp_path: 
 
 def test_rows_that_were_overwritten_are_counted_as_lost(tmp_path: Path) -> None:
     ring = new_ring(tmp_path)
-    reader = Reader(tmp_path / "0-1.ring")
+    reader = RingReader(tmp_path / "0-1.ring")
     for number in range(CAPACITY + 7):
         add(ring, number)
 
@@ -77,7 +77,7 @@ def test_the_end_of_a_call_that_was_overwritten_harms_nobody(tmp_path: Path) -> 
 
     ring.end(row, 5)
 
-    calls = Reader(tmp_path / "0-1.ring").read()
+    calls = RingReader(tmp_path / "0-1.ring").read()
     assert (calls["ended_ns"] - calls["began_ns"] == 5).all()
 
 
@@ -95,7 +95,7 @@ def test_garbage_in_some_rows_costs_these_rows_and_no_others(data: st.DataObject
 
 def test_garbage_is_skipped_with_a_count_and_reading_goes_on(tmp_path: Path) -> None:
     ring = new_ring(tmp_path)
-    reader = Reader(tmp_path / "0-1.ring")
+    reader = RingReader(tmp_path / "0-1.ring")
     for number in range(5):
         add(ring, number)
     for column, noise in enumerate(np.random.default_rng(3).integers(-(2**62), 2**62, ROW_WORDS).tolist()):
@@ -109,9 +109,9 @@ def test_garbage_is_skipped_with_a_count_and_reading_goes_on(tmp_path: Path) -> 
 def test_a_head_that_makes_no_sense_gives_nothing(tmp_path: Path, head: int) -> None:
     ring = new_ring(tmp_path)
     add(ring, 0)
-    ring.words[Word.HEAD] = head
+    ring.words[HeaderWord.HEAD] = head
 
-    assert len(Reader(tmp_path / "0-1.ring").read()) == 0
+    assert len(RingReader(tmp_path / "0-1.ring").read()) == 0
 
 
 def test_a_file_that_is_no_ring_is_refused(tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_a_file_that_is_no_ring_is_refused(tmp_path: Path) -> None:
     (tmp_path / "zeros.ring").write_bytes(bytes(SIZE_BYTES))
 
     with pytest.raises(BadTrace, match="is not a ring of calls; expected"):
-        Reader(tmp_path / "short.ring")
+        RingReader(tmp_path / "short.ring")
     with pytest.raises(BadTrace, match="of another version"):
-        Reader(tmp_path / "zeros.ring")
+        RingReader(tmp_path / "zeros.ring")
 
 
 # All ranks ------------------------------------------------------------------------------------------------------------
@@ -130,9 +130,9 @@ def test_a_file_that_is_no_ring_is_refused(tmp_path: Path) -> None:
 def test_logs_have_all_ranks_and_their_groups(tmp_path: Path) -> None:
     for rank in range(3):
         add(new_ring(tmp_path, rank, 3), 0)
-    gather = Gather(tmp_path)
+    gather = RingCollector(tmp_path)
 
-    assert not gather.look()
+    assert not gather.poll()
     logs = gather.read()
 
     assert gather.is_complete
@@ -143,8 +143,8 @@ def test_logs_have_all_ranks_and_their_groups(tmp_path: Path) -> None:
 def test_clocks_of_ranks_may_differ_by_hours(tmp_path: Path) -> None:
     for rank in range(2):
         add(new_ring(tmp_path, rank, 2), 0, skew_ns=rank * 3_600 * 10**9)
-    gather = Gather(tmp_path)
-    gather.look()
+    gather = RingCollector(tmp_path)
+    gather.poll()
 
     durations = [(log.calls["ended_ns"] - log.calls["began_ns"]).tolist() for log in gather.read()]
 
@@ -155,7 +155,9 @@ def test_peers_are_global_ranks_in_the_logs() -> None:
     calls = np.zeros(2, CALL)
     calls["operation"], calls["peer"], calls["group"] = Operation.SEND, [1, -1], GROUP
 
-    logs, unplaced = logs_of({4: calls, 9: calls[:0]}, {4: {GROUP: Place(0, 2)}, 9: {GROUP: Place(1, 2)}})
+    logs, unplaced = logs_of(
+        {4: calls, 9: calls[:0]}, {4: {GROUP: GroupPosition(0, 2)}, 9: {GROUP: GroupPosition(1, 2)}}
+    )
 
     assert logs[0].calls["peer"].tolist() == [9, -1]
     assert logs[0].groups == {GROUP: (4, 9)}
@@ -166,7 +168,7 @@ def test_calls_of_groups_that_nobody_declared_are_left_out_and_counted() -> None
     calls = np.zeros(3, CALL)
     calls["group"], calls["peer"] = [GROUP, 5, GROUP], [-1, -1, 1]
 
-    logs, unplaced = logs_of({0: calls}, {0: {GROUP: Place(0, 2)}})
+    logs, unplaced = logs_of({0: calls}, {0: {GROUP: GroupPosition(0, 2)}})
 
     assert len(logs[0].calls) == 1
     assert unplaced == 2
@@ -178,24 +180,24 @@ def test_another_number_of_ranks_or_the_same_rank_again_is_a_new_beginning(
 ) -> None:
     for old in range(2):
         add(new_ring(tmp_path, old, 2), 0)
-    gather = Gather(tmp_path)
-    gather.look()
+    gather = RingCollector(tmp_path)
+    gather.poll()
 
     new_ring(tmp_path, rank, num_ranks, pid=2)
 
-    assert gather.look()
+    assert gather.poll()
     assert sorted(gather.readers) == [rank]
-    assert not gather.look()
+    assert not gather.poll()
 
 
 def test_a_file_that_is_not_ready_yet_is_read_later(tmp_path: Path) -> None:
-    gather = Gather(tmp_path)
+    gather = RingCollector(tmp_path)
     (tmp_path / "0-1.ring").write_bytes(b"")
-    assert not gather.look()
+    assert not gather.poll()
     assert gather.num_ranks == 0
 
     (tmp_path / "0-1.ring").unlink()
     new_ring(tmp_path)
-    gather.look()
+    gather.poll()
 
     assert gather.is_complete

@@ -6,26 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from takeup.training.engines.pytorch.watch.confirm import Confirmed, Pauses
-from takeup.training.engines.pytorch.watch.ring import Ring, Word
-from takeup.training.engines.pytorch.watch.session import Session, Settings
-from takeup.training.experiment.watch import divide, new_session, ring_passes
-from takeup.training.model.slowdowns import Event
+from takeup.training.engines.pytorch.watch.confirm import Confirmation, PauseController
+from takeup.training.engines.pytorch.watch.ring import HeaderWord, RingBuffer
+from takeup.training.engines.pytorch.watch.session import WatchSession, WatchSettings
+from takeup.training.experiment.watch import divide_microbatches, new_session, ring_passes
+from takeup.training.model.slowdowns import SlowdownEvent
 from training.watch.watched_rings import RELIEF, SLOW_LINK, SLOW_RANK, Scripted, add, new_ring, sharing
 
 
-def watched(folder: Path, *rounds: list[Event], settings: Settings | None = None) -> tuple[Session, Scripted]:
+def watched(
+    folder: Path, *rounds: list[SlowdownEvent], settings: WatchSettings | None = None
+) -> tuple[WatchSession, Scripted]:
     """A session whose judge says these events, round by round."""
     judge = Scripted(list(rounds))
-    return Session(folder, lambda: judge, divide, ring_passes, settings or Settings()), judge
+    return WatchSession(folder, lambda: judge, divide_microbatches, ring_passes, settings or WatchSettings()), judge
 
 
-def four(folder: Path) -> list[Ring]:
+def four(folder: Path) -> list[RingBuffer]:
     return [new_ring(folder, rank, 4) for rank in range(4)]
 
 
-def shares(rings: list[Ring]) -> list[tuple[int, int]]:
-    return [(ring.words[Word.PLAN_FIRST], ring.words[Word.PLAN_COUNT]) for ring in rings]
+def shares(rings: list[RingBuffer]) -> list[tuple[int, int]]:
+    return [(ring.words[HeaderWord.PLAN_FIRST], ring.words[HeaderWord.PLAN_COUNT]) for ring in rings]
 
 
 def test_nothing_is_judged_before_all_ranks_are_there(tmp_path: Path) -> None:
@@ -33,11 +35,11 @@ def test_nothing_is_judged_before_all_ranks_are_there(tmp_path: Path) -> None:
     add(rings[0], 0)
     session, judge = watched(tmp_path)
 
-    session.look()
+    session.poll()
     assert judge.seen == []
 
     add(new_ring(tmp_path, 1, 2), 0)
-    session.look()
+    session.poll()
     assert [log.rank for log in judge.seen] == [0, 1]
 
 
@@ -46,11 +48,11 @@ def test_a_slow_rank_gets_fewer_micro_batches(tmp_path: Path) -> None:
     sharing(rings, 16, [5.0, 10.0, 5.0, 5.0])
     session, judge = watched(tmp_path, [SLOW_RANK])
 
-    (finding,) = session.look()
+    (finding,) = session.poll()
 
     assert finding.action == "micro-batches of ranks 4 4 4 4 -> 5 2 5 4"
     assert shares(rings) == [(0, 5), (5, 2), (7, 5), (12, 4)]
-    assert [ring.words[Word.PLAN] for ring in rings] == [1, 1, 1, 1]
+    assert [ring.words[HeaderWord.PLAN] for ring in rings] == [1, 1, 1, 1]
     assert judge.num_rebased == 1
 
 
@@ -58,7 +60,7 @@ def test_the_sentence_has_rank_kind_factor_cost_and_action(tmp_path: Path) -> No
     sharing(four(tmp_path), 16, [5.0, 10.0, 5.0, 5.0])
     session, _ = watched(tmp_path, [SLOW_RANK])
 
-    (finding,) = session.look()
+    (finding,) = session.poll()
 
     assert finding.sentence() == (
         "since iteration 60, rank 1 computes 1.50x slower, costing 29% of the throughput (20 ms before, 28 ms now); "
@@ -70,14 +72,14 @@ def test_even_shares_come_back_when_the_rank_has_recovered_and_all_follow(tmp_pa
     rings = four(tmp_path)
     sharing(rings, 16, [5.0, 10.0, 5.0, 5.0])
     session, judge = watched(tmp_path, [SLOW_RANK])
-    session.look()
+    session.poll()
 
     for ring in rings:
-        ring.words[Word.MICROBATCH_NS] = 5_000_000
-    assert session.look() == []  # ranks do not follow the last change yet
+        ring.words[HeaderWord.MICROBATCH_NS] = 5_000_000
+    assert session.poll() == []  # ranks do not follow the last change yet
 
     sharing(rings, 16, [5.0, 5.0, 5.2, 5.0])
-    (finding,) = session.look()
+    (finding,) = session.poll()
 
     assert finding.action == "micro-batches of ranks 5 2 5 4 -> 4 4 4 4"
     assert not finding.event.is_slow
@@ -90,10 +92,10 @@ def test_shares_are_chosen_anew_once_more_is_known_of_the_slow_rank(tmp_path: Pa
     rings = four(tmp_path)
     sharing(rings, 16, [5.0, 10.0, 5.0, 5.0])
     session, judge = watched(tmp_path, [SLOW_RANK])
-    session.look()
+    session.poll()
 
     sharing(rings, 16, [5.0, 22.0, 5.0, 5.0])  # it is far slower than was thought
-    (finding,) = session.look()
+    (finding,) = session.poll()
 
     assert finding.action == "micro-batches of ranks 5 2 5 4 -> 5 1 5 5"
     assert finding.event is session.findings[0].event
@@ -103,31 +105,31 @@ def test_shares_are_chosen_anew_once_more_is_known_of_the_slow_rank(tmp_path: Pa
 def test_a_pipeline_is_asked_once_and_what_it_made_of_it_is_told(tmp_path: Path) -> None:
     rings = four(tmp_path)
     for ring in rings:
-        ring.words[Word.IS_ADAPTIVE] = 1
+        ring.words[HeaderWord.IS_ADAPTIVE] = 1
     session, judge = watched(tmp_path, [SLOW_LINK])
-    session.look()
+    session.poll()
 
-    assert [ring.words[Word.ADAPT] for ring in rings] == [1, 1, 1, 1]
-    assert session.look() == []  # ranks have not followed yet
+    assert [ring.words[HeaderWord.ADAPT] for ring in rings] == [1, 1, 1, 1]
+    assert session.poll() == []  # ranks have not followed yet
     for ring in rings:
-        ring.words[Word.SCHEDULE], ring.words[Word.ADAPTED] = 1, 1
-    (finding,) = session.look()
+        ring.words[HeaderWord.SCHEDULE], ring.words[HeaderWord.ADAPTED] = 1, 1
+    (finding,) = session.poll()
     assert finding.action == "the pipeline has changed its schedule"
     assert finding.event == SLOW_LINK
     assert judge.num_rebased == 1
-    assert session.look() == []  # it is told once
+    assert session.poll() == []  # it is told once
 
 
 def test_a_pipeline_that_keeps_its_schedule_is_told_and_nothing_is_taken_for_normal(tmp_path: Path) -> None:
     rings = four(tmp_path)
     for ring in rings:
-        ring.words[Word.IS_ADAPTIVE] = 1
+        ring.words[HeaderWord.IS_ADAPTIVE] = 1
     session, judge = watched(tmp_path, [SLOW_LINK])
-    session.look()
+    session.poll()
 
     for ring in rings:
-        ring.words[Word.ADAPTED] = 1
-    (finding,) = session.look()
+        ring.words[HeaderWord.ADAPTED] = 1
+    (finding,) = session.poll()
 
     assert finding.action == "none; no other schedule would be faster"
     assert judge.num_rebased == 0
@@ -136,25 +138,25 @@ def test_a_pipeline_that_keeps_its_schedule_is_told_and_nothing_is_taken_for_nor
 def test_with_no_action_a_pipeline_is_not_asked(tmp_path: Path) -> None:
     rings = four(tmp_path)
     for ring in rings:
-        ring.words[Word.IS_ADAPTIVE] = 1
-    session, _ = watched(tmp_path, [SLOW_LINK], settings=Settings(rebalance=False))
+        ring.words[HeaderWord.IS_ADAPTIVE] = 1
+    session, _ = watched(tmp_path, [SLOW_LINK], settings=WatchSettings(rebalance=False))
 
-    (finding,) = session.look()
+    (finding,) = session.poll()
 
     assert finding.action == "none, as you asked"
-    assert [ring.words[Word.ADAPT] for ring in rings] == [0, 0, 0, 0]
+    assert [ring.words[HeaderWord.ADAPT] for ring in rings] == [0, 0, 0, 0]
 
 
 def test_shares_stay_while_the_rank_is_slow(tmp_path: Path) -> None:
     rings = four(tmp_path)
     sharing(rings, 16, [5.0, 10.0, 5.0, 5.0])
     session, _ = watched(tmp_path, [SLOW_RANK])
-    session.look()
+    session.poll()
 
     sharing(rings, 16, [5.0, 9.0, 5.0, 5.0])
 
-    assert session.look() == []
-    assert [ring.words[Word.PLAN] for ring in rings] == [1, 1, 1, 1]
+    assert session.poll() == []
+    assert [ring.words[HeaderWord.PLAN] for ring in rings] == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -166,12 +168,12 @@ def test_shares_stay_while_the_rank_is_slow(tmp_path: Path) -> None:
         (RELIEF, False, "none is needed"),
     ],
 )
-def test_what_cannot_be_done_is_advised(tmp_path: Path, event: Event, is_adaptive: bool, action: str) -> None:
+def test_what_cannot_be_done_is_advised(tmp_path: Path, event: SlowdownEvent, is_adaptive: bool, action: str) -> None:
     for ring in four(tmp_path):
-        ring.words[Word.IS_ADAPTIVE] = is_adaptive
+        ring.words[HeaderWord.IS_ADAPTIVE] = is_adaptive
     session, _ = watched(tmp_path, [event])
 
-    (finding,) = session.look()
+    (finding,) = session.poll()
 
     assert finding.action == action
 
@@ -179,11 +181,11 @@ def test_what_cannot_be_done_is_advised(tmp_path: Path, event: Event, is_adaptiv
 def test_with_no_action_nothing_is_asked_of_ranks(tmp_path: Path) -> None:
     rings = four(tmp_path)
     sharing(rings, 16, [5.0, 10.0, 5.0, 5.0])
-    session, _ = watched(tmp_path, [SLOW_RANK], settings=Settings(rebalance=False))
+    session, _ = watched(tmp_path, [SLOW_RANK], settings=WatchSettings(rebalance=False))
 
-    session.look()
+    session.poll()
 
-    assert [ring.words[Word.PLAN] for ring in rings] == [0, 0, 0, 0]
+    assert [ring.words[HeaderWord.PLAN] for ring in rings] == [0, 0, 0, 0]
 
 
 def test_two_slow_ranks_are_both_given_less(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_two_slow_ranks_are_both_given_less(tmp_path: Path) -> None:
     sharing(rings, 16, [5.0, 10.0, 5.0, 10.0])
     session, _ = watched(tmp_path, [SLOW_RANK])
 
-    session.look()
+    session.poll()
     counts = [count for _, count in shares(rings)]
 
     assert sum(counts) == 16
@@ -204,45 +206,45 @@ def test_the_loss_is_what_iterations_take_beyond_the_healthy_time(tmp_path: Path
 
     lost_s = []
     for _ in range(4):
-        session.look()
+        session.poll()
         lost_s.append(round(session.lost_s, 6))
 
     assert lost_s == [0.08, 0.16, 0.16, 0.16]
 
 
-def losing(folder: Path, *, can_restart: bool) -> tuple[Session, list[Ring]]:
+def losing(folder: Path, *, can_restart: bool) -> tuple[WatchSession, list[RingBuffer]]:
     """A session whose job may lose little before it is restarted, and has lost more after the second look."""
     rings = four(folder)
     sharing(rings, 16, [5.0, 5.0, 5.0, 5.0], can_restart=can_restart)
-    return watched(folder, [SLOW_LINK], [], settings=Settings(restart_after_s=0.1))[0], rings
+    return watched(folder, [SLOW_LINK], [], settings=WatchSettings(restart_after_s=0.1))[0], rings
 
 
 def test_a_job_that_can_save_restarts_once_the_loss_is_too_much(tmp_path: Path) -> None:
     session, rings = losing(tmp_path, can_restart=True)
 
-    session.look()
-    assert [ring.words[Word.PLAN_RESTART] for ring in rings] == [0, 0, 0, 0]
-    (finding,) = session.look()
+    session.poll()
+    assert [ring.words[HeaderWord.PLAN_RESTART] for ring in rings] == [0, 0, 0, 0]
+    (finding,) = session.poll()
 
     assert finding.action.startswith("saved and restarted after a loss of ")
-    assert [ring.words[Word.PLAN_RESTART] for ring in rings] == [1, 1, 1, 1]
+    assert [ring.words[HeaderWord.PLAN_RESTART] for ring in rings] == [1, 1, 1, 1]
 
 
 def test_a_job_that_would_not_come_back_is_not_restarted_which_is_said_once(tmp_path: Path) -> None:
     session, rings = losing(tmp_path, can_restart=False)
-    session.look()
+    session.poll()
 
-    actions = [finding.action for _ in range(3) for finding in session.look()]
+    actions = [finding.action for _ in range(3) for finding in session.poll()]
 
     assert actions == ["no restart; Batches needs a save function, and torchrun --max-restarts"]
-    assert [ring.words[Word.PLAN_RESTART] for ring in rings] == [0, 0, 0, 0]
+    assert [ring.words[HeaderWord.PLAN_RESTART] for ring in rings] == [0, 0, 0, 0]
 
 
 def test_a_pause_that_is_impossible_is_said_and_the_event_is_acted_on(tmp_path: Path) -> None:
     four(tmp_path)  # of no process that lives
-    session, _ = watched(tmp_path, [SLOW_RANK], settings=Settings(confirm=True))
+    session, _ = watched(tmp_path, [SLOW_RANK], settings=WatchSettings(confirm=True))
 
-    (finding,) = session.look()
+    (finding,) = session.poll()
 
     assert finding.confirmed is not None
     assert finding.confirmed.problem
@@ -254,14 +256,14 @@ def test_a_slowdown_that_has_vanished_before_the_pause_is_left_alone(
 ) -> None:
     rings = four(tmp_path)
     sharing(rings, 16, [5.0, 10.0, 5.0, 5.0])
-    monkeypatch.setattr(Pauses, "confirm", lambda *arguments: Confirmed({}, {}, 0.4))
-    session, _ = watched(tmp_path, [SLOW_RANK], settings=Settings(confirm=True))
+    monkeypatch.setattr(PauseController, "confirm", lambda *arguments: Confirmation({}, {}, 0.4))
+    session, _ = watched(tmp_path, [SLOW_RANK], settings=WatchSettings(confirm=True))
 
-    (finding,) = session.look()
+    (finding,) = session.poll()
 
     assert finding.action == "none, it is over"
     assert "tested in a pause of 0.40 s: it has vanished" in finding.sentence()
-    assert [ring.words[Word.PLAN] for ring in rings] == [0, 0, 0, 0]
+    assert [ring.words[HeaderWord.PLAN] for ring in rings] == [0, 0, 0, 0]
 
 
 def test_ranks_that_begin_anew_get_a_new_judge(tmp_path: Path) -> None:
@@ -272,11 +274,11 @@ def test_ranks_that_begin_anew_get_a_new_judge(tmp_path: Path) -> None:
         return judges[-1]
 
     four(tmp_path)
-    session = Session(tmp_path, judge, divide, ring_passes)
-    session.look()
+    session = WatchSession(tmp_path, judge, divide_microbatches, ring_passes)
+    session.poll()
     for rank in range(2):
         new_ring(tmp_path, rank, 2, pid=2)
-    session.look()
+    session.poll()
 
     assert len(judges) == 2
     assert session.gather.num_ranks == 2
@@ -286,7 +288,7 @@ def test_findings_of_one_round_have_numbers_of_their_own(tmp_path: Path) -> None
     four(tmp_path)
     session, _ = watched(tmp_path, [SLOW_LINK, RELIEF], [SLOW_RANK])
 
-    assert [finding.number for _ in range(2) for finding in session.look()] == [1, 2, 3]
+    assert [finding.number for _ in range(2) for finding in session.poll()] == [1, 2, 3]
 
 
 def test_our_own_watcher_takes_what_rings_hold(tmp_path: Path) -> None:
@@ -296,7 +298,7 @@ def test_our_own_watcher_takes_what_rings_hold(tmp_path: Path) -> None:
             add(ring, number, skew_ns=number * 1_000_000 + rank * 10**12)
     session = new_session(tmp_path)
 
-    assert session.look() == []
+    assert session.poll() == []
     assert session.watcher.num_iterations > 150
     assert set(session.watcher.anchors) == {0, 1, 2, 3}
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from takeup.training.engines.pytorch.watch import ring
-from takeup.training.engines.pytorch.watch.gather import Gather
-from takeup.training.engines.pytorch.watch.rows import Reader
+from takeup.training.engines.pytorch.watch.gather import RingCollector
+from takeup.training.engines.pytorch.watch.rows import RingReader
 from takeup.training.model.calls import Operation
 
 ROOT = Path(__file__).parents[3]
@@ -52,8 +52,8 @@ def run_job(built: Path, watched: Path, *arguments: str, rank: int = 0, every: i
     return ran.stdout.split()
 
 
-def reader_of(watched: Path) -> Reader:
-    return Reader(next(watched.glob("*.ring")))
+def reader_of(watched: Path) -> RingReader:
+    return RingReader(next(watched.glob("*.ring")))
 
 
 def test_every_call_is_noted_and_reaches_nccl(built: Path, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_nccl_is_found_also_where_its_names_are_not_global(built: Path, tmp_path
     (reached,) = run_job(built, tmp_path, "late")
 
     assert int(reached) == 10
-    assert reader_of(tmp_path).word(ring.Word.HEAD) == 9
+    assert reader_of(tmp_path).word(ring.HeaderWord.HEAD) == 9
 
 
 def test_calls_that_are_not_timed_are_read_at_once(built: Path, tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_calls_that_are_not_timed_are_read_at_once(built: Path, tmp_path: Path) 
 def test_all_ranks_give_a_group_the_same_number_and_a_part_of_it_another(built: Path, tmp_path: Path) -> None:
     for rank in range(4):
         run_job(built, tmp_path, "calls", rank=rank)
-    gather = Gather(tmp_path)
-    gather.look()
+    gather = RingCollector(tmp_path)
+    gather.poll()
 
     world, part = list(gather.readers[0].places)
 
@@ -138,7 +138,7 @@ def test_a_call_costs_less_than_a_microsecond(built: Path, tmp_path: Path) -> No
         costs_ns.append(noted_ns)
 
     assert min(costs_ns) < MOST_CALL_NS
-    assert reader_of(tmp_path / "0").word(ring.Word.HEAD) == 200_000
+    assert reader_of(tmp_path / "0").word(ring.HeaderWord.HEAD) == 200_000
 
 
 @pytest.mark.parametrize("name", ["no such folder", ""])
@@ -162,4 +162,15 @@ def test_the_shim_and_the_reader_agree_on_the_layout() -> None:
     assert {name: int(value) for name, value in numbers.items()} == {
         name: getattr(ring, name) for name in ("CAPACITY", "MOST_GROUPS", "ROW_WORDS")
     }
-    assert np.all(np.diff([ring.Word.MAGIC, ring.Word.RANK, ring.Word.NUM_RANKS, ring.Word.PID, ring.Word.HEAD]) == 1)
+    assert np.all(
+        np.diff(
+            [
+                ring.HeaderWord.MAGIC,
+                ring.HeaderWord.RANK,
+                ring.HeaderWord.NUM_RANKS,
+                ring.HeaderWord.PID,
+                ring.HeaderWord.HEAD,
+            ]
+        )
+        == 1
+    )

@@ -83,7 +83,7 @@ def test_ends_of_a_group_are_told_in_order_also_of_calls_that_fail(monkeypatch: 
 
     monkeypatch.setattr(waits, "PLAIN_WAIT", FakeWork.wait)
     ended: list[int] = []
-    waiting = waits.Waits(ended.append)
+    waiting = waits.CallEndThreads(ended.append)
     works = [FakeWork() for _ in range(3)]
     works[1].fails = True
     works[2].knows = False  # that it is over; it can only be waited for
@@ -102,7 +102,7 @@ def test_a_slow_group_does_not_hold_up_another(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(waits, "PLAIN_WAIT", FakeWork.wait)
     told = threading.Event()
-    waiting = waits.Waits(lambda row: told.set() if row == 1 else None)
+    waiting = waits.CallEndThreads(lambda row: told.set() if row == 1 else None)
     slow, fast = FakeWork(), FakeWork()
 
     waiting.add(1, 0, slow)
@@ -124,7 +124,7 @@ def test_what_is_over_when_the_next_call_begins_is_told_before_it_and_only_once(
         waits, "PLAIN_WAIT", lambda work, moment: may_look.wait(10)
     )  # a thread that does not get the core
     ended: list[int] = []
-    waiting = waits.Waits(ended.append)
+    waiting = waits.CallEndThreads(ended.append)
     over, under_way = FakeWork(), FakeWork()
 
     waiting.add(1, 0, over)
@@ -145,7 +145,7 @@ def test_no_thread_is_left_for_a_call_that_never_ends(monkeypatch: pytest.Monkey
     monkeypatch.setattr(waits, "PLAIN_WAIT", FakeWork.wait)
     monkeypatch.setattr(waits, "PATIENCE_S", 0.01)
     ended: list[int] = []
-    waiting = waits.Waits(ended.append)
+    waiting = waits.CallEndThreads(ended.append)
 
     waiting.add(1, 0, FakeWork())
     waiting.add(1, 1, FakeWork())

@@ -18,7 +18,7 @@ import numpy as np
 
 from takeup.caching.contract import Policy, PolicySpec
 from takeup.caching.groups import GroupTable
-from takeup.caching.model import BlockId, EngineModel, Result, Room, Task, Workload
+from takeup.caching.model import AdmissionDecision, BlockId, CachingResult, EngineModel, Task, Workload
 from takeup.core.files import write_atomically
 from takeup.errors import BadInput, OutputFailed
 
@@ -62,11 +62,11 @@ class LocalStore:
         self.counts.read_bytes += len(value)
         return value
 
-    def put(self, block: BlockId, value: bytes, pinned: Collection[BlockId] = ()) -> Room:
+    def put(self, block: BlockId, value: bytes, pinned: Collection[BlockId] = ()) -> AdmissionDecision:
         """Make room as the policy says, then keep the block in memory if it was admitted, else in its file."""
         self._require_unchanged(block, value)
         if self.get(block) is not None:
-            return Room((), admit=True)
+            return AdmissionDecision((), admit=True)
         room = self._ask(block, value, pinned)
         self._spill_what_leaves(room, block, value)
         for eviction in room.evict:
@@ -85,13 +85,13 @@ class LocalStore:
         if self._checksums.setdefault(block, checksum) != checksum:
             raise BadInput(f"block {block!r} was put here before with other bytes; give the new ones a new name")
 
-    def _ask(self, block: BlockId, value: bytes, pinned: Collection[BlockId]) -> Room:
+    def _ask(self, block: BlockId, value: bytes, pinned: Collection[BlockId]) -> AdmissionDecision:
         price = 1.0 if block in self._files else 2.0  # without a clean copy, eviction costs a write too
         self.table.describe(block, _size_bytes(value), price * _size_bytes(value))
         self.table.cached(block)
         return self.policy.make_room(block, _size_bytes(value), self.free_bytes, pinned)
 
-    def _spill_what_leaves(self, room: Room, block: BlockId, value: bytes) -> None:
+    def _spill_what_leaves(self, room: AdmissionDecision, block: BlockId, value: bytes) -> None:
         """Write before anything moves, so that a full disk loses nothing and the store can be used on."""
         leaving = {eviction.block: self._memory[eviction.block] for eviction in room.evict}
         try:
@@ -140,7 +140,7 @@ class LocalEngine:
         self.num_hits = self.num_effective_hits = 0
         self._checksums: dict[int, int] = {}
 
-    def run(self, on_task: Callable[[], None] = lambda: None) -> Result:
+    def run(self, on_task: Callable[[], None] = lambda: None) -> CachingResult:
         """Run everything; `on_task` is called after each task."""
         started_s, started_cpu_s = time.perf_counter(), time.process_time()
         unknown = self._tasks_of_jobs()
@@ -191,9 +191,9 @@ class LocalEngine:
     def _store_of(self, block: int) -> LocalStore:
         return self.stores[int(self.workload.block_worker[block])]
 
-    def _result(self, cpu_s: float, wall_s: float) -> Result:
+    def _result(self, cpu_s: float, wall_s: float) -> CachingResult:
         names = ("num_evictions", "num_broadcasts", "num_refused", "read_bytes", "written_bytes")
-        return Result(
+        return CachingResult(
             policy=self.spec.name,
             workload=self.workload.name,
             capacity_bytes=self.model.capacity_bytes,

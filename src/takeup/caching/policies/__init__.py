@@ -12,9 +12,9 @@ from takeup.caching.policies.lerc import LeastEffectiveReferenceCount
 from takeup.caching.policies.lfu import LeastFrequentlyUsed
 from takeup.caching.policies.lrc import LeastReferenceCount
 from takeup.caching.policies.lru import LeastRecentlyUsed
-from takeup.caching.policies.min import Min
+from takeup.caching.policies.min import Belady
 from takeup.caching.policies.mrd import MostReferenceDistance
-from takeup.caching.policies.next_use import NextUse
+from takeup.caching.policies.next_use import FurthestNextUse
 from takeup.caching.policies.s3fifo import S3Fifo
 from takeup.caching.policies.sieve import Sieve
 from takeup.errors import BadInput, UnknownName
@@ -29,9 +29,9 @@ POLICIES: dict[str, PolicySpec] = {
     "lrc": PolicySpec("lrc", LeastReferenceCount, uses_table=True),
     "lerc": PolicySpec("lerc", LeastEffectiveReferenceCount, uses_table=True),
     "mrd": PolicySpec("mrd", MostReferenceDistance, uses_table=True),
-    "next": PolicySpec("next", NextUse, uses_table=True),
+    "next": PolicySpec("next", FurthestNextUse, uses_table=True),
     "dag": PolicySpec("dag", DagValue, uses_table=True, admission=True),
-    "min": PolicySpec("min", Min, uses_table=True, admission=True, offline=True),
+    "min": PolicySpec("min", Belady, uses_table=True, admission=True, offline=True),
 }
 
 

@@ -17,16 +17,16 @@ from __future__ import annotations
 import heapq
 import math
 
-from takeup.caching.groups import Group
+from takeup.caching.groups import PeerGroup
 from takeup.caching.model import BlockId
-from takeup.caching.policies.ranked import Rank, Ranked
+from takeup.caching.policies.ranked import Rank, RankedPolicy
 
 NUM_CONSUMERS = 8  # later ones are discounted away; the bound keeps an update cheap for a block that all tasks read
 HORIZON_SHARE = 0.1  # of the cache; small keeps the order close to next use, and cost and size decide among neighbours
 RESOLUTION = 2.0**20  # of the logarithm; coarser than rounding, so that every implementation sees the same ties
 
 
-class DagValue(Ranked):
+class DagValue(RankedPolicy):
     """Rank: logarithm of the discounted saving per byte, then the reference count."""
 
     def rank(self, block: BlockId) -> Rank:
@@ -44,7 +44,7 @@ class DagValue(Ranked):
     def explain(self, block: BlockId) -> str:
         return f"saves the least per byte (log value {self.rank(block)[0] / RESOLUTION:.3g})"
 
-    def _log_term(self, group: Group, block: BlockId) -> float:
+    def _log_term(self, group: PeerGroup, block: BlockId) -> float:
         saving_s = self.table.saving_s(group, block)
         horizon_bytes = HORIZON_SHARE * max(1, self.capacity_bytes)
         return math.log(saving_s) - group.position / horizon_bytes if saving_s > 0 else -math.inf

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from takeup.caching.model import BlockId
-from takeup.caching.policies.ranked import Rank, Ranked
+from takeup.caching.policies.ranked import Rank, RankedPolicy
 
 
-class FirstInFirstOut(Ranked):
+class FirstInFirstOut(RankedPolicy):
     """Rank: nothing but the time of arrival, because a read does not count as a use."""
 
     def rank(self, block: BlockId) -> Rank:

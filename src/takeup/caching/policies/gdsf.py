@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from takeup.caching.groups import GroupTable
-from takeup.caching.model import BlockId, Room
+from takeup.caching.model import AdmissionDecision, BlockId
 from takeup.caching.policies.lfu import LeastFrequentlyUsed
 from takeup.caching.policies.ranked import Rank
 
@@ -46,12 +46,16 @@ class GreedyDualSizeFrequency(LeastFrequentlyUsed):
         super().removed(block)
         del self.priority[block]
 
-    def make_room(self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]) -> Room:
+    def make_room(
+        self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]
+    ) -> AdmissionDecision:
         self.age_before = self.age  # an incoming block does not gain age from its own victims
         newcomer = self.age + 1 / size_bytes
         room = super().make_room(block, size_bytes, free_bytes, pinned)
         highest = max((self.priority[victim.block] for victim in room.evict), default=0.0)
         self.age = max(self.age, min(highest, newcomer))
         if highest > newcomer:
-            return Room((), admit=False, reason="its own priority is lower than that of a block it would push out")
+            return AdmissionDecision(
+                (), admit=False, reason="its own priority is lower than that of a block it would push out"
+            )
         return room

@@ -8,10 +8,10 @@ the smaller plain count goes first: it is the less likely to become useful again
 from __future__ import annotations
 
 from takeup.caching.model import BlockId
-from takeup.caching.policies.ranked import Rank, Ranked
+from takeup.caching.policies.ranked import Rank, RankedPolicy
 
 
-class LeastEffectiveReferenceCount(Ranked):
+class LeastEffectiveReferenceCount(RankedPolicy):
     """Rank: the effective reference count, then the reference count."""
 
     def rank(self, block: BlockId) -> Rank:

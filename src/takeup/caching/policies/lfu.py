@@ -11,10 +11,10 @@ from collections import Counter
 
 from takeup.caching.groups import GroupTable
 from takeup.caching.model import BlockId
-from takeup.caching.policies.ranked import Rank, Ranked
+from takeup.caching.policies.ranked import Rank, RankedPolicy
 
 
-class LeastFrequentlyUsed(Ranked):
+class LeastFrequentlyUsed(RankedPolicy):
     """Rank: how often the block was used since it was stored, the store included."""
 
     def __init__(self, table: GroupTable, capacity_bytes: int) -> None:

@@ -7,10 +7,10 @@ without a future reader has count 0 and is evicted first, however recently it wa
 from __future__ import annotations
 
 from takeup.caching.model import BlockId
-from takeup.caching.policies.ranked import Rank, Ranked
+from takeup.caching.policies.ranked import Rank, RankedPolicy
 
 
-class LeastReferenceCount(Ranked):
+class LeastReferenceCount(RankedPolicy):
     """Rank: the reference count."""
 
     def rank(self, block: BlockId) -> Rank:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from takeup.caching.model import BlockId
-from takeup.caching.policies.ranked import Rank, Ranked
+from takeup.caching.policies.ranked import Rank, RankedPolicy
 
 
-class LeastRecentlyUsed(Ranked):
+class LeastRecentlyUsed(RankedPolicy):
     """Rank: nothing but the time of the last use, which breaks all ties."""
 
     def rank(self, block: BlockId) -> Rank:

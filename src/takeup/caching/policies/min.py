@@ -7,8 +7,8 @@ task holds one block at a time; where inputs that are pinned keep a block out th
 
 from __future__ import annotations
 
-from takeup.caching.policies.next_use import NextUse
+from takeup.caching.policies.next_use import FurthestNextUse
 
 
-class Min(NextUse):
+class Belady(FurthestNextUse):
     """Next use, on a table that holds the whole future."""

@@ -7,10 +7,10 @@ eviction half; prefetching is the engine's part.
 from __future__ import annotations
 
 from takeup.caching.model import BlockId
-from takeup.caching.policies.ranked import Rank, Ranked
+from takeup.caching.policies.ranked import Rank, RankedPolicy
 
 
-class MostReferenceDistance(Ranked):
+class MostReferenceDistance(RankedPolicy):
     """Rank: minus the stage of the next consumer."""
 
     def rank(self, block: BlockId) -> Rank:

@@ -7,10 +7,10 @@ with equal counts are told apart by *when* they are needed.
 from __future__ import annotations
 
 from takeup.caching.model import BlockId
-from takeup.caching.policies.ranked import Rank, Ranked
+from takeup.caching.policies.ranked import Rank, RankedPolicy
 
 
-class NextUse(Ranked):
+class FurthestNextUse(RankedPolicy):
     """Rank: minus the position of the next consumer."""
 
     def rank(self, block: BlockId) -> Rank:

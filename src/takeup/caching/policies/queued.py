@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Container
 
 from takeup.caching.groups import GroupTable
-from takeup.caching.model import BlockId, Evict, Room
+from takeup.caching.model import AdmissionDecision, BlockId, Evict
 
 
-class Queued(ABC):
+class QueuePolicy(ABC):
     """A policy defined by its queues and by which block they evict next."""
 
     def __init__(self, table: GroupTable, capacity_bytes: int) -> None:
@@ -34,14 +34,16 @@ class Queued(ABC):
     @abstractmethod
     def removed(self, block: BlockId) -> None: ...
 
-    def make_room(self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]) -> Room:
+    def make_room(
+        self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]
+    ) -> AdmissionDecision:
         movable_bytes = sum(size for stored, size in self.size_bytes.items() if stored not in pinned)
         if free_bytes + movable_bytes < size_bytes:
-            return Room((), admit=False, reason="does not fit")
+            return AdmissionDecision((), admit=False, reason="does not fit")
         chosen: list[Evict] = []
         while free_bytes < size_bytes:
             victim = self.next_victim(pinned)
             free_bytes += self.size_bytes[victim.block]
             self.removed(victim.block)
             chosen.append(victim)
-        return Room(tuple(chosen), admit=True)
+        return AdmissionDecision(tuple(chosen), admit=True)

@@ -12,12 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator
 
 from takeup.caching.groups import GroupTable
-from takeup.caching.model import BlockId, Evict, Room
+from takeup.caching.model import AdmissionDecision, BlockId, Evict
 
 Rank = tuple[float, ...]
 
 
-class Ranked(ABC):
+class RankedPolicy(ABC):
     """A policy defined by `rank` alone."""
 
     def __init__(self, table: GroupTable, capacity_bytes: int, *, admission: bool = False) -> None:
@@ -46,7 +46,9 @@ class Ranked(ABC):
     def removed(self, block: BlockId) -> None:
         del self.size_bytes[block], self.last_used[block]
 
-    def make_room(self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]) -> Room:
+    def make_room(
+        self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]
+    ) -> AdmissionDecision:
         chosen: list[Evict] = []
         for victim in self._victims(block, pinned) if free_bytes < size_bytes else ():
             chosen.append(Evict(victim, self.explain(victim)))
@@ -54,8 +56,10 @@ class Ranked(ABC):
             if free_bytes >= size_bytes:
                 break
         if free_bytes < size_bytes:
-            return Room((), admit=False, reason="not enough bytes of lower rank" if self.admission else "does not fit")
-        return Room(tuple(chosen), admit=True)
+            return AdmissionDecision(
+                (), admit=False, reason="not enough bytes of lower rank" if self.admission else "does not fit"
+            )
+        return AdmissionDecision(tuple(chosen), admit=True)
 
     def _victims(self, incoming: BlockId, pinned: Container[BlockId]) -> Iterator[BlockId]:
         """Blocks in eviction order; under admission, only those that may be evicted for `incoming`."""

@@ -16,8 +16,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Container
 
 from takeup.caching.groups import GroupTable
-from takeup.caching.model import BlockId, Evict, Room
-from takeup.caching.policies.queued import Queued
+from takeup.caching.model import AdmissionDecision, BlockId, Evict
+from takeup.caching.policies.queued import QueuePolicy
 
 SMALL_SHARE = 0.1
 GHOST_SHARE = 0.9
@@ -32,7 +32,7 @@ def queue_bytes(capacity_bytes: int) -> tuple[int, int]:
     return int(capacity_bytes * SMALL_SHARE), int(capacity_bytes * GHOST_SHARE)
 
 
-class S3Fifo(Queued):
+class S3Fifo(QueuePolicy):
     """The three queues, and how often each block was read in its current queue."""
 
     def __init__(self, table: GroupTable, capacity_bytes: int) -> None:
@@ -57,7 +57,9 @@ class S3Fifo(Queued):
         for state in (self.small, self.main, self.reads, self.size_bytes):
             state.pop(block, None)
 
-    def make_room(self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]) -> Room:
+    def make_room(
+        self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]
+    ) -> AdmissionDecision:
         self.returning = block if self.ghost.pop(block, None) else None  # before victims displace it from the ghost
         return super().make_room(block, size_bytes, free_bytes, pinned)
 

@@ -11,10 +11,10 @@ from collections.abc import Container
 
 from takeup.caching.groups import GroupTable
 from takeup.caching.model import BlockId, Evict
-from takeup.caching.policies.queued import Queued
+from takeup.caching.policies.queued import QueuePolicy
 
 
-class Sieve(Queued):
+class Sieve(QueuePolicy):
     """One queue, oldest first, and the index of the hand in it."""
 
     def __init__(self, table: GroupTable, capacity_bytes: int) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from takeup.caching.model import FlatTrace
 from takeup.caching.traces.renumber import first_values, renumber
 from takeup.core.files import write_atomically
-from takeup.core.trace import Column, column_names, read_table
+from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.errors import BadInput, BadTrace
 
 Ids = npt.NDArray[np.int32]
@@ -55,7 +55,7 @@ def read_flat_csv(path: Path | str, key: str = "key", size: str = "size_bytes") 
     ids, uniques = dense_ids(keys)
     if size not in column_names(path):
         return FlatTrace(_stem(path), ids, np.ones(len(uniques), np.int64))
-    size_bytes = read_table(path, [Column(size, "int", minimum=1)])[size]
+    size_bytes = read_table(path, [TraceColumn(size, "int", minimum=1)])[size]
     return FlatTrace(_stem(path), ids, first_values(ids, size_bytes, len(uniques)))
 
 
@@ -94,9 +94,9 @@ def zipf_trace(num_requests: int, num_objects: int, alpha: float, rng: np.random
 def _read_keys(path: Path | str, key: str) -> npt.NDArray[Any]:
     """Keys are only compared, so whatever is not a column of whole numbers is taken as text."""
     try:
-        return read_table(path, [Column(key, "int")])[key]
+        return read_table(path, [TraceColumn(key, "int")])[key]
     except BadTrace:
-        return read_table(path, [Column(key, "text")])[key]
+        return read_table(path, [TraceColumn(key, "text")])[key]
 
 
 def _read_records(path: Path) -> npt.NDArray[np.void]:

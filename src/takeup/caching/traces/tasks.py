@@ -24,25 +24,25 @@ import numpy as np
 
 from takeup.caching.model import Workload
 from takeup.caching.traces.builder import WorkloadBuilder
-from takeup.core.trace import Column, read_table, write_table
+from takeup.core.trace import TraceColumn, read_table, write_table
 from takeup.errors import BadInput, BadTrace
 
 _NONE = -1
 _COLUMNS = (
-    Column("task", "text", required=False),
-    Column("job", "int", required=False, default=0),
-    Column("stage", "int", required=False, default=_NONE, minimum=_NONE),
-    Column("after", "int", required=False, default=_NONE, minimum=_NONE),
-    Column("worker", "int", required=False, default=0, minimum=0),
-    Column("compute_s", "float", required=False, default=0.0, minimum=0),
-    Column("inputs", "text", required=False),
-    Column("outputs", "text", required=False),
-    Column("output_bytes", "text", required=False),
-    Column("output_workers", "text", required=False),
+    TraceColumn("task", "text", required=False),
+    TraceColumn("job", "int", required=False, default=0),
+    TraceColumn("stage", "int", required=False, default=_NONE, minimum=_NONE),
+    TraceColumn("after", "int", required=False, default=_NONE, minimum=_NONE),
+    TraceColumn("worker", "int", required=False, default=0, minimum=0),
+    TraceColumn("compute_s", "float", required=False, default=0.0, minimum=0),
+    TraceColumn("inputs", "text", required=False),
+    TraceColumn("outputs", "text", required=False),
+    TraceColumn("output_bytes", "text", required=False),
+    TraceColumn("output_workers", "text", required=False),
 )
 
 
-class _Row(NamedTuple):
+class _TaskRow(NamedTuple):
     """One row of the file; the fields are the columns, in their order."""
 
     task: str
@@ -57,7 +57,7 @@ class _Row(NamedTuple):
     output_workers: str
 
 
-class _Spot(NamedTuple):
+class _RowLocation(NamedTuple):
     """The location of a row, for errors."""
 
     path: Path
@@ -73,7 +73,7 @@ def read_tasks(path: Path | str) -> Workload:
     """The workload of a task table, under the name of the file."""
     path = Path(path)
     table = read_table(path, _COLUMNS)
-    rows = [_Row(*cells) for cells in zip(*(table[column.name].tolist() for column in _COLUMNS), strict=True)]
+    rows = [_TaskRow(*cells) for cells in zip(*(table[column.name].tolist() for column in _COLUMNS), strict=True)]
     if not any(row.task for row in rows):
         raise BadTrace(path, "names no task; give every task a row with its name in column 'task'")
     builder = WorkloadBuilder(path.name.partition(".")[0])
@@ -112,14 +112,14 @@ def write_tasks(path: Path | str, workload: Workload) -> None:
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
-def _add_blocks(builder: WorkloadBuilder, path: Path, rows: list[_Row]) -> None:
+def _add_blocks(builder: WorkloadBuilder, path: Path, rows: list[_TaskRow]) -> None:
     written: set[str] = set()
     for number, row in enumerate(rows):
-        for name, size_bytes, worker in _blocks(row, _Spot(path, number)):
+        for name, size_bytes, worker in _blocks(row, _RowLocation(path, number)):
             try:
                 builder.block(name, size_bytes, worker)
             except BadInput as error:
-                raise _Spot(path, number).error(str(error), "outputs") from error
+                raise _RowLocation(path, number).error(str(error), "outputs") from error
             written.add(name)
     for number, row in enumerate(rows):
         for name in row.inputs.split():
@@ -127,12 +127,14 @@ def _add_blocks(builder: WorkloadBuilder, path: Path, rows: list[_Row]) -> None:
                 problem = (
                     f"block {name!r} is no output of any row; add a row that writes it or declares it as source data"
                 )
-                raise _Spot(path, number).error(problem, "inputs")
+                raise _RowLocation(path, number).error(problem, "inputs")
         if row.inputs and not row.task:
-            raise _Spot(path, number).error("a row with inputs needs the name of its task, this one has none", "task")
+            raise _RowLocation(path, number).error(
+                "a row with inputs needs the name of its task, this one has none", "task"
+            )
 
 
-def _blocks(row: _Row, spot: _Spot) -> Iterator[tuple[str, int, int]]:
+def _blocks(row: _TaskRow, spot: _RowLocation) -> Iterator[tuple[str, int, int]]:
     """Name, size and worker of every output of a row."""
     names = row.outputs.split()
     sizes_bytes = _numbers(row.output_bytes, len(names), spot, "output_bytes", least=1)
@@ -142,7 +144,7 @@ def _blocks(row: _Row, spot: _Spot) -> Iterator[tuple[str, int, int]]:
     return zip(names, sizes_bytes, workers, strict=True)
 
 
-def _numbers(cell: str, expected: int, spot: _Spot, column: str, least: int) -> list[int]:
+def _numbers(cell: str, expected: int, spot: _RowLocation, column: str, least: int) -> list[int]:
     words = cell.split()
     if len(words) != expected:
         raise spot.error(f"found {len(words)} numbers for {expected} outputs; give one for each", column)
@@ -152,13 +154,13 @@ def _numbers(cell: str, expected: int, spot: _Spot, column: str, least: int) -> 
     return [int(word) for word in words]
 
 
-def _add_stages(builder: WorkloadBuilder, path: Path, rows: list[_Row]) -> dict[int, int]:
+def _add_stages(builder: WorkloadBuilder, path: Path, rows: list[_TaskRow]) -> dict[int, int]:
     """Stages in the order of their numbers in the file."""
     after: dict[int, int] = {}
     for number, row in enumerate(rows):
         if row.stage != _NONE and row.task and after.setdefault(row.stage, row.after) != row.after:
             problem = f"stage {row.stage} waits for {row.after} here and for {after[row.stage]} above; give it one"
-            raise _Spot(path, number).error(problem, "after")
+            raise _RowLocation(path, number).error(problem, "after")
     stages: dict[int, int] = {}
     for stage in sorted(after):
         if after[stage] != _NONE and after[stage] not in stages:
@@ -171,18 +173,18 @@ def _add_stages(builder: WorkloadBuilder, path: Path, rows: list[_Row]) -> dict[
 # Writing --------------------------------------------------------------------------------------------------------------
 
 
-def _source_rows(workload: Workload) -> Iterator[_Row]:
+def _source_rows(workload: Workload) -> Iterator[_TaskRow]:
     for block in np.flatnonzero(workload.block_producer == _NONE).tolist():
         size_bytes, worker = int(workload.block_bytes[block]), int(workload.block_worker[block])
-        yield _Row("", 0, _NONE, _NONE, worker, 0.0, "", f"b{block}", str(size_bytes), "")
+        yield _TaskRow("", 0, _NONE, _NONE, worker, 0.0, "", f"b{block}", str(size_bytes), "")
 
 
-def _task_rows(workload: Workload) -> Iterator[_Row]:
+def _task_rows(workload: Workload) -> Iterator[_TaskRow]:
     after = _after_with_tasks(workload)
     for task in workload.tasks():
         outputs = list(task.outputs)
         workers = workload.block_worker[outputs].tolist()
-        yield _Row(
+        yield _TaskRow(
             task=f"t{task.index}",
             job=task.job,
             stage=task.stage,

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from takeup.cluster.experiment.scenario import ClusterScenario, report_on
-from takeup.cluster.experiment.workloads import hourly_demand, load
+from takeup.cluster.experiment.workloads import hourly_demand, load_workload
 from takeup.cluster.policies.gfs.forecast import Scope, make_forecaster
 from takeup.cluster.report import ForecastRun, forecast_series, forecast_table, next_hours_table
 from takeup.core.arrays import Floats
 from takeup.core.progress import progress
 from takeup.core.report import Report
-from takeup.core.trace import Column, column_names, read_table
+from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.errors import BadInput, BadTrace
 
 MEDIAN = 0.5
@@ -29,12 +29,12 @@ def forecast(scenario: ClusterScenario, quiet: bool) -> Report:
     runs = []
     with progress("cluster forecast", len(scenario.models) * len(demand), quiet=quiet) as tick:
         for model in scenario.models:
-            runs.append(rolled(model, demand, pools, first, scenario.num_hours, scenario.probability, tick))
+            runs.append(backtest(model, demand, pools, first, scenario.num_hours, scenario.probability, tick))
     tables = (forecast_table(runs), next_hours_table(runs[0], capacity_gpus))
     return report_on(scenario, "Cluster: forecasts of demand", *tables, *map(forecast_series, runs), notes=notes)
 
 
-def rolled(
+def backtest(
     model: str,
     demand: Floats,
     pools: tuple[str, ...],
@@ -64,7 +64,7 @@ def rolled(
 
 def _demand(scenario: ClusterScenario) -> tuple[Floats, tuple[str, ...], Floats, tuple[str, ...]]:
     if scenario.demand is None:
-        workload, notes = load(scenario)
+        workload, notes = load_workload(scenario)
         sizes = np.bincount(workload.node_pool, workload.node_gpus, len(workload.pools))
         return hourly_demand(workload), workload.pools, np.asarray(sizes), notes
     if scenario.workload is not None or scenario.trace is not None:
@@ -73,7 +73,7 @@ def _demand(scenario: ClusterScenario) -> tuple[Floats, tuple[str, ...], Floats,
     pools = tuple(column_names(path)[1:])
     if not pools:
         raise BadInput(f"{path} has one column; expected hours in the first and one column for each pool")
-    table = read_table(path, [Column(pool, "float") for pool in pools])
+    table = read_table(path, [TraceColumn(pool, "float") for pool in pools])
     demand = _not_negative(path, pools, np.stack([table[pool] for pool in pools], axis=1).astype(np.float64))
     return demand, pools, demand.max(axis=0), ("capacities are not known; the highest demand stands for them",)
 

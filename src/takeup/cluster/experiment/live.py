@@ -17,20 +17,20 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from takeup.cluster.contract import Engine
+from takeup.cluster.contract import ClusterEngine
 from takeup.cluster.engines import find_engine
 from takeup.cluster.experiment.replays import scheduler_of
 from takeup.cluster.experiment.scenario import ClusterScenario, report_on
-from takeup.cluster.experiment.view import View, view
-from takeup.cluster.experiment.workloads import DAY_S, load
+from takeup.cluster.experiment.view import LiveView, live_view
+from takeup.cluster.experiment.workloads import DAY_S, load_workload
 from takeup.cluster.model import Decision, State, Workload
 from takeup.cluster.report import schedulers_table
-from takeup.cluster.report.diary import Diary, counts_table, decisions_table, sentence, state_table
+from takeup.cluster.report.diary import DecisionLog, counts_table, decisions_table, sentence, state_table
 from takeup.cluster.report.metrics import prometheus
 from takeup.cluster.report.screen import screen
 from takeup.cluster.simulate import replay
 from takeup.core.clock import Clock, VirtualClock, WallClock
-from takeup.core.control import ControlLoop, Outcome
+from takeup.core.control import ApplyOutcome, ControlLoop
 from takeup.core.files import write_atomically
 from takeup.core.report import Report, Table
 from takeup.errors import BadInput, MissingEngine, TakeupError
@@ -42,8 +42,8 @@ JOURNALLED = {"slurm"}  # others keep in the cluster itself what must survive
 
 def run_engine(scenario: ClusterScenario, quiet: bool, tell: Tell | None = None) -> Report:
     """Run the policy on the engine for `for_s` seconds, or until interrupted."""
-    with view(quiet=quiet or tell is None) as seen:
-        work = _Work(scenario, lambda text: None if tell is None or quiet or seen else tell(text), seen)
+    with live_view(quiet=quiet or tell is None) as seen:
+        work = _LiveRun(scenario, lambda text: None if tell is None or quiet or seen else tell(text), seen)
         try:
             work.go()
         finally:
@@ -57,10 +57,10 @@ class _NotInstalled(BaseException):
 
 
 @dataclass(slots=True)
-class _Watched:
+class _ObservedEngine:
     """An engine whose last state is remembered."""
 
-    engine: Engine
+    engine: ClusterEngine
     on_look: Callable[[], None]
     last: State | None = None
 
@@ -80,17 +80,17 @@ class _Watched:
 
 
 @dataclass(slots=True)
-class _Work:
+class _LiveRun:
     """A loop over an engine, and what it leaves behind."""
 
     scenario: ClusterScenario
     tell: Tell
-    view: View | None = None
+    view: LiveView | None = None
     clock: Clock = field(init=False)
     engine: Any = field(init=False)
-    watched: _Watched = field(init=False)
+    watched: _ObservedEngine = field(init=False)
     loop: ControlLoop[State, Decision] = field(init=False)
-    diary: Diary = field(default_factory=Diary, init=False)
+    diary: DecisionLog = field(default_factory=DecisionLog, init=False)
     problems: list[str] = field(default_factory=list, init=False)
     days: list[Table] = field(default_factory=list, init=False)
 
@@ -98,7 +98,7 @@ class _Work:
         scenario, is_virtual = self.scenario, self.scenario.engine == "embedded"
         self.clock = VirtualClock() if is_virtual else WallClock()
         self.engine = _engine(scenario, self.clock)
-        self.watched = _Watched(self.engine, self._look)
+        self.watched = _ObservedEngine(self.engine, self._look)
         scheduler = scheduler_of(scenario, scenario.policies[0])
         period_s = scenario.period_s or (VIRTUAL_PERIOD_S if is_virtual else REAL_PERIOD_S)
         hear: dict[str, Any] = {"on_decision": self._hear, "on_problem": self._complain}
@@ -153,7 +153,7 @@ class _Work:
             return self.scenario.for_s
         return DAY_S if self.scenario.engine == "embedded" else None
 
-    def _hear(self, decision: Decision, outcome: Outcome) -> None:
+    def _hear(self, decision: Decision, outcome: ApplyOutcome) -> None:
         if self.diary.note(decision, outcome):
             self.tell(f"{outcome}: {sentence(decision)}")
 
@@ -207,7 +207,7 @@ def _day_table(scenario: ClusterScenario, workload: Workload, title: str) -> Tab
 def _engine(scenario: ClusterScenario, clock: Clock) -> Any:
     kind = find_engine(scenario.engine)
     if scenario.engine == "embedded":
-        return kind(load(scenario)[0], clock)
+        return kind(load_workload(scenario)[0], clock)
     given: dict[str, Any] = {"conf": Path(scenario.conf) if scenario.conf else None, "read_only": scenario.dry_run}
     if scenario.engine in JOURNALLED:
         if scenario.journal is None and not scenario.dry_run:

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from takeup.cluster.experiment.scenario import ClusterScenario, price_table, report_on
-from takeup.cluster.experiment.workloads import DAY_S, load, window_of
+from takeup.cluster.experiment.workloads import DAY_S, load_workload, window_of
 from takeup.cluster.fleet.evidence import Evidence, QuotaSource
 from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.model import Grade, Kind, Quota, Workload
-from takeup.cluster.policies import RuledScheduler, find_policy
+from takeup.cluster.policies import RuleBasedScheduler, find_policy
 from takeup.cluster.policies.gfs.quota import Goal, SpotQuota
 from takeup.cluster.policies.gfs.quota.allocator import forecast_by
 from takeup.cluster.report import (
-    Prices,
+    GpuPrices,
     allocation_series,
     benefit_of,
     benefit_series,
@@ -46,22 +46,22 @@ def quota_source(scenario: ClusterScenario) -> SpotQuota:
     return SpotQuota(goal=goal, make_forecast=make, has_feedback=scenario.feedback)
 
 
-def scheduler_of(scenario: ClusterScenario, policy: str) -> RuledScheduler:
+def scheduler_of(scenario: ClusterScenario, policy: str) -> RuleBasedScheduler:
     """A new scheduler with a separate quota source."""
     return find_policy(policy, quota_source(scenario))
 
 
 def simulate(scenario: ClusterScenario, quiet: bool) -> Report:
     """One policy, or a few: how it went, hour by hour."""
-    workload, notes = load(scenario)
+    workload, notes = load_workload(scenario)
     from_s, to_s = window_of(scenario, workload)
     outcomes = []
     num_steps = len(scenario.policies) * len(workload.pools) * (int(to_s // DAY_S) + 1)
     with progress("cluster simulate", num_steps, quiet=quiet) as tick:
         for policy in scenario.policies:
             scheduler = scheduler_of(scenario, policy)
-            days = Days(scheduler.quota_source, tick)
-            outcomes.append(replay(workload, _watched(scheduler, days), from_s, to_s))
+            days = DayProgress(scheduler.quota_source, tick)
+            outcomes.append(replay(workload, _with_progress(scheduler, days), from_s, to_s))
             days.finish(num_steps // len(scenario.policies))
     charts = [allocation_series(outcomes), eviction_series(outcomes), *map(quota_series, outcomes)]
     return _replayed(scenario, workload, outcomes, notes, *charts)
@@ -69,7 +69,7 @@ def simulate(scenario: ClusterScenario, quiet: bool) -> Report:
 
 def compare(scenario: ClusterScenario, quiet: bool) -> Report:
     """Several policies side by side: evictions in all three forms, waits, completion, allocation, useful time."""
-    workload, notes = load(scenario)
+    workload, notes = load_workload(scenario)
     outcomes = _outcomes(scenario, scenario.policies, workload, quiet)
     bars = (eviction_bars(outcomes), wait_bars(outcomes), usage_bars(outcomes))
     return _replayed(scenario, workload, outcomes, notes, *bars, allocation_series(outcomes), eviction_series(outcomes))
@@ -77,8 +77,8 @@ def compare(scenario: ClusterScenario, quiet: bool) -> Report:
 
 def benefit(scenario: ClusterScenario, quiet: bool) -> Report:
     """What a policy earns over another one on the same jobs, at the prices given, net of lost work."""
-    workload, notes = load(scenario)
-    prices = Prices(price_table(scenario.prices, workload.pools), price_table(scenario.high_prices, workload.pools))
+    workload, notes = load_workload(scenario)
+    prices = GpuPrices(price_table(scenario.prices, workload.pools), price_table(scenario.high_prices, workload.pools))
     find_policy(scenario.against)  # what is wrong is said before anything is replayed
     for pool in workload.pools:
         prices.of(Grade.GUARANTEED, pool)
@@ -98,7 +98,7 @@ def _outcomes(scenario: ClusterScenario, policies: tuple[str, ...], workload: Wo
 
 def _outcome(point: tuple[ClusterScenario, str]) -> Outcome:
     scenario, policy = point
-    workload, _ = load(scenario)
+    workload, _ = load_workload(scenario)
     return replay(workload, scheduler_of(scenario, policy), *window_of(scenario, workload))
 
 
@@ -123,7 +123,7 @@ def _notes(workload: Workload, notes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @dataclass(slots=True)
-class Days:
+class DayProgress:
     """A quota source that ticks a progress bar whenever a pool reaches another day."""
 
     source: QuotaSource
@@ -148,5 +148,5 @@ class Days:
         self.num_ticks += max(0, count)
 
 
-def _watched(scheduler: RuledScheduler, days: Days) -> RuledScheduler:
-    return RuledScheduler(scheduler.name, scheduler.rules, days)
+def _with_progress(scheduler: RuleBasedScheduler, days: DayProgress) -> RuleBasedScheduler:
+    return RuleBasedScheduler(scheduler.name, scheduler.rules, days)

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from takeup.cluster.experiment.replays import Days, quota_source
+from takeup.cluster.experiment.replays import DayProgress, quota_source
 from takeup.cluster.experiment.scenario import ClusterScenario, report_on
-from takeup.cluster.experiment.workloads import DAY_S, load, only
+from takeup.cluster.experiment.workloads import DAY_S, load_workload, select_jobs
 from takeup.cluster.fleet.evidence import Evidence, QuotaSource
 from takeup.cluster.model import Kind, Offer, Quota, Workload
-from takeup.cluster.policies import RuledScheduler, find_policy
-from takeup.cluster.policies.gfs.quota import Promise, SpotQuota
-from takeup.cluster.report import Asked, menu_table, nodes_table, offers_table
+from takeup.cluster.policies import RuleBasedScheduler, find_policy
+from takeup.cluster.policies.gfs.quota import SpotPromise, SpotQuota
+from takeup.cluster.report import OfferRequest, menu_table, nodes_table, offers_table
 from takeup.cluster.simulate import replay
 from takeup.core.progress import progress
 from takeup.core.report import Report
@@ -24,15 +24,15 @@ TICK_S, HOUR_S = 300.0, 3600.0  # quotas are made every five minutes
 
 def offer(scenario: ClusterScenario, quiet: bool) -> Report:
     """Replay until the moment, and ask."""
-    workload, notes = load(scenario)
+    workload, notes = load_workload(scenario)
     pool = _pool(scenario, workload)
     moment_s = _moment_s(scenario, workload)
-    source = _Questioner(quota_source(scenario), scenario.num_gpus, scenario.gang_nodes, moment_s)
+    source = _OfferProbe(quota_source(scenario), scenario.num_gpus, scenario.gang_nodes, moment_s)
     num_days = int(moment_s // DAY_S) + 1
     with progress("cluster offer", num_days, quiet=quiet) as tick:
-        days = Days(source, tick)
+        days = DayProgress(source, tick)
         scheduler = _promising(scenario.policies[0], days)
-        known = only(workload, workload.job_submit_s < moment_s, (pool,))
+        known = select_jobs(workload, workload.job_submit_s < moment_s, (pool,))
         replay(_with_question(known, moment_s), scheduler, 0.0, moment_s + HOUR_S)
         days.finish(num_days)
     assert source.asked is not None
@@ -43,7 +43,7 @@ def offer(scenario: ClusterScenario, quiet: bool) -> Report:
     return report_on(scenario, f"Cluster: what {pool} can promise", *tables, notes=notes)
 
 
-def _promising(policy: str, source: QuotaSource) -> RuledScheduler:
+def _promising(policy: str, source: QuotaSource) -> RuleBasedScheduler:
     scheduler = find_policy(policy, source)
     if not scheduler.rules.uses_quota:
         raise BadInput(f"{policy!r} makes no promises; ask a policy with a quota, such as 'gfs'")
@@ -80,14 +80,14 @@ def _with_question(workload: Workload, moment_s: float) -> Workload:
 
 
 @dataclass(slots=True)
-class _Questioner:
+class _OfferProbe:
     """A source of quota that, at one moment, also asks what could be offered."""
 
     source: SpotQuota
     num_gpus: int
     num_nodes: int
     moment_s: float
-    asked: Asked | None = None
+    asked: OfferRequest | None = None
     offers: tuple[Offer, ...] = ()
 
     def quota(self, pool: str, evidence: Evidence) -> Quota:
@@ -99,16 +99,16 @@ class _Questioner:
             self.asked = self._asked(pool, evidence, sold)
         return quota
 
-    def _sold(self, evidence: Evidence) -> tuple[Promise, ...]:
+    def _sold(self, evidence: Evidence) -> tuple[SpotPromise, ...]:
         """What runs under a promise counts as promised in the strongest way: when each ends is not in the evidence."""
         if not evidence.guaranteed_gpus:
             return ()
         until_s = evidence.now_s + self.source.hours[-1] * HOUR_S
-        return (Promise(evidence.guaranteed_gpus, until_s, self.source.probabilities[-1]),)
+        return (SpotPromise(evidence.guaranteed_gpus, until_s, self.source.probabilities[-1]),)
 
-    def _asked(self, pool: str, evidence: Evidence, sold: tuple[Promise, ...]) -> Asked:
+    def _asked(self, pool: str, evidence: Evidence, sold: tuple[SpotPromise, ...]) -> OfferRequest:
         menu, nodes = self.source.menu(pool, evidence), self.source.node_menu(pool, evidence)
-        return Asked(
+        return OfferRequest(
             pool=pool,
             num_gpus=self.num_gpus,
             num_nodes=self.num_nodes,

@@ -21,7 +21,7 @@ DRAW_EVERY_S = 0.25
 
 
 @dataclass(slots=True)
-class View:
+class LiveView:
     """The live area of the terminal; the report is built only when a redraw is due."""
 
     live: Live
@@ -40,7 +40,7 @@ class View:
 
 
 @contextmanager
-def view(*, quiet: bool, stream: TextIO | None = None) -> Iterator[View | None]:
+def live_view(*, quiet: bool, stream: TextIO | None = None) -> Iterator[LiveView | None]:
     """A view for the duration of the block; None if `quiet` or if the stream is not a terminal."""
     stream = sys.stderr if stream is None else stream
     if quiet or not stream.isatty():
@@ -48,4 +48,4 @@ def view(*, quiet: bool, stream: TextIO | None = None) -> Iterator[View | None]:
         return
     console = Console(file=stream)
     with Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
-        yield View(live)
+        yield LiveView(live)

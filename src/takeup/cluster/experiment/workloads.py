@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from takeup.cluster.experiment.scenario import ClusterScenario
 from takeup.cluster.model import Kind, Workload
-from takeup.cluster.traces import Options, generate, read_trace
+from takeup.cluster.traces import TraceOptions, generate, read_trace
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput, UnknownName
 
@@ -22,16 +22,16 @@ DEFAULT_WORKLOAD = "small"
 Notes = tuple[str, ...]
 
 
-def load(scenario: ClusterScenario) -> tuple[Workload, Notes]:
+def load_workload(scenario: ClusterScenario) -> tuple[Workload, Notes]:
     """The jobs and nodes of the scenario, and what one should know about them."""
     if scenario.trace is not None:
         workload, notes = _from_file(scenario, _version(Path(scenario.trace)))
     else:
         workload, notes = _generated(scenario), ()
     if scenario.pools:
-        workload = only(workload, pools=scenario.pools)
+        workload = select_jobs(workload, pools=scenario.pools)
     if scenario.to_day is not None:
-        workload = only(workload, workload.job_submit_s < scenario.to_day * DAY_S)
+        workload = select_jobs(workload, workload.job_submit_s < scenario.to_day * DAY_S)
     if workload.num_jobs == 0:
         raise BadInput(f"{workload.name} has no job in this window; choose other days or pools")
     return workload, notes
@@ -48,7 +48,7 @@ def _generated(scenario: ClusterScenario) -> Workload:
 def _from_file(scenario: ClusterScenario, version: object) -> tuple[Workload, Notes]:
     if scenario.num_days is not None or scenario.scale != 1.0:
         raise BadInput("a trace is what it is; cut it with from_day and to_day instead of num_days and scale")
-    options = Options(
+    options = TraceOptions(
         strict=scenario.strict,
         spot_organisations=scenario.spot_organisations,
         spot_share=scenario.spot_share,
@@ -75,7 +75,9 @@ def _version(path: Path) -> object:
     return None
 
 
-def only(workload: Workload, jobs: npt.NDArray[np.bool_] | None = None, pools: Sequence[str] | None = None) -> Workload:
+def select_jobs(
+    workload: Workload, jobs: npt.NDArray[np.bool_] | None = None, pools: Sequence[str] | None = None
+) -> Workload:
     """Some jobs of a workload, and of its pools only these."""
     unknown = [pool for pool in pools or () if pool not in workload.pools]
     if unknown:

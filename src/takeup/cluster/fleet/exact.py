@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array, eye_array, hstack
 
-from takeup.cluster.fleet.rules import Rules
+from takeup.cluster.fleet.rules import SchedulerRules
 from takeup.cluster.fleet.snapshot import from_state
 from takeup.cluster.model import Grade, Job, Kind, Run, State
 from takeup.core.arrays import Floats
@@ -42,14 +42,14 @@ def is_promised(run: Run, now_s: float) -> bool:
     return run.grade == Grade.GUARANTEED and now_s - run.start_s < 3600.0 * run.job.guarantee_h
 
 
-def price_gpu_s(run: Run, now_s: float, rules: Rules) -> float:
+def price_gpu_s(run: Run, now_s: float, rules: SchedulerRules) -> float:
     """What the eviction of a run costs, promises aside."""
     restart_s = rules.restart_small_s if run.job.num_gpus <= 8 else rules.restart_large_s
     lost = run.job.num_gpus * (now_s - run.saved_s + restart_s) + rules.victim_price_gpu_s
     return lost * (1 + rules.repeat_price_share * run.num_evictions)
 
 
-def prices_gpu_s(runs: Sequence[Run], now_s: float, rules: Rules) -> Floats:
+def prices_gpu_s(runs: Sequence[Run], now_s: float, rules: SchedulerRules) -> Floats:
     """Prices in which a job evicted too often outweighs all others, and a broken promise outweighs even these."""
     prices = np.array([price_gpu_s(run, now_s, rules) for run in runs], np.float64)
     for is_dear in (
@@ -60,14 +60,14 @@ def prices_gpu_s(runs: Sequence[Run], now_s: float, rules: Rules) -> Floats:
     return prices
 
 
-def _evictable(state: State, pool: str, rules: Rules) -> list[Run]:
+def _evictable(state: State, pool: str, rules: SchedulerRules) -> list[Run]:
     """Spot runs of a pool that may be evicted now, by start time."""
     safe_from_s = state.now_s - rules.min_runtime_s
     runs = (run for run in state.runs if run.job.pool == pool and run.job.kind == Kind.SPOT)
     return sorted((run for run in runs if run.start_s <= safe_from_s), key=lambda run: (run.start_s, run.job.id))
 
 
-def best_victims(state: State, job: Job, rules: Rules, budget_s: float = inf) -> GangPlan | None:
+def best_victims(state: State, job: Job, rules: SchedulerRules, budget_s: float = inf) -> GangPlan | None:
     """The cheapest evictions that fit a gang of whole GPUs; None if there are none, or none were found."""
     snapshot = from_state(state, job.pool, rules)
     spot = [run for run in _evictable(state, job.pool, rules) if run.job.gpus_per_worker >= 1]

@@ -48,7 +48,7 @@ ALL_GPUS, FREE_GPUS, HIGH_GPUS, SHARE_ROOM_MILLI, NUM_TOTALS = range(
 )  # of all nodes: shows at once what cannot fit
 
 
-class Jobs(NamedTuple):
+class JobArrays(NamedTuple):
     """What is known of jobs before anything is decided; entry i of every array belongs to job i, in submit order."""
 
     kind: Ints
@@ -79,7 +79,7 @@ class Fleet(NamedTuple):
     prices: Floats
 
 
-def job_records(jobs: Jobs) -> Records:
+def job_records(jobs: JobArrays) -> Records:
     """All jobs as records, none of them running or waiting."""
     records: Records = np.zeros(len(jobs.kind), JOB)
     for name in ("kind", "organisation", "workers", "submit_s", "guarantee_h", "checkpoint_s"):
@@ -92,7 +92,7 @@ def job_records(jobs: Jobs) -> Records:
     return records
 
 
-def empty_fleet(node_gpus: npt.ArrayLike, jobs: Jobs, healthy: npt.ArrayLike = True) -> Fleet:
+def empty_fleet(node_gpus: npt.ArrayLike, jobs: JobArrays, healthy: npt.ArrayLike = True) -> Fleet:
     """A pool in which nothing runs and nothing waits."""
     records = job_records(jobs)
     nodes: Any = np.zeros(np.size(node_gpus), NODE)

@@ -18,7 +18,7 @@ NORMAL_95 = 1.96
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class DurationSummary:
     """Where times of jobs lie, in seconds."""
 
     mean: float
@@ -28,7 +28,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ShareEstimate:
     """A share of one, and between which shares the true one lies with 95 % confidence."""
 
     mean: float
@@ -44,10 +44,10 @@ class Metrics:
     Useful GPU-time is that of high-priority jobs and of spot runs up to their last kept period.
     """
 
-    high_jct_s: Spread
-    high_jqt_s: Spread
-    spot_jct_s: Spread
-    spot_jqt_s: Spread
+    high_jct_s: DurationSummary
+    high_jqt_s: DurationSummary
+    spot_jct_s: DurationSummary
+    spot_jqt_s: DurationSummary
     allocation_rate: float
     useful_rate: float
     eviction_rate: float
@@ -113,10 +113,10 @@ class Outcome:
         high, jct_s = done & (self.kind == Kind.HIGH), self.end_s - self.submit_s
         grades = (Grade.GUARANTEED, Grade.OPPORTUNISTIC)
         return Metrics(
-            high_jct_s=spread(jct_s[high]),
-            high_jqt_s=spread(self.queued_s[high]),
-            spot_jct_s=spread(jct_s[spot]),
-            spot_jqt_s=spread(self.queued_s[spot]),
+            high_jct_s=summarise_durations(jct_s[high]),
+            high_jqt_s=summarise_durations(self.queued_s[high]),
+            spot_jct_s=summarise_durations(jct_s[spot]),
+            spot_jqt_s=summarise_durations(self.queued_s[spot]),
             allocation_rate=_rate(self.allocated_gpu_s[chosen, hours].sum(), total_gpu_s),
             useful_rate=_rate(self.useful_gpu_s[chosen, hours].sum(), total_gpu_s),
             eviction_rate=_rate(num_broken.sum(), num_broken.sum() + num_kept.sum()),
@@ -141,7 +141,7 @@ class Outcome:
         hours = self.allocated_gpu_s.sum(axis=(0, 2))[: int(self.to_s // 3600)]
         return np.asarray(np.cumsum(hours) / 3600.0)
 
-    def broken(self, grade: Grade = Grade.GUARANTEED) -> Share:
+    def broken(self, grade: Grade = Grade.GUARANTEED) -> ShareEstimate:
         """How many periods of a grade ended in an eviction, in the window.
 
         Evictions come together, so days, not periods, are what varies by chance.
@@ -157,22 +157,22 @@ def _by_day(hourly: Ints) -> Floats:
     return np.asarray(whole.reshape(-1, 24).sum(axis=1))
 
 
-def _share_of(parts: Floats, wholes: Floats) -> Share:
+def _share_of(parts: Floats, wholes: Floats) -> ShareEstimate:
     """The ratio of two sums, with the error of a ratio whose terms are independent."""
     total, num = float(wholes.sum()), len(wholes)
     if total == 0:
-        return Share(0.0, 0.0, 0.0)
+        return ShareEstimate(0.0, 0.0, 0.0)
     mean = float(parts.sum()) / total
     error = float(np.sqrt(((parts - mean * wholes) ** 2).sum() * num / max(1, num - 1))) / total
-    return Share(mean, max(0.0, mean - NORMAL_95 * error), min(1.0, mean + NORMAL_95 * error))
+    return ShareEstimate(mean, max(0.0, mean - NORMAL_95 * error), min(1.0, mean + NORMAL_95 * error))
 
 
-def spread(values: Floats) -> Spread:
+def summarise_durations(values: Floats) -> DurationSummary:
     """Mean and percentiles; all 0 if there is nothing."""
     finished = values[np.isfinite(values)]
     if not len(finished):
-        return Spread(0.0, 0.0, 0.0, 0.0)
-    return Spread(float(finished.mean()), *np.percentile(finished, (50, 95, 99)).tolist())
+        return DurationSummary(0.0, 0.0, 0.0, 0.0)
+    return DurationSummary(float(finished.mean()), *np.percentile(finished, (50, 95, 99)).tolist())
 
 
 def _rate(part: float, whole: float) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from takeup.cluster.fleet import rules as rule
-from takeup.cluster.fleet.rules import Rules
+from takeup.cluster.fleet.rules import SchedulerRules
 from takeup.cluster.model import Grade, Job, Kind, Run, State
 
 Event = tuple[str, str, tuple[str, ...] | str]
@@ -22,7 +22,7 @@ def _fragments(free: int, artifact: bool = False) -> float:
 
 
 @dataclass
-class _Plan:
+class _PlainGangPlan:
     """The victims, and the node of each worker so far."""
 
     victims: set[str] = field(default_factory=set)
@@ -34,7 +34,7 @@ class PlainPass:
     """One pool of a state under rules; `quota_gpus` holds for every promise."""
 
     state: State
-    rules: Rules
+    rules: SchedulerRules
     quota_gpus: float
     log: list[Event] = field(default_factory=list)
 
@@ -149,26 +149,26 @@ class PlainPass:
             self.since_s[name], self.evicted[name] = self.now_s, victim.num_evictions + 1
         return tuple(plan.nodes)
 
-    def is_patient(self, job: Job, plan: _Plan) -> bool:
+    def is_patient(self, job: Job, plan: _PlainGangPlan) -> bool:
         """Whether a job waits rather than evict victims that hold many more GPUs than it needs."""
         spare = sum(self.runs[name].job.num_gpus for name in plan.victims) - job.num_gpus
         return self.now_s - self.since_s[job.id] < self.rules.patience_s and spare > self.rules.patience_gpus
 
-    def idle(self, node: str, plan: _Plan, asked: int) -> int:
+    def idle(self, node: str, plan: _PlainGangPlan, asked: int) -> int:
         """GPUs of a node that a plan may still use."""
         staying = [run for name, run in self.runs.items() if name not in plan.victims]
         used = sum(run.nodes.count(node) * run.job.gpus_per_worker for run in staying)
         return int(self.sizes[node] - used - plan.nodes.count(node) * asked)
 
-    def evictable(self, plan: _Plan) -> list[str]:
+    def evictable(self, plan: _PlainGangPlan) -> list[str]:
         """Spot jobs that may be evicted and are not in the plan."""
         spot = [name for name, run in self.runs.items() if run.job.kind == Kind.SPOT and name not in plan.victims]
         old = [name for name in spot if self.now_s - self.runs[name].start_s >= self.rules.min_runtime_s]
         return sorted(old, key=self.number.__getitem__)
 
-    def node_by_node(self, job: Job) -> _Plan | None:
+    def node_by_node(self, job: Job) -> _PlainGangPlan | None:
         """Worker after worker on the node where it costs least."""
-        plan, asked = _Plan(), int(job.gpus_per_worker)
+        plan, asked = _PlainGangPlan(), int(job.gpus_per_worker)
         for _ in range(job.num_workers):
             choices = [(*self.choose(node, asked, plan), node) for node in self.sizes]
             possible = [choice for choice in choices if choice[0] is not None]
@@ -181,19 +181,19 @@ class PlainPass:
             self.spare_unneeded(job, plan)
         return plan
 
-    def fits(self, job: Job, plan: _Plan) -> bool:
+    def fits(self, job: Job, plan: _PlainGangPlan) -> bool:
         """Whether a plan has room for all workers."""
         asked = int(job.gpus_per_worker)
         return sum(max(0, self.idle(node, plan, asked)) // asked for node in self.sizes) >= job.num_workers
 
-    def seat_tightly(self, job: Job, plan: _Plan) -> None:
+    def seat_tightly(self, job: Job, plan: _PlainGangPlan) -> None:
         """All workers on the tightest nodes."""
         asked = int(job.gpus_per_worker)
         for _ in range(job.num_workers):
             idle = {node: self.idle(node, plan, asked) for node in self.sizes}
             plan.nodes.append(min((node for node in idle if idle[node] >= asked), key=idle.__getitem__))
 
-    def spare_unneeded(self, job: Job, plan: _Plan) -> None:
+    def spare_unneeded(self, job: Job, plan: _PlainGangPlan) -> None:
         """Spare victims that later ones made redundant, most expensive first."""
         kept, plan.nodes = plan.nodes, []
         before = len(plan.victims)
@@ -203,14 +203,14 @@ class PlainPass:
         else:
             self.seat_tightly(job, plan)
 
-    def put_back(self, job: Job, plan: _Plan, names: list[str]) -> None:
+    def put_back(self, job: Job, plan: _PlainGangPlan, names: list[str]) -> None:
         """Spare jobs in sequence, each if the remaining victims free enough."""
         for name in names:
             plan.victims.discard(name)
             if not self.fits(job, plan):
                 plan.victims.add(name)
 
-    def choose(self, node: str, asked: int, plan: _Plan) -> tuple[tuple[float, float] | None, set[str]]:
+    def choose(self, node: str, asked: int, plan: _PlainGangPlan) -> tuple[tuple[float, float] | None, set[str]]:
         """The victims on a node, and its two prices; no prices if it cannot be done."""
         here = [name for name in self.evictable(plan) if node in self.runs[name].nodes]
         idle = self.idle(node, plan, asked)
@@ -314,9 +314,9 @@ class PlainPass:
         shares = sum(1 / self.runs[name].job.num_workers for name in victims)
         return room, 0 if how == rule.TIGHTEST else shares
 
-    def newest(self, job: Job) -> _Plan | None:
+    def newest(self, job: Job) -> _PlainGangPlan | None:
         """Evict the last started first until the gang fits; then spare victims that are not needed."""
-        plan = _Plan()
+        plan = _PlainGangPlan()
         order = sorted(self.evictable(plan), key=lambda name: -self.runs[name].start_s)
         for name in order:
             if self.fits(job, plan):

@@ -25,7 +25,7 @@ BEST_FIT, PACKED, FRAGMENT, FRAGMENT_ARTIFACT, PACKED_BLIND, SHELTERED = range(6
 ) = range(10)
 
 
-class Rules(NamedTuple):
+class SchedulerRules(NamedTuple):
     """What a scheduler does. Durations are in seconds; 0 switches a rule with a duration off."""
 
     one_queue: bool = False  # spot and high-priority jobs share one queue

@@ -13,7 +13,7 @@ import numpy as np
 
 from takeup.cluster.fleet.fast.books import nominate
 from takeup.cluster.fleet.fast.fill import enqueue_all, resume_all
-from takeup.cluster.fleet.fast.place import calm_down
+from takeup.cluster.fleet.fast.place import update_calmness
 from takeup.cluster.fleet.layout import (
     FREE_GPUS,
     HIGH_GPUS,
@@ -21,10 +21,10 @@ from takeup.cluster.fleet.layout import (
     NUM_WAITING_HIGH,
     NUM_WAITING_SPOT,
     Fleet,
-    Jobs,
+    JobArrays,
     empty_fleet,
 )
-from takeup.cluster.fleet.rules import PACKED, Rules
+from takeup.cluster.fleet.rules import PACKED, SchedulerRules
 from takeup.cluster.model import Eviction, Grade, Job, Node, Quota, Run, State, Waiting
 from takeup.core.arrays import Floats, Ints
 from takeup.errors import BadInput
@@ -33,7 +33,7 @@ TICK_S = 300.0  # how rarely a node evicts is looked at so often
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class PoolSnapshot:
     """A pool as arrays, and the names behind the numbers."""
 
     fleet: Fleet
@@ -58,7 +58,7 @@ def quota_arrays(quota: Quota) -> tuple[Floats, Floats]:
     return np.array([hours for hours, _ in offers], np.float64), np.array([gpus for _, gpus in offers], np.float64)
 
 
-def from_state(state: State, pool: str, rules: Rules) -> Snapshot:
+def from_state(state: State, pool: str, rules: SchedulerRules) -> PoolSnapshot:
     """One pool of a state, its queues in the order of the rules."""
     nodes = [node for node in state.nodes if node.pool == pool]
     runs = {run.job.id: run for run in state.runs if run.job.pool == pool}
@@ -74,7 +74,7 @@ def from_state(state: State, pool: str, rules: Rules) -> Snapshot:
         nominate(fleet, numbers[name], _seats(state.nominations[name], number_of, waits[name].job))
     if rules.score == PACKED and state.evictions:
         _note_calm(fleet, state, number_of)
-    return Snapshot(fleet, tuple(jobs), tuple(node.name for node in nodes))
+    return PoolSnapshot(fleet, tuple(jobs), tuple(node.name for node in nodes))
 
 
 def _resume(fleet: Fleet, runs: list[Run], numbers: Mapping[str, int], number_of: Mapping[str, int]) -> None:
@@ -98,7 +98,7 @@ def _resume(fleet: Fleet, runs: list[Run], numbers: Mapping[str, int], number_of
     fleet.totals[HIGH_GPUS] = np.minimum(fleet.nodes["high_gpus"], fleet.nodes["size"]).sum()
 
 
-def _queue(fleet: Fleet, waits: list[Waiting], numbers: Mapping[str, int], rules: Rules) -> None:
+def _queue(fleet: Fleet, waits: list[Waiting], numbers: Mapping[str, int], rules: SchedulerRules) -> None:
     places = np.array([numbers[wait.job.id] for wait in waits], np.int64)
     since_s = np.array([wait.since_s for wait in waits], np.float64)
     num_evictions = np.array([wait.num_evictions for wait in waits], np.int64)
@@ -107,7 +107,7 @@ def _queue(fleet: Fleet, waits: list[Waiting], numbers: Mapping[str, int], rules
     enqueue_all(fleet, places, since_s, rules)
 
 
-def _columns(jobs: Sequence[Job]) -> Jobs:
+def _columns(jobs: Sequence[Job]) -> JobArrays:
     floats = [
         np.array([getattr(job, name) for job in jobs], np.float64)
         for name in ("gpus_per_worker", "submit_s", "guarantee_h")
@@ -115,7 +115,7 @@ def _columns(jobs: Sequence[Job]) -> Jobs:
     kind = np.array([job.kind for job in jobs], np.int64)
     workers = np.array([job.num_workers for job in jobs], np.int64)
     never = np.full(len(jobs), np.inf)  # a state says when work was saved last; when it will be is no business of ours
-    return Jobs(kind, np.zeros(len(jobs), np.int64), floats[0], workers, floats[1], floats[2], never)
+    return JobArrays(kind, np.zeros(len(jobs), np.int64), floats[0], workers, floats[1], floats[2], never)
 
 
 def _seats(names: Sequence[str], number_of: Mapping[str, int], job: Job) -> Ints:
@@ -136,10 +136,10 @@ def _note_calm(fleet: Fleet, state: State, number_of: Mapping[str, int]) -> None
             for number in (number_of[name] for name in eviction.nodes if name in number_of):
                 day[number] += 1
                 hour[number] += age_s < 3600
-    calm_down(fleet, hour, day)
+    update_calmness(fleet, hour, day)
 
 
-def to_state(snapshot: Snapshot, now_s: float, evictions: tuple[Eviction, ...] = ()) -> State:
+def to_state(snapshot: PoolSnapshot, now_s: float, evictions: tuple[Eviction, ...] = ()) -> State:
     """A pool as a state: what runs, what waits, and for which jobs GPUs are reserved."""
     fleet, jobs = snapshot.fleet, snapshot.jobs
     pool = jobs[0].pool if jobs else ""
@@ -160,7 +160,7 @@ def to_state(snapshot: Snapshot, now_s: float, evictions: tuple[Eviction, ...] =
     return State(now_s, nodes, runs, waits, evictions=evictions, nominations=kept)
 
 
-def _run(snapshot: Snapshot, number: int, now_s: float) -> Run:
+def _run(snapshot: PoolSnapshot, number: int, now_s: float) -> Run:
     it = snapshot.fleet.jobs[number]
     start_s, first_s, every_s = (float(it[name]) for name in ("start_s", "first_save_s", "checkpoint_s"))
     saved_s = start_s

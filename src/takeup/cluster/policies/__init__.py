@@ -6,7 +6,7 @@ A plain name is a scheduler as the GFS evaluation ran it; `..._published` is wha
 from __future__ import annotations
 
 from takeup.cluster.fleet.evidence import NoQuota, QuotaSource
-from takeup.cluster.fleet.rules import Rules
+from takeup.cluster.fleet.rules import SchedulerRules
 from takeup.cluster.policies.chronus import CHRONUS, CHRONUS_PUBLISHED
 from takeup.cluster.policies.fgd import FGD, FGD_PUBLISHED
 from takeup.cluster.policies.fifo import FIFO, FIFO_STRICT
@@ -22,14 +22,14 @@ from takeup.cluster.policies.gfs.scheduler import (
     GFS_SIMPLE_PREEMPT,
 )
 from takeup.cluster.policies.lyra import LYRA, LYRA_PUBLISHED
-from takeup.cluster.policies.ruled import RuledScheduler
+from takeup.cluster.policies.ruled import RuleBasedScheduler
 from takeup.cluster.policies.stock import KAI, KUBE, KUEUE, SLURM
 from takeup.cluster.policies.yarn_cs import YARN_CS, YARN_CS_PUBLISHED
 from takeup.errors import UnknownName
 
-__all__ = ["POLICIES", "RuledScheduler", "find_policy"]
+__all__ = ["POLICIES", "RuleBasedScheduler", "find_policy"]
 
-POLICIES: dict[str, Rules] = {
+POLICIES: dict[str, SchedulerRules] = {
     "fifo": FIFO,
     "fifo_strict": FIFO_STRICT,
     "yarn_cs": YARN_CS,
@@ -56,11 +56,11 @@ POLICIES: dict[str, Rules] = {
 }
 
 
-def find_policy(name: str, quota_source: QuotaSource | None = None, is_exact: bool = True) -> RuledScheduler:
+def find_policy(name: str, quota_source: QuotaSource | None = None, is_exact: bool = True) -> RuleBasedScheduler:
     """A fresh scheduler; those that use no quota never ask the source.
 
     `is_exact`: when it decides for a real engine, victims of gangs are the best that a solver finds in time.
     """
     if name not in POLICIES:
         raise UnknownName("cluster policy", name, POLICIES)
-    return RuledScheduler(name, POLICIES[name], quota_source or NoQuota(), is_exact)
+    return RuleBasedScheduler(name, POLICIES[name], quota_source or NoQuota(), is_exact)

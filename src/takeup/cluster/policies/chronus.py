@@ -6,9 +6,9 @@ renewed costs nothing, and only a job that had to wait pays when it comes back. 
 
 from __future__ import annotations
 
-from takeup.cluster.fleet.rules import BY_SIZE, TRY_SMALLER, Rules
+from takeup.cluster.fleet.rules import BY_SIZE, TRY_SMALLER, SchedulerRules
 
-CHRONUS = Rules(
+CHRONUS = SchedulerRules(
     high_order=BY_SIZE,
     spot_order=BY_SIZE,
     high_failure=TRY_SMALLER,

@@ -7,7 +7,7 @@ evaluation: on the node that is fragmented least, oldest first.
 
 from __future__ import annotations
 
-from takeup.cluster.fleet.rules import FRAGMENT, FRAGMENT_ARTIFACT, FRAGMENT_NODE, TRY_SMALLER, Rules
+from takeup.cluster.fleet.rules import FRAGMENT, FRAGMENT_ARTIFACT, FRAGMENT_NODE, TRY_SMALLER, SchedulerRules
 
-FGD = Rules(score=FRAGMENT_ARTIFACT, victims=FRAGMENT_NODE, straight=True, uses_quota=True)
+FGD = SchedulerRules(score=FRAGMENT_ARTIFACT, victims=FRAGMENT_NODE, straight=True, uses_quota=True)
 FGD_PUBLISHED = FGD._replace(score=FRAGMENT, straight=False, high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER)

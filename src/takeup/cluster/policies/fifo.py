@@ -6,7 +6,7 @@ gang as large as the pool then drains it first.
 
 from __future__ import annotations
 
-from takeup.cluster.fleet.rules import TRY_SMALLER, Rules
+from takeup.cluster.fleet.rules import TRY_SMALLER, SchedulerRules
 
-FIFO_STRICT = Rules(one_queue=True)
+FIFO_STRICT = SchedulerRules(one_queue=True)
 FIFO = FIFO_STRICT._replace(high_failure=TRY_SMALLER)

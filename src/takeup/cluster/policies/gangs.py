@@ -11,21 +11,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from takeup.cluster.fleet.exact import BUDGET_S, GangPlan, best_victims, prices_gpu_s
-from takeup.cluster.fleet.rules import Rules
+from takeup.cluster.fleet.rules import SchedulerRules
 from takeup.cluster.model import Decision, Evict, Grade, Job, Kind, Run, Start, State, Waiting
 
 TINY_SHARE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Improved:
+class PassCorrection:
     """The decisions of a pass that stand, with the better plan at the end, and the state after them."""
 
     decisions: tuple[Decision, ...]
     state: State
 
 
-def improved(state: State, decisions: Sequence[Decision], rules: Rules, budget_s: float = BUDGET_S) -> Improved | None:
+def corrected_pass(
+    state: State, decisions: Sequence[Decision], rules: SchedulerRules, budget_s: float = BUDGET_S
+) -> PassCorrection | None:
     """The pass up to the first gang that has a cheaper plan; None if there is no such gang."""
     jobs = {job.id: job for job in [run.job for run in state.runs] + [wait.job for wait in state.waiting]}
     before, num_done = state, 0
@@ -33,12 +35,12 @@ def improved(state: State, decisions: Sequence[Decision], rules: Rules, budget_s
         if not (isinstance(decision, Start) and _evicts_for_gang(decisions[num_done:place], jobs[decision.job_id])):
             continue
         fast = [it for it in decisions[num_done:place] if isinstance(it, Evict) and it.for_job == decision.job_id]
-        before = after(before, [it for it in decisions[num_done:place] if it not in fast])
-        better = _better(before, jobs[decision.job_id], fast, rules, budget_s)
+        before = state_after(before, [it for it in decisions[num_done:place] if it not in fast])
+        better = _cheaper_decisions(before, jobs[decision.job_id], fast, rules, budget_s)
         if better is not None:
             stands = (*(it for it in decisions[:place] if it not in fast), *better)
-            return Improved(stands, after(before, better))
-        before, num_done = after(before, [*fast, decision]), place + 1
+            return PassCorrection(stands, state_after(before, better))
+        before, num_done = state_after(before, [*fast, decision]), place + 1
     return None
 
 
@@ -47,7 +49,9 @@ def _evicts_for_gang(decisions: Sequence[Decision], job: Job) -> bool:
     return is_gang and any(isinstance(it, Evict) and it.for_job == job.id for it in decisions)
 
 
-def _better(state: State, job: Job, fast: list[Evict], rules: Rules, budget_s: float) -> list[Decision] | None:
+def _cheaper_decisions(
+    state: State, job: Job, fast: list[Evict], rules: SchedulerRules, budget_s: float
+) -> list[Decision] | None:
     """Evictions and start of a plan that costs less, its price and bound in the reasons."""
     plan = best_victims(state, job, rules, budget_s)
     if plan is None:
@@ -62,7 +66,7 @@ def _better(state: State, job: Job, fast: list[Evict], rules: Rules, budget_s: f
     return [*(_eviction(runs[name], job, plan, state.now_s) for name in plan.victims), _start(job, plan)]
 
 
-def _is_too_wide(plan: GangPlan, fast: list[Evict], job: Job, runs: dict[str, Run], rules: Rules) -> bool:
+def _is_too_wide(plan: GangPlan, fast: list[Evict], job: Job, runs: dict[str, Run], rules: SchedulerRules) -> bool:
     """Whether its victims hold more GPUs than those of the fast plan, and exceed the patience limit of the job."""
     ours, theirs = (
         sum(runs[name].job.num_gpus for name in names) for names in (plan.victims, (it.job_id for it in fast))
@@ -85,7 +89,7 @@ def _proof(plan: GangPlan) -> str:
     return "this is the cheapest" if gap_share < TINY_SHARE else f"none is more than {gap_share:.1%} cheaper"
 
 
-def after(state: State, decisions: Sequence[Decision]) -> State:
+def state_after(state: State, decisions: Sequence[Decision]) -> State:
     """The state when decisions have been carried out at once."""
     runs, waits = {run.job.id: run for run in state.runs}, {wait.job.id: wait for wait in state.waiting}
     for it in decisions:

@@ -6,7 +6,9 @@ of GFS sorted them the other way round, smallest jobs first, and let all spot jo
 
 from __future__ import annotations
 
-from takeup.cluster.fleet.rules import BY_SIZE, LARGEST_FIRST, SMALLEST_FIRST, TRY_SMALLER, Rules
+from takeup.cluster.fleet.rules import BY_SIZE, LARGEST_FIRST, SMALLEST_FIRST, TRY_SMALLER, SchedulerRules
 
-LYRA = Rules(high_order=BY_SIZE, spot_order=BY_SIZE, high_failure=TRY_SMALLER, victims=SMALLEST_FIRST, uses_quota=True)
+LYRA = SchedulerRules(
+    high_order=BY_SIZE, spot_order=BY_SIZE, high_failure=TRY_SMALLER, victims=SMALLEST_FIRST, uses_quota=True
+)
 LYRA_PUBLISHED = LYRA._replace(victims=LARGEST_FIRST, spot_failure=TRY_SMALLER)

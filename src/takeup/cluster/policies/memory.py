@@ -15,7 +15,7 @@ MOST_HOURS = 10_000  # more than a year
 
 
 @dataclass(slots=True)
-class Memory:
+class PoolHistory:
     """Observed history of one pool; hours count from the first observation."""
 
     begun_s: float

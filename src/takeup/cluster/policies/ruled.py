@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from takeup.cluster.fleet.evidence import NoQuota, QuotaSource
-from takeup.cluster.fleet.fast.turn import take_turn
+from takeup.cluster.fleet.fast.turn import run_pass
 from takeup.cluster.fleet.layout import (
     EVICTED,
     NUM_LOGGED,
@@ -23,36 +23,36 @@ from takeup.cluster.fleet.layout import (
     RUNNING_MILLI,
     STARTED,
 )
-from takeup.cluster.fleet.rules import CHEAPEST, Rules
-from takeup.cluster.fleet.snapshot import Snapshot, from_state, pools_of, quota_arrays
+from takeup.cluster.fleet.rules import CHEAPEST, SchedulerRules
+from takeup.cluster.fleet.snapshot import PoolSnapshot, from_state, pools_of, quota_arrays
 from takeup.cluster.model import Decision, Evict, Grade, Hold, Kind, Quota, SetQuota, Start, State
-from takeup.cluster.policies.memory import Memory
+from takeup.cluster.policies.memory import PoolHistory
 
 if TYPE_CHECKING:
-    from takeup.cluster.policies.gangs import Improved
+    from takeup.cluster.policies.gangs import PassCorrection
 
 
 QUOTA_PERIOD_S = 300.0
 
 
 @dataclass(slots=True)
-class RuledScheduler:
+class RuleBasedScheduler:
     """`rules` by `name`, with a source that says how much may be promised to spot jobs.
 
     `is_exact` lets a solver look for better victims wherever a gang evicts jobs; a replay never does.
     """
 
     name: str
-    rules: Rules
+    rules: SchedulerRules
     quota_source: QuotaSource = field(default_factory=NoQuota)
     is_exact: bool = False
-    _memories: dict[str, Memory] = field(default_factory=dict, init=False)
+    _memories: dict[str, PoolHistory] = field(default_factory=dict, init=False)
     _quotas: dict[str, Quota] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        kinds = (type(value) for value in Rules())
+        kinds = (type(value) for value in SchedulerRules())
         # One type for every field, or the pass would be compiled again for a 0 that should have been a 0.0.
-        self.rules = Rules._make(kind(value) for kind, value in zip(kinds, self.rules, strict=True))
+        self.rules = SchedulerRules._make(kind(value) for kind, value in zip(kinds, self.rules, strict=True))
 
     def decide(self, state: State) -> Sequence[Decision]:
         """Quotas that are due, then for each pool the starts, the evictions, and why the other jobs wait."""
@@ -66,7 +66,7 @@ class RuledScheduler:
                 yield SetQuota(quota, "what the forecast leaves free, corrected by how well promises were kept")
         while True:
             snapshot = from_state(state, pool, self.rules)
-            take_turn(snapshot.fleet, float(state.now_s), *quota_arrays(quota), self.rules)
+            run_pass(snapshot.fleet, float(state.now_s), *quota_arrays(quota), self.rules)
             decisions = list(_logged(snapshot))
             better = self._better(state, decisions)
             if better is None:
@@ -76,16 +76,16 @@ class RuledScheduler:
         yield from decisions
         yield from _held(snapshot, state.now_s, quota, self.rules)
 
-    def _better(self, state: State, decisions: Sequence[Decision]) -> Improved | None:
+    def _better(self, state: State, decisions: Sequence[Decision]) -> PassCorrection | None:
         if not self.is_exact or self.rules.victims != CHEAPEST:
             return None
-        from takeup.cluster.policies.gangs import improved  # a solver is slow to load, and replays need none
+        from takeup.cluster.policies.gangs import corrected_pass  # a solver is slow to load, and replays need none
 
-        return improved(state, decisions, self.rules)
+        return corrected_pass(state, decisions, self.rules)
 
     def _quota(self, state: State, pool: str) -> tuple[Quota, bool]:
         """The quota in force, and whether it has just been computed."""
-        memory = self._memories.setdefault(pool, Memory(state.now_s))
+        memory = self._memories.setdefault(pool, PoolHistory(state.now_s))
         memory.look(state, pool)
         known = state.quotas.get(pool, self._quotas.get(pool))
         if known is not None and state.now_s - memory.asked_s < QUOTA_PERIOD_S:
@@ -94,7 +94,7 @@ class RuledScheduler:
         return self._quotas[pool], True
 
 
-def _logged(snapshot: Snapshot) -> Iterator[Decision]:
+def _logged(snapshot: PoolSnapshot) -> Iterator[Decision]:
     names = [job.id for job in snapshot.jobs]
     for line in snapshot.fleet.log[: snapshot.fleet.totals[NUM_LOGGED]]:
         job, other = int(line["job"]), int(line["other"])
@@ -116,7 +116,7 @@ def _start_reason(grade: int, num_evicted: int) -> str:
     return "inside the quota" if grade == Grade.GUARANTEED else "idle GPUs, without a promise"
 
 
-def _held(snapshot: Snapshot, now_s: float, quota: Quota, rules: Rules) -> Iterator[Hold]:
+def _held(snapshot: PoolSnapshot, now_s: float, quota: Quota, rules: SchedulerRules) -> Iterator[Hold]:
     fleet = snapshot.fleet
     held = fleet.totals[RUNNING_MILLI + Grade.GUARANTEED] / 1000
     waiting = [

@@ -8,9 +8,9 @@ protected in its first minutes.
 
 from __future__ import annotations
 
-from takeup.cluster.fleet.rules import FEWEST, NEWEST, TRY_SMALLER, Rules
+from takeup.cluster.fleet.rules import FEWEST, NEWEST, TRY_SMALLER, SchedulerRules
 
-KUBE = Rules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=FEWEST, uses_quota=True)
-KUEUE = Rules(victims=NEWEST, uses_quota=True)
-SLURM = Rules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=NEWEST, uses_quota=True)
+KUBE = SchedulerRules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=FEWEST, uses_quota=True)
+KUEUE = SchedulerRules(victims=NEWEST, uses_quota=True)
+SLURM = SchedulerRules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=NEWEST, uses_quota=True)
 KAI = SLURM._replace(min_runtime_s=600.0)

@@ -7,7 +7,7 @@ and an application that does not fit now does not block those behind it.
 
 from __future__ import annotations
 
-from takeup.cluster.fleet.rules import NEWEST, TIGHTEST, TRY_SMALLER, Rules
+from takeup.cluster.fleet.rules import NEWEST, TIGHTEST, TRY_SMALLER, SchedulerRules
 
-YARN_CS = Rules(victims=TIGHTEST, straight=True, uses_quota=True)
-YARN_CS_PUBLISHED = Rules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=NEWEST, uses_quota=True)
+YARN_CS = SchedulerRules(victims=TIGHTEST, straight=True, uses_quota=True)
+YARN_CS_PUBLISHED = SchedulerRules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=NEWEST, uses_quota=True)

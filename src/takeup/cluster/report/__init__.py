@@ -11,15 +11,15 @@ from takeup.cluster.report.charts import (
     wait_bars,
 )
 from takeup.cluster.report.forecasts import ForecastRun, forecast_series, forecast_table, next_hours_table
-from takeup.cluster.report.money import Benefit, Prices, benefit_of, benefit_series, benefit_table, days_table
+from takeup.cluster.report.money import Benefit, GpuPrices, benefit_of, benefit_series, benefit_table, days_table
 from takeup.cluster.report.outcomes import classes_table, pools_table, schedulers_table
-from takeup.cluster.report.promises import Asked, menu_table, nodes_table, offers_table
+from takeup.cluster.report.promises import OfferRequest, menu_table, nodes_table, offers_table
 
 __all__ = [
-    "Asked",
+    "OfferRequest",
     "Benefit",
     "ForecastRun",
-    "Prices",
+    "GpuPrices",
     "allocation_series",
     "benefit_of",
     "benefit_series",

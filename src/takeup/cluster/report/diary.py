@@ -6,7 +6,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from takeup.cluster.model import Decision, Evict, Grade, Hold, SetQuota, Start, State
-from takeup.core.control import Outcome
+from takeup.core.control import ApplyOutcome
 from takeup.core.report import Cell, Column, Table
 
 MOST_DECISIONS = 30
@@ -15,14 +15,14 @@ GRADES = {Grade.HIGH: "high priority", Grade.GUARANTEED: "spot, guaranteed", Gra
 
 
 @dataclass(slots=True)
-class Diary:
+class DecisionLog:
     """Counts of decisions by kind and outcome; of those that change something, the latest."""
 
-    counts: Counter[tuple[str, Outcome]] = field(default_factory=Counter)
-    latest: deque[tuple[Decision, Outcome]] = field(default_factory=lambda: deque(maxlen=MOST_DECISIONS))
+    counts: Counter[tuple[str, ApplyOutcome]] = field(default_factory=Counter)
+    latest: deque[tuple[Decision, ApplyOutcome]] = field(default_factory=lambda: deque(maxlen=MOST_DECISIONS))
     _said: dict[str, str] = field(default_factory=dict)
 
-    def note(self, decision: Decision, outcome: Outcome) -> bool:
+    def note(self, decision: Decision, outcome: ApplyOutcome) -> bool:
         """Record a decision and its outcome; returns whether it is news."""
         self.counts[WORDS[type(decision)], outcome] += 1
         is_news = not isinstance(decision, Hold) and not self._is_repeated(decision, outcome)
@@ -30,7 +30,7 @@ class Diary:
             self.latest.append((decision, outcome))
         return is_news
 
-    def _is_repeated(self, decision: Start | Evict | SetQuota, outcome: Outcome) -> bool:
+    def _is_repeated(self, decision: Start | Evict | SetQuota, outcome: ApplyOutcome) -> bool:
         """Whether this is an unchanged quota, or a dry-run decision repeated because it was not carried out."""
         is_quota = isinstance(decision, SetQuota)
         about = (
@@ -61,14 +61,14 @@ def _nodes(names: tuple[str, ...]) -> str:
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
-def counts_table(diary: Diary) -> Table:
+def counts_table(diary: DecisionLog) -> Table:
     """How many decisions of each kind there were, by what became of them."""
     columns = (Column("decision"), Column("outcome"), Column("count"))
     rows = tuple((word, outcome, count) for (word, outcome), count in sorted(diary.counts.items()))
     return Table("Decisions", columns, rows)
 
 
-def decisions_table(diary: Diary) -> Table:
+def decisions_table(diary: DecisionLog) -> Table:
     """The latest decisions that change something."""
     rows: tuple[tuple[Cell, ...], ...] = tuple((outcome, sentence(decision)) for decision, outcome in diary.latest)
     note = f"the latest {len(rows)}; decisions to let a job wait are only counted" if rows else "nothing was decided"

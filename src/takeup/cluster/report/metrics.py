@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from takeup.cluster.model import State
-from takeup.cluster.report.diary import Diary, used_gpus
-from takeup.core.control import Counters
+from takeup.cluster.report.diary import DecisionLog, used_gpus
+from takeup.core.control import LoopCounters
 
 Labels = Mapping[str, object]
 
 
-def prometheus(counters: Counters, diary: Diary, state: State | None) -> str:
+def prometheus(counters: LoopCounters, diary: DecisionLog, state: State | None) -> str:
     """All of it as text; without a state, only what was done."""
     return "".join(f"{line}\n" for line in (*_done(counters, diary), *(() if state is None else _seen(state))))
 
 
-def _done(counters: Counters, diary: Diary) -> Iterator[str]:
+def _done(counters: LoopCounters, diary: DecisionLog) -> Iterator[str]:
     yield from _metric("rounds_total", "counter", [({}, counters.num_rounds)])
     yield from _metric("failed_rounds_total", "counter", [({}, counters.num_failed_rounds)])
     decided = [({"decision": word, "outcome": outcome}, n) for (word, outcome), n in sorted(diary.counts.items())]

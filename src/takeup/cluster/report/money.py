@@ -23,7 +23,7 @@ HOUR_S, HOURS_A_DAY, DAYS_A_MONTH = 3600.0, 24, 30
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class GpuPrices:
     """USD for a GPU-hour by pool: of spot jobs, and of high-priority jobs where it is not the same."""
 
     spot: Mapping[str, float]
@@ -46,7 +46,7 @@ class Benefit:
     other: str
     pools: tuple[str, ...]
     first_day: int
-    prices: Prices
+    prices: GpuPrices
     spot_gpu_h: Floats
     high_gpu_h: Floats
     lost_gpu_h: Floats
@@ -74,7 +74,7 @@ class Benefit:
         return np.asarray(self.usd.sum(axis=0) if pool is None else self.usd[pool])
 
 
-def benefit_of(ours: Outcome, other: Outcome, prices: Prices) -> Benefit:
+def benefit_of(ours: Outcome, other: Outcome, prices: GpuPrices) -> Benefit:
     """The difference of two replays of the same jobs over the whole days of their window."""
     if (ours.pools, ours.from_s, ours.to_s) != (other.pools, other.from_s, other.to_s):
         raise BadInput("two replays of different fleets or windows cannot be compared; replay the same jobs")

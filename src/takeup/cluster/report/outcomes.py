@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from takeup.cluster.fleet.outcome import Metrics, Outcome, Spread
+from takeup.cluster.fleet.outcome import DurationSummary, Metrics, Outcome
 from takeup.cluster.model import Grade
 from takeup.core.report import Cell, Column, Table
 
-HOUR_S = 3600.0
+SECONDS_PER_HOUR = 3600.0
 SCHEDULER_COLUMNS = (
     Column("policy"),
     Column("evictions per period", "%", 2),
@@ -65,7 +65,7 @@ def _scheduler_row(name: str, metrics: Metrics) -> tuple[Cell, ...]:
         100 * metrics.guarantee_kept[Grade.OPPORTUNISTIC],
         100 * metrics.allocation_rate,
         100 * metrics.useful_rate,
-        metrics.lost_gpu_s / HOUR_S,
+        metrics.lost_gpu_s / SECONDS_PER_HOUR,
     )
 
 
@@ -82,7 +82,7 @@ def classes_table(outcomes: Sequence[Outcome]) -> Table:
     return Table("Waiting and completion", CLASS_COLUMNS, tuple(rows), note)
 
 
-def _class_row(name: str, kind: str, num_jobs: int, jqt_s: Spread, jct_s: Spread) -> tuple[Cell, ...]:
+def _class_row(name: str, kind: str, num_jobs: int, jqt_s: DurationSummary, jct_s: DurationSummary) -> tuple[Cell, ...]:
     spreads = ((each.mean, each.p50, each.p95, each.p99) for each in (jqt_s, jct_s))
     return (name, kind, num_jobs, *(value for values in spreads for value in values))
 
@@ -95,8 +95,8 @@ def pools_table(outcomes: Sequence[Outcome]) -> Table:
 
 def _pool_row(outcome: Outcome, place: int, pool: str) -> tuple[Cell, ...]:
     metrics = outcome.metrics(pool)
-    first = int(outcome.from_s // HOUR_S)
-    quota = outcome.quota_gpus[place, first : int(outcome.to_s // HOUR_S)]
+    first = int(outcome.from_s // SECONDS_PER_HOUR)
+    quota = outcome.quota_gpus[place, first : int(outcome.to_s // SECONDS_PER_HOUR)]
     quota = quota[np.isfinite(quota)]
     return (
         outcome.scheduler,

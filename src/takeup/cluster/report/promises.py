@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from takeup.cluster.model import Offer
 from takeup.core.report import Cell, Column, Table
 
-Rows = tuple[tuple[float, ...], ...]
+MenuRows = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OfferRequest:
     """A request and what was known: GPUs on whole nodes (0: anywhere), in a pool with these idle and promised GPUs.
 
     `free_gpus[i][j]` is what demand leaves free for `hours[i]` with `probabilities[j]`, and `left_gpus` what of it is
@@ -30,9 +30,9 @@ class Asked:
     num_hours_known: int
     hours: tuple[float, ...]
     probabilities: tuple[float, ...]
-    free_gpus: Rows
-    left_gpus: Rows
-    free_nodes: Rows = ()
+    free_gpus: MenuRows
+    left_gpus: MenuRows
+    free_nodes: MenuRows = ()
 
     @property
     def can_start(self) -> bool:
@@ -53,7 +53,7 @@ class Asked:
         )
 
 
-def offers_table(asked: Asked, offers: Sequence[Offer]) -> Table:
+def offers_table(asked: OfferRequest, offers: Sequence[Offer]) -> Table:
     """One row for each promise worth having, the surest first; then what can be had without one."""
     rows: list[tuple[Cell, ...]] = [(o.hours, 100 * o.probability, o.num_gpus, _reason(asked, o)) for o in offers]
     if asked.can_start:
@@ -65,7 +65,7 @@ def offers_table(asked: Asked, offers: Sequence[Offer]) -> Table:
     return Table(f"Offers for {asked.num_gpus} GPUs{where} in {asked.pool}", columns, tuple(rows), note)
 
 
-def _reason(asked: Asked, offer: Offer) -> str:
+def _reason(asked: OfferRequest, offer: Offer) -> str:
     row, column = asked.hours.index(offer.hours), asked.probabilities.index(offer.probability)
     free, left = asked.free_gpus[row][column], asked.left_gpus[row][column]
     return (
@@ -74,7 +74,7 @@ def _reason(asked: Asked, offer: Offer) -> str:
     )
 
 
-def menu_table(asked: Asked) -> Table:
+def menu_table(asked: OfferRequest) -> Table:
     """GPUs that can still be promised, for hours and probabilities."""
     columns = (
         Column("hours", "h", 1),
@@ -94,7 +94,7 @@ def menu_table(asked: Asked) -> Table:
     return Table(f"What can be promised in {asked.pool}", columns, rows, note)
 
 
-def nodes_table(asked: Asked) -> Table:
+def nodes_table(asked: OfferRequest) -> Table:
     """Whole nodes that demand leaves free, for hours and probabilities."""
     columns = (Column("hours", "h", 1), *(Column(f"{level:.0%}", "nodes", 0) for level in asked.probabilities))
     rows = tuple((hours, *free) for hours, free in zip(asked.hours, asked.free_nodes, strict=True))

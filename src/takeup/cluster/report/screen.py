@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from takeup.cluster.model import Eviction, Grade, Kind, State, Waiting
-from takeup.cluster.report.diary import Diary, sentence, used_gpus
-from takeup.core.control import Counters
+from takeup.cluster.report.diary import DecisionLog, sentence, used_gpus
+from takeup.core.control import LoopCounters
 from takeup.core.report import Cell, Column, Report, Table
 
-BAR_WIDTH, MOST_ROWS, MOST_DECISIONS = 20, 5, 6
+BAR_WIDTH, MOST_ROWS, MOST_SHOWN = 20, 5, 6
 LETTERS = {Grade.HIGH: "H", Grade.GUARANTEED: "G", Grade.OPPORTUNISTIC: "o"}
 LEGEND = (
     "H high priority, G spot with a promise, o spot without one, . idle; high demand: running and waiting; "
@@ -19,7 +19,7 @@ HOUR_S = 3600.0
 
 
 def screen(
-    title: str, seed: int, state: State | None, diary: Diary, counters: Counters, problems: Sequence[str] = ()
+    title: str, seed: int, state: State | None, diary: DecisionLog, counters: LoopCounters, problems: Sequence[str] = ()
 ) -> Report:
     """The tables of the live view; before the first state, only the last decisions and round counts."""
     tables = () if state is None else (_pools(state), _queue(state), _evictions(state))
@@ -87,7 +87,7 @@ def _rest(count: int) -> str:
     return f"and {count - MOST_ROWS} more" if count > MOST_ROWS else ""
 
 
-def _decisions(diary: Diary) -> Table:
-    latest = tuple(diary.latest)[-MOST_DECISIONS:]
+def _decisions(diary: DecisionLog) -> Table:
+    latest = tuple(diary.latest)[-MOST_SHOWN:]
     rows: tuple[tuple[Cell, ...], ...] = tuple((outcome, sentence(decision)) for decision, outcome in latest)
     return Table("Last decisions", (Column("outcome"), Column("decision and reason")), rows)

@@ -1,5 +1,5 @@
 """The replayed cluster: a whole trace under a scheduler, from event to event."""
 
-from takeup.cluster.simulate.replay import Begun, replay
+from takeup.cluster.simulate.replay import ReplayPrefix, replay
 
-__all__ = ["Begun", "replay"]
+__all__ = ["ReplayPrefix", "replay"]

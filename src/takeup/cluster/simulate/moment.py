@@ -11,13 +11,13 @@ from enum import Enum
 import numpy as np
 
 from takeup.cluster.fleet.layout import NUM_WAITING_HIGH, NUM_WAITING_SPOT, Fleet
-from takeup.cluster.simulate.fast.story import Story
+from takeup.cluster.simulate.fast.story import ReplayRecord
 from takeup.core.arrays import Floats, Ints
 
 MILLI = 1000
 
 
-class Idle(Enum):
+class IdleReason(Enum):
     """Why GPUs are idle: a job that waits may ask for more than there are, or for others than those."""
 
     NOBODY_WAITS = "nobody waits"
@@ -27,12 +27,12 @@ class Idle(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ReplayMoment:
     """A view of the arrays of a replay: valid until the replay continues."""
 
     now_s: float
     fleet: Fleet
-    story: Story
+    story: ReplayRecord
 
     @property
     def idle_gpus(self) -> Ints:
@@ -48,16 +48,16 @@ class Moment:
         jobs = np.concatenate([high, spot])
         return np.asarray(jobs[fleet.jobs["nominated"][jobs] < 0])
 
-    def why_idle(self) -> Idle:
+    def why_idle(self) -> IdleReason:
         """Why the currently idle GPUs are idle."""
         jobs = self.fleet.jobs[self.waiting]
         if not len(jobs):
-            return Idle.NOBODY_WAITS
+            return IdleReason.NOBODY_WAITS
         if (jobs["workers"] <= self._num_places(jobs["milli"])).any():
-            return Idle.FITS
+            return IdleReason.FITS
         asked_milli = jobs["milli"] * jobs["workers"]
         room_milli = MILLI * int(self.idle_gpus.sum()) + int(self._shared_room_milli.sum())
-        return Idle.SCATTERED if (asked_milli <= room_milli).any() else Idle.TOO_WIDE
+        return IdleReason.SCATTERED if (asked_milli <= room_milli).any() else IdleReason.TOO_WIDE
 
     def left_gpu_s(self) -> Floats:
         """Remaining GPU-seconds of work of each job; all of it before the job arrives."""

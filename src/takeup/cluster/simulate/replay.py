@@ -24,15 +24,15 @@ from takeup.cluster.fleet.layout import (
     NUM_WAITING_SPOT,
     RUNNING_MILLI,
     Fleet,
-    Jobs,
+    JobArrays,
     empty_fleet,
 )
 from takeup.cluster.fleet.outcome import Outcome
-from takeup.cluster.fleet.rules import Rules
+from takeup.cluster.fleet.rules import SchedulerRules
 from takeup.cluster.fleet.snapshot import quota_arrays
 from takeup.cluster.model import Grade, Kind, Workload
-from takeup.cluster.simulate.fast.agenda import Agenda, empty_agenda
-from takeup.cluster.simulate.fast.events import TICK_S, live_until
+from takeup.cluster.simulate.fast.agenda import EventQueue, empty_queue
+from takeup.cluster.simulate.fast.events import TICK_S, run_until
 from takeup.cluster.simulate.fast.story import (
     ALLOCATED,
     CHANGED,
@@ -43,20 +43,20 @@ from takeup.cluster.simulate.fast.story import (
     PROMISES_BROKEN,
     PROMISES_KEPT,
     USEFUL,
-    Story,
-    empty_story,
+    ReplayRecord,
+    empty_record,
 )
-from takeup.cluster.simulate.moment import Moment
+from takeup.cluster.simulate.moment import ReplayMoment
 from takeup.core.arrays import Bools, Floats, Ints
 from takeup.errors import BadInput
 
-Look = Callable[[Moment], None]
+Inspect = Callable[[ReplayMoment], None]
 
 NO_LIMIT = np.array([np.inf])
 MOST_EVICTIONS = 100_000  # that are remembered at a time: those of a day
 
 
-class Ruled(Protocol):
+class ReplayableScheduler(Protocol):
     """A scheduler that is nothing but rules and a source of quota."""
 
     @property
@@ -64,7 +64,7 @@ class Ruled(Protocol):
         """What reports call it."""
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> SchedulerRules:
         """What it does."""
 
     @property
@@ -74,26 +74,26 @@ class Ruled(Protocol):
 
 def replay(
     workload: Workload,
-    scheduler: Ruled,
+    scheduler: ReplayableScheduler,
     from_s: float = 0.0,
     to_s: float | None = None,
-    look: Look | None = None,
-    before: Rules | None = None,
+    look: Inspect | None = None,
+    before: SchedulerRules | None = None,
 ) -> Outcome:
     """Replay everything; the window [from_s, to_s) is what metrics are about (default: until the last submission).
 
     `look` sees a pool whenever its scheduler is about to ask for a quota, and when the window ends. With `before` pools
     live by other rules until the window begins, without any quota, and the scheduler takes over what runs and waits.
     """
-    begun = Begun(workload, from_s, to_s, before)
+    begun = ReplayPrefix(workload, from_s, to_s, before)
     return begun.finish(begun.lives, scheduler, look)
 
 
-class Begun:
+class ReplayPrefix:
     """A workload replayed up to its window, from where any number of schedulers can continue; see `replay`."""
 
     def __init__(
-        self, workload: Workload, from_s: float = 0.0, to_s: float | None = None, before: Rules | None = None
+        self, workload: Workload, from_s: float = 0.0, to_s: float | None = None, before: SchedulerRules | None = None
     ) -> None:
         if workload.num_jobs and workload.job_submit_s[0] < 0:
             raise BadInput(f"the first job comes at {workload.job_submit_s[0]:g} s; count time from 0")
@@ -104,16 +104,16 @@ class Begun:
                 f"the window runs from {from_s:g} s to {end_s:g} s; it must not start below 0 or end before it"
             )
         self.workload, self.from_s, self.to_s, self.fits = workload, from_s, end_s, fits_pool(workload)
-        self.lives = [_Life.of(workload, number, self.fits, end_s) for number in range(len(workload.pools))]
+        self.lives = [_PoolReplay.of(workload, number, self.fits, end_s) for number in range(len(workload.pools))]
         if before is not None:
             for life in self.lives:
                 life.run(from_s, before)
 
-    def replay(self, scheduler: Ruled, look: Look | None = None) -> Outcome:
+    def replay(self, scheduler: ReplayableScheduler, look: Inspect | None = None) -> Outcome:
         """The outcome of this scheduler on a deep copy, so that others start from the same state."""
         return self.finish(deepcopy(self.lives), scheduler, look)
 
-    def finish(self, lives: list[_Life], scheduler: Ruled, look: Look | None) -> Outcome:
+    def finish(self, lives: list[_PoolReplay], scheduler: ReplayableScheduler, look: Inspect | None) -> Outcome:
         """The outcome of this scheduler on these pools, which are modified."""
         for life in lives:
             life.stand_in_line(scheduler.rules)
@@ -122,15 +122,15 @@ class Begun:
 
 
 @dataclass(slots=True)
-class _Life:
+class _PoolReplay:
     """The replay of one pool; `members` are its jobs that fit."""
 
     name: str
     organisations: tuple[str, ...]
     members: Ints
     fleet: Fleet
-    story: Story
-    agenda: Agenda
+    story: ReplayRecord
+    agenda: EventQueue
     clock: Floats
     to_s: float
     spot_submit_s: Floats
@@ -141,29 +141,29 @@ class _Life:
     asked: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, workload: Workload, number: int, fits: Bools, to_s: float) -> _Life:
+    def of(cls, workload: Workload, number: int, fits: Bools, to_s: float) -> _PoolReplay:
         members = np.flatnonzero((workload.job_pool == number) & fits)
         sizes = workload.node_gpus[workload.node_pool == number]
         fields = ("kind", "organisation", "gpus", "workers", "submit_s", "guarantee_h", "checkpoint_s")
-        jobs = Jobs(*(getattr(workload, f"job_{field}")[members] for field in fields))
+        jobs = JobArrays(*(getattr(workload, f"job_{field}")[members] for field in fields))
         num_hours = int(np.ceil(to_s / 3600)) + 1
-        story = empty_story(workload.job_duration_s[members], num_hours, len(workload.organisations), MOST_EVICTIONS)
+        story = empty_record(workload.job_duration_s[members], num_hours, len(workload.organisations), MOST_EVICTIONS)
         return cls(
             name=workload.pools[number], organisations=workload.organisations, members=members,
-            fleet=empty_fleet(sizes, jobs), story=story, agenda=empty_agenda(6 * len(members) + 64),
+            fleet=empty_fleet(sizes, jobs), story=story, agenda=empty_queue(6 * len(members) + 64),
             clock=np.array([0.0, -1.0]), to_s=to_s,
             spot_submit_s=jobs.submit_s[jobs.kind == Kind.SPOT], quota_gpus=np.full(num_hours, np.nan),
             high_nodes=np.full(num_hours, np.nan), below_gpus=np.full(num_hours, np.nan),
         )  # fmt: skip
 
-    def live(self, scheduler: Ruled, look: Look | None = None) -> None:
+    def live(self, scheduler: ReplayableScheduler, look: Inspect | None = None) -> None:
         """Replay from this moment until the last job ends."""
         rules = scheduler.rules
         while rules.uses_quota and (next_s := self._next_question_s()) < self.to_s:
             if next_s > self.clock[0]:
                 self.run(next_s, rules)  # no spot job runs, waits or comes until then
             if look is not None:
-                look(Moment(float(self.clock[0]), self.fleet, self.story))
+                look(ReplayMoment(float(self.clock[0]), self.fleet, self.story))
             quota = scheduler.quota_source.quota(self.name, self._evidence())
             hours, gpus = quota_arrays(quota)
             hour, below = int(self.clock[0] // 3600), quota.demand_below_gpus
@@ -171,21 +171,21 @@ class _Life:
             self.run(min(self.clock[0] + TICK_S, self.to_s), rules, hours, gpus)
         if look is not None:
             self.run(self.to_s, rules)
-            look(Moment(self.to_s, self.fleet, self.story))
+            look(ReplayMoment(self.to_s, self.fleet, self.story))
         self.run(np.inf, rules)
 
-    def stand_in_line(self, rules: Rules) -> None:
+    def stand_in_line(self, rules: SchedulerRules) -> None:
         """Rebuild the queues of waiting jobs in the order of these rules."""
         waiting = np.flatnonzero(self.fleet.jobs["waiting"])
         if len(waiting):
             self.fleet.totals[[NUM_WAITING_HIGH, NUM_WAITING_SPOT]] = 0
             enqueue_all(self.fleet, waiting, self.fleet.jobs["since_s"][waiting], rules)
 
-    def run(self, until_s: float, rules: Rules, hours: Floats = NO_LIMIT, gpus: Floats = NO_LIMIT) -> None:
+    def run(self, until_s: float, rules: SchedulerRules, hours: Floats = NO_LIMIT, gpus: Floats = NO_LIMIT) -> None:
         """Run the event loop under these rules until then; `gpus[i]` may be promised for `hours[i]`."""
         self.story.ticks[CHANGED] = 1
         parts = (self.fleet, self.story, self.agenda, self.clock)
-        self.num_turns += live_until(*parts, float(until_s), hours, gpus, rules)
+        self.num_turns += run_until(*parts, float(until_s), hours, gpus, rules)
 
     def _spot_gpus(self) -> float:
         return float(self.fleet.totals[RUNNING_MILLI + Grade.GUARANTEED :][:2].sum()) / 1000.0
@@ -249,7 +249,9 @@ def fits_pool(workload: Workload) -> Bools:
     return fits
 
 
-def _outcome(workload: Workload, name: str, lives: list[_Life], fits: Bools, from_s: float, to_s: float) -> Outcome:
+def _outcome(
+    workload: Workload, name: str, lives: list[_PoolReplay], fits: Bools, from_s: float, to_s: float
+) -> Outcome:
     def per_job(of: str, empty: float) -> Floats:
         values = np.full(workload.num_jobs, empty)
         for life in lives:

@@ -1,9 +1,9 @@
 from takeup.cluster.traces.alibaba_v2025 import read_v2025 as read_v2025
 from takeup.cluster.traces.alibaba_v2026 import read_v2026 as read_v2026
-from takeup.cluster.traces.generated import PRESETS as PRESETS
 from takeup.cluster.traces.generated import generate as generate
-from takeup.cluster.traces.loaded import Loaded as Loaded
-from takeup.cluster.traces.loaded import Options as Options
+from takeup.cluster.traces.generated.presets import PRESETS as PRESETS
+from takeup.cluster.traces.loaded import LoadedTrace as LoadedTrace
+from takeup.cluster.traces.loaded import TraceOptions as TraceOptions
 from takeup.cluster.traces.openb import read_openb as read_openb
 from takeup.cluster.traces.others import read_helios as read_helios
 from takeup.cluster.traces.others import read_philly as read_philly

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from takeup.cluster.traces.fields import Field, Rows, read_fields
-from takeup.cluster.traces.loaded import JobColumns, Loaded, Options, labelled, load, nodes_of, skip_odd_sizes
+from takeup.cluster.traces.fields import Field, TraceRows, read_fields
+from takeup.cluster.traces.loaded import JobColumns, LoadedTrace, TraceOptions, labelled, load, nodes_of, skip_odd_sizes
 from takeup.core.arrays import Floats
 
 OUTSIDE = -1.0
@@ -24,9 +24,9 @@ _FIELDS = (
 )
 
 
-def read_v2025(path: Path, options: Options | None = None) -> Loaded:
+def read_v2025(path: Path, options: TraceOptions | None = None) -> LoadedTrace:
     """Instances with GPUs in one pool; those of `options.spot_organisations` are spot, no others."""
-    options = options or Options()
+    options = options or TraceOptions()
     rows = read_fields(path, _FIELDS, strict=options.strict)
     rows.skip(rows.columns["gpu_request"] == 0, "asks for no GPU")
     skip_odd_sizes(rows, "gpu_request", strict=options.strict)
@@ -47,7 +47,7 @@ def read_v2025(path: Path, options: Options | None = None) -> Loaded:
     return load(path.name.partition(".")[0], rows, columns, nodes, options, (kinds, still, *how))
 
 
-def _times(rows: Rows, options: Options) -> tuple[Floats, Floats, int]:
+def _times(rows: TraceRows, options: TraceOptions) -> tuple[Floats, Floats, int]:
     """When each row of the file was created and how long it ran, in seconds, and how many ran until the end."""
     created, scheduled, deleted = (rows.columns[name] for name in MOMENTS)
     rows.skip((created != OUTSIDE) & (scheduled == OUTSIDE), "was never scheduled")
@@ -59,7 +59,7 @@ def _times(rows: Rows, options: Options) -> tuple[Floats, Floats, int]:
     return created * options.time_unit_s, (ended - scheduled) * options.time_unit_s, int((is_open & rows.used).sum())
 
 
-def _kinds(services: npt.NDArray[np.object_], options: Options) -> tuple[npt.NDArray[np.bool_], str]:
+def _kinds(services: npt.NDArray[np.object_], options: TraceOptions) -> tuple[npt.NDArray[np.bool_], str]:
     if options.spot_organisations:
         return labelled(services, options)
     return np.zeros(len(services), np.bool_), "all instances are of high priority; name services that are to be spot"

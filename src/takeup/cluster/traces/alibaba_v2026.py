@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from takeup.cluster.traces.fields import Field, read_fields
-from takeup.cluster.traces.loaded import JobColumns, Loaded, Nodes, Options, load, skip_odd_sizes
+from takeup.cluster.traces.loaded import JobColumns, LoadedTrace, Nodes, TraceOptions, load, skip_odd_sizes
 
 JOBS_FILE, NODES_FILE = "job_info_df.csv", "node_info_df.csv"
 
@@ -24,9 +24,9 @@ _JOB_FIELDS = (
 )
 
 
-def read_v2026(jobs: Path, nodes: Path, options: Options | None = None) -> Loaded:
+def read_v2026(jobs: Path, nodes: Path, options: TraceOptions | None = None) -> LoadedTrace:
     """Jobs are labelled HP or Spot; a pool is a GPU model."""
-    options = options or Options()
+    options = options or TraceOptions()
     rows = read_fields(jobs, _JOB_FIELDS, strict=options.strict)
     kind = rows.columns["job_type"].astype(str)
     rows.check(~np.isin(kind, ("HP", "Spot")), "job_type is neither HP nor Spot", "job_type", strict=options.strict)
@@ -44,7 +44,7 @@ def read_v2026(jobs: Path, nodes: Path, options: Options | None = None) -> Loade
     return load("v2026", rows, columns, _read_nodes(nodes, options), options, ())
 
 
-def _read_nodes(path: Path, options: Options) -> Nodes:
+def _read_nodes(path: Path, options: TraceOptions) -> Nodes:
     rows = read_fields(path, _NODE_FIELDS, strict=options.strict)
     nodes: defaultdict[str, list[int]] = defaultdict(list)
     for model, size in zip(rows["gpu_model"].tolist(), rows["gpu_capacity_num"].tolist(), strict=True):

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.core.arrays import Bools
-from takeup.core.trace import Column, column_names, read_table
+from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.core.trace.columns import find_columns
 from takeup.errors import BadTrace
 
@@ -49,7 +49,7 @@ class Field:
 
 
 @dataclass(slots=True)
-class Rows:
+class TraceRows:
     """Columns of equal length, which rows are used, and why the others are not."""
 
     path: Path
@@ -85,12 +85,12 @@ class Rows:
         self.skip(wrong, reason)
 
 
-def read_fields(path: Path, fields: Sequence[Field], *, strict: bool = False) -> Rows:
+def read_fields(path: Path, fields: Sequence[Field], *, strict: bool = False) -> TraceRows:
     """The rows of a table that have all fields."""
-    needed = [Column(each.name, "text") for each in fields if each.default is None]
+    needed = [TraceColumn(each.name, "text") for each in fields if each.default is None]
     find_columns(path, needed, column_names(path))
     columns = _read(path, fields, strict=strict)
-    rows = Rows(path, columns, np.ones(len(next(iter(columns.values()))), np.bool_))
+    rows = TraceRows(path, columns, np.ones(len(next(iter(columns.values()))), np.bool_))
     for each in fields:
         for wrong, reason in each.problem(columns[each.name]):
             rows.check(wrong, reason, each.name, strict=strict)
@@ -111,14 +111,14 @@ def _read(path: Path, fields: Sequence[Field], *, strict: bool) -> dict[str, npt
     return {each.name: _cells(path, each, texts[each.name], strict=strict) for each in fields}
 
 
-def _typed(each: Field, *, strict: bool) -> Column:
+def _typed(each: Field, *, strict: bool) -> TraceColumn:
     kind: Literal["float", "text"] = "text" if each.kind == "text" else "float"
     minimum = each.least if strict and each.least > -math.inf else None
-    return Column(each.name, kind, required=each.default is None and strict, default=each.default, minimum=minimum)
+    return TraceColumn(each.name, kind, required=each.default is None and strict, default=each.default, minimum=minimum)
 
 
-def _text(each: Field) -> Column:
-    return Column(each.name, "text", required=False)
+def _text(each: Field) -> TraceColumn:
+    return TraceColumn(each.name, "text", required=False)
 
 
 def _cells(path: Path, each: Field, texts: npt.NDArray[Any], *, strict: bool) -> npt.NDArray[Any]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from takeup.cluster.model import Kind, Workload
-from takeup.cluster.traces.fields import Rows
+from takeup.cluster.traces.fields import TraceRows
 from takeup.core.arrays import Floats, Ints
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
@@ -23,7 +23,7 @@ HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TraceOptions:
     """What a trace file does not say.
 
     `strict` refuses a file with a row that cannot be used. `nodes` are the GPUs of each node by pool, for traces
@@ -48,7 +48,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedTrace:
     """A workload and how it was read: rows of the file, those skipped by reason, jobs no pool can hold, and notes."""
 
     workload: Workload
@@ -76,7 +76,9 @@ class JobColumns:
     duration_s: Floats
 
 
-def load(name: str, rows: Rows, jobs: JobColumns, nodes: Nodes, options: Options, notes: tuple[str, ...]) -> Loaded:
+def load(
+    name: str, rows: TraceRows, jobs: JobColumns, nodes: Nodes, options: TraceOptions, notes: tuple[str, ...]
+) -> LoadedTrace:
     """The workload of the jobs whose pool has nodes."""
     pools = tuple(nodes)
     number_of = {pool: number for number, pool in enumerate(pools)}
@@ -105,10 +107,10 @@ def load(name: str, rows: Rows, jobs: JobColumns, nodes: Nodes, options: Options
         job_guarantee_h=np.where(is_spot, options.guarantee_h, 0.0),
         job_checkpoint_s=np.full(len(order), options.checkpoint_s),
     )
-    return Loaded(workload, len(rows.used), dict(rows.skipped), _num_too_large(workload), notes)
+    return LoadedTrace(workload, len(rows.used), dict(rows.skipped), _num_too_large(workload), notes)
 
 
-def _skip_unknown(rows: Rows, unknown: npt.NDArray[np.bool_], pool: Texts, options: Options) -> None:
+def _skip_unknown(rows: TraceRows, unknown: npt.NDArray[np.bool_], pool: Texts, options: TraceOptions) -> None:
     wrong = np.zeros(len(rows.used), np.bool_)
     wrong[np.flatnonzero(rows.used)[unknown]] = True
     if options.strict and unknown.any():
@@ -135,7 +137,7 @@ def _num_too_large(workload: Workload) -> int:
     return count
 
 
-def skip_odd_sizes(rows: Rows, gpus: str, workers: str | None = None, *, strict: bool) -> None:
+def skip_odd_sizes(rows: TraceRows, gpus: str, workers: str | None = None, *, strict: bool) -> None:
     """Skip rows with a fractional number of GPUs above one, or with a fractional number of workers."""
     asked = rows.columns[gpus]
     reason = f"{gpus} is above one and not a whole number"
@@ -148,7 +150,7 @@ def skip_odd_sizes(rows: Rows, gpus: str, workers: str | None = None, *, strict:
 # What traces leave open -----------------------------------------------------------------------------------------------
 
 
-def labelled(organisation: Texts, options: Options) -> tuple[npt.NDArray[np.bool_], str]:
+def labelled(organisation: Texts, options: TraceOptions) -> tuple[npt.NDArray[np.bool_], str]:
     """Which jobs are spot in a trace that does not say, and a note of how that was decided."""
     if options.spot_organisations:
         chosen = ", ".join(options.spot_organisations)
@@ -176,7 +178,7 @@ def _num_workers(total: float, node_gpus: int) -> int:
     return next(count for count in range(2, int(total) + 1) if total % count == 0 and total / count <= node_gpus)
 
 
-def nodes_of(rows: Rows, jobs: JobColumns, options: Options) -> tuple[Nodes, tuple[str, ...]]:
+def nodes_of(rows: TraceRows, jobs: JobColumns, options: TraceOptions) -> tuple[Nodes, tuple[str, ...]]:
     """The nodes that were given, or as many as jobs usually need, with a note on that."""
     if not len(rows):
         why = rows.skipped or "the table is empty"

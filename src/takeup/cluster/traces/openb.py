@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from takeup.cluster.traces.fields import Field, Rows, read_fields
-from takeup.cluster.traces.loaded import JobColumns, Loaded, Nodes, Options, load
+from takeup.cluster.traces.fields import Field, TraceRows, read_fields
+from takeup.cluster.traces.loaded import JobColumns, LoadedTrace, Nodes, TraceOptions, load
 from takeup.core.arrays import Floats
 
-_NODE_FIELDS = (Field("model", "text", default=""), Field("gpu", least=0))
+_OPENB_NODE_FIELDS = (Field("model", "text", default=""), Field("gpu", least=0))
 _POD_FIELDS = (
     Field("num_gpu", least=0),
     Field("gpu_milli", least=0, default=1000.0),
@@ -30,16 +30,16 @@ _POD_FIELDS = (
 )
 
 
-def read_openb(pods: Path, nodes: Path, options: Options | None = None) -> Loaded:
+def read_openb(pods: Path, nodes: Path, options: TraceOptions | None = None) -> LoadedTrace:
     """Pods that ask for GPUs; a pool is a GPU model."""
-    options = options or Options()
+    options = options or TraceOptions()
     rows = read_fields(pods, _POD_FIELDS, strict=options.strict)
     gpus = _gpus(rows)
     rows.skip(gpus == 0, "asks for no GPU")
     rows.skip(rows.columns["scheduled_time"] < 0, "was never scheduled")
     lasted = rows.columns["deletion_time"] - rows.columns["scheduled_time"]
     rows.check(~(lasted > 0), "deletion_time is not after the beginning", "deletion_time", strict=options.strict)
-    sizes = _read_nodes(nodes, options)
+    sizes = _read_openb_nodes(nodes, options)
     pool, num_drawn = _pools(rows["gpu_spec"], gpus[rows.used], sizes, options)
     submit_s = rows["creation_time"] * options.time_unit_s
     jobs = JobColumns(
@@ -55,14 +55,14 @@ def read_openb(pods: Path, nodes: Path, options: Options | None = None) -> Loade
     return load(pods.name.partition(".")[0], rows, jobs, sizes, options, (drawn,) if num_drawn else ())
 
 
-def _gpus(rows: Rows) -> Floats:
+def _gpus(rows: TraceRows) -> Floats:
     """Whole GPUs, or a share of one."""
     num_gpus, milli = rows.columns["num_gpu"], rows.columns["gpu_milli"]
     return np.asarray(np.where(num_gpus > 1, np.floor(num_gpus), num_gpus * np.clip(milli, 0, 1000) / 1000))
 
 
-def _read_nodes(path: Path, options: Options) -> Nodes:
-    rows = read_fields(path, _NODE_FIELDS, strict=options.strict)
+def _read_openb_nodes(path: Path, options: TraceOptions) -> Nodes:
+    rows = read_fields(path, _OPENB_NODE_FIELDS, strict=options.strict)
     nodes: defaultdict[str, list[int]] = defaultdict(list)
     for model, size in zip(rows["model"].tolist(), rows["gpu"].tolist(), strict=True):
         if model and size >= 1:
@@ -71,7 +71,7 @@ def _read_nodes(path: Path, options: Options) -> Nodes:
 
 
 def _pools(
-    specs: npt.NDArray[np.object_], gpus: Floats, nodes: Nodes, options: Options
+    specs: npt.NDArray[np.object_], gpus: Floats, nodes: Nodes, options: TraceOptions
 ) -> tuple[npt.NDArray[np.object_], int]:
     """The pool of each pod, and how many were drawn."""
     first = {spec: _first_known(spec, nodes) for spec in set(specs.tolist())}

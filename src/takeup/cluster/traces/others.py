@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from takeup.cluster.traces.loaded import Loaded, Options
+from takeup.cluster.traces.loaded import LoadedTrace, TraceOptions
 from takeup.cluster.traces.plain import ColumnNames, read_plain
 from takeup.core.trace import column_names
 from takeup.errors import BadTrace
@@ -19,13 +19,13 @@ _GPUS = ("num_gpus", "num_gpu", "gpu_num", "gpus", "gpu_count")
 _ORGANISATION = ("vc", "virtual_cluster", "virtualcluster", "user", "tenant")
 
 
-def read_helios(path: Path, options: Options | None = None) -> Loaded:
+def read_helios(path: Path, options: TraceOptions | None = None) -> LoadedTrace:
     """A log of SenseTime's Helios clusters; virtual clusters are organisations."""
     names = ColumnNames("submit_time", "duration", gpus="gpu_num", organisation="vc")
     return read_plain(path, names, options)
 
 
-def read_philly(path: Path, options: Options | None = None) -> Loaded:
+def read_philly(path: Path, options: TraceOptions | None = None) -> LoadedTrace:
     """A table of jobs by any of the usual names; without a duration it is the time from start to end."""
     found = column_names(path)
     duration = _first(found, _DURATION)

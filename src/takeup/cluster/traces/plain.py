@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from takeup.cluster.traces.fields import Field, Rows, read_fields
+from takeup.cluster.traces.fields import Field, TraceRows, read_fields
 from takeup.cluster.traces.loaded import (
     JobColumns,
-    Loaded,
-    Options,
+    LoadedTrace,
+    TraceOptions,
     labelled,
     load,
     nodes_of,
@@ -60,9 +60,9 @@ class ColumnNames:
         yield from (Field(name, "text") for name in (self.pool, self.organisation, self.kind) if name)
 
 
-def read_plain(path: Path, names: ColumnNames | None = None, options: Options | None = None) -> Loaded:
+def read_plain(path: Path, names: ColumnNames | None = None, options: TraceOptions | None = None) -> LoadedTrace:
     """The jobs of a table; time starts with the first of them."""
-    names, options = names or ColumnNames(), options or Options()
+    names, options = names or ColumnNames(), options or TraceOptions()
     rows = read_fields(path, tuple(names.fields()), strict=options.strict)
     rows.skip(rows.columns[names.gpus] == 0, "asks for no GPU")
     skip_odd_sizes(rows, names.gpus, names.workers, strict=options.strict)
@@ -84,11 +84,11 @@ def read_plain(path: Path, names: ColumnNames | None = None, options: Options | 
     return load(path.name.partition(".")[0], rows, columns, nodes, options, (*notes, *how))
 
 
-def _seconds(rows: Rows, name: str, options: Options) -> npt.NDArray[np.float64]:
+def _seconds(rows: TraceRows, name: str, options: TraceOptions) -> npt.NDArray[np.float64]:
     return np.asarray(rows[name] * options.time_unit_s)
 
 
-def _durations_s(rows: Rows, names: ColumnNames, options: Options) -> npt.NDArray[np.float64]:
+def _durations_s(rows: TraceRows, names: ColumnNames, options: TraceOptions) -> npt.NDArray[np.float64]:
     """Of every row of the file; those that do not end after they begin are skipped."""
     if names.duration:
         return np.asarray(rows.columns[names.duration] * options.time_unit_s)
@@ -98,12 +98,12 @@ def _durations_s(rows: Rows, names: ColumnNames, options: Options) -> npt.NDArra
     return np.asarray(lasted * options.time_unit_s)
 
 
-def _texts(rows: Rows, name: str | None, otherwise: str) -> npt.NDArray[np.object_]:
+def _texts(rows: TraceRows, name: str | None, otherwise: str) -> npt.NDArray[np.object_]:
     return rows[name] if name else np.full(len(rows), otherwise, np.object_)
 
 
 def _kinds(
-    rows: Rows, names: ColumnNames, organisation: npt.NDArray[np.object_], options: Options
+    rows: TraceRows, names: ColumnNames, organisation: npt.NDArray[np.object_], options: TraceOptions
 ) -> tuple[npt.NDArray[np.bool_], tuple[str, ...]]:
     if names.kind:
         return np.isin(rows[names.kind].astype(str), names.spot_values), ()
@@ -111,7 +111,7 @@ def _kinds(
     return is_spot, (note,)
 
 
-def _shapes(rows: Rows, names: ColumnNames) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+def _shapes(rows: TraceRows, names: ColumnNames) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     if names.workers:
         return rows[names.gpus], rows[names.workers].astype(np.int64)
     return split_gangs(rows[names.gpus])

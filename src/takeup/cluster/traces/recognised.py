@@ -6,7 +6,7 @@ from pathlib import Path
 
 from takeup.cluster.traces.alibaba_v2025 import read_v2025
 from takeup.cluster.traces.alibaba_v2026 import JOBS_FILE, NODES_FILE, read_v2026
-from takeup.cluster.traces.loaded import Loaded, Options
+from takeup.cluster.traces.loaded import LoadedTrace, TraceOptions
 from takeup.cluster.traces.openb import read_openb
 from takeup.cluster.traces.others import read_helios, read_philly
 from takeup.core.trace import column_names
@@ -15,7 +15,7 @@ from takeup.errors import BadInput, BadTrace
 OPENB_NODES = "openb_node_list_gpu_node.csv"
 
 
-def read_trace(path: Path, nodes: Path | None = None, options: Options | None = None) -> Loaded:
+def read_trace(path: Path, nodes: Path | None = None, options: TraceOptions | None = None) -> LoadedTrace:
     """A trace of any known format; `nodes` is its list of nodes, by default the usual file in the same folder.
 
     A directory is read as the trace v2026 that it holds.

@@ -17,7 +17,7 @@ from typing import Any
 import vl_convert
 
 from takeup.core.render.gantt import limits, moment_of
-from takeup.core.render.words import clean, labelled
+from takeup.core.render.words import clean, name_with_unit
 from takeup.core.report import Cell, Series
 
 VEGA_LITE_VERSION = "5.20"
@@ -190,7 +190,7 @@ def _layer(series: Series, mark: Spec, encoding: Spec, *, first: bool) -> Spec:
 
 
 def _x(series: Series) -> Spec:
-    title = labelled(series.x, series.x_unit)
+    title = name_with_unit(series.x, series.x_unit)
     if _is_discrete(series):
         return {"field": "x", "type": "ordinal", "sort": None, "title": title, "axis": {"labelAngle": _angle(series)}}
     values = sorted({cell for row in series.rows if isinstance(cell := row[series.x], int | float)})
@@ -205,7 +205,7 @@ def _angle(series: Series) -> int:
 
 
 def _y(series: Series) -> Spec:
-    title = labelled(series.y, series.y_unit)
+    title = name_with_unit(series.y, series.y_unit)
     if series.kind == "span":
         return {"field": "y", "type": "nominal", "sort": _groups(series, series.y), "title": title}
     values = [row[series.y] for row in series.rows]
@@ -227,8 +227,8 @@ def _axis(values: Sequence[Cell]) -> Spec:
 def _tooltip(series: Series) -> list[Spec]:
     kind = "nominal" if _is_discrete(series) else "quantitative"
     shown = [
-        {"field": "x", "type": kind, "title": labelled(series.x, series.x_unit)},
-        {"field": "y", "type": "quantitative", "title": labelled(series.y, series.y_unit)},
+        {"field": "x", "type": kind, "title": name_with_unit(series.x, series.x_unit)},
+        {"field": "y", "type": "quantitative", "title": name_with_unit(series.y, series.y_unit)},
     ]
     group = [{"field": "colour", "type": "nominal", "title": clean(series.colour)}] if series.colour is not None else []
     return group + (shown if series.x_end is None else _span_tooltip(series, shown[0]))
@@ -237,7 +237,7 @@ def _tooltip(series: Series) -> list[Spec]:
 def _span_tooltip(series: Series, begin: Spec) -> list[Spec]:
     lane = {"field": "y", "type": "nominal", "title": clean(series.y)}
     ends = {"x_end": series.x_end, "mark": series.mark}
-    titles = {field: labelled(key, series.x_unit) for field, key in ends.items() if key is not None}
+    titles = {field: name_with_unit(key, series.x_unit) for field, key in ends.items() if key is not None}
     return [lane, begin, *({"field": field, "type": "quantitative", "title": titles[field]} for field in titles)]
 
 

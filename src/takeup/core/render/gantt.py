@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from string import ascii_letters
 
-from takeup.core.render.words import cell_text, clean, labelled
+from takeup.core.render.words import cell_text, clean, name_with_unit
 from takeup.core.report import Cell, Series
 
 Limits = tuple[float, float]
 
-IDLE, MARK, ANYBODY = "·", "|", "#"
+IDLE, MARK, OTHER_GROUP = "·", "|", "#"
 LEAST_SLICES = 20
 
 
@@ -32,11 +32,11 @@ def gantt_lines(series: Series, width: int) -> list[str]:
     num_slices = max(LEAST_SLICES, width - margin)
     lanes = {name: [IDLE] * num_slices for name in names}
     for row in series.rows:
-        _draw(lanes[_lane(series, row)], series, row, within, signs.get(_group(series, row), ANYBODY))
+        _draw(lanes[_lane(series, row)], series, row, within, signs.get(_group(series, row), OTHER_GROUP))
     for row in series.rows:
         _draw_mark(lanes[_lane(series, row)], series, row, within)
     drawn = [f"{name:<{margin}}{''.join(lane)}" for name, lane in lanes.items()]
-    scale = " " * margin + _scale(labelled(series.x, series.x_unit), within, num_slices)
+    scale = " " * margin + _scale(name_with_unit(series.x, series.x_unit), within, num_slices)
     return [line[:width] for line in (*drawn, scale)] + _legend(series, signs)
 
 

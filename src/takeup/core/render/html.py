@@ -17,14 +17,14 @@ from takeup.core.render.words import (
     check_cells,
     clean,
     is_numeric,
-    labelled,
+    name_with_unit,
     provenance,
     reasons,
     summary,
 )
 from takeup.core.report import Report, Series, Table
 
-Link = tuple[str, str]
+PageLink = tuple[str, str]
 """What a link says, and where it leads."""
 
 _MAX_ROWS_UNDER_CHART = 500
@@ -50,12 +50,12 @@ JSON.parse(document.getElementById("charts").textContent).forEach((spec, index) 
 """
 
 
-def to_html(report: Report, links: Sequence[Link] = ()) -> str:
+def to_html(report: Report, links: Sequence[PageLink] = ()) -> str:
     """The report as a web page that needs no network; `links` are shown at its top."""
     return page(report.title, _body(report, links))
 
 
-def _body(report: Report, links: Sequence[Link]) -> Iterator[str]:
+def _body(report: Report, links: Sequence[PageLink]) -> Iterator[str]:
     yield from _header(report, links)
     yield "<main>"
     if report.checks:
@@ -71,7 +71,7 @@ def _body(report: Report, links: Sequence[Link]) -> Iterator[str]:
         yield from _scripts(report)
 
 
-def _header(report: Report, links: Sequence[Link]) -> Iterator[str]:
+def _header(report: Report, links: Sequence[PageLink]) -> Iterator[str]:
     yield "<header>"
     if links:
         anchors = (f'<a href="{escape(address)}">{escape(clean(label))}</a>' for label, address in links)
@@ -91,7 +91,7 @@ def _checks(report: Report) -> Iterator[str]:
 
 def _section(shown: Table) -> Iterator[str]:
     yield element("h2", shown.title)
-    headings = [labelled(column.name, column.unit) for column in shown.columns]
+    headings = [name_with_unit(column.name, column.unit) for column in shown.columns]
     digits = [column.digits for column in shown.columns]
     rows = ([cell_text(*pair) for pair in zip(row, digits, strict=True)] for row in shown.rows)
     yield table(headings, [is_numeric(shown, index) for index in range(len(headings))], rows)
@@ -102,7 +102,7 @@ def _section(shown: Table) -> Iterator[str]:
 def _figure(series: Series, index: int) -> str:
     """The chart's container, and its numbers as a table for readers without scripts or sight."""
     chart = f'<div class="wide"><div class="chart" id="chart-{index}"></div></div>'
-    caption = element("figcaption", f"{series.title}: {labelled(series.y, series.y_unit)}", "soft")
+    caption = element("figcaption", f"{series.title}: {name_with_unit(series.y, series.y_unit)}", "soft")
     return f"<figure>\n{chart}\n{caption}\n{_details('Numbers of this chart', _numbers(series))}\n</figure>"
 
 
@@ -113,7 +113,7 @@ def _numbers(series: Series) -> str:
     rows = series.rows[:_MAX_ROWS_UNDER_CHART]
     left_out = len(series.rows) - len(rows)
     more = element("p", f"{left_out:,} more rows are in the JSON of this report.", "soft") if left_out else ""
-    headings = [labelled(key, units.get(key, "")) for key in keys]
+    headings = [name_with_unit(key, units.get(key, "")) for key in keys]
     return (
         table(headings, [key in units for key in keys], ([cell_text(row[key]) for key in keys] for row in rows)) + more
     )

@@ -29,21 +29,21 @@ class IndexEntry:
 
 def index_html(entries: Iterable[IndexEntry], title: str = "Reports", introduction: str = "") -> str:
     """A self-contained page with a link to every report and the verdict of its checks."""
-    return page(title, _body(list(entries), title, introduction))
+    return page(title, _index_body(list(entries), title, introduction))
 
 
-def _body(entries: list[IndexEntry], title: str, introduction: str) -> Iterator[str]:
+def _index_body(entries: list[IndexEntry], title: str, introduction: str) -> Iterator[str]:
     yield element("h1", title)
     if introduction:
         yield element("p", introduction, "soft")
     yield "<main>"
     yield '<ul class="reports">'
-    yield from map(_item, entries)
+    yield from map(_index_item, entries)
     yield "</ul>"
     yield "</main>"
 
 
-def _item(entry: IndexEntry) -> str:
+def _index_item(entry: IndexEntry) -> str:
     link = f'<a href="{escape(entry.link)}">{escape(clean(entry.title))}</a>'
     sentence = element("p", entry.summary) if entry.summary else ""
     verdict = element("p", entry.verdict, "good" if entry.holds else "bad") if entry.verdict else ""

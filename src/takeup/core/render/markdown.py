@@ -12,7 +12,7 @@ from takeup.core.render.words import (
     check_cells,
     clean,
     is_numeric,
-    labelled,
+    name_with_unit,
     provenance,
     reasons,
     summary,
@@ -63,12 +63,12 @@ def _in_words(series: Series) -> str:
     if series.kind == "span":
         lines = [line.replace("`", "'") for line in gantt_lines(series, _WIDTH_OF_SPANS)]  # none can end the block
         return "\n".join(["```text", *lines, "```"])
-    y, x = labelled(series.y, series.y_unit), labelled(series.x, series.x_unit)
+    y, x = name_with_unit(series.y, series.y_unit), name_with_unit(series.x, series.x_unit)
     return _escaped(f"Chart of {y} over {x}, {len(series.rows)} values.")
 
 
 def _table_grid(table: Table) -> str:
-    headings = [labelled(column.name, column.unit) for column in table.columns]
+    headings = [name_with_unit(column.name, column.unit) for column in table.columns]
     rules = ["---:" if is_numeric(table, index) else "---" for index in range(len(headings))]
     digits = [column.digits for column in table.columns]
     return _grid(headings, rules, ([cell_text(*pair) for pair in zip(row, digits, strict=True)] for row in table.rows))

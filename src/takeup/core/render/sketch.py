@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from takeup.core.render.words import clean, labelled
+from takeup.core.render.words import clean, name_with_unit
 from takeup.core.report import Cell, Series
 from takeup.errors import BadInput
 
@@ -101,9 +101,9 @@ def _frame(series: Series, across: _Axis, upward: _Axis) -> Iterator[str]:
         yield _rule(across, upward.place(y))
         yield _text(across.begin - 8, upward.place(y) + 4, f"{y:.6g}", "tick", anchor="end")
     yield _text(LEFT, 28, clean(series.title), "title")
-    yield _text(LEFT, 50, labelled(series.y, series.y_unit))
+    yield _text(LEFT, 50, name_with_unit(series.y, series.y_unit))
     middle = (across.begin + across.end) / 2
-    yield _text(middle, upward.begin + 42, labelled(series.x, series.x_unit), anchor="middle")
+    yield _text(middle, upward.begin + 42, name_with_unit(series.x, series.x_unit), anchor="middle")
 
 
 def _drawn(lines: dict[str, Points], across: _Axis, upward: _Axis, *, is_step: bool) -> Iterator[str]:

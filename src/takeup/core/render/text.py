@@ -18,7 +18,7 @@ from takeup.core.render.words import (
     check_cells,
     clean,
     is_numeric,
-    labelled,
+    name_with_unit,
     provenance,
     reasons,
     summary,
@@ -82,7 +82,7 @@ def _print_charts(console: Console, charts: Iterable[Series]) -> None:
 def _rich_table(table: Table) -> RichTable:
     drawn = _empty_table()
     for index, column in enumerate(table.columns):
-        _add_column(drawn, labelled(column.name, column.unit), to_the_right=is_numeric(table, index))
+        _add_column(drawn, name_with_unit(column.name, column.unit), to_the_right=is_numeric(table, index))
     for row in table.rows:
         drawn.add_row(*(Text(cell_text(cell, column.digits)) for cell, column in zip(row, table.columns, strict=True)))
     return drawn

@@ -13,7 +13,7 @@ def clean(text: str) -> str:
     return "".join(" " if sign.isspace() else sign if sign.isprintable() else "\ufffd" for sign in text)
 
 
-def labelled(name: str, unit: str) -> str:
+def name_with_unit(name: str, unit: str) -> str:
     """A name with its unit: `run time (s)`."""
     return clean(f"{name} ({unit})" if unit else name)
 
@@ -49,7 +49,7 @@ def verdict(check: Check) -> str:
 def check_cells(check: Check) -> tuple[str, ...]:
     """The cells of one check, under `CHECK_HEADINGS`."""
     return (
-        labelled(check.name, check.unit),
+        name_with_unit(check.name, check.unit),
         _number(check.ours),
         _expected(check),
         _difference(check),

@@ -14,16 +14,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from takeup.core.trace.columns import Column, find_columns
+from takeup.core.trace.columns import TraceColumn, find_columns
 from takeup.core.trace.diagnose import diagnose
 from takeup.errors import BadTrace
 
-Table = dict[str, npt.NDArray[Any]]
+TraceTable = dict[str, npt.NDArray[Any]]
 
 _TYPES = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
 
 
-def parse_csv(path: Path, present: Sequence[Column]) -> Table:
+def parse_csv(path: Path, present: Sequence[TraceColumn]) -> TraceTable:
     """The columns of a CSV file that has rows; the first cell that cannot be used is named in the error."""
     options = csv.ConvertOptions(
         column_types={column.name: _TYPES[column.kind] for column in present},
@@ -42,7 +42,7 @@ def parse_csv(path: Path, present: Sequence[Column]) -> Table:
     return {name: array for name, (array, _) in arrays.items()}
 
 
-def read_parquet(path: Path, columns: Sequence[Column]) -> Table:
+def read_parquet(path: Path, columns: Sequence[TraceColumn]) -> TraceTable:
     """Those of the columns that the file has."""
     with _opened_parquet(path) as file:
         present = find_columns(path, columns, file.schema_arrow.names)
@@ -56,12 +56,12 @@ def parquet_names(path: Path) -> list[str]:
         return list(file.schema_arrow.names)
 
 
-def empty_column(column: Column, num_rows: int) -> npt.NDArray[Any]:
+def empty_column(column: TraceColumn, num_rows: int) -> npt.NDArray[Any]:
     """A column that the file lacks: its default in every row."""
     return _array_of(column, pa.chunked_array([pa.nulls(num_rows, _TYPES[column.kind])]))[0]
 
 
-def _array_of(column: Column, values: pa.ChunkedArray) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+def _array_of(column: TraceColumn, values: pa.ChunkedArray) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
     """The column as a numpy array with empty cells filled, and which rows cannot be used."""
     is_empty = values.is_null().to_numpy()
     array = values.fill_null(column.fill).to_numpy()
@@ -85,7 +85,7 @@ def _opened_parquet(path: Path) -> Iterator[pq.ParquetFile]:
         raise BadTrace(path, f"is damaged, or not Parquet ({error}); fetch the file again") from error
 
 
-def _parquet_array(path: Path, column: Column, values: pa.ChunkedArray) -> npt.NDArray[Any]:
+def _parquet_array(path: Path, column: TraceColumn, values: pa.ChunkedArray) -> npt.NDArray[Any]:
     if not _fits(column, values.type):
         raise BadTrace(path, f"holds {values.type}, expected {column.kind}", column=column.name)
     arrow_type = _TYPES[column.kind]
@@ -101,7 +101,7 @@ def _parquet_array(path: Path, column: Column, values: pa.ChunkedArray) -> npt.N
     return array
 
 
-def _fits(column: Column, found: pa.DataType) -> bool:
+def _fits(column: TraceColumn, found: pa.DataType) -> bool:
     if pa.types.is_null(found):
         return True
     if column.kind == "text":

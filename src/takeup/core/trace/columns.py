@@ -20,7 +20,7 @@ _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what undecodable bytes become under
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TraceColumn:
     """A column of a trace: its name, its kind and what its cells may hold.
 
     A column that is not required may be missing or have empty cells; these read as `default`, or without one as nan,
@@ -61,7 +61,9 @@ class Column:
         return -inf if self.minimum is None else self.minimum
 
 
-def find_columns(path: Path, columns: Sequence[Column], found: Sequence[str], line: int | None = None) -> list[Column]:
+def find_columns(
+    path: Path, columns: Sequence[TraceColumn], found: Sequence[str], line: int | None = None
+) -> list[TraceColumn]:
     """Those of `columns` that the file has; a required one that is missing, or one that is there twice, is an error."""
     present = [column for column in columns if column.name in found]
     for column in columns:

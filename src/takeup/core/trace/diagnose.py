@@ -13,11 +13,11 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from takeup.core.trace.columns import Column
+from takeup.core.trace.columns import TraceColumn
 from takeup.errors import BadTrace
 
 
-def diagnose(path: Path, columns: Sequence[Column], reason: str) -> BadTrace:
+def diagnose(path: Path, columns: Sequence[TraceColumn], reason: str) -> BadTrace:
     """The error that describes the first thing wrong in the file; `reason` serves when every row looks right."""
     if _is_gzip(path):
         deque(read_rows(path), maxlen=0)  # damage, which explains strange cells before it, is raised here

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from takeup.core.trace.columns import Column
+from takeup.core.trace.columns import TraceColumn
 
 MOST_BYTES = 1_000_000  # beyond it, importing pyarrow pays
 
@@ -24,7 +24,7 @@ _PLAIN = {
 }
 
 
-def read_plain(path: Path, columns: Sequence[Column]) -> dict[str, npt.NDArray[Any]] | None:
+def read_plain(path: Path, columns: Sequence[TraceColumn]) -> dict[str, npt.NDArray[Any]] | None:
     """The columns by name, or None where the file is not small and plain or lacks one of them."""
     rows = _rows(path) if path.name.lower().endswith(".csv") and path.stat().st_size <= MOST_BYTES else []
     if len(rows) < 2 or any(len(row) != len(rows[0]) for row in rows):
@@ -48,7 +48,7 @@ def _rows(path: Path) -> list[list[str]]:
     return [line.split(",") for line in text.decode("ascii").split("\n") if line]
 
 
-def _array(column: Column, cells: list[str]) -> npt.NDArray[Any] | None:
+def _array(column: TraceColumn, cells: list[str]) -> npt.NDArray[Any] | None:
     if column.kind == "text" or not all(map(_PLAIN[column.kind].fullmatch, cells)):
         return None
     array = np.array(cells, dtype=np.float64 if column.kind == "float" else np.int64)

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from takeup.core.trace.columns import Column, find_columns, table_format
+from takeup.core.trace.columns import TraceColumn, find_columns, table_format
 from takeup.core.trace.diagnose import read_rows
 from takeup.core.trace.plain import read_plain
 from takeup.errors import BadTrace
 
-Table = dict[str, npt.NDArray[Any]]
+TraceTable = dict[str, npt.NDArray[Any]]
 
 
-def read_table(path: Path | str, columns: Sequence[Column]) -> Table:
+def read_table(path: Path | str, columns: Sequence[TraceColumn]) -> TraceTable:
     """The columns by name: int64, float64 or str objects; those the file lacks hold their default in every row."""
     path = Path(path)
     _require_file(path)
@@ -59,7 +59,7 @@ def _require_file(path: Path) -> None:
         raise BadTrace(path, "is empty; expected a table")
 
 
-def _read_any(path: Path, columns: Sequence[Column], *, is_parquet: bool) -> Table:
+def _read_any(path: Path, columns: Sequence[TraceColumn], *, is_parquet: bool) -> TraceTable:
     from takeup.core.trace.arrow import empty_column, read_parquet
 
     table = read_parquet(path, columns) if is_parquet else _read_csv(path, columns)
@@ -70,7 +70,7 @@ def _read_any(path: Path, columns: Sequence[Column], *, is_parquet: bool) -> Tab
     return {column.name: table[column.name] for column in columns}
 
 
-def _read_csv(path: Path, columns: Sequence[Column]) -> Table:
+def _read_csv(path: Path, columns: Sequence[TraceColumn]) -> TraceTable:
     from takeup.core.trace.arrow import parse_csv
 
     line, header, has_rows = _csv_header(path)

@@ -16,7 +16,7 @@ from takeup.edge.model import Answer, Instance
 from takeup.edge.policies.bound import relax
 from takeup.edge.policies.bounds.listed import can_list
 from takeup.edge.policies.bounds.priced import price
-from takeup.edge.policies.column_generation import can_generate, columns_for, mixed
+from takeup.edge.policies.column_generation import answer_from_columns, can_generate, generate_columns
 from takeup.edge.policies.exact import NUM_SLOTS, prove
 from takeup.edge.policies.joint_plus import JointPlus
 
@@ -80,5 +80,5 @@ def _whole_choices(instance: Instance, answer: Answer) -> Answer:
 def _columns(instance: Instance, answer: Answer) -> Answer:
     if not can_generate(instance):
         return answer
-    generated = columns_for(instance, answer)
-    return _bounded(_better(answer, mixed(instance, answer, generated)), generated.bound_j)
+    generated = generate_columns(instance, answer)
+    return _bounded(_better(answer, answer_from_columns(instance, answer, generated)), generated.bound_j)

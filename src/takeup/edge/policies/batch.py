@@ -32,7 +32,7 @@ def joint_batch(instances: Sequence[Instance], policy: Literal["joint", "joint_p
     """The results of `joint`, or of `joint_plus`, for every instance, in their order."""
     numbers = np.zeros((len(instances), 4))
     quick = [index for index, each in enumerate(instances) if has_kernels(each)]
-    numbers[quick] = _quickly([instances[index] for index in quick], policy)
+    numbers[quick] = _batch_by_kernel([instances[index] for index in quick], policy)
     for index in sorted(set(range(len(instances))) - set(quick)):
         answer = (Joint() if policy == "joint" else JointPlus()).allocate(instances[index])
         numbers[index] = answer.saving_j, answer.worth_j, answer.allocation.energy_j, answer.allocation.num_accepted
@@ -40,15 +40,15 @@ def joint_batch(instances: Sequence[Instance], policy: Literal["joint", "joint_p
     return BatchAnswer(saving_j, worth_j, energy_j, num_accepted.astype(np.int64))
 
 
-def _quickly(instances: Sequence[Instance], policy: str) -> Floats:
+def _batch_by_kernel(instances: Sequence[Instance], policy: str) -> Floats:
     """One row of numbers for each instance, all from one call of the kernel."""
-    from takeup.edge.policies.fast.answers import outcomes
-    from takeup.edge.policies.fast.shapes import Effort
+    from takeup.edge.policies.fast.answers import finished_plans
+    from takeup.edge.policies.fast.shapes import SearchEffort
 
     if not instances:
         return np.zeros((0, 4))
-    effort = Effort(METRICS.index("saving"), 0, 0, 0) if policy == "joint" else JointPlus().effort()
-    spent_j = outcomes(instances, effort).spent_j
+    effort = SearchEffort(METRICS.index("saving"), 0, 0, 0) if policy == "joint" else JointPlus().effort()
+    spent_j = finished_plans(instances, effort).spent_j
     offloads = ~np.isnan(spent_j)
     local_j = np.concatenate([each.local_j for each in instances])
     values_j = np.concatenate([each.values_j for each in instances])

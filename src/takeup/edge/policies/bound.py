@@ -10,13 +10,13 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from takeup.core.arrays import Ints
 from takeup.core.native_output import native_output_to_stderr
 from takeup.edge.model import Instance
-from takeup.edge.policies.bounds.choices import Choices, choices_of, rules_of, usual_moments
+from takeup.edge.policies.bounds.choices import SizeChoices, choice_constraints, quantile_moments, size_choices
 
 MOST_CHOICES = 5_000  # of device and group size; beyond, the program takes too long
 MOST_NODES = 1_000
 
 
-class Relaxed(NamedTuple):
+class RelaxedSolution(NamedTuple):
     """The solution of the relaxation: its worth, and the devices that offload in it."""
 
     bound_j: float
@@ -29,21 +29,21 @@ def saving_bound(instance: Instance) -> float | None:
     return None if relaxed is None else relaxed.bound_j
 
 
-def relax(instance: Instance, most_nodes: int = MOST_NODES) -> Relaxed | None:
+def relax(instance: Instance, most_nodes: int = MOST_NODES) -> RelaxedSolution | None:
     """Solve the relaxation; None if the instance is too large."""
-    choices = choices_of(instance, np.arange(instance.num_devices))
+    choices = size_choices(instance, np.arange(instance.num_devices))
     if len(choices.device) == 0:
-        return Relaxed(0.0, choices.device)
+        return RelaxedSolution(0.0, choices.device)
     return None if len(choices.device) > MOST_CHOICES else _solve(instance, choices, most_nodes)
 
 
-def _solve(instance: Instance, choices: Choices, most_nodes: int) -> Relaxed | None:
+def _solve(instance: Instance, choices: SizeChoices, most_nodes: int) -> RelaxedSolution | None:
     scale_j = float(choices.value_j.max())
     options = {"node_limit": most_nodes, "mip_rel_gap": 1e-6}
-    rules = LinearConstraint(rules_of(instance, choices, usual_moments(choices)).rows, -np.inf, 1.0)
+    rules = LinearConstraint(choice_constraints(instance, choices, quantile_moments(choices)).rows, -np.inf, 1.0)
     with native_output_to_stderr():
         found = milp(-choices.value_j / scale_j, integrality=1, bounds=Bounds(0, 1), constraints=rules, options=options)
     if found.mip_dual_bound is None:
         return None
     chosen = np.zeros(0, np.int64) if found.x is None else choices.device[found.x > 0.5]
-    return Relaxed(-float(found.mip_dual_bound) * scale_j, chosen)
+    return RelaxedSolution(-float(found.mip_dual_bound) * scale_j, chosen)

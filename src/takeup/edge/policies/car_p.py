@@ -19,8 +19,8 @@ import numpy as np
 from takeup.core.arrays import Ints
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies.joint import accept, consider
-from takeup.edge.policies.plan import Plan, Site
-from takeup.edge.policies.radio import hand_out, why_not
+from takeup.edge.policies.plan import PartialPlan, SiteQuantities
+from takeup.edge.policies.radio import assign_free_subcarriers, refusal_reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class CarByPriority:
 
     def allocate(self, instance: Instance) -> Answer:
         """The allocation of the better order."""
-        site = Site(instance)
+        site = SiteQuantities(instance)
         promising = site.promising()
         plans = [_admit(site, order) for order in _orders(site, promising)]
-        best = max(plans, key=Plan.worth_j)
-        return best.answer(self.name, why_not(site, promising))
+        best = max(plans, key=PartialPlan.worth_j)
+        return best.answer(self.name, refusal_reasons(site, promising))
 
 
-def _orders(site: Site, devices: Ints) -> list[Ints]:
+def _orders(site: SiteQuantities, devices: Ints) -> list[Ints]:
     """Admission orders: devices too slow to run locally first; then the largest saving, or the smallest rate."""
     instance = site.instance
     can_wait = ~instance.too_slow[devices]
@@ -48,11 +48,11 @@ def _orders(site: Site, devices: Ints) -> list[Ints]:
     return [devices[np.lexsort((key, can_wait))] for key in (costs_j - site.worth_j[devices], rates_bps)]
 
 
-def _admit(site: Site, waiting: Ints) -> Plan:
+def _admit(site: SiteQuantities, waiting: Ints) -> PartialPlan:
     """Admit the next device that fits, repeatedly; a device that does not fit now never will."""
-    plan = Plan(site)
+    plan = PartialPlan(site)
     while len((newcomers := consider(plan, waiting)).devices):
         accept(plan, newcomers, 0)
         waiting = newcomers.devices[1:]
-    hand_out(plan)
+    assign_free_subcarriers(plan)
     return plan

@@ -13,17 +13,17 @@ import numpy as np
 
 from takeup.core.arrays import Floats
 from takeup.edge.model import Answer, Instance
-from takeup.edge.policies.bounds.generate import Generated, Pricer, Rounds, generate
+from takeup.edge.policies.bounds.generate import GeneratedColumns, GenerationRounds, Pricer, generate
 from takeup.edge.policies.bounds.listed import can_list, list_groups
 from takeup.edge.policies.bounds.listed_pricer import ListedPricer
-from takeup.edge.policies.bounds.master import Columns, Grid, grid_of, whole_mix
+from takeup.edge.policies.bounds.master import ColumnSet, SlotGrid, slot_grid, solve_integer_master
 from takeup.edge.policies.bounds.priced import price
-from takeup.edge.policies.bounds.turns import turns_bound
-from takeup.edge.policies.bounds.wide_pricer import BothPricers, WidePricer
+from takeup.edge.policies.bounds.turns import single_core_bound
+from takeup.edge.policies.bounds.wide_pricer import CombinedPricer, WidePricer
 from takeup.edge.policies.joint_plus import JointPlus, improve
 
 NUM_SLOTS, NUM_FINE_SLOTS = 32, 256  # for fractions of runs, and for whole ones
-ROUNDS = Rounds(60, 2)
+ROUNDS = GenerationRounds(60, 2)
 MOST_ENTRIES = 800_000  # of device, slot and listed group
 MOST_BITS = 62  # subcarriers in a mask
 MOST_DEVICES = 200
@@ -36,7 +36,7 @@ ROUNDING = 1e-9
 class ColumnGeneration:
     """The better of `joint_plus` and of a plan made of the columns that prices bring up."""
 
-    rounds: Rounds = ROUNDS
+    rounds: GenerationRounds = ROUNDS
     name: str = "cg"
     ignores_cpu: bool = False
 
@@ -45,8 +45,8 @@ class ColumnGeneration:
         known = replace(JointPlus().allocate(instance), policy=self.name)
         if not can_generate(instance):
             return replace(known, bound_j=max(known.worth_j, price(instance).bound_j))
-        generated = columns_for(instance, known, self.rounds)
-        answer = mixed(instance, known, generated)
+        generated = generate_columns(instance, known, self.rounds)
+        answer = answer_from_columns(instance, known, generated)
         return replace(answer, bound_j=max(answer.worth_j, generated.bound_j))
 
 
@@ -57,29 +57,29 @@ def can_generate(instance: Instance, num_slots: int = NUM_SLOTS) -> bool:
     )
 
 
-def columns_for(instance: Instance, known: Answer, rounds: Rounds = ROUNDS) -> Generated:
+def generate_columns(instance: Instance, known: Answer, rounds: GenerationRounds = ROUNDS) -> GeneratedColumns:
     """Columns and prices, and a bound with a little for rounding."""
-    grid = grid_of(instance, NUM_SLOTS)
+    grid = slot_grid(instance, NUM_SLOTS)
     generated = generate(instance, grid, _pricer(instance, grid), known.worth_j, rounds)
-    bound_j = min(generated.bound_j, _bound_of_turns(instance, generated.duals.subcarriers_j, known.worth_j))
+    bound_j = min(generated.bound_j, _single_core_bound(instance, generated.duals.subcarriers_j, known.worth_j))
     return generated._replace(bound_j=bound_j * (1 + ROUNDING))
 
 
-def _bound_of_turns(instance: Instance, prices_j: Floats, known_j: float) -> float:
+def _single_core_bound(instance: Instance, prices_j: Floats, known_j: float) -> float:
     """Infinite where it cannot be had."""
     if instance.num_cores != 1 or not can_generate(instance, NUM_FINE_SLOTS):
         return np.inf
-    grid = grid_of(instance, NUM_FINE_SLOTS)
-    return turns_bound(instance, grid, _pricer(instance, grid), prices_j, known_j)
+    grid = slot_grid(instance, NUM_FINE_SLOTS)
+    return single_core_bound(instance, grid, _pricer(instance, grid), prices_j, known_j)
 
 
-def _pricer(instance: Instance, grid: Grid) -> Pricer:
-    num_slots = len(grid.room_s)
+def _pricer(instance: Instance, grid: SlotGrid) -> Pricer:
+    num_slots = len(grid.capacity_s)
     if can_list(instance, num_slots):
         return ListedPricer(instance, list_groups(instance), grid)
     size = _listed_size(instance, num_slots)
     small = ListedPricer(instance, list_groups(instance, size), grid)
-    return BothPricers(small, WidePricer(instance, grid, size + 1))
+    return CombinedPricer(small, WidePricer(instance, grid, size + 1))
 
 
 def _listed_size(instance: Instance, num_slots: int) -> int:
@@ -97,13 +97,13 @@ def _listed_size(instance: Instance, num_slots: int) -> int:
     return size
 
 
-def mixed(instance: Instance, known: Answer, generated: Generated) -> Answer:
+def answer_from_columns(instance: Instance, known: Answer, generated: GeneratedColumns) -> Answer:
     """The better of the known plan and the one made of whole columns."""
-    grid = grid_of(instance, NUM_SLOTS)
+    grid = slot_grid(instance, NUM_SLOTS)
     columns = _promising(instance, grid, generated, known.worth_j)
     if len(columns.device) == 0:
         return known
-    chosen = columns.only(whole_mix(instance, grid, columns, MOST_NODES))
+    chosen = columns.only(solve_integer_master(instance, grid, columns, MOST_NODES))
     groups = {
         device: np.flatnonzero(members).tolist()
         for device, members in zip(chosen.device.tolist(), chosen.members, strict=True)
@@ -112,7 +112,7 @@ def mixed(instance: Instance, known: Answer, generated: Generated) -> Answer:
     return answer if answer.worth_j > known.worth_j else known
 
 
-def _promising(instance: Instance, grid: Grid, generated: Generated, known_j: float) -> Columns:
+def _promising(instance: Instance, grid: SlotGrid, generated: GeneratedColumns, known_j: float) -> ColumnSet:
     """Columns that the prices do not rule out of a plan better than the known one, the best of them, each once."""
     columns, duals = generated.columns, generated.duals
     usage = grid.usage(columns.start_s, instance.run_s[columns.device])

@@ -12,8 +12,8 @@ import numpy as np
 
 from takeup.core.arrays import Ints
 from takeup.edge.model import Answer, Instance, Reason
-from takeup.edge.policies.plan import Site
-from takeup.edge.policies.radio import give_groups, hand_out, why_not
+from takeup.edge.policies.plan import SiteQuantities
+from takeup.edge.policies.radio import assign_free_subcarriers, assign_groups, refusal_reasons
 from takeup.edge.policies.schedule import latest_starts
 
 
@@ -26,19 +26,19 @@ class CpuFirst:
 
     def allocate(self, instance: Instance) -> Answer:
         """The allocation, in which some CPU slots stay empty."""
-        site = Site(instance)
+        site = SiteQuantities(instance)
         promising = site.promising()
         chosen = _chosen(site, promising)
         starts_s = np.full(instance.num_devices, np.nan)
         starts_s[chosen] = latest_starts(instance.deadlines_s[chosen], site.run_s[chosen], instance.num_cores)
-        reasons = why_not(site, promising)
+        reasons = refusal_reasons(site, promising)
         reasons[chosen] = Reason.MISSED_RADIO
-        plan = give_groups(site, chosen, starts_s)
-        hand_out(plan)
+        plan = assign_groups(site, chosen, starts_s)
+        assign_free_subcarriers(plan)
         return plan.answer(self.name, reasons)
 
 
-def _chosen(site: Site, devices: Ints) -> Ints:
+def _chosen(site: SiteQuantities, devices: Ints) -> Ints:
     """Tasks that fit on the CPU together, the most expensive ones first."""
     releases_s = site.instance.releases_s
     chosen = np.zeros(0, np.int64)

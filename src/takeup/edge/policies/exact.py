@@ -16,20 +16,20 @@ from typing import NamedTuple
 import numpy as np
 
 from takeup.edge.model import Answer, Instance
-from takeup.edge.policies.bounds.fast.search import Judge, Tasks, search
-from takeup.edge.policies.bounds.fast.sharing import share
-from takeup.edge.policies.bounds.generate import Generated, Rounds, generate
+from takeup.edge.policies.bounds.fast.search import PriceBounds, SearchTasks, search_plans
+from takeup.edge.policies.bounds.fast.sharing import share_subcarriers
+from takeup.edge.policies.bounds.generate import GeneratedColumns, GenerationRounds, generate
 from takeup.edge.policies.bounds.listed import can_list, group_of, list_groups
 from takeup.edge.policies.bounds.listed_pricer import ListedPricer
-from takeup.edge.policies.bounds.master import Grid, grid_of
+from takeup.edge.policies.bounds.master import SlotGrid, slot_grid
 from takeup.edge.policies.bounds.priced import price
 from takeup.edge.policies.joint_plus import JointPlus
-from takeup.edge.policies.plan import Plan, Site
-from takeup.edge.policies.radio import why_not
+from takeup.edge.policies.plan import PartialPlan, SiteQuantities
+from takeup.edge.policies.radio import refusal_reasons
 
 NUM_SLOTS = 24
-FEW = 100_000  # choices of device, slot and group, up to which prices need not be very good
-QUICK, CAREFUL = Rounds(60, 0), Rounds(80, 8)
+MOST_QUICK_CHOICES = 100_000  # choices of device, slot and group, up to which prices need not be very good
+QUICK, CAREFUL = GenerationRounds(60, 0), GenerationRounds(80, 8)
 MOST_WORK = 100_000_000  # pairs of masks that the search looks at: about a second
 CLOSE = 1e-6  # of the worth; a plan that is better by less is not looked for
 ROUNDING = 1e-9
@@ -55,33 +55,33 @@ class Proof(NamedTuple):
     """The best plan of a search, with its bound, and what the prices alone said before."""
 
     answer: Answer
-    generated: Generated
+    generated: GeneratedColumns
 
 
 def prove(instance: Instance, known: Answer, most_work: int = MOST_WORK) -> Proof:
     """A better plan than the known one, or a bound close to it; the groups of the instance must be listable."""
-    groups, grid = list_groups(instance), grid_of(instance, NUM_SLOTS)
+    groups, grid = list_groups(instance), slot_grid(instance, NUM_SLOTS)
     size = instance.num_devices * NUM_SLOTS << instance.num_subcarriers
-    rounds = QUICK if size <= FEW else CAREFUL
+    rounds = QUICK if size <= MOST_QUICK_CHOICES else CAREFUL
     generated = generate(instance, grid, ListedPricer(instance, groups, grid), known.worth_j, rounds)
-    tasks = Tasks(instance.deadlines_s, instance.run_s, instance.releases_s, instance.worth_j, instance.num_cores)
-    found = search(groups, tasks, _judge(instance, grid, generated), known.worth_j, CLOSE, most_work)
+    tasks = SearchTasks(instance.deadlines_s, instance.run_s, instance.releases_s, instance.worth_j, instance.num_cores)
+    found = search_plans(groups, tasks, _price_bounds(instance, grid, generated), known.worth_j, CLOSE, most_work)
     windows_s = found.start_s - instance.releases_s[found.devices]
-    masks = share(groups, found.devices, windows_s).tolist()
-    plan = Plan(Site(instance))
+    masks = share_subcarriers(groups, found.devices, windows_s).tolist()
+    plan = PartialPlan(SiteQuantities(instance))
     for device, mask, start_s in zip(found.devices.tolist(), masks, found.start_s.tolist(), strict=True):
         plan.groups[device], plan.limits_s[device] = group_of(mask), start_s
-    answer = plan.answer(known.policy, why_not(plan.site, plan.site.promising())) if plan.groups else known
+    answer = plan.answer(known.policy, refusal_reasons(plan.site, plan.site.promising())) if plan.groups else known
     best = answer if answer.worth_j > known.worth_j else known
     bound_j = min(found.bound_j, generated.bound_j) * (1 + ROUNDING)
     return Proof(replace(best, bound_j=max(best.worth_j, bound_j)), generated)
 
 
-def _judge(instance: Instance, grid: Grid, generated: Generated) -> Judge:
+def _price_bounds(instance: Instance, grid: SlotGrid, generated: GeneratedColumns) -> PriceBounds:
     """The prices in the form in which the search asks for them."""
     of_mask_j = np.zeros(1)
     for price_j in generated.duals.subcarriers_j.tolist():
         of_mask_j = np.concatenate([of_mask_j, of_mask_j + price_j])
     profits_j = np.maximum.accumulate(np.maximum(0.0, generated.profits_j), axis=1)
     omega = np.concatenate([[0.0], np.cumsum(generated.duals.slots_j)]) / instance.num_cores
-    return Judge(grid.edges_s, omega, of_mask_j[::-1].copy(), profits_j)
+    return PriceBounds(grid.edges_s, omega, of_mask_j[::-1].copy(), profits_j)

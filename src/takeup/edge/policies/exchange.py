@@ -12,12 +12,12 @@ import numpy as np
 
 from takeup.core.arrays import Floats
 from takeup.edge.energy import ABSENT, oracle
-from takeup.edge.policies.plan import Plan
+from takeup.edge.policies.plan import PartialPlan
 
-WORTH_IT = 1e-9  # of all upload energy; a smaller gain is rounding
+LEAST_EXCHANGE_GAIN = 1e-9  # of all upload energy; a smaller gain is rounding
 
 
-def exchange(plan: Plan) -> None:
+def exchange_subcarriers(plan: PartialPlan) -> None:
     """Carry out the best move or swap of subcarriers between two devices, as long as one makes uploads cheaper."""
     if len(plan.groups) < 2:
         return
@@ -28,7 +28,7 @@ def exchange(plan: Plan) -> None:
     total_j = sum(float(table[-1, -1]) for table in tables.values())
     while True:
         gain_j, taker, giver, taken, given = _best(plan, tables)
-        if gain_j <= WORTH_IT * total_j:
+        if gain_j <= LEAST_EXCHANGE_GAIN * total_j:
             return
         plan.groups[giver].remove(taken)
         plan.groups[taker].append(taken)
@@ -38,7 +38,7 @@ def exchange(plan: Plan) -> None:
         tables |= {device: _costs(plan, device) for device in (taker, giver)}
 
 
-def _costs(plan: Plan, device: int) -> Floats:
+def _costs(plan: PartialPlan, device: int) -> Floats:
     """What the upload costs with one subcarrier less (rows, as in the group) and one more (columns, by number).
 
     The last row is for none less, the last column for none more; inf where the upload cannot be made in time.
@@ -55,7 +55,7 @@ def _costs(plan: Plan, device: int) -> Floats:
     return table.whole(np.full(gains.shape[:2], plan.window_s(device))).energy_j
 
 
-def _best(plan: Plan, tables: dict[int, Floats]) -> tuple[float, int, int, int, int | None]:
+def _best(plan: PartialPlan, tables: dict[int, Floats]) -> tuple[float, int, int, int, int | None]:
     """The largest gain, the taker, the giver, the subcarrier taken, and the one given in return."""
     best: tuple[float, int, int, int, int | None] = (-np.inf, -1, -1, -1, None)
     for giver, gives in plan.groups.items():
@@ -76,7 +76,7 @@ def _best(plan: Plan, tables: dict[int, Floats]) -> tuple[float, int, int, int, 
     return best
 
 
-def _may_move(plan: Plan, gives: list[int], owns: list[int]) -> bool:
+def _may_move(plan: PartialPlan, gives: list[int], owns: list[int]) -> bool:
     """Whether both groups keep a size that is allowed when one subcarrier goes from the first to the second."""
     sizes = plan.site.instance.group_sizes
     return not sizes or (len(gives) - 1 in sizes and len(owns) + 1 in sizes)
@@ -84,22 +84,22 @@ def _may_move(plan: Plan, gives: list[int], owns: list[int]) -> bool:
 
 # Runs -----------------------------------------------------------------------------------------------------------------
 
-Trial = dict[int, list[int]]
+ExchangeTrial = dict[int, list[int]]
 
 
-def _exchange_runs(plan: Plan) -> None:
+def _exchange_runs(plan: PartialPlan) -> None:
     """Carry out the best exchange between two runs, as long as one makes uploads cheaper."""
     total_j = float(plan.uploads().energy_j.sum())
     while True:
         trials = list(_trials(plan))
         gains_j = _gains(plan, trials)
         best = int(np.argmax(gains_j))
-        if gains_j[best] <= WORTH_IT * total_j:
+        if gains_j[best] <= LEAST_EXCHANGE_GAIN * total_j:
             return
         plan.groups |= trials[best]
 
 
-def _gains(plan: Plan, trials: list[Trial]) -> Floats:
+def _gains(plan: PartialPlan, trials: list[ExchangeTrial]) -> Floats:
     """What the two uploads of every trial cost less than now; -inf if one of them cannot be made in time."""
     before_j = dict(zip(plan.groups, plan.uploads().energy_j.tolist(), strict=True))
     devices = [device for trial in trials for device in trial]
@@ -110,7 +110,7 @@ def _gains(plan: Plan, trials: list[Trial]) -> Floats:
     return gains_j
 
 
-def _trials(plan: Plan) -> Iterator[Trial]:
+def _trials(plan: PartialPlan) -> Iterator[ExchangeTrial]:
     """New groups for two devices."""
     for one, other in combinations(plan.groups, 2):
         yield {one: list(plan.groups[other]), other: list(plan.groups[one])}

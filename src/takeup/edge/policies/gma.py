@@ -32,9 +32,9 @@ from takeup.core.arrays import Floats, Ints
 from takeup.core.native_output import native_output_to_stderr
 from takeup.edge.energy import oracle
 from takeup.edge.model import Answer, Instance
-from takeup.edge.policies.joint import grow, settle
-from takeup.edge.policies.plan import Plan, Site
-from takeup.edge.policies.radio import give_groups, hand_out, why_not
+from takeup.edge.policies.joint import grow, reschedule
+from takeup.edge.policies.plan import PartialPlan, SiteQuantities
+from takeup.edge.policies.radio import assign_free_subcarriers, assign_groups, refusal_reasons
 from takeup.edge.policies.schedule import latest_starts
 
 NOTHING = 1e-9  # a smaller fraction is rounding
@@ -52,24 +52,24 @@ class Gma:
 
     def allocate(self, instance: Instance) -> Answer:
         """The allocation that grows from the matching."""
-        site = Site(instance)
+        site = SiteQuantities(instance)
         promising = site.promising()
         costliest = promising[np.argsort(-site.worth_j[promising], kind="stable")][: self.most_matched]
-        plan = _realised(site, self._matched(site, costliest))
+        plan = _feasible_plan(site, self._matched(site, costliest))
         grow(plan, np.setdiff1d(promising, plan.devices))
-        hand_out(plan)
-        return plan.answer(self.name, why_not(site, promising))
+        assign_free_subcarriers(plan)
+        return plan.answer(self.name, refusal_reasons(site, promising))
 
-    def _matched(self, site: Site, devices: Ints) -> Ints:
+    def _matched(self, site: SiteQuantities, devices: Ints) -> Ints:
         """The devices of the rounded matching, those worth most first."""
         choices = _choices(site, devices, self.largest_share)
         if len(choices.devices) == 0:
             return choices.devices
         fractions = _relaxed(site.instance, choices, 1 - self.largest_share)
         some = np.flatnonzero(fractions > NOTHING)
-        radio = _poured(fractions[some], choices.sizes[some])
-        cpu = _poured(fractions[some], site.run_s[choices.devices[some]])
-        triples = np.array(_joined(radio, cpu))
+        radio = _fill_slots(fractions[some], choices.sizes[some])
+        cpu = _fill_slots(fractions[some], site.run_s[choices.devices[some]])
+        triples = np.array(_slot_triples(radio, cpu))
         sides = np.stack([choices.devices[some][triples[:, 0]], triples[:, 1], triples[:, 2]], axis=1)
         worth_j = choices.worth_j[some][triples[:, 0]]
         taken = round_matching(sides, worth_j)
@@ -77,7 +77,7 @@ class Gma:
         return matched
 
 
-def _realised(site: Site, matched: Ints) -> Plan:
+def _feasible_plan(site: SiteQuantities, matched: Ints) -> PartialPlan:
     """Schedule the matched tasks on the CPU, dropping those worth least until all fit; then assign groups in time."""
     instance, limits_s = site.instance, np.full(site.instance.num_devices, np.nan)
     while len(matched):
@@ -85,12 +85,12 @@ def _realised(site: Site, matched: Ints) -> Plan:
         if (limits_s[matched] > instance.releases_s[matched]).all():
             break
         matched = matched[:-1]
-    plan = give_groups(site, matched, limits_s)
-    settle(plan)
+    plan = assign_groups(site, matched, limits_s)
+    reschedule(plan)
     return plan
 
 
-class _Choices(NamedTuple):
+class _MatchingChoices(NamedTuple):
     """Devices with a number of subcarriers, and what they would be worth if they had their best ones."""
 
     devices: Ints
@@ -98,7 +98,7 @@ class _Choices(NamedTuple):
     worth_j: Floats
 
 
-def _choices(site: Site, devices: Ints, largest_share: float) -> _Choices:
+def _choices(site: SiteQuantities, devices: Ints, largest_share: float) -> _MatchingChoices:
     """All that are worth something, of an allowed size within the share; one subcarrier is always within it."""
     instance = site.instance
     most = max(1, int(largest_share * instance.num_subcarriers))
@@ -108,10 +108,10 @@ def _choices(site: Site, devices: Ints, largest_share: float) -> _Choices:
     costs_j = oracle(ranked, instance.bits[devices], instance.radio).prefixes(windows_s).energy_j[:, sizes - 1]
     worth_j = site.worth_j[devices, None] - costs_j
     rows, columns = np.nonzero(worth_j > 0)
-    return _Choices(devices[rows], sizes[columns], worth_j[rows, columns])
+    return _MatchingChoices(devices[rows], sizes[columns], worth_j[rows, columns])
 
 
-def _relaxed(instance: Instance, choices: _Choices, usable_share: float) -> Floats:
+def _relaxed(instance: Instance, choices: _MatchingChoices, usable_share: float) -> Floats:
     """The fractions of the choices that are worth most together."""
     due_s = instance.deadlines_s[choices.devices]
     limits_s = np.unique(np.quantile(due_s, np.linspace(0, 1, NUM_DEADLINES), method="higher"))
@@ -136,7 +136,7 @@ def _solved(worth_j: Floats, rows: csr_array) -> Floats:
     return solution
 
 
-def _poured(fractions: Floats, sizes: npt.NDArray[np.float64] | Ints) -> list[list[tuple[int, float]]]:
+def _fill_slots(fractions: Floats, sizes: npt.NDArray[np.float64] | Ints) -> list[list[tuple[int, float]]]:
     """For every choice, the slots it lies in, and how much of it. The largest are poured first; a slot holds one."""
     parts: list[list[tuple[int, float]]] = [[] for _ in fractions]
     slot, room = 0, 1.0
@@ -151,16 +151,18 @@ def _poured(fractions: Floats, sizes: npt.NDArray[np.float64] | Ints) -> list[li
     return parts
 
 
-def _joined(radio: list[list[tuple[int, float]]], cpu: list[list[tuple[int, float]]]) -> list[tuple[int, int, int]]:
+def _slot_triples(
+    radio: list[list[tuple[int, float]]], cpu: list[list[tuple[int, float]]]
+) -> list[tuple[int, int, int]]:
     """Choices with a radio slot and a CPU slot that overlap when both lists are laid out on one axis."""
     return [
         (choice, radio_slot, cpu_slot)
         for choice, (first, second) in enumerate(zip(radio, cpu, strict=True))
-        for radio_slot, cpu_slot in sorted(_beside(first, second))
+        for radio_slot, cpu_slot in sorted(_overlapping_slots(first, second))
     ]
 
 
-def _beside(first: list[tuple[int, float]], second: list[tuple[int, float]]) -> set[tuple[int, int]]:
+def _overlapping_slots(first: list[tuple[int, float]], second: list[tuple[int, float]]) -> set[tuple[int, int]]:
     ends = np.cumsum([part for _, part in first]), np.cumsum([part for _, part in second])
     moments = np.concatenate([[0.0], *ends])[:-1] + NOTHING / 2  # just after each beginning
     places = [np.minimum(np.searchsorted(end, moments), len(end) - 1) for end in ends]

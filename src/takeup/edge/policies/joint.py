@@ -17,8 +17,8 @@ import numpy as np
 
 from takeup.core.arrays import Floats, Ints
 from takeup.edge.model import Answer, Instance
-from takeup.edge.policies.plan import Plan, Site
-from takeup.edge.policies.radio import hand_out, why_not
+from takeup.edge.policies.plan import PartialPlan, SiteQuantities
+from takeup.edge.policies.radio import assign_free_subcarriers, refusal_reasons
 from takeup.edge.policies.schedule import latest_starts
 
 Metric = Literal["saving", "per_subcarrier", "per_cpu_second", "per_bundle"]
@@ -38,20 +38,20 @@ class Joint:
         """The allocation that grows greedily on both resources."""
         if self.order == "append" or not has_kernels(instance):
             return self.allocate_plainly(instance)
-        from takeup.edge.policies.fast.answers import grown
+        from takeup.edge.policies.fast.answers import greedy_answer
 
-        return grown(instance, METRICS.index(self.metric), self.name)
+        return greedy_answer(instance, METRICS.index(self.metric), self.name)
 
     def allocate_plainly(self, instance: Instance) -> Answer:
         """The same without kernels."""
-        site = Site(instance)
+        site = SiteQuantities(instance)
         promising = site.promising()
         if self.order == "append":
-            return _append(site, promising).answer(self.name, why_not(site, promising))
-        plan = Plan(site)
+            return _append(site, promising).answer(self.name, refusal_reasons(site, promising))
+        plan = PartialPlan(site)
         grow(plan, promising, self.metric)
-        hand_out(plan)
-        return plan.answer(self.name, why_not(site, promising))
+        assign_free_subcarriers(plan)
+        return plan.answer(self.name, refusal_reasons(site, promising))
 
 
 def has_kernels(instance: Instance) -> bool:
@@ -68,7 +68,7 @@ class Newcomers(NamedTuple):
     ranked: Ints
 
 
-def grow(plan: Plan, devices: Ints, metric: Metric = "saving") -> None:
+def grow(plan: PartialPlan, devices: Ints, metric: Metric = "saving") -> None:
     """Accept devices into the plan until none adds anything."""
     while True:
         newcomers = consider(plan, devices)
@@ -79,7 +79,7 @@ def grow(plan: Plan, devices: Ints, metric: Metric = "saving") -> None:
         devices = devices[devices != newcomers.devices[best]]
 
 
-def consider(plan: Plan, devices: Ints) -> Newcomers:
+def consider(plan: PartialPlan, devices: Ints) -> Newcomers:
     """Which of the devices could join the plan and add to its saving."""
     site, accepted, free = plan.site, plan.devices, plan.free()
     releases_s = site.instance.releases_s
@@ -89,12 +89,12 @@ def consider(plan: Plan, devices: Ints) -> Newcomers:
     if len(devices) == 0:
         return Newcomers(devices, np.zeros(0), np.zeros(0, np.int64), np.zeros((0, 0), np.int64))
     sizes, costs_j, ranked = site.smallest_groups(devices, free, own_s)
-    gains_j = np.where(sizes > 0, site.worth_j[devices] - costs_j, -np.inf) - _harm(plan, others_s)
+    gains_j = np.where(sizes > 0, site.worth_j[devices] - costs_j, -np.inf) - _added_cost(plan, others_s)
     adds = gains_j > 0
     return Newcomers(devices[adds], gains_j[adds], sizes[adds], ranked[adds])
 
 
-def _harm(plan: Plan, others_s: Floats) -> Floats:
+def _added_cost(plan: PartialPlan, others_s: Floats) -> Floats:
     """What the accepted devices would spend more with the starts of each row; inf if one could not upload in time."""
     if not plan.groups:
         return np.zeros(len(others_s))
@@ -103,14 +103,14 @@ def _harm(plan: Plan, others_s: Floats) -> Floats:
     return harm_j
 
 
-def accept(plan: Plan, newcomers: Newcomers, index: int) -> None:
+def accept(plan: PartialPlan, newcomers: Newcomers, index: int) -> None:
     """Let one of the newcomers join, and move the starts of all."""
     device = int(newcomers.devices[index])
     plan.groups[device] = newcomers.ranked[index, : newcomers.sizes[index]].tolist()
-    settle(plan)
+    reschedule(plan)
 
 
-def settle(plan: Plan) -> None:
+def reschedule(plan: PartialPlan) -> None:
     """Schedule all tasks of the plan as late as possible, in the order of deadlines."""
     chosen = plan.devices
     instance = plan.site.instance
@@ -118,7 +118,7 @@ def settle(plan: Plan) -> None:
     plan.limits_s = dict(zip(plan.groups, starts_s.tolist(), strict=True))
 
 
-def _worth(site: Site, newcomers: Newcomers, metric: Metric) -> Floats:
+def _worth(site: SiteQuantities, newcomers: Newcomers, metric: Metric) -> Floats:
     gains_j, run_s = newcomers.gains_j, site.run_s[newcomers.devices]
     if metric == "per_subcarrier":
         return gains_j / newcomers.sizes
@@ -130,9 +130,9 @@ def _worth(site: Site, newcomers: Newcomers, metric: Metric) -> Floats:
     return gains_j
 
 
-def _append(site: Site, devices: Ints) -> Plan:
+def _append(site: SiteQuantities, devices: Ints) -> PartialPlan:
     """Accept the largest saving whose task can still run after all that were accepted before."""
-    plan = Plan(site)
+    plan = PartialPlan(site)
     busy_until_s = np.zeros(site.instance.num_cores)
     while len(devices) and len(plan.free()):
         sizes, costs_j, ranked = site.smallest_groups(devices, plan.free(), site.latest_s[devices])
@@ -149,5 +149,5 @@ def _append(site: Site, devices: Ints) -> Plan:
         plan.limits_s[device] = max(float(busy_until_s[core]), uploaded_s)
         busy_until_s[core] = plan.limits_s[device] + float(site.run_s[device])
         devices = np.delete(newcomers.devices, best)
-    hand_out(plan)
+    assign_free_subcarriers(plan)
     return plan

@@ -21,18 +21,18 @@ import numpy as np
 from takeup.core.arrays import Ints
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies.bound import relax
-from takeup.edge.policies.exchange import exchange
-from takeup.edge.policies.joint import METRICS, accept, consider, grow, has_kernels, settle
-from takeup.edge.policies.plan import Plan, Site
-from takeup.edge.policies.radio import give_groups, hand_out, why_not
+from takeup.edge.policies.exchange import exchange_subcarriers
+from takeup.edge.policies.joint import METRICS, accept, consider, grow, has_kernels, reschedule
+from takeup.edge.policies.plan import PartialPlan, SiteQuantities
+from takeup.edge.policies.radio import assign_free_subcarriers, assign_groups, refusal_reasons
 from takeup.edge.policies.schedule import latest_starts
 from takeup.errors import BadInput
 
 if TYPE_CHECKING:
-    from takeup.edge.policies.fast.shapes import Effort
+    from takeup.edge.policies.fast.shapes import SearchEffort
 
 
-Groups = Mapping[int, Sequence[int]]
+GroupsByDevice = Mapping[int, Sequence[int]]
 
 MOST_WORK = 10_000  # priced uploads: some milliseconds
 WORTH_IT = 1e-9  # of the saving; a smaller improvement is rounding
@@ -62,31 +62,31 @@ class JointPlus:
         answer = self.allocate_from(instance, sets)
         return answer if relaxed is None else replace(answer, bound_j=relaxed.bound_j)
 
-    def allocate_from(self, instance: Instance, starts: Sequence[Groups]) -> Answer:
+    def allocate_from(self, instance: Instance, starts: Sequence[GroupsByDevice]) -> Answer:
         """The best allocation found, also from these plans: devices and their subcarriers, or none to leave it open."""
         for groups in starts:
             _check(instance, groups)
         if not has_kernels(instance):
             return self.allocate_plainly(instance, starts)
-        from takeup.edge.policies.fast.answers import searched
+        from takeup.edge.policies.fast.answers import searched_answer
 
-        return searched(instance, starts, self.effort(), self.name)
+        return searched_answer(instance, starts, self.effort(), self.name)
 
-    def effort(self) -> Effort:
+    def effort(self) -> SearchEffort:
         """The search limits of the kernels."""
-        from takeup.edge.policies.fast.shapes import BY_ALL, Effort
+        from takeup.edge.policies.fast.shapes import BY_ALL, SearchEffort
 
-        return Effort(BY_ALL, self.most_tried, self.most_searched, self.most_work)
+        return SearchEffort(BY_ALL, self.most_tried, self.most_searched, self.most_work)
 
-    def allocate_plainly(self, instance: Instance, starts: Sequence[Groups] = ()) -> Answer:
+    def allocate_plainly(self, instance: Instance, starts: Sequence[GroupsByDevice] = ()) -> Answer:
         """The same as `allocate_from`, without kernels."""
-        site = Site(instance)
+        site = SiteQuantities(instance)
         promising = site.promising()
         start = max(_starts(site, promising, starts), key=_filled_saving)
         costliest = promising[np.argsort(-site.worth_j[promising], kind="stable")][: self.most_searched]
-        return self._search(start, costliest).answer(self.name, why_not(site, promising))
+        return self._search(start, costliest).answer(self.name, refusal_reasons(site, promising))
 
-    def _search(self, core: Plan, promising: Ints) -> Plan:
+    def _search(self, core: PartialPlan, promising: Ints) -> PartialPlan:
         """Take the first better neighbour until there is none; the plan with all subcarriers handed out."""
         saving_j = _filled_saving(core)
         neighbours = self._neighbours(core, promising)
@@ -97,17 +97,17 @@ class JointPlus:
             if trial_j > saving_j * (1 + WORTH_IT):
                 core, saving_j = trial, trial_j
                 neighbours = self._neighbours(core, promising)
-        hand_out(core)
-        exchange(core)
+        assign_free_subcarriers(core)
+        exchange_subcarriers(core)
         return core
 
-    def _neighbours(self, core: Plan, promising: Ints) -> Iterator[Plan]:
+    def _neighbours(self, core: PartialPlan, promising: Ints) -> Iterator[PartialPlan]:
         """Plans with at most one device removed and at most one added, then grown with every device that fits."""
         for out in (None, *core.groups):
             base = core.copy()
             if out is not None:
                 del base.groups[out]
-                settle(base)
+                reschedule(base)
                 yield base
             absent = np.setdiff1d(promising, [*base.groups])
             newcomers = consider(base, absent[absent != out])
@@ -118,7 +118,7 @@ class JointPlus:
                 yield trial
             yield from self._regrouped_neighbours(base, absent[absent != out])
 
-    def _regrouped_neighbours(self, base: Plan, absent: Ints) -> Iterator[Plan]:
+    def _regrouped_neighbours(self, base: PartialPlan, absent: Ints) -> Iterator[PartialPlan]:
         """Plans with one more device and new groups for all: it may fit once others release or get subcarriers."""
         site = base.site
         for newcomer in absent[np.argsort(-site.worth_j[absent], kind="stable")][: self.most_tried].tolist():
@@ -128,7 +128,7 @@ class JointPlus:
                 yield trial
 
 
-def improve(instance: Instance, groups: Groups, *, most_work: int = MOST_WORK) -> Answer:
+def improve(instance: Instance, groups: GroupsByDevice, *, most_work: int = MOST_WORK) -> Answer:
     """The best allocation found from a plan (devices and their subcarriers), which need not be feasible.
 
     Devices that cannot upload in time are removed, others join; the search begins there if no greedy plan is better.
@@ -136,7 +136,7 @@ def improve(instance: Instance, groups: Groups, *, most_work: int = MOST_WORK) -
     return JointPlus(most_work=most_work).allocate_from(instance, [groups])
 
 
-def _check(instance: Instance, groups: Groups) -> None:
+def _check(instance: Instance, groups: GroupsByDevice) -> None:
     """Refuse devices and subcarriers that do not exist, and subcarriers that two devices have."""
     used = list(chain.from_iterable(groups.values()))
     for kind, chosen, count in (
@@ -151,49 +151,51 @@ def _check(instance: Instance, groups: Groups) -> None:
         raise BadInput(f"a start gives subcarrier {twice} away twice; give it to one device")
 
 
-def _regrouped(site: Site, devices: Ints) -> Plan:
+def _regrouped(site: SiteQuantities, devices: Ints) -> PartialPlan:
     """New groups for these devices, each in time for its CPU start; devices without a group are left out."""
     limits_s = np.full(site.instance.num_devices, np.nan)
     limits_s[devices] = latest_starts(site.instance.deadlines_s[devices], site.run_s[devices], site.instance.num_cores)
-    plan = give_groups(site, devices, limits_s)
-    settle(plan)
+    plan = assign_groups(site, devices, limits_s)
+    reschedule(plan)
     return plan
 
 
-def _starts(site: Site, promising: Ints, starts: Sequence[Groups]) -> Iterator[Plan]:
+def _starts(site: SiteQuantities, promising: Ints, starts: Sequence[GroupsByDevice]) -> Iterator[PartialPlan]:
     """Initial plans of the search: one for each metric, and each start after repair."""
     for metric in METRICS:
-        plan = Plan(site)
+        plan = PartialPlan(site)
         grow(plan, promising, metric)
         yield plan
     for groups in starts:
         devices = np.intersect1d(promising, np.array(list(groups), np.int64))
-        alone = Plan(site)
+        alone = PartialPlan(site)
         grow(alone, devices)
         for plan in (alone, _regrouped(site, devices), _repaired(site, groups)):
             grow(plan, np.setdiff1d(promising, plan.devices))
             yield plan
 
 
-def _repaired(site: Site, groups: Groups) -> Plan:
+def _repaired(site: SiteQuantities, groups: GroupsByDevice) -> PartialPlan:
     """The plan without devices whose upload is too late or not worth its energy, the least worth removed first."""
-    plan = Plan(site, {device: list(group) for device, group in groups.items() if len(group)})
-    settle(plan)
+    plan = PartialPlan(site, {device: list(group) for device, group in groups.items() if len(group)})
+    reschedule(plan)
     while plan.groups and not (plan.uploads().energy_j < site.worth_j[plan.devices]).all():
         late = plan.devices[~(plan.uploads().energy_j < site.worth_j[plan.devices])]
         del plan.groups[int(late[np.argmin(site.worth_j[late])])]
-        settle(plan)
+        reschedule(plan)
     return plan
 
 
-def _saving_at_most(core: Plan) -> float:
+def _saving_at_most(core: PartialPlan) -> float:
     """What a plan would save if every device had all free subcarriers: an upper bound, cheaper than assigning them."""
     free = core.free().tolist()
-    return Plan(core.site, {device: group + free for device, group in core.groups.items()}, core.limits_s).worth_j()
+    return PartialPlan(
+        core.site, {device: group + free for device, group in core.groups.items()}, core.limits_s
+    ).worth_j()
 
 
-def _filled_saving(core: Plan) -> float:
+def _filled_saving(core: PartialPlan) -> float:
     """What a plan of smallest groups saves once the other subcarriers are assigned."""
     full = core.copy()
-    hand_out(full)
+    assign_free_subcarriers(full)
     return full.worth_j()

@@ -21,9 +21,9 @@ import numpy as np
 
 from takeup.core.arrays import Ints
 from takeup.edge.model import Answer, Instance
-from takeup.edge.policies.joint import accept, consider, settle
-from takeup.edge.policies.plan import Plan, Site
-from takeup.edge.policies.radio import hand_out, why_not
+from takeup.edge.policies.joint import accept, consider, reschedule
+from takeup.edge.policies.plan import PartialPlan, SiteQuantities
+from takeup.edge.policies.radio import assign_free_subcarriers, refusal_reasons
 
 WORTH_IT = 1e-9  # of the worth; a smaller improvement is rounding
 
@@ -39,27 +39,27 @@ class Jtora:
 
     def allocate(self, instance: Instance) -> Answer:
         """The allocation that no removal or exchange improves."""
-        site = Site(instance)
+        site = SiteQuantities(instance)
         promising = site.promising()
         searched = promising[np.argsort(-site.worth_j[promising], kind="stable")][: self.most_searched]
         num_pairs = max(1, len(searched) * instance.num_subcarriers)
-        plan, worth_j = Plan(site), 0.0
+        plan, worth_j = PartialPlan(site), 0.0
         while True:
             better_j, better = max(_changes(plan, searched), key=lambda change: change[0], default=(0.0, plan))
             if better_j <= worth_j * (1 + max(self.epsilon / num_pairs**2, WORTH_IT)):
                 break
             plan, worth_j = better, better_j
-        hand_out(plan)
-        return plan.answer(self.name, why_not(site, promising))
+        assign_free_subcarriers(plan)
+        return plan.answer(self.name, refusal_reasons(site, promising))
 
 
-def _changes(plan: Plan, devices: Ints) -> Iterator[tuple[float, Plan]]:
+def _changes(plan: PartialPlan, devices: Ints) -> Iterator[tuple[float, PartialPlan]]:
     """Plans with one device less, and the best with one more or one replaced; with their worth."""
     for out in (None, *plan.groups):
         base = plan.copy()
         if out is not None:
             del base.groups[out]
-            settle(base)
+            reschedule(base)
             yield base.worth_j(), base
         newcomers = consider(base, np.setdiff1d(devices, plan.devices))
         if len(newcomers.devices):

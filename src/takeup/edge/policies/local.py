@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from takeup.edge.model import Answer, Instance, Reason
-from takeup.edge.policies.plan import Plan, Site
+from takeup.edge.policies.plan import PartialPlan, SiteQuantities
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,4 +19,6 @@ class Local:
 
     def allocate(self, instance: Instance) -> Answer:
         """The allocation without offloading, which is always feasible."""
-        return Plan(Site(instance)).answer(self.name, np.full(instance.num_devices, np.int8(Reason.NOT_CONSIDERED)))
+        return PartialPlan(SiteQuantities(instance)).answer(
+            self.name, np.full(instance.num_devices, np.int8(Reason.NOT_CONSIDERED))
+        )

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from takeup.edge.model import Answer, Instance
-from takeup.edge.policies.plan import Site
-from takeup.edge.policies.radio import give_groups, hand_out, why_not
+from takeup.edge.policies.plan import SiteQuantities
+from takeup.edge.policies.radio import assign_free_subcarriers, assign_groups, refusal_reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class MinimumGroups:
 
     def allocate(self, instance: Instance) -> Answer:
         """The allocation with an unlimited CPU."""
-        site = Site(instance)
+        site = SiteQuantities(instance)
         promising = site.promising()
-        plan = give_groups(site, promising, site.latest_s)
-        hand_out(plan)
-        return plan.answer(self.name, why_not(site, promising))
+        plan = assign_groups(site, promising, site.latest_s)
+        assign_free_subcarriers(plan)
+        return plan.answer(self.name, refusal_reasons(site, promising))

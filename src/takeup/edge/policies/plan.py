@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from takeup.core.arrays import Floats, Ints
 from takeup.edge.energy import ABSENT, Oracle, Uploads, least_powers, oracle
-from takeup.edge.model import NOBODY, Allocation, Answer, Instance, Reason
+from takeup.edge.model import UNASSIGNED, Allocation, Answer, Instance, Reason
 from takeup.edge.policies.runs import smallest_runs
 from takeup.edge.policies.schedule import starts_with_one_more
 
 
-class Site:
+class SiteQuantities:
     """Quantities of an instance that policies need, computed once."""
 
     def __init__(self, instance: Instance) -> None:
@@ -78,16 +78,18 @@ class Site:
 
 
 @dataclass(slots=True)
-class Plan:
+class PartialPlan:
     """Devices that offload so far, with their subcarriers and the latest moment their uploads may end."""
 
-    site: Site
+    site: SiteQuantities
     groups: dict[int, list[int]] = field(default_factory=dict)
     limits_s: dict[int, float] = field(default_factory=dict)
 
-    def copy(self) -> Plan:
+    def copy(self) -> PartialPlan:
         """An independent copy."""
-        return Plan(self.site, {device: list(group) for device, group in self.groups.items()}, dict(self.limits_s))
+        return PartialPlan(
+            self.site, {device: list(group) for device, group in self.groups.items()}, dict(self.limits_s)
+        )
 
     @property
     def devices(self) -> Ints:
@@ -136,7 +138,7 @@ class Plan:
 
     def _allocation(self, start_s: Floats, offloads: npt.NDArray[np.bool_]) -> Allocation:
         instance = self.site.instance
-        owners = np.full(instance.num_subcarriers, NOBODY)
+        owners = np.full(instance.num_subcarriers, UNASSIGNED)
         powers_w, upload_s = np.zeros(instance.num_subcarriers), np.full(instance.num_devices, np.nan)
         energies_j = self.site.local_j.copy()
         uploads = self.uploads() if self.groups else Uploads(np.zeros(0), np.zeros(0))

@@ -10,19 +10,19 @@ import numpy.typing as npt
 from takeup.core.arrays import Floats, Ints
 from takeup.edge.energy import ABSENT, oracle
 from takeup.edge.model import Reason
-from takeup.edge.policies.plan import Plan, Site
+from takeup.edge.policies.plan import PartialPlan, SiteQuantities
 from takeup.edge.policies.runs import longer_runs
 
 WORTH_IT = 1e-12  # of the energy of an upload; a smaller reduction is rounding
 
 
-def give_groups(site: Site, devices: Ints, limits_s: Floats) -> Plan:
+def assign_groups(site: SiteQuantities, devices: Ints, limits_s: Floats) -> PartialPlan:
     """Groups for the devices that save most, one device at a time. Limits are by device.
 
     Savings only fall while subcarriers are taken, so a group is looked for again only when it would be next.
     """
-    plan, free = Plan(site), site.all_subcarriers
-    savings_j, sizes, ranked = _wishes(site, devices, free, limits_s)
+    plan, free = PartialPlan(site), site.all_subcarriers
+    savings_j, sizes, ranked = _smallest_groups(site, devices, free, limits_s)
     while len(devices) and len(free) and savings_j[best := int(np.argmax(savings_j))] > 0:
         device, group = int(devices[best]), ranked[best, : sizes[best]].copy()
         if np.isin(group, free).all():
@@ -30,25 +30,25 @@ def give_groups(site: Site, devices: Ints, limits_s: Floats) -> Plan:
             free = np.setdiff1d(free, group)
             savings_j[best] = -np.inf
         else:
-            again = _wishes(site, devices[[best]], free, limits_s)
+            again = _smallest_groups(site, devices[[best]], free, limits_s)
             savings_j[best], sizes[best] = again[0][0], again[1][0]
             ranked[best, : len(free)] = again[2][0]
     return plan
 
 
-def _wishes(site: Site, devices: Ints, free: Ints, limits_s: Floats) -> tuple[Floats, Ints, Ints]:
+def _smallest_groups(site: SiteQuantities, devices: Ints, free: Ints, limits_s: Floats) -> tuple[Floats, Ints, Ints]:
     """What each device would save with its smallest group (-inf: it has none), and its size and ranking."""
     sizes, costs_j, ranked = site.smallest_groups(devices, free, limits_s[devices])
     return np.where(sizes > 0, site.worth_j[devices] - costs_j, -np.inf), sizes, ranked
 
 
-def hand_out(plan: Plan) -> None:
+def assign_free_subcarriers(plan: PartialPlan) -> None:
     """Give every free subcarrier to the device whose upload it makes cheaper by most, while it helps at all."""
     free = plan.free()
     if not (len(free) and plan.groups):
         return
     if plan.site.has_own_groups:
-        _hand_out_in_steps(plan)
+        _assign_in_steps(plan)
         return
     costs_j = plan.uploads().energy_j
     devices = list(plan.groups)
@@ -65,7 +65,7 @@ def hand_out(plan: Plan) -> None:
         with_one_more_j[row] = _with_one_more(plan, devices[row], free)
 
 
-def _with_one_more(plan: Plan, device: int, free: Ints) -> Floats:
+def _with_one_more(plan: PartialPlan, device: int, free: Ints) -> Floats:
     """What the upload of a device would cost with each of the free subcarriers."""
     site = plan.site
     gains = np.full((len(free), len(plan.groups[device]) + 1), ABSENT)
@@ -83,7 +83,7 @@ class _Step(NamedTuple):
     added: frozenset[int]
 
 
-def _hand_out_in_steps(plan: Plan) -> None:
+def _assign_in_steps(plan: PartialPlan) -> None:
     """The same where a group must be a run, or of certain sizes: devices grow to their next size, the best first."""
     steps = {device: _next_step(plan, device) for device in plan.groups}
     while steps[best := max(steps, key=lambda device: steps[device].reduction_j)].added:
@@ -94,7 +94,7 @@ def _hand_out_in_steps(plan: Plan) -> None:
                 steps[device] = _next_step(plan, device)
 
 
-def _next_step(plan: Plan, device: int) -> _Step:
+def _next_step(plan: PartialPlan, device: int) -> _Step:
     site, group, free = plan.site, plan.groups[device], plan.free()
     sizes = [size for size in site.allowed_sizes(len(group) + len(free)) if size > len(group)]
     if not sizes:
@@ -113,7 +113,7 @@ def _next_step(plan: Plan, device: int) -> _Step:
     return _Step(reduction_j, frozenset(choices[best - 1])) if helps else _Step(0.0, frozenset())
 
 
-def why_not(site: Site, promising: Ints) -> npt.NDArray[np.int8]:
+def refusal_reasons(site: SiteQuantities, promising: Ints) -> npt.NDArray[np.int8]:
     """The usual reasons of devices that do not offload: no saving, or others save more."""
     reasons = np.full(site.instance.num_devices, np.int8(Reason.NO_SAVING))
     reasons[promising] = Reason.CROWDED_OUT

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from takeup.edge.model import Answer, Instance, Reason
-from takeup.edge.policies.plan import Site
-from takeup.edge.policies.radio import give_groups, hand_out, why_not
+from takeup.edge.policies.plan import SiteQuantities
+from takeup.edge.policies.radio import assign_free_subcarriers, assign_groups, refusal_reasons
 from takeup.edge.policies.schedule import run_in_order
 
 
@@ -23,11 +23,11 @@ class RadioFirst:
 
     def allocate(self, instance: Instance) -> Answer:
         """The allocation, in which some devices hold subcarriers without using them."""
-        site = Site(instance)
+        site = SiteQuantities(instance)
         promising = site.promising()
-        plan = give_groups(site, promising, site.latest_s)
-        hand_out(plan)
-        reasons = why_not(site, promising)
+        plan = assign_groups(site, promising, site.latest_s)
+        assign_free_subcarriers(plan)
+        reasons = refusal_reasons(site, promising)
         if not plan.groups:
             return plan.answer(self.name, reasons)
         chosen = plan.devices

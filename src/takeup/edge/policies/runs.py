@@ -11,13 +11,13 @@ from takeup.core.arrays import Floats, Ints
 from takeup.edge.energy import oracle
 
 if TYPE_CHECKING:
-    from takeup.edge.policies.plan import Site
+    from takeup.edge.policies.plan import SiteQuantities
 
 
 MOST_AT_ONCE = 1_000_000  # gains that are looked at together: 8 MB
 
 
-def smallest_runs(site: Site, devices: Ints, free: Ints, limits_s: Floats) -> tuple[Ints, Floats, Ints]:
+def smallest_runs(site: SiteQuantities, devices: Ints, free: Ints, limits_s: Floats) -> tuple[Ints, Floats, Ints]:
     """The shortest runs of free subcarriers that make offloading cheaper than running locally.
 
     Returns how long (0: there is no such run), what the upload costs, and the subcarriers, as many as the run is long.
@@ -26,12 +26,12 @@ def smallest_runs(site: Site, devices: Ints, free: Ints, limits_s: Floats) -> tu
     sizes, costs_j = np.zeros(len(devices), np.int64), np.full(len(devices), np.inf)
     found = np.zeros((len(devices), len(free)), np.int64)
     windows_s = limits_s - site.instance.releases_s[devices]
-    waiting = np.flatnonzero(_costs(site, devices, free[None], windows_s)[:, 0] < site.worth_j[devices])
+    waiting = np.flatnonzero(_run_costs(site, devices, free[None], windows_s)[:, 0] < site.worth_j[devices])
     for size in site.allowed_sizes(len(free)):
         runs = _runs(free, size)
         if len(runs) == 0 or len(waiting) == 0:
             continue
-        trials_j = _costs(site, devices[waiting], runs, windows_s[waiting])
+        trials_j = _run_costs(site, devices[waiting], runs, windows_s[waiting])
         best = np.argmin(trials_j, axis=1)
         saves = trials_j[np.arange(len(waiting)), best] < site.worth_j[devices[waiting]]
         done = waiting[saves]
@@ -57,7 +57,7 @@ def _runs(free: Ints, size: int) -> Ints:
     return runs
 
 
-def _costs(site: Site, devices: Ints, groups: Ints, windows_s: Floats) -> Floats:
+def _run_costs(site: SiteQuantities, devices: Ints, groups: Ints, windows_s: Floats) -> Floats:
     """What the upload of every device (row) over every group (column) costs."""
     costs_j = np.empty((len(devices), len(groups)))
     num_rows = max(1, MOST_AT_ONCE // groups.size)

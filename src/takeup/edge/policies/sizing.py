@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from takeup.edge.contract import Policy
 from takeup.edge.model import Instance
 
-Make = Callable[[int], Sequence[Instance]]
+InstanceFactory = Callable[[int], Sequence[Instance]]
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class RequiredAmount:
     """The least amount that reaches the target, or None within the limit, with the share served at that amount."""
 
     amount: int | None
@@ -29,12 +29,12 @@ def served_share(instances: Sequence[Instance], policy: Policy) -> float:
     return accepted / max(1, sum(instance.num_devices for instance in instances))
 
 
-def least_enough(make: Make, policy: Policy, target_share: float, most: int) -> Needed:
+def least_enough(make: InstanceFactory, policy: Policy, target_share: float, most: int) -> RequiredAmount:
     """The least amount, from one to `most`, with which `make(amount)` serves the target share."""
     high = 1
     while (share := served_share(make(high), policy)) < target_share:  # small cells first: they are quick
         if high == most:
-            return Needed(None, share)
+            return RequiredAmount(None, share)
         high = min(2 * high, most)
     low = high // 2 + 1
     while low < high:
@@ -44,4 +44,4 @@ def least_enough(make: Make, policy: Policy, target_share: float, most: int) -> 
             high, share = middle, here
         else:
             low = middle + 1
-    return Needed(high, share)
+    return RequiredAmount(high, share)

@@ -8,10 +8,10 @@ import numpy as np
 
 from takeup.core.arrays import Floats
 from takeup.edge.model import Instance
-from takeup.edge.served import Busy, Served, ServedTask
+from takeup.edge.served import ResourceUsage, SimulatedTask, SimulationResult
 
 
-class Record:
+class SimulationRecord:
     """One array for each field of the tasks, and how much was in use from when on."""
 
     def __init__(self, instance: Instance) -> None:
@@ -33,9 +33,9 @@ class Record:
             self._busy.pop()
         self._busy.append((now_s, num_subcarriers, num_cores))
 
-    def served(self, policy: str, instance: Instance) -> Served:
+    def result(self, policy: str, instance: Instance) -> SimulationResult:
         """The whole run."""
-        columns = {field.name: getattr(self, field.name, None) for field in fields(ServedTask)}
+        columns = {field.name: getattr(self, field.name, None) for field in fields(SimulatedTask)}
         columns |= {
             "device": np.arange(instance.num_devices),
             "arrival_s": instance.releases_s,
@@ -45,10 +45,10 @@ class Record:
         rows = zip(*(column.tolist() for column in columns.values() if column is not None), strict=True)
         times_s, subcarriers, cores = (np.array(column) for column in zip(*self._busy, strict=True))
         until_s = max(float(np.nanmax(self.end_s)), float(times_s[-1]))
-        return Served(
+        return SimulationResult(
             policy=policy,
-            tasks=tuple(ServedTask(*row) for row in rows),
-            busy=Busy(times_s, subcarriers, cores, until_s),
+            tasks=tuple(SimulatedTask(*row) for row in rows),
+            busy=ResourceUsage(times_s, subcarriers, cores, until_s),
             num_subcarriers=instance.num_subcarriers,
             num_cores=instance.num_cores,
             num_plans=self.num_plans,

@@ -23,10 +23,10 @@ from takeup.core.clock import Timer, VirtualClock
 from takeup.core.seeds import Streams
 from takeup.edge.contract import Policy
 from takeup.edge.model import Allocation, Answer, Instance
-from takeup.edge.served import Served
-from takeup.edge.simulate.record import Record
+from takeup.edge.served import SimulationResult
+from takeup.edge.simulate.record import SimulationRecord
 from takeup.edge.simulate.uncertainty import CERTAIN, Uncertainty
-from takeup.edge.simulate.view import LATER, Promise, View, grain_of, view_of
+from takeup.edge.simulate.view import LATER, Commitment, PolicyView, grain_of, policy_view
 from takeup.edge.validate import TOLERANCE, violation_of_answer
 from takeup.errors import BadInput
 
@@ -40,7 +40,7 @@ def simulate(
     uncertainty: Uncertainty = CERTAIN,
     patience_s: float = 0.0,
     seed: int = 0,
-) -> Served:
+) -> SimulationResult:
     """Play the tasks of the instance, each arriving at its release. Cycles and gains are means; the truth is drawn.
 
     A task that is not accepted asks again at every event, until `patience_s` after its arrival; then its device runs
@@ -52,13 +52,13 @@ def simulate(
         raise BadInput(f"patience_s is {patience_s:g}; give a finite number of zero or more")
     if instance.num_devices == 0:
         raise BadInput("the instance has no tasks, so there is nothing to simulate; give at least one")
-    site = _Site(policy, instance, uncertainty, patience_s, Streams(seed).child("edge online"))
+    site = _SimulatedSite(policy, instance, uncertainty, patience_s, Streams(seed).child("edge online"))
     site.clock.run()
-    return site.record.served(policy.name, instance)
+    return site.record.result(policy.name, instance)
 
 
 @dataclass(slots=True)
-class _Job:
+class _AcceptedTask:
     """A task that was accepted and is not done. Its `end` is that of its upload, later that of its run."""
 
     device: int
@@ -72,14 +72,14 @@ class _Job:
     due: Timer | None = None
 
 
-class _Site:
+class _SimulatedSite:
     """The state of the site, and what happens at every event."""
 
     def __init__(
         self, policy: Policy, instance: Instance, uncertainty: Uncertainty, patience_s: float, streams: Streams
     ) -> None:
         self.clock = VirtualClock()
-        self.record = Record(instance)
+        self.record = SimulationRecord(instance)
         self._policy, self._uncertainty, self._patience_s = policy, uncertainty, patience_s
         self._mean, self._planned = instance, uncertainty.planned(instance)
         self._truth = uncertainty.truth(instance, streams)
@@ -89,7 +89,7 @@ class _Site:
         self._is_free = np.ones(instance.num_subcarriers, np.bool_)
         self._num_idle = instance.num_cores
         self._pending: list[int] = []
-        self._jobs: list[_Job] = []
+        self._jobs: list[_AcceptedTask] = []
         for time_s in np.unique(instance.releases_s).tolist():
             self._at(time_s, self._arrive, np.flatnonzero(instance.releases_s == time_s).tolist())
 
@@ -116,7 +116,9 @@ class _Site:
         self._pending = [device for device in self._pending if self._planned.deadlines_s[device] > self.clock.now]
         if not self._pending or len(free) == 0:
             return
-        view = view_of(self._planned, self.clock.now, np.array(self._pending), self._promises(), free, self._grain_s)
+        view = policy_view(
+            self._planned, self.clock.now, np.array(self._pending), self._promises(), free, self._grain_s
+        )
         answer = self._policy.allocate(view.instance)
         self._check(view, answer)
         self.record.num_plans += 1
@@ -129,7 +131,7 @@ class _Site:
                 self._accept(view, place, answer.allocation)
         self._note()
 
-    def _check(self, view: View, answer: Answer) -> None:
+    def _check(self, view: PolicyView, answer: Answer) -> None:
         found = violation_of_answer(view.instance, answer)
         if found is not None:
             problem = f"{found.constraint}: {found.detail}"
@@ -137,20 +139,20 @@ class _Site:
                 f"policy {self._policy.name!r} broke a constraint at {self.clock.now:g} s, {problem}; mend it"
             )
 
-    def _promises(self) -> list[Promise]:
+    def _promises(self) -> list[Commitment]:
         return [self._promise(job) for job in self._jobs]
 
-    def _promise(self, job: _Job) -> Promise:
+    def _promise(self, job: _AcceptedTask) -> Commitment:
         due_s, run_s = float(self._mean.deadlines_s[job.device]), float(self._planned_run_s[job.device])
         if job.stage != "runs":
-            return Promise(job.device, job.ready_s, run_s, due_s)
+            return Commitment(job.device, job.ready_s, run_s, due_s)
         done_s = self.clock.now - job.begun_s
         if done_s >= run_s:
             mean_s = float(self._mean_run_s[job.device])
             run_s = mean_s * self._uncertainty.cycles_factor(done_s / mean_s)
-        return Promise(job.device, self.clock.now, max(run_s - done_s, self._grain_s), due_s, is_running=True)
+        return Commitment(job.device, self.clock.now, max(run_s - done_s, self._grain_s), due_s, is_running=True)
 
-    def _move_turns(self, view: View, allocation: Allocation) -> None:
+    def _move_turns(self, view: PolicyView, allocation: Allocation) -> None:
         starts_s = allocation.start_s[len(view.newcomers) :].tolist()
         planned = {each.device: start_s for each, start_s in zip(view.promises, starts_s, strict=True)}
         for job in self._jobs:
@@ -158,14 +160,16 @@ class _Site:
                 job.start_s = self.clock.now + planned[job.device] - LATER * self._grain_s
                 self._at(job.start_s, self._dispatch)
 
-    def _accept(self, view: View, place: int, allocation: Allocation) -> None:
+    def _accept(self, view: PolicyView, place: int, allocation: Allocation) -> None:
         device, now_s = int(view.newcomers[place]), self.clock.now
         group = view.group(place, allocation.owners)
         if group is None:
             return
         powers_w = allocation.powers_w[allocation.owners == place]
         start_s = now_s + float(allocation.start_s[place])
-        job = _Job(device, group, float(powers_w.sum()), start_s, now_s + float(allocation.upload_s[place]), now_s)
+        job = _AcceptedTask(
+            device, group, float(powers_w.sum()), start_s, now_s + float(allocation.upload_s[place]), now_s
+        )
         due_s = float(self._mean.deadlines_s[device]) + self._late_s
         rate_bps = _rate_bps(self._truth, device, group, powers_w)
         if rate_bps * (due_s - now_s) > self._truth.bits[device]:
@@ -199,14 +203,14 @@ class _Site:
 
     # Events of accepted tasks -------------------------------------------------------------------------------------
 
-    def _uploaded(self, job: _Job) -> None:
+    def _uploaded(self, job: _AcceptedTask) -> None:
         self._end_upload(job)
         self.record.upload_s[job.device] = job.ready_s = self.clock.now
         job.stage = "waits"
         self._dispatch()
         self._decide()
 
-    def _end_upload(self, job: _Job) -> None:
+    def _end_upload(self, job: _AcceptedTask) -> None:
         radio = self._mean.radio
         self._is_free[job.group] = True
         self.record.energy_j[job.device] = (radio.circuit_power_w + job.power_w) * (self.clock.now - job.begun_s)
@@ -225,7 +229,7 @@ class _Site:
                 is_head_missing = True
         self._note()
 
-    def _start(self, job: _Job) -> None:
+    def _start(self, job: _AcceptedTask) -> None:
         job.stage, job.begun_s = "runs", self.clock.now
         self._num_idle -= 1
         self.record.start_s[job.device] = self.clock.now
@@ -233,12 +237,12 @@ class _Site:
             self.clock.now + float(self._truth.cycles[job.device]) / self._truth.edge_hz, self._finish, job
         )
 
-    def _finish(self, job: _Job) -> None:
+    def _finish(self, job: _AcceptedTask) -> None:
         assert job.due is not None, "every job has a deadline"
         job.due.cancel()
         self._leave(job)
 
-    def _give_up(self, job: _Job) -> None:
+    def _give_up(self, job: _AcceptedTask) -> None:
         """The deadline has passed."""
         if job.end is not None:
             job.end.cancel()
@@ -247,7 +251,7 @@ class _Site:
             self._end_upload(job)
         self._leave(job)
 
-    def _leave(self, job: _Job) -> None:
+    def _leave(self, job: _AcceptedTask) -> None:
         self._jobs.remove(job)
         self._num_idle += job.stage == "runs"
         self.record.end_s[job.device] = self.clock.now

@@ -29,7 +29,7 @@ STRONG = 1e4  # the signal-to-noise ratio, beyond what any modulation needs, at 
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Commitment:
     """A task that was accepted: from when on it can run, how long it will take, and when it is due."""
 
     device: int
@@ -40,12 +40,12 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class View:
+class PolicyView:
     """The instance to decide: first `newcomers`, then `promises`; of the subcarriers the first are real ones."""
 
     instance: Instance
     newcomers: Ints
-    promises: tuple[Promise, ...]
+    promises: tuple[Commitment, ...]
     subcarriers: Ints
 
     def group(self, place: int, owners: Ints) -> Ints | None:
@@ -59,9 +59,9 @@ def grain_of(instance: Instance) -> float:
     return 5e-6 * float((instance.deadlines_s - instance.releases_s).max(initial=0.0))
 
 
-def view_of(
-    planned: Instance, now_s: float, newcomers: Ints, promises: Sequence[Promise], free: Ints, grain_s: float
-) -> View:
+def policy_view(
+    planned: Instance, now_s: float, newcomers: Ints, promises: Sequence[Commitment], free: Ints, grain_s: float
+) -> PolicyView:
     """The instance of these newcomers. Promises that cannot be kept any more are left out."""
     kept = tuple(each for each in promises if now_s + _ready_in(each, now_s) + each.run_s <= each.due_s + grain_s)
     if planned.contiguous:
@@ -83,10 +83,10 @@ def view_of(
     )
     large_j = 2 * float(shown.worth_j.sum())
     values_j = np.append(shown.values_j[: len(newcomers)], np.full(len(kept), large_j))
-    return View(replace(shown, values_j=values_j), newcomers, kept, free)
+    return PolicyView(replace(shown, values_j=values_j), newcomers, kept, free)
 
 
-def _ready_in(promise: Promise, now_s: float) -> float:
+def _ready_in(promise: Commitment, now_s: float) -> float:
     return max(0.0, promise.ready_s - now_s)
 
 

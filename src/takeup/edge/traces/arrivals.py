@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from takeup.core.arrays import Floats
-from takeup.core.trace import Column, read_table
+from takeup.core.trace import TraceColumn, read_table
 from takeup.edge.model import Instance
 from takeup.errors import BadInput, BadTrace
 
@@ -25,7 +25,7 @@ def poisson_times(random: np.random.Generator, num_tasks: int, tasks_per_s: floa
 
 def read_times(path: Path | str, column: str = "time_s") -> Floats:
     """The arrival times in a table (CSV, gzipped CSV, Parquet), in order, the first at zero."""
-    found = np.sort(read_table(path, [Column(column, "float")])[column])
+    found = np.sort(read_table(path, [TraceColumn(column, "float")])[column])
     if len(found) == 0:
         raise BadTrace(path, "has no rows; expected one for each arrival", column=column)
     times_s: Floats = found - found[0]

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from takeup.core.arrays import Floats
-from takeup.core.trace import Column, read_table
+from takeup.core.trace import TraceColumn, read_table
 from takeup.edge.model import Instance
 from takeup.edge.traces.modulations import CQI_64QAM
 from takeup.errors import BadTrace
@@ -61,7 +61,7 @@ class ChannelLog:
 def read_channel(path: Path | str, columns: ChannelColumns = CORK_5G) -> ChannelLog:
     """The log in a table. Of several rows with one time the last counts."""
     path = Path(path)
-    table = read_table(path, [Column(columns.time, "text"), *_optional(columns)])
+    table = read_table(path, [TraceColumn(columns.time, "text"), *_optional(columns)])
     rows = zip(table[columns.snr_db].tolist(), table[columns.cqi].tolist(), strict=True)
     ratios = np.array([_ratio(path, columns, snr_db, cqi, line) for line, (snr_db, cqi) in enumerate(rows, start=2)])
     stamps = table[columns.time].tolist()
@@ -86,8 +86,8 @@ def with_channel(instance: Instance, log: ChannelLog, random: np.random.Generato
     return replace(instance, gains=mean_gains[:, None] * fading)
 
 
-def _optional(columns: ChannelColumns) -> list[Column]:
-    return [Column(name, "text", required=False) for name in (columns.snr_db, columns.cqi)]
+def _optional(columns: ChannelColumns) -> list[TraceColumn]:
+    return [TraceColumn(name, "text", required=False) for name in (columns.snr_db, columns.cqi)]
 
 
 def _ratio(path: Path, columns: ChannelColumns, snr_db: str, cqi: str, line: int) -> float:

@@ -12,7 +12,7 @@ from takeup.papers import numbers
 from takeup.papers.adaptra.experiments import model_14b
 from takeup.papers.adaptra.plans import first_plans, memory, queues, random_pipelines
 from takeup.papers.adaptra.simulations import figures, theorem
-from takeup.papers.findings import report_of
+from takeup.papers.findings import paper_report
 
 NOTES = (
     "the paper's Algorithm 4 makes successors ready at the start of an operation, and weight gradients together with "
@@ -33,4 +33,4 @@ def reproduce(*, quiet: bool = False) -> Report:
         for part in parts_of:
             parts.append(part(expected))
             tick()
-    return report_of("adaptra", expected["setting"]["seed"], parts, NOTES)
+    return paper_report("adaptra", expected["setting"]["seed"], parts, NOTES)

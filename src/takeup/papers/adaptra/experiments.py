@@ -17,17 +17,17 @@ from takeup.papers.findings import Findings
 from takeup.training.model import Link, Profile
 from takeup.training.policies.adaptra import Adaptra
 from takeup.training.policies.one_f_one_b import OneFOneB
-from takeup.training.timing import generated
+from takeup.training.timing import generate_schedule
 
-NUM_STAGES, COUNT = 8, 24
+NUM_STAGES, NUM_MICROBATCHES = 8, 24
 SYSTEMS = ("one_f_one_b", "zero_bubble", "delegation_only", "full")
 
 
 def model_14b(expected: Numbers) -> Findings:
     """Iteration times by delay compared with the logged ones, and ratios at the largest delay with the printed ones."""
     part, logs = expected["model_14b"], expected["model_14b_logs"]
-    healthy = _simulated(expected, 0.0)
-    ours = {delay_ms: _simulated(expected, delay_ms) for delay_ms in logs["delays_ms"]}
+    healthy = _simulate_14b(expected, 0.0)
+    ours = {delay_ms: _simulate_14b(expected, delay_ms) for delay_ms in logs["delays_ms"]}
     worst = ours[part["delay_ms"]]
     checks = [
         Check.near(
@@ -45,15 +45,15 @@ def model_14b(expected: Numbers) -> Findings:
     checks.append(
         Check.near("14B, zero bubble with blocking sends", ratio, blocking, 0.4, source="unverified", why=why)
     )
-    return Findings(tuple(checks), (_table(logs, ours),), (_chart(logs, ours),))
+    return Findings(tuple(checks), (_table_14b(logs, ours),), (_chart_14b(logs, ours),))
 
 
-def _simulated(expected: Numbers, delay_ms: float) -> dict[str, float]:
-    op_s = expected["model_14b"]["healthy_zero_bubble_ms"] / 1e3 / (NUM_STAGES - 1 + 3 * COUNT)
-    profile = Profile.uniform(NUM_STAGES, COUNT, op_s, {NUM_STAGES - 2: Link(delay_ms / 1e3)})
+def _simulate_14b(expected: Numbers, delay_ms: float) -> dict[str, float]:
+    op_s = expected["model_14b"]["healthy_zero_bubble_ms"] / 1e3 / (NUM_STAGES - 1 + 3 * NUM_MICROBATCHES)
+    profile = Profile.uniform(NUM_STAGES, NUM_MICROBATCHES, op_s, {NUM_STAGES - 2: Link(delay_ms / 1e3)})
     blocking = replace(profile, max_sends=1)
     healthy = profile.with_links({NUM_STAGES - 2: Link()})
-    zero_bubble = generated(healthy, [2 * (NUM_STAGES - stage) - 1 for stage in range(NUM_STAGES)])
+    zero_bubble = generate_schedule(healthy, [2 * (NUM_STAGES - stage) - 1 for stage in range(NUM_STAGES)])
     return {
         "one_f_one_b": to_ms(OneFOneB().plan(blocking).iteration_s),
         "zero_bubble": iteration_ms(zero_bubble, blocking),
@@ -62,7 +62,7 @@ def _simulated(expected: Numbers, delay_ms: float) -> dict[str, float]:
     }
 
 
-def _table(logs: Numbers, ours: dict[float, dict[str, float]]) -> Table:
+def _table_14b(logs: Numbers, ours: dict[float, dict[str, float]]) -> Table:
     words = [system.replace("_", " ") for system in SYSTEMS]
     columns = [Column("delay", "ms", 0)]
     columns += [Column(f"{word}{kind}", "ms", 0) for word in words for kind in ("", ", paper")]
@@ -74,7 +74,7 @@ def _table(logs: Numbers, ours: dict[float, dict[str, float]]) -> Table:
     return Table("14B, delay on the last link", tuple(columns), tuple(map(tuple, rows)), note)
 
 
-def _chart(logs: Numbers, ours: dict[float, dict[str, float]]) -> Series:
+def _chart_14b(logs: Numbers, ours: dict[float, dict[str, float]]) -> Series:
     rows: list[dict[str, Cell]] = []
     for index, (delay_ms, times) in enumerate(ours.items()):
         for system in SYSTEMS:

@@ -11,13 +11,17 @@ from takeup.training.timing import timeline_of
 Numbers = Mapping[str, Any]
 
 
-def slow(expected: Numbers, num_stages: int, num_microbatches: int, latencies_ms: Mapping[int, float]) -> Profile:
+def profile_with_latencies(
+    expected: Numbers, num_stages: int, num_microbatches: int, latencies_ms: Mapping[int, float]
+) -> Profile:
     """Links with a latency."""
     links = {number: Link(latency / 1e3) for number, latency in latencies_ms.items()}
     return Profile.uniform(num_stages, num_microbatches, expected["setting"]["op_ms"] / 1e3, links)
 
 
-def congested(expected: Numbers, num_stages: int, num_microbatches: int, services_ms: Mapping[int, float]) -> Profile:
+def profile_with_queues(
+    expected: Numbers, num_stages: int, num_microbatches: int, services_ms: Mapping[int, float]
+) -> Profile:
     """Links that serve one message at a time."""
     links = {number: Link(service_s=service / 1e3) for number, service in services_ms.items()}
     return Profile.uniform(num_stages, num_microbatches, expected["setting"]["op_ms"] / 1e3, links)

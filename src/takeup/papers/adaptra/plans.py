@@ -8,30 +8,30 @@ import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Series, Table
 from takeup.core.seeds import Streams
-from takeup.papers.adaptra.pipelines import Numbers, congested, iteration_ms, slow, to_ms
+from takeup.papers.adaptra.pipelines import Numbers, iteration_ms, profile_with_latencies, profile_with_queues, to_ms
 from takeup.papers.findings import Findings
 from takeup.training.model import Link, Profile
 from takeup.training.policies.adaptra import Adaptra, AdaptraAsPublished
 from takeup.training.policies.initial import AdaptraInitial
-from takeup.training.policies.warmups import evenly_spread
-from takeup.training.timing import generated, least_iteration_s, timeline_of
+from takeup.training.policies.warmups import spread_warmups
+from takeup.training.timing import generate_schedule, least_iteration_s, timeline_of
 from takeup.training.traces import random_profile
 
 
 def first_plans(expected: Numbers) -> Findings:
     """The same warm-ups, ordered for links without delay and for virtual delays."""
-    part, healthy = expected["initial"], slow(expected, 4, 24, {})
+    part, healthy = expected["initial"], profile_with_latencies(expected, 4, 24, {})
     cases: list[dict[int, float]] = [{}, {0: 20.0}, {2: 20.0}, {2: 30.0}]
     rows: list[tuple[Cell, ...]] = []
     checks = []
     for index, slackness in enumerate(part["slackness"]):
-        warmups = evenly_spread(3 * slackness + 1, 4)
+        warmups = spread_warmups(3 * slackness + 1, 4)
         orders = {
-            "made_for_no_delay": generated(healthy, warmups),
+            "made_for_no_delay": generate_schedule(healthy, warmups),
             "made_for_virtual_delays": AdaptraInitial(slackness=slackness).plan(healthy).schedule,
         }
         for how, schedule in orders.items():
-            ours = [iteration_ms(schedule, slow(expected, 4, 24, delays)) for delays in cases]
+            ours = [iteration_ms(schedule, profile_with_latencies(expected, 4, 24, delays)) for delays in cases]
             rows.append((str(warmups), how.replace("_", " "), *ours))
             for delays, found, known in zip(cases, ours, part[how][index], strict=True):
                 name = f"first plan, slackness {slackness}, {how.replace('_', ' ')}, links {delays or 'healthy'}"
@@ -48,7 +48,7 @@ def queues(expected: Numbers) -> Findings:
     points: list[dict[str, Cell]] = []
     checks = []
     for service_ms, published, aware in zip(part["service_ms"], part["published"], part["queue_aware"], strict=True):
-        profile = congested(expected, 4, 24, {2: service_ms})
+        profile = profile_with_queues(expected, 4, 24, {2: service_ms})
         plans = (AdaptraAsPublished().plan(profile), Adaptra().plan(profile))
         theirs, ours = (to_ms(plan.iteration_s) for plan in plans)
         rows.append((service_ms, theirs, ours, to_ms(plans[1].bound_s), 100 * (1 - ours / theirs)))
@@ -68,7 +68,7 @@ def queues(expected: Numbers) -> Findings:
 
 def memory(expected: Numbers) -> Findings:
     """Memory for two micro-batches per stage of the pipeline, instead of all of them."""
-    part, profile = expected["memory"], slow(expected, 4, 48, {2: 40.0})
+    part, profile = expected["memory"], profile_with_latencies(expected, 4, 48, {2: 40.0})
     stages = tuple(replace(stage, activation_bytes=1, memory_bytes=8) for stage in profile.stages)
     published = AdaptraAsPublished().plan(profile)
     free, capped = Adaptra().plan(profile), Adaptra().plan(replace(profile, stages=stages))
@@ -104,7 +104,7 @@ def random_pipelines(expected: Numbers) -> Findings:
         random = Streams(expected["setting"]["seed"]).stream(f"random pipelines {num_stages} {count}")
         drawn = [random_profile(random, num_stages, count) for _ in range(part["num_profiles"])]
         ours = [100 * Adaptra().plan(profile).gap_share for profile in drawn]
-        theirs = float(np.mean([_kept_over_bound(profile) for profile in drawn]))
+        theirs = float(np.mean([_zero_bubble_gap_percent(profile) for profile in drawn]))
         rows.append((f"{num_stages} x {count}", float(np.mean(ours)), max(ours), theirs))
         name = f"{num_stages} stages, {count} micro-batches"
         checks.append(Check.at_most(f"{name}, mean gap", float(np.mean(ours)), part["mean_percent"], unit="%"))
@@ -117,9 +117,11 @@ def random_pipelines(expected: Numbers) -> Findings:
     return Findings(tuple(checks), (Table("Uneven pipelines", columns, tuple(rows), note),))
 
 
-def _kept_over_bound(profile: Profile) -> float:
+def _zero_bubble_gap_percent(profile: Profile) -> float:
     """Gap in percent of a zero-bubble schedule that ignores the links."""
     num = profile.num_stages
     healthy = replace(profile, links=(Link(),) * (num - 1))
-    schedule = generated(healthy, [min(profile.num_microbatches, 2 * (num - stage) - 1) for stage in range(num)])
+    schedule = generate_schedule(
+        healthy, [min(profile.num_microbatches, 2 * (num - stage) - 1) for stage in range(num)]
+    )
     return 100 * (timeline_of(schedule, profile).iteration_s / least_iteration_s(profile) - 1)

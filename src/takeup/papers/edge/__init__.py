@@ -11,7 +11,7 @@ from takeup.core.report import Report
 from takeup.papers import numbers
 from takeup.papers.edge.curves import cpu_sweep, figure_2, radio_sweep
 from takeup.papers.edge.radio_tight import radio_tight
-from takeup.papers.findings import report_of
+from takeup.papers.findings import paper_report
 
 NOTES = (
     "devices lie uniformly in the area and fade with an exponential power gain; the public re-drawing of Figure 2 uses "
@@ -38,4 +38,4 @@ def reproduce(*, quiet: bool = False) -> Report:
             radio_sweep(expected, tick),
             radio_tight(expected, tick),
         )
-    return report_of("edge", expected["setting"]["seed"], parts, NOTES)
+    return paper_report("edge", expected["setting"]["seed"], parts, NOTES)

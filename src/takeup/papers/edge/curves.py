@@ -11,12 +11,12 @@ from takeup.core.report import Cell, Check, Column, Series, Table
 from takeup.core.seeds import Streams
 from takeup.edge.model import Instance
 from takeup.edge.traces.generators import paper_setting
-from takeup.papers.edge.samples import Sample, mean_check, run_all
+from takeup.papers.edge.samples import PolicySample, mean_check, run_policies
 from takeup.papers.findings import Findings
 
 Numbers = Mapping[str, Any]
 Tick = Callable[[], None]
-Samples = list[dict[str, Sample]]
+Samples = list[dict[str, PolicySample]]
 
 FIGURE_2 = ("local", "radio_first", "cpu_first", "joint", "joint_append", "joint_plus", "exact", "min_group")
 SWEEPS = ("local", "radio_first", "joint", "joint_plus")
@@ -25,20 +25,24 @@ SWEEPS = ("local", "radio_first", "joint", "joint_plus")
 def figure_2(expected: Numbers, tick: Tick) -> Findings:
     """Energy by number of devices under every policy, and the gap of each to the optimum."""
     part = expected["figure_2"]
-    samples = _sweep(expected, "figure_2", "num_devices", paper_setting, tick)
-    gaps = _gaps(samples)
+    samples = _sample_sweep(expected, "figure_2", "num_devices", paper_setting, tick)
+    gaps = _saving_gaps(samples)
     tables = (
-        _table("Figure 2: mean energy by number of devices", "devices", "J", part["num_devices"], samples, "energy_j"),
-        _table("Accepted requests by number of devices", "devices", "", part["num_devices"], samples, "accepted"),
+        _mean_table(
+            "Figure 2: mean energy by number of devices", "devices", "J", part["num_devices"], samples, "energy_j"
+        ),
+        _mean_table("Accepted requests by number of devices", "devices", "", part["num_devices"], samples, "accepted"),
         _gap_table(part["num_devices"], gaps),
     )
-    chart = _chart("Figure 2: mean energy by number of devices", "devices", part["num_devices"], samples)
-    return Findings(_checks(expected, "figure_2", "num_devices", samples) + _gap_checks(part, gaps), tables, (chart,))
+    chart = _energy_chart("Figure 2: mean energy by number of devices", "devices", part["num_devices"], samples)
+    return Findings(
+        _mean_checks(expected, "figure_2", "num_devices", samples) + _gap_checks(part, gaps), tables, (chart,)
+    )
 
 
 def cpu_sweep(expected: Numbers, tick: Tick) -> Findings:
     """The joint gain peaks where CPU and radio are balanced, and vanishes when one of them is abundant."""
-    return _one_sweep(
+    return _sweep_findings(
         expected,
         "cpu_sweep",
         "edge_mhz",
@@ -50,7 +54,7 @@ def cpu_sweep(expected: Numbers, tick: Tick) -> Findings:
 
 def radio_sweep(expected: Numbers, tick: Tick) -> Findings:
     """The same band divided into more subcarriers serves more devices."""
-    return _one_sweep(
+    return _sweep_findings(
         expected,
         "radio_sweep",
         "num_subcarriers",
@@ -60,7 +64,7 @@ def radio_sweep(expected: Numbers, tick: Tick) -> Findings:
     )
 
 
-def _one_sweep(
+def _sweep_findings(
     expected: Numbers,
     name: str,
     axis: str,
@@ -68,29 +72,30 @@ def _one_sweep(
     make: Callable[[np.random.Generator, int], Instance],
     tick: Tick,
 ) -> Findings:
-    samples = _sweep(expected, name, axis, make, tick)
+    samples = _sample_sweep(expected, name, axis, make, tick)
     values = expected[name][axis]
     titles = {"energy_j": f"Mean energy by {label}", "accepted": f"Accepted requests by {label}"}
     tables = tuple(
-        _table(title, label, "J" if kind == "energy_j" else "", values, samples, kind) for kind, title in titles.items()
+        _mean_table(title, label, "J" if kind == "energy_j" else "", values, samples, kind)
+        for kind, title in titles.items()
     )
-    chart = _chart(titles["energy_j"], label, values, samples)
-    return Findings(_checks(expected, name, axis, samples), tables, (chart,))
+    chart = _energy_chart(titles["energy_j"], label, values, samples)
+    return Findings(_mean_checks(expected, name, axis, samples), tables, (chart,))
 
 
-def _sweep(
+def _sample_sweep(
     expected: Numbers, name: str, axis: str, make: Callable[[np.random.Generator, int], Instance], tick: Tick
 ) -> Samples:
     policies = FIGURE_2 if name == "figure_2" else SWEEPS
     samples = []
     for value in expected[name][axis]:
         random = Streams(expected["setting"]["seed"]).stream(f"{name} {value}")
-        samples.append(run_all([make(random, value) for _ in range(expected[name]["num_instances"])], policies))
+        samples.append(run_policies([make(random, value) for _ in range(expected[name]["num_instances"])], policies))
         tick()
     return samples
 
 
-def _checks(expected: Numbers, name: str, axis: str, samples: Samples) -> tuple[Check, ...]:
+def _mean_checks(expected: Numbers, name: str, axis: str, samples: Samples) -> tuple[Check, ...]:
     part, errors = expected[name], expected["setting"]["sampling_errors"]
     checks = []
     for kind, unit in (("energy_j", "J"), ("accepted", "")):
@@ -102,7 +107,7 @@ def _checks(expected: Numbers, name: str, axis: str, samples: Samples) -> tuple[
     return tuple(checks)
 
 
-def _gaps(samples: Samples) -> list[dict[str, Sequence[float]]]:
+def _saving_gaps(samples: Samples) -> list[dict[str, Sequence[float]]]:
     """Gap of every policy as a share of the optimum's saving, in percent, by instance."""
     return [
         {
@@ -134,7 +139,7 @@ def _gap_checks(part: Numbers, gaps: list[dict[str, Sequence[float]]]) -> tuple[
     )
 
 
-def _table(title: str, axis: str, unit: str, values: Sequence[int], samples: Samples, kind: str) -> Table:
+def _mean_table(title: str, axis: str, unit: str, values: Sequence[int], samples: Samples, kind: str) -> Table:
     names = list(samples[0])
     columns = (Column(axis), *(Column(name, unit, 3 if unit else 2) for name in names))
     rows = tuple(
@@ -144,7 +149,7 @@ def _table(title: str, axis: str, unit: str, values: Sequence[int], samples: Sam
     return Table(title, columns, rows)
 
 
-def _chart(title: str, axis: str, values: Sequence[int], samples: Samples) -> Series:
+def _energy_chart(title: str, axis: str, values: Sequence[int], samples: Samples) -> Series:
     rows: tuple[Mapping[str, Cell], ...] = tuple(
         {"policy": name, axis: value, "energy": float(sample[name].energy_j.mean())}
         for value, sample in zip(values, samples, strict=True)

@@ -15,7 +15,7 @@ from takeup.edge.policies.batch import joint_batch
 from takeup.edge.traces.generators import radio_tight_setting
 from takeup.papers.findings import Findings
 
-POLICIES = ("radio_first", "cpu_first", "joint", "gma", "car_p", "jtora", "joint_plus")
+RADIO_TIGHT_POLICIES = ("radio_first", "cpu_first", "joint", "gma", "car_p", "jtora", "joint_plus")
 
 
 def radio_tight(expected: Mapping[str, Any], tick: Callable[[], None]) -> Findings:
@@ -24,9 +24,9 @@ def radio_tight(expected: Mapping[str, Any], tick: Callable[[], None]) -> Findin
     random = Streams(expected["setting"]["seed"]).stream("radio_tight")
     rows = []
     for _ in range(part["num_instances"]):
-        rows.append(_gaps(radio_tight_setting(random, part["num_devices"])))
+        rows.append(_gaps_to_bound(radio_tight_setting(random, part["num_devices"])))
         tick()
-    gaps = dict(zip((*POLICIES, "auto"), np.array(rows).T, strict=True))
+    gaps = dict(zip((*RADIO_TIGHT_POLICIES, "auto"), np.array(rows).T, strict=True))
     columns = (Column("policy"), Column("mean", "%", 2), Column("median", "%", 2), Column("max", "%", 2))
     table = Table(
         "Where uploads are long: largest possible loss of saving",
@@ -37,25 +37,25 @@ def radio_tight(expected: Mapping[str, Any], tick: Callable[[], None]) -> Findin
         ),
         "against the bound of auto, which no allocation exceeds; the true loss is smaller",
     )
-    lost = _lost_by_greedy(part, random)
-    return Findings(_checks(part, gaps["auto"].tolist(), lost), (table,))
+    lost = _greedy_loss_percent(part, random)
+    return Findings(_radio_tight_checks(part, gaps["auto"].tolist(), lost), (table,))
 
 
-def _lost_by_greedy(part: Mapping[str, Any], random: np.random.Generator) -> float:
+def _greedy_loss_percent(part: Mapping[str, Any], random: np.random.Generator) -> float:
     """The largest share of the saving of joint_plus that joint does not reach, in percent."""
     cells = [radio_tight_setting(random, part["num_devices"]) for _ in range(part["num_greedy_instances"])]
     shares = joint_batch(cells, "joint").saving_j / joint_batch(cells, "joint_plus").saving_j
     return 100 * float(1 - shares.min())
 
 
-def _gaps(instance: Instance) -> list[float]:
+def _gaps_to_bound(instance: Instance) -> list[float]:
     auto = find_policy("auto").allocate(instance)
     assert auto.bound_j is not None
-    savings_j = [find_policy(name).allocate(instance).saving_j for name in POLICIES]
+    savings_j = [find_policy(name).allocate(instance).saving_j for name in RADIO_TIGHT_POLICIES]
     return [100 * (1 - saving_j / auto.bound_j) for saving_j in (*savings_j, auto.saving_j)]
 
 
-def _checks(part: Mapping[str, Any], gaps: list[float], lost: float) -> tuple[Check, ...]:
+def _radio_tight_checks(part: Mapping[str, Any], gaps: list[float], lost: float) -> tuple[Check, ...]:
     why = f"of {part['num_greedy_instances']} cells: the greedy of the paper is no longer near the optimum"
     return (
         Check.at_most("auto, certified gap, mean", float(np.mean(gaps)), part["auto_mean"], unit="%"),

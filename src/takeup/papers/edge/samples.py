@@ -15,7 +15,7 @@ from takeup.edge.validate import violation_of_answer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample:
+class PolicySample:
     """One number per instance for a policy."""
 
     energy_j: Floats
@@ -23,12 +23,12 @@ class Sample:
     saving_j: Floats
 
 
-def run_all(instances: Sequence[Instance], policies: Sequence[str]) -> dict[str, Sample]:
+def run_policies(instances: Sequence[Instance], policies: Sequence[str]) -> dict[str, PolicySample]:
     """Run every policy on every instance; each answer is checked by the validator."""
-    return {name: _run(instances, name) for name in policies}
+    return {name: _run_policy(instances, name) for name in policies}
 
 
-def _run(instances: Sequence[Instance], name: str) -> Sample:
+def _run_policy(instances: Sequence[Instance], name: str) -> PolicySample:
     rows = []
     policy = find_policy(name)
     for instance in instances:
@@ -36,7 +36,7 @@ def _run(instances: Sequence[Instance], name: str) -> Sample:
         violation = violation_of_answer(instance, answer, ignores_cpu=policy.ignores_cpu)
         assert violation is None, violation
         rows.append((answer.allocation.energy_j, answer.allocation.num_accepted, answer.saving_j))
-    return Sample(*np.array(rows, float).T)
+    return PolicySample(*np.array(rows, float).T)
 
 
 def mean_check(name: str, ours: Floats, expected: float, *, errors: float, unit: str, source: Source) -> Check:

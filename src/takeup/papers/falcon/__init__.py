@@ -11,8 +11,8 @@ from takeup.core.report import Report
 from takeup.papers import numbers
 from takeup.papers.falcon.detection import causes, drawn_jobs, iterations, printed_tables
 from takeup.papers.falcon.mitigation import at_scale, consolidation, planner, rebalancing
-from takeup.papers.falcon.topology import compound, gathering, swaps
-from takeup.papers.findings import report_of
+from takeup.papers.falcon.topology import compound_faults, gathering, swaps
+from takeup.papers.findings import paper_report
 
 NOTES = (
     "the paper's rule for a change, that the probability of run length zero exceeds 0.9, can never fire with a "
@@ -29,11 +29,11 @@ def reproduce(*, quiet: bool = False) -> Report:
     expected = numbers("falcon")
     parts_of = (
         *(causes, printed_tables, drawn_jobs, iterations),
-        *(rebalancing, consolidation, gathering, swaps, compound, at_scale, planner),
+        *(rebalancing, consolidation, gathering, swaps, compound_faults, at_scale, planner),
     )
     parts = []
     with progress("reproduce falcon", len(parts_of), quiet=quiet) as tick:
         for part in parts_of:
             parts.append(part(expected))
             tick()
-    return report_of("falcon", expected["setting"]["seed"], parts, NOTES)
+    return paper_report("falcon", expected["setting"]["seed"], parts, NOTES)

@@ -10,11 +10,11 @@ import numpy as np
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.core.seeds import Streams
 from takeup.papers.findings import Findings
-from takeup.training.experiment.detection import Alarm, DetectScore, draw_streams, score_of
-from takeup.training.policies.stragglers.changes import Detector
-from takeup.training.policies.stragglers.iterations import anchored, by_autocorrelation
+from takeup.training.experiment.detection import Alarm, DetectionScore, draw_streams, score_of
+from takeup.training.policies.stragglers.changes import ChangePointDetector
+from takeup.training.policies.stragglers.iterations import find_marker, period_by_autocorrelation
 from takeup.training.policies.stragglers.published import OnlineChangePoints, SlidingWindow
-from takeup.training.traces.slowdowns import SITES, Stream, draw_stream
+from takeup.training.traces.slowdowns import SITES, IterationStream, draw_stream
 
 Numbers: TypeAlias = dict[str, Any]
 CAUSES = ("none", "cpu_contention", "gpu_degradation", "network_congestion", "several")
@@ -64,13 +64,13 @@ def printed_tables(expected: Numbers) -> Findings:
     return Findings(tuple(checks), (Table("Detection as printed (Tables 4 and 5)", columns, tuple(rows), note),))
 
 
-def ours(stream: Stream) -> Sequence[Alarm]:
+def our_alarms(stream: IterationStream) -> Sequence[Alarm]:
     """Our detector."""
-    return [(change.declared, change.is_onset) for change in Detector().see(stream.iterations_s)]
+    return [(change.declared, change.is_onset) for change in ChangePointDetector().see(stream.iterations_s)]
 
 
-DETECTORS: dict[str, Callable[[Stream], Sequence[Alarm]]] = {
-    "ours": ours,
+DETECTORS: dict[str, Callable[[IterationStream], Sequence[Alarm]]] = {
+    "ours": our_alarms,
     "BOCD+V, as printed": lambda stream: OnlineChangePoints(is_literal=True).alarms(stream.iterations_s),
     "BOCD, in hindsight": lambda stream: OnlineChangePoints(verify=False, num_after=8).alarms(stream.iterations_s),
     "BOCD+V, in hindsight": lambda stream: OnlineChangePoints(num_after=8).alarms(stream.iterations_s),
@@ -99,11 +99,11 @@ def drawn_jobs(expected: Numbers) -> Findings:
     return Findings(checks, (_score_table(scores, len(streams)),))
 
 
-def _num_alarms(score: DetectScore) -> int:
+def _num_alarms(score: DetectionScore) -> int:
     return score.num_found + score.num_false
 
 
-def _score_table(scores: dict[str, DetectScore], num_jobs: int) -> Table:
+def _score_table(scores: dict[str, DetectionScore], num_jobs: int) -> Table:
     percents = ("accuracy", "FPR, printed form", "FNR, printed form")
     columns = (
         Column("detector"),
@@ -130,16 +130,22 @@ def iterations(expected: Numbers) -> Findings:
     rows: list[tuple[Cell, ...]] = []
     found: dict[tuple[int, bool], tuple[int | None, int | None]] = {}
     for num, has_sporadic in ((10, False), (25, False), (120, False), (120, True)):
-        calls = _calls(num, has_sporadic)
-        lag = by_autocorrelation(calls, most_lags=part["most_lags"], least=part["least_autocorrelation"])
-        clock = anchored(calls)
+        calls = _collective_calls(num, has_sporadic)
+        lag = period_by_autocorrelation(calls, most_lags=part["most_lags"], least=part["least_autocorrelation"])
+        clock = find_marker(calls)
         found[num, has_sporadic] = lag, None if clock is None else clock.num_iterations
         rows.append((num, has_sporadic, lag, found[num, has_sporadic][1]))
     checks = (
-        Check.near("period by autocorrelation, 25 iterations", _float(found[25, False][0]), 4.0, 0.0, source="bar"),
-        Check.near("by anchors, 10 iterations", _float(found[10, False][1]), 10.0, 0.0, source="bar"),
         Check.near(
-            "by anchors, 120 iterations with other calls", _float(found[120, True][1]), 120.0, 0.0, source="bar"
+            "period by autocorrelation, 25 iterations", _optional_float(found[25, False][0]), 4.0, 0.0, source="bar"
+        ),
+        Check.near("by anchors, 10 iterations", _optional_float(found[10, False][1]), 10.0, 0.0, source="bar"),
+        Check.near(
+            "by anchors, 120 iterations with other calls",
+            _optional_float(found[120, True][1]),
+            120.0,
+            0.0,
+            source="bar",
         ),
         Check.at_most("autocorrelation found a period there", float(found[120, True][0] is not None), 0.0),
     )
@@ -152,11 +158,11 @@ def iterations(expected: Numbers) -> Findings:
     return Findings(checks, (Table("Iterations found in four calls each", columns, tuple(rows)),))
 
 
-def _float(value: int | None) -> float | None:
+def _optional_float(value: int | None) -> float | None:
     return None if value is None else float(value)
 
 
-def _calls(num: int, has_sporadic: bool) -> np.typing.NDArray[np.int64]:
+def _collective_calls(num: int, has_sporadic: bool) -> np.typing.NDArray[np.int64]:
     """Three gradient buckets and the loss; every tenth iteration has a broadcast."""
     steps = [[1, 2, 3, 4, *([8] if has_sporadic and n % 10 == 9 else [])] for n in range(num)]
     return np.array([call for step in steps for call in step], np.int64)

@@ -9,7 +9,13 @@ import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
-from takeup.training.policies.stragglers.escalate import Law, Remedy, expected_loss_s, plan, ski_rental
+from takeup.training.policies.stragglers.escalate import (
+    DurationDistribution,
+    Remedy,
+    expected_loss_s,
+    plan_escalation,
+    ski_rental,
+)
 from takeup.training.policies.stragglers.rebalance import Pace, rebalance
 from takeup.training.policies.stragglers.topology import pipeline_s
 from takeup.training.traces.slowdowns import LARGE_MINUTES, LINK_MINUTES, Quantiles
@@ -28,10 +34,12 @@ def rebalancing(expected: Numbers) -> Findings:
     rows: list[tuple[Cell, ...]] = []
     for num, befores, afters in zip(part["num_groups"], part["before"], part["after"], strict=True):
         for severity, before, after in zip(SEVERITIES, befores, afters, strict=True):
-            rows.append((f"1 of {num} groups, {severity}", before, after, _after([before, *[1.0] * (num - 1)])))
+            rows.append(
+                (f"1 of {num} groups, {severity}", before, after, _remaining_slowdown([before, *[1.0] * (num - 1)]))
+            )
     checks = []
     for num_slow, after in enumerate(several["after"], start=1):
-        found = _after([several["before"]] * num_slow + [1.0] * (4 - num_slow))
+        found = _remaining_slowdown([several["before"]] * num_slow + [1.0] * (4 - num_slow))
         rows.append((f"{num_slow} of 4 groups", several["before"], after, found))
         checks.append(Check.near(f"{num_slow} of 4 groups slow, after", found, after, several["tolerance"], unit="x"))
     times_s, count = objective["microbatch_s"], objective["num_microbatches"]
@@ -48,11 +56,11 @@ def rebalancing(expected: Numbers) -> Findings:
     columns = (Column("slow"), *(Column(name, "x", 2) for name in ("before", "after, paper", "after, least maximum")))
     note = f"times to those of a healthy job; ours with {MICROBATCHES_EACH} micro-batches for each group"
     return Findings(
-        tuple(checks), (Table("Micro-batches shared out anew", columns, tuple(rows), note), _solver(expected))
+        tuple(checks), (Table("Micro-batches shared out anew", columns, tuple(rows), note), _solver_table(expected))
     )
 
 
-def _after(factors: Sequence[float]) -> float:
+def _remaining_slowdown(factors: Sequence[float]) -> float:
     """The remaining slowdown."""
     return rebalance([Pace(each) for each in factors], MICROBATCHES_EACH * len(factors)).iteration_s / MICROBATCHES_EACH
 
@@ -71,7 +79,7 @@ def _splits(total: int, num_parts: int) -> Iterator[tuple[int, ...]]:
         yield from ((first, *rest) for rest in _splits(total - first, num_parts - 1))
 
 
-def _solver(expected: Numbers) -> Table:
+def _solver_table(expected: Numbers) -> Table:
     part = expected["solver"]
     rows = tuple(zip(part["num_groups"], part["seconds"], strict=True))
     note = "4,096 groups take ours a few milliseconds: see benchmarks/stragglers.py, part solver"
@@ -111,10 +119,10 @@ def at_scale(expected: Numbers) -> Findings:
 # When to act ----------------------------------------------------------------------------------------------------------
 
 
-def law_of(quantiles: Quantiles, num: int = 400) -> Law:
+def duration_law(quantiles: Quantiles, num: int = 400) -> DurationDistribution:
     """Durations from points of their distribution, interpolated linearly in the logarithm."""
     shares, minutes = np.array(quantiles).T
-    return Law(tuple(60 * np.exp(np.interp((np.arange(num) + 0.5) / num, shares, np.log(minutes)))))
+    return DurationDistribution(tuple(60 * np.exp(np.interp((np.arange(num) + 0.5) / num, shares, np.log(minutes)))))
 
 
 def planner(expected: Numbers) -> Findings:
@@ -128,7 +136,7 @@ def planner(expected: Numbers) -> Findings:
     rows, checks = list[tuple[Cell, ...]](), []
     laws = {"links": (LINK_MINUTES, part["to_best_links"]), "at scale": (LARGE_MINUTES, part["to_best_at_scale"])}
     for name, (quantiles, known) in laws.items():
-        law = law_of(quantiles)
+        law = duration_law(quantiles)
         losses_s = _losses_s(remedies, law)
         rows.append((name, *losses_s))
         nothing_s, published_s, planned_s, best_s = losses_s
@@ -150,9 +158,12 @@ def planner(expected: Numbers) -> Findings:
     return Findings(tuple(checks), (Table("When to act", columns, tuple(rows), note),))
 
 
-def _losses_s(remedies: Sequence[Remedy], law: Law) -> tuple[float, float, float, float]:
+def _losses_s(remedies: Sequence[Remedy], law: DurationDistribution) -> tuple[float, float, float, float]:
     """Losses of no action, the published rule, the plan, and the hindsight optimum per event."""
     best_s = [min(each.cost_s + each.loss_share * duration_s for each in remedies) for duration_s in law.durations_s]
     nothing_s = remedies[0].loss_share * float(np.mean(law.durations_s))
-    published_s, planned_s = expected_loss_s(ski_rental(remedies), law), expected_loss_s(plan(remedies, law), law)
+    published_s, planned_s = (
+        expected_loss_s(ski_rental(remedies), law),
+        expected_loss_s(plan_escalation(remedies, law), law),
+    )
     return nothing_s, published_s, planned_s, float(np.mean(best_s))

@@ -59,7 +59,7 @@ def gathering(expected: Numbers) -> Findings:
     return Findings(tuple(checks), (Table("Slow devices gathered in few stages", columns, tuple(rows), note),))
 
 
-def compound(expected: Numbers) -> Findings:
+def compound_faults(expected: Numbers) -> Findings:
     """One job that is hit twice; the throughput recovered each time."""
     part = expected["compound"]
     rows = [

@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from takeup.core.progress import progress
 from takeup.core.report import Report
 from takeup.papers import numbers
-from takeup.papers.findings import Findings, report_of
-from takeup.papers.gfs.days import look_back
+from takeup.papers.findings import Findings, paper_report
+from takeup.papers.gfs.days import inspect_days
 from takeup.papers.gfs.fifo import against_fifo
-from takeup.papers.gfs.forecasts import demand
-from takeup.papers.gfs.forms import both_forms, published, spot_work
-from takeup.papers.gfs.loads import Load, Numbers, against_baselines, replayed
-from takeup.papers.gfs.money import benefit
-from takeup.papers.gfs.one_day import day_by_day, one_day_windows
-from takeup.papers.gfs.variants import JUDGED, ablations
+from takeup.papers.gfs.forecasts import forecast_calibration
+from takeup.papers.gfs.forms import baseline_forms_table, published_baselines, spot_work_table
+from takeup.papers.gfs.loads import Numbers, SpotLoad, against_baselines, replay_load
+from takeup.papers.gfs.money import monetary_benefit
+from takeup.papers.gfs.one_day import one_day_findings, replay_one_day_windows
+from takeup.papers.gfs.variants import PURPOSES, ablation_findings
 
 NOTES = (
     "the last 24 days of the drawn trace, of which 14 are the window; the paper has five months before a month, and "
@@ -57,40 +57,45 @@ def reproduce(*, quiet: bool = False) -> Report:
     """All loads, ablations, the forecast and the monetary benefit, checked."""
     expected = numbers("gfs")
     with progress("reproduce gfs", _num_steps(expected), quiet=quiet) as tick:
-        draws = _drawn(expected, tick)
+        draws = _replay_draws(expected, tick)
         loads = [load for load in draws if load.seed == expected["setting"]["seed"]]
-        parts = [against_baselines(expected, loads), Findings((), (both_forms(expected, loads), spot_work(loads)))]
-        parts.append(against_fifo(expected, draws, [look_back(expected, load, tick) for load in draws]))
-        parts.append(one_day_windows(expected, [day_by_day(expected, some, tick) for some in _by_load(draws)]))
-        parts.append(ablations(expected, [load for load in draws if load.name == "medium"], tick))
-        parts += [demand(expected), benefit(expected, loads[1])]
-    return report_of("gfs", expected["setting"]["seed"], parts, NOTES)
+        parts = [
+            against_baselines(expected, loads),
+            Findings((), (baseline_forms_table(expected, loads), spot_work_table(loads))),
+        ]
+        parts.append(against_fifo(expected, draws, [inspect_days(expected, load, tick) for load in draws]))
+        parts.append(
+            one_day_findings(expected, [replay_one_day_windows(expected, some, tick) for some in _by_load(draws)])
+        )
+        parts.append(ablation_findings(expected, [load for load in draws if load.name == "medium"], tick))
+        parts += [forecast_calibration(expected), monetary_benefit(expected, loads[1])]
+    return paper_report("gfs", expected["setting"]["seed"], parts, NOTES)
 
 
-def _policies(expected: Numbers, seed: int) -> tuple[str, ...]:
+def _compared_policies(expected: Numbers, seed: int) -> tuple[str, ...]:
     """All policies on the draw shown in tables; on other draws only those compared hour by hour."""
     judged = ("fifo", "gfs")
     if seed != expected["setting"]["seed"]:
         return judged
-    return (*expected["setting"]["baselines"], *published(expected), *judged, "gfs_promised")
+    return (*expected["setting"]["baselines"], *published_baselines(expected), *judged, "gfs_promised")
 
 
-def _by_load(draws: Sequence[Load]) -> list[list[Load]]:
+def _by_load(draws: Sequence[SpotLoad]) -> list[list[SpotLoad]]:
     names = dict.fromkeys(load.name for load in draws)
     return [[load for load in draws if load.name == name] for name in names]
 
 
 def _num_steps(expected: Numbers) -> int:
     setting = expected["setting"]
-    num_replays = sum(len(_policies(expected, seed)) for seed in setting["seeds"]) * len(setting["loads"])
+    num_replays = sum(len(_compared_policies(expected, seed)) for seed in setting["seeds"]) * len(setting["loads"])
     num_draws = len(setting["seeds"]) * len(setting["loads"])
-    return num_replays + 2 * num_draws + sum(1 + len(parts) for parts in JUDGED.values())
+    return num_replays + 2 * num_draws + sum(1 + len(parts) for parts in PURPOSES.values())
 
 
-def _drawn(expected: Numbers, tick: Callable[[], None]) -> list[Load]:
+def _replay_draws(expected: Numbers, tick: Callable[[], None]) -> list[SpotLoad]:
     setting = expected["setting"]
     return [
-        replayed(expected, name, seed, _policies(expected, seed), tick)
+        replay_load(expected, name, seed, _compared_policies(expected, seed), tick)
         for seed in setting["seeds"]
         for name in setting["loads"]
     ]

@@ -12,37 +12,37 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from takeup.cluster.fleet.rules import TRY_SMALLER, Rules
+from takeup.cluster.fleet.rules import TRY_SMALLER, SchedulerRules
 from takeup.cluster.model import Grade
-from takeup.cluster.policies import POLICIES, RuledScheduler
+from takeup.cluster.policies import POLICIES, RuleBasedScheduler
 from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
-from takeup.papers.gfs.days import LookBack, days_table
-from takeup.papers.gfs.loads import Load, Numbers
+from takeup.papers.gfs.days import DailyGaps, days_table
+from takeup.papers.gfs.loads import Numbers, SpotLoad
 
 TINY = 1e-9
-JUDGED = ("fifo", "gfs")
+COMPARED = ("fifo", "gfs")
 MOVES = ("chronus", "chronus_published")
-NOTE = (
+SUMMARY_NOTE = (
     "gfs less fifo, which has no quota, evicts nobody and passes over who does not fit; delivered: GPU time allocated "
     "since the beginning, in hours of the whole pool; a day below FIFO is no loss where gfs is still ahead after it"
 )
 
 
-def against_fifo(expected: Numbers, draws: Sequence[Load], backs: Sequence[LookBack]) -> Findings:
+def against_fifo(expected: Numbers, draws: Sequence[SpotLoad], backs: Sequence[DailyGaps]) -> Findings:
     """Delivered GPU time up to every hour, days individually, and how often guaranteed spot jobs were evicted."""
     checks: list[Check] = []
     for name in dict.fromkeys(load.name for load in draws):
-        checks += _checks(expected, name, [load for load in draws if load.name == name])
+        checks += _load_checks(expected, name, [load for load in draws if load.name == name])
         checks += _days_checks(expected, name, [back for back in backs if back.load.name == name])
     first = [load for load in draws if load.seed == expected["setting"]["seed"]]
-    return Findings(tuple(checks), (_summary(draws), days_table(backs), _at_once(expected, first[-1])))
+    return Findings(tuple(checks), (_summary(draws), days_table(backs), _immediate_service_table(expected, first[-1])))
 
 
-def _checks(expected: Numbers, name: str, draws: Sequence[Load]) -> list[Check]:
+def _load_checks(expected: Numbers, name: str, draws: Sequence[SpotLoad]) -> list[Check]:
     bar, most = expected["fifo_bar"], round(100 * (1 - expected["setting"]["probability"]), 9)
-    least = 100 * min(_least_share(load) for load in draws)
+    least = 100 * min(_least_delivered_share(load) for load in draws)
     broken = max(100 * load.outcomes["gfs"].broken(Grade.GUARANTEED).high for load in draws)
     what = "delivered GPU time over FIFO's, worst hour of any seed"
     why = "the bar was chosen with our numbers in view: shown, not judged"
@@ -53,13 +53,13 @@ def _checks(expected: Numbers, name: str, draws: Sequence[Load]) -> list[Check]:
     ]
 
 
-def _days_checks(expected: Numbers, name: str, backs: Sequence[LookBack]) -> list[Check]:
+def _days_checks(expected: Numbers, name: str, backs: Sequence[DailyGaps]) -> list[Check]:
     """Number of lower days, how many are a net loss, how many no scheduler could match; and usable idle capacity.
 
     A scheduler that is ahead before cannot keep the count at 0.
     """
     bar, lower = expected["fifo_bar"], [day for back in backs for day in back.lower]
-    num_behind, num_lost = sum(day.after_h < -TINY for day in lower), sum(not day.could_be_won for day in lower)
+    num_behind, num_lost = sum(day.after_h < -TINY for day in lower), sum(not day.can_match_fifo for day in lower)
     num_fitting, num_moments = sum(back.num_fitting for back in backs), sum(back.num_moments for back in backs)
     why = (
         f"of {sum(len(back.days) for back in backs)} days; after {len(lower) - num_behind} of these gfs had still "
@@ -80,37 +80,37 @@ def _days_checks(expected: Numbers, name: str, backs: Sequence[LookBack]) -> lis
     ]
 
 
-def _windows_check(name: str, draws: Sequence[Load], most: float) -> Check:
+def _windows_check(name: str, draws: Sequence[SpotLoad], most: float) -> Check:
     """Number of draws with less allocation than FIFO over the whole window."""
-    below = [load.seed for load in draws if _gap(load, "allocation_rate") < -TINY]
+    below = [load.seed for load in draws if _gap_pp(load, "allocation_rate") < -TINY]
     why = f"of {len(draws)} windows" + (f"; seed {', '.join(map(str, below))}" if below else "")
     return Check.at_most(f"{name} load, whole windows with less allocation than FIFO", float(len(below)), most, why=why)
 
 
-def _least_share(load: Load) -> float:
+def _least_delivered_share(load: SpotLoad) -> float:
     """GPU time delivered relative to FIFO's, at the worst hour of the window."""
     ours, theirs = (load.outcomes[name].delivered_gpu_h() for name in ("gfs", "fifo"))
     hours = slice(int(load.outcomes["gfs"].from_s // 3600), None)
     return float(np.min(ours[hours] / np.maximum(theirs[hours], TINY)))
 
 
-def _gap(load: Load, rate: str) -> float:
+def _gap_pp(load: SpotLoad, rate: str) -> float:
     """GFS less FIFO over the window, in percentage points."""
     ours, theirs = (getattr(load.metrics(name), rate) for name in ("gfs", "fifo"))
     return float(100 * (ours - theirs))
 
 
-def _lead_h(load: Load) -> Floats:
+def _lead_h(load: SpotLoad) -> Floats:
     """Lead of GFS at the end of each hour, in hours of the whole pool."""
     ours, theirs = (load.outcomes[name] for name in ("gfs", "fifo"))
     return (ours.delivered_gpu_h() - theirs.delivered_gpu_h()) / float(ours.capacity_gpus.sum())
 
 
-def _daily_pp(load: Load) -> Floats:
+def _daily_pp(load: SpotLoad) -> Floats:
     return 100 * (load.outcomes["gfs"].daily() - load.outcomes["fifo"].daily())
 
 
-def _summary(draws: Sequence[Load]) -> Table:
+def _summary(draws: Sequence[SpotLoad]) -> Table:
     columns = (
         Column("load"), Column("seed"), Column("allocation", "pp", 3), Column("useful", "pp", 3),
         Column("delivered, least lead", "h", 3), Column("delivered, lead at the end", "h", 3),
@@ -118,26 +118,26 @@ def _summary(draws: Sequence[Load]) -> Table:
         Column("guaranteed evicted", "%", 2),
         Column("high JQT", "s", 0), Column("high JQT of FIFO", "s", 0),
     )  # fmt: skip
-    return Table("Against FIFO", columns, tuple(_summary_row(load) for load in draws), NOTE)
+    return Table("Against FIFO", columns, tuple(_summary_row(load) for load in draws), SUMMARY_NOTE)
 
 
-def _summary_row(load: Load) -> tuple[Cell, ...]:
+def _summary_row(load: SpotLoad) -> tuple[Cell, ...]:
     lead_h, daily = _lead_h(load), _daily_pp(load)
     broken = 1 - load.metrics("gfs").guarantee_kept[Grade.GUARANTEED]
     num_behind = int((np.cumsum(daily) < -TINY).sum())
     return (
-        load.name, load.seed, _gap(load, "allocation_rate"), _gap(load, "useful_rate"), float(lead_h.min()),
+        load.name, load.seed, _gap_pp(load, "allocation_rate"), _gap_pp(load, "useful_rate"), float(lead_h.min()),
         float(lead_h[-1]), int((daily < -TINY).sum()), len(daily), float(daily.min()), num_behind, 100 * broken,
         *(load.metrics(name).high_jqt_s.mean for name in ("gfs", "fifo")),
     )  # fmt: skip
 
 
-def _at_once(expected: Numbers, load: Load) -> Table:
+def _immediate_service_table(expected: Numbers, load: SpotLoad) -> Table:
     """Cost of serving high-priority jobs immediately, with and without a quota; and days below FIFO by scheduler."""
     rules = {f"{name} without quota": POLICIES[name]._replace(uses_quota=False) for name in ("kube", "slurm")}
-    rules["high priority first, nobody evicted"] = Rules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER)
-    outcomes = {name: load.outcomes[name] for name in (*JUDGED, *MOVES) if name in load.outcomes} | {
-        name: load.replay(expected, RuledScheduler(name, each)) for name, each in rules.items()
+    rules["high priority first, nobody evicted"] = SchedulerRules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER)
+    outcomes = {name: load.outcomes[name] for name in (*COMPARED, *MOVES) if name in load.outcomes} | {
+        name: load.replay(expected, RuleBasedScheduler(name, each)) for name, each in rules.items()
     }
     fifo, rows = load.outcomes["fifo"].daily(), list[tuple[Cell, ...]]()
     for name, outcome in outcomes.items():

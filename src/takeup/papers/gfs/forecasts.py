@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from takeup.cluster.experiment.forecasts import rolled
+from takeup.cluster.experiment.forecasts import backtest
 from takeup.cluster.experiment.workloads import hourly_demand
 from takeup.cluster.report import forecast_series, forecast_table
 from takeup.cluster.traces import generate
@@ -11,17 +11,17 @@ from takeup.core.seeds import Streams
 from takeup.papers.findings import Findings
 from takeup.papers.gfs.loads import Numbers
 
-MODELS = ("anchored", "persistence", "last_week_peak")
+FORECAST_MODELS = ("anchored", "persistence", "last_week_peak")
 HOURS_A_DAY = 24
 
 
-def demand(expected: Numbers) -> Findings:
+def forecast_calibration(expected: Numbers) -> Findings:
     """Scores of the models that need no manual training."""
     part, setting = expected["forecast"], expected["setting"]
     workload = generate(setting["loads"]["medium"], Streams(setting["seed"]), num_days=part["num_days"])
     hourly, first = hourly_demand(workload), HOURS_A_DAY * part["num_history_days"]
     level, ahead = setting["probability"], part["num_hours"]
-    runs = {model: rolled(model, hourly, workload.pools, first, ahead, level) for model in MODELS}
+    runs = {model: backtest(model, hourly, workload.pools, first, ahead, level) for model in FORECAST_MODELS}
     ours = runs["anchored"]
     low, high = part["coverage"]
     over_peak = ours.pinball / runs["last_week_peak"].pinball

@@ -12,47 +12,53 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from takeup.cluster.experiment.workloads import only
+from takeup.cluster.experiment.workloads import select_jobs
 from takeup.cluster.fleet.outcome import Metrics, Outcome
 from takeup.cluster.model import Grade, Kind
 from takeup.cluster.policies import POLICIES, find_policy
 from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.core.report import Cell, Column, Table
-from takeup.papers.gfs.loads import QUANTITIES, Load, Numbers, begin
+from takeup.papers.gfs.loads import QUANTITIES, Numbers, SpotLoad, begin_window
 
 Quantity = Callable[[Metrics], float]
-ALONE = "high-priority jobs alone"
+HIGH_PRIORITY_ONLY = "high-priority jobs alone"
 HOUR_S, TINY = 3600.0, 1e-9
 
 
-def published(expected: Numbers) -> tuple[str, ...]:
+def published_baselines(expected: Numbers) -> tuple[str, ...]:
     """The baselines as their own papers describe them."""
     return tuple(f"{name}_published" for name in expected["setting"]["baselines"])
 
 
-def both_forms(expected: Numbers, loads: Sequence[Load]) -> Table:
+def baseline_forms_table(expected: Numbers, loads: Sequence[SpotLoad]) -> Table:
     """Reduction of GFS relative to the mean of the baselines in each form, and with no spot jobs as a limit."""
-    forms = {"as evaluated": tuple(expected["setting"]["baselines"]), "as published": published(expected)}
-    floors = [_alone(expected, load) for load in loads]
+    forms = {"as evaluated": tuple(expected["setting"]["baselines"]), "as published": published_baselines(expected)}
+    floors = [_high_priority_only_jqt_s(expected, load) for load in loads]
     rows: list[tuple[Cell, ...]] = []
     for form, names in forms.items():
         for policy in ("gfs", "gfs_promised"):
             ours = [load.metrics(policy) for load in loads]
-            for quantity, (of_ours, of_theirs) in _compared(policy).items():
-                values = [_lower(load, names, of_ours(mine), of_theirs) for load, mine in zip(loads, ours, strict=True)]
+            for quantity, (of_ours, of_theirs) in _compared_quantities(policy).items():
+                values = [
+                    _form_reduction_percent(load, names, of_ours(mine), of_theirs)
+                    for load, mine in zip(loads, ours, strict=True)
+                ]
                 rows.append((policy, form, quantity, *values, float(np.mean(values))))
-        waits = [_lower(load, names, floor, QUANTITIES["high JQT"]) for load, floor in zip(loads, floors, strict=True)]
-        rows.append((ALONE, form, "high JQT", *waits, float(np.mean(waits))))
+        waits = [
+            _form_reduction_percent(load, names, floor, QUANTITIES["high JQT"])
+            for load, floor in zip(loads, floors, strict=True)
+        ]
+        rows.append((HIGH_PRIORITY_ONLY, form, "high JQT", *waits, float(np.mean(waits))))
     shares = (Column(f"{load.name} load", "%", 1) for load in loads)
     columns = (Column("scheduler"), Column("baselines"), Column("quantity"), *shares, Column("mean", "%", 1))
     note = (
         "lower than the mean of the four baselines; gfs_promised runs spot jobs inside the quota or not at all; "
-        f"{ALONE}: without any spot job they wait for each other only, and nobody can wait much less"
+        f"{HIGH_PRIORITY_ONLY}: without any spot job they wait for each other only, and nobody can wait much less"
     )
     return Table("Both forms of the baselines", columns, tuple(rows), note)
 
 
-def spot_work(loads: Sequence[Load]) -> Table:
+def spot_work_table(loads: Sequence[SpotLoad]) -> Table:
     """Spot work completed by every scheduler in the window, and the cost of evictions."""
     rows: list[tuple[Cell, ...]] = []
     for load in loads:
@@ -78,23 +84,23 @@ def _spot_row(outcome: Outcome, grades: slice) -> tuple[Cell, ...]:
     return useful_gpu_h, num_evictions, num_evictions / thousands, lost_gpu_h / thousands
 
 
-def _compared(policy: str) -> dict[str, tuple[Quantity, Quantity]]:
+def _compared_quantities(policy: str) -> dict[str, tuple[Quantity, Quantity]]:
     """The compared values, ours and theirs; baselines have one grade of spot jobs."""
     rate = QUANTITIES["spot eviction rate"]
-    guaranteed = {"guaranteed spot eviction rate": (_broken, rate)} if policy == "gfs" else {}
+    guaranteed = {"guaranteed spot eviction rate": (_broken_share, rate)} if policy == "gfs" else {}
     return {name: (of, of) for name, of in QUANTITIES.items()} | guaranteed
 
 
-def _broken(metrics: Metrics) -> float:
+def _broken_share(metrics: Metrics) -> float:
     return 1 - metrics.guarantee_kept[Grade.GUARANTEED]
 
 
-def _lower(load: Load, names: Sequence[str], ours: float, of_theirs: Quantity) -> float:
+def _form_reduction_percent(load: SpotLoad, names: Sequence[str], ours: float, of_theirs: Quantity) -> float:
     mean = float(np.mean([of_theirs(load.metrics(name)) for name in names]))
     return 100 * (1 - ours / mean) if mean else 0.0
 
 
-def _alone(expected: Numbers, load: Load) -> float:
+def _high_priority_only_jqt_s(expected: Numbers, load: SpotLoad) -> float:
     """Waiting time of high-priority jobs if there are no others."""
-    workload = only(load.workload, load.workload.job_kind == Kind.HIGH)
-    return begin(expected, workload).replay(find_policy("gfs", SpotQuota())).metrics().high_jqt_s.mean
+    workload = select_jobs(load.workload, load.workload.job_kind == Kind.HIGH)
+    return begin_window(expected, workload).replay(find_policy("gfs", SpotQuota())).metrics().high_jqt_s.mean

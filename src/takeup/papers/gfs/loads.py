@@ -10,23 +10,23 @@ import numpy as np
 
 from takeup.cluster.fleet.outcome import Metrics, Outcome
 from takeup.cluster.model import Workload
-from takeup.cluster.policies import RuledScheduler, find_policy
+from takeup.cluster.policies import RuleBasedScheduler, find_policy
 from takeup.cluster.policies.fifo import FIFO
 from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.cluster.report import classes_table, eviction_bars, schedulers_table, usage_bars, wait_bars
-from takeup.cluster.simulate import Begun
+from takeup.cluster.simulate import ReplayPrefix
 from takeup.cluster.traces import generate
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.core.seeds import Streams
 from takeup.papers.findings import Findings
-from takeup.papers.gfs.taught import Taught
+from takeup.papers.gfs.taught import WarmStart
 
 Numbers = Mapping[str, Any]
 DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SpotLoad:
     """A spot load: the jobs drawn by a seed, the outcome of every scheduler, and forecasts trained before the window.
 
     `begun` holds the state when a window begins, which is the same for all schedulers.
@@ -36,18 +36,18 @@ class Load:
     seed: int
     workload: Workload
     outcomes: Mapping[str, Outcome]
-    taught: Taught = field(default_factory=Taught)
-    begun: dict[tuple[float, float], Begun] = field(default_factory=dict)
+    warm_start: WarmStart = field(default_factory=WarmStart)
+    begun: dict[tuple[float, float], ReplayPrefix] = field(default_factory=dict)
 
     def metrics(self, policy: str) -> Metrics:
         """Metrics of a scheduler over the window."""
         return self.outcomes[policy].metrics()
 
-    def replay(self, expected: Numbers, scheduler: RuledScheduler) -> Outcome:
+    def replay(self, expected: Numbers, scheduler: RuleBasedScheduler) -> Outcome:
         """Replay the window under a scheduler, from the common initial state."""
         window = window_s(expected)
         if window not in self.begun:
-            self.begun[window] = begin(expected, self.workload)
+            self.begun[window] = begin_window(expected, self.workload)
         return self.begun[window].replay(scheduler)
 
 
@@ -57,25 +57,25 @@ def window_s(expected: Numbers) -> tuple[float, float]:
     return setting["num_history_days"] * DAY_S, setting["num_days"] * DAY_S
 
 
-def begin(expected: Numbers, workload: Workload) -> Begun:
+def begin_window(expected: Numbers, workload: Workload) -> ReplayPrefix:
     """Replay jobs up to the window under FIFO, so that no scheduler has worked ahead."""
-    return Begun(workload, *window_s(expected), before=FIFO)
+    return ReplayPrefix(workload, *window_s(expected), before=FIFO)
 
 
-def drawn(expected: Numbers, name: str, seed: int) -> Workload:
+def draw_workload(expected: Numbers, name: str, seed: int) -> Workload:
     """The jobs that a seed draws at the load of this name."""
     setting = expected["setting"]
     return generate(setting["loads"][name], Streams(seed), num_days=setting["num_days"])
 
 
-def replayed(expected: Numbers, name: str, seed: int, policies: Sequence[str], tick: Callable[[], None]) -> Load:
+def replay_load(expected: Numbers, name: str, seed: int, policies: Sequence[str], tick: Callable[[], None]) -> SpotLoad:
     """The load of this name under all policies."""
     outcomes: dict[str, Outcome] = {}
-    load = Load(name, seed, drawn(expected, name, seed), outcomes)
+    load = SpotLoad(name, seed, draw_workload(expected, name, seed), outcomes)
     for policy in policies:
-        source = SpotQuota(make_forecast=load.taught)
+        source = SpotQuota(make_forecast=load.warm_start)
         outcomes[policy] = load.replay(expected, find_policy(policy, source))
-        load.taught.learn(outcomes[policy])
+        load.warm_start.learn(outcomes[policy])
         tick()
     return load
 
@@ -90,9 +90,9 @@ QUANTITIES: dict[str, Callable[[Metrics], float]] = {
 }
 
 
-def against_baselines(expected: Numbers, loads: Sequence[Load]) -> Findings:
+def against_baselines(expected: Numbers, loads: Sequence[SpotLoad]) -> Findings:
     """Reduction relative to the mean of the baselines, averaged over loads; compares every quoted number with ours."""
-    lower = {name: [_lower_percent(expected, load, of) for load in loads] for name, of in QUANTITIES.items()}
+    lower = {name: [_reduction_percent(expected, load, of) for load in loads] for name, of in QUANTITIES.items()}
     mean = {name: float(np.mean(values)) for name, values in lower.items()}
     abstract, bar = expected["abstract"], expected["high_bar"]
     checks = [
@@ -101,10 +101,10 @@ def against_baselines(expected: Numbers, loads: Sequence[Load]) -> Findings:
         Check.at_least(
             "high JQT, lower than the baselines' mean", mean["high JQT"], bar["jqt_lower_percent"], unit="%"
         ),
-        *(_p99_check(expected, load) for load in loads),
-        *_quoted(expected, loads, lower),
+        *(_p99_jct_check(expected, load) for load in loads),
+        *_quoted_checks(expected, loads, lower),
     ]
-    tables = [_reductions(lower, loads)]
+    tables = [_reduction_table(lower, loads)]
     for load in loads:
         for table in (schedulers_table(list(load.outcomes.values())), classes_table(list(load.outcomes.values()))):
             tables.append(replace(table, title=f"{load.name.capitalize()} load: {table.title.lower()}"))
@@ -113,7 +113,7 @@ def against_baselines(expected: Numbers, loads: Sequence[Load]) -> Findings:
     return Findings(tuple(checks), tuple(tables), charts)
 
 
-def _lower_percent(expected: Numbers, load: Load, of: Callable[[Metrics], float]) -> float:
+def _reduction_percent(expected: Numbers, load: SpotLoad, of: Callable[[Metrics], float]) -> float:
     mean = float(np.mean([of(load.metrics(name)) for name in expected["setting"]["baselines"]]))
     return 100 * (1 - of(load.metrics("gfs")) / mean) if mean else 0.0
 
@@ -122,14 +122,14 @@ def _paper_at_least(name: str, mean: Mapping[str, float], least: float) -> Check
     return Check.at_least(f"{name}, lower than the baselines' mean", mean[name], least, unit="%", source="paper")
 
 
-def _p99_check(expected: Numbers, load: Load) -> Check:
+def _p99_jct_check(expected: Numbers, load: SpotLoad) -> Check:
     best = min(load.metrics(name).high_jct_s.p99 for name in expected["setting"]["baselines"])
     above = 100 * (load.metrics("gfs").high_jct_s.p99 / best - 1)
     name = f"{load.name} load, high p99 JCT above the best baseline"
     return Check.at_most(name, above, expected["high_bar"]["p99_jct_percent"], unit="%")
 
 
-def _reductions(lower: Mapping[str, Sequence[float]], loads: Sequence[Load]) -> Table:
+def _reduction_table(lower: Mapping[str, Sequence[float]], loads: Sequence[SpotLoad]) -> Table:
     columns = (Column("quantity"), *(Column(f"{load.name} load", "%", 1) for load in loads), Column("mean", "%", 1))
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (name, *values, float(np.mean(values))) for name, values in lower.items()
@@ -137,7 +137,7 @@ def _reductions(lower: Mapping[str, Sequence[float]], loads: Sequence[Load]) -> 
     return Table("GFS lower than the mean of the baselines", columns, rows)
 
 
-def _quoted(expected: Numbers, loads: Sequence[Load], lower: Mapping[str, Sequence[float]]) -> list[Check]:
+def _quoted_checks(expected: Numbers, loads: Sequence[SpotLoad], lower: Mapping[str, Sequence[float]]) -> list[Check]:
     """Commonly quoted numbers of the evaluation and ours; other fleets and loads, so not conclusive."""
     quoted, production, medium = expected["quoted"], expected["production"], loads[1]
     gfs = medium.metrics("gfs")
@@ -189,6 +189,6 @@ def _quoted(expected: Numbers, loads: Sequence[Load], lower: Mapping[str, Sequen
     ]
 
 
-def _allocation_gain(expected: Numbers, load: Load) -> float:
+def _allocation_gain(expected: Numbers, load: SpotLoad) -> float:
     mean = np.mean([load.metrics(name).allocation_rate for name in expected["setting"]["baselines"]])
     return 100 * (load.metrics("gfs").allocation_rate / float(mean) - 1)

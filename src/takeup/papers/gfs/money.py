@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from takeup.cluster.report import Prices, benefit_of, benefit_table
+from takeup.cluster.report import GpuPrices, benefit_of, benefit_table
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
-from takeup.papers.gfs.loads import Load, Numbers
+from takeup.papers.gfs.loads import Numbers, SpotLoad
 
 
-def benefit(expected: Numbers, medium: Load) -> Findings:
+def monetary_benefit(expected: Numbers, medium: SpotLoad) -> Findings:
     """The price of a GPU-hour implied by the printed benefit, and the benefit of GFS here at that price."""
     part = expected["production"]
     gained = {
@@ -18,7 +18,7 @@ def benefit(expected: Numbers, medium: Load) -> Findings:
         "A800": part["a800_gpus"] * part["a800_allocation_percent"] / 100 * part["hours_a_month"],
     }
     price = part["month_usd"] / sum(gained.values())
-    prices = Prices(dict.fromkeys(medium.workload.pools, price))
+    prices = GpuPrices(dict.fromkeys(medium.workload.pools, price))
     tables, checks = [], []
     for other in ("yarn_cs", "fifo"):
         found = benefit_of(medium.outcomes["gfs"], medium.outcomes[other], prices)

@@ -12,25 +12,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from takeup.cluster.experiment.workloads import only
+from takeup.cluster.experiment.workloads import select_jobs
 from takeup.cluster.fleet.outcome import Metrics
 from takeup.cluster.model import Kind, Workload
 from takeup.cluster.policies import find_policy
 from takeup.cluster.policies.fifo import FIFO
 from takeup.cluster.policies.gfs.quota import SpotQuota
-from takeup.cluster.simulate import Begun
+from takeup.cluster.simulate import ReplayPrefix
 from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
-from takeup.papers.gfs.loads import DAY_S, Load, Numbers, window_s
-from takeup.papers.gfs.taught import Taught
+from takeup.papers.gfs.loads import DAY_S, Numbers, SpotLoad, window_s
+from takeup.papers.gfs.taught import WarmStart
 
-ARMS = ("fifo", "gfs_published", "gfs")
+SCHEDULERS = ("fifo", "gfs_published", "gfs")
 TINY = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Days:
+class OneDayWindows:
     """All one-day windows of a load, over its seeds, by scheduler."""
 
     name: str
@@ -46,35 +46,37 @@ class Days:
         return float(np.mean([of(one) for one in self.metrics[policy]]))
 
 
-def day_by_day(expected: Numbers, draws: Sequence[Load], tick: Callable[[], None]) -> Days:
+def replay_one_day_windows(expected: Numbers, draws: Sequence[SpotLoad], tick: Callable[[], None]) -> OneDayWindows:
     """Replay every day of draws of one load under all schedulers; calls `tick` after each draw."""
-    metrics: dict[str, list[Metrics]] = {name: [] for name in ARMS}
+    metrics: dict[str, list[Metrics]] = {name: [] for name in SCHEDULERS}
     from_s, to_s = window_s(expected)
     for load in draws:
-        taught = Taught()
+        taught = WarmStart()
         for begin_s in np.arange(from_s, to_s, DAY_S).tolist():
-            begun = Begun(_until(load.workload, begin_s), begin_s, begin_s + DAY_S, before=FIFO)
-            for name in ARMS:
+            begun = ReplayPrefix(_day_workload(load.workload, begin_s), begin_s, begin_s + DAY_S, before=FIFO)
+            for name in SCHEDULERS:
                 outcome = begun.replay(find_policy(name, SpotQuota(make_forecast=taught)))
                 taught.learn(outcome)
                 metrics[name].append(outcome.metrics())
         tick()
-    return Days(draws[0].name, metrics)
+    return OneDayWindows(draws[0].name, metrics)
 
 
-def _until(workload: Workload, begin_s: float) -> Workload:
+def _day_workload(workload: Workload, begin_s: float) -> Workload:
     """High-priority jobs up to the end of the day, and the spot jobs of the day."""
     submit_s = workload.job_submit_s
-    return only(workload, (submit_s < begin_s + DAY_S) & ((workload.job_kind == Kind.HIGH) | (submit_s >= begin_s)))
+    return select_jobs(
+        workload, (submit_s < begin_s + DAY_S) & ((workload.job_kind == Kind.HIGH) | (submit_s >= begin_s))
+    )
 
 
-def one_day_windows(expected: Numbers, loads: Sequence[Days]) -> Findings:
+def one_day_findings(expected: Numbers, loads: Sequence[OneDayWindows]) -> Findings:
     """How often, and by how much, less was allocated than under FIFO."""
     checks = [check for days in loads for check in _checks(expected, days)]
     return Findings(tuple(checks), (_table(loads),))
 
 
-def _checks(expected: Numbers, days: Days) -> list[Check]:
+def _checks(expected: Numbers, days: OneDayWindows) -> list[Check]:
     gaps, printed = (days.gaps_pp(name) for name in ("gfs", "gfs_published"))
     bar, num_below = expected["fifo_bar"], int((gaps < -TINY).sum())
     ours_s, theirs_s = (days.mean(policy, _high_wait_s) for policy in ("gfs", "fifo"))
@@ -98,13 +100,13 @@ def _checks(expected: Numbers, days: Days) -> list[Check]:
     ]
 
 
-def _table(loads: Sequence[Days]) -> Table:
+def _table(loads: Sequence[OneDayWindows]) -> Table:
     columns = (
         Column("load"), Column("scheduler"), Column("windows"), Column("below FIFO"), Column("above FIFO"),
         Column("allocation", "pp", 3), Column("lowest", "pp", 3), Column("highest", "pp", 3), Column("useful", "pp", 3),
         Column("high JQT", "s", 1), Column("spot p95 JCT", "s", 0), Column("evictions per start", "%", 2),
     )  # fmt: skip
-    rows = [_row(days, name) for days in loads for name in ARMS]
+    rows = [_row(days, name) for days in loads for name in SCHEDULERS]
     note = (
         "rates less those of FIFO, means over windows of all seeds; until a window begins, FIFO serves high-priority "
         "jobs and there are no spot jobs"
@@ -112,7 +114,7 @@ def _table(loads: Sequence[Days]) -> Table:
     return Table("One-day windows from one state", columns, tuple(rows), note)
 
 
-def _row(days: Days, name: str) -> tuple[Cell, ...]:
+def _row(days: OneDayWindows, name: str) -> tuple[Cell, ...]:
     gaps = days.gaps_pp(name)
     return (
         days.name, name, len(gaps), int((gaps < -TINY).sum()), int((gaps > TINY).sum()),

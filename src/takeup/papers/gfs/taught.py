@@ -12,10 +12,10 @@ from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.policies.gfs.quota.allocator import forecast_by
 from takeup.cluster.policies.gfs.quota.demand import HourlyDemand
 
-HOUR_S = 3600.0
+DEMAND_STEP_S = 3600.0
 
 
-class Taught:
+class WarmStart:
     """Makes forecasts of the only pool of a draw, each with everything learned so far."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Taught:
 
     def learn(self, outcome: Outcome) -> None:
         """Learn the hours before the window of a replay that are not known yet."""
-        known, end = self._forecast.num_hours_seen, int(outcome.from_s // HOUR_S)
+        known, end = self._forecast.num_hours_seen, int(outcome.from_s // DEMAND_STEP_S)
         if known < end:
             self._forecast.learn(outcome.demand_gpus[0, known:end], float(outcome.capacity_gpus[0]))
 

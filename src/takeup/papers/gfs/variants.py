@@ -21,10 +21,10 @@ from takeup.cluster.policies.gfs.quota import SpotQuota
 from takeup.cluster.policies.gfs.quota.allocator import forecast_by
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
-from takeup.papers.gfs.loads import Load, Numbers, drawn
-from takeup.papers.gfs.taught import Taught
+from takeup.papers.gfs.loads import Numbers, SpotLoad, draw_workload
+from takeup.papers.gfs.taught import WarmStart
 
-SOURCES: dict[str, Callable[[Taught], SpotQuota]] = {
+QUOTAS: dict[str, Callable[[WarmStart], SpotQuota]] = {
     "full": lambda taught: SpotQuota(make_forecast=taught),
     "last week's peak": lambda taught: SpotQuota(make_forecast=forecast_by("last_week_peak")),
     "fixed coefficient": lambda taught: SpotQuota(make_forecast=taught, has_feedback=False),
@@ -34,7 +34,7 @@ HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class AblationMetrics:
     """Metrics of one replay by which parts are judged; more is worse in each, except allocation."""
 
     spot_jqt_s: float
@@ -54,7 +54,7 @@ LABELS = {
     "allocation_percent": ("allocation", "%", 2),
 }
 # The metric that each part should improve.
-JUDGED = {
+PURPOSES = {
     "gfs_published": {
         "last week's peak": "spot_jqt_s",
         "fixed coefficient": "spot_jqt_s",
@@ -68,42 +68,45 @@ JUDGED = {
         "simple preemption": "lost_gpu_h",
     },
 }
-Draws = Mapping[str, Sequence[Figures]]
+Draws = Mapping[str, Sequence[AblationMetrics]]
 
 
-def ablations(expected: Numbers, mediums: Sequence[Load], tick: Callable[[], None]) -> Findings:
+def ablation_findings(expected: Numbers, mediums: Sequence[SpotLoad], tick: Callable[[], None]) -> Findings:
     """Loss of the printed system without each part on the draws of these loads, and of ours on further draws, too."""
     setting = expected["setting"]
-    further = [Load("medium", seed, drawn(expected, "medium", seed), {}) for seed in setting["part_seeds"]]
+    further = [SpotLoad("medium", seed, draw_workload(expected, "medium", seed), {}) for seed in setting["part_seeds"]]
     loads = {"gfs_published": mediums, "gfs": [*mediums, *further]}
-    found = {policy: _variants(expected, policy, loads[policy], tick) for policy in JUDGED}
-    checks = [*_without("as printed", "gfs_published", found["gfs_published"]), _order(found["gfs_published"])]
-    checks += [*_without("as built", "gfs", found["gfs"]), *_quoted(expected, found["gfs_published"])]
-    return Findings(tuple(checks), tuple(_table(policy, found[policy], loads[policy]) for policy in JUDGED))
+    found = {policy: _replay_variants(expected, policy, loads[policy], tick) for policy in PURPOSES}
+    checks = [
+        *_part_checks("as printed", "gfs_published", found["gfs_published"]),
+        _order_check(found["gfs_published"]),
+    ]
+    checks += [*_part_checks("as built", "gfs", found["gfs"]), *_quoted_checks(expected, found["gfs_published"])]
+    return Findings(tuple(checks), tuple(_table(policy, found[policy], loads[policy]) for policy in PURPOSES))
 
 
-def _variants(expected: Numbers, policy: str, mediums: Sequence[Load], tick: Callable[[], None]) -> Draws:
+def _replay_variants(expected: Numbers, policy: str, mediums: Sequence[SpotLoad], tick: Callable[[], None]) -> Draws:
     found = {}
-    for name in ("full", *JUDGED[policy]):
+    for name in ("full", *PURPOSES[policy]):
         played = f"{policy}_{PARTS[name]}" if name in PARTS else policy
-        make = SOURCES.get(name, SOURCES["full"])
-        found[name] = [_figures(_replay(expected, load, played, make(load.taught))) for load in mediums]
+        make = QUOTAS.get(name, QUOTAS["full"])
+        found[name] = [_ablation_metrics(_replay(expected, load, played, make(load.warm_start))) for load in mediums]
         tick()
     return found
 
 
-def _replay(expected: Numbers, load: Load, policy: str, source: SpotQuota) -> Outcome:
+def _replay(expected: Numbers, load: SpotLoad, policy: str, source: SpotQuota) -> Outcome:
     outcome = load.replay(expected, find_policy(policy, source))
-    load.taught.learn(outcome)
+    load.warm_start.learn(outcome)
     return outcome
 
 
-def _figures(outcome: Outcome) -> Figures:
+def _ablation_metrics(outcome: Outcome) -> AblationMetrics:
     metrics = outcome.metrics()
     hours = slice(int(outcome.from_s // HOUR_S), int(outcome.to_s // HOUR_S))
     by_grade = outcome.allocated_gpu_s[:, hours].sum(axis=(0, 1))
     spot_gpu_s = float(by_grade[Grade.GUARANTEED :].sum())
-    return Figures(
+    return AblationMetrics(
         spot_jqt_s=metrics.spot_jqt_s.mean,
         eviction_percent=100 * metrics.eviction_rate,
         lost_gpu_h=metrics.lost_gpu_s / HOUR_S,
@@ -113,38 +116,40 @@ def _figures(outcome: Outcome) -> Figures:
     )
 
 
-def _mean(draws: Sequence[Figures], field: str) -> float:
+def _mean(draws: Sequence[AblationMetrics], field: str) -> float:
     return float(np.mean([getattr(each, field) for each in draws]))
 
 
-def _without(which: str, policy: str, found: Draws) -> list[Check]:
+def _part_checks(which: str, policy: str, found: Draws) -> list[Check]:
     """Check that every part helps: without it, its metric gets worse on average over the draws."""
     checks = []
-    for name, field in JUDGED[policy].items():
+    for name, field in PURPOSES[policy].items():
         label, unit, _ = LABELS[field]
-        more, error = _paired(found[name], found["full"], field)
+        more, error = _paired_difference(found[name], found["full"], field)
         why = f"paired over {len(found['full'])} draws, standard error {error:.3g}"
         checks.append(Check.at_least(f"{which}, {label} more with {name}", more, 0.0, unit=unit, why=why))
     return checks
 
 
-def _paired(draws: Sequence[Figures], full: Sequence[Figures], field: str) -> tuple[float, float]:
+def _paired_difference(
+    draws: Sequence[AblationMetrics], full: Sequence[AblationMetrics], field: str
+) -> tuple[float, float]:
     """Mean paired difference to the full system, and its standard error."""
     apart = [getattr(one, field) - getattr(other, field) for one, other in zip(draws, full, strict=True)]
     error = float(np.std(apart, ddof=1)) / sqrt(len(apart)) if len(apart) > 1 else 0.0
     return float(np.mean(apart)), error
 
 
-def _order(printed: Draws) -> Check:
+def _order_check(printed: Draws) -> Check:
     """Check that the forecast is worth more than the feedback."""
     peak, fixed = (_mean(printed[name], "spot_jqt_s") for name in ("last week's peak", "fixed coefficient"))
     name = "as printed, spot JQT more with last week's peak than with a fixed coefficient"
     return Check.at_least(name, peak - fixed, 0.0, unit="s")
 
 
-def _quoted(expected: Numbers, printed: Draws) -> list[Check]:
+def _quoted_checks(expected: Numbers, printed: Draws) -> list[Check]:
     part = expected["ablations"]
-    full, peak, fixed = (printed[name] for name in SOURCES)
+    full, peak, fixed = (printed[name] for name in QUOTAS)
     rows = (
         ("full, spot JQT", _mean(full, "spot_jqt_s"), part["full_jqt_s"], "s"),
         ("full, spot eviction", _mean(full, "eviction_percent"), part["full_eviction_percent"], "%"),
@@ -164,7 +169,7 @@ def _quoted(expected: Numbers, printed: Draws) -> list[Check]:
     ]
 
 
-def _table(policy: str, found: Draws, mediums: Sequence[Load]) -> Table:
+def _table(policy: str, found: Draws, mediums: Sequence[SpotLoad]) -> Table:
     columns = [Column("variant")]
     for label, unit, digits in LABELS.values():
         columns += [Column(label, unit, digits), Column(f"{label}, more", unit, digits), Column("error", unit, digits)]
@@ -172,7 +177,7 @@ def _table(policy: str, found: Draws, mediums: Sequence[Load]) -> Table:
     for name, draws in found.items():
         cells: list[Cell] = [name]
         for field in LABELS:
-            cells += [_mean(draws, field), *_paired(draws, found["full"], field)]
+            cells += [_mean(draws, field), *_paired_difference(draws, found["full"], field)]
         rows.append(tuple(cells))
     seeds = ", ".join(str(load.seed) for load in mediums)
     note = f"means over seeds {seeds}; more: than the full system on the same draw, with the standard error of that"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from takeup.core.progress import progress
 from takeup.core.report import Report
 from takeup.papers import numbers
-from takeup.papers.findings import report_of
+from takeup.papers.findings import paper_report
 from takeup.papers.instgenie.parts import operations, plans, routes, template_size
 
 NOTES = (
@@ -31,4 +31,4 @@ def reproduce(*, quiet: bool = False) -> Report:
         for part in parts_of:
             parts.append(part(expected))
             tick()
-    return report_of("instgenie", expected["setting"]["seed"], parts, NOTES)
+    return paper_report("instgenie", expected["setting"]["seed"], parts, NOTES)

@@ -10,17 +10,10 @@ import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.papers.findings import Findings
-from takeup.serving.policies.edits import (
-    EDIT_ROUTES,
-    EditJob,
-    StepCosts,
-    WorkerView,
-    in_turn,
-    similar_masks,
-)
+from takeup.serving.policies.edits import EDIT_ROUTES, EditJob, StepCosts, WorkerView, fifo, similar_masks
 from takeup.serving.policies.masks import FLUX, H200, SDXL, costs_of, flop_of
-from takeup.serving.policies.plan import FORMATS, BlockCost, greedy, plan, step_s
-from takeup.serving.simulate.edits import EditFleet, drawn_edits, simulate_edits
+from takeup.serving.policies.plan import FORMATS, BlockCost, greedy_plan, plan_formats, step_s
+from takeup.serving.simulate.edits import EditFleet, generate_edits, simulate_edits
 
 Numbers: TypeAlias = dict[str, Any]
 NETWORKS = {"sdxl": SDXL, "flux": FLUX}
@@ -63,11 +56,11 @@ def plans(expected: Numbers) -> Findings:
     num_cases = expected["setting"]["num_cases"]
     worst, num_worse, off = 1.0, 0, 0.0
     for _ in range(num_cases):
-        blocks = _drawn(random, int(random.integers(4, 9)))
-        theirs, ours = greedy(blocks, "kv").step_s, plan(blocks, ("full", "kv")).step_s
+        blocks = _random_blocks(random, int(random.integers(4, 9)))
+        theirs, ours = greedy_plan(blocks, "kv").step_s, plan_formats(blocks, ("full", "kv")).step_s
         num_worse += theirs > 1.000001 * ours
         worst = max(worst, theirs / ours)
-        off = max(off, abs(ours - _best(blocks)))
+        off = max(off, abs(ours - _best_step_s(blocks)))
     part = expected["greedy"]
     share = num_worse / num_cases
     checks = (
@@ -81,17 +74,17 @@ def plans(expected: Numbers) -> Findings:
         ),
     )
     note = f"in {num_cases} random cases the published rule took up to {worst:.2f} times as long as the best plan"
-    return Findings(checks, (_real_plans(note),))
+    return Findings(checks, (_plan_table(note),))
 
 
-def _real_plans(note: str) -> Table:
+def _plan_table(note: str) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for name, network in NETWORKS.items():
         for share in (0.05, 0.1, 0.2, 0.5):
             blocks = costs_of(network, [share], H200)
             whole_s = step_s([FORMATS[0]] * len(blocks), blocks)
-            rules = [greedy(blocks, "kv").step_s, greedy(blocks, "output").step_s]
-            best = [plan(blocks).step_s, plan(blocks, ahead_s=0.005).step_s]
+            rules = [greedy_plan(blocks, "kv").step_s, greedy_plan(blocks, "output").step_s]
+            best = [plan_formats(blocks).step_s, plan_formats(blocks, ahead_s=0.005).step_s]
             rows.append((name, share, *(1e3 * one for one in (whole_s, *rules, *best))))
     names = ("whole", "rule, keys and values", "rule, outputs", "best", "best, loads 5 ms ahead")
     columns = (Column("network"), Column("mask", "", 2), *(Column(one, "ms", 1) for one in names))
@@ -102,11 +95,11 @@ def routes(expected: Numbers) -> Findings:
     """The same edits over eight workers, under four routing policies."""
     setting, costs = expected["setting"], StepCosts()
     random = np.random.default_rng(setting["seed"])
-    jobs = drawn_edits(EditJob, random, setting["num_edits"], setting["rate_hz"])
+    jobs = generate_edits(EditJob, random, setting["num_edits"], setting["rate_hz"])
     rows: list[tuple[Cell, ...]] = []
     p95_s = {}
     for name, make in EDIT_ROUTES.items():
-        join = similar_masks() if name == "earliest_finish" else in_turn
+        join = similar_masks() if name == "earliest_finish" else fifo
         served = simulate_edits(
             jobs,
             EditFleet(),
@@ -133,13 +126,13 @@ def routes(expected: Numbers) -> Findings:
     return Findings((check,), (Table("Edits with mixed masks over eight workers", columns, tuple(rows), note),))
 
 
-def _drawn(random: np.random.Generator, num_blocks: int) -> list[BlockCost]:
+def _random_blocks(random: np.random.Generator, num_blocks: int) -> list[BlockCost]:
     full, share, load = (random.uniform(low, high, num_blocks) for low, high in ((0.5, 1.5), (0, 1), (0, 1.5)))
     costs = np.round(np.column_stack([full, full, full * share, load, load]), 6).tolist()
     return [BlockCost(*row) for row in costs]
 
 
-def _best(blocks: Sequence[BlockCost]) -> float:
+def _best_step_s(blocks: Sequence[BlockCost]) -> float:
     """Optimum by enumerating all combinations of loading and not, vectorized."""
     chosen = np.array(list(itertools.product((False, True), repeat=len(blocks))))
     computed, loaded = np.zeros(len(chosen)), np.zeros(len(chosen))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from takeup.core.progress import progress
 from takeup.core.report import Report
 from takeup.papers import numbers
-from takeup.papers.findings import report_of
+from takeup.papers.findings import paper_report
 from takeup.papers.qoe.dynamics import best_thresholds, flow_dynamics
 from takeup.papers.qoe.lengths import fixed_lengths, startup_law
 from takeup.papers.qoe.reference import reference_cells, simulated_cells, solvers_agree
@@ -44,4 +44,4 @@ def reproduce(*, quiet: bool = False) -> Report:
             critical_rate(expected, tick),
             best_thresholds(expected),
         )
-    return report_of("qoe", setting["seed"], parts, NOTES)
+    return paper_report("qoe", setting["seed"], parts, NOTES)

@@ -14,7 +14,7 @@ import numpy as np
 
 from takeup.core.report import Check, Column, Series, Table
 from takeup.papers.findings import Findings
-from takeup.papers.qoe.findings import chain_at, solution_at, to_the_digit
+from takeup.papers.qoe.findings import digit_check, reference_chain, reference_solution
 from takeup.streaming.model import Chain, Player
 from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.policies.threshold import best_threshold, stall_cost
@@ -23,12 +23,12 @@ from takeup.streaming.report import Curve, curve_series
 Numbers = Mapping[str, Any]
 
 
-def frozen(chain: Chain) -> Chain:
+def frozen_chain(chain: Chain) -> Chain:
     """The chain without arrivals or departures while the video downloads."""
     return replace(chain, generator=np.zeros_like(chain.generator))
 
 
-def at_mean_throughput(chain: Chain, mean_video_s: float) -> Chain:
+def mean_throughput_chain(chain: Chain, mean_video_s: float) -> Chain:
     """One state; its fill rate is the content of a mean video over its mean download time."""
     download_s = float(chain.initial @ np.linalg.solve(-chain.killed, np.ones(chain.num_states)))
     fill = mean_video_s / download_s
@@ -38,7 +38,7 @@ def at_mean_throughput(chain: Chain, mean_video_s: float) -> Chain:
 def flow_dynamics(expected: Numbers) -> Findings:
     """P(stall) of every reference cell, exact and without dynamics."""
     setting = expected["setting"]
-    rows = [row for arrivals in setting["arrivals_per_s"] for row in _rows(setting, arrivals)]
+    rows = [row for arrivals in setting["arrivals_per_s"] for row in _dynamics_rows(setting, arrivals)]
     columns = (
         Column("arrivals", "1/s", 2),
         Column("threshold", "s", 1),
@@ -50,13 +50,13 @@ def flow_dynamics(expected: Numbers) -> Findings:
     )
     note = "a mean throughput above 1 s of video per second never stalls, yet in the cell up to every fifth video does"
     table = Table("P(stall) with and without coming and going", columns, tuple(rows), note)
-    return Findings(_dynamics_checks(expected, rows), (table,), (_chart(setting),))
+    return Findings(_dynamics_checks(expected, rows), (table,), (_dynamics_chart(setting),))
 
 
-def _rows(setting: Numbers, arrivals: float) -> list[tuple[float, ...]]:
-    chain = chain_at(setting, arrivals)
-    mean = at_mean_throughput(chain, 60.0)
-    exact, still, constant = (RiccatiSolver().solution(each) for each in (chain, frozen(chain), mean))
+def _dynamics_rows(setting: Numbers, arrivals: float) -> list[tuple[float, ...]]:
+    chain = reference_chain(setting, arrivals)
+    mean = mean_throughput_chain(chain, 60.0)
+    exact, still, constant = (RiccatiSolver().solution(each) for each in (chain, frozen_chain(chain), mean))
     rows: list[tuple[float, ...]] = []
     for start_s in setting["starts_s"]:
         truth, stays, level = (each.stall_probability(start_s) for each in (exact, still, constant))
@@ -80,13 +80,13 @@ def _dynamics_checks(expected: Numbers, rows: list[tuple[float, ...]]) -> tuple[
     return tuple(checks)
 
 
-def _chart(setting: Numbers) -> Series:
+def _dynamics_chart(setting: Numbers) -> Series:
     arrivals = setting["arrivals_per_s"][-1]
-    chain, thresholds_s = chain_at(setting, arrivals), np.linspace(0.0, 30.0, 61).tolist()
+    chain, thresholds_s = reference_chain(setting, arrivals), np.linspace(0.0, 30.0, 61).tolist()
     chains = {
         "exact": chain,
-        "frozen number of users": frozen(chain),
-        "mean throughput": at_mean_throughput(chain, 60.0),
+        "frozen number of users": frozen_chain(chain),
+        "mean throughput": mean_throughput_chain(chain, 60.0),
     }
     curves = []
     for name, each in chains.items():
@@ -98,14 +98,14 @@ def _chart(setting: Numbers) -> Series:
 def best_thresholds(expected: Numbers) -> Findings:
     """The threshold with the least cost, by the cost of a second of start-up delay."""
     given = expected["threshold"]
-    solution = solution_at(expected["setting"], given["arrivals_per_s"])
+    solution = reference_solution(expected["setting"], given["arrivals_per_s"])
     thresholds_s = np.linspace(0.0, 40.0, 81).tolist()
     checks, curves = [], []
     for gamma, written in zip(given["gammas"], given["best_s"], strict=True):
         cost = stall_cost(gamma)
         best_s = best_threshold(solution, cost).player.start_s
         name = f"best threshold at {gamma:g} per second of start-up"
-        checks.append(to_the_digit(name, best_s, written, unit="s", source=given["source"]))
+        checks.append(digit_check(name, best_s, written, unit="s", source=given["source"]))
         costs = [cost(solution, Player(start_s)) for start_s in thresholds_s]
         curves.append(Curve(f"{gamma:g} per second", thresholds_s, costs))
     chart = curve_series("Cost by start threshold", "start threshold", "cost", curves)

@@ -13,23 +13,23 @@ from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.policies.solution import Solution
 
 
-def cell_of(setting: Mapping[str, Any], arrivals_per_s: float, max_users: int | None = None) -> Cell:
+def reference_cell(setting: Mapping[str, Any], arrivals_per_s: float, max_users: int | None = None) -> Cell:
     """The cell of the paper at one arrival rate."""
     users = setting["max_users"] if max_users is None else max_users
     return Cell(setting["capacity_bps"], setting["bitrate_bps"], arrivals_per_s, users)
 
 
-def chain_at(setting: Mapping[str, Any], arrivals_per_s: float) -> Chain:
+def reference_chain(setting: Mapping[str, Any], arrivals_per_s: float) -> Chain:
     """The Markov chain that a video of that cell sees."""
-    return chain_of(cell_of(setting, arrivals_per_s))
+    return chain_of(reference_cell(setting, arrivals_per_s))
 
 
-def solution_at(setting: Mapping[str, Any], arrivals_per_s: float) -> Solution:
+def reference_solution(setting: Mapping[str, Any], arrivals_per_s: float) -> Solution:
     """That cell, solved exactly."""
-    return RiccatiSolver().solution(chain_at(setting, arrivals_per_s))
+    return RiccatiSolver().solution(reference_chain(setting, arrivals_per_s))
 
 
-def to_the_digit(
+def digit_check(
     name: str,
     ours: float,
     written: str,

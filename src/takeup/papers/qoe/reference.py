@@ -11,9 +11,9 @@ import numpy as np
 from takeup.core.progress import Tick
 from takeup.core.report import Check, Column, Table
 from takeup.papers.findings import Findings
-from takeup.papers.qoe.findings import cell_of, chain_at, solution_at, to_the_digit
+from takeup.papers.qoe.findings import digit_check, reference_cell, reference_chain, reference_solution
 from takeup.streaming.chains import chain_of
-from takeup.streaming.model import Answer, Chain, Player
+from takeup.streaming.model import Chain, Player, QoeMetrics
 from takeup.streaming.policies.doubling import DoublingSolver
 from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.report import Curve, curve_series
@@ -31,7 +31,7 @@ def reference_cells(expected: Numbers) -> Findings:
     thresholds_s = np.linspace(0.0, 40.0, 81).tolist()
     curves = []
     for arrivals in setting["arrivals_per_s"]:
-        solution = solution_at(setting, arrivals)
+        solution = reference_solution(setting, arrivals)
         stalls = [solution.stall_probability(start_s) for start_s in thresholds_s]
         curves.append(Curve(f"{arrivals:g} arrivals/s", thresholds_s, stalls))
     chart = curve_series("P(stall) by start threshold", "start threshold", "P(stall)", curves)
@@ -42,21 +42,21 @@ def _stall_checks(expected: Numbers) -> list[Check]:
     setting, stalls = expected["setting"], expected["stalls"]
     checks = []
     for arrivals, cells, blocked in zip(setting["arrivals_per_s"], stalls["cells"], stalls["blocked"], strict=True):
-        solution = solution_at(setting, arrivals)
+        solution = reference_solution(setting, arrivals)
         for start_s, written in zip(setting["starts_s"], cells, strict=True):
             name = f"P(stall) at {arrivals:g} arrivals/s, threshold {start_s:g} s"
-            checks.append(to_the_digit(name, solution.stall_probability(start_s), written, source=stalls["source"]))
+            checks.append(digit_check(name, solution.stall_probability(start_s), written, source=stalls["source"]))
         name = f"blocked at {arrivals:g} arrivals/s"
-        checks.append(to_the_digit(name, solution.chain.blocked_share, blocked, source=stalls["source"]))
+        checks.append(digit_check(name, solution.chain.blocked_share, blocked, source=stalls["source"]))
     return checks
 
 
 def _startup_checks(expected: Numbers) -> list[Check]:
     setting, startup = expected["setting"], expected["startup"]
     return [
-        to_the_digit(
+        digit_check(
             f"start-up at {arrivals:g} arrivals/s, threshold {start_s:g} s",
-            solution_at(setting, arrivals).mean_prefetch(start_s),
+            reference_solution(setting, arrivals).mean_prefetch(start_s),
             written,
             source=startup["source"],
             unit="s",
@@ -71,7 +71,7 @@ def _startup_checks(expected: Numbers) -> list[Check]:
 def _crowded_checks(expected: Numbers) -> list[Check]:
     """Further checks at the highest load: frequencies, tail probabilities and durations."""
     crowded, source = expected["crowded"], expected["crowded"]["source"]
-    solution = solution_at(expected["setting"], crowded["arrivals_per_s"])
+    solution = reference_solution(expected["setting"], crowded["arrivals_per_s"])
     rows = [
         (f"stalls per video, threshold {start_s:g} s", solution.counts(Player(start_s)).mean, written)
         for start_s, written in zip(expected["setting"]["starts_s"], crowded["num_stalls"], strict=False)
@@ -85,7 +85,7 @@ def _crowded_checks(expected: Numbers) -> list[Check]:
         for (start_s, resume_s), written in zip(crowded["start_and_resume_s"], crowded["stall_s"], strict=True)
         for seconds in [solution.counts(Player(start_s, resume_s)).stall_s]
     ]
-    return [to_the_digit(name, ours, written, source=source) for name, ours, written in rows]
+    return [digit_check(name, ours, written, source=source) for name, ours, written in rows]
 
 
 # Three ways of solving ------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def solvers_agree(expected: Numbers) -> Findings:
     sizes = range(1, bars["most_users"] + 1)
     gaps = {"eigenvectors": 0.0, "doubling": 0.0}
     for arrivals, max_users in product(setting["arrivals_per_s"], sizes):
-        chain = chain_of(cell_of(setting, arrivals, max_users))
+        chain = chain_of(reference_cell(setting, arrivals, max_users))
         riccati, doubling = RiccatiSolver().solution(chain), DoublingSolver().solution(chain)
         for start_s in setting["starts_s"]:
             ours = riccati.stall_probability(start_s)
@@ -155,10 +155,10 @@ def simulated_cells(expected: Numbers, tick: Tick) -> Findings:
 
 
 def _simulated_row(setting: Numbers, arrivals: float, start_s: float, seed: int) -> tuple[float, ...]:
-    chain, player, num = chain_at(setting, arrivals), Player(start_s), setting["num_videos"]
+    chain, player, num = reference_chain(setting, arrivals), Player(start_s), setting["num_videos"]
     exact = RiccatiSolver().solve(chain, player)
     tagged = simulate_tagged(chain, player, num_videos=num, seed=seed)
-    whole = simulate_cell(cell_of(setting, arrivals), player, num_videos=num, seed=seed)
+    whole = simulate_cell(reference_cell(setting, arrivals), player, num_videos=num, seed=seed)
     return (
         arrivals,
         start_s,
@@ -169,5 +169,5 @@ def _simulated_row(setting: Numbers, arrivals: float, start_s: float, seed: int)
     )
 
 
-def _value_and_z(measured: Answer, exact: Answer) -> tuple[float, float]:
+def _value_and_z(measured: QoeMetrics, exact: QoeMetrics) -> tuple[float, float]:
     return measured.stall_probability.value, measured.z_scores(exact)["stall_probability"]

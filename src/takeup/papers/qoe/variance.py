@@ -10,7 +10,7 @@ import numpy as np
 from takeup.core.progress import Tick
 from takeup.core.report import Check, Column, Series, Table
 from takeup.papers.findings import Findings
-from takeup.papers.qoe.findings import chain_at, to_the_digit
+from takeup.papers.qoe.findings import digit_check, reference_chain
 from takeup.streaming.chains import chain_of, with_vbr
 from takeup.streaming.model import Cell, Chain, Player
 from takeup.streaming.policies.diffusion import DiffusionSolver
@@ -21,13 +21,13 @@ from takeup.streaming.simulate import Slots, simulate_slots
 Numbers = Mapping[str, Any]
 
 
-def _opportunistic(expected: Numbers, arrivals_per_s: float) -> Cell:
+def _opportunistic_cell(expected: Numbers, arrivals_per_s: float) -> Cell:
     cell = expected["fading"]
     users = expected["setting"]["max_users"]
     return Cell(cell["capacity_bps"], cell["bitrate_bps"], arrivals_per_s, users, opportunistic=True)
 
 
-def _stalls(chain: Chain, start_s: float, *, variance: bool = True) -> float:
+def _stall_probability(chain: Chain, start_s: float, *, variance: bool = True) -> float:
     solver = DiffusionSolver() if variance else RiccatiSolver()
     return solver.solution(chain).stall_probability(start_s)
 
@@ -40,8 +40,8 @@ def fading(expected: Numbers, tick: Tick) -> Findings:
     given, bars = expected["fading"], expected["bars"]
     checks, rows = [], []
     for place, (arrivals, start_s) in enumerate(zip(given["arrivals_per_s"], given["starts_s"], strict=True)):
-        chain = chain_of(_opportunistic(expected, arrivals))
-        without, with_it = _stalls(chain, start_s, variance=False), _stalls(chain, start_s)
+        chain = chain_of(_opportunistic_cell(expected, arrivals))
+        without, with_it = _stall_probability(chain, start_s, variance=False), _stall_probability(chain, start_s)
         checks += _fading_checks(given, place, without, with_it)
         rows.append((arrivals, start_s, without, with_it, 100 * (with_it / without - 1), given["slots"][place]))
     why = "the paper says that variance matters little, without a number to check; it grows with the threshold"
@@ -65,18 +65,18 @@ def _fading_checks(given: Numbers, place: int, without: float, with_it: float) -
     name = f"opportunistic, {given['arrivals_per_s'][place]:g} arrivals/s, threshold {given['starts_s'][place]:g} s"
     source, errors = given["source"], 3.5 * given["slots_error"][place]
     return [
-        to_the_digit(f"{name}: mean only", without, given["without"][place], source=source),
-        to_the_digit(f"{name}: with variance", with_it, given["with"][place], source=source),
+        digit_check(f"{name}: mean only", without, given["without"][place], source=source),
+        digit_check(f"{name}: with variance", with_it, given["with"][place], source=source),
         Check.near(f"{name}: simulated slots", with_it, given["slots"][place], errors, source=source),
     ]
 
 
 def _slot_check(expected: Numbers, arrivals: float, start_s: float, slots: Slots, what: str) -> Check:
     """The equations with variance compared with a simulation of every slot, run here."""
-    setting, cell = expected["setting"], _opportunistic(expected, arrivals)
+    setting, cell = expected["setting"], _opportunistic_cell(expected, arrivals)
     num, player = setting["num_slot_videos"], Player(start_s)
     measured = simulate_slots(cell, player, slots, num_videos=num, seed=setting["seed"]).stall_probability
-    exact = _stalls(with_vbr(chain_of(cell), slots.gop_variation, slots.gop_s), start_s)
+    exact = _stall_probability(with_vbr(chain_of(cell), slots.gop_variation, slots.gop_s), start_s)
     score = abs(measured.value - exact) / measured.error
     why = f"{measured.value:.4f} ± {measured.error:.4f} simulated, {exact:.4f} from the equations"
     return Check.at_most(f"|z| of {num} videos slot by slot, {what}", score, expected["bars"]["z"], why=why)
@@ -86,9 +86,9 @@ def _fading_chart(expected: Numbers) -> Series:
     thresholds_s = np.linspace(0.5, 12.0, 24).tolist()
     curves = []
     for arrivals in sorted(set(expected["fading"]["arrivals_per_s"])):
-        chain = chain_of(_opportunistic(expected, arrivals))
+        chain = chain_of(_opportunistic_cell(expected, arrivals))
         for name, variance in {"mean only": False, "with variance": True}.items():
-            stalls = [_stalls(chain, start_s, variance=variance) for start_s in thresholds_s]
+            stalls = [_stall_probability(chain, start_s, variance=variance) for start_s in thresholds_s]
             curves.append(Curve(f"{arrivals:g} arrivals/s, {name}", thresholds_s, stalls))
     return curve_series("Fading on and off", "start threshold", "P(stall)", curves)
 
@@ -99,11 +99,11 @@ def _fading_chart(expected: Numbers) -> Series:
 def variable_rate(expected: Numbers) -> Findings:
     """The reference cell with players that drain at a variable rate."""
     given, bars = expected["variable_rate"], expected["bars"]
-    chain, starts_s = chain_at(expected["setting"], given["arrivals_per_s"]), given["starts_s"]
+    chain, starts_s = reference_chain(expected["setting"], given["arrivals_per_s"]), given["starts_s"]
     checks = [
-        to_the_digit(
+        digit_check(
             f"P(stall) with a variance of {variance:g} /s, threshold {start_s:g} s",
-            _stalls(_scattered(chain, variance), start_s),
+            _stall_probability(_variable_rate_chain(chain, variance), start_s),
             written,
             source=given["source"],
         )
@@ -115,23 +115,26 @@ def variable_rate(expected: Numbers) -> Findings:
     why = f"at a threshold of {starts_s[1]:g} s it is {real[4]:.0f} %, of a P(stall) below one per cent"
     name = f"largest effect of real encodings on P(stall), threshold {starts_s[0]:g} s"
     checks.append(Check.at_most(name, real[2] / 100, bars["real_encoding_effect_share"], why=why))
-    columns = (Column("variance", "1/s", 2), *(c for start_s in starts_s for c in _pair(start_s)))
+    columns = (Column("variance", "1/s", 2), *(c for start_s in starts_s for c in _rate_columns(start_s)))
     table = Table("Variable bit rate in the reference cell", columns, tuple(rows), "real films: 0.02 to 0.12 /s")
     return Findings(tuple(checks), (table,), (_rate_chart(expected, chain),))
 
 
-def _scattered(chain: Chain, variance_per_s: float) -> Chain:
+def _variable_rate_chain(chain: Chain, variance_per_s: float) -> Chain:
     return with_vbr(chain, float(np.sqrt(variance_per_s)), 1.0)
 
 
-def _pair(start_s: float) -> tuple[Column, Column]:
+def _rate_columns(start_s: float) -> tuple[Column, Column]:
     return Column(f"P(stall) at {start_s:g} s", digits=4), Column("effect", "%", 1)
 
 
 def _rate_rows(chain: Chain, variances: Sequence[float], starts_s: Sequence[float]) -> list[tuple[float, ...]]:
     rows = []
     for variance in variances:
-        found = [(_stalls(_scattered(chain, variance), s), _stalls(chain, s, variance=False)) for s in starts_s]
+        found = [
+            (_stall_probability(_variable_rate_chain(chain, variance), s), _stall_probability(chain, s, variance=False))
+            for s in starts_s
+        ]
         rows.append((variance, *(x for ours, plain in found for x in (ours, 100 * (ours / plain - 1)))))
     return rows
 
@@ -140,7 +143,9 @@ def _rate_chart(expected: Numbers, chain: Chain) -> Series:
     thresholds_s = np.linspace(0.5, 20.0, 40).tolist()
     curves = [
         Curve(
-            f"variance {variance:g} /s", thresholds_s, [_stalls(_scattered(chain, variance), s) for s in thresholds_s]
+            f"variance {variance:g} /s",
+            thresholds_s,
+            [_stall_probability(_variable_rate_chain(chain, variance), s) for s in thresholds_s],
         )
         for variance in expected["variable_rate"]["variances_per_s"]
     ]
@@ -153,12 +158,12 @@ def _rate_chart(expected: Numbers, chain: Chain) -> Series:
 def critical_rate(expected: Numbers, tick: Tick) -> Findings:
     """Near-zero drift of the buffer: here chance decides, and variance does matter."""
     given = expected["critical"]
-    cell = _opportunistic(expected, given["arrivals_per_s"])
+    cell = _opportunistic_cell(expected, given["arrivals_per_s"])
     chain = chain_of(cell)
     uneven = with_vbr(chain, given["variation"], given["gop_s"])
     rows = []
     for start_s in given["starts_s"]:
-        plain, found = _stalls(chain, start_s, variance=False), _stalls(uneven, start_s)
+        plain, found = _stall_probability(chain, start_s, variance=False), _stall_probability(uneven, start_s)
         rows.append((start_s, plain, found, found / plain))
     tick()
     columns = (
@@ -175,11 +180,11 @@ def critical_rate(expected: Numbers, tick: Tick) -> Findings:
 def _critical_checks(expected: Numbers, rows: Sequence[tuple[float, ...]]) -> list[Check]:
     given, bars = expected["critical"], expected["bars"]
     checks = [
-        to_the_digit(f"near criticality, threshold {row[0]:g} s", row[2], written, source=given["source"])
+        digit_check(f"near criticality, threshold {row[0]:g} s", row[2], written, source=given["source"])
         for row, written in zip(rows, given["stalls"], strict=True)
     ]
     checks += [
-        to_the_digit(f"near criticality, threshold {row[0]:g} s: ratio", row[3], written, source=given["source"])
+        digit_check(f"near criticality, threshold {row[0]:g} s: ratio", row[3], written, source=given["source"])
         for row, written in zip((rows[0], rows[-1]), given["ratio_at_ends"], strict=True)
     ]
     why = "a limit of the claim that variance matters little"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from takeup.core.progress import progress
 from takeup.core.report import Report
 from takeup.papers import numbers
-from takeup.papers.findings import report_of
-from takeup.papers.swiftdiffusion.designs import alone, look_ahead, queued
-from takeup.papers.swiftdiffusion.formulas import bounds, cross_terms, drift, speedups, wire
+from takeup.papers.findings import paper_report
+from takeup.papers.swiftdiffusion.designs import look_ahead, queued_requests, single_requests
+from takeup.papers.swiftdiffusion.formulas import bounds, cross_terms, drift, speedups, wire_bytes
 from takeup.papers.swiftdiffusion.trace import caches, counts, locality, popularity
 
 NOTES = (
@@ -30,12 +30,12 @@ def reproduce(*, quiet: bool = False) -> Report:
     expected = numbers("swiftdiffusion")
     parts_of = (
         *(counts, popularity, locality, caches),
-        *(speedups, wire, bounds, cross_terms, drift),
-        *(alone, queued, look_ahead),
+        *(speedups, wire_bytes, bounds, cross_terms, drift),
+        *(single_requests, queued_requests, look_ahead),
     )
     parts = []
     with progress("reproduce swiftdiffusion", len(parts_of), quiet=quiet) as tick:
         for part in parts_of:
             parts.append(part(expected))
             tick()
-    return report_of("swiftdiffusion", expected["setting"]["seed"], parts, NOTES)
+    return paper_report("swiftdiffusion", expected["setting"]["seed"], parts, NOTES)

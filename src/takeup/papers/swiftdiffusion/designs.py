@@ -9,27 +9,27 @@ from takeup.papers.findings import Findings
 from takeup.serving.experiment import ServingScenario, serve
 from takeup.serving.experiment.scenario import arrivals_of
 from takeup.serving.policies.adapters import ADAPTER_POLICIES, shared_loads
-from takeup.serving.report import Point, queue_report
+from takeup.serving.report import RatePoint, queue_report
 from takeup.serving.simulate.adapters import replay_adapters
 from takeup.serving.traces.stacks import generate_accesses
-from takeup.serving.traffic import Arrival, Outcome
+from takeup.serving.traffic import Arrival, QueueOutcome
 
 Numbers: TypeAlias = dict[str, Any]
 SIMULATED = ("diffusers", "nirvana", "katz", "takeup")
 LOAD_S = 0.5  # load time of a LoRA of 400 MiB, when two take a second
 
 
-def alone(expected: Numbers) -> Findings:
+def single_requests(expected: Numbers) -> Findings:
     """One request at a time in every setting: the logs of the artefact, and the designs of the simulator."""
     part = expected["latency"]
     outcomes = [[_one_request(part, place, name) for name in SIMULATED] for place in range(len(part["settings"]))]
-    checks = [check for place, row in enumerate(outcomes) for check in _alone_checks(part, place, row)]
+    checks = [check for place, row in enumerate(outcomes) for check in _single_request_checks(part, place, row)]
     return Findings(
         tuple(checks), (_seconds_table(part, outcomes), _per_gpu_table(part, outcomes)), (_chart(part, outcomes),)
     )
 
 
-def queued(expected: Numbers) -> Findings:
+def queued_requests(expected: Numbers) -> Findings:
     """The two services on eight GPUs with a queue, which the paper leaves out."""
     setting, bar = expected["setting"], expected["queue_bar"]
     scenario = ServingScenario(
@@ -43,7 +43,7 @@ def queued(expected: Numbers) -> Findings:
     points = []
     for rate_per_s in scenario.rates_per_s:
         arrivals = arrivals_of(scenario, rate_per_s)
-        points += [Point(rate_per_s, serve(arrivals, name, scenario)) for name in scenario.designs]
+        points += [RatePoint(rate_per_s, serve(arrivals, name, scenario)) for name in scenario.designs]
     report = queue_report(points, "", {}, setting["seed"])
     last = {point.outcome.design: point.outcome for point in points[-len(scenario.designs) :]}
     ours, katz = last["takeup"].images_per_gpu_minute, last["katz"].images_per_gpu_minute
@@ -51,7 +51,7 @@ def queued(expected: Numbers) -> Findings:
         Check.at_least("images for a GPU-minute, takeup to katz", ours / katz, bar["per_gpu"], unit="x"),
         Check.at_least(
             "the same, if katz took no more GPUs than a request needs",
-            ours / _as_needed(last["katz"]),
+            ours / _images_per_used_gpu_minute(last["katz"]),
             bar["per_gpu_as_needed"],
             unit="x",
         ),
@@ -88,7 +88,7 @@ def look_ahead(expected: Numbers) -> Findings:
     )
 
 
-def _one_request(part: Numbers, place: int, name: str) -> Outcome:
+def _one_request(part: Numbers, place: int, name: str) -> QueueOutcome:
     num_controls, num_loras = part["num_controls"][place], part["num_loras"][place]
     arrival = Arrival(0, 0.0, 50, 2, tuple(range(num_loras)), (LOAD_S,) * num_loras, num_controls)
     return serve([arrival], name, ServingScenario(verb="simulate"))
@@ -99,7 +99,7 @@ def _num_gpus(name: str, num_controls: int) -> int:
     return 2 + 2 * num_controls if name == "katz" else 1
 
 
-def _alone_checks(part: Numbers, place: int, outcomes: list[Outcome]) -> list[Check]:
+def _single_request_checks(part: Numbers, place: int, outcomes: list[QueueOutcome]) -> list[Check]:
     setting, checks = part["settings"][place], []
     for outcome in outcomes[:-1]:
         theirs = part[outcome.design][place]
@@ -117,11 +117,11 @@ def _alone_checks(part: Numbers, place: int, outcomes: list[Outcome]) -> list[Ch
     return checks
 
 
-def _seconds(outcome: Outcome) -> float:
+def _seconds(outcome: QueueOutcome) -> float:
     return outcome.served[0].latency_s
 
 
-def _seconds_table(part: Numbers, outcomes: list[list[Outcome]]) -> Table:
+def _seconds_table(part: Numbers, outcomes: list[list[QueueOutcome]]) -> Table:
     theirs = ("diffusers", "nirvana", "distrifusion", "katz")
     columns = (
         Column("setting"),
@@ -136,7 +136,7 @@ def _seconds_table(part: Numbers, outcomes: list[list[Outcome]]) -> Table:
     return Table("Seconds of an image, alone (Figure 14)", columns, tuple(rows), note)
 
 
-def _per_gpu_table(part: Numbers, outcomes: list[list[Outcome]]) -> Table:
+def _per_gpu_table(part: Numbers, outcomes: list[list[QueueOutcome]]) -> Table:
     rows = []
     for place, setting in enumerate(part["settings"]):
         gpus = _num_gpus("katz", part["num_controls"][place])
@@ -155,7 +155,7 @@ def _per_gpu_table(part: Numbers, outcomes: list[list[Outcome]]) -> Table:
     return Table("Images for a GPU-minute", columns, tuple(rows), "GPUs of katz: two, and two for every ControlNet")
 
 
-def _chart(part: Numbers, outcomes: list[list[Outcome]]) -> Series:
+def _chart(part: Numbers, outcomes: list[list[QueueOutcome]]) -> Series:
     rows: list[dict[str, Cell]] = []
     for place, setting in enumerate(part["settings"]):
         for outcome in outcomes[place]:
@@ -163,12 +163,12 @@ def _chart(part: Numbers, outcomes: list[list[Outcome]]) -> Series:
     return Series("Seconds of an image", "setting", "seconds", tuple(rows), "design", y_unit="s", kind="bar")
 
 
-def _as_needed(outcome: Outcome) -> float:
+def _images_per_used_gpu_minute(outcome: QueueOutcome) -> float:
     """Images per GPU-minute if every request used only the GPUs for its ControlNets."""
     gpu_s = sum((one.end_s - one.start_s) * _num_gpus("katz", one.arrival.num_controls) for one in outcome.done)
     return 60 * len(outcome.done) / gpu_s
 
 
-def _p95(outcome: Outcome) -> float:
+def _p95(outcome: QueueOutcome) -> float:
     latencies = sorted(one.latency_s for one in outcome.done)
     return latencies[int(0.95 * (len(latencies) - 1))]

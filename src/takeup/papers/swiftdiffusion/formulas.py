@@ -14,7 +14,7 @@ from takeup.serving.policies.lateness import bound_for, measured_bound
 
 Numbers: TypeAlias = dict[str, Any]
 Floats: TypeAlias = npt.NDArray[np.float32]
-FORMATS = ("bfloat16", "float16", "float32")
+NUMBER_FORMATS = ("bfloat16", "float16", "float32")
 
 
 def speedups(expected: Numbers) -> Findings:
@@ -46,7 +46,7 @@ def speedups(expected: Numbers) -> Findings:
     return Findings(tuple(checks), (Table("ControlNets side by side (Section 5)", columns, tuple(rows)),))
 
 
-def wire(expected: Numbers) -> Findings:
+def wire_bytes(expected: Numbers) -> Findings:
     """Bytes per step of SDXL at 1024x1024 in 16 bits, and the order in which the decoder needs them."""
     printed, order = expected["wire"], expected["wire_order"]
     last, second, first = _residuals(1024 // 8)
@@ -116,7 +116,7 @@ def cross_terms(expected: Numbers) -> Findings:
 def drift(expected: Numbers) -> Findings:
     """Weights after LoRAs were merged and removed by subtraction, or restored from a copy."""
     part, rows, checks = expected["drift"], list[tuple[Cell, ...]](), []
-    for name in FORMATS:
+    for name in NUMBER_FORMATS:
         ours = _drifts(name, part["swaps"], expected["setting"]["seed"])
         rows.append((name, *part[name], *ours, 0.0))
         for swaps, mine, theirs in zip(part["swaps"], ours, part[name], strict=True):

@@ -18,7 +18,7 @@ from takeup.serving.traces.stacks import generate_accesses
 Numbers: TypeAlias = dict[str, Any]
 KINDS = tuple(MEASURED)
 SIZES = range(1, 11)
-LENGTHS = "hangs on how many requests the drawn instances have: 0.29 to 0.34 for service B; shown, not judged"
+INDEPENDENT_NOTE = "hangs on how many requests the drawn instances have: 0.29 to 0.34 for service B; shown, not judged"
 
 
 def counts(expected: Numbers) -> Findings:
@@ -65,8 +65,8 @@ def locality(expected: Numbers) -> Findings:
     part, rows, checks = expected["locality"], list[tuple[Cell, ...]](), []
     for place, kind in enumerate(part["services"]):
         drawn = _accesses(kind, expected)
-        independent = _independent(kind, drawn, expected["setting"]["seed"])
-        unique, unique_independent = _unique(drawn), _unique(independent)
+        independent = _independent_accesses(kind, drawn, expected["setting"]["seed"])
+        unique, unique_independent = _distinct_per_request(drawn), _distinct_per_request(independent)
         lru, lru_independent = _loads("lru", drawn, 10), _loads("lru", independent, 10)
         rows += [
             (kind, "distinct LoRAs for a request", part["unique"][place], unique, unique_independent),
@@ -74,7 +74,12 @@ def locality(expected: Numbers) -> Findings:
         ]
         for name, ours, theirs, why in (
             ("distinct LoRAs", unique, part["unique"][place], ""),
-            ("distinct LoRAs if independent", unique_independent, part["unique_if_independent"][place], LENGTHS),
+            (
+                "distinct LoRAs if independent",
+                unique_independent,
+                part["unique_if_independent"][place],
+                INDEPENDENT_NOTE,
+            ),
             ("loads if independent", lru_independent, part["lru_10_if_independent"][place], ""),
         ):
             source: Source = "unverified" if why else "measured"
@@ -119,7 +124,7 @@ def _accesses(kind: str, expected: Numbers) -> list[Access]:
     return generate_accesses(kind, expected["setting"]["num_instances"], expected["setting"]["seed"])
 
 
-def _independent(kind: str, drawn: list[Access], seed: int) -> list[Access]:
+def _independent_accesses(kind: str, drawn: list[Access], seed: int) -> list[Access]:
     """The same number of adapters per request, each drawn by popularity alone."""
     ranks, shares = zip((0, 0.0), *MEASURED[kind].cumulative, strict=True)
     chances = iter(Streams(seed).stream(f"independent {kind}").random(sum(len(one.adapters) for one in drawn)))
@@ -128,7 +133,7 @@ def _independent(kind: str, drawn: list[Access], seed: int) -> list[Access]:
     ]
 
 
-def _unique(accesses: list[Access]) -> float:
+def _distinct_per_request(accesses: list[Access]) -> float:
     return len({(one.instance, adapter) for one in accesses for adapter in one.adapters}) / len(accesses)
 
 

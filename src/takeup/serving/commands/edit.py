@@ -36,13 +36,13 @@ def edit(image: str, mask: str, prompt: str, model: str, out: Path, as_json: boo
     The first edit of an image computes everything; with --templates, later edits compute only the masked part, and
     IMAGE may be the template id that an earlier edit printed.
     """
-    from takeup.serving.engines.diffusers.masked.asked import Edit
+    from takeup.serving.engines.diffusers.masked.asked import EditRequest
     from takeup.serving.engines.diffusers.masked.session import edit_once, open_original
     from takeup.serving.server.models import open_model
 
     picture, template = open_original(image, settings["templates"])
     white, _ = open_original(mask)
-    asked = Edit(picture, white, settings.pop("strength"), settings.pop("max_error"))
+    asked = EditRequest(picture, white, settings.pop("strength"), settings.pop("max_error"))
     request = Request(prompt, **{name: settings.pop(name) for name in ("num_steps", "guidance", "seed")})
     edited, report = edit_once(open_model(model), request, asked, **settings)
     edited.save(out)

@@ -35,7 +35,7 @@ def quality(ctx: click.Context, /, model: str, as_json: bool, out: Path | None, 
     -sdxl-controlnet, -sd3 and -flux.
     """
     from takeup.serving.quality.makers import makers_of
-    from takeup.serving.quality.measures import Bars, compare_images, quality_report
+    from takeup.serving.quality.measures import QualityThresholds, compare_images, quality_report
     from takeup.serving.server.models import open_model
 
     name = settings["accelerate"]
@@ -45,7 +45,7 @@ def quality(ctx: click.Context, /, model: str, as_json: bool, out: Path | None, 
     requests = _requests(**settings)
     if not quiet:
         say(f"{len(requests)} images, twice each")
-    bars = Bars(settings["least_cosine"], settings["least_ssim"])
+    bars = QualityThresholds(settings["least_cosine"], settings["least_ssim"])
     report = quality_report(f"{name} ({model})", compare_images(*makers, requests), bars)
     show(report, as_json=as_json, out=out)
     ctx.exit(0 if report.holds else 1)

@@ -21,7 +21,7 @@ from takeup.output import say
 
 if TYPE_CHECKING:
     from takeup.serving.server.jobs import Backend
-    from takeup.serving.server.rules import Rules
+    from takeup.serving.server.rules import ServerPolicies
 
 
 NEEDED = {
@@ -125,21 +125,21 @@ def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
     from takeup.serving.server.logs import log_config
     from takeup.serving.server.run import listen_on
     from takeup.serving.server.run import serve as serve_app
-    from takeup.serving.server.settings import Limits, Settings
+    from takeup.serving.server.settings import ServerLimits, ServerSettings
     from takeup.serving.server.shelf import shared_adapters
-    from takeup.serving.server.tenants import keys_of
+    from takeup.serving.server.tenants import load_keys
 
-    keys = keys_of(options["keys"], os.environ)
+    keys = load_keys(options["keys"], os.environ)
     if not keys and not is_loopback(options["host"]):
         raise BadInput(
             f"--host {options['host']} lets other machines in, and there are no keys; give --keys FILE or set "
             "TAKEUP_API_KEY"
         )
     shared_adapters(options["adapters"])  # fail early on a bad folder, before the model is loaded
-    limits = Limits(options["max_running"] * options["workers"], options["max_waiting"])
+    limits = ServerLimits(options["max_running"] * options["workers"], options["max_waiting"])
     uploads = options["uploads"] or Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="takeup-uploads-")))
     rules = _rules(options)
-    settings = Settings(options["model"], uploads, options["adapters"], limits, rules, options["templates"])
+    settings = ServerSettings(options["model"], uploads, options["adapters"], limits, rules, options["templates"])
     listener = cleanup.enter_context(listen_on(options["host"], options["port"]))
     usual = signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM also runs the cleanup
     cleanup.callback(signal.signal, signal.SIGTERM, usual)
@@ -150,11 +150,11 @@ def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
 
 def _backend(options: dict[str, Any]) -> Backend:
     """Load the model in this process, in worker processes, or in Ray Serve replicas."""
-    from takeup.serving.server.editing import TemplateRoom
-    from takeup.serving.server.models import Plan
+    from takeup.serving.server.editing import TemplateStorage
+    from takeup.serving.server.models import ServingPlan
 
     num_workers, began_s = options["workers"], time.monotonic()
-    plan = Plan(
+    plan = ServingPlan(
         options["model"],
         options["device"],
         dict(_named(text) for text in options["controlnets"]),
@@ -165,7 +165,7 @@ def _backend(options: dict[str, Any]) -> Backend:
         cache_policy=options["cache_policy"],
         reads_in_process=True,
         num_cpu_threads=max(1, (os.cpu_count() or 1) // num_workers) if num_workers > 1 else None,
-        templates=TemplateRoom(
+        templates=TemplateStorage(
             options["templates"],
             device_bytes=parse_amount(options["template_device_memory"]).of(1),
             memory_bytes=parse_amount(options["template_memory"]).of(1),
@@ -192,11 +192,11 @@ def _backend(options: dict[str, Any]) -> Backend:
     return backend
 
 
-def _rules(options: dict[str, Any]) -> Rules:
+def _rules(options: dict[str, Any]) -> ServerPolicies:
     """The scheduling policies of the server, from the command-line options."""
-    from takeup.serving.server.rules import Rules
+    from takeup.serving.server.rules import ServerPolicies
 
-    return Rules(options["order"], options["patience"], options["route"], options["in_time"])
+    return ServerPolicies(options["order"], options["patience"], options["route"], options["in_time"])
 
 
 def _greet(listener: socket.socket, model: str, has_keys: bool) -> None:

@@ -15,15 +15,15 @@ from takeup.serving.policies.adapters import ADAPTER_POLICIES, ORDERS
 from takeup.serving.policies.admission import Admission
 from takeup.serving.policies.batching import Grouping
 from takeup.serving.policies.routing import ROUTES
-from takeup.serving.report import Point, queue_report
-from takeup.serving.simulate.instance import Rules
+from takeup.serving.report import RatePoint, queue_report
+from takeup.serving.simulate.instance import InstancePolicies
 from takeup.serving.simulate.queue import simulate_queue
 from takeup.serving.simulate.residents import Tiers
-from takeup.serving.traffic import Arrival, Outcome
+from takeup.serving.traffic import Arrival, QueueOutcome
 
 __all__ = ["DESIGNS", "ServingScenario", "run", "run_again", "serve"]
 
-OURS = "takeup"
+OWN_DESIGN = "takeup"
 
 
 def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) -> Report:
@@ -38,15 +38,15 @@ def run(scenario: ServingScenario, *, quiet: bool = False) -> Report:
         for rate_per_s in scenario.rates_per_s:
             arrivals = arrivals_of(scenario, rate_per_s)
             for name in scenario.designs:
-                points.append(Point(rate_per_s, serve(arrivals, name, scenario)))
+                points.append(RatePoint(rate_per_s, serve(arrivals, name, scenario)))
                 tick()
     title = f"Serving: {', '.join(scenario.designs)} on {scenario.workload}"
     return queue_report(points, title, scenario.model_dump(), scenario.seed)
 
 
-def serve(arrivals: list[Arrival], name: str, scenario: ServingScenario) -> Outcome:
+def serve(arrivals: list[Arrival], name: str, scenario: ServingScenario) -> QueueOutcome:
     """Simulate one design. Only `takeup` uses the scenario's policies; others use least-busy routing and LRU."""
-    is_ours = name == OURS
+    is_ours = name == OWN_DESIGN
     make_policy = ADAPTER_POLICIES[scenario.eviction if is_ours else "lru"]
     tiers = Tiers(make_policy, scenario.cache, scenario.host_cache, scenario.host_load_s)
     order = ORDERS[scenario.order] if is_ours and scenario.order != "in_order" else None
@@ -55,7 +55,7 @@ def serve(arrivals: list[Arrival], name: str, scenario: ServingScenario) -> Outc
         arrivals,
         design_of(name, max_running=scenario.max_running, costs=scenario.costs),
         num_gpus=scenario.num_gpus,
-        rules=Rules(Grouping(scenario.max_rows), tiers, order, scenario.patience),
+        rules=InstancePolicies(Grouping(scenario.max_rows), tiers, order, scenario.patience),
         route=ROUTES[scenario.route if is_ours else "least_busy"],
         admit=Admission(max_waiting, scenario.in_time),
     )

@@ -51,14 +51,14 @@ class AdapterPolicy(ABC):
         return min(cached, key=lambda adapter: (*self.rank(adapter, cached, queue), self.last_used[adapter]))
 
 
-class LeastRecentlyUsed(AdapterPolicy):
+class AdapterLRU(AdapterPolicy):
     """LRU: ranked by recency only."""
 
     def rank(self, adapter: Hashable, cached: Collection[Hashable], queue: Queue) -> Rank:
         return ()
 
 
-class LeastFrequentlyUsed(AdapterPolicy):
+class AdapterLFU(AdapterPolicy):
     """LFU: ranked by the number of uses since the adapter was cached."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class LeastFrequentlyUsed(AdapterPolicy):
         del self.frequency[adapter]
 
 
-class GreedyDual(LeastFrequentlyUsed):
+class AdapterGDSF(AdapterLFU):
     """Frequency with aging: the priority of the last victim plus the use count. Cherkasova's GDSF, for equal sizes."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class GreedyDual(LeastFrequentlyUsed):
         self.age = self.priority.pop(adapter)
 
 
-class LeastEffectiveReferenceCount(AdapterPolicy):
+class AdapterLERC(AdapterPolicy):
     """LERC: by effective references in the queue, then references, then whether used often, then recency.
 
     Most adapters are used a few times and never again, and must not displace the others. Use counts survive eviction.
@@ -119,7 +119,7 @@ class LeastEffectiveReferenceCount(AdapterPolicy):
         return num_effective, len(wanting), self.num_uses[adapter] > FEW_USES
 
 
-class NextInQueue(AdapterPolicy):
+class AdapterFurthestNextUse(AdapterPolicy):
     """Evicts the adapter with the furthest next use in the known queue (Belady's rule); then by recency."""
 
     look_ahead = True
@@ -130,11 +130,11 @@ class NextInQueue(AdapterPolicy):
 
 
 ADAPTER_POLICIES: dict[str, type[AdapterPolicy]] = {
-    "lru": LeastRecentlyUsed,
-    "lfu": LeastFrequentlyUsed,
-    "gdsf": GreedyDual,
-    "lerc": LeastEffectiveReferenceCount,
-    "next": NextInQueue,
+    "lru": AdapterLRU,
+    "lfu": AdapterLFU,
+    "gdsf": AdapterGDSF,
+    "lerc": AdapterLERC,
+    "next": AdapterFurthestNextUse,
 }
 
 

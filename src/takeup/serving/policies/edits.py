@@ -74,7 +74,7 @@ class WorkerView:
         return [*shares[: self.max_batch - 1], job.mask_share]
 
 
-Route = Callable[[EditJob, Sequence[WorkerView]], int]
+EditRoute = Callable[[EditJob, Sequence[WorkerView]], int]
 """The number of the worker that serves an edit."""
 
 
@@ -131,7 +131,7 @@ class EarliestFinish:
         return max(waits_s, loads_s) + job.num_steps * step_s
 
 
-EDIT_ROUTES: dict[str, Callable[[], Route]] = {
+EDIT_ROUTES: dict[str, Callable[[], EditRoute]] = {
     "round_robin": lambda: round_robin,
     "fewest_tokens": lambda: fewest_tokens,
     "shortest_step": shortest_step,
@@ -142,7 +142,7 @@ EDIT_ROUTES: dict[str, Callable[[], Route]] = {
 # Joining a batch ----------------------------------------------------------------------------------------------------
 
 
-def in_turn(ready: Sequence[EditJob], running: Sequence[EditJob], num_free: int) -> list[EditJob]:
+def fifo(ready: Sequence[EditJob], running: Sequence[EditJob], num_free: int) -> list[EditJob]:
     """Ready edits in order of arrival (FIFO)."""
     return sorted(ready, key=lambda job: (job.arrival_s, job.number))[:num_free]
 

@@ -20,7 +20,7 @@ Form = Literal["merged", "sidecar"]
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class FormCosts:
     """Costs on a device. The defaults were measured on one H200 with SDXL at 1024x1024, in bfloat16."""
 
     merge_s: float = 8.6e-3
@@ -29,7 +29,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class LoraGroup:
     """All rows of the next step with the same LoRAs. `extra_share`: their relative extra cost as a sidecar."""
 
     loras: Hashable
@@ -43,7 +43,7 @@ def extra_share(rank: int, num_in: int, num_out: int) -> float:
     return rank * (num_in + num_out) / (num_in * num_out)
 
 
-def choose_form(wishes: Sequence[Wish], patched: Hashable, costs: Costs) -> Form:
+def choose_form(wishes: Sequence[LoraGroup], patched: Hashable, costs: FormCosts) -> Form:
     """The cheaper form for one step of all `wishes`, when `patched` is the set merged now."""
     if len(wishes) <= 1 or any(not wish.low_rank for wish in wishes):
         return "merged"
@@ -51,15 +51,15 @@ def choose_form(wishes: Sequence[Wish], patched: Hashable, costs: Costs) -> Form
     return "merged" if merged_s <= _sidecar_s(wishes, costs) else "sidecar"
 
 
-def _merged_s(wish: Wish, changes: bool, costs: Costs) -> float:
+def _merged_s(wish: LoraGroup, changes: bool, costs: FormCosts) -> float:
     return costs.merge_s * changes + _step_s(wish.num_rows, costs)
 
 
-def _sidecar_s(wishes: Sequence[Wish], costs: Costs) -> float:
+def _sidecar_s(wishes: Sequence[LoraGroup], costs: FormCosts) -> float:
     rows = sum(wish.num_rows for wish in wishes)
     extra = sum(wish.extra_share * wish.num_rows for wish in wishes) / max(1, rows)
     return _step_s(rows, costs) * (1 + extra)
 
 
-def _step_s(num_rows: int, costs: Costs) -> float:
+def _step_s(num_rows: int, costs: FormCosts) -> float:
     return costs.step_s * max(costs.full_rows, num_rows) / costs.full_rows

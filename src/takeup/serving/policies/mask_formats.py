@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from takeup.serving.policies.plan import FORMATS, Format
 
-NUM_GRAINS = 2048
-Move = tuple[Format, int, float]
+NUM_LOAD_GRAINS = 2048
+FormatOption = tuple[Format, int, float]
 """A format, the grains it loads and the seconds it computes."""
 
 
@@ -38,14 +38,14 @@ class BlockLoad:
     needs_before: bool = False
 
 
-def formats_of(
+def balanced_formats(
     blocks: Sequence[BlockLoad], other_bytes: float, compute_s: float, link_bytes_per_s: float
 ) -> list[Format]:
     """A format per block. `compute_s`: step time if all blocks use `kv`; `other_bytes` are loaded in any case."""
     most = sum(max(block.kv_bytes, block.rows_bytes) for block in blocks)
     if most == 0:
         return ["kv"] * len(blocks)
-    grain = most / NUM_GRAINS
+    grain = most / NUM_LOAD_GRAINS
     least_s, chosen = _searched(blocks, grain)
     loads_s = (other_bytes + np.arange(least_s.shape[1]) * grain) / link_bytes_per_s
     steps_s = np.maximum(compute_s + least_s, loads_s)
@@ -73,7 +73,7 @@ def _searched(blocks: Sequence[BlockLoad], grain: float) -> tuple[npt.NDArray[np
     return least_s, chosen
 
 
-def _moves(block: BlockLoad, is_left: bool, grain: float) -> Iterator[Move]:
+def _moves(block: BlockLoad, is_left: bool, grain: float) -> Iterator[FormatOption]:
     """The options of a block, given whether the preceding one provides rows."""
     rows = 0 if is_left and block.follows else round(block.rows_bytes / grain)
     yield "kv", round(block.kv_bytes / grain), 0.0

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from takeup.serving.policies.mask_batches import USUAL_CALL_SHARE
+from takeup.serving.policies.mask_batches import DEFAULT_CALL_SHARE
 
-Rooms = tuple[int, ...]
+TokenCounts = tuple[int, ...]
 """How many tokens are computed on every grid of a network, the finest first."""
-MOST_DEAR = 1.25
+MAX_COST_RATIO = 1.25
 
 
-def least_dear(needed: Rooms, known: Collection[Rooms], num_rows: int, num_tokens: int) -> Rooms:
+def cheapest_capacity(
+    needed: TokenCounts, known: Collection[TokenCounts], num_rows: int, num_tokens: int
+) -> TokenCounts:
     """The cheapest known capacity that fits, if it costs at most a quarter more than the exact one; else `needed`.
 
     The finest grid has `num_tokens`.
     """
 
-    def cost(rooms: Rooms) -> float:
-        return USUAL_CALL_SHARE + num_rows * rooms[0] / num_tokens
+    def cost(rooms: TokenCounts) -> float:
+        return DEFAULT_CALL_SHARE + num_rows * rooms[0] / num_tokens
 
     fitting = [rooms for rooms in known if all(room >= least for room, least in zip(rooms, needed, strict=True))]
     found = min(fitting, key=cost, default=needed)
-    return found if cost(found) <= MOST_DEAR * cost(needed) else needed
+    return found if cost(found) <= MAX_COST_RATIO * cost(needed) else needed

@@ -24,7 +24,7 @@ Mask = float | Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class BlockShape:
     """A transformer block: tokens of the image, their width, and text tokens computed with them."""
 
     num_tokens: int
@@ -52,10 +52,10 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class NetworkShape:
     """Blocks in order, operations outside of them for one row (perhaps masked ones only), and rows per image."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[BlockShape, ...]
     num_tokens: int
     other_flop: float = 0.0
     num_rows: int = 1
@@ -68,7 +68,7 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceSpeed:
     """Speed of a device; `launch_s`: fixed overhead of a block, `start_s`: fixed overhead of an edit.
 
     The tokens of all rows together are rounded up to whole tiles of `tile_tokens`.
@@ -90,19 +90,19 @@ class Device:
         return -(-num_tokens // self.tile_tokens) * self.tile_tokens / max(1, num_tokens)
 
 
-SDXL = Network(
-    blocks=(*[Block(4096, 640)] * 4, *[Block(1024, 1280)] * 60, *[Block(4096, 640)] * 6),
+SDXL = NetworkShape(
+    blocks=(*[BlockShape(4096, 640)] * 4, *[BlockShape(1024, 1280)] * 60, *[BlockShape(4096, 640)] * 6),
     num_tokens=16384,
     other_flop=1.623e12,
     num_rows=2,
 )
 SDXL_COLUMNS = replace(SDXL, others_masked=True)
 """With mask-aware convolutions."""
-FLUX = Network(blocks=(Block(4096, 3072, "joint", 512),) * 57, num_tokens=4096)
-H200 = Device(flop_per_s=790e12, memory_bytes_per_s=4.3e12, link_bytes_per_s=55e9)
+FLUX = NetworkShape(blocks=(BlockShape(4096, 3072, "joint", 512),) * 57, num_tokens=4096)
+H200 = DeviceSpeed(flop_per_s=790e12, memory_bytes_per_s=4.3e12, link_bytes_per_s=55e9)
 
 
-def num_masked(block: Block, mask: Mask) -> int:
+def num_masked(block: BlockShape, mask: Mask) -> int:
     """Tokens of this block inside the mask."""
     if isinstance(mask, Mapping):
         return mask[block.num_tokens]
@@ -111,30 +111,30 @@ def num_masked(block: Block, mask: Mask) -> int:
     return math.ceil(mask * block.num_tokens)
 
 
-def flop_of(network: Network, what: Format, mask: Mask) -> float:
+def flop_of(network: NetworkShape, what: Format, mask: Mask) -> float:
     """Operations of one step of one image with every block in this format."""
     blocks = sum(block.flop(what, num_masked(block, mask)) for block in network.blocks)
     return network.num_rows * (blocks + network.outside_flop(mask))
 
 
-def load_bytes(network: Network, what: Format, mask: Mask) -> float:
+def load_bytes(network: NetworkShape, what: Format, mask: Mask) -> float:
     """Loads of one step of one image with every block in this format."""
     return network.num_rows * sum(b.load_bytes(what, num_masked(b, mask)) for b in network.blocks)
 
 
-def costs_of(network: Network, masks: Sequence[Mask], device: Device) -> list[BlockCost]:
+def costs_of(network: NetworkShape, masks: Sequence[Mask], device: DeviceSpeed) -> list[BlockCost]:
     """Block costs for a batch of edits with these masks. Every edit loads its own template; weights are read once.
 
     Operations outside the blocks (convolutions) are distributed evenly over the blocks.
     """
     other_flop = network.num_rows * sum(map(network.outside_flop, masks)) / len(network.blocks)
-    made: dict[Block, BlockCost] = {}
+    made: dict[BlockShape, BlockCost] = {}
     for block in network.blocks:
         made[block] = made.get(block) or _cost(block, network.num_rows, masks, device, other_flop)
     return [made[block] for block in network.blocks]
 
 
-def _cost(block: Block, num_rows: int, masks: Sequence[Mask], device: Device, other_flop: float) -> BlockCost:
+def _cost(block: BlockShape, num_rows: int, masks: Sequence[Mask], device: DeviceSpeed, other_flop: float) -> BlockCost:
     counts = [num_masked(block, mask) for mask in masks]
 
     def compute_s(what: Format) -> float:

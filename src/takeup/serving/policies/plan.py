@@ -7,9 +7,9 @@ How it works. A block of an edited image can be run in three formats:
     kv        keys and values of the unmasked tokens are loaded; nothing of these tokens is computed
 
 Loads run sequentially, concurrently with the computation; a block waits for its own load. After a block in `kv` the
-unmasked rows are missing, and a block that needs them loads them first. `plan` searches all combinations: a partial
+unmasked rows are missing, and a block that needs them loads them first. `plan_formats` searches all combinations: a partial
 plan is a pair (computed until, loaded until), and only Pareto-optimal pairs are extended. The rule of FlashPS (EuroSys
-2026, Algorithm 1), which decides block by block without lookahead, is `greedy`.
+2026, Algorithm 1), which decides block by block without lookahead, is `greedy_plan`.
 
 With prefetch buffers for `ahead_s` of loads, the loads of the next step begin before it does. In steady state a step
 takes the larger of the end of its computation and the sum of its loads.
@@ -35,7 +35,7 @@ NUM_GRAINS = 1000
 SLACK = 1000  # nanoseconds: more than rounding to them can change
 FAR = np.iinfo(np.int64).max
 
-Costs = npt.NDArray[np.int64]
+CostTable = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class BlockCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BlockPlan:
     """A format for every block, and the resulting step time."""
 
     formats: tuple[Format, ...]
@@ -73,10 +73,10 @@ class Plan:
         return sum(one != "full" for one in self.formats)
 
 
-def plan(blocks: Sequence[BlockCost], allowed: Collection[Format] = FORMATS, ahead_s: float = 0.0) -> Plan:
+def plan_formats(blocks: Sequence[BlockCost], allowed: Collection[Format] = FORMATS, ahead_s: float = 0.0) -> BlockPlan:
     """The optimal plan. If the search has too many states, loads are rounded up to a thousandth of their sum."""
     if not blocks:
-        return Plan((), 0.0)
+        return BlockPlan((), 0.0)
     known = min(_known(blocks, allowed, ahead_s), key=lambda one: one.step_s)
     costs, flags = _in_nanoseconds(blocks), np.array([one in allowed for one in FORMATS], np.int32)
     ahead, latest = round(ahead_s / NANOSECOND), _latest(costs, flags, known.step_s)
@@ -90,7 +90,7 @@ def plan(blocks: Sequence[BlockCost], allowed: Collection[Format] = FORMATS, ahe
     return min(found, known, key=lambda one: one.step_s)
 
 
-def greedy(blocks: Sequence[BlockCost], cached: Format, ahead_s: float = 0.0) -> Plan:
+def greedy_plan(blocks: Sequence[BlockCost], cached: Format, ahead_s: float = 0.0) -> BlockPlan:
     """The FlashPS rule: block by block, load if the block then finishes no later than when computed in full."""
     formats: list[Format] = []
     computed_s, loaded_s, has_rows = 0.0, -ahead_s, True
@@ -121,31 +121,31 @@ def _after(computed_s: float, loaded_s: float, has_rows: bool, block: BlockCost,
     return (max(computed_s, loaded_s) if load_s > 0 else computed_s) + block.seconds[place], loaded_s
 
 
-def _timed(formats: Sequence[Format], blocks: Sequence[BlockCost], ahead_s: float) -> Plan:
-    return Plan(tuple(formats), step_s(formats, blocks, ahead_s))
+def _timed(formats: Sequence[Format], blocks: Sequence[BlockCost], ahead_s: float) -> BlockPlan:
+    return BlockPlan(tuple(formats), step_s(formats, blocks, ahead_s))
 
 
-def _known(blocks: Sequence[BlockCost], allowed: Collection[Format], ahead_s: float) -> Iterator[Plan]:
+def _known(blocks: Sequence[BlockCost], allowed: Collection[Format], ahead_s: float) -> Iterator[BlockPlan]:
     """Baseline plans (one format for all blocks, and greedy), used as upper bounds of the search."""
     for what in allowed:
         yield _timed([what] * len(blocks), blocks, ahead_s)
         if what != "full" and "full" in allowed:
-            yield greedy(blocks, what, ahead_s)
+            yield greedy_plan(blocks, what, ahead_s)
 
 
-def _latest(costs: Costs, flags: npt.NDArray[np.int32], known_s: float) -> Costs:
+def _latest(costs: CostTable, flags: npt.NDArray[np.int32], known_s: float) -> CostTable:
     """Latest completion of each block (ns) such that the rest, at its shortest, can still end by `known_s`."""
     shortest = costs[:, : len(FORMATS)][:, flags == 1].min(axis=1)
     rest = shortest[::-1].cumsum()[::-1] - shortest
     return np.asarray(round(known_s / NANOSECOND) + SLACK - rest, np.int64)
 
 
-def _in_nanoseconds(blocks: Sequence[BlockCost]) -> Costs:
+def _in_nanoseconds(blocks: Sequence[BlockCost]) -> CostTable:
     exact = np.array([block.seconds for block in blocks]).reshape(-1, 2 * len(FORMATS) + 1) / NANOSECOND
     return np.rint(exact).astype(np.int64)
 
 
-def _coarser(costs: Costs) -> Costs:
+def _coarser(costs: CostTable) -> CostTable:
     """Round loads up to a multiple of a grain, to bound the number of distinct load sums and thus of states."""
     loads = costs[:, len(FORMATS) :]
     grain = int(loads.max(axis=1).sum()) // NUM_GRAINS + 1

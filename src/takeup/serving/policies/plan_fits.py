@@ -21,7 +21,7 @@ from scipy.optimize import nnls
 
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
-from takeup.serving.policies.masks import Device, Mask, Network, costs_of
+from takeup.serving.policies.masks import DeviceSpeed, Mask, NetworkShape, costs_of
 
 NUM_ROUNDS, NUM_START_ROUNDS = 10, 4
 TILES = (1, 64, 128)
@@ -39,7 +39,9 @@ class MeasuredStep:
     num_steps: float = math.inf
 
 
-def fitted(network: Network, steps: Sequence[MeasuredStep], device: Device, tiles: Sequence[int] = TILES) -> Device:
+def fitted(
+    network: NetworkShape, steps: Sequence[MeasuredStep], device: DeviceSpeed, tiles: Sequence[int] = TILES
+) -> DeviceSpeed:
     """The device fitted to the steps. For a device without tiles, such as a CPU, `tiles` is one token."""
     here = [one for one in steps if not one.page_bytes]
     if len(here) < 2 or min(one.step_s for one in steps) <= 0:
@@ -51,14 +53,14 @@ def fitted(network: Network, steps: Sequence[MeasuredStep], device: Device, tile
 
 
 def predicted_s(
-    network: Network, mask: Mask, device: Device, page_bytes: float = 0.0, num_steps: float = math.inf
+    network: NetworkShape, mask: Mask, device: DeviceSpeed, page_bytes: float = 0.0, num_steps: float = math.inf
 ) -> float:
     """Predicted mean step time of an edit in format `kv`; pages of `page_bytes` are loaded from the host."""
     computed_s, page_s = float(_compute_s(network, mask, device).sum()), page_bytes / device.link_bytes_per_s
     return max(computed_s, page_s) + (min(computed_s, page_s) + device.start_s) / num_steps
 
 
-def _fitted(network: Network, steps: Sequence[MeasuredStep], device: Device) -> Device:
+def _fitted(network: NetworkShape, steps: Sequence[MeasuredStep], device: DeviceSpeed) -> DeviceSpeed:
     seconds = np.array([max(0.1 * one.step_s, one.step_s - device.start_s / one.num_steps) for one in steps])
     device = replace(device, launch_s=0.0)
     work = np.array([_compute_s(network, one.mask, replace(device, flop_per_s=1.0)) for one in steps])
@@ -68,14 +70,14 @@ def _fitted(network: Network, steps: Sequence[MeasuredStep], device: Device) -> 
     return device
 
 
-def _misfit(network: Network, steps: Sequence[MeasuredStep], device: Device) -> float:
+def _misfit(network: NetworkShape, steps: Sequence[MeasuredStep], device: DeviceSpeed) -> float:
     predicted = [predicted_s(network, one.mask, device, one.page_bytes, one.num_steps) for one in steps]
     return sum((seconds / one.step_s - 1) ** 2 for seconds, one in zip(predicted, steps, strict=True))
 
 
 def _started(
-    network: Network, here: Sequence[MeasuredStep], there: Sequence[MeasuredStep], device: Device
-) -> Iterator[Device]:
+    network: NetworkShape, here: Sequence[MeasuredStep], there: Sequence[MeasuredStep], device: DeviceSpeed
+) -> Iterator[DeviceSpeed]:
     """Candidate devices: link fitted without start-up time, and with the start-up time that fits each short edit."""
     linked = _linked(network, there, device)
     yield linked
@@ -88,7 +90,7 @@ def _started(
         yield found
 
 
-def _linked(network: Network, steps: Sequence[MeasuredStep], device: Device) -> Device:
+def _linked(network: NetworkShape, steps: Sequence[MeasuredStep], device: DeviceSpeed) -> DeviceSpeed:
     """The device with the best-fitting link bandwidth: the present one, or that of a step clearly bound by its page."""
     links = [device]
     for one in steps:
@@ -99,11 +101,11 @@ def _linked(network: Network, steps: Sequence[MeasuredStep], device: Device) -> 
     return min(links, key=lambda one: _misfit(network, steps, one))
 
 
-def _compute_s(network: Network, mask: Mask, device: Device) -> Floats:
+def _compute_s(network: NetworkShape, mask: Mask, device: DeviceSpeed) -> Floats:
     return np.array([block.kv_s for block in costs_of(network, [mask], device)])
 
 
-def _refitted(work: Floats, floors: Floats, seconds: Floats, device: Device) -> Device:
+def _refitted(work: Floats, floors: Floats, seconds: Floats, device: DeviceSpeed) -> DeviceSpeed:
     """One least-squares fit of speed and launch time.
 
     `work`: operations of each block (columns) at each mask (rows), `floors`: seconds to read their weights.

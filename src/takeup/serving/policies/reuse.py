@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from math import isfinite
 
-MOST_GROWTH = 2
+MAX_GROWTH = 2
 
 
 def steps_to_reuse(change: float, num_apart: int, bound: float) -> int:
     """How many steps after the later of two evaluations, `num_apart` steps apart, are predicted to stay in `bound`."""
-    longest = MOST_GROWTH * num_apart
+    longest = MAX_GROWTH * num_apart
     if not isfinite(change):
         return 0
     return longest if change * longest <= bound * num_apart else int(bound * num_apart / change)

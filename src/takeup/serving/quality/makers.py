@@ -21,15 +21,15 @@ from PIL import Image
 from takeup.errors import BadInput, UnknownName
 from takeup.serving.engines.diffusers.addons import AddOn
 from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.device.compute import Recorded
+from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Loras
 from takeup.serving.engines.diffusers.lora.changes import Lora
-from takeup.serving.engines.diffusers.lora.loaders import Loader, ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.lora.loaders import LoraLoader, ThreadLoader
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.model import ControlUse, LoraUse, Request
-from takeup.serving.quality.measures import Made, Maker
+from takeup.serving.quality.measures import ImageMaker, ImageSample
 
 ACCELERATIONS = ("recorded", "eight", "bfloat16", "late", "reused")
 LORA = "lora"
@@ -41,7 +41,7 @@ def makers_of(
     lora: Path | None = None,
     late_steps: int = 0,
     max_change: float = 0.0,
-) -> tuple[Maker, Maker]:
+) -> tuple[ImageMaker, ImageMaker]:
     """The lossless and the accelerated maker, each with a separate pipeline and with `lora` in every image."""
     if acceleration not in ACCELERATIONS:
         raise UnknownName("acceleration", acceleration, ACCELERATIONS)
@@ -55,18 +55,20 @@ def makers_of(
     pipeline = open_pipeline()
     if acceleration == "bfloat16":
         return lossless, engine_maker(_engine(pipeline.to(torch.bfloat16), lora))
-    return lossless, engine_maker(_engine(pipeline, lora, compute=Recorded(eight_bits=acceleration == "eight")))
+    return lossless, engine_maker(
+        _engine(pipeline, lora, compute=CudaGraphExecutor(eight_bits=acceleration == "eight"))
+    )
 
 
-def engine_maker(engine: StepEngine, loader: _Held | None = None, **changes: Any) -> Maker:
+def engine_maker(engine: StepEngine, loader: _DelayedLoader | None = None, **changes: Any) -> ImageMaker:
     """A function that makes images with this engine; `changes` override fields of every request."""
 
-    def make(request: Request) -> Made:
+    def make(request: Request) -> ImageSample:
         ticket = engine.submit(replace(request, **changes), loader.step_made if loader else None)
         engine.run()
-        return Made(_numbers(ticket.result().latents), _numbers(engine.image(ticket)[0]))
+        return ImageSample(_numbers(ticket.result().latents), _numbers(engine.image(ticket)[0]))
 
-    def with_lora(request: Request) -> Made:
+    def with_lora(request: Request) -> ImageSample:
         return make(replace(request, loras=(LoraUse(LORA),)))
 
     return with_lora if any(isinstance(add_on, Loras) for add_on in engine.add_ons) else make
@@ -75,8 +77,8 @@ def engine_maker(engine: StepEngine, loader: _Held | None = None, **changes: Any
 def _engine(
     pipeline: Any,
     lora: Path | None,
-    loader: Loader | None = None,
-    compute: Recorded | None = None,
+    loader: LoraLoader | None = None,
+    compute: CudaGraphExecutor | None = None,
     others: Sequence[AddOn] = (),
 ) -> StepEngine:
     if lora is None:
@@ -87,7 +89,7 @@ def _engine(
     return StepEngine(pipeline, deterministic=True, compute=compute, add_ons=[add_on, *others])
 
 
-def _steered_maker(pipeline: Any, lora: Path | None, max_change: float) -> Maker:
+def _steered_maker(pipeline: Any, lora: Path | None, max_change: float) -> ImageMaker:
     """A maker that uses all ControlNets of the model, conditioned on a radial gradient."""
     if getattr(pipeline, "controlnet", None) is None:
         raise BadInput("this model has no ControlNets; give one that has, for example takeup/tiny-sdxl-controlnet")
@@ -97,21 +99,21 @@ def _steered_maker(pipeline: Any, lora: Path | None, max_change: float) -> Maker
     return engine_maker(_engine(pipeline, lora, others=[controls]), controls=uses)
 
 
-def _late_maker(pipeline: Any, lora: Path | None, late_steps: int) -> Maker:
+def _late_maker(pipeline: Any, lora: Path | None, late_steps: int) -> ImageMaker:
     assert lora is not None
-    held = _Held(_reader(pipeline, lora), late_steps)
+    held = _DelayedLoader(_reader(pipeline, lora), late_steps)
     return engine_maker(_engine(pipeline, lora, held), held, late_steps=late_steps)
 
 
 def _reader(pipeline: Any, lora: Path) -> ThreadLoader:
-    return ThreadLoader({LORA: lora}, Targets.of(pipeline))
+    return ThreadLoader({LORA: lora}, LoraTargets.of(pipeline))
 
 
 @dataclass(slots=True)
-class _Held:
+class _DelayedLoader:
     """A loader that delivers LoRAs only after `num_steps` steps, to simulate late loads."""
 
-    loader: Loader
+    loader: LoraLoader
     num_steps: int
     _waiting: list[Future[Lora]] = field(default_factory=list)
 

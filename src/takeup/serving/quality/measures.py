@@ -31,18 +31,18 @@ NOT_MEASURED = "LPIPS and CLIP scores were not measured: they need trained weigh
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ImageSample:
     """One image: its latents, and its pixels, channels first, from 0 to 1."""
 
     latents: Pixels
     pixels: Pixels
 
 
-Maker: TypeAlias = Callable[[Request], Made]
+ImageMaker: TypeAlias = Callable[[Request], ImageSample]
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class ImageSimilarity:
     """Similarity of two images of one request."""
 
     request: Request
@@ -52,7 +52,7 @@ class Alike:
 
 
 @dataclass(frozen=True, slots=True)
-class Bars:
+class QualityThresholds:
     """Thresholds that the means over all images must reach."""
 
     cosine: float = 0.99
@@ -93,19 +93,19 @@ def _blurred(channel: Pixels) -> Pixels:
     return blurred
 
 
-def compare_images(lossless: Maker, accelerated: Maker, requests: Sequence[Request]) -> list[Alike]:
+def compare_images(lossless: ImageMaker, accelerated: ImageMaker, requests: Sequence[Request]) -> list[ImageSimilarity]:
     """Generate every image with both makers and compare them."""
     if not requests:
         raise BadInput("there is nothing to compare; give at least one prompt")
-    return [_alike(one, lossless(one), accelerated(one)) for one in requests]
+    return [_similarity(one, lossless(one), accelerated(one)) for one in requests]
 
 
-def _alike(request: Request, first: Made, second: Made) -> Alike:
+def _similarity(request: Request, first: ImageSample, second: ImageSample) -> ImageSimilarity:
     pixels = first.pixels, second.pixels
-    return Alike(request, cosine(first.latents, second.latents), psnr_db(*pixels), ssim(*pixels))
+    return ImageSimilarity(request, cosine(first.latents, second.latents), psnr_db(*pixels), ssim(*pixels))
 
 
-def quality_report(name: str, results: Sequence[Alike], bars: Bars) -> Report:
+def quality_report(name: str, results: Sequence[ImageSimilarity], bars: QualityThresholds) -> Report:
     """A report with one row per image, and checks of the means against `bars`."""
     columns = Column("prompt"), Column("seed"), Column("cosine", "", 5), Column("PSNR", "dB", 1), Column("SSIM", "", 4)
     rows = tuple((one.request.prompt, one.request.seed, one.cosine, _finite(one.psnr_db), one.ssim) for one in results)

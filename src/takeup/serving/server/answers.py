@@ -12,11 +12,11 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from takeup.serving.server.board import Progress
+from takeup.serving.server.board import RequestProgress
 from takeup.serving.server.errors import CLOSED_BY_CLIENT, ApiError
-from takeup.serving.server.pictures import as_text
-from takeup.serving.server.schemas import Asked, EditFacts, ImageObject, Images, Timing
-from takeup.serving.server.work import Made, Work
+from takeup.serving.server.pictures import base64_text
+from takeup.serving.server.schemas import EditFacts, ImageObject, ImageRequestBody, ImagesResponse, RequestTiming
+from takeup.serving.server.work import AcceptedRequest, FinishedImage
 
 _EVENT = {
     "type": "object",
@@ -27,7 +27,9 @@ EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream"
 """How the document describes an answer in events."""
 
 
-async def in_one_piece(request: Request, work: Work, asked: Asked, identity: str) -> Images:
+async def complete_response(
+    request: Request, work: AcceptedRequest, asked: ImageRequestBody, identity: str
+) -> ImagesResponse:
     """Wait for all images, or for the client to go away."""
     making = asyncio.ensure_future(work.run())
     gone = asyncio.ensure_future(_gone(request))
@@ -48,24 +50,24 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def _body(made: list[Made], asked: Asked, identity: str, total_s: float) -> Images:
-    return Images(
+def _body(made: list[FinishedImage], asked: ImageRequestBody, identity: str, total_s: float) -> ImagesResponse:
+    return ImagesResponse(
         id=identity,
         created=int(time.time()),
         output_format=asked.output_format,
         data=[_image(one, asked) for one in made],
-        timing=Timing(queued_s=max(one.queued_s for one in made), total_s=total_s),
+        timing=RequestTiming(queued_s=max(one.queued_s for one in made), total_s=total_s),
     )
 
 
-def _image(made: Made, asked: Asked) -> ImageObject:
-    text, edit = as_text(made.picture), _edit(made)
+def _image(made: FinishedImage, asked: ImageRequestBody) -> ImageObject:
+    text, edit = base64_text(made.picture), _edit(made)
     if asked.response_format == "url":
         return ImageObject(url=f"data:image/{asked.output_format};base64,{text}", seed=made.seed, edit=edit)
     return ImageObject(b64_json=text, seed=made.seed, edit=edit)
 
 
-def _edit(made: Made) -> EditFacts | None:
+def _edit(made: FinishedImage) -> EditFacts | None:
     report = made.report
     if report is None:
         return None
@@ -99,7 +101,7 @@ class EventStream(StreamingResponse):
             self._close()
 
 
-def streamed(work: Work, asked: Asked, identity: str, kind: str) -> EventStream:
+def streaming_response(work: AcceptedRequest, asked: ImageRequestBody, identity: str, kind: str) -> EventStream:
     """Progress, then every image as an event `KIND.completed` of OpenAI's API."""
     making = asyncio.ensure_future(work.run())
 
@@ -111,12 +113,14 @@ def streamed(work: Work, asked: Asked, identity: str, kind: str) -> EventStream:
     return EventStream(_events(work, making, asked, kind), identity, close)
 
 
-def watched(progress: Progress, identity: str) -> EventStream:
+def progress_response(progress: RequestProgress, identity: str) -> EventStream:
     """Stream the progress of a request that was sent on another connection."""
     return EventStream(progress.events(), identity, lambda: None)
 
 
-async def _events(work: Work, making: asyncio.Future[list[Made]], asked: Asked, kind: str) -> AsyncIterator[Any]:
+async def _events(
+    work: AcceptedRequest, making: asyncio.Future[list[FinishedImage]], asked: ImageRequestBody, kind: str
+) -> AsyncIterator[Any]:
     async for event in work.progress.events():
         if event["type"] in ("done", "error", "cancelled"):
             break

@@ -11,12 +11,12 @@ from fastapi import FastAPI
 
 from takeup.serving.server import errors
 from takeup.serving.server.errors import ErrorBody
-from takeup.serving.server.guard import Guard
+from takeup.serving.server.guard import LimitsMiddleware
 from takeup.serving.server.jobs import Backend
 from takeup.serving.server.routes import adapters, health, images, models, page, templates
 from takeup.serving.server.service import Service
-from takeup.serving.server.settings import Settings
-from takeup.serving.server.tenants import Keys
+from takeup.serving.server.settings import ServerSettings
+from takeup.serving.server.tenants import ApiKeys
 
 ANSWERS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorBody, "description": "A field, file or image that cannot be used."},
@@ -35,7 +35,9 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def make_app(settings: Settings, backend: Backend, keys: Keys, on_start: Callable[[], None] = lambda: None) -> FastAPI:
+def make_app(
+    settings: ServerSettings, backend: Backend, keys: ApiKeys, on_start: Callable[[], None] = lambda: None
+) -> FastAPI:
     """The app for a backend that is ready; it closes the backend when it stops."""
 
     @asynccontextmanager
@@ -58,10 +60,10 @@ def make_app(settings: Settings, backend: Backend, keys: Keys, on_start: Callabl
     app.state.keys = keys
     for part in (images, adapters, templates, models):
         app.include_router(part.router, responses=ANSWERS)
-    app.include_router(health.router, responses={status: ANSWERS[status] for status in (401, 403)})
-    app.include_router(page.router)
+    app.include_router(health.health_router, responses={status: ANSWERS[status] for status in (401, 403)})
+    app.include_router(page.page_router)
     errors.install(app)
-    app.add_middleware(Guard, limits=settings.limits, only_loopback=not keys)
+    app.add_middleware(LimitsMiddleware, limits=settings.limits, only_loopback=not keys)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 

@@ -9,20 +9,20 @@ from typing import Any
 
 from takeup.serving.server.errors import ApiError
 
-Event = dict[str, Any]
+ProgressEvent = dict[str, Any]
 MAX_FINISHED = 256
 
 
-class Progress:
+class RequestProgress:
     """The events of one request, from the first on, for any number of watchers; `on_end` hears that it is over."""
 
     def __init__(self, on_end: Callable[[], None] = lambda: None) -> None:
         self._on_end = on_end
-        self._events: list[Event] = []
+        self._events: list[ProgressEvent] = []
         self._changed = asyncio.Event()
         self.is_over = False
 
-    def tell(self, kind: str, **facts: Any) -> None:
+    def publish(self, kind: str, **facts: Any) -> None:
         """Add an event."""
         self._events.append({"type": kind, **facts})
         self._wake()
@@ -33,7 +33,7 @@ class Progress:
         self._wake()
         self._on_end()
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncIterator[ProgressEvent]:
         """All events, those of the past at once, until the end."""
         number = 0
         while True:
@@ -50,13 +50,13 @@ class Progress:
         changed.set()
 
 
-class Board:
+class ProgressHub:
     """Progress by tenant and request id. The last `MAX_FINISHED` finished requests are kept for late watchers."""
 
     def __init__(self) -> None:
-        self._requests: OrderedDict[tuple[str, str], Progress] = OrderedDict()
+        self._requests: OrderedDict[tuple[str, str], RequestProgress] = OrderedDict()
 
-    def open(self, tenant: str, request: str) -> Progress:
+    def open(self, tenant: str, request: str) -> RequestProgress:
         """A new request; its identity must not be that of one that is on its way."""
         known = self._requests.get((tenant, request))
         if known is not None and not known.is_over:
@@ -67,11 +67,11 @@ class Board:
                 code="request_exists",
                 headers={"x-should-retry": "false"},
             )
-        self._requests[tenant, request] = progress = Progress(self._forget_old)
+        self._requests[tenant, request] = progress = RequestProgress(self._forget_old)
         self._requests.move_to_end((tenant, request))
         return progress
 
-    def find(self, tenant: str, request: str) -> Progress:
+    def find(self, tenant: str, request: str) -> RequestProgress:
         """The progress of a request of this tenant."""
         if (tenant, request) not in self._requests:
             raise ApiError(404, f"no request {request!r} is on its way or just ended", param="id", code="not_found")

@@ -10,7 +10,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from takeup.serving.server.errors import REFUSED, ApiError
 from takeup.serving.server.service import Caller, Service
-from takeup.serving.server.tenants import Keys
+from takeup.serving.server.tenants import ApiKeys
 
 BEARER = HTTPBearer(auto_error=False, description="A key that the operator gave you.")
 REQUEST_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
@@ -26,7 +26,7 @@ def tenant_of(
     request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)] = None
 ) -> str:
     """Whose key was sent."""
-    keys: Keys = request.app.state.keys
+    keys: ApiKeys = request.app.state.keys
     tenant = keys.tenant_of(request.headers.get("authorization"))
     if tenant is None:
         message = "no valid key was sent; send one as `Authorization: Bearer KEY`"

@@ -18,22 +18,22 @@ import torch
 from takeup.core.lazy import load
 from takeup.serving.engines.diffusers.addons import AddOn
 from takeup.serving.engines.diffusers.families import Family
-from takeup.serving.engines.diffusers.masked.asked import Edit
+from takeup.serving.engines.diffusers.masked.asked import EditRequest
 from takeup.serving.engines.diffusers.masked.editing import EditReport
-from takeup.serving.engines.diffusers.runs import Run
-from takeup.serving.engines.templates.store import Room, TemplateStore
+from takeup.serving.engines.diffusers.runs import DenoisingRun
+from takeup.serving.engines.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import Request
-from takeup.serving.policies.adapters import LeastEffectiveReferenceCount
+from takeup.serving.policies.adapters import AdapterLERC
 
 EDITOR = "takeup.serving.engines.diffusers.masked.editor:MaskedEditor"
 """What servers edit with."""
-FORMATS = "takeup.serving.engines.diffusers.masked.formats:shortest"
+FORMATS = "takeup.serving.engines.diffusers.masked.formats:fastest_forms"
 
 GIBI = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class TemplateRoom:
+class TemplateStorage:
     """Where templates are kept, how much of them, for each tenant on disk; how wrong packing may make them.
 
     `device_bytes` are those of an accelerator, where there is one: edits need not wait for templates that lie there.
@@ -49,7 +49,7 @@ class TemplateRoom:
     has_rows: bool = False
 
 
-NO_TEMPLATES = TemplateRoom(memory_bytes=0)
+NO_TEMPLATES = TemplateStorage(memory_bytes=0)
 """Edits then compute everything, and do not depend on those before them."""
 
 
@@ -60,13 +60,13 @@ class Editor(Protocol):
     def add_ons(self) -> Sequence[AddOn]:
         """What it does in the step loop."""
 
-    def prepare(self, request: Request, edit: Edit) -> Run:
+    def prepare(self, request: Request, edit: EditRequest) -> DenoisingRun:
         """As `prepare` of the family, from an image."""
 
-    def finish(self, edit: Edit, image: torch.Tensor) -> torch.Tensor:
+    def finish(self, edit: EditRequest, image: torch.Tensor) -> torch.Tensor:
         """The decoded image (values from 0 to 1, channels first, one row) as it is answered."""
 
-    def report(self, run: Run) -> EditReport:
+    def report(self, run: DenoisingRun) -> EditReport:
         """What was done."""
 
     def forget(self, template: str) -> None:
@@ -76,12 +76,12 @@ class Editor(Protocol):
         """Give back all that is held."""
 
 
-def make_editor(family: Family, room: TemplateRoom, *, binds: bool = False) -> Editor:
+def make_editor(family: Family, room: TemplateStorage, *, binds: bool = False) -> Editor:
     """The editor of a server; processes that share the folder share the templates. `binds`: record masked calls."""
     on_disk = 0 if room.folder is None else room.disk_bytes
     on_device = room.device_bytes if torch.device(family.network.device).type == "cuda" else 0
-    tiers = Room(on_device, room.memory_bytes, on_disk, room.tenant_bytes)
-    store = TemplateStore(LeastEffectiveReferenceCount, tiers, room.folder, family.network.device)
+    tiers = TierCapacities(on_device, room.memory_bytes, on_disk, room.tenant_bytes)
+    store = TemplateStore(AdapterLERC, tiers, room.folder, family.network.device)
     formats = load(FORMATS) if room.has_rows else None
     editor: Editor = load(EDITOR)(
         family, store, budget=room.packing_error, identity=_bytes_of, binds=binds, formats=formats

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from PIL.Image import Image
 
-from takeup.serving.engines.diffusers.masked.asked import Edit
+from takeup.serving.engines.diffusers.masked.asked import EditRequest
 from takeup.serving.engines.diffusers.masked.images import image_id, pixels_of
 from takeup.serving.engines.templates.keys import template_id
 from takeup.serving.engines.templates.originals import Original, Originals
 from takeup.serving.policies.lateness import usual_bound
 from takeup.serving.server.errors import ApiError
-from takeup.serving.server.pictures import from_bytes, mask_of
+from takeup.serving.server.pictures import image_from_bytes, mask_of
 from takeup.serving.server.schemas import EditForm
-from takeup.serving.server.settings import Limits
+from takeup.serving.server.settings import ServerLimits
 
 WHOLE_STRENGTH, MASKED_STRENGTH = 0.8, 1.0
 
@@ -30,10 +30,10 @@ class EditFiles:
     mask: bytes | None
 
 
-class Gallery:
+class EditInputs:
     """The images that tenants have edited. `forget` hears of those that are taken away."""
 
-    def __init__(self, folder: Path, limits: Limits, forget: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, limits: ServerLimits, forget: Callable[[str], None]) -> None:
         self._originals, self._limits, self._forget = Originals(folder, limits.max_template_bytes), limits, forget
 
     def seen_by(self, tenant: str) -> list[Original]:
@@ -46,16 +46,16 @@ class Gallery:
         self._originals.remove(tenant, template)
         self._forget(template)
 
-    def edit(self, tenant: str, asked: EditForm, files: EditFiles) -> Edit:
+    def edit(self, tenant: str, asked: EditForm, files: EditFiles) -> EditRequest:
         """What is asked of the editor. The image is kept for the next edit, if there is room."""
         if files.image is None:
             data, image = self._found(tenant, asked.template or "")
         else:
-            data, image = files.image, from_bytes(files.image, self._limits, "image")
-        mask = mask_of(image, None if files.mask is None else from_bytes(files.mask, self._limits, "mask"))
+            data, image = files.image, image_from_bytes(files.image, self._limits, "image")
+        mask = mask_of(image, None if files.mask is None else image_from_bytes(files.mask, self._limits, "mask"))
         template = _template_of(tenant, image)
         strength = asked.strength or (WHOLE_STRENGTH if mask is None else MASKED_STRENGTH)
-        return Edit(
+        return EditRequest(
             image,
             mask,
             strength=strength,
@@ -70,7 +70,7 @@ class Gallery:
         """The image that was sent under this name; one that is damaged by now is not there."""
         data = self._originals.find(tenant, template) or b""
         with suppress(ApiError):
-            image = from_bytes(data, self._limits, "template")
+            image = image_from_bytes(data, self._limits, "template")
             if _template_of(tenant, image) == template:
                 return data, image
         self._originals.remove(tenant, template)

@@ -13,30 +13,30 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from takeup.serving.contract import Admit
-from takeup.serving.line import Line, expected_s
+from takeup.serving.line import ReorderingQueue, expected_s
 from takeup.serving.model import Expired
 from takeup.serving.server.errors import BUSY, DO_NOT_RETRY, ApiError
 
 MEMORY = 0.9
 MAX_RETRY_S = 60
 LOOK_AHEAD = 64
-Waiting = asyncio.Future[None]
+Waiter = asyncio.Future[None]
 """Done when it is somebody's turn."""
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class Reservation:
     """Reservation of an admitted request, with its remaining steps."""
 
     steps_left: int
 
-    def stepped(self) -> None:
+    def record_step(self) -> None:
         """One of its images made a step."""
         self.steps_left = max(0, self.steps_left - 1)
 
 
-class Gate:
-    """Used from one event loop. `admit` reserves capacity for all images of a request, `turn` waits for a run slot.
+class AdmissionQueue:
+    """Used from one event loop. `reserve` reserves capacity for all images of a request, `slot` waits for a run slot.
 
     `known` returns the LoRAs that are in memory.
     """
@@ -45,12 +45,12 @@ class Gate:
         self,
         max_running: int,
         admit: Admit,
-        line: Line[Waiting] | None = None,
+        line: ReorderingQueue[Waiter] | None = None,
         known: Callable[[], Collection[Hashable]] = frozenset,
     ) -> None:
         self._max_running, self._admits, self._known = max_running, admit, known
-        self._line = Line[Waiting]() if line is None else line
-        self._places: set[Place] = set()
+        self._queue = ReorderingQueue[Waiter]() if line is None else line
+        self._reservations: set[Reservation] = set()
         self._step_s = 0.0
         self.num_inside = 0
         self.num_running = 0
@@ -64,23 +64,23 @@ class Gate:
     @property
     def ahead(self) -> tuple[tuple[Hashable, ...], ...]:
         """The LoRAs of the first `LOOK_AHEAD` waiting jobs, in order of arrival."""
-        return tuple(self._line.adapters[:LOOK_AHEAD])
+        return tuple(self._queue.adapters[:LOOK_AHEAD])
 
     @contextmanager
-    def admit(self, num_jobs: int, num_steps: int = 1, left_s: float = math.inf) -> Iterator[Place]:
+    def reserve(self, num_jobs: int, num_steps: int = 1, left_s: float = math.inf) -> Iterator[Reservation]:
         """Reserve capacity for `num_jobs` jobs of `num_steps` steps due within `left_s`, or raise ApiError 429."""
         self._check(num_jobs, num_steps, left_s)
-        place = Place(num_jobs * num_steps)
-        self._places.add(place)
+        place = Reservation(num_jobs * num_steps)
+        self._reservations.add(place)
         self.num_inside += num_jobs
         try:
             yield place
         finally:
             self.num_inside -= num_jobs
-            self._places.remove(place)
+            self._reservations.remove(place)
 
     @asynccontextmanager
-    async def turn(
+    async def slot(
         self, loras: tuple[Hashable, ...] = (), num_steps: int = 1, until_s: float | None = None
     ) -> AsyncIterator[None]:
         """Wait for a run slot, at most until `until_s` of the loop's clock, and hold it in the block."""
@@ -98,14 +98,14 @@ class Gate:
 
     @property
     def _steps_inside(self) -> int:
-        return sum(place.steps_left for place in self._places)
+        return sum(place.steps_left for place in self._reservations)
 
     def _learn(self, step_s: float) -> None:
         self._step_s = MEMORY * self._step_s + (1 - MEMORY) * step_s if self._step_s else step_s
 
     async def _wait(self, loras: tuple[Hashable, ...], until_s: float | None) -> None:
-        waiting: Waiting = asyncio.get_running_loop().create_future()
-        self._line.add(waiting, loras)
+        waiting: Waiter = asyncio.get_running_loop().create_future()
+        self._queue.add(waiting, loras)
         self._call_next()
         try:
             async with asyncio.timeout_at(until_s):
@@ -117,17 +117,17 @@ class Gate:
             self._leave(waiting)
             raise
 
-    def _leave(self, waiting: Waiting) -> None:
+    def _leave(self, waiting: Waiter) -> None:
         """Remove a cancelled or expired waiter from the queue, or release its slot if it was just granted."""
-        if waiting in self._line.items:
-            self._line.remove(self._line.items.index(waiting))
+        if waiting in self._queue.items:
+            self._queue.remove(self._queue.items.index(waiting))
         elif not waiting.cancelled():
             self.num_running -= 1
             self._call_next()
 
     def _call_next(self) -> None:
-        while self._line and self.num_running < self._max_running:
-            waiting = self._line.pop(self._known())
+        while self._queue and self.num_running < self._max_running:
+            waiting = self._queue.pop(self._known())
             if not waiting.done():
                 self.num_running += 1
                 waiting.set_result(None)

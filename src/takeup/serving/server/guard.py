@@ -10,8 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from takeup.serving.server.errors import ApiError, response_of
-from takeup.serving.server.metrics import Metrics
-from takeup.serving.server.settings import Limits
+from takeup.serving.server.metrics import ServerMetrics
+from takeup.serving.server.settings import ServerLimits
 
 UPLOADS = "/v1/adapters"
 FORM_BYTES = 2**16  # names and borders around a file
@@ -25,10 +25,10 @@ def is_loopback(host: str | None) -> bool:
         return False
 
 
-class Guard:
+class LimitsMiddleware:
     """Around the whole app. `only_loopback`: no keys are asked for, so pages of other sites must not come through."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, only_loopback: bool) -> None:
+    def __init__(self, app: ASGIApp, limits: ServerLimits, only_loopback: bool) -> None:
         self._app, self._limits, self._only_loopback = app, limits, only_loopback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -44,7 +44,7 @@ class Guard:
 
     def _problem(self, scope: Scope) -> ApiError | None:
         headers = Headers(scope=scope)
-        if self._only_loopback and not _comes_from_here(headers):
+        if self._only_loopback and not _is_local_origin(headers):
             return ApiError(403, "this server answers programs of its own machine only", code="foreign_origin")
         told = headers.get("content-length", "0")
         if told.isdigit() and int(told) > self._most(scope):
@@ -56,7 +56,7 @@ class Guard:
         return limits.max_adapter_bytes + FORM_BYTES if scope["path"] == UPLOADS else limits.max_body_bytes
 
 
-def _comes_from_here(headers: Headers) -> bool:
+def _is_local_origin(headers: Headers) -> bool:
     """A browser says which page asks, and under which name it found this server: a foreign name may lead here too."""
     host = urlsplit(f"//{headers.get('host', '')}").hostname
     origin = headers.get("origin")
@@ -85,7 +85,7 @@ def _counted(scope: Scope, send: Send) -> Send:
     async def send_and_count(message: Message) -> None:
         if message["type"] == "http.response.start":
             route = scope.get("route")
-            metrics: Metrics | None = scope["app"].state.service.metrics if "app" in scope else None
+            metrics: ServerMetrics | None = scope["app"].state.service.metrics if "app" in scope else None
             if metrics is not None:
                 metrics.answers.labels(getattr(route, "path", "other"), message["status"]).inc()
         await send(message)

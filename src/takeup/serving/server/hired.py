@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from takeup.errors import TakeupError
-from takeup.serving.server.jobs import Card, Job, Order
+from takeup.serving.server.jobs import ImageJob, JobHandle, ModelCard
 from takeup.serving.server.worker import BackendPlan, serve_jobs
 
 if TYPE_CHECKING:
@@ -19,37 +19,39 @@ if TYPE_CHECKING:
 
 
 MAX_KNOWN = 64
-LEAVING_S = 30.0
+EXIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _AssignedJob:
     """An order that the worker is making, and what to do if the worker dies."""
 
-    order: Order
+    order: JobHandle
     on_dropped: Callable[[], None]
 
 
-class Hired:
-    """A process that was started just now. `met` is set when it is ready or will never be."""
+class WorkerHandle:
+    """A process that was started just now. `startup_over` is set when it is ready or will never be."""
 
-    def __init__(self, plan: BackendPlan, on_ready: Callable[[Hired], None], on_lost: Callable[[Hired], None]) -> None:
+    def __init__(
+        self, plan: BackendPlan, on_ready: Callable[[WorkerHandle], None], on_lost: Callable[[WorkerHandle], None]
+    ) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy locks that are never released in the child
-        self._line, theirs = context.Pipe()
+        self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=serve_jobs, args=(theirs, plan))
         self._process.start()
         theirs.close()
         self._on_ready, self._on_lost = on_ready, on_lost
         self._lock = threading.RLock()
-        self._taken: dict[int, _Taken] = {}
+        self._assigned: dict[int, _AssignedJob] = {}
         self._known: OrderedDict[str, None] = OrderedDict()
         self.numbers: Mapping[str, float] = {}
-        self.card: Card | None = None
+        self.card: ModelCard | None = None
         self.problem: TakeupError | None = None
         self.is_ready = self.was_ready = False
-        self.met = threading.Event()
-        self._ears = threading.Thread(target=self._listen, name=f"worker-{self.pid}", daemon=True)
-        self._ears.start()
+        self.startup_over = threading.Event()
+        self._listener = threading.Thread(target=self._listen, name=f"worker-{self.pid}", daemon=True)
+        self._listener.start()
 
     @property
     def pid(self) -> int:
@@ -62,45 +64,45 @@ class Hired:
 
     @property
     def num_tasks(self) -> int:
-        return len(self._taken)
+        return len(self._assigned)
 
-    def take(self, number: int, order: Order, job: Job, on_dropped: Callable[[], None]) -> None:
+    def take(self, number: int, order: JobHandle, job: ImageJob, on_dropped: Callable[[], None]) -> None:
         """Make this picture."""
         with self._lock:
             if not self.is_ready:
                 gone = True
             else:
                 gone = False
-                self._taken[number] = _Taken(order, on_dropped)
+                self._assigned[number] = _AssignedJob(order, on_dropped)
                 self._remember(job)
         if gone:
             on_dropped()
             return
-        order.on_cancel = lambda: self.say("cancel", number)
-        self.say("start", number, job)
+        order.on_cancel = lambda: self.send("cancel", number)
+        self.send("start", number, job)
         if order.is_cancelled:
-            self.say("cancel", number)
+            self.send("cancel", number)
 
-    def say(self, word: str, *facts: Any) -> None:
+    def send(self, word: str, *facts: Any) -> None:
         """Send a message. Errors are ignored: the listening thread detects a dead worker."""
         with self._lock, suppress(OSError, ValueError):
-            self._line.send((word, *facts))
+            self._pipe.send((word, *facts))
 
     def close(self) -> None:
         """Let the process end by itself, or end it. One that still loads the model has nothing to put away."""
         self.is_ready = False
-        self.say("stop")  # closing the line would not wake the thread that listens, so the worker would not notice
+        self.send("stop")  # closing the line would not wake the thread that listens, so the worker would not notice
         if self.was_ready:
-            self._process.join(LEAVING_S)
+            self._process.join(EXIT_S)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
-        self._ears.join()
-        self._line.close()
+        self._listener.join()
+        self._pipe.close()
 
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _remember(self, job: Job) -> None:
+    def _remember(self, job: ImageJob) -> None:
         for use in job.request.loras:
             self._known[use.name] = None
             self._known.move_to_end(use.name)
@@ -110,17 +112,17 @@ class Hired:
     def _listen(self) -> None:
         while True:
             try:
-                word, *facts = self._line.recv()
+                word, *facts = self._pipe.recv()
             except (EOFError, OSError):
                 break
             getattr(self, f"_hear_{word}")(*facts)
         self._end()
 
-    def _hear_ready(self, card: Card) -> None:
+    def _hear_ready(self, card: ModelCard) -> None:
         self.card = card
         self.is_ready = self.was_ready = True
         self._on_ready(self)
-        self.met.set()
+        self.startup_over.set()
 
     def _hear_broken(self, problem: TakeupError) -> None:
         self.problem = problem
@@ -129,27 +131,27 @@ class Hired:
         self.numbers = numbers
 
     def _hear_step(self, number: int, step: int, num_steps: int) -> None:
-        taken = self._taken.get(number)
+        taken = self._assigned.get(number)
         if taken is not None:
             taken.order.on_step(step, num_steps)
 
     def _hear_made(self, number: int, picture: bytes, report: EditReport | None) -> None:
         with self._lock:
-            taken = self._taken.pop(number)
+            taken = self._assigned.pop(number)
         taken.order.finish(picture, report)
 
     def _hear_failed(self, number: int, problem: BaseException) -> None:
         with self._lock:
-            taken = self._taken.pop(number)
+            taken = self._assigned.pop(number)
         taken.order.fail(problem)
 
     def _end(self) -> None:
         """The process is gone: whatever it was making is dropped."""
         with self._lock:
             self.is_ready = False
-            dropped, self._taken = self._taken, {}
+            dropped, self._assigned = self._assigned, {}
         self._process.join()
         self._on_lost(self)
         for taken in dropped.values():
             taken.on_dropped()
-        self.met.set()
+        self.startup_over.set()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from takeup.serving.model import Request
 
 if TYPE_CHECKING:  # processes that only forward jobs must not import the networks
-    from takeup.serving.engines.diffusers.lora.targets import Targets
-    from takeup.serving.engines.diffusers.masked.asked import Edit
+    from takeup.serving.engines.diffusers.lora.targets import LoraTargets
+    from takeup.serving.engines.diffusers.masked.asked import EditRequest
     from takeup.serving.engines.diffusers.masked.editing import EditReport
     from takeup.serving.engines.diffusers.tickets import OnStep
 
@@ -20,14 +20,14 @@ ImageFormat = Literal["png", "jpeg", "webp"]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ImageJob:
     """One image. It is a pure function of these fields, so the job is idempotent and can be retried elsewhere.
 
     Except for two: `within_s` is the time left, and `ahead` holds the LoRAs of the waiting jobs, in order.
     """
 
     request: Request
-    edit: Edit | None = None
+    edit: EditRequest | None = None
     format: ImageFormat = "png"
     quality: int = 90
     within_s: float | None = None
@@ -35,19 +35,19 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class ModelCard:
     """What the API must know of a model without having it."""
 
     family: str
-    targets: Targets
+    targets: LoraTargets
     controls: tuple[str, ...]
 
 
 @dataclass(slots=True, eq=False)
-class Order:
+class JobHandle:
     """A job on its way. `done` gives the bytes of the picture; then `report` says what an edit did."""
 
-    job: Job
+    job: ImageJob
     on_step: OnStep
     done: Future[bytes] = field(default_factory=Future)
     on_cancel: Callable[[], None] = lambda: None
@@ -79,7 +79,7 @@ class Backend(Protocol):
     """Makes pictures. `start` may be called from any thread."""
 
     @property
-    def card(self) -> Card:
+    def card(self) -> ModelCard:
         """The model."""
 
     @property
@@ -90,7 +90,7 @@ class Backend(Protocol):
     def loras(self) -> Collection[str]:
         """Those that need not be read again, as far as it is known here."""
 
-    def start(self, job: Job, on_step: OnStep) -> Order:
+    def start(self, job: ImageJob, on_step: OnStep) -> JobHandle:
         """Begin, and do not wait. `on_step` is called from a thread of the backend."""
 
     def forget(self, name: str) -> None:

@@ -16,34 +16,36 @@ from dataclasses import replace
 from takeup.serving.engines.diffusers.controls.addon import Controls
 from takeup.serving.engines.diffusers.lora.addon import Loras
 from takeup.serving.engines.diffusers.lora.store import LoraStore
-from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.diffusers.runs import DenoisingRun
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tickets import OnStep
 from takeup.serving.model import Cancelled
 from takeup.serving.server.editing import Editor
-from takeup.serving.server.jobs import Card, Job, Order
-from takeup.serving.server.meter import Meter
-from takeup.serving.server.pictures import to_bytes
+from takeup.serving.server.jobs import ImageJob, JobHandle, ModelCard
+from takeup.serving.server.meter import StepLoopMeter
+from takeup.serving.server.pictures import encode_image
 
 
 class LocalBackend:
     """A step engine with its add-ons, and the threads around it."""
 
-    def __init__(self, engine: StepEngine, editor: Editor, card: Card, store: LoraStore, num_threads: int = 2) -> None:
+    def __init__(
+        self, engine: StepEngine, editor: Editor, card: ModelCard, store: LoraStore, num_threads: int = 2
+    ) -> None:
         self.engine, self._editor, self._card, self._store = engine, editor, card, store
-        self._meter = meter = Meter()
-        self._before = ThreadPoolExecutor(num_threads, thread_name_prefix="prepare", initializer=meter.joined)
-        self._after = ThreadPoolExecutor(num_threads, thread_name_prefix="finish", initializer=meter.joined)
+        self._meter = meter = StepLoopMeter()
+        self._before = ThreadPoolExecutor(num_threads, thread_name_prefix="prepare", initializer=meter.register)
+        self._after = ThreadPoolExecutor(num_threads, thread_name_prefix="finish", initializer=meter.register)
         self._stopped = threading.Event()
         self._num_steps = 0
         self._num_rows = 0
         self._num_open = 0
         self._counting = threading.Lock()
-        self._loop = threading.Thread(target=engine.run, args=(self._turned,), name="step-loop", daemon=True)
+        self._loop = threading.Thread(target=engine.run, args=(self._on_iteration,), name="step-loop", daemon=True)
         self._loop.start()
 
     @property
-    def card(self) -> Card:
+    def card(self) -> ModelCard:
         return self._card
 
     @property
@@ -54,8 +56,8 @@ class LocalBackend:
     def loras(self) -> frozenset[str]:
         return self._store.names
 
-    def start(self, job: Job, on_step: OnStep) -> Order:
-        order = Order(job, on_step)
+    def start(self, job: ImageJob, on_step: OnStep) -> JobHandle:
+        order = JobHandle(job, on_step)
         self._store.ahead = job.ahead
         self._count(1)
         order.done.add_done_callback(lambda _: self._count(-1))
@@ -87,7 +89,7 @@ class LocalBackend:
 
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _begin(self, order: Order) -> None:
+    def _begin(self, order: JobHandle) -> None:
         """In a thread of `before`."""
         if order.is_cancelled:
             raise Cancelled("the request was cancelled before its first step")
@@ -99,7 +101,7 @@ class LocalBackend:
             ticket.cancel()
         ticket.finished.add_done_callback(lambda finished: self._ended(order, finished))
 
-    def _prepared(self, job: Job) -> Run:
+    def _prepared(self, job: ImageJob) -> DenoisingRun:
         request = job.request
         if job.within_s is not None:
             request = replace(request, deadline_s=time.monotonic() + job.within_s)
@@ -107,13 +109,13 @@ class LocalBackend:
             return self._editor.prepare(request, job.edit)
         return self.engine.family.prepare(request)
 
-    def _turned(self) -> bool:
+    def _on_iteration(self) -> bool:
         """In the step loop, between two turns: whether it is over."""
         num_rows, self._num_rows = self._num_rows, 0
-        self._meter.turned(num_rows)
+        self._meter.record(num_rows)
         return self._stopped.is_set()
 
-    def _counted(self, run: Run, on_step: OnStep) -> OnStep:
+    def _counted(self, run: DenoisingRun, on_step: OnStep) -> OnStep:
         def heard(step: int, num_steps: int) -> None:
             self._num_steps += 1  # only the loop counts
             self._num_rows += run.num_rows
@@ -121,7 +123,7 @@ class LocalBackend:
 
         return heard
 
-    def _ended(self, order: Order, finished: Future[Run]) -> None:
+    def _ended(self, order: JobHandle, finished: Future[DenoisingRun]) -> None:
         """In the step loop: hand on at once."""
         problem = finished.exception()
         if problem is not None:
@@ -131,13 +133,13 @@ class LocalBackend:
         else:
             self._after.submit(_guarded, order, self._finish, order, finished.result())
 
-    def _finish(self, order: Order, run: Run) -> None:
+    def _finish(self, order: JobHandle, run: DenoisingRun) -> None:
         """In a thread of `after`."""
         with self._meter.working("finish"):
             job, image, report = order.job, self.engine.family.decode(run), None
             if job.edit is not None:
                 image, report = self._editor.finish(job.edit, image), self._editor.report(run)
-            picture = to_bytes(image[0], job.format, job.quality)
+            picture = encode_image(image[0], job.format, job.quality)
         order.finish(picture, report)
 
     def _count(self, change: int) -> None:
@@ -153,7 +155,7 @@ def _close_all(engine: StepEngine) -> None:
             add_on.close()
 
 
-def _guarded(order: Order, act: object, *arguments: object) -> None:
+def _guarded(order: JobHandle, act: object, *arguments: object) -> None:
     """Let the order feel what goes wrong with it."""
     assert callable(act)
     try:

@@ -15,11 +15,11 @@ from contextlib import contextmanager, suppress
 from typing import Literal
 
 ALONE_S = 0.0002  # a thread that wakes up and finds nothing to do
-Stage = Literal["prepare", "finish"]
+WorkStage = Literal["prepare", "finish"]
 
 
-class Meter:
-    """Worker threads call `joined` once and wrap work in `working`; the loop calls `turned` after each iteration."""
+class StepLoopMeter:
+    """Worker threads call `register` once and wrap work in `working`; the loop calls `record` after each iteration."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,14 +27,14 @@ class Meter:
         self._counts: defaultdict[str, float] = defaultdict(float)
         self._turned_s, self._beside_s = time.perf_counter(), 0.0
 
-    def joined(self) -> None:
+    def register(self) -> None:
         """Register the calling thread as one that works concurrently with the loop."""
         if hasattr(time, "pthread_getcpuclockid"):  # elsewhere all turns count as alone
             with self._lock:
                 self._clocks[time.pthread_getcpuclockid(threading.get_ident())] = 0.0
 
     @contextmanager
-    def working(self, stage: Stage) -> Iterator[None]:
+    def working(self, stage: WorkStage) -> Iterator[None]:
         """Count the processor time of the calling thread."""
         began_s = time.thread_time()
         yield
@@ -42,7 +42,7 @@ class Meter:
             self._counts[f"{stage}_calls"] += 1
             self._counts[f"{stage}_seconds"] += time.thread_time() - began_s
 
-    def turned(self, num_rows: int) -> None:
+    def record(self, num_rows: int) -> None:
         """Record the end of a loop iteration in which `num_rows` rows made a step; 0 if it was idle."""
         now_s, beside_s = time.perf_counter(), self._worked_s()
         took_s, shared_s = now_s - self._turned_s, beside_s - self._beside_s

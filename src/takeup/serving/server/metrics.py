@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from takeup.serving.server.gate import Gate
+from takeup.serving.server.gate import AdmissionQueue
 from takeup.serving.server.jobs import Backend
 
 PREFIX = "takeup_serving_"
@@ -32,12 +32,12 @@ TURNS = {
 GAUGES = {"adapter_bytes": "Memory of the LoRAs that are kept.", "workers": "Workers that can take jobs."}
 
 
-class Metrics:
+class ServerMetrics:
     """One registry for each server, so that several can live in a process."""
 
-    def __init__(self, gate: Gate, backend: Backend) -> None:
+    def __init__(self, gate: AdmissionQueue, backend: Backend) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_Live(gate, backend))
+        self._registry.register(_LiveCollector(gate, backend))
         self.answers = Counter(
             f"{PREFIX}requests", "Requests by endpoint and status.", ("endpoint", "status"), registry=self._registry
         )
@@ -54,16 +54,20 @@ class Metrics:
         return Histogram(PREFIX + name, what, buckets=SECONDS, registry=self._registry)
 
 
-class _Live(Collector):
+class _LiveCollector(Collector):
     """Collector of values that are read at scrape time."""
 
-    def __init__(self, gate: Gate, backend: Backend) -> None:
-        self._gate, self._backend = gate, backend
+    def __init__(self, gate: AdmissionQueue, backend: Backend) -> None:
+        self._admission_queue, self._backend = gate, backend
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(f"{PREFIX}waiting", "Images that wait for their turn.", value=self._gate.num_waiting)
-        yield GaugeMetricFamily(f"{PREFIX}running", "Images that are being made.", value=self._gate.num_running)
-        yield CounterMetricFamily(f"{PREFIX}refused", "Requests sent away.", value=self._gate.num_refused)
+        yield GaugeMetricFamily(
+            f"{PREFIX}waiting", "Images that wait for their turn.", value=self._admission_queue.num_waiting
+        )
+        yield GaugeMetricFamily(
+            f"{PREFIX}running", "Images that are being made.", value=self._admission_queue.num_running
+        )
+        yield CounterMetricFamily(f"{PREFIX}refused", "Requests sent away.", value=self._admission_queue.num_refused)
         yield GaugeMetricFamily(f"{PREFIX}ready", "1 if images can be made.", value=float(self._backend.is_ready))
         numbers = self._backend.numbers()
         for name, what in COUNTS.items():

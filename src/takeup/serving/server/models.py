@@ -14,27 +14,27 @@ import torch
 from takeup.errors import BadInput, UnknownName
 from takeup.serving.engines.diffusers.addons import AddOn
 from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.device.compute import Compute, Eager
+from takeup.serving.engines.diffusers.device.compute import EagerExecutor, Executor
 from takeup.serving.engines.diffusers.families import Family, family_of
 from takeup.serving.engines.diffusers.lora.addon import Form, Loras
 from takeup.serving.engines.diffusers.lora.loaders import ProcessLoader, ThreadLoader
 from takeup.serving.engines.diffusers.lora.store import LoraStore
-from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets
 from takeup.serving.engines.diffusers.placement import binds_edits, compute_for, stacks_for, workers_for
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.diffusers.tiny import TINY, build
 from takeup.serving.policies.adapters import ADAPTER_POLICIES
 from takeup.serving.policies.batching import one_by_one
 from takeup.serving.policies.mask_batches import MaskGrouping
-from takeup.serving.server.editing import NO_TEMPLATES, TemplateRoom, make_editor
-from takeup.serving.server.jobs import Card
+from takeup.serving.server.editing import NO_TEMPLATES, TemplateStorage, make_editor
+from takeup.serving.server.jobs import ModelCard
 from takeup.serving.server.local import LocalBackend
 
-OURS = "takeup/"
+BUILTIN_PREFIX = "takeup/"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ServingPlan:
     """How to serve a model: enough for another process, or another machine, to do the same."""
 
     model: str
@@ -48,7 +48,7 @@ class Plan:
     cache_policy: str = "lerc"
     reads_in_process: bool = False
     num_cpu_threads: int | None = None
-    templates: TemplateRoom = field(default_factory=TemplateRoom)
+    templates: TemplateStorage = field(default_factory=TemplateStorage)
 
     def build(self) -> LocalBackend:
         """Load the model and start its step loop."""
@@ -57,10 +57,10 @@ class Plan:
         if self.cache_policy not in ADAPTER_POLICIES:
             raise UnknownName("policy of the adapter cache", self.cache_policy, ADAPTER_POLICIES)
         pipeline = open_model(self.model, self.device)
-        family, targets = family_of(pipeline), Targets.of(pipeline)
+        family, targets = family_of(pipeline), LoraTargets.of(pipeline)
         nets = self._controlnets(pipeline)
         store = self._store(targets)
-        compute = Eager() if self.deterministic else compute_for(pipeline.device)
+        compute = EagerExecutor() if self.deterministic else compute_for(pipeline.device)
         room = NO_TEMPLATES if self.deterministic else self.templates
         editor = make_editor(family, room, binds=binds_edits(compute, family))
         loras = Loras(family, store, self.lora_form, stacks=stacks_for(compute, family))
@@ -68,12 +68,12 @@ class Plan:
         add_ons: list[AddOn] = [loras, *editor.add_ons, *controls]
         group = one_by_one if self.deterministic else MaskGrouping(self.max_rows)
         engine = StepEngine(pipeline, add_ons=add_ons, group=group, compute=compute)
-        return LocalBackend(engine, editor, Card(type(pipeline).__name__, targets, tuple(nets)), store)
+        return LocalBackend(engine, editor, ModelCard(type(pipeline).__name__, targets, tuple(nets)), store)
 
-    def _controls(self, family: Family, nets: Mapping[str, Any], compute: Compute) -> Controls:
+    def _controls(self, family: Family, nets: Mapping[str, Any], compute: Executor) -> Controls:
         return Controls(family, nets, workers_for(compute, nets), max_change=self.control_change)
 
-    def _store(self, targets: Targets) -> LoraStore:
+    def _store(self, targets: LoraTargets) -> LoraStore:
         read = ProcessLoader if self.reads_in_process else ThreadLoader
         return LoraStore(read(AdapterPaths(), targets), ADAPTER_POLICIES[self.cache_policy], self.cache_bytes)
 
@@ -106,7 +106,7 @@ class AdapterPaths(Mapping[str, Path]):
 def open_model(name: str, device: str = "auto") -> Any:
     """The pipeline of this name: one of ours, a folder that diffusers wrote, or one of the hub."""
     on = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    if name.startswith(OURS):
+    if name.startswith(BUILTIN_PREFIX):
         pipeline = build(name)  # an unknown one of ours is answered with the nearest
     elif Path(name).exists() or name.count("/") == 1:
         pipeline = _pretrained("DiffusionPipeline", name, torch_dtype=torch.float32 if on == "cpu" else torch.bfloat16)
@@ -131,5 +131,5 @@ def _pretrained(kind: str, where: str, **options: Any) -> Any:
         reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
         raise BadInput(
             f"the model {where!r} could not be opened ({reason}); give a folder that diffusers wrote with "
-            f"safetensors, connect to the hub, or try {OURS}tiny-sdxl"
+            f"safetensors, connect to the hub, or try {BUILTIN_PREFIX}tiny-sdxl"
         ) from problem

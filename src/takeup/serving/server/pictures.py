@@ -14,23 +14,23 @@ from PIL import Image, ImageChops, ImageOps
 from takeup.errors import BadInput
 from takeup.serving.server.errors import ApiError
 from takeup.serving.server.jobs import ImageFormat
-from takeup.serving.server.settings import Limits
+from takeup.serving.server.settings import ServerLimits
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 DATA_URL = re.compile(r"data:image/[a-z+.-]{1,20};base64,")
 
 
-def from_text(text: str, limits: Limits, param: str) -> Image.Image:
+def image_from_base64(text: str, limits: ServerLimits, param: str) -> Image.Image:
     """The image of a base64 text, with or without `data:image/...;base64,` before it."""
     start = DATA_URL.match(text)
     try:
         data = binascii.a2b_base64(text[start.end() if start else 0 :], strict_mode=True)
     except (binascii.Error, ValueError) as problem:
         raise _refused(f"the image is no base64 text ({problem})", param, "invalid_base64") from None
-    return from_bytes(data, limits, param)
+    return image_from_bytes(data, limits, param)
 
 
-def from_bytes(data: bytes, limits: Limits, param: str) -> Image.Image:
+def image_from_bytes(data: bytes, limits: ServerLimits, param: str) -> Image.Image:
     """The image, as RGB or RGBA, turned as its camera says."""
     if len(data) > limits.max_image_bytes:
         raise _refused(
@@ -45,7 +45,7 @@ def from_bytes(data: bytes, limits: Limits, param: str) -> Image.Image:
         raise _refused(f"the image is damaged ({type(problem).__name__})", param, "invalid_image") from problem
 
 
-def _opened(data: bytes, limits: Limits, param: str) -> Image.Image:
+def _opened(data: bytes, limits: ServerLimits, param: str) -> Image.Image:
     """The image with only its header read; refused if its pixels would be too many."""
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -59,7 +59,7 @@ def _opened(data: bytes, limits: Limits, param: str) -> Image.Image:
     return image
 
 
-def _too_many(size: str, limits: Limits, param: str) -> ApiError:
+def _too_many(size: str, limits: ServerLimits, param: str) -> ApiError:
     most = limits.max_input_pixels / 1e6
     return _refused(f"the image has {size} pixels, and at most {most:g} million are read", param, "image_too_large")
 
@@ -93,7 +93,7 @@ def _transparent(image: Image.Image) -> Image.Image | None:
     return None if found is None or found.getbbox() is None else found
 
 
-def to_bytes(image: torch.Tensor, kind: ImageFormat, quality: int) -> bytes:
+def encode_image(image: torch.Tensor, kind: ImageFormat, quality: int) -> bytes:
     """The file of one decoded image (values from 0 to 1, channels first)."""
     if not torch.isfinite(image).all():
         raise BadInput("the image has numbers that are not finite; use weaker LoRAs, guidance or ControlNets")
@@ -104,6 +104,6 @@ def to_bytes(image: torch.Tensor, kind: ImageFormat, quality: int) -> bytes:
     return file.getvalue()
 
 
-def as_text(data: bytes) -> str:
+def base64_text(data: bytes) -> str:
     """Base64, as in answers."""
     return base64.b64encode(data).decode("ascii")

@@ -20,8 +20,8 @@ from takeup.serving.contract import Route
 from takeup.serving.model import Expired
 from takeup.serving.policies.routing import ROUTES
 from takeup.serving.server.errors import WorkerLost
-from takeup.serving.server.hired import Hired
-from takeup.serving.server.jobs import Card, Job, Order
+from takeup.serving.server.hired import WorkerHandle
+from takeup.serving.server.jobs import ImageJob, JobHandle, ModelCard
 from takeup.serving.server.worker import BackendPlan
 
 if TYPE_CHECKING:
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS = 2
 MAX_FALSE_STARTS = 3
-Report = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 @dataclass(slots=True, eq=False)
-class _Task:
+class _PoolTask:
     """An order, and which try this is."""
 
     number: int
-    order: Order
+    order: JobHandle
     began_s: float = field(default_factory=time.monotonic)
     num_attempts: int = 0
 
-    def job_now(self) -> Job:
+    def job_now(self) -> ImageJob:
         """The job, with the time that is left."""
         job = self.order.job
         return job if job.within_s is None else replace(job, within_s=self.began_s + job.within_s - time.monotonic())
@@ -55,23 +55,23 @@ class PoolBackend:
         self,
         plan: BackendPlan,
         num_workers: int,
-        report: Report = lambda _: None,
+        report: Notify = lambda _: None,
         route: Route = ROUTES["affinity"],
     ) -> None:
         self._plan, self._report, self._route = plan, report, route
         self._lock = threading.RLock()
         self._numbers = itertools.count()
-        self._waiting: deque[_Task] = deque()
+        self._waiting: deque[_PoolTask] = deque()
         self._totals: Counter[str] = Counter()
         self._false_starts: Counter[int] = Counter()
         self._closing = False
-        self._card: Card | None = None
+        self._card: ModelCard | None = None
         self._problem: TakeupError | None = None
-        self._workers = {slot: self._hire(slot) for slot in range(num_workers)}
+        self._workers = {slot: self._start_worker(slot) for slot in range(num_workers)}
         self._wait_until_ready()
 
     @property
-    def card(self) -> Card:
+    def card(self) -> ModelCard:
         assert self._card is not None
         return self._card
 
@@ -89,14 +89,14 @@ class PoolBackend:
         """What one worker has is as good as what all have: jobs go where their LoRAs are."""
         return frozenset[str]().union(*(worker.known for worker in list(self._workers.values())))
 
-    def start(self, job: Job, on_step: OnStep) -> Order:
-        order = Order(job, on_step)
-        self._assign(_Task(next(self._numbers), order))
+    def start(self, job: ImageJob, on_step: OnStep) -> JobHandle:
+        order = JobHandle(job, on_step)
+        self._assign(_PoolTask(next(self._numbers), order))
         return order
 
     def forget(self, name: str) -> None:
         for worker in list(self._workers.values()):
-            worker.say("forget", name)
+            worker.send("forget", name)
 
     def numbers(self) -> Mapping[str, float]:
         with self._lock:
@@ -115,17 +115,19 @@ class PoolBackend:
 
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _hire(self, slot: int) -> Hired:
-        return Hired(self._plan, on_ready=self._ready, on_lost=lambda worker: self._lost(slot, worker))
+    def _start_worker(self, slot: int) -> WorkerHandle:
+        return WorkerHandle(
+            self._plan, on_ready=self._on_worker_ready, on_lost=lambda worker: self._on_worker_lost(slot, worker)
+        )
 
     def _wait_until_ready(self) -> None:
         while starting := [worker for worker in list(self._workers.values()) if not worker.is_ready]:
-            starting[0].met.wait()  # ready, or replaced by another one, or given up
+            starting[0].startup_over.wait()  # ready, or replaced by another one, or given up
         if self._problem is not None or not self.is_ready:
             self.close()
             raise self._problem or WorkerLost("no worker could be started; the log says why")
 
-    def _ready(self, worker: Hired) -> None:
+    def _on_worker_ready(self, worker: WorkerHandle) -> None:
         """In the thread that listens to the worker."""
         self._card = worker.card
         self._report(f"worker {worker.pid} is ready")
@@ -134,25 +136,25 @@ class PoolBackend:
         for task in waiting:
             self._assign(task)
 
-    def _assign(self, task: _Task) -> None:
+    def _assign(self, task: _PoolTask) -> None:
         with self._lock:
             ready = [worker for worker in self._workers.values() if worker.is_ready]
             if not ready:
-                self._keep(task)
+                self._enqueue(task)
                 return
             loras = [use.name for use in task.order.job.request.loras]
             worker = ready[self._route(loras, [one.known for one in ready], [one.num_tasks for one in ready])]
             task.num_attempts += 1
-            worker.take(task.number, task.order, task.job_now(), on_dropped=lambda: self._again(task))
+            worker.take(task.number, task.order, task.job_now(), on_dropped=lambda: self._retry(task))
 
-    def _keep(self, task: _Task) -> None:
+    def _enqueue(self, task: _PoolTask) -> None:
         """Until a worker is ready, if there will ever be one."""
         if self._workers and not self._closing:
             self._waiting.append(task)
         else:
             task.order.fail(WorkerLost("no worker is left; try again later"))
 
-    def _again(self, task: _Task) -> None:
+    def _retry(self, task: _PoolTask) -> None:
         """Its worker died."""
         left_s = task.job_now().within_s
         if self._closing or task.order.is_cancelled:
@@ -167,7 +169,7 @@ class PoolBackend:
             self._totals["retries"] += 1
             self._assign(task)
 
-    def _lost(self, slot: int, worker: Hired) -> None:
+    def _on_worker_lost(self, slot: int, worker: WorkerHandle) -> None:
         """In the thread that listened to the worker, which is gone."""
         with self._lock:
             self._totals.update({name: value for name, value in worker.numbers.items() if name != "adapter_bytes"})
@@ -181,4 +183,4 @@ class PoolBackend:
                 return
             self._report(f"worker {worker.pid} died; another one is started")
             self._totals["worker_restarts"] += 1
-            self._workers[slot] = self._hire(slot)
+            self._workers[slot] = self._start_worker(slot)

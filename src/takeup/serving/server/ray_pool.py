@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from takeup.serving.model import Cancelled
 from takeup.serving.server.errors import WorkerLost
-from takeup.serving.server.jobs import Card, Job, Order
+from takeup.serving.server.jobs import ImageJob, JobHandle, ModelCard
 from takeup.serving.server.replica import Replica
 from takeup.serving.server.worker import BackendPlan
 
@@ -52,7 +52,7 @@ class RayBackend:
             num_replicas=num_replicas, max_ongoing_requests=MAX_ONGOING, ray_actor_options=actor_options
         )(Replica)
         self._handle = serve.run(deployment.bind(plan), name=NAME, route_prefix=None)
-        self._card: Card = self._handle.card.remote().result(timeout_s=START_S)
+        self._card: ModelCard = self._handle.card.remote().result(timeout_s=START_S)
         self._threads = ThreadPoolExecutor(MAX_ONGOING, thread_name_prefix="ray")
         self._retries = 0
         self._num_steps = 0
@@ -61,7 +61,7 @@ class RayBackend:
         self._closing = False
 
     @property
-    def card(self) -> Card:
+    def card(self) -> ModelCard:
         return self._card
 
     @property
@@ -73,8 +73,8 @@ class RayBackend:
         """Those that were asked for of late; Ray does not say which replica has them."""
         return frozenset(self._known)
 
-    def start(self, job: Job, on_step: OnStep) -> Order:
-        order = Order(job, on_step)
+    def start(self, job: ImageJob, on_step: OnStep) -> JobHandle:
+        order = JobHandle(job, on_step)
         self._remember(job)
         self._threads.submit(self._make, order)
         return order
@@ -98,7 +98,7 @@ class RayBackend:
             serve.shutdown()
             ray.shutdown()
 
-    def _remember(self, job: Job) -> None:
+    def _remember(self, job: ImageJob) -> None:
         with self._counting:
             for use in job.request.loras:
                 self._known[use.name] = None
@@ -106,7 +106,7 @@ class RayBackend:
             while len(self._known) > MAX_KNOWN:
                 self._known.popitem(last=False)
 
-    def _make(self, order: Order) -> None:
+    def _make(self, order: JobHandle) -> None:
         """Runs in a pool thread: follow the stream, and retry if the replica dies."""
         for attempt in range(MAX_ATTEMPTS):
             try:
@@ -120,16 +120,16 @@ class RayBackend:
                 return
         order.fail(WorkerLost(f"{MAX_ATTEMPTS} replicas died while they made this image; change the request"))
 
-    def _follow(self, order: Order) -> None:
+    def _follow(self, order: JobHandle) -> None:
         stream: Any = self._handle.options(stream=True).make.remote(order.job)
         order.on_cancel = stream.cancel
         for word, fact in stream:
             if order.is_cancelled:
                 stream.cancel()
                 raise Cancelled("the request was cancelled")
-            self._hear(order, word, fact)
+            self._on_event(order, word, fact)
 
-    def _hear(self, order: Order, word: str, fact: Any) -> None:
+    def _on_event(self, order: JobHandle, word: str, fact: Any) -> None:
         if word == "step":
             with self._counting:
                 self._num_steps += 1

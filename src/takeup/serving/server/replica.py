@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from takeup.errors import TakeupError
-from takeup.serving.server.jobs import Backend, Card, Job, Order
+from takeup.serving.server.jobs import Backend, ImageJob, JobHandle, ModelCard
 from takeup.serving.server.worker import BackendPlan
 
-Said = tuple[str, Any]
+ReplicaEvent = tuple[str, Any]
 
 
 class Replica:
@@ -19,7 +19,7 @@ class Replica:
     def __init__(self, plan: BackendPlan) -> None:
         self._backend: Backend = plan.build()
 
-    def card(self) -> Card:
+    def card(self) -> ModelCard:
         """The model."""
         return self._backend.card
 
@@ -27,9 +27,9 @@ class Replica:
         """Drop this LoRA or template from caches; it will not be requested again."""
         self._backend.forget(name)
 
-    def make(self, job: Job) -> Iterator[Said]:
+    def make(self, job: ImageJob) -> Iterator[ReplicaEvent]:
         """Yield steps, then the image or the error; closing the generator cancels the job."""
-        said: queue.SimpleQueue[Said] = queue.SimpleQueue()
+        said: queue.SimpleQueue[ReplicaEvent] = queue.SimpleQueue()
         order = self._backend.start(job, lambda step, num_steps: said.put(("step", (step, num_steps))))
         order.done.add_done_callback(lambda _: said.put(_outcome(order)))
         try:
@@ -41,7 +41,7 @@ class Replica:
             order.cancel()
 
 
-def _outcome(order: Order) -> Said:
+def _outcome(order: JobHandle) -> ReplicaEvent:
     problem = order.done.exception()
     if problem is None:
         return "made", (order.done.result(), order.report)

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from takeup.errors import BadInput, UnknownName
 from takeup.serving.contract import Admit, Route
-from takeup.serving.line import Line
+from takeup.serving.line import ReorderingQueue
 from takeup.serving.policies.adapters import ORDERS
 from takeup.serving.policies.admission import Admission
 from takeup.serving.policies.routing import ROUTES
-from takeup.serving.server.gate import Gate, Waiting
+from takeup.serving.server.gate import AdmissionQueue, Waiter
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ServerPolicies:
     """Policy names. `patience`: maximum times a job is overtaken; `in_time`: refuse jobs that would be late."""
 
     order: str = "shared_loads"
@@ -41,7 +41,9 @@ class Rules:
         """The admission rule."""
         return Admission(max_waiting, self.in_time)
 
-    def gate(self, max_running: int, max_waiting: int, known: Callable[[], Collection[Hashable]]) -> Gate:
+    def admission_queue(
+        self, max_running: int, max_waiting: int, known: Callable[[], Collection[Hashable]]
+    ) -> AdmissionQueue:
         """The gate that decides by these rules; `known` are the LoRAs that are in memory."""
-        line = Line[Waiting](ORDERS[self.order], self.patience)
-        return Gate(max_running, self.admission(max_waiting), line, known)
+        line = ReorderingQueue[Waiter](ORDERS[self.order], self.patience)
+        return AdmissionQueue(max_running, self.admission(max_waiting), line, known)

@@ -35,7 +35,7 @@ def serve(app: FastAPI, listener: socket.socket, log_config: dict[str, object] |
 
 
 @contextmanager
-def running(app: FastAPI, host: str = "127.0.0.1") -> Iterator[str]:
+def background_server(app: FastAPI, host: str = "127.0.0.1") -> Iterator[str]:
     """Serve in a thread on a free port; gives the address, and stops at the end of the block."""
     server = _server(app, None)
     with listen_on(host, 0) as listener:

@@ -24,7 +24,7 @@ Template = Annotated[str, StringConstraints(pattern=TEMPLATE)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
-class LoraAsked(BaseModel):
+class LoraSelection(BaseModel):
     """A LoRA of this request, and how strongly it is felt."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -32,7 +32,7 @@ class LoraAsked(BaseModel):
     scale: Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)] = 1.0
 
 
-class ControlAsked(BaseModel):
+class ControlNetSelection(BaseModel):
     """A ControlNet of this request: its image as base64, its scale, and the share of the steps in which it acts."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -49,7 +49,7 @@ class ControlAsked(BaseModel):
         return self
 
 
-class Asked(BaseModel, ABC):
+class ImageRequestBody(BaseModel, ABC):
     """What generations and edits have in common."""
 
     model_config = ConfigDict(extra="forbid")
@@ -94,38 +94,40 @@ class Asked(BaseModel, ABC):
 
     @property
     @abstractmethod
-    def loras_asked(self) -> list[LoraAsked]:
+    def requested_loras(self) -> list[LoraSelection]:
         """The LoRAs; each form has them in its own way."""
 
     @property
     @abstractmethod
-    def controls_asked(self) -> list[ControlAsked]:
+    def requested_controls(self) -> list[ControlNetSelection]:
         """The ControlNets."""
 
 
-class Generation(Asked):
+class Generation(ImageRequestBody):
     """An image from a text."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     style: Literal["vivid", "natural"] | None = Field(None, description="Without effect.")
     moderation: Literal["auto", "low"] | None = Field(None, description="Without effect.")
-    loras: Annotated[list[LoraAsked], Field(max_length=MAX_LORAS)] = []
-    controls: Annotated[list[ControlAsked], Field(max_length=MAX_CONTROLS)] = []
+    loras: Annotated[list[LoraSelection], Field(max_length=MAX_LORAS)] = []
+    controls: Annotated[list[ControlNetSelection], Field(max_length=MAX_CONTROLS)] = []
 
     @property
-    def loras_asked(self) -> list[LoraAsked]:
+    def requested_loras(self) -> list[LoraSelection]:
         return self.loras
 
     @property
-    def controls_asked(self) -> list[ControlAsked]:
+    def requested_controls(self) -> list[ControlNetSelection]:
         return self.controls
 
 
-_LORAS: TypeAdapter[list[LoraAsked]] = TypeAdapter(Annotated[list[LoraAsked], Field(max_length=MAX_LORAS)])
-_CONTROLS: TypeAdapter[list[ControlAsked]] = TypeAdapter(Annotated[list[ControlAsked], Field(max_length=MAX_CONTROLS)])
+_LORAS: TypeAdapter[list[LoraSelection]] = TypeAdapter(Annotated[list[LoraSelection], Field(max_length=MAX_LORAS)])
+_CONTROLS: TypeAdapter[list[ControlNetSelection]] = TypeAdapter(
+    Annotated[list[ControlNetSelection], Field(max_length=MAX_CONTROLS)]
+)
 
 
-class EditForm(Asked):
+class EditForm(ImageRequestBody):
     """An image from an image, as the fields of a form."""
 
     image: UploadFile | None = None
@@ -161,11 +163,11 @@ class EditForm(Asked):
         return self
 
     @property
-    def loras_asked(self) -> list[LoraAsked]:
+    def requested_loras(self) -> list[LoraSelection]:
         return _LORAS.validate_json(self.loras)
 
     @property
-    def controls_asked(self) -> list[ControlAsked]:
+    def requested_controls(self) -> list[ControlNetSelection]:
         return _CONTROLS.validate_json(self.controls)
 
 
@@ -198,21 +200,21 @@ class ImageObject(BaseModel):
     edit: EditFacts | None = None
 
 
-class Timing(BaseModel):
+class RequestTiming(BaseModel):
     """Seconds until the last image had its turn, and until all were there."""
 
     queued_s: float
     total_s: float
 
 
-class Images(BaseModel):
+class ImagesResponse(BaseModel):
     """The images of a request."""
 
     id: str
     created: int
     output_format: ImageFormat
     data: list[ImageObject]
-    timing: Timing
+    timing: RequestTiming
 
 
 class ModelObject(BaseModel):
@@ -266,7 +268,7 @@ class TemplateList(BaseModel):
     data: list[TemplateObject]
 
 
-class Removed(BaseModel):
+class DeletionResult(BaseModel):
     """An adapter or template that is not there any more."""
 
     id: str

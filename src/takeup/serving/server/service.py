@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 from takeup.serving.model import ControlUse, LoraUse, Request
 from takeup.serving.policies.lateness import usual_bound
-from takeup.serving.server.board import Board
+from takeup.serving.server.board import ProgressHub
 from takeup.serving.server.errors import ApiError
-from takeup.serving.server.gallery import EditFiles, Gallery
-from takeup.serving.server.jobs import Backend, Job
-from takeup.serving.server.metrics import Metrics
-from takeup.serving.server.pictures import from_text
-from takeup.serving.server.schemas import MAX_IMAGES, Asked, ControlAsked, EditForm
-from takeup.serving.server.settings import Settings
-from takeup.serving.server.shelf import Adapter, Shelf
-from takeup.serving.server.work import Work
+from takeup.serving.server.gallery import EditFiles, EditInputs
+from takeup.serving.server.jobs import Backend, ImageJob
+from takeup.serving.server.metrics import ServerMetrics
+from takeup.serving.server.pictures import image_from_base64
+from takeup.serving.server.schemas import MAX_IMAGES, ControlNetSelection, EditForm, ImageRequestBody
+from takeup.serving.server.settings import ServerSettings
+from takeup.serving.server.shelf import AdapterRegistry, RegisteredAdapter
+from takeup.serving.server.work import AcceptedRequest
 
 SEEDS = 2**32 - MAX_IMAGES
 
@@ -37,16 +37,20 @@ class Caller:
 class Service:
     """Make it inside a running event loop."""
 
-    def __init__(self, settings: Settings, backend: Backend) -> None:
+    def __init__(self, settings: ServerSettings, backend: Backend) -> None:
         limits = settings.limits
         self.settings, self.backend = settings, backend
         self.started_s = time.time()
-        self.gate = settings.rules.gate(limits.max_running, limits.max_waiting, lambda: backend.loras)
-        self.board = Board()
-        self.metrics = Metrics(self.gate, backend)
+        self.admission_queue = settings.rules.admission_queue(
+            limits.max_running, limits.max_waiting, lambda: backend.loras
+        )
+        self.progress_hub = ProgressHub()
+        self.metrics = ServerMetrics(self.admission_queue, backend)
         targets = backend.card.targets
-        self.shelf = Shelf(settings.uploads, settings.adapters, targets, backend.forget, limits.max_adapters)
-        self.gallery = Gallery(settings.templates or settings.uploads / ".templates", limits, backend.forget)
+        self.adapter_registry = AdapterRegistry(
+            settings.uploads, settings.adapters, targets, backend.forget, limits.max_adapters
+        )
+        self.edit_inputs = EditInputs(settings.templates or settings.uploads / ".templates", limits, backend.forget)
         self.threads = ThreadPoolExecutor(2, thread_name_prefix="files")
         self.is_stopping = False
 
@@ -54,20 +58,20 @@ class Service:
     def is_ready(self) -> bool:
         return self.backend.is_ready and not self.is_stopping
 
-    async def accept(self, caller: Caller, asked: Asked, files: EditFiles | None = None) -> Work:
+    async def accept(self, caller: Caller, asked: ImageRequestBody, files: EditFiles | None = None) -> AcceptedRequest:
         """Validate the request, reserve queue capacity and hold its adapters. The caller must close the work."""
         self._check_ready()
         self._check_model(asked.model)
         self._check_size(asked)
         with ExitStack() as held:
-            place = held.enter_context(self.gate.admit(asked.n, asked.steps, asked.deadline_s or math.inf))
+            place = held.enter_context(self.admission_queue.reserve(asked.n, asked.steps, asked.deadline_s or math.inf))
             names = _names(asked)
-            adapters = held.enter_context(self.shelf.hold(caller.tenant, names, "loras"))
+            adapters = held.enter_context(self.adapter_registry.hold(caller.tenant, names, "loras"))
             jobs = await self._jobs(caller.tenant, asked, adapters, files)
-            progress = self.board.open(caller.tenant, caller.request)
-            return Work(self, jobs, progress, adapters, held.pop_all(), place)
+            progress = self.progress_hub.open(caller.tenant, caller.request)
+            return AcceptedRequest(self, jobs, progress, adapters, held.pop_all(), place)
 
-    async def beside(self, act: object, *arguments: object) -> object:
+    async def run_in_thread(self, act: object, *arguments: object) -> object:
         """Do something slow with files, off the event loop."""
         assert callable(act)
         return await asyncio.get_running_loop().run_in_executor(self.threads, act, *arguments)
@@ -90,23 +94,25 @@ class Service:
             message = f"the model {model!r} is not served here; this is {self.settings.model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
-    def _check_size(self, asked: Asked) -> None:
+    def _check_size(self, asked: ImageRequestBody) -> None:
         most = self.settings.limits.max_output_pixels
         if asked.size_px is not None and math.prod(asked.size_px) > most:
             message = f"the size {asked.size} is above the limit of {most} pixels; ask for a smaller image"
             raise ApiError(400, message, param="size", code="invalid_size")
 
-    async def _jobs(self, tenant: str, asked: Asked, adapters: list[Adapter], files: EditFiles | None) -> list[Job]:
-        controls = tuple([await self._control(one, number) for number, one in enumerate(asked.controls_asked)])
+    async def _jobs(
+        self, tenant: str, asked: ImageRequestBody, adapters: list[RegisteredAdapter], files: EditFiles | None
+    ) -> list[ImageJob]:
+        controls = tuple([await self._control(one, number) for number, one in enumerate(asked.requested_controls)])
         edit = None
         if files is not None:
             assert isinstance(asked, EditForm)
             edit = await asyncio.get_running_loop().run_in_executor(
-                self.threads, self.gallery.edit, tenant, asked, files
+                self.threads, self.edit_inputs.edit, tenant, asked, files
             )
         first = secrets.randbelow(SEEDS) if asked.seed is None else asked.seed
         return [
-            Job(
+            ImageJob(
                 request=self._request(asked, adapters, controls, first + number),
                 edit=edit,
                 format=asked.output_format,
@@ -116,9 +122,11 @@ class Service:
             for number in range(asked.n)
         ]
 
-    def _request(self, asked: Asked, adapters: list[Adapter], controls: tuple[ControlUse, ...], seed: int) -> Request:
+    def _request(
+        self, asked: ImageRequestBody, adapters: list[RegisteredAdapter], controls: tuple[ControlUse, ...], seed: int
+    ) -> Request:
         width_px, height_px = asked.size_px or (None, None)
-        uses = zip(asked.loras_asked, adapters, strict=True)
+        uses = zip(asked.requested_loras, adapters, strict=True)
         return Request(
             prompt=asked.prompt,
             negative_prompt=asked.negative_prompt,
@@ -132,24 +140,24 @@ class Service:
             late_steps=_late_steps(asked),
         )
 
-    async def _control(self, asked: ControlAsked, number: int) -> ControlUse:
+    async def _control(self, asked: ControlNetSelection, number: int) -> ControlUse:
         where = f"controls.{number}"
         known = self.backend.card.controls
         if asked.name not in known:
             message = f"no ControlNet {asked.name!r} is served here (known: {', '.join(known) or 'none'})"
             raise ApiError(404, message, param=f"{where}.name", code="control_not_found")
-        image = await self.beside(from_text, asked.image, self.settings.limits, f"{where}.image")
+        image = await self.run_in_thread(image_from_base64, asked.image, self.settings.limits, f"{where}.image")
         return ControlUse(asked.name, image, asked.scale, asked.start, asked.end)
 
 
-def _names(asked: Asked) -> list[str]:
-    names = [one.name for one in asked.loras_asked]
+def _names(asked: ImageRequestBody) -> list[str]:
+    names = [one.name for one in asked.requested_loras]
     if len(set(names)) < len(names):
         raise ApiError(400, "a LoRA is named twice; name each of them once", param="loras", code="invalid_value")
     return names
 
 
-def _late_steps(asked: Asked) -> int:
+def _late_steps(asked: ImageRequestBody) -> int:
     if asked.late_steps is not None:
         return asked.late_steps
     return usual_bound(asked.steps) if asked.exact is False else 0

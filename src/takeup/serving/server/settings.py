@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from takeup.errors import BadInput
-from takeup.serving.server.rules import Rules
+from takeup.serving.server.rules import ServerPolicies
 
 MEBI = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """What depends on the machine; the limits of single fields stand in their schemas."""
 
     max_running: int = 16
@@ -34,7 +34,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServerSettings:
     """`adapters` is a folder of LoRAs that every tenant may use; `uploads` is where those of the tenants are kept.
 
     `rules` are the admission, order and routing policies. Edited images are kept in `templates`, so that later requests
@@ -44,6 +44,6 @@ class Settings:
     model: str
     uploads: Path
     adapters: Path | None = None
-    limits: Limits = field(default_factory=Limits)
-    rules: Rules = field(default_factory=Rules)
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    rules: ServerPolicies = field(default_factory=ServerPolicies)
     templates: Path | None = None

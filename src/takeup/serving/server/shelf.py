@@ -23,7 +23,7 @@ from typing import BinaryIO
 
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.lora.files import read_lora
-from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets
 from takeup.serving.server.errors import DO_NOT_RETRY, ApiError
 from takeup.serving.server.tenants import NAME
 
@@ -37,7 +37,7 @@ Forget = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
+class RegisteredAdapter:
     """A LoRA of the shelf. Its path is its name for the backend."""
 
     name: str
@@ -51,26 +51,26 @@ class Adapter:
         return self.owner == SHARED
 
 
-class Shelf:
+class AdapterRegistry:
     """Thread-safe. `forget` is called with the path of an adapter after its file was deleted."""
 
     def __init__(
-        self, uploads: Path, shared: Path | None, targets: Targets, forget: Forget, max_adapters: int = 1_000
+        self, uploads: Path, shared: Path | None, targets: LoraTargets, forget: Forget, max_adapters: int = 1_000
     ) -> None:
         self._uploads, self._targets, self._forget, self._max_adapters = uploads, targets, forget, max_adapters
         self._lock = threading.Lock()
         self._holders: Counter[Path] = Counter()
         self._leaving: set[Path] = set()
-        found: list[Adapter] = [*_uploaded(uploads), *shared_adapters(shared)]
+        found: list[RegisteredAdapter] = [*_uploaded(uploads), *shared_adapters(shared)]
         self._adapters = {(one.owner, one.name): one for one in found}
 
-    def seen_by(self, tenant: str) -> list[Adapter]:
+    def seen_by(self, tenant: str) -> list[RegisteredAdapter]:
         """What the tenant may use: its own, then what is shared."""
         with self._lock:
             seen = [one for (owner, _), one in self._adapters.items() if owner in (tenant, SHARED)]
         return sorted(seen, key=lambda one: (one.is_shared, one.name))
 
-    def find(self, tenant: str, name: str, param: str | None = None) -> Adapter:
+    def find(self, tenant: str, name: str, param: str | None = None) -> RegisteredAdapter:
         """The adapter of this name that the tenant means; its own before a shared one."""
         with self._lock:
             found = self._adapters.get((tenant, name)) or self._adapters.get((SHARED, name))
@@ -81,9 +81,9 @@ class Shelf:
         return found
 
     @contextmanager
-    def hold(self, tenant: str, names: Iterable[str], param: str) -> Iterator[list[Adapter]]:
+    def hold(self, tenant: str, names: Iterable[str], param: str) -> Iterator[list[RegisteredAdapter]]:
         """These adapters, whose files stay until the end of the block."""
-        held: list[Adapter] = []
+        held: list[RegisteredAdapter] = []
         try:
             for number, name in enumerate(names):
                 held.append(self._held(tenant, name, f"{param}.{number}.name"))
@@ -92,7 +92,7 @@ class Shelf:
             for adapter in held:
                 self._release(adapter.path)
 
-    def add(self, tenant: str, name: str, file: BinaryIO) -> Adapter:
+    def add(self, tenant: str, name: str, file: BinaryIO) -> RegisteredAdapter:
         """Read, check and keep an uploaded file. Nothing of it is left if it is refused."""
         _check_name(name)
         self._check_room(tenant, name)
@@ -105,7 +105,7 @@ class Shelf:
         finally:
             staged.unlink(missing_ok=True)
 
-    def remove(self, tenant: str, name: str) -> Adapter:
+    def remove(self, tenant: str, name: str) -> RegisteredAdapter:
         """Take the tenant's adapter off the shelf; requests that hold it are not disturbed."""
         with self._lock:
             adapter = self._adapters.pop((tenant, name), None)
@@ -120,7 +120,7 @@ class Shelf:
 
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _held(self, tenant: str, name: str, param: str) -> Adapter:
+    def _held(self, tenant: str, name: str, param: str) -> RegisteredAdapter:
         while True:
             adapter = self.find(tenant, name, param)
             with self._lock:
@@ -159,7 +159,7 @@ class Shelf:
             message = str(problem).replace(str(staged), name)
             raise ApiError(400, message, param="file", code="invalid_adapter") from problem
 
-    def _keep(self, tenant: str, name: str, staged: Path, path: Path) -> Adapter:
+    def _keep(self, tenant: str, name: str, staged: Path, path: Path) -> RegisteredAdapter:
         with self._lock:
             if (tenant, name) in self._adapters:  # since the name was checked
                 raise _taken(name)
@@ -183,9 +183,9 @@ def _taken(name: str) -> ApiError:
     return ApiError(409, message, param="name", code="adapter_exists", headers=DO_NOT_RETRY)
 
 
-def _adapter(name: str, owner: str, path: Path) -> Adapter:
+def _adapter(name: str, owner: str, path: Path) -> RegisteredAdapter:
     facts = path.stat()
-    return Adapter(name, owner, path, facts.st_size, facts.st_mtime)
+    return RegisteredAdapter(name, owner, path, facts.st_size, facts.st_mtime)
 
 
 def _written(file: BinaryIO, folder: Path) -> tuple[Path, str]:
@@ -204,7 +204,7 @@ def _written(file: BinaryIO, folder: Path) -> tuple[Path, str]:
     return Path(staged.name), digest.hexdigest()[:16]
 
 
-def _uploaded(uploads: Path) -> Iterator[Adapter]:
+def _uploaded(uploads: Path) -> Iterator[RegisteredAdapter]:
     """What earlier runs left, without what they did not finish."""
     for path in sorted(uploads.glob("*/*")) + sorted(uploads.glob(f"*/{INCOMING}*")):
         if path.name.startswith(INCOMING):
@@ -214,7 +214,7 @@ def _uploaded(uploads: Path) -> Iterator[Adapter]:
             yield _adapter(match[1], path.parent.name, path)
 
 
-def shared_adapters(folder: Path | None) -> list[Adapter]:
+def shared_adapters(folder: Path | None) -> list[RegisteredAdapter]:
     """The LoRAs of an operator's folder. Their content is read when a request names them."""
     if folder is None:
         return []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from takeup.errors import BadInput
 
-ANYONE = "default"
+DEFAULT_TENANT = "default"
 """The one tenant of a server without keys."""
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
@@ -18,7 +18,7 @@ KEY_VARIABLE, KEYS_VARIABLE = "TAKEUP_API_KEY", "TAKEUP_API_KEYS"
 MIN_KEY_CHARS = 16
 
 
-class Keys:
+class ApiKeys:
     """The keys of all tenants. A tenant may have several, so that they can be changed one after the other."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
@@ -36,7 +36,7 @@ class Keys:
     def tenant_of(self, authorization: str | None) -> str | None:
         """The tenant of the key in the header, or None if it is invalid. Constant time for wrong and right keys."""
         if not self:
-            return ANYONE
+            return DEFAULT_TENANT
         scheme, _, key = (authorization or "").partition(" ")
         given = _digest(key.strip())
         found = None
@@ -46,7 +46,7 @@ class Keys:
         return found if scheme.lower() == "bearer" else None
 
 
-def keys_of(file: Path | None, environment: Mapping[str, str]) -> Keys:
+def load_keys(file: Path | None, environment: Mapping[str, str]) -> ApiKeys:
     """Keys from a file with a line `tenant:key` each, or from the environment (one key, or such lines by commas)."""
     pairs: list[tuple[str, str]] = []
     if file is not None:
@@ -54,8 +54,8 @@ def keys_of(file: Path | None, environment: Mapping[str, str]) -> Keys:
     if environment.get(KEYS_VARIABLE):
         pairs += _pairs(environment[KEYS_VARIABLE].split(","), KEYS_VARIABLE)
     if environment.get(KEY_VARIABLE):
-        pairs.append((ANYONE, environment[KEY_VARIABLE]))
-    return Keys(pairs)
+        pairs.append((DEFAULT_TENANT, environment[KEY_VARIABLE]))
+    return ApiKeys(pairs)
 
 
 def _lines(file: Path) -> list[str]:

@@ -10,24 +10,24 @@ from typing import Protocol
 
 from takeup.serving.engines.diffusers.masked.editing import EditReport
 from takeup.serving.model import Expired
-from takeup.serving.server.board import Progress
+from takeup.serving.server.board import RequestProgress
 from takeup.serving.server.errors import ApiError, api_error, body_of
-from takeup.serving.server.gate import Gate, Place
-from takeup.serving.server.jobs import Backend, Job
-from takeup.serving.server.metrics import Metrics
-from takeup.serving.server.shelf import Adapter
+from takeup.serving.server.gate import AdmissionQueue, Reservation
+from takeup.serving.server.jobs import Backend, ImageJob
+from takeup.serving.server.metrics import ServerMetrics
+from takeup.serving.server.shelf import RegisteredAdapter
 
 
-class Desk(Protocol):
+class ServiceParts(Protocol):
     """What work needs of the service."""
 
-    gate: Gate
+    admission_queue: AdmissionQueue
     backend: Backend
-    metrics: Metrics
+    metrics: ServerMetrics
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class FinishedImage:
     """A picture, how long it waited for its turn, and what an edit did."""
 
     picture: bytes
@@ -37,46 +37,46 @@ class Made:
     report: EditReport | None = None
 
 
-class Work:
+class AcceptedRequest:
     """Run it once, and close it whatever happens."""
 
     def __init__(
         self,
-        desk: Desk,
-        jobs: list[Job],
-        progress: Progress,
-        adapters: Sequence[Adapter],
+        desk: ServiceParts,
+        jobs: list[ImageJob],
+        progress: RequestProgress,
+        adapters: Sequence[RegisteredAdapter],
         held: ExitStack,
-        place: Place,
+        place: Reservation,
     ) -> None:
-        self._desk, self._jobs, self._adapters, self._held, self._place = desk, jobs, adapters, held, place
+        self._service, self._jobs, self._adapters, self._held, self._reservation = desk, jobs, adapters, held, place
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
         self.progress = progress
-        progress.tell("queued", images=len(jobs))
+        progress.publish("queued", images=len(jobs))
 
     @property
     def age_s(self) -> float:
         """Since it was accepted."""
         return self._loop.time() - self._began_s
 
-    async def run(self) -> list[Made]:
+    async def run(self) -> list[FinishedImage]:
         """All pictures, in order. The first failure ends the others too."""
         tasks = [asyncio.create_task(self._make(number, job)) for number, job in enumerate(self._jobs)]
         try:
             made = await asyncio.gather(*tasks)
         except asyncio.CancelledError:
-            self.progress.tell("cancelled")
+            self.progress.publish("cancelled")
             raise
         except Exception as problem:
-            answer = self._in_the_words_of_the_client(problem)
-            self.progress.tell("error", **body_of(answer))
+            answer = self._client_error(problem)
+            self.progress.publish("error", **body_of(answer))
             raise answer from problem
         finally:
             for task in tasks:
                 task.cancel()
-        self._desk.metrics.request_s.observe(self.age_s)
-        self.progress.tell("done", images=len(made))
+        self._service.metrics.request_s.observe(self.age_s)
+        self.progress.publish("done", images=len(made))
         return made
 
     def close(self) -> None:
@@ -84,44 +84,44 @@ class Work:
         self.progress.end()
         self._held.close()
 
-    async def _make(self, number: int, job: Job) -> Made:
-        metrics = self._desk.metrics
+    async def _make(self, number: int, job: ImageJob) -> FinishedImage:
+        metrics = self._service.metrics
         until_s = None if job.within_s is None else self._began_s + job.within_s
         loras = tuple(use.name for use in job.request.loras)
-        async with self._desk.gate.turn(loras, job.request.num_steps, until_s):
+        async with self._service.admission_queue.slot(loras, job.request.num_steps, until_s):
             queued_s = self.age_s
             metrics.queue_s.observe(queued_s)
-            self.progress.tell("started", image=number)
-            picture, report = await self._picture(number, self._as_it_is_now(job, until_s))
+            self.progress.publish("started", image=number)
+            picture, report = await self._picture(number, self._with_time_left(job, until_s))
             metrics.image_s.observe(self.age_s - queued_s)
             metrics.images.inc()
         template = None if job.edit is None else job.edit.template
-        return Made(picture, job.request.seed, queued_s, template, report)
+        return FinishedImage(picture, job.request.seed, queued_s, template, report)
 
-    def _as_it_is_now(self, job: Job, until_s: float | None) -> Job:
+    def _with_time_left(self, job: ImageJob, until_s: float | None) -> ImageJob:
         """The same job with the time that is left, and what those behind it want."""
         left_s = None if until_s is None else until_s - self._loop.time()
         if left_s is not None and left_s <= 0:
             raise Expired("the deadline passed while the request waited; allow more time")
-        return replace(job, within_s=left_s, ahead=self._desk.gate.ahead)
+        return replace(job, within_s=left_s, ahead=self._service.admission_queue.ahead)
 
-    async def _picture(self, number: int, job: Job) -> tuple[bytes, EditReport | None]:
+    async def _picture(self, number: int, job: ImageJob) -> tuple[bytes, EditReport | None]:
         def heard(step: int, num_steps: int) -> None:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._stepped, number, step, num_steps)
 
-        order = self._desk.backend.start(job, heard)
+        order = self._service.backend.start(job, heard)
         try:
             return await asyncio.wrap_future(order.done), order.report
         finally:
             order.cancel()
 
     def _stepped(self, number: int, step: int, num_steps: int) -> None:
-        self._place.stepped()
+        self._reservation.record_step()
         if not self.progress.is_over:
-            self.progress.tell("image_generation.progress", image=number, step=step, steps=num_steps)
+            self.progress.publish("image_generation.progress", image=number, step=step, steps=num_steps)
 
-    def _in_the_words_of_the_client(self, problem: BaseException) -> ApiError:
+    def _client_error(self, problem: BaseException) -> ApiError:
         """The loader speaks of files; clients know adapters."""
         answer = api_error(problem)
         for adapter in self._adapters:

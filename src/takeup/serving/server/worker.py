@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from takeup.errors import TakeupError
-from takeup.serving.server.jobs import Backend, Job, Order
+from takeup.serving.server.jobs import Backend, ImageJob, JobHandle
 
 log = logging.getLogger("takeup.serving.server")
 
@@ -31,37 +31,37 @@ class BackendPlan(Protocol):
 def serve_jobs(line: Connection, plan: BackendPlan) -> None:
     """The life of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server says when it is over, not the terminal
-    desk = _Desk(line)
+    desk = _WorkerLoop(line)
     try:
         backend = plan.build()
     except TakeupError as problem:
-        desk.say("broken", problem)
+        desk.send("broken", problem)
         return
-    desk.say("ready", backend.card)
+    desk.send("ready", backend.card)
     try:
         desk.listen(backend)
     finally:
         backend.close()
 
 
-class _Desk:
+class _WorkerLoop:
     """What the process holds: the line, and the orders that are on their way."""
 
     def __init__(self, line: Connection) -> None:
-        self._line = line
-        self._speaking = threading.Lock()
-        self._orders: dict[int, Order] = {}
+        self._pipe = line
+        self._send_lock = threading.Lock()
+        self._orders: dict[int, JobHandle] = {}
 
-    def say(self, word: str, *facts: Any) -> None:
+    def send(self, word: str, *facts: Any) -> None:
         """From any thread; a server that is gone hears nothing."""
-        with self._speaking, suppress(OSError):
-            self._line.send((word, *facts))
+        with self._send_lock, suppress(OSError):
+            self._pipe.send((word, *facts))
 
     def listen(self, backend: Backend) -> None:
         """Do what is said until the line closes."""
         while True:
             try:
-                word, *facts = self._line.recv()
+                word, *facts = self._pipe.recv()
             except (EOFError, OSError):
                 return
             if word == "stop":
@@ -73,8 +73,8 @@ class _Desk:
             else:
                 backend.forget(*facts)
 
-    def _start(self, backend: Backend, number: int, job: Job) -> None:
-        order = backend.start(job, lambda step, num_steps: self.say("step", number, step, num_steps))
+    def _start(self, backend: Backend, number: int, job: ImageJob) -> None:
+        order = backend.start(job, lambda step, num_steps: self.send("step", number, step, num_steps))
         self._orders[number] = order
         order.done.add_done_callback(lambda _: self._ended(number, order, backend))
 
@@ -83,14 +83,14 @@ class _Desk:
         if order is not None:
             order.cancel()
 
-    def _ended(self, number: int, order: Order, backend: Backend) -> None:
+    def _ended(self, number: int, order: JobHandle, backend: Backend) -> None:
         self._orders.pop(number, None)
-        self.say("numbers", dict(backend.numbers()))
+        self.send("numbers", dict(backend.numbers()))
         problem = order.done.exception()
         if problem is None:
-            self.say("made", number, order.done.result(), order.report)
+            self.send("made", number, order.done.result(), order.report)
         elif isinstance(problem, TakeupError):
-            self.say("failed", number, problem)
+            self.send("failed", number, problem)
         else:  # it may not survive the journey, and its inside is for the log
             log.error("a job failed", exc_info=problem)
-            self.say("failed", number, RuntimeError(type(problem).__name__))
+            self.send("failed", number, RuntimeError(type(problem).__name__))

@@ -10,8 +10,8 @@ from itertools import islice
 
 from takeup.errors import BadInput
 from takeup.serving.contract import CachePolicy, Choose, Route
-from takeup.serving.line import Line
-from takeup.serving.model import Access, Replay
+from takeup.serving.line import ReorderingQueue
+from takeup.serving.model import Access, AdapterReplay
 
 Sets = Sequence[tuple[Hashable, ...]]
 
@@ -25,7 +25,7 @@ def replay_adapters(
     look_ahead: int = 0,
     choose: Choose | None = None,
     patience: int = 0,
-) -> Replay:
+) -> AdapterReplay:
     """Serve all requests on caches of `capacity` adapters, where `look_ahead` requests behind the first are known.
 
     They are served in order, or as `choose` selects, but no request is overtaken more than `patience` times.
@@ -40,7 +40,7 @@ def replay_adapters(
         instance = _Instance(make(), capacity)
         loads += instance.serve_all(sets, look_ahead, choose, patience)
     num_uses = sum(len(access.adapters) for access in accesses)
-    return Replay(name, len(accesses), num_uses, sum(loads), loads.count(0))
+    return AdapterReplay(name, len(accesses), num_uses, sum(loads), loads.count(0))
 
 
 def replay_routed(
@@ -51,7 +51,7 @@ def replay_routed(
     capacity: int,
     num_instances: int,
     route: Route,
-) -> Replay:
+) -> AdapterReplay:
     """Serve all requests in order, each on the instance that `route` says, whichever one the trace has for it."""
     if capacity < 1 or num_instances < 1:
         raise BadInput(f"found {num_instances} instances with {capacity} adapters each; give at least 1 of both")
@@ -64,7 +64,7 @@ def replay_routed(
         num_served[number] += 1
         loads.append(instances[number].serve(access.adapters, ()))
     num_uses = sum(len(access.adapters) for access in accesses)
-    return Replay(name, len(accesses), num_uses, sum(loads), loads.count(0))
+    return AdapterReplay(name, len(accesses), num_uses, sum(loads), loads.count(0))
 
 
 class _Instance:
@@ -77,7 +77,7 @@ class _Instance:
     def serve_all(self, sets: Sets, look_ahead: int, choose: Choose | None, patience: int) -> Iterator[int]:
         """The loads of every request, in the order in which they are served."""
         coming = iter(sets)
-        line = Line[tuple[Hashable, ...]](choose, patience)
+        line = ReorderingQueue[tuple[Hashable, ...]](choose, patience)
         for adapters in islice(coming, look_ahead + 1):
             line.add(adapters, adapters)
         while line:

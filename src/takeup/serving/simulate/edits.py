@@ -13,7 +13,7 @@ import numpy as np
 from takeup.errors import BadInput
 
 
-class _Job(Protocol):
+class _SimulatedEdit(Protocol):
     """What the simulation needs to know of an edit."""
 
     @property
@@ -70,23 +70,23 @@ class EditOutcome:
 
 
 @dataclass(slots=True)
-class _Worker:
+class _EditWorker:
     running: list[list[Any]] = field(default_factory=list)  # edit, steps left
     waiting: list[tuple[float, Any]] = field(default_factory=list)  # ready at, edit
     templates: OrderedDict[Hashable, None] = field(default_factory=OrderedDict)
     is_busy: bool = False
 
 
-class _Simulation:
+class _EditSimulation:
     def __init__(self, fleet: EditFleet, view: Any, route: Any, join: Any, costs: Any) -> None:
         self._fleet, self._view, self._route, self._join, self._costs = fleet, view, route, join, costs
-        self._workers = [_Worker() for _ in range(fleet.num_workers)]
+        self._workers = [_EditWorker() for _ in range(fleet.num_workers)]
         self._events: list[tuple[float, int, str, Any]] = []
         self._count = 0
         self.done: dict[int, float] = {}
         self.num_loads = 0
 
-    def run(self, jobs: Sequence[_Job]) -> None:
+    def run(self, jobs: Sequence[_SimulatedEdit]) -> None:
         for job in jobs:
             self._at(job.arrival_s, "arrival", job)
         while self._events:
@@ -115,7 +115,7 @@ class _Simulation:
         if not worker.is_busy:
             self._wake(now_s, worker)
 
-    def _fetch(self, worker: _Worker, template: Hashable) -> float:
+    def _fetch(self, worker: _EditWorker, template: Hashable) -> float:
         """Seconds until the template is there; the one unused for longest makes room."""
         missing = template not in worker.templates
         worker.templates[template] = None
@@ -125,14 +125,14 @@ class _Simulation:
         self.num_loads += missing
         return self._fleet.load_s if missing else 0.0
 
-    def _wake(self, now_s: float, worker: _Worker) -> None:
+    def _wake(self, now_s: float, worker: _EditWorker) -> None:
         """Schedule the next step: now if edits are running, else when the first template is loaded."""
         worker.is_busy = bool(worker.running or worker.waiting)
         if worker.is_busy:
             first_s = now_s if worker.running else max(now_s, min(ready_s for ready_s, _ in worker.waiting))
             self._at(first_s, "step", worker)
 
-    def _step(self, now_s: float, worker: _Worker) -> None:
+    def _step(self, now_s: float, worker: _EditWorker) -> None:
         """Step boundary: remove finished edits, let ready edits join the batch, and start the next step."""
         for job, left in worker.running:
             if left == 0:
@@ -153,7 +153,7 @@ class _Simulation:
 
 
 def simulate_edits(
-    jobs: Sequence[_Job],
+    jobs: Sequence[_SimulatedEdit],
     fleet: EditFleet,
     *,
     view: Callable[..., Any],
@@ -166,7 +166,7 @@ def simulate_edits(
 
     The first `num_warm_up` edits fill the workers with templates; their latencies are not counted.
     """
-    simulation = _Simulation(fleet, view, route, join, costs)
+    simulation = _EditSimulation(fleet, view, route, join, costs)
     simulation.run(jobs)
     counted = sorted(jobs, key=lambda job: job.number)[num_warm_up:]
     return EditOutcome(tuple(simulation.done[job.number] for job in counted), simulation.num_loads)
@@ -176,7 +176,7 @@ MASKS = ((0.9, 7.3), (1.1, 4.7), (5.0, 9.3))
 """Beta distributions with the means of the three published workloads: production 0.11, public 0.19, try-on 0.35."""
 
 
-def drawn_edits(
+def generate_edits(
     make: Callable[..., Any],
     random: np.random.Generator,
     num_edits: int,

@@ -16,15 +16,15 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from takeup.serving.contract import Choose, Group
-from takeup.serving.line import Line, expected_s
-from takeup.serving.simulate.residents import Residents, Tiers
+from takeup.serving.line import ReorderingQueue, expected_s
+from takeup.serving.simulate.residents import LoraResidency, Tiers
 from takeup.serving.traffic import Arrival, Design, Ending, Served
 
 ROUNDING = 1e-9  # of a step: a boundary that is nearer than this is now
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class InstancePolicies:
     """Policies of an instance: batching, cache tiers, and the choice of the next request."""
 
     group: Group
@@ -34,7 +34,7 @@ class Rules:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class SimulatedJob:
     """A request in an instance."""
 
     arrival: Arrival
@@ -63,7 +63,7 @@ class Job:
         """Whether all steps are done; then it stays until `ready_s`."""
         return self.done_steps == self.num_steps
 
-    def is_beside(self, now_s: float) -> bool:
+    def is_outside_loop(self, now_s: float) -> bool:
         """Whether it is being prepared or finished now, outside the step loop."""
         return (self.ready_s if self.is_made else self.begin_s) > now_s
 
@@ -84,7 +84,7 @@ class _Stretch:
     begin_s: float
     step_s: float
     num_steps: int
-    jobs: Sequence[Job]
+    jobs: Sequence[SimulatedJob]
     num_calls: int
 
     @property
@@ -103,38 +103,38 @@ class _Stretch:
 
 
 @dataclass(slots=True)
-class Instance:
-    """One instance under a design. `tell` hears of every request that is over."""
+class SimulatedInstance:
+    """One instance under a design. `on_end` hears of every request that is over."""
 
     number: int
     design: Design
-    rules: Rules
-    tell: Callable[[Served], None]
+    rules: InstancePolicies
+    on_end: Callable[[Served], None]
     busy_s: float = 0.0
     num_calls: int = 0
     num_call_rows: int = 0
     num_most_waiting: int = 0
-    running: list[Job] = field(default_factory=list)
-    line: Line[Job] = field(init=False)
-    residents: Residents = field(init=False)
+    running: list[SimulatedJob] = field(default_factory=list)
+    queue: ReorderingQueue[SimulatedJob] = field(init=False)
+    residents: LoraResidency = field(init=False)
     _stretch: _Stretch | None = None
     _patched: tuple[Hashable, ...] = ()
     _last_s: float = 0.0
     _pace: float = 1.0
 
     def __post_init__(self) -> None:
-        self.line = Line[Job](self.rules.choose, self.rules.patience)
-        self.residents = Residents(self.rules.tiers)
+        self.queue = ReorderingQueue[SimulatedJob](self.rules.choose, self.rules.patience)
+        self.residents = LoraResidency(self.rules.tiers)
 
     @property
     def num_inside(self) -> int:
         """Requests that are not over."""
-        return len(self.line) + len(self.running)
+        return len(self.queue) + len(self.running)
 
     @property
     def num_waiting(self) -> int:
         """Number of waiting requests; a negative value is the number of free slots."""
-        return len(self.line) - (self.design.max_running - len(self.running)) * self._has_room
+        return len(self.queue) - (self.design.max_running - len(self.running)) * self._has_room
 
     def expected_s(self, arrival: Arrival) -> float:
         """A guess of how long a request that comes now will take."""
@@ -142,20 +142,20 @@ class Instance:
         after_it_s = expected_s(
             self.design.num_steps(arrival),
             self.design.step(arrival.num_rows * together),
-            steps_ahead=sum(job.num_steps - job.done_steps for job in (*self.running, *self.line.items)),
+            steps_ahead=sum(job.num_steps - job.done_steps for job in (*self.running, *self.queue.items)),
             num_inside=self.num_inside,
             max_running=self.design.max_running,
         )
         return after_it_s + self.design.around_s
 
     def add(self, arrival: Arrival, now_s: float) -> float | None:
-        """A request comes: when to call `look`, if that is sooner than before."""
+        """A request comes: when to call `advance_to`, if that is sooner than before."""
         num_steps = self.design.num_steps(arrival)
-        self.line.add(Job(arrival, num_steps, self.design.late_steps(num_steps)), arrival.loras)
-        self.num_most_waiting = max(self.num_most_waiting, len(self.line))
+        self.queue.add(SimulatedJob(arrival, num_steps, self.design.late_steps(num_steps)), arrival.loras)
+        self.num_most_waiting = max(self.num_most_waiting, len(self.queue))
         return now_s if self._has_room else None
 
-    def look(self, now_s: float) -> float | None:
+    def advance_to(self, now_s: float) -> float | None:
         """Do what is to be done by now: when to call this again, if ever."""
         self.busy_s += (now_s - self._last_s) * bool(self.running)
         self._last_s = now_s
@@ -163,15 +163,15 @@ class Instance:
         if is_boundary:
             self._settle(now_s)
             self._expire(now_s)
-        self._let_out(now_s)
-        self._let_in(now_s)
+        self._release_finished(now_s)
+        self._admit_waiting(now_s)
         if is_boundary:
             able = [job for job in self.running if job.steps_ahead(now_s) > 0]
             self._stretch = self._begin(able, now_s) if able else None
         self._share(now_s)
         if not is_boundary and self._stretch is not None and self._stretch.end_s <= now_s:
-            return self.look(now_s)  # the admitted request joins the step that begins now
-        return self._next_look_s(now_s)
+            return self.advance_to(now_s)  # the admitted request joins the step that begins now
+        return self._next_event_s(now_s)
 
     # ---------------------------------------------------------------------------------------------------------------
 
@@ -193,45 +193,45 @@ class Instance:
     def _expire(self, now_s: float) -> None:
         for job in [job for job in self.running if now_s >= job.arrival.deadline_s and not job.is_made]:
             self._end(job, "expired", now_s)
-        late = [place for place, job in enumerate(self.line.items) if now_s >= job.arrival.deadline_s]
+        late = [place for place, job in enumerate(self.queue.items) if now_s >= job.arrival.deadline_s]
         for place in reversed(late):
-            self._tell(self.line.remove(place), "expired", now_s)
+            self._report_end(self.queue.remove(place), "expired", now_s)
 
-    def _let_out(self, now_s: float) -> None:
+    def _release_finished(self, now_s: float) -> None:
         for job in [job for job in self.running if job.is_made and job.ready_s <= now_s]:
             self._end(job, "done", now_s)
 
-    def _end(self, job: Job, ending: Ending, now_s: float) -> None:
+    def _end(self, job: SimulatedJob, ending: Ending, now_s: float) -> None:
         self.running.remove(job)
-        self.residents.release(job.arrival.loras, self.line.adapters)
-        self._tell(job, ending, now_s + self.design.around_s * (ending == "done"))
+        self.residents.release(job.arrival.loras, self.queue.adapters)
+        self._report_end(job, ending, now_s + self.design.around_s * (ending == "done"))
 
-    def _tell(self, job: Job, ending: Ending, end_s: float) -> None:
-        self.tell(Served(job.arrival, ending, end_s, job.start_s, job.first_step_s, self.number, job.num_loads))
+    def _report_end(self, job: SimulatedJob, ending: Ending, end_s: float) -> None:
+        self.on_end(Served(job.arrival, ending, end_s, job.start_s, job.first_step_s, self.number, job.num_loads))
 
-    def _let_in(self, now_s: float) -> None:
+    def _admit_waiting(self, now_s: float) -> None:
         if not self._has_room:
             return
-        while self.line and len(self.running) < self.design.max_running:
+        while self.queue and len(self.running) < self.design.max_running:
             if self.design.joins == "any step" or not self.running:
-                job = self.line.pop(self.residents.names)
+                job = self.queue.pop(self.residents.names)
             else:
                 key = self.running[0].arrival.batch_key
-                same = (place for place, one in enumerate(self.line.items) if one.arrival.batch_key == key)
+                same = (place for place, one in enumerate(self.queue.items) if one.arrival.batch_key == key)
                 place = next(same, None)
                 if place is None:
                     return
-                job = self.line.take(place)
+                job = self.queue.take(place)
             self._start(job, now_s)
 
-    def _start(self, job: Job, now_s: float) -> None:
+    def _start(self, job: SimulatedJob, now_s: float) -> None:
         arrival = job.arrival
         self.running.append(job)
         job.start_s = now_s
         job.begin_s = job.ready_s = now_s + self.design.before_s * self._pace
         for lora, load_s in zip(arrival.loras, arrival.load_s, strict=True):
             begin_s = now_s if self.design.parallel_loads else job.ready_s
-            is_load, ready_s = self.residents.use(lora, load_s, begin_s, self.line.adapters)
+            is_load, ready_s = self.residents.use(lora, load_s, begin_s, self.queue.adapters)
             job.num_loads += is_load
             job.ready_s = max(job.ready_s, ready_s)
         job.ready_s += self.design.switch_s * arrival.num_controls
@@ -241,7 +241,7 @@ class Instance:
         if self._stretch is not None:
             self._stretch.cut(min(job.begin_s if job.late_steps else job.ready_s, arrival.deadline_s))
 
-    def _begin(self, able: Sequence[Job], now_s: float) -> _Stretch:
+    def _begin(self, able: Sequence[SimulatedJob], now_s: float) -> _Stretch:
         for job in able:
             job.first_step_s = now_s if math.isnan(job.first_step_s) else job.first_step_s
         arrivals = {job.arrival.number: job.arrival for job in able}
@@ -258,7 +258,7 @@ class Instance:
 
     def _share(self, now_s: float) -> None:
         """Apply the contention slowdown for the current number of concurrent computations."""
-        num_beside = sum(job.is_beside(now_s) for job in self.running)
+        num_beside = sum(job.is_outside_loop(now_s) for job in self.running)
         pace = 1 + self.design.contention_share * max(0, num_beside - (self._stretch is None))
         factor, self._pace = pace / self._pace, pace
         if factor == 1:
@@ -269,7 +269,7 @@ class Instance:
             self._stretch.rescale(factor, now_s)
             self._stretch.cut(self._next_change_s(now_s))
 
-    def _next_look_s(self, now_s: float) -> float | None:
+    def _next_event_s(self, now_s: float) -> float | None:
         """Time of the next event: end of the stretch or of a request; without a stretch, when steps can begin."""
         if self._stretch is None:
             times_s = [time_s for job in self.running for time_s in job.times_s]

@@ -12,26 +12,28 @@ from collections.abc import Sequence
 
 from takeup.errors import BadInput
 from takeup.serving.contract import Admit, Route
-from takeup.serving.simulate.instance import Instance, Rules
-from takeup.serving.traffic import Arrival, Design, Outcome, Served
+from takeup.serving.simulate.instance import InstancePolicies, SimulatedInstance
+from takeup.serving.traffic import Arrival, Design, QueueOutcome, Served
 
 
 def simulate_queue(
-    arrivals: Sequence[Arrival], design: Design, *, num_gpus: int, rules: Rules, route: Route, admit: Admit
-) -> Outcome:
+    arrivals: Sequence[Arrival], design: Design, *, num_gpus: int, rules: InstancePolicies, route: Route, admit: Admit
+) -> QueueOutcome:
     """Serve all arrivals, in the order of their times, on as many instances as the GPUs are enough for."""
     num_instances = num_gpus // design.gpus_per_instance
     if num_instances < 1:
         raise BadInput(f"{design.name} needs {design.gpus_per_instance} GPUs, found {num_gpus}; give more")
     served: list[Served] = []
-    queue = _Queue([Instance(number, design, rules, served.append) for number in range(num_instances)], route, admit)
+    queue = _EventQueue(
+        [SimulatedInstance(number, design, rules, served.append) for number in range(num_instances)], route, admit
+    )
     for arrival in sorted(arrivals, key=lambda one: (one.arrival_s, one.number)):
         queue.run_until(arrival.arrival_s)
         if not queue.take(arrival):
             served.append(Served(arrival, "refused", arrival.arrival_s))
     queue.run_until(math.inf)
     instances = queue.instances
-    return Outcome(
+    return QueueOutcome(
         design.name,
         num_instances * design.gpus_per_instance,
         design.gpus_per_instance,
@@ -43,10 +45,10 @@ def simulate_queue(
     )
 
 
-class _Queue:
+class _EventQueue:
     """All instances, and when each of them must be looked at. What was planned and is no longer true is skipped."""
 
-    def __init__(self, instances: Sequence[Instance], route: Route, admit: Admit) -> None:
+    def __init__(self, instances: Sequence[SimulatedInstance], route: Route, admit: Admit) -> None:
         self.instances = instances
         self._route, self._admit = route, admit
         self._heap: list[tuple[float, int]] = []
@@ -70,7 +72,7 @@ class _Queue:
         while self._heap and self._heap[0][0] < until_s:
             when_s, number = heapq.heappop(self._heap)
             if when_s == self._planned[number]:
-                self._plan(number, self.instances[number].look(when_s))
+                self._plan(number, self.instances[number].advance_to(when_s))
 
     def _plan(self, number: int, when_s: float | None) -> None:
         self._planned[number] = when_s

@@ -33,7 +33,7 @@ class Tiers:
             )
 
 
-class Residents:
+class LoraResidency:
     """What is where, and when what is on its way will be there."""
 
     def __init__(self, tiers: Tiers) -> None:

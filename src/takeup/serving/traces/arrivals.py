@@ -101,7 +101,7 @@ def read_arrivals(path: Path, accesses: Sequence[Access]) -> list[Arrival]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _RequestRow:
     time_s: float
     num_images: int
     num_steps: int
@@ -109,16 +109,18 @@ class _Row:
     num_loras: int
 
 
-def _row(path: Path, line: int, row: Mapping[str, str]) -> _Row:
+def _row(path: Path, line: int, row: Mapping[str, str]) -> _RequestRow:
     time, images, steps, base, loras = (row[column] for column in COLUMNS)
     try:
         time_s = datetime.fromisoformat(f"{time}+00:00").timestamp()
-        return _Row(time_s, max(1, int(float(images or 1))), max(1, int(float(steps or 30))), base, int(float(loras)))
+        return _RequestRow(
+            time_s, max(1, int(float(images or 1))), max(1, int(float(steps or 30))), base, int(float(loras))
+        )
     except ValueError as problem:
         raise BadTrace(path, f"is no request ({problem}); give the file as it was published", line=line) from problem
 
 
-def _joined(rows: Sequence[_Row], accesses: Sequence[Access]) -> list[Arrival]:
+def _joined(rows: Sequence[_RequestRow], accesses: Sequence[Access]) -> list[Arrival]:
     by_count: dict[int, list[tuple[int, ...]]] = {}
     for access in accesses:
         by_count.setdefault(len(access.adapters), []).append(access.adapters)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Adapters:
+class AdapterUsage:
     """One kind of adapter on one service.
 
     `count_shares[n]`: requests with n of them. `cumulative`: (rank, share of uses of all up to that rank).
@@ -49,22 +49,22 @@ def _points(*points: tuple[int, float]) -> tuple[tuple[int, float], ...]:
 _A = (165, 164_194, 933, 3_486)
 _B = (302, 385_239, 723, 5_545)
 
-MEASURED: dict[str, Adapters] = {
-    "a-controlnet": Adapters(
+MEASURED: dict[str, AdapterUsage] = {
+    "a-controlnet": AdapterUsage(
         *_A,
         count_shares=(0.0, 0.305, 0.695),
         cumulative=_ranked(47, 31.1, 56.4, 73.5, 89.3, 97.6, 98.7, 98.9, 99.0, 99.1, 99.2, 99.3, 99.4),
         lru_loads=(1.534, 0.864, 0.561, 0.181, 0.012, 0.010, 0.009, 0.008, 0.008, 0.008),
         lfu_loads=(1.534, 1.005, 0.526, 0.183, 0.016, 0.012, 0.012, 0.011, 0.011, 0.010),
     ),
-    "b-controlnet": Adapters(
+    "b-controlnet": AdapterUsage(
         *_B,
         count_shares=(0.019, 0.251, 0.699, 0.031),
         cumulative=_ranked(94, 22.2, 35.7, 49.2, 60.8, 71.5, 80.6, 87.8, 94.5, 96.2, 97.5, 98.8, 99.4, 99.7),
         lru_loads=(1.593, 1.036, 0.873, 0.617, 0.445, 0.290, 0.148, 0.074, 0.040, 0.011),
         lfu_loads=(1.593, 1.239, 1.036, 0.834, 0.597, 0.470, 0.359, 0.108, 0.065, 0.027),
     ),
-    "a-lora": Adapters(
+    "a-lora": AdapterUsage(
         *_A,
         count_shares=(0.002, 0.088, 0.910),
         cumulative=_points(
@@ -76,7 +76,7 @@ MEASURED: dict[str, Adapters] = {
         lfu_loads=(1.880, 1.862, 1.832, 1.801, 1.781, 1.761, 1.742, 1.726, 1.709, 1.694),
         unique_per_request=0.68,
     ),
-    "b-lora": Adapters(
+    "b-lora": AdapterUsage(
         *_B,
         count_shares=(0.072, 0.736, 0.192),
         cumulative=_points(

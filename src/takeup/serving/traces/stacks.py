@@ -25,7 +25,7 @@ from takeup.core.arrays import Floats
 from takeup.core.seeds import Streams
 from takeup.errors import UnknownName
 from takeup.serving.model import Access
-from takeup.serving.traces.popularity import MEASURED, Adapters
+from takeup.serving.traces.popularity import MEASURED, AdapterUsage
 
 DEPTH = 10  # of the stack, as far as it was measured
 
@@ -54,7 +54,7 @@ def interleaved(accesses: Sequence[Access]) -> list[Access]:
     return [access for turn in turns for access in turn if access is not None]
 
 
-def _lengths(adapters: Adapters, random: np.random.Generator, num_instances: int) -> list[int]:
+def _lengths(adapters: AdapterUsage, random: np.random.Generator, num_instances: int) -> list[int]:
     """How many requests each instance gets: lognormal, with the measured mean and median."""
     mean = adapters.num_requests / adapters.num_instances
     sigma = np.sqrt(2 * np.log(mean / adapters.median_requests))
@@ -62,14 +62,14 @@ def _lengths(adapters: Adapters, random: np.random.Generator, num_instances: int
     return [int(one) for one in np.clip(drawn, 1, adapters.most_requests)]
 
 
-def _popularity(adapters: Adapters) -> Floats:
+def _popularity(adapters: AdapterUsage) -> Floats:
     """The share of uses of all adapters up to each rank."""
     ranks, shares = zip((0, 0.0), *adapters.cumulative, strict=True)
     cumulative: Floats = np.interp(np.arange(1, adapters.num_adapters + 1), ranks, shares)
     return cumulative
 
 
-def _distances(adapters: Adapters) -> tuple[list[float], list[float]]:
+def _distances(adapters: AdapterUsage) -> tuple[list[float], list[float]]:
     """Shares of distances up to 1, 2, ... for the first adapter of a request, and for the others.
 
     The others cannot have distance 1: that would be the one before them, in the same request.
@@ -85,7 +85,7 @@ def _distances(adapters: Adapters) -> tuple[list[float], list[float]]:
 
 
 def _sets(
-    adapters: Adapters, popularity: Floats, random: np.random.Generator, num_requests: int
+    adapters: AdapterUsage, popularity: Floats, random: np.random.Generator, num_requests: int
 ) -> Iterator[tuple[int, ...]]:
     """The adapters of every request of one instance."""
     counts = random.choice(len(adapters.count_shares), num_requests, p=adapters.count_shares)

@@ -12,10 +12,10 @@ from takeup.streaming.chains.cell import SLOT_S as SLOT_S
 from takeup.streaming.chains.cell import chain_of as chain_of
 from takeup.streaming.chains.cell import ps_cell as ps_cell
 from takeup.streaming.chains.flows import Flow as Flow
-from takeup.streaming.chains.mixed import Radio as Radio
+from takeup.streaming.chains.mixed import RadioClass as RadioClass
 from takeup.streaming.chains.mixed import radio_classes as radio_classes
 from takeup.streaming.chains.mixed import with_data_traffic as with_data_traffic
-from takeup.streaming.chains.shared import Tagged as Tagged
+from takeup.streaming.chains.shared import TaggedVideo as TaggedVideo
 from takeup.streaming.chains.shared import shared_chain as shared_chain
 from takeup.streaming.chains.shared import stationary_law as stationary_law
 from takeup.streaming.chains.video import phase_type as phase_type

@@ -20,7 +20,7 @@ from takeup.streaming.chains.shared import shared_chain
 from takeup.streaming.model import Cell, Chain
 
 HIGHEST_LEVEL_S = 1e7  # 116 days; beyond it exponentials lose their digits
-Rule = Callable[[float, Sequence[float]], float]  # (fair share in bit/s, ladder) to the bit rate taken
+BitrateRule = Callable[[float, Sequence[float]], float]  # (fair share in bit/s, ladder) to the bit rate taken
 
 
 def fair_share_rule(share_bps: float, ladder_bps: Sequence[float]) -> float:
@@ -28,14 +28,16 @@ def fair_share_rule(share_bps: float, ladder_bps: Sequence[float]) -> float:
     return max((level for level in ladder_bps if level <= share_bps), default=min(ladder_bps))
 
 
-def abr_by_state(cell: Cell, ladder_bps: Sequence[float], rule: Rule = fair_share_rule, tagged: int = 0) -> Chain:
+def abr_by_state(
+    cell: Cell, ladder_bps: Sequence[float], rule: BitrateRule = fair_share_rule, tagged: int = 0
+) -> Chain:
     """What a video sees when every player takes the level that `rule` picks for its fair share of the mean capacity."""
     bitrates = bitrates_by_users(cell, ladder_bps, rule)
     efficiency = efficiency_of(cell) * cell.bitrate_bps / bitrates
     return shared_chain(flows_of(cell), tagged_video(cell, tagged, SLOT_S), efficiency, cell.capacity)
 
 
-def bitrates_by_users(cell: Cell, ladder_bps: Sequence[float], rule: Rule = fair_share_rule) -> Floats:
+def bitrates_by_users(cell: Cell, ladder_bps: Sequence[float], rule: BitrateRule = fair_share_rule) -> Floats:
     """The bit rate that every user takes with 1, 2, .. max_users users in the cell."""
     ladder = check_ladder(ladder_bps)
     users = np.arange(1, cell.max_users + 1)

@@ -17,7 +17,7 @@ import numpy as np
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.chains.flows import Flow
-from takeup.streaming.chains.shared import Tagged, shared_chain
+from takeup.streaming.chains.shared import TaggedVideo, shared_chain
 from takeup.streaming.model import Cell, Chain
 
 SLOT_S = 0.002  # scheduling interval
@@ -34,7 +34,7 @@ def ps_cell(
 ) -> Chain:
     """Plain sharing: `speed` seconds of video per second for all, times `efficiency[n - 1]` when there are n users."""
     flows = [Flow(arrivals_per_s, speed / mean_s)]
-    return shared_chain(flows, Tagged(speed, mean_s), np.ones(max_users) if efficiency is None else efficiency)
+    return shared_chain(flows, TaggedVideo(speed, mean_s), np.ones(max_users) if efficiency is None else efficiency)
 
 
 def flows_of(cell: Cell) -> list[Flow]:
@@ -47,12 +47,12 @@ def efficiency_of(cell: Cell) -> Floats:
     return _harmonic(cell.max_users, 1) if cell.opportunistic else np.ones(cell.max_users)
 
 
-def tagged_video(cell: Cell, tagged: int, slot_s: float) -> Tagged:
+def tagged_video(cell: Cell, tagged: int, slot_s: float) -> TaggedVideo:
     """The video of class `tagged`, with the scatter of its service if the scheduler is opportunistic."""
     if not 0 <= tagged < len(cell.views):
         raise BadInput(f"tagged class {tagged} does not exist; the cell has classes 0 to {len(cell.views) - 1}")
     scatter = _slot_variance(cell.max_users, slot_s) if cell.opportunistic else None
-    return Tagged(cell.speed, cell.views[tagged].mean_s, scatter)
+    return TaggedVideo(cell.speed, cell.views[tagged].mean_s, scatter)
 
 
 def _harmonic(most: int, power: int) -> Floats:

@@ -79,10 +79,10 @@ def arrival_law(counts: Counts, flows: Sequence[Flow], efficiency: Floats) -> tu
     orders = log_factorial[total] - log_factorial[counts].sum(axis=1)
     log_weight = orders + counts @ loads - log_efficiency[total]
     weight = np.exp(log_weight - log_weight.max())
-    return seen_by_accepted(weight / weight.sum(), total)
+    return law_at_admission(weight / weight.sum(), total)
 
 
-def seen_by_accepted(law: Floats, total: Counts) -> tuple[Floats, float]:
+def law_at_admission(law: Floats, total: Counts) -> tuple[Floats, float]:
     """Condition a law of all states on admission, and return the blocking probability."""
     has_room = total < total.max()
     accepted = law[has_room]

@@ -19,14 +19,14 @@ from takeup.streaming.model import Cell, Chain
 
 
 @dataclass(frozen=True, slots=True)
-class Radio:
+class RadioClass:
     """Users with the same channel: their share of arrivals, and the throughput of a cell that serves only them."""
 
     share: float
     capacity_bps: float
 
 
-def radio_classes(cell: Cell, radios: Sequence[Radio], tagged_radio: int = 0, tagged: int = 0) -> Chain:
+def radio_classes(cell: Cell, radios: Sequence[RadioClass], tagged_radio: int = 0, tagged: int = 0) -> Chain:
     """What a video sees whose user is of class `tagged_radio`; the capacity of the cell itself is not used.
 
     The length of a video does not depend on the channel of its user.
@@ -37,7 +37,7 @@ def radio_classes(cell: Cell, radios: Sequence[Radio], tagged_radio: int = 0, ta
         raise BadInput(f"the shares of the radio classes add up to {sum(r.share for r in radios):g}; make it 1")
     if not 0 <= tagged_radio < len(radios):
         raise BadInput(f"radio class {tagged_radio} does not exist; there are classes 0 to {len(radios) - 1}")
-    flows = [_slower(flow, radio, cell) for radio in radios for flow in flows_of(cell)]
+    flows = [_flow_of_class(flow, radio, cell) for radio in radios for flow in flows_of(cell)]
     video = tagged_video(cell, tagged, SLOT_S)
     speed = radios[tagged_radio].capacity_bps / cell.bitrate_bps
     return shared_chain(flows, replace(video, speed=speed), efficiency_of(cell), cell.capacity)
@@ -52,6 +52,6 @@ def with_data_traffic(cell: Cell, data_per_s: float, mean_bytes: float, tagged: 
     return shared_chain([*flows_of(cell), data], video, efficiency_of(cell), cell.capacity)
 
 
-def _slower(flow: Flow, radio: Radio, cell: Cell) -> Flow:
+def _flow_of_class(flow: Flow, radio: RadioClass, cell: Cell) -> Flow:
     relative = radio.capacity_bps / cell.capacity_bps
     return Flow(flow.arrivals_per_s * radio.share, flow.alone_per_s * relative)

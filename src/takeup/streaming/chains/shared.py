@@ -24,8 +24,8 @@ from takeup.streaming.chains.flows import (
     Flow,
     arrival_law,
     flow_generator,
+    law_at_admission,
     population,
-    seen_by_accepted,
 )
 from takeup.streaming.model import Capacity, Chain
 
@@ -33,7 +33,7 @@ SLOWEST_FILL = 1e-9  # seconds of video per second in an outage, where nothing a
 
 
 @dataclass(frozen=True, slots=True)
-class Tagged:
+class TaggedVideo:
     """The video we follow: its fill rate when alone in the cell, its mean length, and the scatter of its service.
 
     `variance[n - 1]` is the variance per second of what one of n users receives, for a fill rate of 1 when alone.
@@ -44,7 +44,9 @@ class Tagged:
     variance: Floats | None = None
 
 
-def shared_chain(flows: Sequence[Flow], tagged: Tagged, efficiency: Floats, capacity: Capacity | None = None) -> Chain:
+def shared_chain(
+    flows: Sequence[Flow], tagged: TaggedVideo, efficiency: Floats, capacity: Capacity | None = None
+) -> Chain:
     """What the tagged video sees among `flows`, at most `len(efficiency)` users at a time."""
     most = len(efficiency)
     if len(efficiency) * (1 if capacity is None else len(capacity.levels)) > MAX_STATES:
@@ -55,10 +57,10 @@ def shared_chain(flows: Sequence[Flow], tagged: Tagged, efficiency: Floats, capa
         return _chain(flow_generator(counts, flows, efficiency, 1), counts, tagged, efficiency, (law, blocked_share))
     _check_connected(capacity)
     levels = [_at_level(flows, level) for level in capacity.levels]
-    rates = _product([flow_generator(counts, some, efficiency, 1) for some in levels], capacity)
-    closed = _product([flow_generator(everyone, some, efficiency, 0) for some in levels], capacity)
+    rates = _product_rates([flow_generator(counts, some, efficiency, 1) for some in levels], capacity)
+    closed = _product_rates([flow_generator(everyone, some, efficiency, 0) for some in levels], capacity)
     total = np.tile(everyone.sum(axis=1), len(levels))
-    seen = seen_by_accepted(stationary_law(closed), total)
+    seen = law_at_admission(stationary_law(closed), total)
     return _chain(rates, counts, tagged, efficiency, seen, capacity.levels)
 
 
@@ -84,7 +86,7 @@ def _at_level(flows: Sequence[Flow], level: float) -> list[Flow]:
     return [replace(flow, alone_per_s=flow.alone_per_s * level) for flow in flows]
 
 
-def _product(blocks: list[Floats], capacity: Capacity) -> Floats:
+def _product_rates(blocks: list[Floats], capacity: Capacity) -> Floats:
     num = len(blocks[0])
     rates = np.asarray(np.kron(capacity.generator, np.eye(num)), dtype=np.float64)
     for place, block in enumerate(blocks):
@@ -97,7 +99,7 @@ def _product(blocks: list[Floats], capacity: Capacity) -> Floats:
 def _chain(
     rates: Floats,
     counts: Counts,
-    tagged: Tagged,
+    tagged: TaggedVideo,
     efficiency: Floats,
     seen: tuple[Floats, float],
     levels: Floats | None = None,

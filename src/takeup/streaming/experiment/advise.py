@@ -9,10 +9,10 @@ import numpy as np
 from takeup.core.report import Column, Report, Table
 from takeup.errors import BadInput
 from takeup.streaming.experiment.cells import cells_of, players_of
-from takeup.streaming.experiment.scenario import StreamingScenario, report_on
+from takeup.streaming.experiment.scenario import StreamingScenario, scenario_report
 from takeup.streaming.model import Player
-from takeup.streaming.policies.configs import CONFIGS
-from takeup.streaming.policies.sizing import Target, max_admission, max_arrivals, min_capacity
+from takeup.streaming.policies.configs import PLAYER_SETTINGS
+from takeup.streaming.policies.sizing import StallTarget, max_admission, max_arrivals, min_capacity
 from takeup.streaming.policies.solution import Solution
 from takeup.streaming.policies.threshold import Cost, best_threshold, mos_cost, stall_cost
 from takeup.streaming.policies.whole_cell import SolvedCell
@@ -31,10 +31,12 @@ def optimise(scenario: StreamingScenario, quiet: bool) -> Report:
     line = [cost(first, Player(float(start_s), scenario.resume_s)) for start_s in grid]
     name = f"P(stall) + {scenario.startup_cost:g} per second of start-up"
     curve = curve_series("Cost by start threshold", "start threshold", "cost", [Curve(name, grid.tolist(), line)])
-    snippets = tuple((player, config(choices[0])) for player, config in CONFIGS.items())
+    snippets = tuple((player, config(choices[0])) for player, config in PLAYER_SETTINGS.items())
     settings = Table("Ready settings for the first row", (Column("player"), Column("configuration")), snippets)
     notes = (f"first row: least {name}; second row: best mean opinion score",)
-    return report_on(scenario, "Streaming: the best start threshold", answers_table(rows), settings, curve, notes=notes)
+    return scenario_report(
+        scenario, "Streaming: the best start threshold", answers_table(rows), settings, curve, notes=notes
+    )
 
 
 def _over_views(cost: Cost, solved: SolvedCell) -> Cost:
@@ -49,7 +51,7 @@ def _over_views(cost: Cost, solved: SolvedCell) -> Cost:
 
 def size(scenario: StreamingScenario, quiet: bool) -> Report:
     """How many arrivals, how little capacity and how many users keep a stall target."""
-    cell, player, target = cells_of(scenario)[0], players_of(scenario)[0], Target(scenario.stall_target)
+    cell, player, target = cells_of(scenario)[0], players_of(scenario)[0], StallTarget(scenario.stall_target)
     questions: dict[str, tuple[Callable[[], float], str]] = {
         "most arrivals": (lambda: max_arrivals(cell, player, target), "1/s"),
         "least capacity": (lambda: min_capacity(cell, player, target) / 1e6, "Mbit/s"),
@@ -58,7 +60,7 @@ def size(scenario: StreamingScenario, quiet: bool) -> Report:
     rows = tuple((name, *_answered(ask), unit) for name, (ask, unit) in questions.items())
     columns = (Column("question"), Column("answer", digits=4), Column("why not"), Column("unit"))
     note = f"everything else as in the scenario; at most {scenario.stall_target:g} of the videos may stall"
-    return report_on(scenario, "Streaming: how much the cell carries", Table("Limits", columns, rows, note))
+    return scenario_report(scenario, "Streaming: how much the cell carries", Table("Limits", columns, rows, note))
 
 
 def _answered(ask: Callable[[], float]) -> tuple[float | None, str]:

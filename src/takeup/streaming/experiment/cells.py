@@ -15,7 +15,7 @@ from takeup.streaming.model import Capacity, CapacityFit, Cell, Player, Views
 
 def cells_of(scenario: StreamingScenario) -> list[Cell]:
     """The cell, once for each arrival rate."""
-    fitted = _fitted(scenario)
+    fitted = _fitted_capacity(scenario)
     mean_bps = fitted.mean_bps if fitted else 2.8e6
     capacity_bps = mean_bps if scenario.capacity_bps is None else scenario.capacity_bps
     views = tuple(
@@ -40,7 +40,7 @@ def players_of(scenario: StreamingScenario) -> list[Player]:
     return [Player(start_s, scenario.resume_s) for start_s in scenario.start_s]
 
 
-def _fitted(scenario: StreamingScenario) -> CapacityFit | None:
+def _fitted_capacity(scenario: StreamingScenario) -> CapacityFit | None:
     if scenario.model is not None:
         return load_model(Path(scenario.model))
     if scenario.log is None:

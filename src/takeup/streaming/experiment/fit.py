@@ -9,7 +9,7 @@ import numpy as np
 from takeup.core.report import Column, Report, Table
 from takeup.errors import BadInput
 from takeup.streaming.experiment.cells import save_model
-from takeup.streaming.experiment.scenario import StreamingScenario, report_on
+from takeup.streaming.experiment.scenario import StreamingScenario, scenario_report
 from takeup.streaming.model import CapacityFit
 from takeup.streaming.policies.capacity_fit import fit_capacity
 from takeup.streaming.report import Curve, capacity_table, curve_series
@@ -31,7 +31,7 @@ def fit(scenario: StreamingScenario, quiet: bool) -> Report:
     line = Curve("measured", list(range(len(rates))), rates.tolist())
     chart = curve_series(f"Throughput of {log.name}", "time", "rate", [line], y_unit="Mbit/s")
     states = capacity_table(fitted.capacity)
-    return report_on(scenario, f"Streaming: fit of {log.name}", _facts(log, fitted), states, chart)
+    return scenario_report(scenario, f"Streaming: fit of {log.name}", _facts(log, fitted), states, chart)
 
 
 def _facts(log: ThroughputLog, fitted: CapacityFit) -> Table:

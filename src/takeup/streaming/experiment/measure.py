@@ -8,22 +8,22 @@ from takeup.core.progress import progress
 from takeup.core.report import Column, Report, Table
 from takeup.core.seeds import Streams
 from takeup.streaming.experiment.cells import cells_of, players_of
-from takeup.streaming.experiment.scenario import StreamingScenario, report_on
-from takeup.streaming.model import Answer
+from takeup.streaming.experiment.scenario import StreamingScenario, scenario_report
+from takeup.streaming.model import QoeMetrics
 from takeup.streaming.policies.whole_cell import solve_cell
 from takeup.streaming.report import estimates_table, zscores_table
 
 
 def simulate(scenario: StreamingScenario, quiet: bool) -> Report:
     """What the simulators of a scenario measure."""
-    return report_on(scenario, "Streaming: simulated", estimates_table(_simulated(scenario, quiet)))
+    return scenario_report(scenario, "Streaming: simulated", estimates_table(_simulated(scenario, quiet)))
 
 
 def compare(scenario: StreamingScenario, quiet: bool) -> Report:
     """What the simulators measure, compared with the equations."""
     exact = solve_cell(cells_of(scenario)[0], players_of(scenario)[0])
-    tables = _beside(exact, _simulated(scenario, quiet))
-    return report_on(scenario, "Streaming: equations and simulations", *tables)
+    tables = _comparison_tables(exact, _simulated(scenario, quiet))
+    return scenario_report(scenario, "Streaming: equations and simulations", *tables)
 
 
 def run_engine(scenario: StreamingScenario, quiet: bool) -> Report:
@@ -38,14 +38,14 @@ def run_engine(scenario: StreamingScenario, quiet: bool) -> Report:
     if scenario.dry_run:
         plan = ((str(engine.plan(cell, num_videos)),),)
         table = Table("What would run", (Column("plan"),), plan, "nothing was opened")
-        return report_on(scenario, f"Streaming: plan for {scenario.engine}", table, notes=notes)
+        return scenario_report(scenario, f"Streaming: plan for {scenario.engine}", table, notes=notes)
     rng = Streams(scenario.seed).stream("streaming run")
     measured = {scenario.engine: engine.measure(cell, player, num_videos=num_videos, rng=rng)}
-    tables = _beside(solve_cell(cell, player), measured)
-    return report_on(scenario, f"Streaming: {scenario.engine} and equations", *tables, notes=notes)
+    tables = _comparison_tables(solve_cell(cell, player), measured)
+    return scenario_report(scenario, f"Streaming: {scenario.engine} and equations", *tables, notes=notes)
 
 
-def _simulated(scenario: StreamingScenario, quiet: bool) -> dict[str, Answer]:
+def _simulated(scenario: StreamingScenario, quiet: bool) -> dict[str, QoeMetrics]:
     from takeup.streaming.simulate import simulate as play
 
     cell, player = cells_of(scenario)[0], players_of(scenario)[0]
@@ -57,5 +57,5 @@ def _simulated(scenario: StreamingScenario, quiet: bool) -> dict[str, Answer]:
     return answers
 
 
-def _beside(exact: Answer, measured: dict[str, Answer]) -> tuple[Table, Table]:
+def _comparison_tables(exact: QoeMetrics, measured: dict[str, QoeMetrics]) -> tuple[Table, Table]:
     return estimates_table({"equations": exact, **measured}), zscores_table(exact, measured)

@@ -6,7 +6,7 @@ import numpy as np
 
 from takeup.core.report import Report
 from takeup.streaming.experiment.cells import cells_of, players_of
-from takeup.streaming.experiment.scenario import StreamingScenario, report_on
+from takeup.streaming.experiment.scenario import StreamingScenario, scenario_report
 from takeup.streaming.model import Cell, Player
 from takeup.streaming.policies.whole_cell import SolvedCell
 from takeup.streaming.report import Curve, answers_table, cdf_series, curve_series
@@ -25,7 +25,7 @@ def predict(scenario: StreamingScenario, quiet: bool) -> Report:
     charts = [curve_series("P(stall) by start threshold", "start threshold", "P(stall)", stalls)]
     if solved[0][1].solutions[0].chain.num_states <= MOST_STATES_FOR_CDF:
         charts.append(cdf_series([_delay_curve(cell, each, players[0]) for cell, each in solved]))
-    return report_on(scenario, "Streaming: what viewers experience", answers_table(rows), *charts)
+    return scenario_report(scenario, "Streaming: what viewers experience", answers_table(rows), *charts)
 
 
 def _name(cell: Cell) -> str:

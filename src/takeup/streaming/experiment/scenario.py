@@ -69,7 +69,9 @@ def checked_scenario(values: Mapping[str, Any], source: str) -> StreamingScenari
         raise BadScenario(f"{source}: {error}") from error
 
 
-def report_on(scenario: StreamingScenario, title: str, *parts: Table | Series, notes: tuple[str, ...] = ()) -> Report:
+def scenario_report(
+    scenario: StreamingScenario, title: str, *parts: Table | Series, notes: tuple[str, ...] = ()
+) -> Report:
     """A report that says which scenario it answers."""
     tables = tuple(part for part in parts if isinstance(part, Table))
     series = tuple(part for part in parts if isinstance(part, Series))

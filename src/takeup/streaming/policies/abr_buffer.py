@@ -15,9 +15,9 @@ import numpy as np
 
 from takeup.core.arrays import Floats
 from takeup.streaming.chains import check_levels
-from takeup.streaming.model import Answer, Chain, Player
+from takeup.streaming.model import Chain, Player, QoeMetrics
 from takeup.streaming.policies.abr_regions import Regions
-from takeup.streaming.policies.phases import Waited, Waiting
+from takeup.streaming.policies.phases import WaitingPhase, WaitOutcome
 from takeup.streaming.policies.solution import Solution
 
 
@@ -37,7 +37,7 @@ class BufferAbrSolver:
     def __post_init__(self) -> None:
         check_levels(self.ladder_bps, self.levels_s)
 
-    def solve(self, chain: Chain, player: Player) -> Answer:
+    def solve(self, chain: Chain, player: Player) -> QoeMetrics:
         """What viewers experience with such a player."""
         return self.solution(chain).answer(player)
 
@@ -62,9 +62,9 @@ class Staircase:
 
     def __init__(self, chains: list[Chain], borders: Floats) -> None:
         self._chains, self._borders = chains, borders
-        self._steps = [Waiting(chain) for chain in chains]
+        self._steps = [WaitingPhase(chain) for chain in chains]
 
-    def until(self, content_s: float) -> Waited:
+    def until(self, content_s: float) -> WaitOutcome:
         """Wait for `content_s` seconds of video."""
         parts = list(self._parts(content_s))
         waited = self._steps[0].until(parts[0])
@@ -97,7 +97,9 @@ class Staircase:
                 yield min(content_s, top) - bottom
 
 
-def _then(first: Waited, second: Waited) -> Waited:
+def _then(first: WaitOutcome, second: WaitOutcome) -> WaitOutcome:
     law = first.starts_in
     collected = (first.mean_s, first.finished, first.gave_up), (second.mean_s, second.finished, second.gave_up)
-    return Waited(law @ second.starts_in, *(before + law @ after for before, after in zip(*collected, strict=True)))
+    return WaitOutcome(
+        law @ second.starts_in, *(before + law @ after for before, after in zip(*collected, strict=True))
+    )

@@ -20,9 +20,9 @@ import numpy as np
 
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
-from takeup.streaming.chains import Tagged, shared_chain
+from takeup.streaming.chains import TaggedVideo, shared_chain
 from takeup.streaming.chains.cell import efficiency_of, flows_of
-from takeup.streaming.model import Answer, Cell, Chain, Player
+from takeup.streaming.model import Cell, Chain, Player, QoeMetrics
 from takeup.streaming.policies.abr_buffer import BufferAbrSolver
 
 PRECISION = 1e-9  # of the mean pace between two rounds
@@ -41,7 +41,7 @@ class MeanField:
     num_rounds: int
 
 
-def solve_adapting(cell: Cell, player: Player, ladder_bps: Sequence[float], levels_s: Sequence[float]) -> Answer:
+def solve_adapting(cell: Cell, player: Player, ladder_bps: Sequence[float], levels_s: Sequence[float]) -> QoeMetrics:
     """What viewers experience when all take `ladder_bps[k]` between `levels_s[k - 1]` and `levels_s[k]` of buffer."""
     solver = BufferAbrSolver(ladder_bps, levels_s, cell.bitrate_bps)
     return solver.solve(mean_field(cell, player, solver).chain, player)
@@ -76,7 +76,7 @@ def _check(cell: Cell, player: Player) -> None:
 
 def _chain_among(cell: Cell, paces: Floats) -> Chain:
     """The chain of a video of the usual bit rate among others that download at these paces."""
-    tagged = Tagged(cell.speed, cell.mean_video_s)
+    tagged = TaggedVideo(cell.speed, cell.mean_video_s)
     chain = shared_chain(flows_of(cell), tagged, efficiency_of(cell) * paces)
     return replace(chain, fill=chain.fill / paces, end=chain.end / paces)
 

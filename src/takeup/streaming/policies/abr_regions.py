@@ -29,8 +29,8 @@ import numpy as np
 from takeup.core.arrays import Bools, Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain
-from takeup.streaming.policies.censoring import Censored, censor
-from takeup.streaming.policies.doubling import STILL
+from takeup.streaming.policies.censoring import CensoredChain, censor
+from takeup.streaming.policies.doubling import STILL_DRIFT
 from takeup.streaming.policies.exponential import expm_many
 from takeup.streaming.policies.half_planes import HalfPlane, schur_basis
 from takeup.streaming.policies.phases import check_seconds
@@ -44,8 +44,10 @@ class _Region:
 
     def __init__(self, chain: Chain, bottom_s: float, top_s: float | None) -> None:
         self.chain, self.bottom_s, self.top_s = chain, bottom_s, top_s
-        self.drift = np.where(np.abs(chain.fill - chain.drain) > STILL * chain.drain, chain.fill - chain.drain, 0.0)
-        self._watched: Censored = censor(chain.killed, self.drift != 0)
+        self.drift = np.where(
+            np.abs(chain.fill - chain.drain) > STILL_DRIFT * chain.drain, chain.fill - chain.drain, 0.0
+        )
+        self._watched: CensoredChain = censor(chain.killed, self.drift != 0)
         motion = -self._watched.rates / self.drift[self._watched.kept][:, None]
         self._decaying = _subspace(motion, "lhp", int((self.drift < 0).sum()))
         grows = int((self.drift > 0).sum()) if top_s is not None else 0

@@ -23,7 +23,7 @@ Numbers = npt.NDArray[Any]  # real or complex
 
 
 @dataclass(frozen=True, slots=True)
-class Censored:
+class CensoredChain:
     """What is left of a chain: rates and sources of the states kept, and how those gone follow from them."""
 
     kept: npt.NDArray[np.bool_]
@@ -40,18 +40,18 @@ class Censored:
         return everywhere
 
 
-def censor(rates: Floats, kept: npt.NDArray[np.bool_], sources: Floats | None = None) -> Censored:
+def censor(rates: Floats, kept: npt.NDArray[np.bool_], sources: Floats | None = None) -> CensoredChain:
     """The chain watched only in the `kept` states; `sources` (one row per state) are collected per second."""
     collects = np.zeros((len(rates), 0)) if sources is None else sources
     if kept.all():
-        return Censored(kept, rates, collects, np.zeros((0, len(rates))), collects[:0])
+        return CensoredChain(kept, rates, collects, np.zeros((0, len(rates))), collects[:0])
     stay, leave = rates[np.ix_(kept, kept)], rates[np.ix_(kept, ~kept)]
-    found = _inside(-rates[np.ix_(~kept, ~kept)], np.hstack([rates[np.ix_(~kept, kept)], collects[~kept]]))
+    found = _solve_censored(-rates[np.ix_(~kept, ~kept)], np.hstack([rates[np.ix_(~kept, kept)], collects[~kept]]))
     reach, collected = found[:, : len(stay)], found[:, len(stay) :]
-    return Censored(kept, stay + leave @ reach, collects[kept] + leave @ collected, reach, collected)
+    return CensoredChain(kept, stay + leave @ reach, collects[kept] + leave @ collected, reach, collected)
 
 
-def _inside(rates: Floats, goals: Floats) -> Floats:
+def _solve_censored(rates: Floats, goals: Floats) -> Floats:
     try:
         return np.asarray(np.linalg.solve(rates, goals), dtype=np.float64)
     except np.linalg.LinAlgError as error:

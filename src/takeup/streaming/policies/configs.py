@@ -38,14 +38,14 @@ def media3(player: Player) -> str:
     return f"DefaultLoadControl.Builder().setBufferDurationsMs({numbers}).build()"
 
 
-CONFIGS = {"dash.js": dash_js, "shaka": shaka, "media3": media3}
+PLAYER_SETTINGS = {"dash.js": dash_js, "shaka": shaka, "media3": media3}
 
 
-def config_for(name: str, player: Player) -> str:
+def player_settings(name: str, player: Player) -> str:
     """The configuration of the player product `name`."""
-    if name not in CONFIGS:
-        raise UnknownName("player", name, CONFIGS)
-    return CONFIGS[name](player)
+    if name not in PLAYER_SETTINGS:
+        raise UnknownName("player", name, PLAYER_SETTINGS)
+    return PLAYER_SETTINGS[name](player)
 
 
 def _seconds(value: float) -> float:

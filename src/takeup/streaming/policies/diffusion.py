@@ -27,12 +27,12 @@ import numpy.typing as npt
 
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
-from takeup.streaming.model import Answer, Chain, Player
+from takeup.streaming.model import Chain, Player, QoeMetrics
 from takeup.streaming.policies.censoring import censor
-from takeup.streaming.policies.doubling import STILL
+from takeup.streaming.policies.doubling import STILL_DRIFT
 from takeup.streaming.policies.half_planes import schur_basis
-from takeup.streaming.policies.phases import Playback
-from takeup.streaming.policies.riccati import riccati_playback
+from takeup.streaming.policies.phases import PlayingPhase
+from takeup.streaming.policies.riccati import riccati_playing_phase
 from takeup.streaming.policies.solution import Solution
 
 Indices = npt.NDArray[np.intp]
@@ -45,29 +45,29 @@ class DiffusionSolver:
 
     name = "diffusion"
 
-    def solve(self, chain: Chain, player: Player) -> Answer:
+    def solve(self, chain: Chain, player: Player) -> QoeMetrics:
         """What viewers experience in this chain."""
         return self.solution(chain).answer(player)
 
     def solution(self, chain: Chain) -> Solution:
         """The chain solved once, for many players."""
-        return Solution(chain, diffusion_playback(chain), self.name)
+        return Solution(chain, diffusion_playing_phase(chain), self.name)
 
 
-def diffusion_playback(chain: Chain) -> Playback:
+def diffusion_playing_phase(chain: Chain) -> PlayingPhase:
     """The playing phase with the variance of the chain."""
     noisy = chain.variance > SMALLEST_VARIANCE
     if not noisy.any():
-        return riccati_playback(chain)
+        return riccati_playing_phase(chain)
     drift = chain.fill - chain.drain
-    watched = censor(chain.killed, noisy | (np.abs(drift) > STILL * chain.drain))
-    system = _System(watched.rates, drift[watched.kept], chain.variance[watched.kept])
-    lift, records = _bounded(system)
-    return Playback(watched.restore(lift), records, np.flatnonzero(watched.kept)[system.falls])
+    watched = censor(chain.killed, noisy | (np.abs(drift) > STILL_DRIFT * chain.drain))
+    system = _SecondOrderSystem(watched.rates, drift[watched.kept], chain.variance[watched.kept])
+    lift, records = _bounded_solution(system)
+    return PlayingPhase(watched.restore(lift), records, np.flatnonzero(watched.kept)[system.falls])
 
 
 @dataclass(frozen=True, slots=True)
-class _System:
+class _SecondOrderSystem:
     """The second-order equation of the states that move the buffer."""
 
     rates: Floats
@@ -100,7 +100,7 @@ class _System:
         return matrix
 
 
-def _bounded(system: _System) -> tuple[Floats, Floats]:
+def _bounded_solution(system: _SecondOrderSystem) -> tuple[Floats, Floats]:
     """L and U of the bounded solution."""
     num_noisy, num_falls = len(system.noisy), len(system.falls)
     _, basis, num_stable = schur_basis(system.companion(), "lhp")

@@ -25,14 +25,14 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.core.arrays import Floats
-from takeup.streaming.model import Answer, Chain, Player
-from takeup.streaming.policies.censoring import Censored, censor
-from takeup.streaming.policies.phases import Playback
+from takeup.streaming.model import Chain, Player, QoeMetrics
+from takeup.streaming.policies.censoring import CensoredChain, censor
+from takeup.streaming.policies.phases import PlayingPhase
 from takeup.streaming.policies.solution import Solution
 
 Numbers = npt.NDArray[Any]  # real or complex
 
-STILL = 1e-9  # a drift this small moves no buffer during a video
+STILL_DRIFT = 1e-9  # a drift this small moves no buffer during a video
 MOST_STEPS = 60  # each doubles the horizon; 11 to 20 are usual
 
 
@@ -41,14 +41,14 @@ class DoublingSolver:
 
     name = "doubling"
 
-    def solve(self, chain: Chain, player: Player) -> Answer:
+    def solve(self, chain: Chain, player: Player) -> QoeMetrics:
         """What viewers experience in this chain."""
         return self.solution(chain).answer(player)
 
     def solution(self, chain: Chain) -> Solution:
         """The chain solved once, for many players."""
         blocks, watched = fluid_blocks(chain)
-        return Solution(chain, playback_from(blocks, watched, psi_by_doubling(blocks)), self.name)
+        return Solution(chain, playing_phase(blocks, watched, psi_by_doubling(blocks)), self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,14 @@ class FluidBlocks:
     down: Numbers
 
 
-def fluid_blocks(chain: Chain) -> tuple[FluidBlocks, Censored]:
+def fluid_blocks(chain: Chain) -> tuple[FluidBlocks, CensoredChain]:
     """The blocks of a chain without its variance, and what is left of it after censoring states of no drift."""
     drift = chain.fill - chain.drain
-    watched = censor(chain.killed, np.abs(drift) > STILL * chain.drain)
-    return split(watched.rates, drift[watched.kept]), watched
+    watched = censor(chain.killed, np.abs(drift) > STILL_DRIFT * chain.drain)
+    return split_blocks(watched.rates, drift[watched.kept]), watched
 
 
-def split(rates: Numbers, drift: Floats) -> FluidBlocks:
+def split_blocks(rates: Numbers, drift: Floats) -> FluidBlocks:
     """Blocks of rates per second of buffer; the chains of a batch have their up and down states in the same places."""
     falls = (drift if drift.ndim == 1 else drift[0]) < 0
     scaled = rates / np.abs(drift)[..., None]
@@ -77,12 +77,12 @@ def split(rates: Numbers, drift: Floats) -> FluidBlocks:
     return FluidBlocks(falls, above[..., ~falls], above[..., falls], below[..., ~falls], below[..., falls])
 
 
-def playback_from(blocks: FluidBlocks, watched: Censored, psi: Floats) -> Playback:
+def playing_phase(blocks: FluidBlocks, watched: CensoredChain, psi: Floats) -> PlayingPhase:
     """The playing phase from the law Psi of coming back, for all states including the censored ones."""
     lift = np.empty((len(blocks.falls), len(blocks.down)))
     lift[blocks.falls], lift[~blocks.falls] = np.eye(len(blocks.down)), psi
     columns = np.flatnonzero(watched.kept)[blocks.falls]
-    return Playback(watched.restore(lift), blocks.down + blocks.down_up @ psi, columns)
+    return PlayingPhase(watched.restore(lift), blocks.down + blocks.down_up @ psi, columns)
 
 
 def psi_by_doubling(blocks: FluidBlocks) -> Numbers:

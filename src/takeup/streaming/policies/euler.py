@@ -25,9 +25,9 @@ NUM_AVERAGED = 40  # enough that a kink of f elsewhere does not spoil the sum
 NUM_TERMS = 40
 
 
-def invert(transform: Callable[[Complexes], Complexes], times: Floats, num_terms: int = NUM_TERMS) -> Floats:
+def invert_laplace(transform: Callable[[Complexes], Complexes], times: Floats, num_terms: int = NUM_TERMS) -> Floats:
     """f at `times` (above zero) from its transform, which takes nodes (m,) and gives values (m,) or (m, outputs)."""
-    offsets, weights = _nodes(num_terms)
+    offsets, weights = _euler_nodes(num_terms)
     nodes = (offsets[None, :] / (2 * times[:, None])).ravel()
     values = transform(nodes).real
     shaped = values.reshape(len(times), len(offsets), *values.shape[1:])
@@ -37,7 +37,7 @@ def invert(transform: Callable[[Complexes], Complexes], times: Floats, num_terms
 
 
 @cache
-def _nodes(num_terms: int) -> tuple[Complexes, Floats]:
+def _euler_nodes(num_terms: int) -> tuple[Complexes, Floats]:
     count = np.arange(num_terms + NUM_AVERAGED + 1)
     binomial = np.array([math.comb(NUM_AVERAGED, k) for k in range(NUM_AVERAGED + 1)]) / 2.0**NUM_AVERAGED
     kept = np.ones(len(count))

@@ -26,7 +26,7 @@ def expm_many(matrices: Numbers) -> Numbers:
     """exp of every matrix of a stack, real or complex."""
     norm = float(np.abs(matrices).sum(axis=-1).max(initial=0.0))
     num_halvings = _num_halvings(norm, 1.0)
-    return _squared(_series(matrices / 2.0**num_halvings), num_halvings)
+    return _repeated_square(_taylor_series(matrices / 2.0**num_halvings), num_halvings)
 
 
 def expm_of_rates(rates: Floats) -> Floats:
@@ -35,14 +35,14 @@ def expm_of_rates(rates: Floats) -> Floats:
     num_halvings = _num_halvings(float(shift.max(initial=0.0)), 0.5)
     shift = shift / 2.0**num_halvings
     positive = rates / 2.0**num_halvings + shift * np.eye(rates.shape[-1])
-    return np.asarray(_squared(_series(positive) * np.exp(-shift), num_halvings), dtype=np.float64)
+    return np.asarray(_repeated_square(_taylor_series(positive) * np.exp(-shift), num_halvings), dtype=np.float64)
 
 
 def _num_halvings(size: float, small: float) -> int:
     return ceil(log2(size / small)) if size > small else 0
 
 
-def _series(matrix: Numbers) -> Numbers:
+def _taylor_series(matrix: Numbers) -> Numbers:
     square = matrix @ matrix
     powers = (np.eye(matrix.shape[-1]), matrix, square, square @ matrix)
     fourth = square @ square
@@ -54,7 +54,7 @@ def _series(matrix: Numbers) -> Numbers:
     return total
 
 
-def _squared(matrix: Numbers, times: int) -> Numbers:
+def _repeated_square(matrix: Numbers, times: int) -> Numbers:
     for _ in range(times):
         matrix = matrix @ matrix
     return matrix

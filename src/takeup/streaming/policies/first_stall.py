@@ -13,9 +13,9 @@ import numpy.typing as npt
 from takeup.core.arrays import Complexes, Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain
-from takeup.streaming.policies.doubling import STILL
-from takeup.streaming.policies.euler import invert
-from takeup.streaming.policies.phases import Waiting, check_seconds
+from takeup.streaming.policies.doubling import STILL_DRIFT
+from takeup.streaming.policies.euler import invert_laplace
+from takeup.streaming.policies.phases import WaitingPhase, check_seconds
 from takeup.streaming.policies.transforms import PlaybackTransform
 
 
@@ -25,7 +25,7 @@ def first_stall_cdf(chain: Chain, start_s: float, times_s: npt.ArrayLike) -> Flo
     times = np.atleast_1d(np.asarray(times_s, dtype=np.float64))
     if not (np.isfinite(times).all() and times.min(initial=1.0) > 0):
         raise BadInput("times_s must be finite seconds above zero")
-    started = chain.initial @ Waiting(chain).until(start_s).starts_in
+    started = chain.initial @ WaitingPhase(chain).until(start_s).starts_in
     delays, masses = _atoms(chain, start_s, started)
 
     def smooth(s: Complexes) -> Complexes:
@@ -35,10 +35,10 @@ def first_stall_cdf(chain: Chain, start_s: float, times_s: npt.ArrayLike) -> Flo
         return value
 
     reached = delays <= times[:, None] * (1 + 1e-12)
-    return np.clip(invert(smooth, times) + reached @ masses, 0.0, 1.0)
+    return np.clip(invert_laplace(smooth, times) + reached @ masses, 0.0, 1.0)
 
 
 def _atoms(chain: Chain, start_s: float, started: Floats) -> tuple[Floats, Floats]:
-    falls = chain.drain - chain.fill > STILL * chain.drain
+    falls = chain.drain - chain.fill > STILL_DRIFT * chain.drain
     delays = start_s / (chain.drain - chain.fill)[falls]
     return delays, started[falls] * np.exp(np.diag(chain.killed)[falls] * delays)

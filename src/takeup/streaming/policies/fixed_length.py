@@ -24,10 +24,10 @@ import numpy.typing as npt
 
 from takeup.core.arrays import Complexes, Floats
 from takeup.errors import BadInput
-from takeup.streaming.model import Answer, Chain, Estimate, Player
-from takeup.streaming.policies.doubling import STILL
-from takeup.streaming.policies.euler import NUM_TERMS, invert
-from takeup.streaming.policies.phases import Waited, Waiting, check_seconds
+from takeup.streaming.model import Chain, Estimate, Player, QoeMetrics
+from takeup.streaming.policies.doubling import STILL_DRIFT
+from takeup.streaming.policies.euler import NUM_TERMS, invert_laplace
+from takeup.streaming.policies.phases import WaitingPhase, WaitOutcome, check_seconds
 from takeup.streaming.policies.transforms import PlaybackTransform
 
 
@@ -43,15 +43,15 @@ class FixedLengthSolver:
     def __post_init__(self) -> None:
         check_seconds("length_s", self.length_s)
 
-    def solve(self, chain: Chain, player: Player) -> Answer:
+    def solve(self, chain: Chain, player: Player) -> QoeMetrics:
         """What viewers of such a video experience."""
         endless = replace(chain, end=np.zeros(chain.num_states))
         is_short = self.length_s <= player.start_s
-        first = Waiting(endless).until(min(self.length_s, player.start_s))
+        first = WaitingPhase(endless).until(min(self.length_s, player.start_s))
         stalls = (0.0, 0.0, 0.0, 0.0) if is_short else self._stalls(endless, player, first)
         gave_up = min(1.0, float(chain.initial @ first.gave_up) + stalls[3])
         finished = float(chain.initial @ first.starts_in.sum(axis=1)) if is_short else 0.0
-        return Answer(
+        return QoeMetrics(
             source=self.name,
             startup_s=Estimate(float(chain.initial @ first.mean_s)),
             stall_probability=Estimate(stalls[0]),
@@ -62,24 +62,24 @@ class FixedLengthSolver:
             gave_up=Estimate(gave_up),
         )
 
-    def _stalls(self, chain: Chain, player: Player, first: Waited) -> tuple[float, float, float, float]:
-        transform = _Transform(chain, player, chain.initial @ first.starts_in)
+    def _stalls(self, chain: Chain, player: Player, first: WaitOutcome) -> tuple[float, float, float, float]:
+        transform = _LengthTransform(chain, player, chain.initial @ first.starts_in)
         left = np.array([self.length_s - player.start_s])
-        smooth = invert(transform, left, self.num_terms)[0]
+        smooth = invert_laplace(transform, left, self.num_terms)[0]
         probability, mean, stall_s, gave_up = np.maximum(smooth + transform.jumps(float(left[0])), 0.0).tolist()
         probability = min(probability, 1.0)
         return probability, max(mean, probability), stall_s, min(gave_up, 1.0)
 
 
-class _Transform:
+class _LengthTransform:
     """Transforms in the length left at the start of play: P(N >= 1), E[N], time in stalls, share giving up in them."""
 
     def __init__(self, chain: Chain, player: Player, started: Floats) -> None:
         if player.again_s == 0:
             raise BadInput("resume_s is 0, which makes stalls of a fixed length countless; give a threshold above zero")
         self.chain, self.player, self.started = chain, player, started
-        self._again = Waiting(chain).until(player.again_s)
-        falls = chain.drain - chain.fill > STILL * chain.drain
+        self._again = WaitingPhase(chain).until(player.again_s)
+        falls = chain.drain - chain.fill > STILL_DRIFT * chain.drain
         self._atoms = _atoms(chain, player, started, np.flatnonzero(falls))
 
     def __call__(self, s: Complexes) -> Complexes:

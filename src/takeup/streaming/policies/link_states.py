@@ -68,7 +68,7 @@ def _outages(rates: Floats) -> Bools:
 
 def _slow_states(averages: Floats, works: Bools, num_slow: int) -> Ints:
     """Quantiles of the averages, after a state 0 for outages; it is empty where there are none."""
-    cuts = _cuts(np.sort(averages[works]), num_slow)
+    cuts = _quantiles(np.sort(averages[works]), num_slow)
     return np.where(works, 1 + np.searchsorted(cuts, averages, side="right"), 0)
 
 
@@ -81,11 +81,11 @@ def _joint_states(rates: Floats, slow: Ints) -> list[Ints]:
         ordered = np.sort(found)
         for states, count in zip(fast, NUM_FAST, strict=True):
             if count > 1:
-                states[inside] = np.searchsorted(_cuts(ordered, count), found, side="right")
+                states[inside] = np.searchsorted(_quantiles(ordered, count), found, side="right")
     return [slow * count + states for states, count in zip(fast, NUM_FAST, strict=True)]
 
 
-def _cuts(ordered: Floats, count: int) -> Floats:
+def _quantiles(ordered: Floats, count: int) -> Floats:
     """What divides sorted values into `count` equal parts."""
     if len(ordered) == 0:
         return ordered

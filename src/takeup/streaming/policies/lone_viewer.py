@@ -87,7 +87,7 @@ def modelled_stalls(capacity: Capacity) -> Floats:
     """P(at least one stall) of the same viewer on the model, by speed and start threshold."""
     order = np.argsort(capacity.levels)
     levels, rates = capacity.levels[order], capacity.generator[np.ix_(order, order)]
-    law = _law(rates)
+    law = _stationary_law(rates)
     try:
         laws, risks = _laws_at_start(levels, rates, law), _risks(levels, rates)
     except np.linalg.LinAlgError:
@@ -100,7 +100,7 @@ def modelled_stalls(capacity: Capacity) -> Floats:
     return chances
 
 
-def _law(rates: Floats) -> Floats:
+def _stationary_law(rates: Floats) -> Floats:
     """A stationary law of the model; not unique if the chain is not irreducible."""
     num = len(rates)
     law = np.linalg.lstsq(np.vstack([rates.T, np.ones(num)]), np.append(np.zeros(num), 1.0), rcond=None)[0]

@@ -16,7 +16,7 @@ from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 from takeup.streaming.chains import ChainBatch
 from takeup.streaming.model import Player
-from takeup.streaming.policies.doubling import STILL, psi_by_doubling, split
+from takeup.streaming.policies.doubling import STILL_DRIFT, psi_by_doubling, split_blocks
 from takeup.streaming.policies.exponential import expm_of_rates
 from takeup.streaming.policies.phases import LONGEST_S
 from takeup.streaming.policies.riccati import RiccatiSolver
@@ -43,7 +43,7 @@ def solve_many(batch: ChainBatch, start_s: npt.ArrayLike, resume_s: npt.ArrayLik
     start = _thresholds("start_s", start_s, len(batch))
     again = start if resume_s is None else _thresholds("resume_s", resume_s, len(batch))
     answers = _unanswered(batch)
-    still = (np.abs(batch.fill - 1) <= STILL).any(axis=1) | (again == 0) | (start == 0)
+    still = (np.abs(batch.fill - 1) <= STILL_DRIFT).any(axis=1) | (again == 0) | (start == 0)
     for place in np.flatnonzero(still):
         _solve_one(batch, int(place), Player(float(start[place]), float(again[place])), answers)
     for places in _alike(batch.fill < 1, np.flatnonzero(~still)):
@@ -85,7 +85,7 @@ def _solve_alike(batch: ChainBatch, start: Floats, again: Floats | None) -> Floa
     diagonal = np.arange(batch.fill.shape[1])
     rates = batch.generator.copy()
     rates[:, diagonal, diagonal] -= batch.end
-    blocks = split(rates, batch.fill - 1)
+    blocks = split_blocks(rates, batch.fill - 1)
     psi = psi_by_doubling(blocks)
     lift = np.zeros((*batch.fill.shape, len(blocks.down[0])))
     lift[:, blocks.falls], lift[:, ~blocks.falls] = np.eye(lift.shape[2]), psi

@@ -61,11 +61,11 @@ def p1203_mos(startup_s: float, stalls: Sequence[tuple[float, float]], length_s:
     except ImportError as error:
         message = "the score P.1203 needs the package 'itu_p1203', which is free for research only"
         raise MissingEngine(f"{message}\n\nhint: install it from github.com/itu-p1203/itu-p1203") from error
-    session = _session(startup_s, stalls, length_s, bitrate_bps)
+    session = _p1203_session(startup_s, stalls, length_s, bitrate_bps)
     return float(package.P1203Standalone(session).calculate_complete()["O46"])
 
 
-def _session(
+def _p1203_session(
     startup_s: float, stalls: Sequence[tuple[float, float]], length_s: float, bitrate_bps: float
 ) -> dict[str, object]:
     picture = {"codec": "h264", "fps": 25.0, "resolution": "1280x720"}

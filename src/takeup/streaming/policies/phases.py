@@ -46,7 +46,7 @@ def check_seconds(name: str, value: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Waited:
+class WaitOutcome:
     """How waiting ends, by initial state: state at the start of play, mean time, P(download ended), P(gave up)."""
 
     starts_in: Floats
@@ -55,17 +55,17 @@ class Waited:
     gave_up: Floats
 
 
-class Filling(Protocol):
+class WaitingModel(Protocol):
     """The waiting phase: how it ends."""
 
-    def until(self, content_s: float) -> Waited:
+    def until(self, content_s: float) -> WaitOutcome:
         """Wait for `content_s` seconds of video."""
 
     def laws(self, initial: Floats, step_s: float, num: int) -> Floats:
         """The law of the state when 0, `step_s`, 2 `step_s` .. have come, one row for each of `num` thresholds."""
 
 
-class Waiting:
+class WaitingPhase:
     """The waiting phase of a chain, for any threshold."""
 
     def __init__(self, chain: Chain) -> None:
@@ -78,17 +78,17 @@ class Waiting:
         self._bordered[:num, :num] = self._watched.rates * scale
         self._bordered[:num, num:] = self._watched.sources * scale
 
-    def until(self, content_s: float) -> Waited:
+    def until(self, content_s: float) -> WaitOutcome:
         """Wait for `content_s` seconds of video."""
         check_seconds("a start threshold", content_s)
         num_states = len(self._watched.kept)
         if content_s == 0:
-            return Waited(np.eye(num_states), *np.zeros((3, num_states)))
+            return WaitOutcome(np.eye(num_states), *np.zeros((3, num_states)))
         result = expm_of_rates(self._bordered * content_s)[:-3]
         starts_in = np.zeros((num_states, num_states))
         starts_in[:, self._watched.kept] = self._watched.restore(np.clip(result[:, :-3], 0.0, 1.0))
         mean_s, finished, gave_up = self._watched.restore(result[:, -3:], self._watched.collected).T
-        return Waited(starts_in, mean_s, np.clip(finished, 0.0, 1.0), np.clip(gave_up, 0.0, 1.0))
+        return WaitOutcome(starts_in, mean_s, np.clip(finished, 0.0, 1.0), np.clip(gave_up, 0.0, 1.0))
 
     def laws(self, initial: Floats, step_s: float, num: int) -> Floats:
         """The law of the state when 0, `step_s`, 2 `step_s` .. have come, one row for each of `num` thresholds."""
@@ -100,7 +100,7 @@ class Waiting:
         return laws
 
 
-class Emptying(Protocol):
+class PlayingModel(Protocol):
     """The playing phase: where the buffer runs empty."""
 
     @property
@@ -118,7 +118,7 @@ class Emptying(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Playback:
+class PlayingPhase:
     """W(q) = lift expm(records q), for the states `columns` in which a buffer can run empty."""
 
     lift: Floats

@@ -20,10 +20,10 @@ from __future__ import annotations
 import numpy as np
 
 from takeup.core.arrays import Floats
-from takeup.streaming.model import Answer, Chain, Player
-from takeup.streaming.policies.doubling import FluidBlocks, fluid_blocks, playback_from, psi_by_doubling
+from takeup.streaming.model import Chain, Player, QoeMetrics
+from takeup.streaming.policies.doubling import FluidBlocks, fluid_blocks, playing_phase, psi_by_doubling
 from takeup.streaming.policies.half_planes import schur_basis
-from takeup.streaming.policies.phases import Playback
+from takeup.streaming.policies.phases import PlayingPhase
 from takeup.streaming.policies.solution import Solution
 
 LARGEST_SPREAD = 1e6  # of rates per second of buffer, above which the Schur form loses more than six digits
@@ -34,19 +34,19 @@ class RiccatiSolver:
 
     name = "riccati"
 
-    def solve(self, chain: Chain, player: Player) -> Answer:
+    def solve(self, chain: Chain, player: Player) -> QoeMetrics:
         """What viewers experience in this chain."""
         return self.solution(chain).answer(player)
 
     def solution(self, chain: Chain) -> Solution:
         """The chain solved once, for many players."""
-        return Solution(chain, riccati_playback(chain), self.name)
+        return Solution(chain, riccati_playing_phase(chain), self.name)
 
 
-def riccati_playback(chain: Chain) -> Playback:
+def riccati_playing_phase(chain: Chain) -> PlayingPhase:
     """The playing phase, from the ordered Schur form."""
     blocks, watched = fluid_blocks(chain)
-    return playback_from(blocks, watched, psi_by_schur(blocks))
+    return playing_phase(blocks, watched, psi_by_schur(blocks))
 
 
 def psi_by_schur(blocks: FluidBlocks) -> Floats:

@@ -20,7 +20,7 @@ HARDEST_LOAD = 1e3  # times the capacity; more arrivals than this change nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class StallTarget:
     """What viewers shall experience at worst: the share of videos that stall."""
 
     stall_probability: float
@@ -34,7 +34,7 @@ class Target:
         return solve_cell(cell, player).stall_probability.value <= self.stall_probability
 
 
-def max_arrivals(cell: Cell, player: Player, target: Target) -> float:
+def max_arrivals(cell: Cell, player: Player, target: StallTarget) -> float:
     """The most arrivals per second, `inf` if the limit on users alone keeps the target."""
 
     def holds(arrivals_per_s: float) -> bool:
@@ -46,10 +46,10 @@ def max_arrivals(cell: Cell, player: Player, target: Target) -> float:
     low = 1e-6 * service_per_s
     if not holds(low):
         raise BadInput(_unattainable(target, "even a video alone in the cell stalls more often", "add capacity"))
-    return _last_that_holds(holds, low, HARDEST_LOAD * service_per_s)
+    return _bisect_limit(holds, low, HARDEST_LOAD * service_per_s)
 
 
-def min_capacity(cell: Cell, player: Player, target: Target) -> float:
+def min_capacity(cell: Cell, player: Player, target: StallTarget) -> float:
     """The least capacity in bit/s."""
 
     def fails(capacity_bps: float) -> bool:
@@ -65,10 +65,10 @@ def min_capacity(cell: Cell, player: Player, target: Target) -> float:
         low /= 2
         if low < 1e-6 * cell.bitrate_bps:
             return 0.0
-    return _last_that_holds(fails, low, high, give_high=True)
+    return _bisect_limit(fails, low, high, give_high=True)
 
 
-def max_admission(cell: Cell, player: Player, target: Target, most: int = 200) -> int:
+def max_admission(cell: Cell, player: Player, target: StallTarget, most: int = 200) -> int:
     """The most users to admit at a time, up to `most`."""
 
     def holds(max_users: int) -> bool:
@@ -94,10 +94,10 @@ def longest_start(cell: Cell, startup_s: float, most_s: float = 600.0) -> float:
     def holds(start_s: float) -> bool:
         return solve_cell(cell, Player(start_s)).startup_s.value <= startup_s
 
-    return most_s if holds(most_s) else _last_that_holds(holds, 0.0, most_s)
+    return most_s if holds(most_s) else _bisect_limit(holds, 0.0, most_s)
 
 
-def _last_that_holds(holds: Callable[[float], bool], low: float, high: float, give_high: bool = False) -> float:
+def _bisect_limit(holds: Callable[[float], bool], low: float, high: float, give_high: bool = False) -> float:
     """Where `holds` changes from true at `low` to false at `high`; the requested end."""
     while high - low > PRECISION * high:
         middle = (low * high) ** 0.5 if low > 0 and high > 2 * low else (low + high) / 2
@@ -105,5 +105,5 @@ def _last_that_holds(holds: Callable[[float], bool], low: float, high: float, gi
     return high if give_high else low
 
 
-def _unattainable(target: Target, found: str, advice: str) -> str:
+def _unattainable(target: StallTarget, found: str, advice: str) -> str:
     return f"{target.stall_probability:g} of videos with a stall cannot be reached: {found}; {advice}"

@@ -15,31 +15,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from takeup.core.arrays import Floats
-from takeup.streaming.model import Answer, Chain, Estimate, Player
+from takeup.streaming.model import Chain, Estimate, Player, QoeMetrics
 from takeup.streaming.policies.counts import StallCounts
-from takeup.streaming.policies.phases import Emptying, Filling, Waited, Waiting
+from takeup.streaming.policies.phases import PlayingModel, WaitingModel, WaitingPhase, WaitOutcome
 
 
 @dataclass(frozen=True, slots=True)
-class _Cycle:
+class _StallCycle:
     """One wait and the play after it."""
 
     threshold_s: float
-    waited: Waited
+    waited: WaitOutcome
     empties: Floats
 
 
 class Solution:
     """One chain with its playing phase solved; every question about thresholds is a few small products."""
 
-    def __init__(self, chain: Chain, playback: Emptying, source: str, waiting: Filling | None = None) -> None:
+    def __init__(self, chain: Chain, playback: PlayingModel, source: str, waiting: WaitingModel | None = None) -> None:
         self.chain = chain
         self.playback = playback
         self.source = source
-        self._waiting = Waiting(chain) if waiting is None else waiting
-        self._latest: _Cycle | None = None  # several questions about one player follow each other
+        self._waiting = WaitingPhase(chain) if waiting is None else waiting
+        self._latest: _StallCycle | None = None  # several questions about one player follow each other
 
-    def prefetch(self, threshold_s: float) -> Waited:
+    def prefetch(self, threshold_s: float) -> WaitOutcome:
         """How the wait for `threshold_s` seconds of video ends, from every state."""
         latest = self._latest
         return latest.waited if latest and latest.threshold_s == threshold_s else self._waiting.until(threshold_s)
@@ -63,12 +63,12 @@ class Solution:
         """The law of the number of stalls."""
         return self._counts(*self._cycles(player))[0]
 
-    def answer(self, player: Player) -> Answer:
+    def answer(self, player: Player) -> QoeMetrics:
         """Everything that viewers experience."""
         start, again = self._cycles(player)
         counts, gave_up = self._counts(start, again)
         initial = self.chain.initial
-        return Answer(
+        return QoeMetrics(
             source=self.source,
             startup_s=Estimate(float(initial @ start.waited.mean_s)),
             stall_probability=Estimate(counts.at_least(1)),
@@ -79,17 +79,17 @@ class Solution:
             gave_up=Estimate(gave_up),
         )
 
-    def _cycles(self, player: Player) -> tuple[_Cycle, _Cycle]:
+    def _cycles(self, player: Player) -> tuple[_StallCycle, _StallCycle]:
         start = self._cycle(player.start_s)
         return start, start if player.again_s == player.start_s else self._cycle(player.again_s)
 
-    def _cycle(self, threshold_s: float) -> _Cycle:
+    def _cycle(self, threshold_s: float) -> _StallCycle:
         if self._latest is None or self._latest.threshold_s != threshold_s:
             waited, empties = self._waiting.until(threshold_s), self.playback.empties(threshold_s)
-            self._latest = _Cycle(threshold_s, waited, empties)
+            self._latest = _StallCycle(threshold_s, waited, empties)
         return self._latest
 
-    def _counts(self, start: _Cycle, again: _Cycle) -> tuple[StallCounts, float]:
+    def _counts(self, start: _StallCycle, again: _StallCycle) -> tuple[StallCounts, float]:
         """The number of stalls, and the share of viewers that gave up in any wait."""
         first = self.chain.initial @ start.waited.starts_in @ start.empties
         cycle = again.waited.starts_in[self.playback.columns] @ again.empties
@@ -97,7 +97,7 @@ class Solution:
         gave_up = min(1.0, float(self.chain.initial @ start.waited.gave_up) + left_stalled)
         return StallCounts(first, cycle, mean, stall_s), gave_up
 
-    def _summed_over_stalls(self, first: Floats, cycle: Floats, again: _Cycle) -> tuple[float, float, float]:
+    def _summed_over_stalls(self, first: Floats, cycle: Floats, again: _StallCycle) -> tuple[float, float, float]:
         if first.sum() == 0:
             return 0.0, 0.0, 0.0
         if again.threshold_s == 0:

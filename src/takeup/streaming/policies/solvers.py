@@ -12,7 +12,7 @@ from takeup.streaming.policies.riccati import RiccatiSolver
 
 ChainSolver = RiccatiSolver | DoublingSolver | DiffusionSolver
 
-POLICIES: dict[str, ChainSolver] = {
+SOLVERS: dict[str, ChainSolver] = {
     "riccati": RiccatiSolver(),
     "doubling": DoublingSolver(),
     "diffusion": DiffusionSolver(),
@@ -21,6 +21,6 @@ POLICIES: dict[str, ChainSolver] = {
 
 def find_solver(name: str) -> ChainSolver:
     """The solver of this name."""
-    if name not in POLICIES:
-        raise UnknownName("streaming solver", name, POLICIES)
-    return POLICIES[name]
+    if name not in SOLVERS:
+        raise UnknownName("streaming solver", name, SOLVERS)
+    return SOLVERS[name]

@@ -21,7 +21,7 @@ from takeup.core.arrays import Complexes, Floats
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain
 from takeup.streaming.policies.censoring import censor_transforms, restore_transforms
-from takeup.streaming.policies.euler import invert
+from takeup.streaming.policies.euler import invert_laplace
 from takeup.streaming.policies.exponential import expm_many, expm_of_rates
 from takeup.streaming.policies.phases import OUTAGE_FILL, check_seconds
 
@@ -47,7 +47,7 @@ def startup_cdf(chain: Chain, threshold_s: float, times_s: npt.ArrayLike) -> Flo
 
 def startup_atoms(chain: Chain, threshold_s: float) -> tuple[Floats, Floats]:
     """The delays that have a probability of their own, and these probabilities, by the state in which play starts."""
-    steady = _Steady(chain, threshold_s)
+    steady = _ConstantFillVideos(chain, threshold_s)
     return steady.delays, steady.masses
 
 
@@ -76,20 +76,20 @@ def _bisect(chain: Chain, threshold_s: float, share: float, bracket: tuple[float
 
 
 def _positive_times(chain: Chain, threshold_s: float, times: Floats) -> Floats:
-    steady = _Steady(chain, threshold_s)
+    steady = _ConstantFillVideos(chain, threshold_s)
 
     def smooth(s: Complexes) -> Complexes:
         return (_transform(chain, threshold_s, s) - steady.transform(s)) / s
 
     num_parts = 1 + len(times) * 200 * chain.num_states**2 // LARGEST_STACK
-    parts = [invert(smooth, some, NUM_TERMS) + steady.share(some) for some in np.array_split(times, num_parts)]
+    parts = [invert_laplace(smooth, some, NUM_TERMS) + steady.share(some) for some in np.array_split(times, num_parts)]
     share: Floats = np.clip(np.concatenate(parts), 0.0, 1.0)
     order = np.argsort(times)
     share[order] = np.maximum.accumulate(share[order])
     return share
 
 
-class _Steady:
+class _ConstantFillVideos:
     """Videos that see one fill rate only while they wait: they start at the atom, or are downloaded before it."""
 
     def __init__(self, chain: Chain, threshold_s: float) -> None:

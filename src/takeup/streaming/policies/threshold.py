@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from takeup.errors import BadInput
-from takeup.streaming.model import Answer, Player
+from takeup.streaming.model import Player, QoeMetrics
 from takeup.streaming.policies.mos import expected_mos
 from takeup.streaming.policies.solution import Solution
 
@@ -28,12 +28,12 @@ PRECISION_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold:
+class StartThreshold:
     """The start threshold with the least cost, and what viewers experience with it."""
 
     player: Player
     cost: float
-    answer: Answer
+    answer: QoeMetrics
 
 
 def stall_cost(per_startup_s: float) -> Cost:
@@ -55,7 +55,7 @@ def mos_cost(solution: Solution, player: Player) -> float:
 
 def best_threshold(
     solution: Solution, cost: Cost, most_s: float = 60.0, least_s: float = 0.0, resume_s: float | None = None
-) -> Threshold:
+) -> StartThreshold:
     """The start threshold between `least_s` and `most_s` with the least cost; resuming is at the same unless given."""
     if not 0 <= least_s < most_s < np.inf:
         raise BadInput(f"thresholds from {least_s} to {most_s} s are no range; give 0 <= least_s < most_s")
@@ -70,4 +70,4 @@ def best_threshold(
     found = minimize_scalar(of, bounds=bounds, method="bounded", options={"xatol": PRECISION_S})
     start_s = float(found.x) if found.fun < costs[place] else grid[place]
     player = Player(start_s, resume_s)
-    return Threshold(player, min(float(found.fun), costs[place]), solution.answer(player))
+    return StartThreshold(player, min(float(found.fun), costs[place]), solution.answer(player))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from takeup.core.arrays import Complexes
 from takeup.streaming.model import Chain
 from takeup.streaming.policies.censoring import censor_transforms, restore_transforms
-from takeup.streaming.policies.doubling import STILL, psi_by_doubling, split
+from takeup.streaming.policies.doubling import STILL_DRIFT, psi_by_doubling, split_blocks
 from takeup.streaming.policies.exponential import expm_many
 
 Numbers = npt.NDArray[Any]
@@ -26,9 +26,9 @@ class PlaybackTransform:
 
     def __init__(self, chain: Chain, rates: Complexes) -> None:
         drift = chain.fill - chain.drain
-        moves = np.abs(drift) > STILL * chain.drain
+        moves = np.abs(drift) > STILL_DRIFT * chain.drain
         watched, reach = censor_transforms(rates, moves)
-        blocks = split(watched, drift[moves])
+        blocks = split_blocks(watched, drift[moves])
         psi = psi_by_doubling(blocks)
         self.columns = np.flatnonzero(moves)[blocks.falls]
         lift = np.zeros((len(rates), int(moves.sum()), len(self.columns)), dtype=np.complex128)

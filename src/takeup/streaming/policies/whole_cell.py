@@ -9,7 +9,7 @@ import numpy as np
 
 from takeup.core.arrays import Floats
 from takeup.streaming.chains import chain_of
-from takeup.streaming.model import Answer, Cell, Chain, Estimate, Player
+from takeup.streaming.model import Cell, Chain, Estimate, Player, QoeMetrics
 from takeup.streaming.policies.doubling import DoublingSolver
 from takeup.streaming.policies.mos import expected_mos
 from takeup.streaming.policies.solution import Solution
@@ -27,7 +27,7 @@ def exact_solver(chain: Chain) -> DoublingSolver | DiffusionSolver:
     return DiffusionSolver()
 
 
-def solve_cell(cell: Cell, player: Player) -> Answer:
+def solve_cell(cell: Cell, player: Player) -> QoeMetrics:
     """What the viewers of all classes experience on average."""
     return SolvedCell(cell).answer(player)
 
@@ -40,10 +40,10 @@ class SolvedCell:
         self.shares = [view.share for view in cell.views]
         self.solutions: list[Solution] = [exact_solver(chain).solution(chain) for chain in chains]
 
-    def answer(self, player: Player) -> Answer:
+    def answer(self, player: Player) -> QoeMetrics:
         """What the viewers of all classes experience on average."""
         answers = [solution.answer(player) for solution in self.solutions]
-        names = [item.name for item in fields(Answer) if item.name not in {"source", "num_videos"}]
+        names = [item.name for item in fields(QoeMetrics) if item.name not in {"source", "num_videos"}]
         values = {name: [getattr(answer, name).value for answer in answers] for name in names}
         means: dict[str, Any] = {name: Estimate(self._mean(each)) for name, each in values.items()}
         return replace(answers[0], **means)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from takeup.errors import UnknownName
-from takeup.streaming.model import Answer, Cell, Player
+from takeup.streaming.model import Cell, Player, QoeMetrics
 from takeup.streaming.simulate.adaptive import play_adaptive, simulate_adaptive
 from takeup.streaming.simulate.any_view import simulate_any_view
 from takeup.streaming.simulate.cell import play_cell, simulate_cell
@@ -21,7 +21,7 @@ from takeup.streaming.simulate.trace_driven import play_log, simulate_log
 __all__ = [
     "NUM_VIDEOS",
     "SIMULATORS",
-    "Simulation",
+    "SimulatorEngine",
     "Slots",
     "play_adaptive",
     "play_cell",
@@ -42,7 +42,7 @@ NUM_VIDEOS = {"tagged": 400_000, "cell": 400_000, "slots": 20_000}  # what takes
 
 def simulate(
     cell: Cell, player: Player, *, simulator: str = "tagged", num_videos: int | None = None, seed: int = 0
-) -> Answer:
+) -> QoeMetrics:
     """What viewers experience in `cell`, by one of SIMULATORS; the same seed gives the same numbers."""
     if simulator not in SIMULATORS:
         raise UnknownName("simulator", simulator, SIMULATORS)
@@ -51,13 +51,13 @@ def simulate(
 
 
 @dataclass(frozen=True, slots=True)
-class Simulation:
+class SimulatorEngine:
     """A simulator as an engine: it measures any cell and player with the same seed."""
 
     simulator: str = "tagged"
     num_videos: int | None = None
     seed: int = 0
 
-    def measure(self, cell: Cell, player: Player) -> Answer:
+    def measure(self, cell: Cell, player: Player) -> QoeMetrics:
         """The simulated answer, with standard errors."""
         return simulate(cell, player, simulator=self.simulator, num_videos=self.num_videos, seed=self.seed)

@@ -14,10 +14,10 @@ import numpy as np
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.streaming.chains import check_levels
-from takeup.streaming.model import Answer, Cell, Player
-from takeup.streaming.simulate.cell import WARM_UP_SHARE, Played, traffic_of
-from takeup.streaming.simulate.fast.adaptive import Regions, nobody_adapting, play_adapting
-from takeup.streaming.simulate.lived import answer_from_batches, check_run, no_videos_yet
+from takeup.streaming.model import Cell, Player, QoeMetrics
+from takeup.streaming.simulate.cell import WARM_UP_SHARE, CellRun, traffic_of
+from takeup.streaming.simulate.fast.adaptive import BufferRegions, empty_adaptive_users, play_adaptive_events
+from takeup.streaming.simulate.lived import check_run, empty_records, metrics_from_batches
 
 
 def simulate_adaptive(
@@ -28,10 +28,10 @@ def simulate_adaptive(
     *,
     num_videos: int = 200_000,
     seed: int = 0,
-) -> Answer:
+) -> QoeMetrics:
     """What viewers experience when all take `ladder_bps[k]` between `levels_s[k - 1]` and `levels_s[k]` of buffer."""
     played = play_adaptive(cell, player, ladder_bps, levels_s, num_videos=num_videos, seed=seed)
-    return answer_from_batches("adapting cell", played.lived)
+    return metrics_from_batches("adapting cell", played.records)
 
 
 def play_adaptive(
@@ -42,17 +42,17 @@ def play_adaptive(
     *,
     num_videos: int = 200_000,
     seed: int = 0,
-) -> Played:
+) -> CellRun:
     """The same, video by video."""
     check_run(player, num_videos)
     if cell.capacity is not None:
         raise BadInput("players that adapt are simulated at a constant capacity; leave the changing one out")
     borders = [0.0, *check_levels(ladder_bps, levels_s), math.inf]
-    regions = Regions(np.array(borders), cell.bitrate_bps / np.array(ladder_bps, np.float64))
+    regions = BufferRegions(np.array(borders), cell.bitrate_bps / np.array(ladder_bps, np.float64))
     num_warm_up = int(num_videos * WARM_UP_SHARE)
-    lived = no_videos_yet(num_warm_up + num_videos)
+    lived = empty_records(num_warm_up + num_videos)
     streams = Streams(seed).child("adapting cell")
     chances = (streams.stream("arrivals"), streams.stream("lengths"))
-    flows = nobody_adapting(cell.max_users)
-    num_events = play_adapting(traffic_of(cell, player, math.inf), regions, flows, lived, chances)
-    return Played(lived.after(num_warm_up), num_events)
+    flows = empty_adaptive_users(cell.max_users)
+    num_events = play_adaptive_events(traffic_of(cell, player, math.inf), regions, flows, lived, chances)
+    return CellRun(lived.after(num_warm_up), num_events)

@@ -6,11 +6,11 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from takeup.streaming.chains import chain_of
-from takeup.streaming.model import Answer, Cell, Chain, Player
+from takeup.streaming.model import Cell, Chain, Player, QoeMetrics
 from takeup.streaming.simulate.tagged import simulate_tagged
 
 
-def simulate_any_view(cell: Cell, player: Player, *, num_videos: int = 400_000, seed: int = 0) -> Answer:
+def simulate_any_view(cell: Cell, player: Player, *, num_videos: int = 400_000, seed: int = 0) -> QoeMetrics:
     """What viewers experience in `cell`, from independent videos; fading is left to the mean, as without slots."""
     return simulate_tagged(chain_of_any_view(cell), player, num_videos=num_videos, seed=seed)
 

@@ -15,51 +15,57 @@ import numpy as np
 from takeup.core.arrays import Floats
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
-from takeup.streaming.model import Answer, Capacity, Cell, Player
-from takeup.streaming.simulate.fast.events import Levels, Traffic, empty_cell, play_events
-from takeup.streaming.simulate.lived import Lived, answer_from_batches, check_run, mean_patience_s, no_videos_yet
+from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics
+from takeup.streaming.simulate.fast.events import CapacityLevels, CellTraffic, empty_cell, play_events
+from takeup.streaming.simulate.lived import (
+    VideoRecords,
+    check_run,
+    empty_records,
+    mean_patience_s,
+    metrics_from_batches,
+)
 
 WARM_UP_SHARE = 0.05  # of the videos, which find the cell emptier than in steady state
 
 
-class Played(NamedTuple):
+class CellRun(NamedTuple):
     """A run of a cell: its videos after the warm-up, and how many events it took in all."""
 
-    lived: Lived
+    records: VideoRecords
     num_events: int
 
 
 def simulate_cell(
     cell: Cell, player: Player, *, num_videos: int = 400_000, seed: int = 0, give_up_per_s: float = 0.0
-) -> Answer:
+) -> QoeMetrics:
     """What viewers experience in `cell`, from a run of the whole cell; errors from batch means.
 
     While they wait, all of them give up at the rate `give_up_per_s`.
     """
     played = play_cell(cell, player, num_videos=num_videos, seed=seed, give_up_per_s=give_up_per_s)
-    return answer_from_batches("whole cell", played.lived)
+    return metrics_from_batches("whole cell", played.records)
 
 
 def play_cell(
     cell: Cell, player: Player, *, num_videos: int = 400_000, seed: int = 0, give_up_per_s: float = 0.0
-) -> Played:
+) -> CellRun:
     """The same, video by video."""
-    levels = _constant() if cell.capacity is None else _changing(cell.capacity)
+    levels = _constant_level() if cell.capacity is None else _markov_levels(cell.capacity)
     return play_levels(cell, player, levels, num_videos=num_videos, seed=seed, give_up_per_s=give_up_per_s)
 
 
 def play_levels(
-    cell: Cell, player: Player, levels: Levels, *, num_videos: int, seed: int, give_up_per_s: float = 0.0
-) -> Played:
+    cell: Cell, player: Player, levels: CapacityLevels, *, num_videos: int, seed: int, give_up_per_s: float = 0.0
+) -> CellRun:
     """Play a cell whose capacity goes through `levels`."""
     check_run(player, num_videos)
     patience_s = mean_patience_s(give_up_per_s)
     num_warm_up = int(num_videos * WARM_UP_SHARE)
-    lived = no_videos_yet(num_warm_up + num_videos)
+    lived = empty_records(num_warm_up + num_videos)
     streams = Streams(seed).child("whole cell")
     chances = tuple(streams.stream(name) for name in ("arrivals", "lengths", "capacity", "patience"))
     num_events = play_events(traffic_of(cell, player, patience_s), levels, empty_cell(cell.max_users), lived, chances)
-    return Played(lived.after(num_warm_up), num_events)
+    return CellRun(lived.after(num_warm_up), num_events)
 
 
 def fill_by_users(cell: Cell) -> Floats:
@@ -69,9 +75,9 @@ def fill_by_users(cell: Cell) -> Floats:
     return np.concatenate(([0.0], cell.speed * gain / users))
 
 
-def traffic_of(cell: Cell, player: Player, patience_s: float) -> Traffic:
+def traffic_of(cell: Cell, player: Player, patience_s: float) -> CellTraffic:
     """The arrivals, video lengths, fill rates and thresholds of a cell, as input of the kernel."""
-    return Traffic(
+    return CellTraffic(
         gap_s=1 / cell.arrivals_per_s,
         class_upto=np.cumsum([views.share for views in cell.views]),
         mean_s=np.array([views.mean_s for views in cell.views]),
@@ -82,20 +88,20 @@ def traffic_of(cell: Cell, player: Player, patience_s: float) -> Traffic:
     )
 
 
-def _constant(level: float = 1.0) -> Levels:
-    return Levels(np.full(1, level), np.full(1, np.inf), np.ones((1, 1)), is_log=True)
+def _constant_level(level: float = 1.0) -> CapacityLevels:
+    return CapacityLevels(np.full(1, level), np.full(1, np.inf), np.ones((1, 1)), is_log=True)
 
 
-def _changing(capacity: Capacity) -> Levels:
+def _markov_levels(capacity: Capacity) -> CapacityLevels:
     rates = np.array(capacity.generator, np.float64)
     np.fill_diagonal(rates, 0)
     if not _all_connected(rates):
         raise BadInput("some level of the capacity is never reached from another; give rates that connect them all")
     if len(rates) == 1:
-        return _constant(float(capacity.levels[0]))
+        return _constant_level(float(capacity.levels[0]))
     total = rates.sum(axis=1, keepdims=True)
     upto = np.cumsum(rates / total, axis=1)
-    return Levels(np.array(capacity.levels, np.float64), 1 / total[:, 0], upto, is_log=False)
+    return CapacityLevels(np.array(capacity.levels, np.float64), 1 / total[:, 0], upto, is_log=False)
 
 
 def _all_connected(rates: Floats) -> bool:

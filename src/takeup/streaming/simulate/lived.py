@@ -14,7 +14,7 @@ import numpy as np
 
 from takeup.core.arrays import Bools, Floats, Ints
 from takeup.errors import BadInput
-from takeup.streaming.model import Answer, Estimate, Player
+from takeup.streaming.model import Estimate, Player, QoeMetrics
 
 Column = Floats | Ints | Bools
 
@@ -23,7 +23,7 @@ MIN_BATCH_VIDEOS = 200
 MIN_RESUME_S = 0.001
 
 
-class Lived(NamedTuple):
+class VideoRecords(NamedTuple):
     """One entry per video, in order of arrival; `num_blocked` were turned away since the video before."""
 
     startup_s: Floats
@@ -33,9 +33,9 @@ class Lived(NamedTuple):
     gave_up: Bools
     num_blocked: Ints
 
-    def after(self, num_videos: int) -> Lived:
+    def after(self, num_videos: int) -> VideoRecords:
         """The same without the first `num_videos`."""
-        return Lived(
+        return VideoRecords(
             self.startup_s[num_videos:],
             self.num_stalls[num_videos:],
             self.stall_s[num_videos:],
@@ -45,11 +45,11 @@ class Lived(NamedTuple):
         )
 
 
-def no_videos_yet(num_videos: int) -> Lived:
+def empty_records(num_videos: int) -> VideoRecords:
     """Allocate the statistics of `num_videos` videos."""
     seconds, counts = np.zeros((2, num_videos)), np.zeros((2, num_videos), np.int64)
     flags = np.zeros((2, num_videos), np.bool_)
-    return Lived(seconds[0], counts[0], seconds[1], flags[0], flags[1], counts[1])
+    return VideoRecords(seconds[0], counts[0], seconds[1], flags[0], flags[1], counts[1])
 
 
 def check_run(player: Player, num_videos: int) -> None:
@@ -70,9 +70,9 @@ def mean_patience_s(give_up_per_s: float) -> float:
     return 1 / give_up_per_s if give_up_per_s > 0 else math.inf
 
 
-def answer_from_independent(source: str, lived: Lived, blocked_share: float) -> Answer:
+def metrics_from_independent(source: str, lived: VideoRecords, blocked_share: float) -> QoeMetrics:
     """The answer from independent videos; which share is blocked is known beforehand."""
-    return Answer(
+    return QoeMetrics(
         source=source,
         startup_s=_mean(lived.startup_s),
         stall_probability=_share(lived.num_stalls > 0),
@@ -85,9 +85,9 @@ def answer_from_independent(source: str, lived: Lived, blocked_share: float) -> 
     )
 
 
-def answer_from_batches(source: str, lived: Lived) -> Answer:
+def metrics_from_batches(source: str, lived: VideoRecords) -> QoeMetrics:
     """The answer from videos that shared a cell."""
-    return Answer(
+    return QoeMetrics(
         source=source,
         startup_s=_batched(lived.startup_s),
         stall_probability=_batched_share(lived.num_stalls > 0),

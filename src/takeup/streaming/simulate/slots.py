@@ -14,10 +14,10 @@ import numpy as np
 
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
-from takeup.streaming.model import Answer, Cell, Player
-from takeup.streaming.simulate.cell import WARM_UP_SHARE, Played
-from takeup.streaming.simulate.fast.slots import Grain, nobody, play_every_slot
-from takeup.streaming.simulate.lived import answer_from_batches, check_run, mean_patience_s, no_videos_yet
+from takeup.streaming.model import Cell, Player, QoeMetrics
+from takeup.streaming.simulate.cell import WARM_UP_SHARE, CellRun
+from takeup.streaming.simulate.fast.slots import SlotParameters, empty_slot_users, play_every_slot
+from takeup.streaming.simulate.lived import check_run, empty_records, mean_patience_s, metrics_from_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ def simulate_slots(
     num_videos: int = 20_000,
     seed: int = 0,
     give_up_per_s: float = 0.0,
-) -> Answer:
+) -> QoeMetrics:
     """What viewers experience in `cell`, slot by slot; errors from batch means.
 
     While they wait, all of them give up at the rate `give_up_per_s`.
     """
     played = play_slots(cell, player, slots, num_videos=num_videos, seed=seed, give_up_per_s=give_up_per_s)
-    return answer_from_batches("slots", played.lived)
+    return metrics_from_batches("slots", played.records)
 
 
 def play_slots(
@@ -61,22 +61,22 @@ def play_slots(
     num_videos: int = 20_000,
     seed: int = 0,
     give_up_per_s: float = 0.0,
-) -> Played:
+) -> CellRun:
     """The same, video by video; an event is a slot with at least one user."""
     check_run(player, num_videos)
     if cell.capacity is not None:
         raise BadInput("slots are for a constant capacity; simulate the whole cell to let the capacity change")
     num_warm_up = int(num_videos * WARM_UP_SHARE)
-    lived = no_videos_yet(num_warm_up + num_videos)
+    lived = empty_records(num_warm_up + num_videos)
     streams = Streams(seed).child("slots")
     chances = tuple(streams.stream(name) for name in ("arrivals", "lengths", "fading", "pictures", "patience"))
-    grain = _grain(cell, player, slots or Slots(), mean_patience_s(give_up_per_s))
-    num_slots = play_every_slot(grain, nobody(cell.max_users), lived, chances)
-    return Played(lived.after(num_warm_up), num_slots)
+    grain = _slot_parameters(cell, player, slots or Slots(), mean_patience_s(give_up_per_s))
+    num_slots = play_every_slot(grain, empty_slot_users(cell.max_users), lived, chances)
+    return CellRun(lived.after(num_warm_up), num_slots)
 
 
-def _grain(cell: Cell, player: Player, slots: Slots, patience_s: float) -> Grain:
-    return Grain(
+def _slot_parameters(cell: Cell, player: Player, slots: Slots, patience_s: float) -> SlotParameters:
+    return SlotParameters(
         gap_s=1 / cell.arrivals_per_s,
         class_upto=np.cumsum([views.share for views in cell.views]),
         mean_s=np.array([views.mean_s for views in cell.views]),

@@ -10,28 +10,28 @@ import numpy as np
 
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
-from takeup.streaming.model import Answer, Chain, Player
-from takeup.streaming.simulate.fast.walk import Walk, play_videos
-from takeup.streaming.simulate.lived import Lived, answer_from_independent, check_run, no_videos_yet
+from takeup.streaming.model import Chain, Player, QoeMetrics
+from takeup.streaming.simulate.fast.walk import ChainWalk, play_videos
+from takeup.streaming.simulate.lived import VideoRecords, check_run, empty_records, metrics_from_independent
 
 
 def simulate_tagged(
     chain: Chain, player: Player, *, num_videos: int = 400_000, seed: int = 0, length_s: float | None = None
-) -> Answer:
+) -> QoeMetrics:
     """What viewers experience on `chain`, from independent videos; `length_s` makes all of them equally long."""
     lived = play_tagged(chain, player, num_videos=num_videos, seed=seed, length_s=length_s)
-    return answer_from_independent("tagged videos", lived, chain.blocked_share)
+    return metrics_from_independent("tagged videos", lived, chain.blocked_share)
 
 
 def play_tagged(
     chain: Chain, player: Player, *, num_videos: int = 400_000, seed: int = 0, length_s: float | None = None
-) -> Lived:
+) -> VideoRecords:
     """The same, video by video: for distributions."""
     check_run(player, num_videos)
     _check_chain(chain, length_s)
-    lived = no_videos_yet(num_videos)
+    lived = empty_records(num_videos)
     chance = Streams(seed).stream("tagged videos")
-    walk = _walk(chain, ends_by_itself=length_s is None)
+    walk = _chain_walk(chain, ends_by_itself=length_s is None)
     play_videos(walk, player.start_s, player.again_s, np.inf if length_s is None else length_s, chance, lived)
     return lived
 
@@ -53,13 +53,13 @@ def _always_ends(chain: Chain) -> bool:
     return bool(ends.all())
 
 
-def _walk(chain: Chain, *, ends_by_itself: bool) -> Walk:
+def _chain_walk(chain: Chain, *, ends_by_itself: bool) -> ChainWalk:
     end = chain.end if ends_by_itself else np.zeros(chain.num_states)
     rates = np.column_stack((end, chain.generator))
     rates[np.arange(chain.num_states), np.arange(1, chain.num_states + 1)] = 0
     total = rates.sum(axis=1)
     state, target = np.nonzero(rates)
-    return Walk(
+    return ChainWalk(
         first_jump=np.searchsorted(state, np.arange(chain.num_states + 1)),
         target=target - 1,  # the first column, the end, becomes DOWNLOADED
         upto=np.cumsum(rates, axis=1)[state, target] / total[state],

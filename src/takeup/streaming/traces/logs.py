@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from takeup.core.arrays import Floats
-from takeup.core.trace import Column, column_names, read_table
+from takeup.core.trace import TraceColumn, column_names, read_table
 from takeup.errors import BadTrace
 
 LONGEST_S = 1e7  # 116 days, second by second; more is a mistake in the unit of time
@@ -69,7 +69,7 @@ def read_log(path: Path) -> ThroughputLog:
         durations_s, rates_bps = _read_json(path)
     else:
         durations_s, rates_bps = _read_table(path)
-    _check(path, durations_s, rates_bps)
+    _check_log(path, durations_s, rates_bps)
     return ThroughputLog(path.name.partition(".")[0], durations_s, rates_bps)
 
 
@@ -98,30 +98,30 @@ def _number(path: Path, place: int, sample: Any, key: str) -> float:
 
 
 def _read_table(path: Path) -> tuple[Floats, Floats]:
-    rate = Column("rate_bps", "float", minimum=0)
+    rate = TraceColumn("rate_bps", "float", minimum=0)
     names = column_names(path)
     if "duration_s" in names:
-        table = read_table(path, [rate, Column("duration_s", "float", minimum=0)])
+        table = read_table(path, [rate, TraceColumn("duration_s", "float", minimum=0)])
         return table["duration_s"], table["rate_bps"]
     if "time_s" not in names:
         rates_bps = read_table(path, [rate])["rate_bps"]
         return np.ones(len(rates_bps)), rates_bps
-    table = read_table(path, [rate, Column("time_s", "float")])
+    table = read_table(path, [rate, TraceColumn("time_s", "float")])
     durations_s = np.diff(table["time_s"])
     if (durations_s <= 0).any():
         line = int(np.argmax(durations_s <= 0)) + 3
         raise BadTrace(path, "time does not go forward; sort the samples by time", line=line, column="time_s")
-    return np.append(durations_s, _usual(durations_s)), table["rate_bps"]
+    return np.append(durations_s, _median_duration_s(durations_s)), table["rate_bps"]
 
 
-def _usual(durations_s: Floats) -> float:
+def _median_duration_s(durations_s: Floats) -> float:
     """The median, without numpy's masked arrays, which `np.median` would import; one second if there is none."""
     ordered = np.sort(durations_s)
     num = len(ordered)
     return float(ordered[(num - 1) // 2] + ordered[num // 2]) / 2 if num else 1.0
 
 
-def _check(path: Path, durations_s: Floats, rates_bps: Floats) -> None:
+def _check_log(path: Path, durations_s: Floats, rates_bps: Floats) -> None:
     if len(rates_bps) < 2:
         raise BadTrace(path, f"has {len(rates_bps)} samples; a link is described by two or more")
     usable = np.isfinite(durations_s) & np.isfinite(rates_bps) & (durations_s > 0) & (rates_bps >= 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 from takeup.core.report import Report
 from takeup.core.scenario import validate
-from takeup.training.experiment.lab import try_out
+from takeup.training.experiment.lab import run_lab
 from takeup.training.experiment.scenario import TrainingScenario, plan_of, profile_of
 from takeup.training.experiment.verbs import compare_planners, plan_one, simulate_planners
 
@@ -25,6 +25,6 @@ def run(scenario: TrainingScenario, *, quiet: bool = False) -> Report:
         "plan": plan_one,
         "simulate": simulate_planners,
         "compare": compare_planners,
-        "lab": try_out,
+        "lab": run_lab,
     }
     return verbs[scenario.verb](scenario, quiet)

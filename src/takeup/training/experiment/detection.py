@@ -10,30 +10,32 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.core.seeds import Streams
-from takeup.training.traces.slowdowns import SITES, Site, Stream, draw_stream
+from takeup.training.traces.slowdowns import SITES, IterationStream, SlowdownSite, draw_stream
 
 WARM_UP = 40  # warm-up iterations that are ignored for every detector
 SOONEST, LATEST = -5, 25  # an alarm within this many iterations of a change is a true positive
 
 Alarm = tuple[int, bool]  # the iteration of the alarm, and whether it says slower
-Alarms = Callable[[Stream], Sequence[Alarm]]
+Alarms = Callable[[IterationStream], Sequence[Alarm]]
 
 
 def draw_streams(
     part: str, num_jobs: int, *, seed: int = 0, num_iterations: int = 3000, hit: bool | None = None
-) -> list[Stream]:
+) -> list[IterationStream]:
     """Draw jobs of all sites with the frequencies of the study; parts with different names share no draw."""
     weights = np.cumsum([site.num_jobs for site in SITES])
     return [_job(Streams(seed).child(part).stream(str(n)), weights, num_iterations, hit) for n in range(num_jobs)]
 
 
-def _job(random: np.random.Generator, weights: npt.NDArray[np.int64], num_iterations: int, hit: bool | None) -> Stream:
-    site: Site = SITES[int(np.searchsorted(weights, random.uniform(0, weights[-1]), side="right"))]
+def _job(
+    random: np.random.Generator, weights: npt.NDArray[np.int64], num_iterations: int, hit: bool | None
+) -> IterationStream:
+    site: SlowdownSite = SITES[int(np.searchsorted(weights, random.uniform(0, weights[-1]), side="right"))]
     return draw_stream(random, site, num_iterations, is_hit=hit)
 
 
 @dataclass(frozen=True, slots=True)
-class DetectScore:
+class DetectionScore:
     """Counts per job (the published metric) and per change (the standard one), and delays in iterations."""
 
     num_hit: int
@@ -87,7 +89,7 @@ class DetectScore:
         return 1e4 * self.num_false / max(1, self.num_iterations)
 
 
-def score_of(alarms: Alarms, streams: Sequence[Stream]) -> DetectScore:
+def score_of(alarms: Alarms, streams: Sequence[IterationStream]) -> DetectionScore:
     """Run a detector over all streams and count."""
     hit = healthy = missed_jobs = blamed_jobs = found = missed = false = 0
     delays: list[int] = []
@@ -102,7 +104,7 @@ def score_of(alarms: Alarms, streams: Sequence[Stream]) -> DetectScore:
         found, missed, false = found + len(pairs), missed + len(stream.truth) - len(pairs), false + len(wrong)
         delays += [alarm[0] - truth[0] for truth, alarm in pairs]
     num_iterations = sum(len(stream.iterations_s) for stream in streams)
-    return DetectScore(hit, healthy, missed_jobs, blamed_jobs, found, missed, false, num_iterations, tuple(delays))
+    return DetectionScore(hit, healthy, missed_jobs, blamed_jobs, found, missed, false, num_iterations, tuple(delays))
 
 
 def _since_slow(given: Sequence[Alarm]) -> list[Alarm]:

@@ -14,15 +14,15 @@ from typing import NamedTuple
 from takeup.core.progress import progress
 from takeup.core.report import Check, Report
 from takeup.errors import BadInput
-from takeup.training.engines.pytorch.lab import Outcome, Trial, run_trials
-from takeup.training.engines.pytorch.lab.network import has_cables
-from takeup.training.engines.pytorch.lab.trials import Runtime
+from takeup.training.engines.pytorch.lab import LabTrial, TrialOutcome, run_trials
+from takeup.training.engines.pytorch.lab.network import uses_namespaces
+from takeup.training.engines.pytorch.lab.trials import RuntimeName
 from takeup.training.experiment.scenario import TrainingScenario, profile_of
 from takeup.training.experiment.verbs import report_of
 from takeup.training.model import Link, Profile, Schedule
 from takeup.training.policies import find_policy
 from takeup.training.report import LabRow, lab_bars, lab_table
-from takeup.training.simulate import calibrated, simulate, with_faults
+from takeup.training.simulate import calibrate_profile, simulate, with_faults
 
 GRADIENT_BAR = 1e-6
 FEW = 4  # iterations of a run whose schedule does not change
@@ -31,35 +31,35 @@ NUM_STOCK = 6  # iterations of a healthy stock run
 SLOW_OPERATIONS = 2.0  # default delay of the last link, in operations, if the scenario has no fault
 
 
-class System(NamedTuple):
+class LabSystem(NamedTuple):
     """A system under test: a runtime, and the planner whose order it follows unless it plans itself."""
 
     name: str
-    runtime: Runtime
+    runtime: RuntimeName
     planner: str
 
 
-STOCK_1F1B = System("stock 1F1B", "stock_1f1b", "one_f_one_b")
-STOCK_ZB = System("stock ZB-H1", "stock", "zb_h1")
-ADAPTIVE = System("adaptive", "adaptive", "")
+STOCK_1F1B = LabSystem("stock 1F1B", "stock_1f1b", "one_f_one_b")
+STOCK_ZB = LabSystem("stock ZB-H1", "stock", "zb_h1")
+ADAPTIVE = LabSystem("adaptive", "adaptive", "")
 SYSTEMS = (STOCK_1F1B, STOCK_ZB, ADAPTIVE)
 
 
-def try_out(scenario: TrainingScenario, quiet: bool) -> Report:
+def run_lab(scenario: TrainingScenario, quiet: bool) -> Report:
     """Run stock schedules and the adaptive one on the pipeline of the scenario with real processes."""
     truth = _slow_somewhere(scenario, profile_of(scenario))
-    cables = has_cables(scenario.link)
+    cables = uses_namespaces(scenario.link)
     with progress("training lab", 2 * len(SYSTEMS), quiet=quiet) as tick:
         rows = measure([truth], SYSTEMS, scenario.num_iterations, tick, cables=cables)
     worst = max(row.gradient_error for row in rows)
     check = Check.at_most("gradients, largest difference from a single process, relative", worst, GRADIENT_BAR)
-    words = _words(truth) + (", cables between namespaces" if cables else "")
+    words = _system_notes(truth) + (", cables between namespaces" if cables else "")
     return report_of(scenario, "Training: the laboratory", lab_table(rows, words), lab_bars(rows), check)
 
 
 def measure(
     truths: Sequence[Profile],
-    systems: Sequence[System],
+    systems: Sequence[LabSystem],
     num_iterations: int,
     tick: Callable[[], object] = lambda: None,
     *,
@@ -82,50 +82,50 @@ def measure(
     ]
 
 
-def _trial(system: System, truth: Profile, num_iterations: int) -> Trial:
-    name = f"{system.name}, {_words(truth)}"
+def _trial(system: LabSystem, truth: Profile, num_iterations: int) -> LabTrial:
+    name = f"{system.name}, {_system_notes(truth)}"
     if system.runtime == "adaptive":
-        return Trial(name, system.runtime, truth, num_iterations=num_iterations)
-    return Trial(name, system.runtime, truth, _order_of(system, truth), num_iterations=FEW)
+        return LabTrial(name, system.runtime, truth, num_iterations=num_iterations)
+    return LabTrial(name, system.runtime, truth, _order_of(system, truth), num_iterations=FEW)
 
 
-def _healthy_trial(system: System, healthy: Profile) -> Trial:
+def _healthy_trial(system: LabSystem, healthy: Profile) -> LabTrial:
     """A run for the predictions, long enough that its typical iteration is one in which nothing is measured."""
     if system.runtime != "adaptive":
         return replace(_trial(system, healthy, 0), num_iterations=NUM_STOCK)
     order = _order_of(STOCK_ZB, healthy)  # with a planner that never has a better one
     options = {"num_iterations": NUM_HEALTHY, "every": RARELY, "planner": "one_f_one_b"}
-    return Trial("healthy", "adaptive", healthy, order, **options)  # type: ignore[arg-type]
+    return LabTrial("healthy", "adaptive", healthy, order, **options)  # type: ignore[arg-type]
 
 
-def _order_of(system: System, truth: Profile) -> str:
+def _order_of(system: LabSystem, truth: Profile) -> str:
     return find_policy(system.planner).plan(truth).schedule.to_csv()
 
 
 # Predictions ----------------------------------------------------------------------------------------------------------
 
 
-def _bases(healthy: Profile, runtimes: Sequence[System], outcomes: Sequence[Outcome]) -> dict[str, Profile]:
+def _bases(healthy: Profile, runtimes: Sequence[LabSystem], outcomes: Sequence[TrialOutcome]) -> dict[str, Profile]:
     """The healthy pipeline as measured, with the overhead of each runtime."""
     measured = outcomes[0].measured
     assert measured is not None
     found = replace(healthy, stages=measured.stages, links=measured.links)
     return {
-        system.name: calibrated(
+        system.name: calibrate_profile(
             replace(found, max_sends=_max_sends(system, healthy, outcome)),
-            _ran(system, healthy, outcome),
+            _measured_row(system, healthy, outcome),
             outcome.settled_s,
         )
         for system, outcome in zip(runtimes, outcomes, strict=True)
     }
 
 
-def _ran(system: System, truth: Profile, outcome: Outcome) -> Schedule:
+def _measured_row(system: LabSystem, truth: Profile, outcome: TrialOutcome) -> Schedule:
     """The order that was executed."""
     return Schedule.from_csv(outcome.order or _order_of(system, truth))
 
 
-def _max_sends(system: System, truth: Profile, outcome: Outcome) -> int | None:
+def _max_sends(system: LabSystem, truth: Profile, outcome: TrialOutcome) -> int | None:
     """PyTorch's 1F1B computes behind one send, not two; other runtimes wait if the link makes them; delegates never."""
     if system.runtime == "stock_1f1b":
         return min(2, truth.max_sends or 2)
@@ -133,12 +133,12 @@ def _max_sends(system: System, truth: Profile, outcome: Outcome) -> int | None:
     return None if slow <= set(outcome.delegated) else truth.max_sends
 
 
-def _row(system: System, truth: Profile, expected: Profile, outcome: Outcome) -> LabRow:
+def _row(system: LabSystem, truth: Profile, expected: Profile, outcome: TrialOutcome) -> LabRow:
     expected = replace(expected, max_sends=_max_sends(system, truth, outcome))
     return LabRow(
         system.name,
-        _words(truth),
-        simulate(_ran(system, truth, outcome), expected).iteration_s,
+        _system_notes(truth),
+        simulate(_measured_row(system, truth, outcome), expected).iteration_s,
         outcome.settled_s,
         outcome.gradient_error,
         len(outcome.changed_after),
@@ -160,7 +160,7 @@ def _slow_somewhere(scenario: TrainingScenario, profile: Profile) -> Profile:
     return profile.with_links({len(profile.links) - 1: Link(SLOW_OPERATIONS * scenario.op_ms / 1e3)})
 
 
-def _words(truth: Profile) -> str:
+def _system_notes(truth: Profile) -> str:
     """The faults of a pipeline as text."""
     found = [
         f"link {number}: {' + '.join(_parts(link))}" for number, link in enumerate(truth.links) if link.delay_s > 0

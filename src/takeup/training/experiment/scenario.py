@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from takeup.core.scenario import Scenario
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
-from takeup.training.model import Link, Plan, Profile, Stage
+from takeup.training.model import Link, PipelinePlan, Profile, Stage
 from takeup.training.policies import find_policy
 from takeup.training.traces import load_profile, random_profile
 
@@ -131,6 +131,6 @@ def slow_links_of(scenario: TrainingScenario, num_links: int) -> dict[int, Link]
     return found
 
 
-def plan_of(scenario: TrainingScenario) -> Plan:
+def plan_of(scenario: TrainingScenario) -> PipelinePlan:
     """The plan of the first policy."""
     return find_policy(scenario.policies[0]).plan(profile_of(scenario))

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from takeup.core.report import Cell, Column, Report, Series, Table
 from takeup.training.model.calls import CallLog
-from takeup.training.model.slowdowns import Event
+from takeup.training.model.slowdowns import SlowdownEvent
 from takeup.training.policies.stragglers.windows import windows_of
 
 MS = 1e3
 
 
 def report_of_event(
-    event: Event, logs: Sequence[CallLog] = (), iterations_s: Sequence[float] = (), first: int = 0
+    event: SlowdownEvent, logs: Sequence[CallLog] = (), iterations_s: Sequence[float] = (), first: int = 0
 ) -> Report:
     """The report; `logs` are calls since the event, `iterations_s` iteration times from number `first` on."""
     tables = (_what(event), *([_suspects(event)] if event.suspects else []), *([_accounts(logs)] if logs else []))
@@ -22,7 +22,7 @@ def report_of_event(
     return Report(title, "training", {"command": "takeup training watch"}, 0, tables, series, (), (event.sentence(),))
 
 
-def _what(event: Event) -> Table:
+def _what(event: SlowdownEvent) -> Table:
     columns = (
         Column("since iteration"),
         Column("known in iteration"),
@@ -36,7 +36,7 @@ def _what(event: Event) -> Table:
     return Table("What happened", columns, (row,), event.sentence())
 
 
-def _suspects(event: Event) -> Table:
+def _suspects(event: SlowdownEvent) -> Table:
     columns = (Column("what"), Column("ranks"), Column("factor", "x", 2), Column("late", "%", 0), Column("why"))
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (each.kind, ", ".join(map(str, each.ranks)), each.factor, 100 * each.share_late, each.reason)
@@ -59,7 +59,7 @@ def _accounts(logs: Sequence[CallLog]) -> Table:
     )
 
 
-def _times(event: Event, iterations_s: Sequence[float], first: int) -> Series:
+def _times(event: SlowdownEvent, iterations_s: Sequence[float], first: int) -> Series:
     rows: tuple[dict[str, Cell], ...] = tuple(
         {"iteration": first + place, "time": MS * time_s, "when": "since" if first + place >= event.began else "before"}
         for place, time_s in enumerate(iterations_s)

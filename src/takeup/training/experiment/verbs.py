@@ -10,9 +10,9 @@ from takeup.core.report import Check, Report, Series, Table
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.training.experiment.scenario import TrainingScenario, plan_of, profile_of, slow_links_of
-from takeup.training.model import Link, Plan, Profile
+from takeup.training.model import Link, PipelinePlan, Profile
 from takeup.training.policies import find_policy
-from takeup.training.policies.planned import planned
+from takeup.training.policies.planned import make_plan
 from takeup.training.report import (
     comparison_bars,
     comparison_table,
@@ -47,7 +47,7 @@ def simulate_planners(scenario: TrainingScenario, quiet: bool) -> Report:
     """Simulate several planners with varying operation times."""
     profile, streams = profile_of(scenario), Streams(scenario.seed)
     if scenario.schedule is not None:
-        plans = [planned("as given", profile, load_schedule(Path(scenario.schedule)))]
+        plans = [make_plan("as given", profile, load_schedule(Path(scenario.schedule)))]
     else:
         plans = [find_policy(name).plan(profile) for name in scenario.policies]
     rows = []
@@ -80,7 +80,7 @@ def _compare_delays(scenario: TrainingScenario, profile: Profile, quiet: bool) -
     if not profile.links:
         raise BadInput("a pipeline of one stage has no link to delay; give at least two stages")
     numbers = list(slow_links_of(scenario, len(profile.links))) or [len(profile.links) - 1]
-    plans: dict[float, list[Plan]] = {}
+    plans: dict[float, list[PipelinePlan]] = {}
     tables = []
     with progress("training compare", len(scenario.delays_ms), quiet=quiet) as tick:
         for delay_ms in scenario.delays_ms:

@@ -20,34 +20,34 @@ import numpy as np
 from takeup.training.engines.pytorch.watch import launch
 from takeup.training.engines.pytorch.watch.agent import Agent, Listener, address_of
 from takeup.training.engines.pytorch.watch.explain import (
-    as_values,
+    finding_values,
     live_line,
     metrics_of,
     report_unhealthy,
     serve_metrics,
     write_finding,
 )
-from takeup.training.engines.pytorch.watch.gather import Gather
-from takeup.training.engines.pytorch.watch.session import Finding, Session, Settings
+from takeup.training.engines.pytorch.watch.gather import RingCollector
+from takeup.training.engines.pytorch.watch.session import Finding, WatchSession, WatchSettings
 from takeup.training.model.calls import CallLog
-from takeup.training.model.slowdowns import Event
-from takeup.training.policies.stragglers.cores import blamed_on_cores
-from takeup.training.policies.stragglers.escalate import Law, Remedy, plan
-from takeup.training.policies.stragglers.passes import passes_of, ring_links
+from takeup.training.model.slowdowns import SlowdownEvent
+from takeup.training.policies.stragglers.cores import blame_cpu_contention
+from takeup.training.policies.stragglers.escalate import DurationDistribution, Remedy, plan_escalation
+from takeup.training.policies.stragglers.passes import link_passes, ring_links
 from takeup.training.policies.stragglers.rebalance import Pace, rebalance
-from takeup.training.policies.stragglers.reorder import Exchange, exchange_of, traffic_of
-from takeup.training.policies.stragglers.watcher import Watcher
+from takeup.training.policies.stragglers.reorder import PredictedRankSwap, best_rank_swap, traffic_of
+from takeup.training.policies.stragglers.watcher import StragglerDetector
 from takeup.training.traces.slowdowns import LINK_MINUTES
 
 LOOK_EVERY_S = 0.2
-LAST_WORDS_S = 10.0  # wait for final reports of other machines after the local part of the job ends
+DRAIN_S = 10.0  # wait for final reports of other machines after the local part of the job ends
 OWN_WEIGHT = 5  # weight of an event of this job, in published events
 LEAST_SAVED = 0.1  # of an iteration
 Say = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class WatchOptions:
     """Options given by the user."""
 
     as_json: bool = False
@@ -59,10 +59,10 @@ class Watch:
     listen: str | None = None
     report_to: str | None = None
     token: str = ""
-    settings: Settings = field(default_factory=Settings)
+    settings: WatchSettings = field(default_factory=WatchSettings)
 
 
-def watch(command: Sequence[str], asked: Watch, say: Say, tell: Say) -> int:
+def watch(command: Sequence[str], asked: WatchOptions, say: Say, tell: Say) -> int:
     """Run the job, watch it, and return its exit code. `say` receives human-readable lines, `tell` JSON."""
     with tempfile.TemporaryDirectory(prefix="takeup-watch-") as name:
         if asked.report_to is not None:
@@ -72,9 +72,9 @@ def watch(command: Sequence[str], asked: Watch, say: Say, tell: Say) -> int:
             job = _start(command, asked, Path(name))
             with _passing_on_signals(job), _metrics(asked, session, say), _live(asked, session) as refresh:
                 try:
-                    for _ in _rounds(job, listener):
-                        for finding in session.look():
-                            _tell(asked, session, finding, say, tell)
+                    for _ in _polls(job, listener):
+                        for finding in session.poll():
+                            _report_finding(asked, session, finding, say, tell)
                         refresh()
                 except Exception as error:  # an error in the watcher must never end the job
                     say(f"takeup no longer watches, the job goes on: {type(error).__name__}: {error}")
@@ -84,34 +84,34 @@ def watch(command: Sequence[str], asked: Watch, say: Say, tell: Say) -> int:
         return job.returncode
 
 
-def _start(command: Sequence[str], asked: Watch, folder: Path) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], asked: WatchOptions, folder: Path) -> subprocess.Popen[bytes]:
     return launch.start(command, folder, sys.stderr if asked.as_json else None, asked.shim)
 
 
-def _rounds(job: subprocess.Popen[bytes], listener: Listener | None = None) -> Iterator[None]:
+def _polls(job: subprocess.Popen[bytes], listener: Listener | None = None) -> Iterator[None]:
     """Poll while the job runs, and once after it ends, here and on machines that report to this one."""
     while job.poll() is None:
         yield
         time.sleep(LOOK_EVERY_S)
     if listener is not None:
-        listener.hear_out(LAST_WORDS_S)
+        listener.drain(DRAIN_S)
     yield
 
 
-def _send(command: Sequence[str], asked: Watch, folder: Path) -> int:
+def _send(command: Sequence[str], asked: WatchOptions, folder: Path) -> int:
     """Run the part of a job that is on this machine and send its calls; another machine watches."""
     assert asked.report_to is not None
-    agent = Agent(Gather(folder), address_of(asked.report_to), asked.token)
+    agent = Agent(RingCollector(folder), address_of(asked.report_to), asked.token)
     job = _start(command, asked, folder)
     with _passing_on_signals(job):
-        for _ in _rounds(job):
-            agent.look()
+        for _ in _polls(job):
+            agent.poll()
     agent.close()
     return job.returncode
 
 
 @contextmanager
-def _listening(asked: Watch, say: Say) -> Iterator[Listener | None]:
+def _listening(asked: WatchOptions, say: Say) -> Iterator[Listener | None]:
     """The listener for ranks of other machines, or None if `listen` is not set."""
     if asked.listen is None:
         yield None
@@ -124,30 +124,34 @@ def _listening(asked: Watch, say: Say) -> Iterator[Listener | None]:
         listener.close()
 
 
-def new_session(folder: Path, settings: Settings | None = None, far: Mapping[int, Any] | None = None) -> Session:
+def new_session(
+    folder: Path, settings: WatchSettings | None = None, far: Mapping[int, Any] | None = None
+) -> WatchSession:
     """A session with our watcher, for the ring buffers in this folder and the ranks of other machines."""
-    return Session(
+    return WatchSession(
         folder,
-        Watcher,
-        divide,
+        StragglerDetector,
+        divide_microbatches,
         ring_passes,
-        settings or Settings(),
+        settings or WatchSettings(),
         {} if far is None else far,
-        blamed_on_cores,
+        blame_cpu_contention,
         wait_before_restart_s,
-        exchange,
+        rank_swap,
     )
 
 
-def divide(paces_s: Sequence[float], num_microbatches: int) -> tuple[int, ...]:
+def divide_microbatches(paces_s: Sequence[float], num_microbatches: int) -> tuple[int, ...]:
     """How many micro-batches each rank should get."""
     return rebalance([Pace(pace_s) for pace_s in paces_s], num_microbatches).counts
 
 
 def wait_before_restart_s(loss_share: float, cost_s: float, durations_s: Sequence[float]) -> float:
     """How long an event must last before a restart pays off, by past durations; this job's weigh more."""
-    law = Law((*_usual_durations_s(), *(each for each in durations_s if each > 0 for _ in range(OWN_WEIGHT))))
-    steps = plan((Remedy("nothing", 0.0, min(1.0, loss_share)), Remedy("restart", cost_s, 0.0)), law).steps
+    law = DurationDistribution(
+        (*_usual_durations_s(), *(each for each in durations_s if each > 0 for _ in range(OWN_WEIGHT)))
+    )
+    steps = plan_escalation((Remedy("nothing", 0.0, min(1.0, loss_share)), Remedy("restart", cost_s, 0.0)), law).steps
     return steps[1][0] if len(steps) > 1 else math.inf
 
 
@@ -157,19 +161,19 @@ def _usual_durations_s() -> list[float]:
     return [float(each) for each in 60 * np.exp(np.interp(np.linspace(0.05, 0.95, 10), shares, np.log(minutes)))]
 
 
-def exchange(event: Event, logs: Sequence[CallLog], num_ranks: int) -> Exchange | None:
+def rank_swap(event: SlowdownEvent, logs: Sequence[CallLog], num_ranks: int) -> PredictedRankSwap | None:
     """Which ranks should swap roles, if that saves a tenth of an iteration."""
-    return exchange_of(event, traffic_of(logs), num_ranks, LEAST_SAVED)
+    return best_rank_swap(event, traffic_of(logs), num_ranks, LEAST_SAVED)
 
 
 def ring_passes(num_ranks: int) -> list[list[tuple[int, int]]]:
     """The links of the ring of all ranks, in passes in which each rank occurs at most once."""
-    return passes_of(ring_links(range(num_ranks)))
+    return link_passes(ring_links(range(num_ranks)))
 
 
-def _tell(asked: Watch, session: Session, finding: Finding, say: Say, tell: Say) -> None:
+def _report_finding(asked: WatchOptions, session: WatchSession, finding: Finding, say: Say, tell: Say) -> None:
     if asked.as_json:
-        tell(json.dumps(as_values(finding)))
+        tell(json.dumps(finding_values(finding)))
     else:
         say(f"takeup: {finding.sentence()}")
     if asked.out is not None:
@@ -181,7 +185,7 @@ def _tell(asked: Watch, session: Session, finding: Finding, say: Say, tell: Say)
             say(f"takeup: {asked.on_unhealthy!r} could not be run: {error.strerror}")
 
 
-def _summary(session: Session) -> str:
+def _summary(session: WatchSession) -> str:
     number, num_bad = session.watcher.num_iterations, session.gather.num_bad
     skipped = f", {num_bad} rows made no sense and were skipped" if num_bad else ""
     if not session.gather.readers:
@@ -214,7 +218,7 @@ def _set(number: signal.Signals, handler: Any) -> Any:
 
 
 @contextmanager
-def _metrics(asked: Watch, session: Session, say: Say) -> Iterator[None]:
+def _metrics(asked: WatchOptions, session: WatchSession, say: Say) -> Iterator[None]:
     if asked.metrics_port is None:
         yield
         return
@@ -228,7 +232,7 @@ def _metrics(asked: Watch, session: Session, say: Say) -> Iterator[None]:
 
 
 @contextmanager
-def _live(asked: Watch, session: Session) -> Iterator[Callable[[], object]]:
+def _live(asked: WatchOptions, session: WatchSession) -> Iterator[Callable[[], object]]:
     """Update one status line in place, on a terminal only."""
     if asked.quiet or asked.as_json or not sys.stderr.isatty():
         yield lambda: None

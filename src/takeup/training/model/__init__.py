@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from takeup.training.model.pipeline import Link, Profile, Stage
-from takeup.training.model.plan import Plan, Span, Timeline
-from takeup.training.model.schedule import Kind, Op, Schedule
+from takeup.training.model.plan import PipelinePlan, Span, Timeline
+from takeup.training.model.schedule import Op, OpKind, Schedule
 
-__all__ = ["Kind", "Link", "Op", "Plan", "Profile", "Schedule", "Span", "Stage", "Timeline"]
+__all__ = ["OpKind", "Link", "Op", "PipelinePlan", "Profile", "Schedule", "Span", "Stage", "Timeline"]

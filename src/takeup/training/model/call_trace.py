@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.training.model.calls import CallLog, Operation
-from takeup.training.model.slowdowns import Event
+from takeup.training.model.slowdowns import SlowdownEvent
 
 MESSAGES = (Operation.SEND, Operation.RECEIVE)
 
 
-def chrome_trace(logs: Sequence[CallLog], event: Event | None = None) -> dict[str, Any]:
+def chrome_trace(logs: Sequence[CallLog], event: SlowdownEvent | None = None) -> dict[str, Any]:
     """A trace in Chrome's JSON format; `event` is stored in `otherData` and marks the suspected ranks."""
     offsets = _offsets_ns(logs)
     moments = [int(log.calls["began_ns"].min()) - offsets[log.rank] for log in logs if len(log.calls)]
@@ -46,7 +46,7 @@ def _span(rank: int, row: npt.NDArray[np.void] | np.void, zero_ns: int) -> dict[
     }
 
 
-def _names(log: CallLog, event: Event | None) -> list[dict[str, Any]]:
+def _names(log: CallLog, event: SlowdownEvent | None) -> list[dict[str, Any]]:
     """Metadata events that name processes and threads."""
     blamed = [str(each) for each in (event.suspects if event else ()) if log.rank in each.ranks]
     name = f"rank {log.rank}" + "".join(f" ({each})" for each in blamed)
@@ -58,7 +58,7 @@ def _names(log: CallLog, event: Event | None) -> list[dict[str, Any]]:
     return found
 
 
-def _other(event: Event) -> dict[str, Any]:
+def _other(event: SlowdownEvent) -> dict[str, Any]:
     return {"sentence": event.sentence(), "began": event.began, "declared": event.declared, "factor": event.factor}
 
 

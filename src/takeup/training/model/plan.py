@@ -53,7 +53,7 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class PipelinePlan:
     """A schedule, its predicted time, and the reason for it.
 
     `profile` is the one the schedule is for: a planner that cuts stages into chunks changes the profile it was given.

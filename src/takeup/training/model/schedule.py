@@ -24,7 +24,7 @@ NUM_KINDS = 4
 ACTION = re.compile(r"(\d+)([FIWB])(\d+)")
 
 
-class Kind(IntEnum):
+class OpKind(IntEnum):
     """What an operation computes; the letters of PyTorch are F, I, W and B."""
 
     FORWARD = 0
@@ -41,7 +41,7 @@ class Op(NamedTuple):
     """One operation on one micro-batch."""
 
     stage: int
-    kind: Kind
+    kind: OpKind
     microbatch: int
 
     def __str__(self) -> str:
@@ -101,14 +101,14 @@ class Schedule:
         cells, kinds = np.divmod(self.codes[rank], NUM_KINDS)
         stages, microbatches = np.divmod(cells, self.num_microbatches)
         return [
-            Op(s, Kind(k), m) for s, k, m in zip(stages.tolist(), kinds.tolist(), microbatches.tolist(), strict=True)
+            Op(s, OpKind(k), m) for s, k, m in zip(stages.tolist(), kinds.tolist(), microbatches.tolist(), strict=True)
         ]
 
     def warmups(self) -> tuple[int, ...]:
         """Number of forwards that every stage computes before its first backward."""
         place = _places(self)
         first = _backward(place)[:, :1]
-        return tuple(int(count) for count in (place[Kind.FORWARD] < first).sum(axis=1))
+        return tuple(int(count) for count in (place[OpKind.FORWARD] < first).sum(axis=1))
 
 
 def _frozen(codes: Ints) -> Ints:
@@ -121,7 +121,7 @@ def _op(cell: str, rank: int) -> Op:
     found = ACTION.fullmatch(cell)
     if found is None:
         raise BadInput(f"row {rank + 1}: {cell!r} is no operation; write stage, F, I, W or B, micro-batch, such as 2F0")
-    return Op(int(found[1]), Kind("FIWB".index(found[2])), int(found[3]))
+    return Op(int(found[1]), OpKind("FIWB".index(found[2])), int(found[3]))
 
 
 # Validity -------------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def _places(schedule: Schedule) -> Ints:
 
 
 def _backward(place: Ints) -> Ints:
-    return np.asarray(np.maximum(place[Kind.INPUT_GRADIENT], place[Kind.FULL_BACKWARD]))
+    return np.asarray(np.maximum(place[OpKind.INPUT_GRADIENT], place[OpKind.FULL_BACKWARD]))
 
 
 def _check(schedule: Schedule) -> None:
@@ -145,17 +145,17 @@ def _check(schedule: Schedule) -> None:
     place = _places(schedule)
     if (place >= 0).sum() != sum(codes.size for codes in schedule.codes):
         raise BadInput("an operation stands twice in the schedule; list each once")
-    split, fused = place[Kind.INPUT_GRADIENT] >= 0, place[Kind.FULL_BACKWARD] >= 0
-    _refuse(place[Kind.FORWARD] < 0, "has no F")
+    split, fused = place[OpKind.INPUT_GRADIENT] >= 0, place[OpKind.FULL_BACKWARD] >= 0
+    _refuse(place[OpKind.FORWARD] < 0, "has no F")
     _refuse(split == fused, "needs either I and W, or B")
-    _refuse(split != (place[Kind.WEIGHT_GRADIENT] >= 0), "needs a W if it has an I, and only then")
+    _refuse(split != (place[OpKind.WEIGHT_GRADIENT] >= 0), "needs a W if it has an I, and only then")
     backward = _backward(place)
-    _refuse(place[Kind.FORWARD] > backward, "has its backward before its F")
-    _refuse(split & (place[Kind.WEIGHT_GRADIENT] < backward), "has its W before its I")
-    for each in (place[Kind.FORWARD], backward, place[Kind.WEIGHT_GRADIENT]):
+    _refuse(place[OpKind.FORWARD] > backward, "has its backward before its F")
+    _refuse(split & (place[OpKind.WEIGHT_GRADIENT] < backward), "has its W before its I")
+    for each in (place[OpKind.FORWARD], backward, place[OpKind.WEIGHT_GRADIENT]):
         latest = np.maximum.accumulate(each, axis=1)
         _refuse((each[:, 1:] >= 0) & (each[:, 1:] <= latest[:, :-1]), "is overtaken by the next micro-batch")
-    _check_warmups((place[Kind.FORWARD] < backward[:, :1]).sum(axis=1).tolist())
+    _check_warmups((place[OpKind.FORWARD] < backward[:, :1]).sum(axis=1).tolist())
 
 
 def _check_codes(schedule: Schedule) -> None:

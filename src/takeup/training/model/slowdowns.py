@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-MOST_TOLD = 100  # larger factors come from a baseline near zero
+MAX_FACTOR_SHOWN = 100  # larger factors come from a baseline near zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class Suspect:
             return f"{who} for cores that do other work"
         what = "the link between ranks" if len(self.ranks) == 2 else "a link among ranks"
         where = f"rank {self.ranks[0]} computes" if self.kind == "compute" else f"{what} {_listed(self.ranks)} is"
-        times = f"{self.factor:.2f}x" if self.factor < MOST_TOLD else f"more than {MOST_TOLD}x"
+        times = f"{self.factor:.2f}x" if self.factor < MAX_FACTOR_SHOWN else f"more than {MAX_FACTOR_SHOWN}x"
         return f"{where} {times} slower"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class SlowdownEvent:
     """Iterations became slower, or recovered (`is_slow` is false): from `began` on, known since `declared`.
 
     Both are iteration numbers since the watch began. `factor` compares iteration times after and before; `lost_share`

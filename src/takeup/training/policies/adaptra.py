@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from takeup.training.model import Link, Plan, Profile
-from takeup.training.policies.planned import planned
-from takeup.training.policies.warmups import adapted, clipped
-from takeup.training.timing import Searched, generated, searched
+from takeup.training.model import Link, PipelinePlan, Profile
+from takeup.training.policies.planned import make_plan
+from takeup.training.policies.warmups import adapt_warmups, clip_warmups
+from takeup.training.timing import SearchedSchedule, generate_schedule, search_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class AdaptraAsPublished:
 
     name: str = "adaptra_as_published"
 
-    def plan(self, profile: Profile, bound_s: float | None = None) -> Plan:
+    def plan(self, profile: Profile, bound_s: float | None = None) -> PipelinePlan:
         """The schedule for the total link delays, latency and service alike; computes the bound if not given."""
-        warmups = clipped(profile, adapted(profile), [profile.num_microbatches] * profile.num_ranks)
+        warmups = clip_warmups(profile, adapt_warmups(profile), [profile.num_microbatches] * profile.num_ranks)
         latencies = tuple(Link(link.delay_s) for link in profile.links)
-        schedule = generated(replace(profile, links=latencies, max_sends=None), warmups)
+        schedule = generate_schedule(replace(profile, links=latencies, max_sends=None), warmups)
         reasons = (f"warm-ups {warmups}, from the delays of the links",)
-        return planned(self.name, profile, schedule, reasons, bound_s=bound_s)
+        return make_plan(self.name, profile, schedule, reasons, bound_s=bound_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class Adaptra:
     name: str = "adaptra"
     max_evaluations: int = 400
 
-    def plan(self, profile: Profile) -> Plan:
+    def plan(self, profile: Profile) -> PipelinePlan:
         """The best schedule found for these links and this memory."""
         limits = profile.live_limits()
-        wanted = adapted(profile) if profile.one_stage_per_rank else (1,) * profile.num_stages
-        start = clipped(profile, wanted, limits)
-        found = searched(profile, start, limits, self.max_evaluations)
+        wanted = adapt_warmups(profile) if profile.one_stage_per_rank else (1,) * profile.num_stages
+        start = clip_warmups(profile, wanted, limits)
+        found = search_schedule(profile, start, limits, self.max_evaluations)
         reasons = _reasons(profile, start, found)
-        ours = planned(self.name, profile, found.schedule, reasons, found.num_evaluations, found.bound_s)
+        ours = make_plan(self.name, profile, found.schedule, reasons, found.num_evaluations, found.bound_s)
         if ours.iteration_s <= ours.bound_s or not _has_queues(profile):
             return ours
         published = AdaptraAsPublished().plan(profile, found.bound_s)
@@ -67,7 +67,7 @@ def _has_queues(profile: Profile) -> bool:
     return profile.max_sends is not None or any(link.service_s > 0 for link in profile.links)
 
 
-def _reasons(profile: Profile, start: tuple[int, ...], found: Searched) -> tuple[str, ...]:
+def _reasons(profile: Profile, start: tuple[int, ...], found: SearchedSchedule) -> tuple[str, ...]:
     links = list(enumerate(profile.links))
     slow = [f"link {i}: {1e3 * link.delay_s:.4g} ms" for i, link in links if link.delay_s > 0]
     busiest_s = max(stage.work_s for stage in profile.stages)

@@ -13,31 +13,31 @@ from takeup.errors import BadInput
 from takeup.training.model import Link, Profile, Stage
 
 
-def in_rounds(profile: Profile, num_chunks: int) -> Profile:
+def round_robin_chunks(profile: Profile, num_chunks: int) -> Profile:
     """The same ranks with `num_chunks` chunks each; a profile already laid out in rounds is returned unchanged."""
     ranks = tuple(range(profile.num_ranks))
     if not profile.one_stage_per_rank and profile.placement == ranks * (profile.num_stages // profile.num_ranks):
         return profile
-    return _cut(profile, ranks * num_chunks)
+    return _cut_stages(profile, ranks * num_chunks)
 
 
-def in_a_v(profile: Profile) -> Profile:
+def v_shaped_chunks(profile: Profile) -> Profile:
     """The same ranks with two chunks each; a profile already laid out in a V is returned unchanged."""
     ranks = tuple(range(profile.num_ranks))
     placement = ranks + ranks[::-1]
-    return profile if profile.placement == placement else _cut(profile, placement)
+    return profile if profile.placement == placement else _cut_stages(profile, placement)
 
 
-def _cut(profile: Profile, placement: tuple[int, ...]) -> Profile:
+def _cut_stages(profile: Profile, placement: tuple[int, ...]) -> Profile:
     if not profile.one_stage_per_rank or profile.placement != tuple(range(profile.num_stages)):
         raise BadInput(f"stages are placed {profile.placement}; give one stage for each rank, in order")
     num_chunks = len(placement) // profile.num_ranks
-    stages = tuple(_part(profile.stages[rank], num_chunks) for rank in placement)
-    links = tuple(_link(profile, here, after) for here, after in pairwise(placement))
+    stages = tuple(_chunk_of(profile.stages[rank], num_chunks) for rank in placement)
+    links = tuple(_chunk_link(profile, here, after) for here, after in pairwise(placement))
     return replace(profile, stages=stages, links=links, placement=placement)
 
 
-def _part(stage: Stage, num_chunks: int) -> Stage:
+def _chunk_of(stage: Stage, num_chunks: int) -> Stage:
     memory_bytes = None if stage.memory_bytes is None else stage.memory_bytes // num_chunks
     return Stage(
         stage.forward_s / num_chunks,
@@ -49,7 +49,7 @@ def _part(stage: Stage, num_chunks: int) -> Stage:
     )
 
 
-def _link(profile: Profile, here: int, after: int) -> Link:
+def _chunk_link(profile: Profile, here: int, after: int) -> Link:
     """The measured link between neighbours; from the last rank to the first, which is unmeasured, the slowest."""
     if here == after:
         return Link()

@@ -26,7 +26,7 @@ CLEARLY = 0.98  # a service must reduce the residual below this share of that wi
 NOISE_SHARE = 0.02  # and by more than this share of the delay, which jitter alone may explain
 
 
-class Stamps(NamedTuple):
+class MessageStamps(NamedTuple):
     """Hand-over times of messages in one direction (sender's clock) and times usable (receiver's clock)."""
 
     handed_s: Floats
@@ -47,13 +47,13 @@ def typical_s(samples_s: Sequence[float], window: int = 32) -> float:
     return float(np.median(recent))
 
 
-def clock_offset_s(there: Stamps, back: Stamps) -> float:
+def clock_offset_s(there: MessageStamps, back: MessageStamps) -> float:
     """How far the clock at the far end is ahead, from the fastest message of each direction."""
     forth_s, home_s = (_delays("stamps", stamps) for stamps in (there, back))
     return float((forth_s.min() - home_s.min()) / 2)
 
 
-def estimate_link(there: Stamps, back: Stamps) -> LinkEstimate:
+def estimate_link(there: MessageStamps, back: MessageStamps) -> LinkEstimate:
     """Latency and service of a link, from messages in both directions, each in hand-over order."""
     offset_s = clock_offset_s(there, back)
     pairs = [
@@ -87,7 +87,7 @@ def _plain_s(handed_s: Floats, delays_s: Floats, services_s: Floats) -> Floats:
     return np.asarray(delays_s - services_s[:, None] - waits_s)
 
 
-def _delays(name: str, stamps: Stamps) -> Floats:
+def _delays(name: str, stamps: MessageStamps) -> Floats:
     handed_s, usable_s = _finite(name, stamps.handed_s), _finite(name, stamps.usable_s)
     if handed_s.size != usable_s.size:
         raise BadInput(f"{name}: found {handed_s.size} hand-overs and {usable_s.size} arrivals; give pairs")

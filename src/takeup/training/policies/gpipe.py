@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from takeup.training.model import Kind, Op, Plan, Profile, Schedule
-from takeup.training.policies.planned import planned
+from takeup.training.model import Op, OpKind, PipelinePlan, Profile, Schedule
+from takeup.training.policies.planned import make_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +17,13 @@ class GPipe:
 
     name: str = "gpipe"
 
-    def plan(self, profile: Profile) -> Plan:
+    def plan(self, profile: Profile) -> PipelinePlan:
         """A fixed order, independent of the times."""
         count = range(profile.num_microbatches)
         orders = [
-            [Op(stage, Kind.FORWARD, m) for stage in stages for m in count]
-            + [Op(stage, Kind.FULL_BACKWARD, m) for stage in reversed(stages) for m in count]
+            [Op(stage, OpKind.FORWARD, m) for stage in stages for m in count]
+            + [Op(stage, OpKind.FULL_BACKWARD, m) for stage in reversed(stages) for m in count]
             for stages in profile.chunks
         ]
         schedule = Schedule.of_ops(orders, profile.placement, profile.num_microbatches)
-        return planned(self.name, profile, schedule, ("all forwards come before the first backward",))
+        return make_plan(self.name, profile, schedule, ("all forwards come before the first backward",))

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from takeup.training.model import Link, Plan, Profile
-from takeup.training.policies.planned import planned
-from takeup.training.policies.warmups import absorbed_s, clipped, evenly_spread
-from takeup.training.timing import generated
+from takeup.training.model import Link, PipelinePlan, Profile
+from takeup.training.policies.planned import make_plan
+from takeup.training.policies.warmups import absorbed_delays_s, clip_warmups, spread_warmups
+from takeup.training.timing import generate_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,14 @@ class AdaptraInitial:
     name: str = "adaptra_initial"
     slackness: int = 3
 
-    def plan(self, profile: Profile) -> Plan:
+    def plan(self, profile: Profile) -> PipelinePlan:
         """A schedule for links that are healthy now and may become slow."""
         wanted = self.slackness * (profile.num_stages - 1) + 1
         known = profile.max_live(0) is not None
         most = min(profile.num_microbatches, profile.live_limits()[0] if known else wanted)
-        warmups = clipped(profile, evenly_spread(most, profile.num_stages), profile.live_limits())
-        delays_s = absorbed_s(profile, warmups)
+        warmups = clip_warmups(profile, spread_warmups(most, profile.num_stages), profile.live_limits())
+        delays_s = absorbed_delays_s(profile, warmups)
         virtual = replace(profile, links=tuple(map(Link, delays_s)), hop_s=0.0, max_sends=None)
-        schedule = generated(virtual, warmups, profile.live_limits(), flights=warmups)
+        schedule = generate_schedule(virtual, warmups, profile.live_limits(), flights=warmups)
         reason = f"warm-ups {warmups} absorb up to {', '.join(f'{1e3 * s:.4g}' for s in delays_s)} ms on the links"
-        return planned(self.name, profile, schedule, (reason,))
+        return make_plan(self.name, profile, schedule, (reason,))

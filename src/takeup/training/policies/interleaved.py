@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from takeup.errors import BadInput
-from takeup.training.model import Kind, Op, Plan, Profile, Schedule
-from takeup.training.policies.chunks import in_rounds
-from takeup.training.policies.planned import planned
+from takeup.training.model import Op, OpKind, PipelinePlan, Profile, Schedule
+from takeup.training.policies.chunks import round_robin_chunks
+from takeup.training.policies.planned import make_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,14 @@ class Interleaved:
     name: str = "interleaved_1f1b"
     num_chunks: int = 2
 
-    def plan(self, profile: Profile) -> Plan:
+    def plan(self, profile: Profile) -> PipelinePlan:
         """A fixed order, independent of the times."""
-        cut = in_rounds(profile, self.num_chunks)
+        cut = round_robin_chunks(profile, self.num_chunks)
         per_round = self._per_round(cut)
-        orders = [_order(cut, rank, per_round) for rank in range(cut.num_ranks)]
+        orders = [_interleaved_order(cut, rank, per_round) for rank in range(cut.num_ranks)]
         schedule = Schedule.of_ops(orders, cut.placement, cut.num_microbatches)
         reason = f"{len(cut.chunks[0])} chunks on every rank, {per_round} micro-batches in a round"
-        return planned(self.name, cut, schedule, (reason,))
+        return make_plan(self.name, cut, schedule, (reason,))
 
     def _per_round(self, profile: Profile) -> int:
         count = profile.num_microbatches
@@ -41,7 +41,7 @@ class Interleaved:
         return count // num_rounds
 
 
-def _order(profile: Profile, rank: int, per_round: int) -> list[Op]:
+def _interleaved_order(profile: Profile, rank: int, per_round: int) -> list[Op]:
     stages, count = profile.chunks[rank], profile.num_microbatches
     num_chunks, total = len(stages), len(stages) * count
 
@@ -50,8 +50,8 @@ def _order(profile: Profile, rank: int, per_round: int) -> list[Op]:
         in_round = number % (per_round * num_chunks)
         return in_round // per_round, number // (per_round * num_chunks) * per_round + in_round % per_round
 
-    forwards = [Op(stages[chunk], Kind.FORWARD, m) for chunk, m in map(place, range(total))]
-    backwards = [Op(stages[-1 - chunk], Kind.FULL_BACKWARD, m) for chunk, m in map(place, range(total))]
+    forwards = [Op(stages[chunk], OpKind.FORWARD, m) for chunk, m in map(place, range(total))]
+    backwards = [Op(stages[-1 - chunk], OpKind.FULL_BACKWARD, m) for chunk, m in map(place, range(total))]
     warmup = min(total, (num_chunks - 1) * per_round + 2 * (profile.num_ranks - 1 - rank))
     if warmup == total:
         return forwards + backwards

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from takeup.errors import BadInput
-from takeup.training.model import Kind, Op, Plan, Profile, Schedule
-from takeup.training.policies.planned import planned
+from takeup.training.model import Op, OpKind, PipelinePlan, Profile, Schedule
+from takeup.training.policies.planned import make_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +19,20 @@ class OneFOneB:
 
     name: str = "one_f_one_b"
 
-    def plan(self, profile: Profile) -> Plan:
+    def plan(self, profile: Profile) -> PipelinePlan:
         """A fixed order, independent of the times."""
         if not profile.one_stage_per_rank:
             raise BadInput(f"{self.name!r} needs one stage on every rank; use 'interleaved_1f1b' for several")
         warmups = [min(profile.num_microbatches, profile.num_stages - i) for i in range(profile.num_stages)]
-        orders = [_order(stage, warmup, profile.num_microbatches) for stage, warmup in enumerate(warmups)]
+        orders = [_one_f_one_b_order(stage, warmup, profile.num_microbatches) for stage, warmup in enumerate(warmups)]
         schedule = Schedule.of_ops(orders, profile.placement, profile.num_microbatches)
-        return planned(self.name, profile, schedule, (f"warm-ups {tuple(warmups)}: one for each stage to come",))
+        return make_plan(self.name, profile, schedule, (f"warm-ups {tuple(warmups)}: one for each stage to come",))
 
 
-def _order(stage: int, warmup: int, num_microbatches: int) -> list[Op]:
-    order = [Op(stage, Kind.FORWARD, m) for m in range(warmup)]
+def _one_f_one_b_order(stage: int, warmup: int, num_microbatches: int) -> list[Op]:
+    order = [Op(stage, OpKind.FORWARD, m) for m in range(warmup)]
     for microbatch in range(num_microbatches):
-        order.append(Op(stage, Kind.FULL_BACKWARD, microbatch))
+        order.append(Op(stage, OpKind.FULL_BACKWARD, microbatch))
         if microbatch + warmup < num_microbatches:
-            order.append(Op(stage, Kind.FORWARD, microbatch + warmup))
+            order.append(Op(stage, OpKind.FORWARD, microbatch + warmup))
     return order

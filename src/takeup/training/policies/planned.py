@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from takeup.training.model import Plan, Profile, Schedule
+from takeup.training.model import PipelinePlan, Profile, Schedule
 from takeup.training.timing import least_iteration_s, timeline_of
 
 
-def planned(
+def make_plan(
     planner: str,
     profile: Profile,
     schedule: Schedule,
     reasons: tuple[str, ...] = (),
     num_evaluations: int = 1,
     bound_s: float | None = None,
-) -> Plan:
+) -> PipelinePlan:
     """The plan for this schedule; rejects a profile whose memory cannot hold a single micro-batch.
 
     The bound is computed if it is not given.
     """
     profile.live_limits()
     timeline = timeline_of(schedule, profile)
-    return Plan(
+    return PipelinePlan(
         planner,
         profile,
         schedule,

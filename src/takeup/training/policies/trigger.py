@@ -21,7 +21,7 @@ from takeup.training.model import Profile
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SwitchRule:
     """Gain required for a switch, for how many iterations if links recover, and the delay percentile to plan for.
 
     A link is slow if its delay is more than `slow_share` of the shortest operation at either of its ends.
@@ -34,7 +34,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class SwitchState:
     """The version in use, its expected time when adopted, and for how many iterations another was better."""
 
     version: int
@@ -43,42 +43,44 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class SwitchDecision:
     """Whether to switch at the next iteration boundary, why, and the situation after that."""
 
     switch: bool
     reason: str
-    after: Situation
+    after: SwitchState
 
 
-def decide(rule: Rule, now: Situation, current_s: float, candidate_s: float) -> Decision:
+def decide_switch(rule: SwitchRule, now: SwitchState, current_s: float, candidate_s: float) -> SwitchDecision:
     """Compare the predicted times of the current schedule and a new one; call once per iteration."""
     for name, value in (("current_s", current_s), ("candidate_s", candidate_s)):
         if not (np.isfinite(value) and value > 0):
             raise BadInput(f"{name} is {value:g}; give the predicted time of an iteration, above zero")
     gain_share = 1 - candidate_s / current_s
     if gain_share <= rule.least_gain_share:
-        return Decision(False, f"a gain of {gain_share:.1%} is too small", replace(now, num_better=0))
+        return SwitchDecision(False, f"a gain of {gain_share:.1%} is too small", replace(now, num_better=0))
     if current_s > now.expected_s * (1 + rule.least_gain_share):
         return _switch(now, candidate_s, f"links became slower: {gain_share:.1%} less with a new schedule")
     if now.num_better + 1 >= rule.patience:
         return _switch(now, candidate_s, f"{gain_share:.1%} less for {rule.patience} iterations")
     waiting = replace(now, num_better=now.num_better + 1)
-    return Decision(False, f"{gain_share:.1%} less, for {waiting.num_better} of {rule.patience} iterations", waiting)
+    return SwitchDecision(
+        False, f"{gain_share:.1%} less, for {waiting.num_better} of {rule.patience} iterations", waiting
+    )
 
 
-def _switch(now: Situation, candidate_s: float, reason: str) -> Decision:
-    return Decision(True, reason, Situation(now.version + 1, candidate_s))
+def _switch(now: SwitchState, candidate_s: float, reason: str) -> SwitchDecision:
+    return SwitchDecision(True, reason, SwitchState(now.version + 1, candidate_s))
 
 
-def link_delay_s(rule: Rule, recent_s: Sequence[float]) -> float:
+def link_delay_s(rule: SwitchRule, recent_s: Sequence[float]) -> float:
     """The delay to plan for: a percentile of recent delays, not the last one."""
     if not len(recent_s):
         raise BadInput("no delay was measured; give at least one")
     return float(np.percentile(recent_s, rule.percent))
 
 
-def slow_links(rule: Rule, profile: Profile, before: frozenset[int]) -> frozenset[int]:
+def slow_links(rule: SwitchRule, profile: Profile, before: frozenset[int]) -> frozenset[int]:
     """The slow links, with hysteresis: a link that was slow `before` has half the limit."""
     return frozenset(
         number

@@ -20,7 +20,7 @@ from takeup.training.model import Profile, Stage
 ROUNDING = 1e-9  # rounding tolerance of a quotient that should be an integer, in operations
 
 
-def evenly_spread(most: int, num_stages: int) -> tuple[int, ...]:
+def spread_warmups(most: int, num_stages: int) -> tuple[int, ...]:
     """Algorithm 1: warm-ups from `most` down to 1 that maximize the least slackness."""
     if num_stages == 1:
         return (1,)
@@ -31,7 +31,7 @@ def evenly_spread(most: int, num_stages: int) -> tuple[int, ...]:
     return tuple(warmups)
 
 
-def adapted(profile: Profile) -> tuple[int, ...]:
+def adapt_warmups(profile: Profile) -> tuple[int, ...]:
     """Algorithm 2: as much slackness as the delay of every link requires, and at least 2."""
     warmups = [1]
     for here, after, link in reversed(list(zip(profile.stages, profile.stages[1:], profile.links, strict=False))):
@@ -48,7 +48,7 @@ def _slackness(needed_s: float, per_step_s: float, most: int) -> int:
     return max(2, min(most, math.ceil(needed_s / per_step_s - ROUNDING)))
 
 
-def absorbed_s(profile: Profile, warmups: Sequence[int]) -> tuple[float, ...]:
+def absorbed_delays_s(profile: Profile, warmups: Sequence[int]) -> tuple[float, ...]:
     """The largest delay of every link that these warm-ups absorb."""
     return tuple(
         max(0.0, ((warmups[i] - warmups[i + 1]) * _pair_s(after) - _pair_s(here)) / 2)
@@ -56,7 +56,7 @@ def absorbed_s(profile: Profile, warmups: Sequence[int]) -> tuple[float, ...]:
     )
 
 
-def clipped(profile: Profile, warmups: Sequence[int], caps: Sequence[int]) -> tuple[int, ...]:
+def clip_warmups(profile: Profile, warmups: Sequence[int], caps: Sequence[int]) -> tuple[int, ...]:
     """The largest non-increasing warm-ups (Lemma 1) within these that micro-batches and memory allow."""
     found: list[int] = []
     for stage, warmup in enumerate(warmups):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from takeup.training.model import Kind, Op, Plan, Profile, Schedule
-from takeup.training.policies.chunks import in_a_v
-from takeup.training.policies.planned import planned
+from takeup.training.model import Op, OpKind, PipelinePlan, Profile, Schedule
+from takeup.training.policies.chunks import v_shaped_chunks
+from takeup.training.policies.planned import make_plan
 
 DOWN, UP = 0, 1  # the two chunks of a rank: down and up the V
 
@@ -21,22 +21,22 @@ class ZeroBubbleV:
 
     name: str = "zbv"
 
-    def plan(self, profile: Profile) -> Plan:
+    def plan(self, profile: Profile) -> PipelinePlan:
         """A fixed order, independent of the times."""
-        cut = in_a_v(profile)
-        orders = [_order(cut, rank) for rank in range(cut.num_ranks)]
+        cut = v_shaped_chunks(profile)
+        orders = [_zbv_order(cut, rank) for rank in range(cut.num_ranks)]
         schedule = Schedule.of_ops(orders, cut.placement, cut.num_microbatches)
-        return planned(
+        return make_plan(
             self.name, cut, schedule, ("rank r has the stages r and 2 P - 1 - r, so that rank 0 has both ends",)
         )
 
 
-def _order(profile: Profile, rank: int) -> list[Op]:
+def _zbv_order(profile: Profile, rank: int) -> list[Op]:
     """Expand the pattern for at least 2 P - 1 micro-batches, then truncate it."""
-    stages, done = profile.chunks[rank], dict[tuple[int, Kind], int]()
+    stages, done = profile.chunks[rank], dict[tuple[int, OpKind], int]()
     count = max(2 * profile.num_ranks - 1, profile.num_microbatches)
     order = []
-    for chunk, kind in _pattern(profile.num_ranks, rank, count):
+    for chunk, kind in _zbv_pattern(profile.num_ranks, rank, count):
         microbatch = done.get((chunk, kind), 0)
         done[chunk, kind] = microbatch + 1
         if microbatch < profile.num_microbatches:
@@ -44,8 +44,8 @@ def _order(profile: Profile, rank: int) -> list[Op]:
     return order
 
 
-def _pattern(num_ranks: int, rank: int, count: int) -> Iterator[tuple[int, Kind]]:
-    forward, backward, weight = Kind.FORWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT
+def _zbv_pattern(num_ranks: int, rank: int, count: int) -> Iterator[tuple[int, OpKind]]:
+    forward, backward, weight = OpKind.FORWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT
     later = num_ranks - rank
     yield from [(DOWN, forward)] * (2 * later - 1)
     yield from [(UP, forward), (DOWN, forward)] * rank

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from takeup.training.model import Link, Plan, Profile
-from takeup.training.policies.planned import planned
-from takeup.training.policies.warmups import clipped
-from takeup.training.timing import generated
+from takeup.training.model import Link, PipelinePlan, Profile
+from takeup.training.policies.planned import make_plan
+from takeup.training.policies.warmups import clip_warmups
+from takeup.training.timing import generate_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,12 @@ class ZeroBubble:
     name: str = "zb_h1"
     per_stage: int = 1
 
-    def plan(self, profile: Profile) -> Plan:
+    def plan(self, profile: Profile) -> PipelinePlan:
         """A schedule for the operation times; link delays are ignored."""
         num = profile.num_stages
         caps = [min(limit, self.per_stage * num) for limit in profile.live_limits()]
         wanted = [self.per_stage * (num - stage) - self.per_stage + 1 for stage in range(num)]
-        warmups = clipped(profile, wanted, caps)
+        warmups = clip_warmups(profile, wanted, caps)
         no_links = replace(profile, links=(Link(),) * len(profile.links), hop_s=0.0, max_sends=None)
         reason = f"warm-ups {warmups}, at most {max(caps)} micro-batches at once; links are not considered"
-        return planned(self.name, profile, generated(no_links, warmups, caps), (reason,))
+        return make_plan(self.name, profile, generate_schedule(no_links, warmups, caps), (reason,))

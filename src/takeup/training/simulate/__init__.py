@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from takeup.training.simulate.predicted import calibrated, with_faults
-from takeup.training.simulate.runs import Sampled, jitter, sample, simulate, work_conserving
+from takeup.training.simulate.predicted import calibrate_profile, with_faults
+from takeup.training.simulate.runs import SampledTimes, jitter, sample, simulate, work_conserving
 
-__all__ = ["Sampled", "calibrated", "jitter", "sample", "simulate", "with_faults", "work_conserving"]
+__all__ = ["SampledTimes", "calibrate_profile", "jitter", "sample", "simulate", "with_faults", "work_conserving"]

@@ -10,7 +10,7 @@ from takeup.training.timing import timeline_of
 A_BIT_S = 1e-4
 
 
-def calibrated(found: Profile, schedule: Schedule, iteration_s: float) -> Profile:
+def calibrate_profile(found: Profile, schedule: Schedule, iteration_s: float) -> Profile:
     """The pipeline as measured, with the per-operation overhead that explains its iteration time.
 
     Host overhead is not in the measured operations: it is what a runtime does between them.
@@ -24,7 +24,7 @@ def calibrated(found: Profile, schedule: Schedule, iteration_s: float) -> Profil
 def with_faults(base: Profile, healthy: Profile, truth: Profile) -> Profile:
     """The calibrated pipeline `base`, whose nominal profile is `healthy`, changed to the nominal profile `truth`."""
     stages = [
-        _shifted(stage, fine, found)
+        _shift_stage_times(stage, fine, found)
         for stage, fine, found in zip(truth.stages, healthy.stages, base.stages, strict=True)
     ]
     links = [
@@ -34,7 +34,7 @@ def with_faults(base: Profile, healthy: Profile, truth: Profile) -> Profile:
     return replace(base, stages=tuple(stages), links=tuple(links))
 
 
-def _shifted(stage: Stage, fine: Stage, found: Stage) -> Stage:
+def _shift_stage_times(stage: Stage, fine: Stage, found: Stage) -> Stage:
     """Predicted stage for nominal `stage`, given that nominal `fine` was measured as `found`."""
     times_s = [
         getattr(stage, name) + max(0.0, getattr(found, name) - getattr(fine, name))

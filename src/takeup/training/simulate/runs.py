@@ -15,12 +15,12 @@ from numpy.random import Generator
 from takeup.core.arrays import Floats
 from takeup.core.stats import percentile
 from takeup.errors import BadInput
-from takeup.training.model import Plan, Profile, Schedule, Timeline
-from takeup.training.timing import generated, timeline_of
+from takeup.training.model import PipelinePlan, Profile, Schedule, Timeline
+from takeup.training.timing import generate_schedule, timeline_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sampled:
+class SampledTimes:
     """Iteration times of many runs."""
 
     planner: str
@@ -44,7 +44,7 @@ def work_conserving(
     profile: Profile, warmups: Sequence[int], caps: Sequence[int] | None = None, factors: Floats | None = None
 ) -> Timeline:
     """Every rank chooses at run time: a backward before a forward before a weight gradient."""
-    return timeline_of(generated(profile, warmups, caps, factors=factors), profile, factors)
+    return timeline_of(generate_schedule(profile, warmups, caps, factors=factors), profile, factors)
 
 
 def jitter(random: Generator, profile: Profile, share: float) -> Floats:
@@ -56,10 +56,10 @@ def jitter(random: Generator, profile: Profile, share: float) -> Floats:
     return random.lognormal(-(sigma**2) / 2, sigma, shape)
 
 
-def sample(plan: Plan, random: Generator, *, jitter_share: float, num_runs: int) -> Sampled:
+def sample(plan: PipelinePlan, random: Generator, *, jitter_share: float, num_runs: int) -> SampledTimes:
     """Iteration times of a plan with varying operation times."""
     times_s = [
         timeline_of(plan.schedule, plan.profile, jitter(random, plan.profile, jitter_share)).iteration_s
         for _ in range(num_runs)
     ]
-    return Sampled(plan.planner, np.array(times_s))
+    return SampledTimes(plan.planner, np.array(times_s))

@@ -6,6 +6,6 @@ Used by planners and the simulator; it is pure.
 from __future__ import annotations
 
 from takeup.training.timing.bounds import least_iteration_s
-from takeup.training.timing.runs import Searched, generated, searched, timeline_of
+from takeup.training.timing.runs import SearchedSchedule, generate_schedule, search_schedule, timeline_of
 
-__all__ = ["Searched", "generated", "least_iteration_s", "searched", "timeline_of"]
+__all__ = ["SearchedSchedule", "generate_schedule", "least_iteration_s", "search_schedule", "timeline_of"]

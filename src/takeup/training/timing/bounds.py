@@ -12,25 +12,25 @@ import numpy as np
 
 from takeup.core.arrays import Ints
 from takeup.training.model import Profile
-from takeup.training.timing.course import SECOND, course_of
-from takeup.training.timing.fast.traffic import NO_WIRE, Course
+from takeup.training.timing.course import SECOND, pipeline_arrays
+from takeup.training.timing.fast.traffic import NO_WIRE, PipelineArrays
 
 
 def least_iteration_s(profile: Profile) -> float:
     """Lower bound on the iteration time, in seconds."""
-    return least_nanoseconds(profile, course_of(profile)) / SECOND
+    return least_nanoseconds(profile, pipeline_arrays(profile)) / SECOND
 
 
-def least_nanoseconds(profile: Profile, course: Course) -> int:
+def least_nanoseconds(profile: Profile, course: PipelineArrays) -> int:
     """The largest of all bounds; `course` holds the arrays of the profile."""
-    ways = _Ways(course)
+    ways = _CriticalPaths(course)
     return max(ways.work(), ways.back_again(), ways.links(), ways.memory(profile) if profile.one_stage_per_rank else 0)
 
 
-class _Ways:
+class _CriticalPaths:
     """Time from the start to a stage and back without contention."""
 
-    def __init__(self, course: Course) -> None:
+    def __init__(self, course: PipelineArrays) -> None:
         self.course = course
         self.forward, self.backward = course.lasts[:2].min(axis=2)
         service = course.service.min(axis=1) if course.service.size else np.zeros(0, np.int64)

@@ -6,12 +6,12 @@ import numpy as np
 
 from takeup.core.arrays import Floats, Ints
 from takeup.training.model import Profile
-from takeup.training.timing.fast.traffic import NO_WIRE, Course
+from takeup.training.timing.fast.traffic import NO_WIRE, PipelineArrays
 
 SECOND = 10**9  # in nanoseconds, the unit of the kernels
 
 
-def course_of(profile: Profile, factors: Floats | None = None) -> Course:
+def pipeline_arrays(profile: Profile, factors: Floats | None = None) -> PipelineArrays:
     """The profile as arrays; `factors[kind, stage, microbatch]` scale single operations."""
     lasts = _lasts(profile, factors)
     forward, backward, num_channels = _wires(profile)
@@ -25,7 +25,7 @@ def course_of(profile: Profile, factors: Floats | None = None) -> Course:
     work = np.bincount(rank_of, by_stage, profile.num_ranks).astype(np.int64)
     tails = _nanoseconds(np.array([stage.tail_s for stage in profile.stages]))
     max_sends = min(profile.max_sends or 0, 3 * profile.num_stages * profile.num_microbatches)
-    return Course(
+    return PipelineArrays(
         lasts,
         _nanoseconds(service_s),
         _nanoseconds(latency_s),

@@ -11,9 +11,9 @@ from takeup.core.arrays import Floats, Ints
 from takeup.errors import BadInput
 from takeup.training.model import Profile, Schedule, Timeline
 from takeup.training.timing.bounds import least_nanoseconds
-from takeup.training.timing.course import SECOND, course_of
-from takeup.training.timing.fast.generate import Limits, make_order
-from takeup.training.timing.fast.replay import STUCK, replay, replay_in_turn
+from takeup.training.timing.course import SECOND, pipeline_arrays
+from takeup.training.timing.fast.generate import OrderLimits, make_order
+from takeup.training.timing.fast.replay import DEADLOCK, replay, replay_in_turn
 from takeup.training.timing.fast.search import search, smallest_caps
 from takeup.training.timing.fast.traffic import NEVER
 
@@ -33,8 +33,8 @@ def timeline_of(schedule: Schedule, profile: Profile, factors: Floats | None = N
     starts, ends = np.empty_like(codes), np.empty_like(codes)
     peaks = np.zeros(profile.num_ranks, np.int64)
     run = replay_in_turn if any(link.half_duplex for link in profile.links) else replay
-    whole = run(course_of(profile, factors), codes, offsets, starts, ends, peaks)
-    if whole == STUCK:
+    whole = run(pipeline_arrays(profile, factors), codes, offsets, starts, ends, peaks)
+    if whole == DEADLOCK:
         raise BadInput("the orders of the ranks wait for each other, so the schedule never ends; plan it anew")
     return Timeline(
         schedule,
@@ -45,7 +45,7 @@ def timeline_of(schedule: Schedule, profile: Profile, factors: Floats | None = N
     )
 
 
-def generated(
+def generate_schedule(
     profile: Profile,
     warmups: Sequence[int],
     caps: Sequence[int] | None = None,
@@ -57,13 +57,13 @@ def generated(
     Stage i computes `warmups[i]` forwards before its first backward, and has at most `flights[i]` micro-batches with a
     pending backward; rank r holds at most `caps[r]` until their weight gradients. None is no limit.
     """
-    limits, codes = _limits(profile, warmups, caps, flights), _room(profile)
-    if make_order(course_of(profile, factors), limits, codes) >= NEVER:
-        raise _stuck(limits)
+    limits, codes = _limits(profile, warmups, caps, flights), _empty_codes(profile)
+    if make_order(pipeline_arrays(profile, factors), limits, codes) >= NEVER:
+        raise _deadlock_error(limits)
     return _schedule_of(profile, codes)
 
 
-class Searched(NamedTuple):
+class SearchedSchedule(NamedTuple):
     """The best order of a search, its warm-ups and memory limits, its time, and the number of orders generated."""
 
     schedule: Schedule
@@ -74,22 +74,22 @@ class Searched(NamedTuple):
     num_evaluations: int
 
 
-def searched(
+def search_schedule(
     profile: Profile, warmups: Sequence[int], caps: Sequence[int], most: int, *, lean: bool = True
-) -> Searched:
+) -> SearchedSchedule:
     """Search around the given warm-ups with a limited number of orders; `lean` then lowers memory at no cost."""
-    course, limits = course_of(profile), _limits(profile, warmups, caps, None)
-    bound, codes = least_nanoseconds(profile, course), _room(profile)
+    course, limits = pipeline_arrays(profile), _limits(profile, warmups, caps, None)
+    bound, codes = least_nanoseconds(profile, course), _empty_codes(profile)
     most = min(most, max(FEW_ORDERS, MANY_OPERATIONS // codes.size))
     kept_back = profile.num_microbatches.bit_length() if lean else 0
     best, evaluations = search(course, limits, bound, max(1, most - kept_back), codes)
     if best >= NEVER:
-        raise _stuck(limits)
+        raise _deadlock_error(limits)
     if lean:
         best, more = smallest_caps(course, limits, best, codes)  # less memory may even be faster
         evaluations += more
     schedule = _schedule_of(profile, codes)
-    return Searched(
+    return SearchedSchedule(
         schedule,
         tuple(limits.warmup.tolist()),
         tuple(limits.caps.tolist()),
@@ -99,7 +99,7 @@ def searched(
     )
 
 
-def _stuck(limits: Limits) -> BadInput:
+def _deadlock_error(limits: OrderLimits) -> BadInput:
     return BadInput(
         f"with warm-ups {limits.warmup.tolist()} and room for {limits.caps.tolist()} micro-batches the ranks wait for "
         "each other; give warm-ups that do not grow along the pipeline, and room for them"
@@ -108,17 +108,17 @@ def _stuck(limits: Limits) -> BadInput:
 
 def _limits(
     profile: Profile, warmups: Sequence[int], caps: Sequence[int] | None, flights: Sequence[int] | None
-) -> Limits:
+) -> OrderLimits:
     """Limits as kernel arrays."""
     count = profile.num_microbatches
-    return Limits(
+    return OrderLimits(
         np.array(warmups, np.int64),
         np.array(flights or [count] * profile.num_stages, np.int64),
         np.array(caps or [count] * profile.num_ranks, np.int64),
     )
 
 
-def _room(profile: Profile) -> Ints:
+def _empty_codes(profile: Profile) -> Ints:
     most = max(map(len, profile.chunks))
     return np.empty((profile.num_ranks, 3 * most * profile.num_microbatches), np.int64)
 

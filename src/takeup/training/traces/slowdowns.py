@@ -35,7 +35,7 @@ LARGE_MINUTES: Quantiles = (
 )
 
 
-class Site(NamedTuple):
+class SlowdownSite(NamedTuple):
     """A site: how many of its jobs are hit by what, and the distributions of iteration time, duration and severity."""
 
     name: str
@@ -49,14 +49,14 @@ class Site(NamedTuple):
 
 
 SITES = (
-    Site("one node", 392, 6, 0, 0, (0.4, 0.6), COMPUTE_MINUTES, (1.3, 2.0)),
-    Site("four nodes", 107, 1, 42, 0, (1.0, 2.5), LINK_MINUTES, (1.4, 4.0)),
-    Site("at scale", 27, 0, 13, 3, (1.6, 3.5), LARGE_MINUTES, (1.7, 10.0)),
+    SlowdownSite("one node", 392, 6, 0, 0, (0.4, 0.6), COMPUTE_MINUTES, (1.3, 2.0)),
+    SlowdownSite("four nodes", 107, 1, 42, 0, (1.0, 2.5), LINK_MINUTES, (1.4, 4.0)),
+    SlowdownSite("at scale", 27, 0, 13, 3, (1.6, 3.5), LARGE_MINUTES, (1.7, 10.0)),
 )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stream:
+class IterationStream:
     """Iteration times, and the true level of each; `sorts` marks those that evaluate (1) or save (2)."""
 
     name: str
@@ -83,7 +83,9 @@ def truth_of(levels: Floats) -> list[tuple[int, bool]]:
     return changes
 
 
-def draw_stream(random: Generator, site: Site, num_iterations: int = 3000, *, is_hit: bool | None = None) -> Stream:
+def draw_stream(
+    random: Generator, site: SlowdownSite, num_iterations: int = 3000, *, is_hit: bool | None = None
+) -> IterationStream:
     """Draw one job of a site; whether it is hit follows the frequency of the study unless it is given."""
     num_hit = site.num_compute + site.num_links + site.num_both
     hit = bool(random.random() < num_hit / site.num_jobs) if is_hit is None else is_hit
@@ -93,13 +95,13 @@ def draw_stream(random: Generator, site: Site, num_iterations: int = 3000, *, is
     work = np.exp(random.choice([0.0, 0.0, 0.1]) * random.standard_normal(num_iterations))
     usual = 0.5 + 0.5 * work + extra
     times_s = iteration_s * usual * levels * _noise(random, num_iterations) * _warm_up(random, num_iterations)
-    return Stream(f"{site.name}, {'hit' if hit else 'healthy'}", times_s, levels, sorts, work)
+    return IterationStream(f"{site.name}, {'hit' if hit else 'healthy'}", times_s, levels, sorts, work)
 
 
 # Slowdowns ------------------------------------------------------------------------------------------------------------
 
 
-def _levels(random: Generator, site: Site, num_iterations: int, iteration_s: float) -> Floats:
+def _levels(random: Generator, site: SlowdownSite, num_iterations: int, iteration_s: float) -> Floats:
     """One to three slowdowns of any shape: separate, consecutive or overlapping."""
     levels = np.ones(num_iterations)
     first = 100
@@ -116,7 +118,7 @@ def _levels(random: Generator, site: Site, num_iterations: int, iteration_s: flo
     return levels
 
 
-def _slowdown(random: Generator, site: Site, room: int, iteration_s: float) -> Floats:
+def _slowdown(random: Generator, site: SlowdownSite, room: int, iteration_s: float) -> Floats:
     """The levels of one slowdown, from its begin to its end."""
     shares, minutes = np.array(site.minutes).T
     lasts_s = 60 * np.exp(np.interp(random.random(), shares, np.log(minutes)))
@@ -129,19 +131,19 @@ def _slowdown(random: Generator, site: Site, room: int, iteration_s: float) -> F
     return np.full(num, _factor(random, site))
 
 
-def _factor(random: Generator, site: Site) -> float:
+def _factor(random: Generator, site: SlowdownSite) -> float:
     """Slowdown factor of the iteration time; compute slowdowns are mild."""
     middle, most = site.factors
     return float(np.clip(1 + (middle - 1) * random.lognormal(0.0, 0.6), 1.15, most))
 
 
-def _ladder(random: Generator, site: Site, num: int) -> Floats:
+def _ladder(random: Generator, site: SlowdownSite, num: int) -> Floats:
     """Worse in two or three steps."""
     rungs = np.cumprod([_factor(random, site) ** 0.7 for _ in range(int(random.integers(2, 4)))])
     return np.repeat(np.maximum(rungs, 1.12), np.diff(np.linspace(0, num, len(rungs) + 1).astype(int)))
 
 
-def _burst(random: Generator, site: Site, num: int) -> Floats:
+def _burst(random: Generator, site: SlowdownSite, num: int) -> Floats:
     """On and off."""
     factor, parts, left = _factor(random, site), list[int](), num
     while left > 3 * SHORTEST:
@@ -193,19 +195,19 @@ def _warm_up(random: Generator, num: int) -> Floats:
 # Recorded -------------------------------------------------------------------------------------------------------------
 
 
-def load_streams(folder: Path) -> list[Stream]:
+def load_streams(folder: Path) -> list[IterationStream]:
     """Recorded jobs: every `*.npz` with `iterations_s` and `truth`, rows of the first slow iteration and the end."""
     return [_load(path) for path in sorted(folder.glob("*.npz"))]
 
 
-def _load(path: Path) -> Stream:
+def _load(path: Path) -> IterationStream:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             times_s, slow = arrays["iterations_s"].astype(np.float64), arrays["truth"].reshape(-1, 2)
     except (OSError, ValueError, KeyError, EOFError) as error:
         raise BadInput(f"{path} is no recorded job: {error}; expected arrays 'iterations_s' and 'truth'") from error
     levels = _recorded_levels(times_s, slow)
-    return Stream(path.stem, times_s, levels, np.zeros(len(times_s), np.int64), np.ones(len(times_s)))
+    return IterationStream(path.stem, times_s, levels, np.zeros(len(times_s), np.int64), np.ones(len(times_s)))
 
 
 def _recorded_levels(times_s: Floats, slow: npt.NDArray[np.int64]) -> Floats:

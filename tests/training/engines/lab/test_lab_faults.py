@@ -15,8 +15,8 @@ pytest.importorskip("torch")
 import torch.distributed as dist
 
 from takeup.training.engines.pytorch.lab import faults
-from takeup.training.engines.pytorch.lab.faults import Late, Wire, faulty, wires_of
-from takeup.training.engines.pytorch.worker import Worker
+from takeup.training.engines.pytorch.lab.faults import DelayedSend, SlowWire, delayed_sends, slow_wires
+from takeup.training.engines.pytorch.worker import WorkerThread
 
 PATIENCE = timedelta(seconds=20)
 
@@ -50,7 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_latency_delays_every_message_by_as_much(clock: Clock) -> None:
-    wire = Wire(Link(latency_s=0.5))
+    wire = SlowWire(Link(latency_s=0.5))
 
     messages = [wire.send(Message) for _ in range(3)]
 
@@ -59,7 +59,7 @@ def test_a_latency_delays_every_message_by_as_much(clock: Clock) -> None:
 
 
 def test_a_message_that_finds_the_link_idle_does_not_queue(clock: Clock) -> None:
-    wire = Wire(Link(latency_s=0.5, service_s=2.0))
+    wire = SlowWire(Link(latency_s=0.5, service_s=2.0))
 
     wire.send(Message).wait(PATIENCE)
     clock.now_s += 10
@@ -69,7 +69,7 @@ def test_a_message_that_finds_the_link_idle_does_not_queue(clock: Clock) -> None
 
 
 def test_messages_are_served_one_after_the_other(clock: Clock) -> None:
-    wire, go = Wire(Link(service_s=2.0)), Event()
+    wire, go = SlowWire(Link(service_s=2.0)), Event()
     held = wire._worker.submit(lambda: go.wait(20))  # nothing leaves before all are handed over
 
     messages = [wire.send(Message) for _ in range(3)]
@@ -83,7 +83,7 @@ def test_messages_are_served_one_after_the_other(clock: Clock) -> None:
 
 def test_who_computes_waits_only_if_there_is_one_queue(clock: Clock) -> None:
     left = []
-    one, many = Wire(Link(0.5), one_queue=True), Wire(Link(0.5))
+    one, many = SlowWire(Link(0.5), one_queue=True), SlowWire(Link(0.5))
     go = Event()
     many._worker.submit(lambda: go.wait(20))
 
@@ -96,7 +96,7 @@ def test_who_computes_waits_only_if_there_is_one_queue(clock: Clock) -> None:
 
 
 def test_what_a_delegate_sends_keeps_nobody_waiting(clock: Clock) -> None:
-    wire, delegate, go = Wire(Link(0.5), one_queue=True), Worker("test"), Event()
+    wire, delegate, go = SlowWire(Link(0.5), one_queue=True), WorkerThread("test"), Event()
     wire._worker.submit(lambda: go.wait(20))
 
     late = delegate.submit(lambda: wire.send(Message)).result(20)
@@ -107,13 +107,13 @@ def test_what_a_delegate_sends_keeps_nobody_waiting(clock: Clock) -> None:
 
 def test_a_message_that_never_leaves_is_not_waited_for_longer_than_asked() -> None:
     with pytest.raises(TimeoutError):
-        Late(Future()).wait(timedelta(seconds=0.01))
+        DelayedSend(Future()).wait(timedelta(seconds=0.01))
 
 
 def test_a_rank_has_wires_to_its_neighbours_where_links_are_slow() -> None:
     truth = Profile.uniform(4, 8, 0.01, {0: Link(0.1), 2: Link(0.0, 0.2)})
 
-    assert [sorted(wires_of(truth, rank)) for rank in range(4)] == [[1], [0], [3], [2]]
+    assert [sorted(slow_wires(truth, rank)) for rank in range(4)] == [[1], [0], [3], [2]]
 
 
 def test_messages_to_other_ranks_and_after_the_fault_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,12 +122,12 @@ def test_messages_to_other_ranks_and_after_the_fault_go_the_plain_way(monkeypatc
     monkeypatch.setattr(dist, "get_global_rank", lambda group, peer: peer)
     kept = vars(dist.ProcessGroup)["send"]
 
-    class Noted(Wire):
+    class Noted(SlowWire):
         def send(self, begin: Any) -> Any:
             sent.append(("late", 0))
             return begin()
 
-    with faulty({1: Noted(Link(0.1))}):
+    with delayed_sends({1: Noted(Link(0.1))}):
         for peer in (0, 1):
             dist.ProcessGroup.send(object(), [], peer, 0)  # type: ignore[arg-type]
 

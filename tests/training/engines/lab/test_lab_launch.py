@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from takeup.errors import MissingEngine, TakeupError
-from takeup.training.engines.pytorch.lab import Outcome, Trial, launch, run_trials
+from takeup.training.engines.pytorch.lab import LabTrial, TrialOutcome, launch, run_trials
 from takeup.training.model import Profile
 
 TRUTH = Profile.uniform(2, 2, 0.001)
@@ -28,8 +28,8 @@ def use_program(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(launch, "_command", lambda folder: [sys.executable, "-c", text, str(folder)])
 
 
-def trials(*names: str) -> list[Trial]:
-    return [Trial(name, "stock_1f1b", TRUTH, timeout_s=1.0) for name in names]
+def trials(*names: str) -> list[LabTrial]:
+    return [LabTrial(name, "stock_1f1b", TRUTH, timeout_s=1.0) for name in names]
 
 
 def test_outcomes_come_back_in_order_with_a_tick_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,8 +80,8 @@ def test_where_processes_do_not_fork_the_laboratory_is_refused(monkeypatch: pyte
 
 
 def test_what_is_settled_is_the_median_after_the_last_change() -> None:
-    plain = Outcome("a", (9.0, 1.0, 2.0, 6.0), 0.0)
-    changed = Outcome("a", (9.0, 8.0, 7.0, 1.0, 2.0, 6.0), 0.0, changed_after=(2, 3))
+    plain = TrialOutcome("a", (9.0, 1.0, 2.0, 6.0), 0.0)
+    changed = TrialOutcome("a", (9.0, 8.0, 7.0, 1.0, 2.0, 6.0), 0.0, changed_after=(2, 3))
 
     assert plain.settled_s == 2.0
     assert changed.settled_s == 2.0

@@ -14,7 +14,7 @@ import pytest
 from takeup.errors import MissingEngine, UnknownName
 from takeup.training.engines.pytorch import networks
 from takeup.training.engines.pytorch.lab import network
-from takeup.training.engines.pytorch.lab.network import Cables, has_cables, rate_bps
+from takeup.training.engines.pytorch.lab.network import PipelineNetwork, rate_bps, uses_namespaces
 from takeup.training.model import Link, Profile
 
 needs_root = pytest.mark.skipif(
@@ -60,7 +60,7 @@ def test_the_rate_serves_a_message_with_its_frames_in_the_given_time() -> None:
 
 
 def test_only_slow_links_have_a_bucket_at_both_ends(made: list[Noted]) -> None:
-    Cables(Profile.uniform(3, 2, 0.01, {1: Link(0.0, 1.0)}), 1448)
+    PipelineNetwork(Profile.uniform(3, 2, 0.01, {1: Link(0.0, 1.0)}), 1448)
 
     thin = [[line.split()[4] for line in namespace.commands if line.startswith("tc")] for namespace in made]
     assert thin == [[], ["ahead"], ["behind"]]
@@ -68,7 +68,7 @@ def test_only_slow_links_have_a_bucket_at_both_ends(made: list[Noted]) -> None:
 
 
 def test_ranks_are_reached_through_those_between(made: list[Noted]) -> None:
-    Cables(Profile.uniform(3, 2, 0.01), 1448)
+    PipelineNetwork(Profile.uniform(3, 2, 0.01), 1448)
 
     assert made[0].commands[-2:] == [
         "ip route add 198.18.1.2/32 via 198.19.0.2 src 198.18.1.1",
@@ -83,7 +83,7 @@ def test_what_was_made_is_left_when_a_command_fails(made: list[Noted], monkeypat
     monkeypatch.setattr(network, "_end", lambda link, end: "broken")
 
     with pytest.raises(MissingEngine):
-        Cables(Profile.uniform(2, 2, 0.01), 1448)
+        PipelineNetwork(Profile.uniform(2, 2, 0.01), 1448)
 
     assert [namespace.is_open for namespace in made] == [False, False]
 
@@ -91,7 +91,7 @@ def test_what_was_made_is_left_when_a_command_fails(made: list[Noted], monkeypat
 def test_cables_are_used_where_they_are_wanted_and_can_be_made(
     made: list[Noted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [has_cables(name) for name in ("user-space", "auto", "namespaces")]
+    found = [uses_namespaces(name) for name in ("user-space", "auto", "namespaces")]
 
     def refuse() -> None:
         raise MissingEngine("needs the command 'ip'")
@@ -99,14 +99,14 @@ def test_cables_are_used_where_they_are_wanted_and_can_be_made(
     monkeypatch.setattr(network, "check_commands", refuse)
     assert found == [False, True, True]
     assert not any(namespace.is_open for namespace in made)
-    assert not has_cables("auto")
+    assert not uses_namespaces("auto")
     with pytest.raises(MissingEngine, match="needs the command 'ip'"):
-        has_cables("namespaces")
+        uses_namespaces("namespaces")
     with pytest.raises(UnknownName, match="did you mean 'auto'"):
-        has_cables("autos")
+        uses_namespaces("autos")
 
 
-def receive(cables: Cables, listens: Any, found: Any) -> None:
+def receive(cables: PipelineNetwork, listens: Any, found: Any) -> None:
     """The last rank takes one message."""
     cables.join(2)
     server = socket.create_server(("198.18.1.3", 5000))
@@ -115,7 +115,7 @@ def receive(cables: Cables, listens: Any, found: Any) -> None:
     found.put((sender, connection.recv(16)))
 
 
-def send(cables: Cables, listens: Any) -> None:
+def send(cables: PipelineNetwork, listens: Any) -> None:
     """The first rank sends it."""
     cables.join(0)
     assert listens.wait(60)
@@ -128,7 +128,7 @@ def send(cables: Cables, listens: Any) -> None:
 def test_a_message_from_the_first_rank_reaches_the_last_through_real_cables() -> None:
     fork = multiprocessing.get_context("fork")
     listens, found = fork.Event(), fork.SimpleQueue()
-    cables = Cables(Profile.uniform(3, 2, 0.01, {1: Link(0.0, 0.01)}), 1448)
+    cables = PipelineNetwork(Profile.uniform(3, 2, 0.01, {1: Link(0.0, 0.01)}), 1448)
     ranks = [
         fork.Process(target=receive, args=(cables, listens, found)),
         fork.Process(target=send, args=(cables, listens)),

@@ -23,7 +23,7 @@ from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.scheduler import TaskState, WorkerState
 
-from takeup.caching.engines.dask.guide import News
+from takeup.caching.engines.dask.guide import ConsumerUpdate
 
 NAME = "takeup-caching"
 TO_WORKER, FROM_WORKER = "takeup-caching-news", "takeup-caching-word"
@@ -41,7 +41,7 @@ logger = logging.getLogger("takeup.dask")
 class Outbox:
     """Messages for one worker that are not sent yet, oldest first."""
 
-    news: list[News] = field(default_factory=list)
+    news: list[ConsumerUpdate] = field(default_factory=list)
     moved: list[tuple[Hashable, bool]] = field(default_factory=list)
     is_due: bool = False
 
@@ -55,7 +55,7 @@ class Announcer(SchedulerPlugin):
         self.uses_table = uses_table
         self.follows_peers = follows_peers
         self.is_silent = False
-        self.told: dict[Hashable, set[str]] = {}  # consumer -> workers notified of it
+        self.notified: dict[Hashable, set[str]] = {}  # consumer -> workers notified of it
         self.outboxes: dict[str, Outbox] = {}  # one for each worker that sent hello
         self._stages: dict[str, float] = {}
         self._num_graphs = 0
@@ -66,7 +66,7 @@ class Announcer(SchedulerPlugin):
         """Register the handler for messages from workers."""
         self.scheduler = scheduler
         self._first_generation = scheduler.generation
-        scheduler.stream_handlers[FROM_WORKER] = self.hear
+        scheduler.stream_handlers[FROM_WORKER] = self.handle_message
 
     # Called by distributed -------------------------------------------------------------------------------------------
 
@@ -85,12 +85,12 @@ class Announcer(SchedulerPlugin):
 
     # Messages from workers --------------------------------------------------------------------------------------------
 
-    def hear(self, worker: str, installation: str, said: str, keys: Iterable[Hashable] = ()) -> None:
+    def handle_message(self, worker: str, installation: str, said: str, keys: Iterable[Hashable] = ()) -> None:
         """Handle `hello` (send all), `ask` (readers of keys), `lost` or `cached` (group state changed), or `bye`."""
         if installation != self.installation:
             return
         if said == "bye":
-            self._part_from(worker)
+            self._on_bye(worker)
         elif worker in self.scheduler.workers and not self.is_silent:
             self._safely(self._answer, worker, said, keys)
 
@@ -98,7 +98,7 @@ class Announcer(SchedulerPlugin):
         """Stop sending. The handler is removed after the last `bye`: an unhandled message closes the connection."""
         self.is_silent = True
         self.scheduler.plugins.pop(NAME, None)
-        self._close_the_door()
+        self._remove_handler()
 
     # ------------------------------------------------------------------------------------------------------------------
 
@@ -110,11 +110,11 @@ class Announcer(SchedulerPlugin):
         elif finish == "processing" and ts.processing_on is not None:
             self._announce_start(ts.processing_on.address, ts)
         elif finish in OVER_STATES:
-            for worker in self.told.pop(ts.key, ()):
+            for worker in self.notified.pop(ts.key, ()):
                 self._write(worker).news.append((ts.key,))
 
     def _announce_start(self, worker: str, ts: TaskState) -> None:
-        for other in self.told.get(ts.key, set()) - {worker}:
+        for other in self.notified.get(ts.key, set()) - {worker}:
             self._write(other).news.append((ts.key, True))
         for consumer in ts.waiters or ():
             self._announce(worker, consumer, ts)
@@ -129,7 +129,7 @@ class Announcer(SchedulerPlugin):
         blocks = tuple(sorted((ts.key for ts in consumer.dependencies), key=str)) if is_whole else (block.key,)
         position = self._position(consumer.priority)
         self._write(worker).news.append((consumer.key, position, self._stage(consumer, position), blocks))
-        self.told.setdefault(consumer.key, set()).add(worker)
+        self.notified.setdefault(consumer.key, set()).add(worker)
 
     def _answer(self, worker: str, said: str, keys: Iterable[Hashable]) -> None:
         if said == "hello":
@@ -141,7 +141,9 @@ class Announcer(SchedulerPlugin):
                 for consumer in consumers:
                     self._announce(worker, consumer, ts)
             else:
-                for other in {name for consumer in consumers for name in self.told.get(consumer.key, ())} - {worker}:
+                for other in {name for consumer in consumers for name in self.notified.get(consumer.key, ())} - {
+                    worker
+                }:
                     self._write(other).moved.append((ts.key, said == "lost"))
         self._write(worker)
 
@@ -195,23 +197,23 @@ class Announcer(SchedulerPlugin):
             for worker in self.outboxes.keys() & self.scheduler.stream_comms.keys():
                 self._send(worker, is_failed=True)
 
-    def _part_from(self, worker: str) -> None:
+    def _on_bye(self, worker: str) -> None:
         self._forget(worker)
         if worker in self.scheduler.stream_comms:
             self._send(worker, is_bye=True)
-        self._close_the_door()
+        self._remove_handler()
 
     def _forget(self, worker: str) -> None:
         self.outboxes.pop(worker, None)
-        for consumer in [consumer for consumer, workers in self.told.items() if worker in workers]:
-            self.told[consumer].discard(worker)
+        for consumer in [consumer for consumer, workers in self.notified.items() if worker in workers]:
+            self.notified[consumer].discard(worker)
 
-    def _close_the_door(self) -> None:
+    def _remove_handler(self) -> None:
         handlers = self.scheduler.stream_handlers
         if (
             self.scheduler.plugins.get(NAME) is not self
             and not self.outboxes
-            and handlers.get(FROM_WORKER) == self.hear
+            and handlers.get(FROM_WORKER) == self.handle_message
         ):
             del handlers[FROM_WORKER]
 

@@ -13,8 +13,8 @@ from distributed import Client, Scheduler, Worker
 
 from takeup.caching.contract import PolicySpec
 from takeup.caching.engines.dask.announce import NAME, Announcer
-from takeup.caching.engines.dask.counts import Counters
-from takeup.caching.engines.dask.guide import Options
+from takeup.caching.engines.dask.counts import DaskCounts
+from takeup.caching.engines.dask.guide import SpillOptions
 from takeup.caching.engines.dask.worker import SpillPlugin, counts_of
 from takeup.caching.policies import find_policy
 from takeup.errors import UnknownName
@@ -23,7 +23,7 @@ POLICIES = ("lru", "lrc", "lerc", "mrd", "next", "dag")
 
 
 def install(client: Client, policy: str | PolicySpec = "dag", **options: Any) -> Any:
-    """Make all current and future workers of this cluster spill by the policy. See `Options`.
+    """Make all current and future workers of this cluster spill by the policy. See `SpillOptions`.
 
     Install again to change policy or options.
     """
@@ -36,7 +36,7 @@ def uninstall(client: Client) -> Any:
 
 
 def counters(client: Client) -> Any:
-    """The sum of the `Counters` of all workers."""
+    """The sum of the `DaskCounts` of all workers."""
     return client.sync(_counters, client)  # type: ignore[no-untyped-call]
 
 
@@ -47,15 +47,15 @@ def _find(policy: str | PolicySpec) -> PolicySpec:
     return spec
 
 
-def _read(options: dict[str, Any]) -> Options:
-    known = [field.name for field in fields(Options)]
+def _read(options: dict[str, Any]) -> SpillOptions:
+    known = [field.name for field in fields(SpillOptions)]
     for name in options:
         if name not in known:
             raise UnknownName("option", name, known)
-    return Options(**options)
+    return SpillOptions(**options)
 
 
-async def _install(client: Client, spec: PolicySpec, options: Options) -> None:
+async def _install(client: Client, spec: PolicySpec, options: SpillOptions) -> None:
     await _uninstall(client)
     installation = uuid.uuid4().hex
     announcer = Announcer(installation, uses_table=spec.uses_table, follows_peers=spec.base == "lerc")
@@ -69,8 +69,8 @@ async def _uninstall(client: Client) -> None:
         await client.run_on_scheduler(_stop)  # type: ignore[no-untyped-call]
 
 
-async def _counters(client: Client) -> Counters:
-    return Counters.total((await client.run(_counts)).values())
+async def _counters(client: Client) -> DaskCounts:
+    return DaskCounts.total((await client.run(_counts)).values())
 
 
 def _is_installed(dask_scheduler: Scheduler) -> bool:
@@ -83,5 +83,5 @@ def _stop(dask_scheduler: Scheduler) -> None:
         plugin.stop()
 
 
-def _counts(dask_worker: Worker) -> Counters:
+def _counts(dask_worker: Worker) -> DaskCounts:
     return counts_of(dask_worker)

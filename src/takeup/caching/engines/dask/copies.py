@@ -16,7 +16,7 @@ from distributed.spill import Slow, SpilledSize
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class CleanCopy:
     """A hidden file, its size, and which object it is a copy of."""
 
     file_name: str
@@ -31,7 +31,7 @@ class CleanCopies:
         self.slow = slow
         self.most_bytes = most_bytes
         self.total_bytes = 0
-        self._copies: dict[Key, Copy] = {}
+        self._copies: dict[Key, CleanCopy] = {}
 
     def __contains__(self, key: Key) -> bool:
         return key in self._copies
@@ -45,7 +45,7 @@ class CleanCopies:
         size = self.slow.weight_by_key.pop(key)
         self.slow.total_weight -= size
         file_name = self.slow.d.filenames.pop(key)  # type: ignore[attr-defined]
-        self._copies[key] = Copy(file_name, size, id(value))
+        self._copies[key] = CleanCopy(file_name, size, id(value))
         self.total_bytes += size.disk
         self.shrink_to(self.most_bytes)
 

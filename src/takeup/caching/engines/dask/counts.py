@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 
 @dataclass(slots=True)
-class Counters:
+class DaskCounts:
     """Counts since the plug-in was installed on the current workers."""
 
     num_workers: int = 0
@@ -35,7 +35,7 @@ class Counters:
     """Values that running tasks hold now."""
 
     @classmethod
-    def total(cls, parts: Iterable[Counters]) -> Counters:
+    def total(cls, parts: Iterable[DaskCounts]) -> DaskCounts:
         """The sum of all parts."""
         found = list(parts)
         return cls(**{field.name: sum(getattr(part, field.name) for part in found) for field in fields(cls)})

@@ -25,25 +25,25 @@ from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 from takeup.caching.contract import PolicySpec
-from takeup.caching.engines.dask.counts import Counters
-from takeup.caching.engines.dask.leaving import Leaving
+from takeup.caching.engines.dask.counts import DaskCounts
+from takeup.caching.engines.dask.leaving import PendingFrees
 from takeup.caching.engines.dask.order import ORDINARY, STUCK, TINY, UNKNOWN, Order, VictimOrder
 from takeup.caching.groups import GroupTable
 
 Announcement = tuple[Hashable, float, float, tuple[Hashable, ...]]
 """A consumer, its position, its stage, and blocks it will read."""
-News = Announcement | tuple[Hashable, bool] | tuple[Hashable]
+ConsumerUpdate = Announcement | tuple[Hashable, bool] | tuple[Hashable]
 """A consumer alone is over; with a flag, it runs on another worker, which will fetch its inputs."""
 
 FILE_BYTES = 65_536  # fixed cost of a file read, in bytes; writes are not counted, a value is written once
 FIRST_ESTIMATE = 16  # finished tasks before their mean size is used
 FIRST_CAPACITY_STEPS = 16  # until then: small, so that the order is nearly that of the next use
 BLOCKED_STEPS = 32  # steps per worker by which a consumer that cannot run yet is moved back
-LEAVING_SHARE = 0.2  # of the target: bound on values that are about to be freed and are not spilled
+PENDING_FREE_SHARE = 0.2  # of the target: bound on values that are about to be freed and are not spilled
 HAS_READERS = (0.0, 0.0, 0.0)
 
 
-class Ranks(Protocol):
+class BlockRanking(Protocol):
     """The part of a ranked policy that a guide uses."""
 
     capacity_bytes: float
@@ -53,7 +53,7 @@ class Ranks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SpillOptions:
     """How a worker treats what it spills.
 
     `clean_copies`: keep the file of a value that was read back, so that evicting it again writes nothing.
@@ -69,7 +69,7 @@ class Options:
 
 
 @dataclass(slots=True)
-class Value:
+class WorkerValue:
     """A value of this worker, in memory or on its disk."""
 
     size_bytes: float
@@ -80,20 +80,20 @@ class Value:
     last_used: int = 0
 
 
-class Guide:
+class SpillGuide:
     """Ranks the values of one worker."""
 
-    def __init__(self, spec: PolicySpec, target_bytes: float, options: Options) -> None:
+    def __init__(self, spec: PolicySpec, target_bytes: float, options: SpillOptions) -> None:
         self.options = options
-        self.counts = Counters(num_workers=1)
+        self.counts = DaskCounts(num_workers=1)
         self.table = GroupTable()
         self.order = VictimOrder(self._order)
-        self.leaving = Leaving(LEAVING_SHARE * target_bytes)
+        self.pending_frees = PendingFrees(PENDING_FREE_SHARE * target_bytes)
         self.follows_peers = spec.base == "lerc"
         self._target_bytes = target_bytes
-        self._ranks = cast(Ranks, spec.make(self.table, FIRST_CAPACITY_STEPS))
+        self._ranks = cast(BlockRanking, spec.make(self.table, FIRST_CAPACITY_STEPS))
         self._uses_table = spec.uses_table
-        self._values: dict[Hashable, Value] = {}
+        self._values: dict[Hashable, WorkerValue] = {}
         self._unannounced: list[Hashable] = []
         self._groups_of: dict[Hashable, dict[tuple[Hashable, ...], tuple[float, int]]] = {}  # position and stage
         self._can_run: set[Hashable] = set()
@@ -108,8 +108,8 @@ class Guide:
 
     # Messages of the scheduler ---------------------------------------------------------------------------------------
 
-    def heard(
-        self, news: Iterable[News], moved: Iterable[tuple[Hashable, bool]], num_workers: int, num_graphs: int
+    def apply_message(
+        self, news: Iterable[ConsumerUpdate], moved: Iterable[tuple[Hashable, bool]], num_workers: int, num_graphs: int
     ) -> None:
         """Apply a message. New values that still have no announced reader now count as having none."""
         self._num_workers, self._num_graphs = max(1, num_workers), num_graphs
@@ -125,7 +125,7 @@ class Guide:
         for block, is_lost in moved:
             self.moved(block, is_lost)
         self._sent.clear()
-        self._changed(self.leaving.stay(over))
+        self._changed(self.pending_frees.confirm(over))
         self._end_of_news()
         self.order.settle()
 
@@ -199,7 +199,7 @@ class Guide:
 
     def stored(self, key: Hashable, size_bytes: float, is_new: bool) -> bool:
         """The value is in memory, new or read back. True if other workers must be notified."""
-        value = self._values.setdefault(key, Value(size_bytes))
+        value = self._values.setdefault(key, WorkerValue(size_bytes))
         value.is_clean = not is_new and self.options.clean_copies
         if is_new:
             self._touched_bytes += size_bytes
@@ -226,13 +226,13 @@ class Guide:
         self.counts.num_evictions += 1
         self.counts.num_evictions_with_readers += self.table.rc(key) > 0
         self.order.discard(key)
-        self.leaving.discard(key)
+        self.pending_frees.discard(key)
         return self.follows_peers and self._break(key)
 
     def deleted(self, key: Hashable) -> None:
         """The value was deleted from this worker."""
         self.order.discard(key)
-        self.leaving.discard(key)
+        self.pending_frees.discard(key)
         self._values.pop(key, None)
         self._fetched_by.pop(key, None)
         self._forget_if_unused(key)
@@ -251,7 +251,7 @@ class Guide:
         """Whether this is a new value whose readers the scheduler has not announced yet."""
         return key in self._values and self._values[key].is_unannounced
 
-    def now(self) -> Counters:
+    def now(self) -> DaskCounts:
         """The counters so far, with the current numbers of open consumers and pinned keys."""
         return replace(self.counts, num_open_consumers=len(self._groups_of), num_pinned=self.order.num_pinned)
 
@@ -262,9 +262,9 @@ class Guide:
         if not self._uses_table:
             return (self._class(value),)
         used = HAS_READERS if self.table.rc(key) else (value.last_graph, not value.is_clean, -value.last_used)
-        return (UNKNOWN if key in self.leaving else self._class(value), *self._ranks.rank(key), *used)
+        return (UNKNOWN if key in self.pending_frees else self._class(value), *self._ranks.rank(key), *used)
 
-    def _class(self, value: Value) -> int:
+    def _class(self, value: WorkerValue) -> int:
         if value.is_stuck:
             return STUCK
         if value.is_unannounced:
@@ -272,7 +272,7 @@ class Guide:
         is_tiny = self._uses_table and value.size_bytes < self.options.tiny_share * self._target_bytes
         return TINY if is_tiny else ORDINARY
 
-    def _expect_readers(self, key: Hashable, value: Value) -> None:
+    def _expect_readers(self, key: Hashable, value: WorkerValue) -> None:
         if self._uses_table and not self.table.rc(key):
             value.is_unannounced = True
             self._unannounced.append(key)
@@ -281,10 +281,10 @@ class Guide:
         """Inputs of a finished task without another reader will be freed soon, unless a client holds them."""
         for key in inputs:
             if key in self.order and not self.table.rc(key) and self._class(self._values[key]) == ORDINARY:
-                self._changed(self.leaving.add(key, task, self._values[key].size_bytes))
+                self._changed(self.pending_frees.add(key, task, self._values[key].size_bytes))
                 self.order.changed(key)
 
-    def _use(self, value: Value) -> None:
+    def _use(self, value: WorkerValue) -> None:
         self._now += 1
         value.last_graph, value.last_used = self._num_graphs, self._now
 
@@ -319,7 +319,7 @@ class Guide:
             heapq.heappush(self._blocked, (position, self._now, consumer, blocks))
         self.table.open((consumer, blocks), blocks, position, stage)
         for block in blocks:
-            self.leaving.discard(block)
+            self.pending_frees.discard(block)
         self._changed(blocks)
 
     def _close(self, consumer: Hashable, blocks: tuple[Hashable, ...]) -> None:

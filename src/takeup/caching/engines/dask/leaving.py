@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 
 
-class Leaving:
+class PendingFrees:
     """The values of one worker that are about to be freed, oldest first, at most `most_bytes` in total."""
 
     def __init__(self, most_bytes: float) -> None:
@@ -39,7 +39,7 @@ class Leaving:
         _, size_bytes = self._values.pop(key, (None, 0.0))
         self.total_bytes -= size_bytes
 
-    def stay(self, readers: Collection[Hashable]) -> list[Hashable]:
+    def confirm(self, readers: Collection[Hashable]) -> list[Hashable]:
         """The scheduler confirmed that these readers finished: remove and return the values that it did not free."""
         kept = [key for key, (reader, _) in self._values.items() if reader in readers]
         for key in kept:

@@ -12,14 +12,14 @@ from typing import Any
 from distributed import Worker
 from tornado.web import RequestHandler
 
-from takeup.caching.engines.dask.counts import Counters
+from takeup.caching.engines.dask.counts import DaskCounts
 
 PATH = "/takeup/metrics"
 _GAUGES = ("num_workers", "copies_bytes", "num_open_consumers", "num_pinned")
 _SERVED = "_takeup_serves_metrics"
 
 
-def prometheus(counts: Counters) -> str:
+def prometheus(counts: DaskCounts) -> str:
     """The counters in Prometheus's text format."""
     lines = []
     for counter in fields(counts):
@@ -30,15 +30,15 @@ def prometheus(counts: Counters) -> str:
     return "\n".join(lines) + "\n"
 
 
-def serve(worker: Worker, counts: Callable[[Worker], Counters]) -> None:
+def serve_metrics(worker: Worker, counts: Callable[[Worker], DaskCounts]) -> None:
     """Add the endpoint to the worker's web server. It remains after the plug-in is removed, with all counters zero."""
     application: Any = getattr(worker, "http_application", None)
     if application is not None and not hasattr(application, _SERVED):
         setattr(application, _SERVED, True)
-        application.add_handlers(".*$", [(PATH, _Page, {"text": lambda: prometheus(counts(worker))})])
+        application.add_handlers(".*$", [(PATH, _MetricsHandler, {"text": lambda: prometheus(counts(worker))})])
 
 
-class _Page(RequestHandler):
+class _MetricsHandler(RequestHandler):
     def initialize(self, text: Callable[[], str]) -> None:
         self.text = text
 

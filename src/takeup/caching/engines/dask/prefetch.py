@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from distributed.spill import SpillBuffer
 from distributed.utils import offload
 
-from takeup.caching.engines.dask.counts import Counters
+from takeup.caching.engines.dask.counts import DaskCounts
 
 
 class ReadyTasks(Protocol):
@@ -28,7 +28,7 @@ class ReadyTasks(Protocol):
 class Prefetcher:
     """Reads back one value at a time."""
 
-    def __init__(self, ready: ReadyTasks, data: SpillBuffer, counts: Counters) -> None:
+    def __init__(self, ready: ReadyTasks, data: SpillBuffer, counts: DaskCounts) -> None:
         self._ready, self._data, self._counts = ready, data, counts
         self._task: asyncio.Task[None] | None = None
 

@@ -22,17 +22,17 @@ from distributed.spill import MaxSpillExceeded, PickleError, Slow, SpillBuffer
 from zict.common import NoDefault, nodefault
 
 from takeup.caching.engines.dask.copies import CleanCopies
-from takeup.caching.engines.dask.guide import Guide
+from takeup.caching.engines.dask.guide import SpillGuide
 
 logger = logging.getLogger("takeup.dask")
 
 
 @dataclass(slots=True)
-class Hooks:
+class SpillHooks:
     """State of a guided buffer. `report` notifies other workers that a value was evicted or read back;
     `release` is called once, soon after something failed."""
 
-    guide: Guide
+    guide: SpillGuide
     copies: CleanCopies
     report: Callable[[Hashable, bool], None]
     release: Callable[[], None]
@@ -53,9 +53,9 @@ class Hooks:
             return None
 
     @property
-    def leaving_bytes(self) -> float:
+    def pending_free_bytes(self) -> float:
         """Bytes of values that are about to be freed and need not be written."""
-        return 0.0 if self.failed else self.guide.leaving.total_bytes
+        return 0.0 if self.failed else self.guide.pending_frees.total_bytes
 
     def hold(self, key: Hashable | None) -> None:
         """Protect the value that is being read back from eviction, whatever its rank; None clears it."""
@@ -73,7 +73,7 @@ class Hooks:
 class GuidedMemory(zict.LRU[Any, Any]):
     """The memory part: the guide selects its victims."""
 
-    hooks: Hooks
+    hooks: SpillHooks
 
     def __getitem__(self, key: Any) -> Any:
         value = super().__getitem__(key)
@@ -97,7 +97,7 @@ class GuidedMemory(zict.LRU[Any, Any]):
 
     def evict_until_below_target(self, n: float | None = None) -> None:
         most = self.n if n is None else n
-        while self.total_weight + self.offset - self.hooks.leaving_bytes > most and not self.closed:
+        while self.total_weight + self.offset - self.hooks.pending_free_bytes > most and not self.closed:
             key = self._next_victim()
             if key is None or not self._evict_or_pass_over(key):
                 break
@@ -192,14 +192,14 @@ def why_not(data: object) -> str | None:
 
 
 def guide_buffer(
-    data: SpillBuffer, guide: Guide, report: Callable[[Hashable, bool], None], release: Callable[[], None]
-) -> Hooks:
+    data: SpillBuffer, guide: SpillGuide, report: Callable[[Hashable, bool], None], release: Callable[[], None]
+) -> SpillHooks:
     """Let the guide decide what is spilled. The caller must have checked `why_not`."""
     memory: Any = data.fast
     slow: Any = data._slow_uncached
     most_bytes = math.inf if guide.options.copies_bytes is None else guide.options.copies_bytes
     copies = CleanCopies(slow, most_bytes if guide.options.clean_copies else 0)
-    hooks = Hooks(guide, copies, report, release)
+    hooks = SpillHooks(guide, copies, report, release)
     for key in memory.order:
         guide.stored(key, memory.weights[key], is_new=True)
     memory.hooks, memory.__class__ = hooks, GuidedMemory

@@ -9,7 +9,7 @@ from distributed.spill import SpillBuffer
 from takeup.caching.engines.dask import spill
 
 
-def why_not(distributed_version: str) -> str:
+def why_unsupported(distributed_version: str) -> str:
     """Why the plug-in does not support this version, empty if it does; tested on a real buffer."""
     with TemporaryDirectory() as folder:
         reason = spill.why_not(SpillBuffer(folder, target=1))

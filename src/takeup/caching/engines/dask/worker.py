@@ -12,11 +12,11 @@ from distributed.spill import SpillBuffer
 
 from takeup.caching.contract import PolicySpec
 from takeup.caching.engines.dask.announce import BATCH_S, FROM_WORKER, NAME, TO_WORKER
-from takeup.caching.engines.dask.counts import Counters
-from takeup.caching.engines.dask.guide import Guide, News, Options
-from takeup.caching.engines.dask.metrics import serve
+from takeup.caching.engines.dask.counts import DaskCounts
+from takeup.caching.engines.dask.guide import ConsumerUpdate, SpillGuide, SpillOptions
+from takeup.caching.engines.dask.metrics import serve_metrics
 from takeup.caching.engines.dask.prefetch import Prefetcher
-from takeup.caching.engines.dask.spill import Hooks, guide_buffer, release_buffer, why_not
+from takeup.caching.engines.dask.spill import SpillHooks, guide_buffer, release_buffer, why_not
 
 CAN_RUN = frozenset({"waiting", "ready", "constrained"})  # waiting for data in transfer, or for a thread
 STILL_RUNNING = frozenset({"executing", "long-running", "cancelled", "resumed"})
@@ -27,13 +27,13 @@ logger = logging.getLogger("takeup.dask")
 class SpillPlugin(WorkerPlugin):
     """Controls the spill order of one worker from `setup` to `teardown`, or until the first failure."""
 
-    def __init__(self, installation: str, spec: PolicySpec, options: Options) -> None:
+    def __init__(self, installation: str, spec: PolicySpec, options: SpillOptions) -> None:
         self.name = NAME
         self.installation = installation
         self.spec = spec
         self.options = options
-        self.hooks: Hooks | None = None
-        self._words: dict[str, list[Hashable]] = {}
+        self.hooks: SpillHooks | None = None
+        self._queued_messages: dict[str, list[Hashable]] = {}
         self._bytes_before: dict[str, float] = {}
 
     # What distributed calls -------------------------------------------------------------------------------------------
@@ -73,14 +73,14 @@ class SpillPlugin(WorkerPlugin):
         elif finish not in STILL_RUNNING:
             hooks.tell(hooks.guide.ended, key)
         if finish == "memory" and hooks.guide.is_unannounced(key):
-            self._say("ask", key)
+            self._queue_message("ask", key)
 
     # ------------------------------------------------------------------------------------------------------------------
 
-    def counts(self) -> Counters:
+    def counts(self) -> DaskCounts:
         """The counters of this worker so far; zero if it is on stock behaviour."""
         if self.hooks is None or self.hooks.failed:
-            return Counters()
+            return DaskCounts()
         counts = self.hooks.guide.now()
         counts.copies_bytes = self.hooks.copies.total_bytes
         counts.read_bytes, counts.written_bytes = (
@@ -88,10 +88,10 @@ class SpillPlugin(WorkerPlugin):
         )
         return counts
 
-    def hear(
+    def handle_message(
         self,
         installation: str,
-        news: Iterable[News] = (),
+        news: Iterable[ConsumerUpdate] = (),
         moved: Iterable[tuple[Hashable, bool]] = (),
         num_workers: int = 1,
         num_graphs: int = 0,
@@ -106,15 +106,15 @@ class SpillPlugin(WorkerPlugin):
         elif is_failed:
             self._release_soon()
         elif self.hooks is not None:
-            self.hooks.tell(self.hooks.guide.heard, news, moved, num_workers, num_graphs)
+            self.hooks.tell(self.hooks.guide.apply_message, news, moved, num_workers, num_graphs)
 
     def _guide(self, worker: Worker, data: SpillBuffer) -> None:
-        guide = Guide(self.spec, data.n, self.options)
+        guide = SpillGuide(self.spec, data.n, self.options)
         self.hooks = guide_buffer(data, guide, self._report, self._release_soon)
         self.prefetcher = Prefetcher(worker.state.ready, data, guide.counts)
         self._bytes_before = {label: self._disk_bytes(label) for label in ("disk-read", "disk-write")}
-        worker.stream_handlers[TO_WORKER] = self.hear
-        serve(worker, counts_of)
+        worker.stream_handlers[TO_WORKER] = self.handle_message
+        serve_metrics(worker, counts_of)
         self._send("hello")
 
     def _disk_bytes(self, label: str) -> float:
@@ -122,19 +122,19 @@ class SpillPlugin(WorkerPlugin):
         return float(data.cumulative_metrics.get((label, "bytes"), 0))
 
     def _report(self, key: Hashable, is_lost: bool) -> None:
-        self._say("lost" if is_lost else "cached", key)
+        self._queue_message("lost" if is_lost else "cached", key)
 
     def _release_soon(self) -> None:
         """Tear down from the event loop, because the failed call is still inside a method of the buffer."""
         self._later(0, lambda: self.teardown(self.worker))
 
-    def _say(self, said: str, key: Hashable) -> None:
-        if not self._words:
-            self._later(BATCH_S, self._speak)
-        self._words.setdefault(said, []).append(key)
+    def _queue_message(self, said: str, key: Hashable) -> None:
+        if not self._queued_messages:
+            self._later(BATCH_S, self._flush_messages)
+        self._queued_messages.setdefault(said, []).append(key)
 
-    def _speak(self) -> None:
-        words, self._words = self._words, {}
+    def _flush_messages(self) -> None:
+        words, self._queued_messages = self._queued_messages, {}
         for said, keys in words.items() if self.hooks is not None else ():
             self._send(said, keys)
 
@@ -148,7 +148,7 @@ class SpillPlugin(WorkerPlugin):
         loop.add_callback(lambda: loop.call_later(delay_s, action))
 
 
-def counts_of(worker: Worker) -> Counters:
+def counts_of(worker: Worker) -> DaskCounts:
     """The counters of this worker since the plug-in was installed; zero without the plug-in."""
     plugin = worker.plugins.get(NAME)
-    return plugin.counts() if isinstance(plugin, SpillPlugin) else Counters()
+    return plugin.counts() if isinstance(plugin, SpillPlugin) else DaskCounts()

@@ -26,7 +26,7 @@ _PATIENCE_S = 180  # a JVM starts slowly on a machine that is busy
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class SparkWorker:
     """One worker: where its Spark is, and the one core and memory it lends."""
 
     memory: str = "1g"
@@ -35,16 +35,16 @@ class Worker:
 
 
 @dataclass(slots=True)
-class LocalCluster:
+class LocalSparkCluster:
     """A master and workers, started and stopped by `with`; `address` goes into `SparkSession.builder.master`."""
 
-    workers: tuple[Worker, ...] = (Worker(), Worker())
+    workers: tuple[SparkWorker, ...] = (SparkWorker(), SparkWorker())
     environment: Mapping[str, str] = field(default_factory=dict)
     port: int = 0
     _folder: tempfile.TemporaryDirectory[str] | None = None
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def __enter__(self) -> LocalCluster:
+    def __enter__(self) -> LocalSparkCluster:
         self._folder = tempfile.TemporaryDirectory(prefix="takeup-spark-", ignore_cleanup_errors=True)
         self.port = self.port or _free_port()
         try:
@@ -102,7 +102,7 @@ class LocalCluster:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _start_worker(self, name: str, worker: Worker) -> None:
+    def _start_worker(self, name: str, worker: SparkWorker) -> None:
         options = ("--cores", str(worker.num_cores), "--memory", worker.memory, "--work-dir", str(self.folder / name))
         place = ("--host", _HOST, "--webui-port", "0")
         self._start(name, worker.spark_home or _home(), _WORKER, *options, *place, self.address)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from takeup.caching.model import FlatTrace
-from takeup.caching.policies.fast.flat_belady import next_requests, replay_min
+from takeup.caching.policies.fast.flat_belady import next_requests, replay_belady
 from takeup.caching.policies.fast.flat_queues import Counts, replay_fifo, replay_lru, replay_s3fifo, replay_sieve
 from takeup.caching.policies.fast.flat_ranks import replay_by_count, replay_gdsf, replay_gdsf_units
 from takeup.caching.policies.s3fifo import queue_bytes
@@ -76,7 +76,7 @@ def _lrc(trace: FlatTrace, capacity_bytes: int, admission: bool) -> Counts:
 
 
 def _min(trace: FlatTrace, capacity_bytes: int, admission: bool) -> Counts:
-    return _replay(replay_min, trace, capacity_bytes, admission, next_requests(trace.requests))
+    return _replay(replay_belady, trace, capacity_bytes, admission, next_requests(trace.requests))
 
 
 FLAT_KERNELS: dict[str, FlatKernel] = {

@@ -87,7 +87,7 @@ def _farther_bytes(
 
 
 @kernel
-def replay_min(
+def replay_belady(
     requests: Requests,
     block_bytes: Bytes,
     capacity_bytes: int,

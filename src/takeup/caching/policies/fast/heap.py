@@ -5,12 +5,12 @@ Blocks are ordered by (key1, key2, last use); each stores its index, so that it 
 
 from __future__ import annotations
 
-from takeup.caching.policies.fast.layout import Run
+from takeup.caching.policies.fast.layout import ReplayState
 from takeup.core.compiled import inlined
 
 
 @inlined
-def _before(run: Run, a: int, b: int) -> bool:
+def _before(run: ReplayState, a: int, b: int) -> bool:
     """Whether block `a` is evicted before block `b`."""
     if run.blocks[a].key1 != run.blocks[b].key1:
         return run.blocks[a].key1 < run.blocks[b].key1
@@ -20,7 +20,7 @@ def _before(run: Run, a: int, b: int) -> bool:
 
 
 @inlined
-def settle(run: Run, worker: int, place: int) -> None:
+def sift(run: ReplayState, worker: int, place: int) -> None:
     """Move the block at `place` up or down to where it belongs."""
     start, size = run.workers[worker].heap_start, run.workers[worker].heap_size
     block = run.scratch[start + place].heap
@@ -46,15 +46,15 @@ def settle(run: Run, worker: int, place: int) -> None:
 
 
 @inlined
-def push(run: Run, worker: int, block: int) -> None:
+def push(run: ReplayState, worker: int, block: int) -> None:
     size = run.workers[worker].heap_size
     run.scratch[run.workers[worker].heap_start + size].heap = block
     run.workers[worker].heap_size = size + 1
-    settle(run, worker, size)
+    sift(run, worker, size)
 
 
 @inlined
-def pop(run: Run, worker: int) -> int:
+def pop(run: ReplayState, worker: int) -> int:
     start = run.workers[worker].heap_start
     first = run.scratch[start].heap
     run.workers[worker].heap_size -= 1
@@ -62,17 +62,17 @@ def pop(run: Run, worker: int) -> int:
     run.blocks[first].heap_place = -1
     if size > 0:
         run.scratch[start].heap = run.scratch[start + size].heap
-        settle(run, worker, 0)
+        sift(run, worker, 0)
     return first
 
 
 @inlined
-def top(run: Run, worker: int) -> int:
+def top(run: ReplayState, worker: int) -> int:
     return run.scratch[run.workers[worker].heap_start].heap
 
 
 @inlined
-def lower(run: Run, a: int, b: int) -> bool:
+def has_lower_rank(run: ReplayState, a: int, b: int) -> bool:
     """Whether the rank of `a` is strictly lower, ignoring recency."""
     if run.blocks[a].key1 != run.blocks[b].key1:
         return run.blocks[a].key1 < run.blocks[b].key1

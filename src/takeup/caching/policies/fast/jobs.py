@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from takeup.caching.policies.fast.layout import ALL_OR_NOTHING, PARALLEL, STORED, Run
+from takeup.caching.policies.fast.layout import ALL_OR_NOTHING, PARALLEL, STORED, ReplayState
 from takeup.caching.policies.fast.memory import put, touch
-from takeup.caching.policies.fast.table import close_group, open_group, want_again
+from takeup.caching.policies.fast.table import close_group, open_group, reopen_producers
 from takeup.core.compiled import bare, inlined, kernel
 
 
 @kernel
-def replay_tasks(run: Run) -> None:
+def replay_tasks(run: ReplayState) -> None:
     """Run all tasks in order; `run.totals` and the `free_s` of the workers hold the outcome."""
     if run.rules.recurring:
         for job in range(len(run.job_known)):
@@ -28,7 +28,7 @@ def replay_tasks(run: Run) -> None:
 
 
 @bare
-def _announce(run: Run, job: int) -> None:
+def _announce(run: ReplayState, job: int) -> None:
     """Open the groups of the consumers of a job."""
     if run.job_known[job]:
         return
@@ -41,11 +41,11 @@ def _announce(run: Run, job: int) -> None:
     for place in range(start, end):
         task = run.job_tasks[place]
         for input_place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
-            want_again(run, run.inputs[input_place].block)
+            reopen_producers(run, run.inputs[input_place].block)
 
 
 @inlined
-def _read_inputs(run: Run, task: int) -> tuple[float, int]:
+def _read_inputs(run: ReplayState, task: int) -> tuple[float, int]:
     """Count hits, read inputs in memory, restore the rest; returns seconds waited and blocks restored."""
     start, end = run.tasks[task].inputs, run.tasks[task + 1].inputs
     num_present, again_s = 0, 0.0
@@ -73,7 +73,7 @@ def _read_inputs(run: Run, task: int) -> tuple[float, int]:
 
 
 @inlined
-def _again_s(run: Run, block: int) -> float:
+def _again_s(run: ReplayState, block: int) -> float:
     """See `Simulation._again_s`."""
     record = run.blocks[block]
     if not run.rules.recompute or record.producer < 0:
@@ -82,7 +82,7 @@ def _again_s(run: Run, block: int) -> float:
 
 
 @bare
-def _restore(run: Run, first: int, task: int, num_restored: int) -> tuple[float, int]:
+def _restore(run: ReplayState, first: int, task: int, num_restored: int) -> tuple[float, int]:
     """Restore a missing block, with the inputs it needs, and append all of them to `restored`.
 
     The recursion of the plain version is a stack of blocks, each with the index of its next input to visit.
@@ -121,7 +121,7 @@ def _restore(run: Run, first: int, task: int, num_restored: int) -> tuple[float,
 
 
 @inlined
-def _advance(run: Run, task: int, wait_s: float) -> None:
+def _advance(run: ReplayState, task: int, wait_s: float) -> None:
     """See `Timeline.advance`."""
     record, worker = run.tasks[task], run.workers[run.tasks[task].worker]
     stage = run.stages[record.stage]

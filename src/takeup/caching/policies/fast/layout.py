@@ -67,7 +67,7 @@ TOTALS = _record(
 )
 
 
-class Rules(NamedTuple):
+class ReplayRules(NamedTuple):
     """The constants of a run."""
 
     policy: int
@@ -83,10 +83,10 @@ class Rules(NamedTuple):
     tracks_groups: bool
 
 
-class Run(NamedTuple):
+class ReplayState(NamedTuple):
     """A workload, the state of its replay and the totals so far; `totals` has one record."""
 
-    rules: Rules
+    rules: ReplayRules
     blocks: Records
     tasks: Records
     inputs: Records

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-from takeup.caching.policies.fast.heap import lower, pop, push, settle, top
-from takeup.caching.policies.fast.layout import (
-    DAG,
-    FIFO,
-    GDSF,
-    GHOST,
-    LFU,
-    LOST,
-    LRC,
-    OPEN,
-    SIEVE,
-    STORED,
-    Run,
-)
-from takeup.caching.policies.fast.queues import choose_queued, enter_queue, note_read, unqueue
+from takeup.caching.policies.fast.heap import has_lower_rank, pop, push, sift, top
+from takeup.caching.policies.fast.layout import DAG, FIFO, GDSF, GHOST, LFU, LOST, LRC, OPEN, SIEVE, STORED, ReplayState
+from takeup.caching.policies.fast.queues import choose_queued, enter_queue, record_read, unqueue
 from takeup.caching.policies.fast.ranks import first_user, last_user, refresh_group, set_keys
-from takeup.caching.policies.fast.table import set_missing, want_again
+from takeup.caching.policies.fast.table import reopen_producers, set_missing
 from takeup.core.compiled import bare, inlined
 
 
 @inlined
-def touch(run: Run, block: int) -> None:
+def touch(run: ReplayState, block: int) -> None:
     """Update the policy's state for a read from memory."""
     record = run.blocks[block]
     if run.rules.policy >= SIEVE:
-        note_read(run, block)
+        record_read(run, block)
         return
     run.totals[0].clock += 1
     if run.rules.policy != FIFO:
         record.last_used = run.totals[0].clock
     record.frequency += 1
     _set_history_key(run, block)
-    settle(run, record.worker, record.heap_place)
+    sift(run, record.worker, record.heap_place)
 
 
 @bare
-def put(run: Run, block: int, task: int) -> None:
+def put(run: ReplayState, block: int, task: int) -> None:
     """Store the block if the policy makes room for it; the inputs of `task` are pinned."""
     record = run.blocks[block]
     if run.rules.policy == DAG:
@@ -69,7 +57,7 @@ def put(run: Run, block: int, task: int) -> None:
 
 
 @inlined
-def _enter(run: Run, block: int, returning: bool) -> None:
+def _enter(run: ReplayState, block: int, returning: bool) -> None:
     """Insert the block into the policy's structures."""
     record = run.blocks[block]
     run.workers[record.worker].free_bytes -= record.bytes
@@ -86,7 +74,7 @@ def _enter(run: Run, block: int, returning: bool) -> None:
 
 
 @inlined
-def _set_history_key(run: Run, block: int) -> None:
+def _set_history_key(run: ReplayState, block: int) -> None:
     """The rank of the policies that count reads, set whenever the block is used."""
     record = run.blocks[block]
     if run.rules.policy == LFU:
@@ -96,7 +84,7 @@ def _set_history_key(run: Run, block: int) -> None:
 
 
 @inlined
-def _compete(run: Run, block: int, num_chosen: int) -> int:
+def _compete(run: ReplayState, block: int, num_chosen: int) -> int:
     """See `GreedyDualSizeFrequency.make_room`: the incoming block is refused if it ranks below one of its victims."""
     record, worker = run.blocks[block], run.workers[run.blocks[block].worker]
     record.key1 = worker.age + 1 / record.bytes
@@ -112,16 +100,16 @@ def _compete(run: Run, block: int, num_chosen: int) -> int:
 
 
 @inlined
-def _leave_memory(run: Run, block: int) -> None:
+def _leave_memory(run: ReplayState, block: int) -> None:
     record = run.blocks[block]
     if not run.rules.recompute and not record.on_disk:
         record.on_disk = 1
         run.totals[0].written_bytes += record.bytes
-    want_again(run, block)
+    reopen_producers(run, block)
 
 
 @inlined
-def _evict(run: Run, block: int) -> None:
+def _evict(run: ReplayState, block: int) -> None:
     record, worker = run.blocks[block], run.workers[run.blocks[block].worker]
     worker.free_bytes += record.bytes
     run.totals[0].used_now -= record.bytes
@@ -133,7 +121,7 @@ def _evict(run: Run, block: int) -> None:
 
 
 @bare
-def _choose(run: Run, block: int, task: int) -> int:
+def _choose(run: ReplayState, block: int, task: int) -> int:
     """Put the victims for `block` into `chosen` and off the heap; returns their number, or -1 if it is refused."""
     worker, size_bytes = run.blocks[block].worker, run.blocks[block].bytes
     free_bytes, num_chosen, num_aside = run.workers[worker].free_bytes, 0, 0
@@ -141,7 +129,7 @@ def _choose(run: Run, block: int, task: int) -> int:
         return -1
     while free_bytes < size_bytes and run.workers[worker].heap_size > 0:
         victim = top(run, worker)
-        if run.rules.admission and run.blocks[victim].rc > 0 and not lower(run, victim, block):
+        if run.rules.admission and run.blocks[victim].rc > 0 and not has_lower_rank(run, victim, block):
             break
         pop(run, worker)
         if run.blocks[victim].pinned_by == task:
@@ -161,7 +149,7 @@ def _choose(run: Run, block: int, task: int) -> int:
 
 
 @bare
-def _describe(run: Run, block: int) -> None:
+def _describe(run: ReplayState, block: int) -> None:
     """Set the block's restore cost, used only by DAG; if it changed, refresh its open groups where they are tracked."""
     record, cost_s = run.blocks[block], _cost_s(run, block)
     changed = cost_s != record.cost_s
@@ -173,7 +161,7 @@ def _describe(run: Run, block: int) -> None:
 
 
 @inlined
-def _cost_s(run: Run, block: int) -> float:
+def _cost_s(run: ReplayState, block: int) -> float:
     """See `Simulation._cost_s`."""
     record, task = run.blocks[block], run.blocks[block].producer
     if not run.rules.recompute or task < 0:

@@ -5,7 +5,7 @@ A block is in at most one queue; `frequency` counts its reads there. See `sieve.
 
 from __future__ import annotations
 
-from takeup.caching.policies.fast.layout import GHOST, MAIN, NOWHERE, S3FIFO, SIEVE, SMALL, Run
+from takeup.caching.policies.fast.layout import GHOST, MAIN, NOWHERE, S3FIFO, SIEVE, SMALL, ReplayState
 from takeup.caching.policies.s3fifo import MAX_READS, READS_TO_MAIN
 from takeup.core.compiled import bare, inlined
 
@@ -16,7 +16,7 @@ def _queue(worker: int, queue: int) -> int:
 
 
 @inlined
-def _enqueue(run: Run, block: int, queue: int) -> None:
+def _enqueue(run: ReplayState, block: int, queue: int) -> None:
     """Put the block at the new end of a queue of its worker."""
     record, ends = run.blocks[block], run.queues[_queue(run.blocks[block].worker, queue)]
     record.queue, record.older, record.newer = queue, ends.newest, -1
@@ -29,7 +29,7 @@ def _enqueue(run: Run, block: int, queue: int) -> None:
 
 
 @inlined
-def enter_queue(run: Run, block: int, returning: bool) -> None:
+def enter_queue(run: ReplayState, block: int, returning: bool) -> None:
     """Insert a stored block into its queue; until S3-FIFO first evicts, overflow of the small queue goes to main."""
     worker = run.blocks[block].worker
     small_is_full = run.queues[_queue(worker, SMALL)].bytes >= run.rules.small_bytes
@@ -38,7 +38,7 @@ def enter_queue(run: Run, block: int, returning: bool) -> None:
 
 
 @inlined
-def unqueue(run: Run, block: int) -> None:
+def unqueue(run: ReplayState, block: int) -> None:
     """Remove the block from its queue; a hand that points to it advances."""
     record, worker = run.blocks[block], run.workers[run.blocks[block].worker]
     ends = run.queues[_queue(record.worker, record.queue)]
@@ -57,13 +57,13 @@ def unqueue(run: Run, block: int) -> None:
 
 
 @inlined
-def note_read(run: Run, block: int) -> None:
+def record_read(run: ReplayState, block: int) -> None:
     record = run.blocks[block]
     record.frequency = min(MAX_READS if run.rules.policy == S3FIFO else 1, record.frequency + 1)
 
 
 @inlined
-def _movable_bytes(run: Run, worker: int, task: int) -> int:
+def _movable_bytes(run: ReplayState, worker: int, task: int) -> int:
     """Bytes of the worker's stored blocks that the running task does not pin."""
     movable = run.rules.worker_bytes - run.workers[worker].free_bytes
     for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
@@ -74,7 +74,7 @@ def _movable_bytes(run: Run, worker: int, task: int) -> int:
 
 
 @inlined
-def _sieve_victim(run: Run, worker: int, task: int) -> int:
+def _sieve_victim(run: ReplayState, worker: int, task: int) -> int:
     oldest = run.queues[_queue(worker, SMALL)].oldest
     block = run.workers[worker].hand if run.workers[worker].hand >= 0 else oldest
     while run.blocks[block].pinned_by == task or run.blocks[block].frequency > 0:
@@ -86,7 +86,7 @@ def _sieve_victim(run: Run, worker: int, task: int) -> int:
 
 
 @inlined
-def _oldest_unpinned(run: Run, worker: int, queue: int, task: int) -> int:
+def _oldest_unpinned(run: ReplayState, worker: int, queue: int, task: int) -> int:
     block = run.queues[_queue(worker, queue)].oldest
     while block >= 0 and run.blocks[block].pinned_by == task:
         block = run.blocks[block].newer
@@ -94,7 +94,7 @@ def _oldest_unpinned(run: Run, worker: int, queue: int, task: int) -> int:
 
 
 @inlined
-def _remember(run: Run, block: int) -> None:
+def _remember(run: ReplayState, block: int) -> None:
     """Put an evicted block into the ghost queue."""
     ghost = run.queues[_queue(run.blocks[block].worker, GHOST)]
     if run.blocks[block].bytes > run.rules.ghost_bytes:
@@ -105,7 +105,7 @@ def _remember(run: Run, block: int) -> None:
 
 
 @inlined
-def _s3fifo_victim(run: Run, worker: int, task: int) -> int:
+def _s3fifo_victim(run: ReplayState, worker: int, task: int) -> int:
     """The next victim, already removed from its queue and, if it was new, in the ghost queue."""
     main_share = run.rules.worker_bytes - run.rules.small_bytes
     run.workers[worker].has_evicted = 1
@@ -125,7 +125,7 @@ def _s3fifo_victim(run: Run, worker: int, task: int) -> int:
 
 
 @bare
-def choose_queued(run: Run, block: int, task: int) -> int:
+def choose_queued(run: ReplayState, block: int, task: int) -> int:
     """Put the victims for `block` into `chosen`; returns their number, or -1 if it is refused."""
     worker, size_bytes = run.blocks[block].worker, run.blocks[block].bytes
     free_bytes, num_chosen = run.workers[worker].free_bytes, 0

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from takeup.caching.policies.dag import HORIZON_SHARE, NUM_CONSUMERS, RESOLUTION
-from takeup.caching.policies.fast.heap import settle
+from takeup.caching.policies.fast.heap import sift
 from takeup.caching.policies.fast.layout import (
     ADDITIVE,
     CLOSED,
@@ -22,13 +22,13 @@ from takeup.caching.policies.fast.layout import (
     OPEN,
     PARALLEL,
     SIEVE,
-    Run,
+    ReplayState,
 )
 from takeup.core.compiled import bare, inlined
 
 
 @inlined
-def first_user(run: Run, block: int) -> int:
+def first_user(run: ReplayState, block: int) -> int:
     """Where to begin the search for open users of the block."""
     start = run.blocks[block].users
     if run.blocks[block].reopened > 0:
@@ -41,13 +41,13 @@ def first_user(run: Run, block: int) -> int:
 
 
 @inlined
-def last_user(run: Run, block: int) -> int:
+def last_user(run: ReplayState, block: int) -> int:
     """Where the announced users of the block end."""
     return run.blocks[block].users + run.blocks[block].announced
 
 
 @inlined
-def next_use(run: Run, block: int) -> float:
+def next_use(run: ReplayState, block: int) -> float:
     nearest = math.inf
     for place in range(first_user(run, block), last_user(run, block)):
         task = run.users[place]
@@ -59,7 +59,7 @@ def next_use(run: Run, block: int) -> float:
 
 
 @inlined
-def next_stage(run: Run, block: int) -> float:
+def next_stage(run: ReplayState, block: int) -> float:
     nearest = math.inf
     for place in range(first_user(run, block), last_user(run, block)):
         task = run.users[place]
@@ -71,7 +71,7 @@ def next_stage(run: Run, block: int) -> float:
 
 
 @inlined
-def _saving_s(run: Run, task: int, block: int) -> float:
+def _saving_s(run: ReplayState, task: int, block: int) -> float:
     """See `GroupTable.saving_s`."""
     if run.rules.cost_model == ADDITIVE:
         return run.blocks[block].cost_s
@@ -87,7 +87,7 @@ def _saving_s(run: Run, task: int, block: int) -> float:
 
 
 @bare
-def _log_worth(run: Run, block: int) -> float:
+def _log_worth(run: ReplayState, block: int) -> float:
     """See `DagValue.rank`: the logarithm of the discounted savings of the nearest open consumers."""
     num_terms, peak, total = _nearest_terms(run, block), -math.inf, 0.0
     for slot in range(num_terms):
@@ -100,7 +100,7 @@ def _log_worth(run: Run, block: int) -> float:
 
 
 @inlined
-def _nearest_terms(run: Run, block: int) -> int:
+def _nearest_terms(run: ReplayState, block: int) -> int:
     """Fill `nearest` with the terms of the nearest open consumers, in order of position; returns their number."""
     horizon_bytes, found = HORIZON_SHARE * max(1, run.rules.worker_bytes), 0
     for place in range(first_user(run, block), last_user(run, block)):
@@ -121,7 +121,7 @@ def _nearest_terms(run: Run, block: int) -> int:
 
 
 @bare
-def set_keys(run: Run, block: int) -> None:
+def set_keys(run: ReplayState, block: int) -> None:
     """Write the block's rank under the policy into its keys."""
     policy, key1, key2 = run.rules.policy, 0.0, 0.0
     if policy == LFU:
@@ -145,14 +145,14 @@ def set_keys(run: Run, block: int) -> None:
 
 
 @bare
-def refresh(run: Run, block: int) -> None:
+def refresh(run: ReplayState, block: int) -> None:
     """Update the block's rank after a change it depends on."""
     if run.blocks[block].heap_place >= 0 and LRC <= run.rules.policy < SIEVE:
         set_keys(run, block)
-        settle(run, run.blocks[block].worker, run.blocks[block].heap_place)
+        sift(run, run.blocks[block].worker, run.blocks[block].heap_place)
 
 
 @bare
-def refresh_group(run: Run, task: int) -> None:
+def refresh_group(run: ReplayState, task: int) -> None:
     for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
         refresh(run, run.inputs[place].block)

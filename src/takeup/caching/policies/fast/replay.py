@@ -1,26 +1,26 @@
-"""Replay a workload with the compiled kernel: lay it out as arrays, run, and read the totals back as a `Result`."""
+"""Replay a workload with the compiled kernel: lay it out as arrays, run, and read the totals back as a `CachingResult`."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from takeup.caching.contract import PolicySpec
-from takeup.caching.model import EngineModel, Result, Workload
+from takeup.caching.model import CachingResult, EngineModel, Workload
 from takeup.caching.policies.dag import NUM_CONSUMERS
 from takeup.caching.policies.fast import layout
 from takeup.caching.policies.fast.jobs import replay_tasks
-from takeup.caching.policies.fast.layout import Records, Rules, Run
+from takeup.caching.policies.fast.layout import Records, ReplayRules, ReplayState
 from takeup.caching.policies.s3fifo import queue_bytes
 from takeup.core.arrays import Ints
 
 
-def replay(spec: PolicySpec, workload: Workload, engine: EngineModel) -> Result:
+def replay(spec: PolicySpec, workload: Workload, engine: EngineModel) -> CachingResult:
     """The same result as `simulate(spec, workload, engine)`, at millions of accesses per second."""
     run = _lay_out(workload, _rules(spec, workload, engine))
     replay_tasks(run)
     totals = run.totals[0]
     names = ("hits", "effective_hits", "evictions", "broadcasts", "refused", "recomputed")
-    return Result(
+    return CachingResult(
         policy=spec.name,
         workload=workload.name,
         capacity_bytes=engine.capacity_bytes,
@@ -34,11 +34,11 @@ def replay(spec: PolicySpec, workload: Workload, engine: EngineModel) -> Result:
     )
 
 
-def _rules(spec: PolicySpec, workload: Workload, engine: EngineModel) -> Rules:
+def _rules(spec: PolicySpec, workload: Workload, engine: EngineModel) -> ReplayRules:
     worker_bytes = engine.capacity_bytes // workload.num_workers
     small_bytes, ghost_bytes = queue_bytes(worker_bytes)
     policy = layout.POLICY_CODES[spec.base]
-    return Rules(
+    return ReplayRules(
         policy=policy,
         admission=spec.admission,
         recurring=engine.profile == "recurring" or spec.offline,
@@ -53,12 +53,12 @@ def _rules(spec: PolicySpec, workload: Workload, engine: EngineModel) -> Rules:
     )
 
 
-def _lay_out(workload: Workload, rules: Rules) -> Run:
+def _lay_out(workload: Workload, rules: ReplayRules) -> ReplayState:
     by_block = np.argsort(workload.input_blocks, kind="stable")
     user_starts = _starts(workload.input_blocks, workload.num_blocks)
     job_ids, task_job = np.unique(workload.task_job, return_inverse=True)
     num_blocks = workload.num_blocks
-    return Run(
+    return ReplayState(
         rules=rules,
         blocks=_blocks(workload, user_starts),
         tasks=_tasks(workload, task_job),
@@ -116,7 +116,7 @@ def _inputs(workload: Workload, by_block: Ints, user_starts: Ints) -> Records:
     return inputs
 
 
-def _workers(workload: Workload, rules: Rules) -> Records:
+def _workers(workload: Workload, rules: ReplayRules) -> Records:
     heap_starts = _starts(workload.block_worker, workload.num_workers)[:-1]
     return _records(layout.WORKER, workload.num_workers, heap_start=heap_starts, free_bytes=rules.worker_bytes, hand=-1)
 

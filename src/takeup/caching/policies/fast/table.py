@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from takeup.caching.policies.fast.layout import CLOSED, DAG, LOST, OPEN, STORED, Run
+from takeup.caching.policies.fast.layout import CLOSED, DAG, LOST, OPEN, STORED, ReplayState
 from takeup.caching.policies.fast.ranks import first_user, last_user, next_stage, next_use, refresh, refresh_group
 from takeup.core.compiled import bare, inlined
 
 
 @inlined
-def _count(run: Run, task: int, change: int) -> None:
+def _count(run: ReplayState, task: int, change: int) -> None:
     """The group of `task` opens (+1) or closes (-1): its blocks gain or lose a reference."""
     effective = change if run.tasks[task].missing == 0 else 0
     for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
@@ -26,14 +26,14 @@ def _count(run: Run, task: int, change: int) -> None:
 
 
 @inlined
-def open_group(run: Run, task: int) -> None:
+def open_group(run: ReplayState, task: int) -> None:
     run.tasks[task].missing = _num_lost(run, task) if run.rules.tracks_groups else 0
     run.tasks[task].consumer = OPEN
     _count(run, task, 1)
 
 
 @inlined
-def close_group(run: Run, task: int) -> None:
+def close_group(run: ReplayState, task: int) -> None:
     if run.tasks[task].consumer == OPEN:
         run.tasks[task].consumer = CLOSED
         _count(run, task, -1)
@@ -41,14 +41,14 @@ def close_group(run: Run, task: int) -> None:
 
 
 @inlined
-def _flip(run: Run, task: int, change: int) -> None:
+def _flip(run: ReplayState, task: int, change: int) -> None:
     """The group of `task` became complete (+1) or incomplete (-1)."""
     for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
         run.blocks[run.inputs[place].block].erc += change
 
 
 @bare
-def set_missing(run: Run, block: int, change: int) -> bool:
+def set_missing(run: ReplayState, block: int, change: int) -> bool:
     """Mark the block lost (+1) or restored (-1) in its groups; True if a complete group became incomplete."""
     if not run.rules.tracks_groups:
         return change > 0 and _completes_a_group(run, block)
@@ -69,7 +69,7 @@ def set_missing(run: Run, block: int, change: int) -> bool:
 
 
 @inlined
-def _completes_a_group(run: Run, block: int) -> bool:
+def _completes_a_group(run: ReplayState, block: int) -> bool:
     """Whether this lost block is the only one missing in an open group. For policies that do not track group counts."""
     for place in range(first_user(run, block), last_user(run, block)):
         task = run.users[place]
@@ -79,7 +79,7 @@ def _completes_a_group(run: Run, block: int) -> bool:
 
 
 @inlined
-def _num_lost(run: Run, task: int) -> int:
+def _num_lost(run: ReplayState, task: int) -> int:
     num_lost = 0
     for place in range(run.tasks[task].inputs, run.tasks[task + 1].inputs):
         num_lost += run.blocks[run.inputs[place].block].status == LOST
@@ -87,8 +87,8 @@ def _num_lost(run: Run, task: int) -> int:
 
 
 @bare
-def want_again(run: Run, first: int) -> None:
-    """See `Simulation._want_again`; the recursion is a stack of blocks."""
+def reopen_producers(run: ReplayState, first: int) -> None:
+    """See `Simulation._reopen_producers`; the recursion is a stack of blocks."""
     if not run.rules.recompute:
         return
     run.scratch[0].stack, depth = first, 1

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from takeup.caching.model import Workload
 from takeup.caching.traces.eventlog.convert import as_workload
-from takeup.caching.traces.eventlog.events import Application
+from takeup.caching.traces.eventlog.events import SparkApplication
 from takeup.caching.traces.eventlog.files import find_log, read_lines
 from takeup.errors import BadTrace
 
@@ -45,7 +45,7 @@ def read_event_log(path: Path | str, *, allow_truncated: bool = False) -> EventL
     The log of a running or killed application may end in mid-line: `allow_truncated` accepts that with a note.
     """
     log = find_log(Path(path))
-    application = Application()
+    application = SparkApplication()
     for line in read_lines(log, allow_truncated=allow_truncated):
         application.add(line)
     if not application.spark_version:

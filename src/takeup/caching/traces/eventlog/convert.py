@@ -9,14 +9,14 @@ from statistics import fmean
 
 from takeup.caching.model import Workload
 from takeup.caching.traces.builder import WorkloadBuilder
-from takeup.caching.traces.eventlog.events import Application, Partition, Stage, TaskRun
+from takeup.caching.traces.eventlog.events import RddPartition, SparkApplication, SparkStage, TaskRun
 from takeup.caching.traces.eventlog.lineage import Lineage
 from takeup.errors import BadTrace
 
 _DEFAULT_BYTES = 1_000_000
 
 
-def as_workload(application: Application, path: Path) -> tuple[Workload, tuple[str, ...]]:
+def as_workload(application: SparkApplication, path: Path) -> tuple[Workload, tuple[str, ...]]:
     """The workload, and what was inferred or left out on the way."""
     conversion = _Conversion(application, path, WorkloadBuilder(application.name or path.name))
     for run in sorted(application.runs.values(), key=lambda run: run.task):
@@ -27,11 +27,11 @@ def as_workload(application: Application, path: Path) -> tuple[Workload, tuple[s
 
 @dataclass(slots=True)
 class _Conversion:
-    application: Application
+    application: SparkApplication
     path: Path
     builder: WorkloadBuilder
     lineage: Lineage = field(default_factory=Lineage)
-    homes: dict[Partition, str] = field(default_factory=dict)
+    homes: dict[RddPartition, str] = field(default_factory=dict)
     workers: dict[str, int] = field(default_factory=dict)
     stage_numbers: dict[int, int] = field(default_factory=dict)
     stage_of_rdd: dict[int, int] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class _Conversion:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _check_partition(self, run: TaskRun, stage: Stage) -> None:
+    def _check_partition(self, run: TaskRun, stage: SparkStage) -> None:
         num_partitions = stage.rdds[stage.own_rdd].num_partitions
         if not 0 <= run.partition < num_partitions:
             raise BadTrace(
@@ -97,13 +97,13 @@ class _Conversion:
                 "the log is damaged, copy it again",
             )
 
-    def _stage_number(self, stage: Stage) -> int:
+    def _stage_number(self, stage: SparkStage) -> int:
         if stage.stage not in self.stage_numbers:
             self.stage_numbers[stage.stage] = self.builder.stage(self._after(stage))
             self.stage_of_rdd[stage.own_rdd] = stage.stage
         return self.stage_numbers[stage.stage]
 
-    def _after(self, stage: Stage) -> int:
+    def _after(self, stage: SparkStage) -> int:
         """The stage that ends last of all this one waits for."""
         waits_for = [self._that_ran(parent) for parent in stage.parents] + [stage.waits_for]
         known = [number for number in waits_for if number in self.stage_numbers]
@@ -127,7 +127,7 @@ class _Conversion:
                 sizes.setdefault(block.rdd, []).append(size_bytes)
         return self.application.mean_bytes | {rdd: fmean(known) for rdd, known in sizes.items()}
 
-    def _size_bytes(self, block: Partition, averages: dict[int, float]) -> int:
+    def _size_bytes(self, block: RddPartition, averages: dict[int, float]) -> int:
         recorded = self.application.memory_bytes.get(block) or self.application.disk_bytes.get(block)
         if recorded:
             return recorded

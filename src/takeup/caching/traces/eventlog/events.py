@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from takeup.caching.traces.eventlog.files import Line
+from takeup.caching.traces.eventlog.files import LogLine
 from takeup.errors import BadTrace
 
 _RDD_BLOCK = re.compile(r"rdd_(\d+)_(\d+)")
@@ -17,7 +17,7 @@ _UNKNOWN = -1
 Json = dict[str, Any]
 
 
-class Partition(NamedTuple):
+class RddPartition(NamedTuple):
     """One partition of one RDD, between two unpersists."""
 
     rdd: int
@@ -45,7 +45,7 @@ class Rdd:
 
 
 @dataclass(slots=True)
-class Stage:
+class SparkStage:
     """One stage: the RDDs its tasks walk through, the last of which is its own. Stages are numbered by `ended` in the
     order in which they end; `waits_for` is the one that had ended last when the application was idle."""
 
@@ -70,17 +70,17 @@ class TaskRun:
 
 
 @dataclass(slots=True)
-class Application:
+class SparkApplication:
     """Everything the reader keeps of a log, filled by one event after the other."""
 
     name: str = ""
     spark_version: str = ""
-    stages: dict[int, Stage] = field(default_factory=dict)
+    stages: dict[int, SparkStage] = field(default_factory=dict)
     runs: dict[tuple[int, int], TaskRun] = field(default_factory=dict)
-    memory_bytes: dict[Partition, int] = field(default_factory=dict)
-    disk_bytes: dict[Partition, int] = field(default_factory=dict)
+    memory_bytes: dict[RddPartition, int] = field(default_factory=dict)
+    disk_bytes: dict[RddPartition, int] = field(default_factory=dict)
     mean_bytes: dict[int, int] = field(default_factory=dict)
-    stored_by: dict[Partition, str] = field(default_factory=dict)
+    stored_by: dict[RddPartition, str] = field(default_factory=dict)
     generations: dict[int, int] = field(default_factory=dict)
     num_dropped: int = 0
     num_left_out: int = 0
@@ -89,7 +89,7 @@ class Application:
     _idle_after: int | None = None
     _num_ended: int = 0
 
-    def add(self, line: Line) -> None:
+    def add(self, line: LogLine) -> None:
         """Process one event; those without information on blocks are ignored."""
         handle = _HANDLERS.get(str(line.event["Event"]))
         if handle is None:
@@ -154,7 +154,7 @@ class Application:
         if match is None:
             return
         rdd, partition = int(match[1]), int(match[2])
-        block = Partition(rdd, self.generations.get(rdd, 0), partition)
+        block = RddPartition(rdd, self.generations.get(rdd, 0), partition)
         memory_bytes, disk_bytes = _number(info, "Memory Size"), _number(info, "Disk Size")
         if info["Storage Level"]["Use Memory"] and memory_bytes > 0:
             self.memory_bytes[block] = max(memory_bytes, self.memory_bytes.get(block, 0))
@@ -170,12 +170,12 @@ class Application:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _stage(self, info: Json, job: int) -> Stage:
+    def _stage(self, info: Json, job: int) -> SparkStage:
         """The stage of the event, registered if it is new."""
         number = _number(info, "Stage ID")
         if number not in self.stages:
             own_rdd = max((_number(rdd, "RDD ID") for rdd in info["RDD Info"]), default=_UNKNOWN)
-            self.stages[number] = Stage(number, job, _numbers(info, "Parent IDs"), own_rdd, self._idle_after)
+            self.stages[number] = SparkStage(number, job, _numbers(info, "Parent IDs"), own_rdd, self._idle_after)
         return self.stages[number]
 
     def _rdds(self, infos: Iterable[Json]) -> Iterable[Rdd]:
@@ -205,13 +205,13 @@ def _numbers(record: Json, field: str) -> tuple[int, ...]:
 
 
 _HANDLERS = {
-    "SparkListenerLogStart": Application._log_start,
-    "SparkListenerApplicationStart": Application._application_start,
-    "SparkListenerJobStart": Application._job_start,
-    "SparkListenerJobEnd": Application._job_end,
-    "SparkListenerStageSubmitted": Application._stage_submitted,
-    "SparkListenerStageCompleted": Application._stage_completed,
-    "SparkListenerTaskEnd": Application._task_end,
-    "SparkListenerBlockUpdated": Application._block_updated,
-    "SparkListenerUnpersistRDD": Application._unpersist,
+    "SparkListenerLogStart": SparkApplication._log_start,
+    "SparkListenerApplicationStart": SparkApplication._application_start,
+    "SparkListenerJobStart": SparkApplication._job_start,
+    "SparkListenerJobEnd": SparkApplication._job_end,
+    "SparkListenerStageSubmitted": SparkApplication._stage_submitted,
+    "SparkListenerStageCompleted": SparkApplication._stage_completed,
+    "SparkListenerTaskEnd": SparkApplication._task_end,
+    "SparkListenerBlockUpdated": SparkApplication._block_updated,
+    "SparkListenerUnpersistRDD": SparkApplication._unpersist,
 }

@@ -19,7 +19,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """One event and its location in the log."""
 
     path: Path
@@ -58,7 +58,7 @@ def _find(path: Path) -> LogFiles:
     return _find(entries[0])
 
 
-def read_lines(log: LogFiles, *, allow_truncated: bool) -> Iterator[Line]:
+def read_lines(log: LogFiles, *, allow_truncated: bool) -> Iterator[LogLine]:
     """Iterate over the events of the log; files are streamed, never loaded as a whole."""
     for part in log.parts:
         try:
@@ -108,7 +108,7 @@ def _open(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path)) if is_gzip else path.open("rb")
 
 
-def _parse(path: Path, file: BinaryIO, allow_truncated: bool, notes: list[str]) -> Iterator[Line]:
+def _parse(path: Path, file: BinaryIO, allow_truncated: bool, notes: list[str]) -> Iterator[LogLine]:
     for number, text in enumerate(file, start=1):
         try:
             event = json.loads(text)
@@ -121,7 +121,7 @@ def _parse(path: Path, file: BinaryIO, allow_truncated: bool, notes: list[str]) 
             return
         if not isinstance(event, dict) or "Event" not in event:
             raise BadTrace(path, _not_an_event(text), line=number)
-        yield Line(path, number, event)
+        yield LogLine(path, number, event)
 
 
 def _unreadable(path: Path, error: OSError) -> BadTrace:

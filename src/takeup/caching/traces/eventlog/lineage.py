@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from takeup.caching.traces.eventlog.events import Partition, Rdd, Stage
+from takeup.caching.traces.eventlog.events import Rdd, RddPartition, SparkStage
 
 _SHUFFLE_READERS = frozenset(("CustomShuffledRDD", "ShuffledRDD", "ShuffledRowRDD"))
 _CARTESIANS = frozenset(("CartesianRDD", "UnsafeCartesianRDD"))
@@ -16,8 +16,8 @@ _CARTESIANS = frozenset(("CartesianRDD", "UnsafeCartesianRDD"))
 class TaskBlocks:
     """The blocks that one task reads from the cache and stores in it."""
 
-    reads: tuple[Partition, ...]
-    makes: tuple[Partition, ...]
+    reads: tuple[RddPartition, ...]
+    makes: tuple[RddPartition, ...]
 
 
 @dataclass(slots=True)
@@ -25,13 +25,13 @@ class Lineage:
     """Visits tasks in launch order and records the partitions computed so far."""
 
     guesses: dict[str, None] = field(default_factory=dict)
-    _made: set[Partition] = field(default_factory=set)
+    _made: set[RddPartition] = field(default_factory=set)
     _relevant: dict[int, frozenset[int]] = field(default_factory=dict)
 
-    def run(self, stage: Stage, partition: int) -> TaskBlocks:
+    def run(self, stage: SparkStage, partition: int) -> TaskBlocks:
         """The blocks of the task that runs this partition of the stage, depth first, parents in their order."""
-        reads: list[Partition] = []
-        makes: list[Partition] = []
+        reads: list[RddPartition] = []
+        makes: list[RddPartition] = []
         relevant = self._relevant_rdds(stage)
         work, seen = [(stage.own_rdd, partition)], set[tuple[int, int]]()
         while work:
@@ -40,7 +40,7 @@ class Lineage:
                 continue
             seen.add(place)
             rdd = stage.rdds[place[0]]
-            block = Partition(rdd.rdd, rdd.generation, place[1])
+            block = RddPartition(rdd.rdd, rdd.generation, place[1])
             if block in self._made and _is_persisted(rdd):
                 reads += [block] * rdd.in_memory
                 continue
@@ -49,7 +49,7 @@ class Lineage:
         self._made.update(makes)
         return TaskBlocks(tuple(reads), tuple(block for block in makes if stage.rdds[block.rdd].in_memory))
 
-    def _relevant_rdds(self, stage: Stage) -> frozenset[int]:
+    def _relevant_rdds(self, stage: SparkStage) -> frozenset[int]:
         """The RDDs of a stage that are persisted or have a persisted ancestor in it; parents have smaller numbers."""
         if stage.stage not in self._relevant:
             relevant: set[int] = set()

@@ -1,9 +1,9 @@
-from takeup.cluster.engines.kubernetes.access import Access as Access
+from takeup.cluster.engines.kubernetes.access import ApiAccess as ApiAccess
 from takeup.cluster.engines.kubernetes.access import find_access as find_access
 from takeup.cluster.engines.kubernetes.client import Client as Client
 from takeup.cluster.engines.kubernetes.dialect import Dialect as Dialect
 from takeup.cluster.engines.kubernetes.engine import KubernetesEngine as KubernetesEngine
-from takeup.cluster.engines.kubernetes.engine import Stale as Stale
+from takeup.cluster.engines.kubernetes.engine import StaleCache as StaleCache
 from takeup.cluster.engines.kubernetes.kueue import Kueue as Kueue
 from takeup.cluster.engines.kubernetes.quotas import QuotaStore as QuotaStore
 from takeup.cluster.engines.kubernetes.service import follow as follow

@@ -26,7 +26,7 @@ PLUGIN_TOKEN_S = 60.0  # a program that gives tokens is too slow to be asked for
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ApiAccess:
     """An API server. `token` is called for every request, because tokens expire."""
 
     server: str
@@ -38,7 +38,7 @@ class Access:
             raise BadInput(f"the API server is {self.server!r}; expected an address such as https://10.0.0.1:6443")
 
 
-def find_access(kubeconfig: Path | None = None, context: str = "") -> Access:
+def find_access(kubeconfig: Path | None = None, context: str = "") -> ApiAccess:
     """The kubeconfig that was named, else the pod we run in, else $KUBECONFIG, else ~/.kube/config."""
     if kubeconfig is None and not context and (POD_FOLDER / "token").exists():
         return _from_pod(POD_FOLDER, os.environ)
@@ -49,16 +49,16 @@ def find_access(kubeconfig: Path | None = None, context: str = "") -> Access:
     return _from_kubeconfig(path, context)
 
 
-def _from_pod(folder: Path, environment: Mapping[str, str]) -> Access:
+def _from_pod(folder: Path, environment: Mapping[str, str]) -> ApiAccess:
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise BadInput(f"found {folder} but not KUBERNETES_SERVICE_HOST; name a kubeconfig with --kubeconfig")
     name = f"[{host}]" if ":" in host else host
     tls = ssl.create_default_context(cafile=folder / "ca.crt")
-    return Access(f"https://{name}:{port}", lambda: (folder / "token").read_text().strip(), tls)
+    return ApiAccess(f"https://{name}:{port}", lambda: (folder / "token").read_text().strip(), tls)
 
 
-def _from_kubeconfig(path: Path, context: str) -> Access:
+def _from_kubeconfig(path: Path, context: str) -> ApiAccess:
     config = _read_yaml(path)
     chosen = context or config.get("current-context", "")
     names = _entry(config, "contexts", chosen, "context", path)
@@ -66,7 +66,7 @@ def _from_kubeconfig(path: Path, context: str) -> Access:
     user = _entry(config, "users", names.get("user", ""), "user", path)
     server = str(cluster.get("server", ""))
     tls = _tls(cluster, user, path.parent) if server.startswith("https") else None
-    return Access(server, _token(user, path.parent), tls)
+    return ApiAccess(server, _token_source(user, path.parent), tls)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -118,15 +118,15 @@ def _bytes(entry: Mapping[str, Any], name: str, folder: Path) -> bytes:
         raise BadInput(f"{name} of the kubeconfig cannot be read: {error}") from error
 
 
-def _token(user: Mapping[str, Any], folder: Path) -> Callable[[], str]:
+def _token_source(user: Mapping[str, Any], folder: Path) -> Callable[[], str]:
     if user.get("exec"):
-        return _remembered(lambda: _ask_plugin(user["exec"]))
+        return _cached(lambda: _ask_plugin(user["exec"]))
     if user.get("tokenFile"):
         return lambda: (folder / str(user["tokenFile"])).read_text().strip()
     return lambda: str(user.get("token") or "")
 
 
-def _remembered(ask: Callable[[], str]) -> Callable[[], str]:
+def _cached(ask: Callable[[], str]) -> Callable[[], str]:
     """Cache the token for `PLUGIN_TOKEN_S` seconds."""
     known, until_s = "", -math.inf
 

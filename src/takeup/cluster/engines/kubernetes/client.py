@@ -1,7 +1,7 @@
 """A small client of the Kubernetes API: plain HTTP on kept-alive connections, one for each thread.
 
 An answer is always read to its end, or its connection could not be used again. A server that answers 5xx or not at all
-is `Unreachable`; one that says no is `Refused`, with the status and the reason it gave.
+is `ApiUnreachable`; one that says no is `RequestRefused`, with the status and the reason it gave.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from takeup.cluster.engines.kubernetes.access import Access
+from takeup.cluster.engines.kubernetes.access import ApiAccess
 from takeup.errors import TakeupError
 
 Json = dict[str, Any]
@@ -29,11 +29,11 @@ CONTENT_TYPES = {
 }
 
 
-class Unreachable(TakeupError):
+class ApiUnreachable(TakeupError):
     """The API server does not answer, or says that it cannot."""
 
 
-class Refused(TakeupError):
+class RequestRefused(TakeupError):
     """The API server said no."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -46,7 +46,7 @@ class Refused(TakeupError):
 class Client:
     """Speaks to one API server; any thread may use it, and closes what it used."""
 
-    access: Access
+    access: ApiAccess
     timeout_s: float = 10.0
     _local: threading.local = field(default_factory=threading.local)
 
@@ -63,16 +63,16 @@ class Client:
             status, content = self._exchange(method, path, data, headers)
         except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
             if not is_kept:
-                raise Unreachable(self._lost("it hung up")) from None
+                raise ApiUnreachable(self._lost("it hung up")) from None
             status, content = self._exchange_once_more(method, path, data, headers)
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(self._lost(error)) from error
+            raise ApiUnreachable(self._lost(error)) from error
         return _checked(status, content)
 
-    def watch(self, path: str, timeout_s: float, **query: object) -> Watch:
+    def watch(self, path: str, timeout_s: float, **query: object) -> WatchStream:
         """Watch a path from now on, over a dedicated connection."""
         asked = urlencode({**query, "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": int(timeout_s)})
-        return Watch(self, f"{path}?{asked}", self._connect(timeout_s + self.timeout_s))
+        return WatchStream(self, f"{path}?{asked}", self._connect(timeout_s + self.timeout_s))
 
     def close(self) -> None:
         """Close this thread's connection."""
@@ -85,7 +85,7 @@ class Client:
         try:
             return self._exchange(method, path, data, headers)
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(self._lost(error)) from error
+            raise ApiUnreachable(self._lost(error)) from error
 
     def _exchange(self, method: str, path: str, data: str | None, headers: Json) -> tuple[int, bytes]:
         if getattr(self._local, "connection", None) is None:
@@ -116,7 +116,7 @@ class Client:
 
 
 @dataclass(slots=True)
-class Watch:
+class WatchStream:
     """Events until the server ends the watch; the first one says that it has begun."""
 
     client: Client
@@ -134,7 +134,7 @@ class Watch:
                 for line in answer:
                     yield json.loads(line)
             except (OSError, ValueError, http.client.HTTPException) as error:
-                raise Unreachable(self.client._lost(error)) from error
+                raise ApiUnreachable(self.client._lost(error)) from error
 
     def end(self) -> None:
         """Shut the socket down, so that a thread blocked on the next event wakes up; no more events follow."""
@@ -155,5 +155,5 @@ def _checked(status: int, content: bytes) -> Json:
         return answer
     message = str(answer.get("message", "")) if isinstance(answer, Mapping) else ""
     if status >= http.client.INTERNAL_SERVER_ERROR:
-        raise Unreachable(f"the API server answered {status}: {message}; waiting for it")
-    raise Refused(status, str(answer.get("reason", "")), message)
+        raise ApiUnreachable(f"the API server answered {status}: {message}; waiting for it")
+    raise RequestRefused(status, str(answer.get("reason", "")), message)

@@ -1,7 +1,7 @@
 """Kubernetes as an engine: watches pods and nodes, and binds or evicts exactly as decided.
 
-Two informers (`Mirror`) follow nodes and pods. `observe` builds a state from them, and raises `Stale` when they may be
-out of date: no decision is made on a cluster that may have changed. `apply` passes decisions to the actuator (`Hands`),
+Two informers (`Informer`) follow nodes and pods. `observe` builds a state from them, and raises `StaleCache` when they may be
+out of date: no decision is made on a cluster that may have changed. `apply` passes decisions to the actuator (`Actuator`),
 the notices and the quota store.
 """
 
@@ -19,15 +19,15 @@ from pathlib import Path
 from takeup.cluster.engines.kubernetes.access import find_access
 from takeup.cluster.engines.kubernetes.client import Client
 from takeup.cluster.engines.kubernetes.dialect import Dialect
-from takeup.cluster.engines.kubernetes.hands import Hands
+from takeup.cluster.engines.kubernetes.hands import Actuator
 from takeup.cluster.engines.kubernetes.kueue import Kueue
-from takeup.cluster.engines.kubernetes.ledger import Ledger
-from takeup.cluster.engines.kubernetes.mirror import Mirror
-from takeup.cluster.engines.kubernetes.notices import Notices
+from takeup.cluster.engines.kubernetes.ledger import KubernetesLedger
+from takeup.cluster.engines.kubernetes.mirror import Informer
+from takeup.cluster.engines.kubernetes.notices import EventRecorder
 from takeup.cluster.engines.kubernetes.objects import GpuNode, Pod, read_node, read_pod
 from takeup.cluster.engines.kubernetes.quotas import QuotaStore
-from takeup.cluster.engines.kubernetes.survey import Survey, survey
-from takeup.cluster.engines.kubernetes.writer import Writer
+from takeup.cluster.engines.kubernetes.survey import KubernetesSnapshot, build_snapshot
+from takeup.cluster.engines.kubernetes.writer import PodWriter
 from takeup.cluster.model import Decision, Evict, Hold, SetQuota, Start, State
 from takeup.errors import BadInput, TakeupError
 
@@ -36,7 +36,7 @@ SETTLE_S, MOST_SETTLES = 0.003, 2  # changes come in bursts; while one round act
 STALE_S = 30.0
 
 
-class Stale(TakeupError):
+class StaleCache(TakeupError):
     """What we know of the cluster may be old, so nothing is decided by it."""
 
 
@@ -57,13 +57,13 @@ class KubernetesEngine:
     kueue: Kueue | None = None
     watch_s: float = 10.0
     wall_s: Callable[[], float] = time.time
-    ledger: Ledger = field(default_factory=Ledger, init=False)
-    last: Survey | None = field(default=None, init=False)
-    _nodes: Mirror[GpuNode] = field(init=False)
-    _pods: Mirror[Pod] = field(init=False)
-    _writer: Writer = field(init=False)
-    _notices: Notices = field(init=False)
-    _hands: Hands = field(init=False)
+    ledger: KubernetesLedger = field(default_factory=KubernetesLedger, init=False)
+    last: KubernetesSnapshot | None = field(default=None, init=False)
+    _nodes: Informer[GpuNode] = field(init=False)
+    _pods: Informer[Pod] = field(init=False)
+    _writer: PodWriter = field(init=False)
+    _notices: EventRecorder = field(init=False)
+    _actuator: Actuator = field(init=False)
     _quotas: QuotaStore = field(init=False)
     _changed: threading.Event = field(default_factory=threading.Event, init=False)
     _has_begun: bool = field(default=False, init=False)
@@ -73,11 +73,11 @@ class KubernetesEngine:
         client = self.client or Client(find_access(self.conf))
         self.client = client
         read_a_node, read_a_pod = partial(read_node, dialect=self.dialect), partial(read_pod, dialect=self.dialect)
-        self._nodes = Mirror(client, "/api/v1/nodes", read_a_node, self._changed.set, self.watch_s)
-        self._pods = Mirror(client, "/api/v1/pods", read_a_pod, self._changed.set, self.watch_s)
-        self._writer = Writer(client)
-        self._notices = Notices(self._writer, self.dialect.scheduler_name)
-        self._hands = Hands(self._writer, self._notices, self.ledger)
+        self._nodes = Informer(client, "/api/v1/nodes", read_a_node, self._changed.set, self.watch_s)
+        self._pods = Informer(client, "/api/v1/pods", read_a_pod, self._changed.set, self.watch_s)
+        self._writer = PodWriter(client)
+        self._notices = EventRecorder(self._writer, self.dialect.scheduler_name)
+        self._actuator = Actuator(self._writer, self._notices, self.ledger)
         self._quotas = QuotaStore(client)
 
     def __enter__(self) -> KubernetesEngine:
@@ -112,10 +112,10 @@ class KubernetesEngine:
         """The cluster now; refuses while the API server is silent or the clock goes backwards."""
         self._begin()
         now_s = self.wall_s()
-        self._hands.settle(now_s)
+        self._actuator.settle(now_s)
         self._require_fresh(now_s)
         self.last = self._look(now_s)
-        if self._has_acted and self._hands.tend(self.last, now_s):
+        if self._has_acted and self._actuator.retry_pending(self.last, now_s):
             self.last = self._look(now_s)
         return self.last.state
 
@@ -126,13 +126,13 @@ class KubernetesEngine:
         now_s = self.wall_s()
         self._require_fresh(now_s)
         if self.last is None or now_s - self.last.state.now_s > STALE_S:
-            raise Stale("the last look at the cluster is too long ago; observe again")
+            raise StaleCache("the last look at the cluster is too long ago; observe again")
         self._has_acted = True
         match decision:
             case Start():
-                self._hands.start(self.last, decision, now_s)
+                self._actuator.start(self.last, decision, now_s)
             case Evict():
-                self._hands.evict(self.last, decision, now_s)
+                self._actuator.evict(self.last, decision, now_s)
             case Hold():
                 self._notices.waits(self.last.gangs.get(decision.job_id, ()), decision.reason, now_s)
             case SetQuota():
@@ -151,17 +151,17 @@ class KubernetesEngine:
         while not (self._nodes.has_tried and self._pods.has_tried) and time.monotonic() < deadline_s:
             time.sleep(0.005)
 
-    def _look(self, now_s: float) -> Survey:
+    def _look(self, now_s: float) -> KubernetesSnapshot:
         pods = self._pods.objects()
         self.ledger.tidy(pods, now_s)
         self.ledger.inherit(pods.values())
-        return survey(self._nodes.objects().values(), pods.values(), self.ledger, now_s)
+        return build_snapshot(self._nodes.objects().values(), pods.values(), self.ledger, now_s)
 
     def _require_fresh(self, now_s: float) -> None:
         if not (self._nodes.is_live and self._pods.is_live):
-            raise Stale(f"the cluster is not known: {self._problem()}")
+            raise StaleCache(f"the cluster is not known: {self._problem()}")
         if self.last is not None and now_s < self.last.state.now_s - 1:
-            raise Stale("the clock went backwards; nothing is decided until it has caught up")
+            raise StaleCache("the clock went backwards; nothing is decided until it has caught up")
 
     def _problem(self) -> str:
         return self._nodes.problem or self._pods.problem or "nothing was heard for too long"

@@ -4,7 +4,7 @@ How it works. A start binds all workers of a gang; if the server refuses one, th
 While its victims are still terminating, their GPUs are reserved for it instead, and it starts when a later round
 decides so. Single pods are bound concurrently: they count as bound, and `settle` checks before the next observation
 whether they were. An eviction uses the eviction subresource, so that disruption budgets hold. What did not complete at
-once (a notice period, a refusal by a budget, a gang interrupted by the network) is retried by `tend` in the next round.
+once (a notice period, a refusal by a budget, a gang interrupted by the network) is retried by `retry_pending` in the next round.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import floor
 
-from takeup.cluster.engines.kubernetes.client import Refused
+from takeup.cluster.engines.kubernetes.client import RequestRefused
 from takeup.cluster.engines.kubernetes.jobs import Gang
-from takeup.cluster.engines.kubernetes.ledger import Bound, Leaving, Ledger
-from takeup.cluster.engines.kubernetes.notices import Notices
+from takeup.cluster.engines.kubernetes.ledger import BoundPod, KubernetesLedger, PendingEviction
+from takeup.cluster.engines.kubernetes.notices import EventRecorder
 from takeup.cluster.engines.kubernetes.objects import Pod
-from takeup.cluster.engines.kubernetes.survey import Survey
-from takeup.cluster.engines.kubernetes.writer import TOO_MANY, Writer
+from takeup.cluster.engines.kubernetes.survey import KubernetesSnapshot
+from takeup.cluster.engines.kubernetes.writer import TOO_MANY, PodWriter
 from takeup.cluster.model import Evict, Grade, Kind, Start
 from takeup.errors import BadInput, TakeupError
 
-PATIENCE_S = 120.0  # how long a disruption budget may refuse an eviction
+EVICTION_LIMIT_S = 120.0  # how long a disruption budget may refuse an eviction
 ASK_AGAIN_S = 2.0
 SPARED_S = 600.0  # after giving up, no new eviction attempt for this long
 
 
 @dataclass(frozen=True, slots=True)
-class Hands:
+class Actuator:
     """Changes a cluster by way of `writer`, and notes in `ledger` what the server does not show yet."""
 
-    writer: Writer
-    notices: Notices
-    ledger: Ledger
-    underway: list[tuple[Future[list[Exception | None]], Pod, Start]] = field(default_factory=list)
+    writer: PodWriter
+    notices: EventRecorder
+    ledger: KubernetesLedger
+    in_flight: list[tuple[Future[list[Exception | None]], Pod, Start]] = field(default_factory=list)
 
-    def start(self, seen: Survey, decision: Start, now_s: float) -> None:
+    def start(self, seen: KubernetesSnapshot, decision: Start, now_s: float) -> None:
         """Bind a waiting gang, or reserve for it the GPUs that are about to become free."""
         gang = seen.gangs.get(decision.job_id, ())
         if len(gang) != len(decision.nodes) or any(pod.node or pod.uid in self.ledger.bound for pod in gang):
@@ -48,7 +48,7 @@ class Hands:
             if len(gang) == 1:
                 self._bind_soon(seen, gang[0], decision, now_s)
             else:
-                self._bind(seen, gang, decision.nodes, Bound("", now_s, decision.grade, decision.nodes))
+                self._bind(seen, gang, decision.nodes, BoundPod("", now_s, decision.grade, decision.nodes))
                 self.notices.starts(gang, decision, now_s)
         elif gang[0].kind == Kind.HIGH and seen.has_room(gang, decision.nodes, self.ledger.kept, later=True):
             if self.ledger.kept.get(decision.job_id) != decision.nodes:
@@ -57,32 +57,32 @@ class Hands:
         else:
             raise BadInput(f"{decision.job_id} finds no room on {', '.join(decision.nodes)} now; observe again")
 
-    def _bind_soon(self, seen: Survey, pod: Pod, decision: Start, now_s: float) -> None:
+    def _bind_soon(self, seen: KubernetesSnapshot, pod: Pod, decision: Start, now_s: float) -> None:
         (node,) = decision.nodes
-        self.ledger.bound[pod.uid] = Bound(node, now_s, decision.grade, decision.nodes)
+        self.ledger.bound[pod.uid] = BoundPod(node, now_s, decision.grade, decision.nodes)
         self.ledger.kept.pop(pod.job_id, None)
         seen.take(pod, node)
-        self.underway.append((self.writer.bind_soon(pod, node, decision.grade), pod, decision))
+        self.in_flight.append((self.writer.bind_soon(pod, node, decision.grade), pod, decision))
 
     def settle(self, now_s: float) -> None:
         """Wait for the answers about single pods; a pod that the server did not bind is pending again."""
-        for answer, pod, decision in self.underway:
+        for answer, pod, decision in self.in_flight:
             (error,) = answer.result()
             if error is None:
                 self.notices.starts((pod,), decision, now_s)
             else:
                 self.ledger.bound.pop(pod.uid, None)
                 self.notices.waits((pod,), f"the server did not bind it: {error}", now_s)
-        self.underway.clear()
+        self.in_flight.clear()
 
-    def _require_more_than_gpus(self, seen: Survey, gang: Gang, decision: Start, now_s: float) -> None:
+    def _require_more_than_gpus(self, seen: KubernetesSnapshot, gang: Gang, decision: Start, now_s: float) -> None:
         """Refuse a start that lacks another resource: the kubelet would reject the pods, and they would fail."""
         lack = seen.lacks(gang, decision.nodes)
         if lack:
             self.notices.waits(gang, lack, now_s)
             raise BadInput(f"{decision.job_id} cannot start: {lack}; ask for less, or move other pods away")
 
-    def evict(self, seen: Survey, decision: Evict, now_s: float) -> None:
+    def evict(self, seen: KubernetesSnapshot, decision: Evict, now_s: float) -> None:
         """Evict a spot job, at once or after a notice."""
         run = next((run for run in seen.state.runs if run.job.id == decision.job_id), None)
         if run is None or decision.job_id in self.ledger.leaving:
@@ -91,15 +91,15 @@ class Hands:
             raise BadInput(f"{decision.job_id} is of high priority; only spot jobs are evicted")
         gang = tuple(pod for pod in seen.gangs[decision.job_id] if pod.node)
         due_s = now_s + decision.notice_s
-        leaving = Leaving(decision.for_job, now_s, due_s, due_s + PATIENCE_S)
+        leaving = PendingEviction(decision.for_job, now_s, due_s, due_s + EVICTION_LIMIT_S)
         if decision.notice_s > 0:
             _raise_first(self.writer.ask_to_leave(gang, due_s, decision.for_job))
             self._note_leaving(seen, gang, replace(leaving, has_notice=True))
         else:
-            self._push_out(seen, gang, leaving, now_s)
+            self._evict_gang(seen, gang, leaving, now_s)
         self.notices.leaves(gang, decision, now_s)
 
-    def tend(self, seen: Survey, now_s: float) -> bool:
+    def retry_pending(self, seen: KubernetesSnapshot, now_s: float) -> bool:
         """Retry what could not be completed before; True if pods were changed."""
         for job_id, reason in seen.reasons.items():
             self.notices.waits(seen.gangs[job_id], reason, now_s)
@@ -111,7 +111,7 @@ class Hands:
                 self._complete(seen, seen.gangs[job_id], places, now_s)
         return bool(due or seen.halves)
 
-    def _bind(self, seen: Survey, pods: Gang, nodes: tuple[str, ...], terms: Bound) -> None:
+    def _bind(self, seen: KubernetesSnapshot, pods: Gang, nodes: tuple[str, ...], terms: BoundPod) -> None:
         """Bind all of these pods; if one is refused, evict those that were bound."""
         errors = self.writer.bind(pods, nodes, terms.gang_nodes, terms.grade)
         bound = tuple(
@@ -120,21 +120,21 @@ class Hands:
         for pod in bound:
             self.ledger.bound[pod.uid] = replace(terms, node=pod.node)
             seen.take(pod, pod.node)
-        if any(isinstance(error, Refused) for error in errors):
+        if any(isinstance(error, RequestRefused) for error in errors):
             self._roll_back(seen, bound, terms.when_s)
         _raise_first(errors)
         self.ledger.kept.pop(pods[0].job_id, None)
 
-    def _roll_back(self, seen: Survey, pods: Gang, now_s: float) -> None:
+    def _roll_back(self, seen: KubernetesSnapshot, pods: Gang, now_s: float) -> None:
         if pods:
-            leaving = Leaving("", now_s, now_s, now_s + PATIENCE_S, counts=False)
+            leaving = PendingEviction("", now_s, now_s, now_s + EVICTION_LIMIT_S, counts=False)
             with suppress(TakeupError):  # the caller gets the first error, not this one
-                self._push_out(seen, pods, leaving, now_s)
+                self._evict_gang(seen, pods, leaving, now_s)
 
-    def _push_out(self, seen: Survey, pods: Gang, leaving: Leaving, now_s: float) -> None:
+    def _evict_gang(self, seen: KubernetesSnapshot, pods: Gang, leaving: PendingEviction, now_s: float) -> None:
         """Evict pods of one job; those protected by a disruption budget are retried after `ASK_AGAIN_S`."""
         errors = self.writer.evict(pods, leaving.for_job)
-        is_protected = any(isinstance(error, Refused) and error.status == TOO_MANY for error in errors)
+        is_protected = any(isinstance(error, RequestRefused) and error.status == TOO_MANY for error in errors)
         if all(errors) and not is_protected:
             _raise_first(errors)
         if not any(errors) and leaving.counts:
@@ -142,13 +142,13 @@ class Hands:
         due_s = now_s + ASK_AGAIN_S if any(errors) else leaving.give_up_s
         self._note_leaving(seen, pods, replace(leaving, due_s=due_s, has_notice=False))
 
-    def _note_leaving(self, seen: Survey, pods: Gang, leaving: Leaving) -> None:
+    def _note_leaving(self, seen: KubernetesSnapshot, pods: Gang, leaving: PendingEviction) -> None:
         if pods[0].job_id not in self.ledger.leaving:
             for pod in pods:
                 seen.coming[pod.node] += pod.gpus
         self.ledger.leaving[pods[0].job_id] = leaving
 
-    def _ask_again(self, seen: Survey, job_id: str, now_s: float) -> None:
+    def _ask_again(self, seen: KubernetesSnapshot, job_id: str, now_s: float) -> None:
         leaving = self.ledger.leaving[job_id]
         standing = tuple(pod for pod in seen.gangs.get(job_id, ()) if pod.node)
         if now_s >= leaving.give_up_s or not standing:
@@ -156,9 +156,9 @@ class Hands:
             self.ledger.spared_until_s[job_id] = now_s + SPARED_S
             return
         with suppress(TakeupError):  # it stays in the ledger and is retried
-            self._push_out(seen, standing, leaving, now_s)
+            self._evict_gang(seen, standing, leaving, now_s)
 
-    def _complete(self, seen: Survey, gang: Gang, places: tuple[str, ...], now_s: float) -> None:
+    def _complete(self, seen: KubernetesSnapshot, gang: Gang, places: tuple[str, ...], now_s: float) -> None:
         """Bind the remaining workers of a gang to their nodes; if that is impossible, evict the bound ones."""
         bound, unbound = tuple(pod for pod in gang if pod.node), tuple(pod for pod in gang if not pod.node)
         if len(places) != len(unbound) or any(name not in seen.spare or seen.free[name] < 0 for name in places):
@@ -166,10 +166,10 @@ class Hands:
         grade = Grade.HIGH if gang[0].kind == Kind.HIGH else bound[0].grade or Grade.OPPORTUNISTIC
         for name in places:
             seen.free[name] += gang[0].gpus  # what was set aside for these workers
-        return self._bind(seen, unbound, places, Bound("", now_s, grade, bound[0].gang_nodes))
+        return self._bind(seen, unbound, places, BoundPod("", now_s, grade, bound[0].gang_nodes))
 
 
-def _is_due(gang: Gang, leaving: Leaving, now_s: float) -> bool:
+def _is_due(gang: Gang, leaving: PendingEviction, now_s: float) -> bool:
     """Whether the deadline has passed or the job has saved its work; pods report whole seconds."""
     has_saved = any(pod.saved_s >= floor(leaving.asked_s) for pod in gang)
     return now_s >= leaving.due_s or (leaving.has_notice and has_saved)

@@ -28,7 +28,7 @@ def gangs_of(pods: Iterable[Pod]) -> dict[str, Gang]:
 
 
 @dataclass(slots=True)
-class Jobs:
+class JobsBuilder:
     """Jobs that run or wait. `halves` are interrupted gangs with the nodes that their unbound workers should get."""
 
     nodes: Mapping[str, GpuNode]

@@ -19,7 +19,7 @@ MOST_OWNERS = 10_000  # whose pods may never come back
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundPod:
     """A pod that we bound, until the watch shows it: where, when, on which terms, and where its gang went."""
 
     node: str
@@ -29,7 +29,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class PendingEviction:
     """A job that must go: for whom, since when it knows, from when on it is (again) evicted, and when we give up.
 
     With a notice it may save its work first. It `counts` as an eviction unless we only take our own start back.
@@ -44,11 +44,11 @@ class Leaving:
 
 
 @dataclass(slots=True)
-class Ledger:
+class KubernetesLedger:
     """Only the thread that observes and applies touches it."""
 
-    bound: dict[str, Bound] = field(default_factory=dict)  # by uid of the pod
-    leaving: dict[str, Leaving] = field(default_factory=dict)  # by job
+    bound: dict[str, BoundPod] = field(default_factory=dict)  # by uid of the pod
+    leaving: dict[str, PendingEviction] = field(default_factory=dict)  # by job
     kept: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by job: a node for each worker
     spared_until_s: dict[str, float] = field(default_factory=dict)  # by job: a disruption budget protects it
     quotas: dict[str, Quota] = field(default_factory=dict)

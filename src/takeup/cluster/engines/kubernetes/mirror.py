@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from takeup.cluster.engines.kubernetes.client import Client, Json, Refused, Unreachable, Watch
+from takeup.cluster.engines.kubernetes.client import ApiUnreachable, Client, Json, RequestRefused, WatchStream
 from takeup.errors import TakeupError
 
 Thing = TypeVar("Thing")
@@ -33,7 +33,7 @@ def key_of(thing: Json) -> str:
 
 
 @dataclass(slots=True)
-class Mirror(Generic[Thing]):
+class Informer(Generic[Thing]):
     """All objects under `path` as `read` understands them, kept by a thread; `on_change` hears of every change."""
 
     client: Client
@@ -50,7 +50,7 @@ class Mirror(Generic[Thing]):
     _failures_in_a_row: int = field(default=0, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
-    _watch: Watch | None = field(default=None, init=False)
+    _watch: WatchStream | None = field(default=None, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
 
     def start(self) -> None:
@@ -87,7 +87,7 @@ class Mirror(Generic[Thing]):
                 if not self._version:
                     self._list()
                 self._follow()
-            except Refused as error:
+            except RequestRefused as error:
                 self._version = ""
                 if error.status != GONE:
                     self._wait(error)
@@ -98,7 +98,7 @@ class Mirror(Generic[Thing]):
     def _wait(self, error: Exception) -> None:
         self.num_failures += 1
         self.problem = str(error) if isinstance(error, TakeupError) else f"{type(error).__name__}: {error}"
-        if not isinstance(error, Unreachable):
+        if not isinstance(error, ApiUnreachable):
             self._version = ""  # nobody knows what was missed
         self._stop.wait(min(FIRST_DELAY_S * 2**self._failures_in_a_row, LONGEST_DELAY_S))
         self._failures_in_a_row += 1
@@ -131,7 +131,7 @@ class Mirror(Generic[Thing]):
     def _take(self, event: Json) -> None:
         thing = event.get("object", {})
         if event["type"] == "ERROR":
-            raise Refused(int(thing.get("code", 0)), str(thing.get("reason", "")), str(thing.get("message", "")))
+            raise RequestRefused(int(thing.get("code", 0)), str(thing.get("reason", "")), str(thing.get("message", "")))
         self._heard()
         if event["type"] == "BEGUN":
             return

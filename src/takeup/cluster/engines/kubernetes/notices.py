@@ -9,7 +9,7 @@ from functools import partial
 from takeup.cluster.engines.kubernetes.client import Json
 from takeup.cluster.engines.kubernetes.jobs import Gang
 from takeup.cluster.engines.kubernetes.objects import Pod
-from takeup.cluster.engines.kubernetes.writer import Writer, stamp
+from takeup.cluster.engines.kubernetes.writer import PodWriter, stamp
 from takeup.cluster.model import Evict, Start
 
 REPEAT_S = 60.0  # a reason that changes all the time is not told more often
@@ -18,10 +18,10 @@ MOST_WAITING = 200  # notices under way; a server that is busy is spared the res
 
 
 @dataclass(slots=True)
-class Notices:
+class EventRecorder:
     """Emits events and conditions in the name of `component`."""
 
-    writer: Writer
+    writer: PodWriter
     component: str
     _told: dict[str, tuple[str, float]] = field(default_factory=dict)
     _num_under_way: int = 0

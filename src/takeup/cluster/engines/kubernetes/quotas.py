@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from takeup.cluster.engines.kubernetes.client import Client, Json, Refused
+from takeup.cluster.engines.kubernetes.client import Client, Json, RequestRefused
 from takeup.cluster.engines.kubernetes.writer import NOT_FOUND
 from takeup.cluster.model import Quota
 
@@ -23,7 +23,7 @@ class QuotaStore:
         """The quotas that were written last; those that cannot be read are left out."""
         try:
             found = self.client.get(self._path)
-        except Refused as error:
+        except RequestRefused as error:
             if error.status == NOT_FOUND:
                 return {}
             raise
@@ -36,7 +36,7 @@ class QuotaStore:
         body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self.name}, "data": data}
         try:
             self.client.request("PATCH", self._path, body)
-        except Refused as error:
+        except RequestRefused as error:
             if error.status != NOT_FOUND:
                 raise
             self.client.request("POST", self._folder, body)

@@ -9,7 +9,7 @@ from takeup.cluster.contract import Scheduler
 from takeup.cluster.engines.kubernetes.engine import KubernetesEngine
 from takeup.cluster.model import Decision, State
 from takeup.core.clock import WallClock
-from takeup.core.control import ControlLoop, Outcome
+from takeup.core.control import ApplyOutcome, ControlLoop
 
 logger = logging.getLogger("takeup")
 
@@ -20,7 +20,7 @@ def follow(
     *,
     period_s: float = 10.0,
     dry_run: bool = False,
-    on_decision: Callable[[Decision, Outcome], None] | None = None,
+    on_decision: Callable[[Decision, ApplyOutcome], None] | None = None,
     on_problem: Callable[[str], None] = logger.warning,
     until: Callable[[], bool] = lambda: False,
 ) -> ControlLoop[State, Decision]:

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from takeup.cluster.engines.kubernetes.jobs import Gang, Jobs, gangs_of
-from takeup.cluster.engines.kubernetes.ledger import Ledger
+from takeup.cluster.engines.kubernetes.jobs import Gang, JobsBuilder, gangs_of
+from takeup.cluster.engines.kubernetes.ledger import KubernetesLedger
 from takeup.cluster.engines.kubernetes.objects import GpuNode, Pod
 from takeup.cluster.model import Job, Kind, Node, State
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class KubernetesSnapshot:
     """A state, and what is needed to carry out decisions about it.
 
     `free` are GPUs that no pod holds; `coming` are held by terminating pods. `spare` is what nodes have left besides
@@ -59,12 +59,14 @@ class Survey:
         _take(self.spare[node], pod)
 
 
-def survey(nodes: Iterable[GpuNode], pods: Iterable[Pod], ledger: Ledger, now_s: float) -> Survey:
+def build_snapshot(
+    nodes: Iterable[GpuNode], pods: Iterable[Pod], ledger: KubernetesLedger, now_s: float
+) -> KubernetesSnapshot:
     """The cluster at this moment; the reservations in the ledger are updated by what is seen."""
     by_name = {node.name: node for node in nodes if node.num_gpus > 0}
     present = [_as_bound(pod, ledger) for pod in pods if not pod.is_over]
     gangs = gangs_of(present)
-    jobs = Jobs(by_name, ledger.num_evictions, now_s)
+    jobs = JobsBuilder(by_name, ledger.num_evictions, now_s)
     for job_id, gang in gangs.items():
         if job_id not in ledger.leaving and job_id not in ledger.spared_until_s:
             jobs.add(job_id, gang)
@@ -86,10 +88,10 @@ def survey(nodes: Iterable[GpuNode], pods: Iterable[Pod], ledger: Ledger, now_s:
     )
     doubts = (doubt for pod in present if pod.is_ours for doubt in pod.doubts)
     skipped = Counter(jobs.reasons.values()) + Counter(doubts)
-    return Survey(state, gangs, free, coming, _spare(by_name, present), jobs.halves, jobs.reasons, skipped)
+    return KubernetesSnapshot(state, gangs, free, coming, _spare(by_name, present), jobs.halves, jobs.reasons, skipped)
 
 
-def _as_bound(pod: Pod, ledger: Ledger) -> Pod:
+def _as_bound(pod: Pod, ledger: KubernetesLedger) -> Pod:
     """A pod that we bound a moment ago, as the API server will show it."""
     bound = ledger.bound.get(pod.uid)
     if bound is None or pod.node:
@@ -104,7 +106,9 @@ def _total(amounts: Iterable[tuple[str, int]]) -> Counter[str]:
     return total
 
 
-def _free(nodes: Mapping[str, GpuNode], pods: Iterable[Pod], jobs: Jobs, gangs: Mapping[str, Gang]) -> Counter[str]:
+def _free(
+    nodes: Mapping[str, GpuNode], pods: Iterable[Pod], jobs: JobsBuilder, gangs: Mapping[str, Gang]
+) -> Counter[str]:
     """Unheld GPUs by node; negative where more are allocated than the node has."""
     free = Counter({name: node.num_gpus for name, node in nodes.items()})
     free.subtract(_total((pod.node, pod.gpus) for pod in pods if pod.node in nodes))
@@ -113,7 +117,7 @@ def _free(nodes: Mapping[str, GpuNode], pods: Iterable[Pod], jobs: Jobs, gangs: 
     return free
 
 
-def _coming(pods: Iterable[Pod], ledger: Ledger) -> Counter[str]:
+def _coming(pods: Iterable[Pod], ledger: KubernetesLedger) -> Counter[str]:
     """GPUs by node that are held by terminating pods."""
     return _total((pod.node, pod.gpus) for pod in pods if pod.node and _leaves(pod, ledger))
 
@@ -132,7 +136,7 @@ def _take(spare: dict[str, float], pod: Pod) -> None:
             spare[name] -= amount
 
 
-def _leaves(pod: Pod, ledger: Ledger) -> bool:
+def _leaves(pod: Pod, ledger: KubernetesLedger) -> bool:
     return pod.is_leaving or pod.job_id in ledger.leaving
 
 
@@ -141,7 +145,7 @@ def _fits(nodes: Iterable[str], gpus: int, free: Mapping[str, int], also: Mappin
 
 
 def _keep(
-    ledger: Ledger,
+    ledger: KubernetesLedger,
     waiting: Mapping[str, Job],
     gangs: Mapping[str, Gang],
     free: Mapping[str, int],

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from takeup.cluster.engines.kubernetes.client import Client, Json, Refused, Unreachable
+from takeup.cluster.engines.kubernetes.client import ApiUnreachable, Client, Json, RequestRefused
 from takeup.cluster.engines.kubernetes.dialect import EVICTED_FOR, GANG_NODES, GATE, GRADE, LEAVE_BY
 from takeup.cluster.engines.kubernetes.objects import Pod
 from takeup.cluster.model import Grade
@@ -34,7 +34,7 @@ def stamp(when_s: float) -> str:
 
 
 @dataclass(slots=True)
-class Writer:
+class PodWriter:
     """Binds, evicts and annotates pods."""
 
     client: Client
@@ -135,9 +135,9 @@ class Writer:
         }
         try:
             self.client.request("POST", f"{_path(pod)}/binding", body)
-        except Refused as error:
+        except RequestRefused as error:
             if error.status == TOO_MANY:  # the server is busy, and has nothing against this pod
-                raise Unreachable(str(error)) from error
+                raise ApiUnreachable(str(error)) from error
             if error.status != CONFLICT or not self._is_bound(pod, node):
                 raise
 
@@ -158,7 +158,7 @@ class Writer:
             if pod.evicted_for != for_job:
                 self._patch(pod, {"metadata": {"uid": pod.uid, "annotations": {EVICTED_FOR: for_job}}})
             self.client.request("POST", f"{_path(pod)}/eviction", body)
-        except Refused as error:
+        except RequestRefused as error:
             if error.status != NOT_FOUND:
                 raise
 

@@ -5,6 +5,6 @@ from __future__ import annotations
 from takeup.cluster.engines.slurm.commands import Slurm, SlurmDown
 from takeup.cluster.engines.slurm.controller import control
 from takeup.cluster.engines.slurm.engine import SlurmEngine, StaleState
-from takeup.cluster.engines.slurm.picture import Classes
+from takeup.cluster.engines.slurm.picture import QosClasses
 
-__all__ = ["Classes", "Slurm", "SlurmDown", "SlurmEngine", "StaleState", "control"]
+__all__ = ["QosClasses", "Slurm", "SlurmDown", "SlurmEngine", "StaleState", "control"]

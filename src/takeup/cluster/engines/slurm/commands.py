@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from takeup.cluster.engines.slurm.insistence import Insistence
+from takeup.cluster.engines.slurm.insistence import HedgedCalls
 from takeup.errors import BadInput, MissingEngine, TakeupError
 
 Row = Mapping[str, Any]
@@ -37,7 +37,7 @@ class SlurmDown(TakeupError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandResult:
     """What a program left: its exit code and what it printed."""
 
     code: int
@@ -45,14 +45,14 @@ class Answer:
     errors: str = ""
 
 
-Call = Callable[[Sequence[str]], Answer]
+Call = Callable[[Sequence[str]], CommandResult]
 
 
 def caller(conf: Path | None = None, timeout_s: float = TIMEOUT_S) -> Call:
     """Runs programs of the Slurm that is configured in `conf`, or of the one of this machine."""
     environment = {**os.environ, "LC_ALL": "C", **({} if conf is None else {"SLURM_CONF": str(conf)})}
 
-    def call(arguments: Sequence[str]) -> Answer:
+    def call(arguments: Sequence[str]) -> CommandResult:
         try:
             done = subprocess.run(
                 arguments, check=False, capture_output=True, text=True, env=environment, timeout=timeout_s
@@ -64,7 +64,7 @@ def caller(conf: Path | None = None, timeout_s: float = TIMEOUT_S) -> Call:
             ) from error
         except subprocess.TimeoutExpired as error:
             raise SlurmDown(f"{arguments[0]} gave no answer in {timeout_s:g} s; waiting until Slurm is back") from error
-        return Answer(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     return call
 
@@ -74,10 +74,10 @@ class Slurm:
     """Everything we ever ask of Slurm. Jobs are named by their number, tasks of an array by `number_task`."""
 
     call: Call = field(default_factory=caller)
-    _insistence: Insistence[Answer] = field(init=False)
+    _hedged: HedgedCalls[CommandResult] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._insistence = Insistence(self.call)
+        self._hedged = HedgedCalls(self.call)
 
     def nodes(self) -> list[Row]:
         """All nodes as Slurm shows them."""
@@ -107,7 +107,7 @@ class Slurm:
 
     def settle(self) -> None:
         """Wait for commands that are still on their way."""
-        self._insistence.settle()
+        self._hedged.settle()
 
     def evict(self, *jobs: str) -> None:
         """Stop jobs and hold them; one that is over by now stays so."""
@@ -137,7 +137,7 @@ class Slurm:
         return rows
 
     def _do(self, *arguments: str, is_urgent: bool = False) -> str:
-        answer = self._insistence.ask(arguments) if is_urgent else self.call(arguments)
+        answer = self._hedged.call(arguments) if is_urgent else self.call(arguments)
         problem = (answer.errors or answer.out).strip()
         if answer.code == 0:
             return answer.out

@@ -14,7 +14,7 @@ from takeup.cluster.contract import Scheduler
 from takeup.cluster.engines.slurm.engine import SlurmEngine
 from takeup.cluster.model import Decision, State, Workload
 from takeup.core.clock import Clock
-from takeup.core.control import ControlLoop, Outcome
+from takeup.core.control import ApplyOutcome, ControlLoop
 
 DAY_S = 86_400.0
 PERIOD_S = 0.5
@@ -28,7 +28,7 @@ def control(
     clock: Clock,
     *,
     period_s: float = PERIOD_S,
-    on_decision: Callable[[Decision, Outcome], None] | None = None,
+    on_decision: Callable[[Decision, ApplyOutcome], None] | None = None,
     on_problem: Callable[[str], None] = logger.warning,
     on_day: Callable[[Workload], None] | None = None,
 ) -> ControlLoop[State, Decision]:

@@ -28,10 +28,10 @@ from takeup.cluster.engines.journal import Journal
 from takeup.cluster.engines.slurm.commands import Slurm, SlurmDown, caller
 from takeup.cluster.engines.slurm.comments import read_remarks
 from takeup.cluster.engines.slurm.history import past_workload
-from takeup.cluster.engines.slurm.ledger import Ledger, Notice
-from takeup.cluster.engines.slurm.patience import Patience, Rests
-from takeup.cluster.engines.slurm.picture import Classes, Picture, draw
-from takeup.cluster.engines.slurm.rows import NEVER, JobRow, NodeRow, Status, read_job, read_node
+from takeup.cluster.engines.slurm.ledger import Notice, SlurmLedger
+from takeup.cluster.engines.slurm.patience import Backoff, JobBackoff
+from takeup.cluster.engines.slurm.picture import ClusterSnapshot, QosClasses, build_state
+from takeup.cluster.engines.slurm.rows import NEVER, JobRow, JobStatus, NodeRow, read_job, read_node
 from takeup.cluster.model import Decision, Evict, Grade, Hold, SetQuota, Start, State, Workload
 from takeup.errors import BadInput, TakeupError
 
@@ -54,22 +54,22 @@ class SlurmEngine:
     journal: Path | None = None
     _: KW_ONLY
     conf: Path | None = None
-    classes: Classes = field(default_factory=Classes)
+    classes: QosClasses = field(default_factory=QosClasses)
     read_only: bool = False
     max_age_s: float = 10.0
     start_limit_s: float = 30.0
     slurm: Slurm | None = None
     wall: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
-    ledger: Ledger = field(init=False)
-    patience: Patience = field(init=False)
+    ledger: SlurmLedger = field(init=False)
+    backoff: Backoff = field(init=False)
     _slurm: Slurm = field(init=False)
-    _picture: Picture | None = field(default=None, init=False)
+    _snapshot: ClusterSnapshot | None = field(default=None, init=False)
     _seen_at_s: float = field(default=0.0, init=False)
     _now_s: float = field(default=0.0, init=False)
     _limits: dict[str, str] = field(default_factory=dict, init=False)
     _first_submit_s: dict[str, float] = field(default_factory=dict, init=False)
-    _rests: Rests = field(default_factory=Rests, init=False)
+    _job_backoff: JobBackoff = field(default_factory=JobBackoff, init=False)
     _released_s: dict[str, float] = field(default_factory=dict, init=False)
     _room: dict[str, list[tuple[JobRow, str]]] = field(default_factory=dict, init=False)
     _is_prepared: bool = field(default=False, init=False)
@@ -77,21 +77,21 @@ class SlurmEngine:
     def __post_init__(self) -> None:
         self._slurm = self.slurm or Slurm(caller(self.conf))
         journal = None if self.journal is None or self.read_only else Journal(self.journal)
-        self.ledger = Ledger(journal)
-        self.patience = Patience(self.monotonic)
+        self.ledger = SlurmLedger(journal)
+        self.backoff = Backoff(self.monotonic)
 
     @property
     def skipped(self) -> Counter[str]:
         """What the last state left out, by reason."""
-        return Counter() if self._picture is None else self._picture.skipped
+        return Counter() if self._snapshot is None else self._snapshot.skipped
 
     def observe(self) -> State:
         """The cluster as it is now; while Slurm is away, `SlurmDown` at once and a new attempt only now and then."""
         self._make_room_anyway()
         self._slurm.settle()
-        self._picture = None
+        self._snapshot = None
         self._pass_time()
-        self.patience.require()
+        self.backoff.require()
         try:
             self._prepare()
             self._seen_at_s = self.monotonic()
@@ -99,18 +99,18 @@ class SlurmEngine:
             if not self.read_only:
                 rows = self._finish(rows, nodes)
         except SlurmDown:
-            self.patience.lose()
+            self.backoff.failed()
             raise
-        self.patience.regain()
-        resting = self._rests.names(self._now_s)
-        self._picture = draw(rows, nodes, self.ledger, self.classes, self._now_s, self._first_submit_s, resting)
-        return self._picture.state
+        self.backoff.succeeded()
+        resting = self._job_backoff.names(self._now_s)
+        self._snapshot = build_state(rows, nodes, self.ledger, self.classes, self._now_s, self._first_submit_s, resting)
+        return self._snapshot.state
 
     def apply(self, decision: Decision) -> None:
         """Carry one decision out; a TakeupError refuses it and leaves everything as it was."""
         if isinstance(decision, Hold):
             return  # a job waits until it is released
-        picture = self._fresh_picture()
+        picture = self._fresh_snapshot()
         if self.read_only:
             raise BadInput("this engine was opened to look only; open it without read_only to let it act")
         if isinstance(decision, Start):
@@ -162,14 +162,14 @@ class SlurmEngine:
 
     def _rows(self) -> list[JobRow]:
         rows = [job for row in self._slurm.jobs() for job in read_job(row)]
-        rows = [row for row in rows if row.status != Status.OVER]
+        rows = [row for row in rows if row.status != JobStatus.OVER]
         present = {NEVER, *(row.id.partition("_")[0] for row in rows)}
         rows = [_with_unmet(row, present) if row.depends_on else row for row in rows]
         # Slurm resets the submit time of a requeued job.
         known = self._first_submit_s
         self._first_submit_s = {row.id: known.get(row.id, row.submit_s) for row in rows}
         # Nor does it tell since when a job may start: a release in another second than the order before clears that.
-        released = [row.id for row in rows if row.status == Status.RELEASED]
+        released = [row.id for row in rows if row.status == JobStatus.RELEASED]
         self._released_s = {name: self._released_s.get(name, self._now_s) for name in released}
         return rows
 
@@ -184,7 +184,7 @@ class SlurmEngine:
         for row in stuck:
             self._try(self._slurm.hold, row.id)
             if all(name in nodes and nodes[name].is_fit for name in row.required_nodes):
-                self._rests.put_off(row.id, self._now_s)
+                self._job_backoff.put_off(row.id, self._now_s)
         return self._rows() if due or stuck else rows
 
     def _due(self, rows: list[JobRow]) -> list[JobRow]:
@@ -205,7 +205,7 @@ class SlurmEngine:
 
     def _is_stuck(self, row: JobRow, nodes: Mapping[str, NodeRow]) -> bool:
         """Whether a job that was released will not start soon: Slurm does not want it, or lost one of its nodes."""
-        if row.status != Status.RELEASED or self.classes.grade(row.qos) is None or not row.required_nodes:
+        if row.status != JobStatus.RELEASED or self.classes.grade(row.qos) is None or not row.required_nodes:
             return False
         is_homeless = any(name not in nodes or not nodes[name].is_fit for name in row.required_nodes)
         is_late = self._now_s - self._released_s[row.id] > self.start_limit_s
@@ -213,18 +213,18 @@ class SlurmEngine:
 
     # Acting -----------------------------------------------------------------------------------------------------------
 
-    def _fresh_picture(self) -> Picture:
-        if self._picture is None:
+    def _fresh_snapshot(self) -> ClusterSnapshot:
+        if self._snapshot is None:
             raise StaleState("nothing is known about the cluster now; observe it first")
         age_s = self.monotonic() - self._seen_at_s
         if age_s > self.max_age_s or self.wall() < self._now_s - SLACK_S:
             raise StaleState(f"the state is older than {self.max_age_s:g} s; the rest of this round is skipped")
-        return self._picture
+        return self._snapshot
 
-    def _start(self, picture: Picture, decision: Start) -> None:
+    def _start(self, picture: ClusterSnapshot, decision: Start) -> None:
         room = self._room.pop(decision.job_id, [])
         row = _row(picture, decision.job_id)
-        if row.status != Status.HELD:
+        if row.status != JobStatus.HELD:
             return  # released before, by this controller or its predecessor
         ask = row.ask
         if ask is None or any(name not in {node.name for node in picture.state.nodes} for name in decision.nodes):
@@ -243,7 +243,7 @@ class SlurmEngine:
         if decision.grade == Grade.GUARANTEED:
             picture.guaranteed_gpus[_pool(picture, decision)] += ask.gpus_per_worker * ask.num_workers
 
-    def _require_quota(self, picture: Picture, row: JobRow, decision: Start) -> None:
+    def _require_quota(self, picture: ClusterSnapshot, row: JobRow, decision: Start) -> None:
         pool = _pool(picture, decision)
         quota = self.ledger.quotas.get(pool)
         if decision.grade != Grade.GUARANTEED or quota is None or row.ask is None:
@@ -253,13 +253,13 @@ class SlurmEngine:
         if held + row.ask.gpus_per_worker * row.ask.num_workers > most:
             raise BadInput(f"job {row.id} would exceed the quota of {most:g} GPUs, {held} are in use; let it wait")
 
-    def _evict(self, picture: Picture, decision: Evict) -> None:
+    def _evict(self, picture: ClusterSnapshot, decision: Evict) -> None:
         row = _row(picture, decision.job_id)
         if self.classes.grade(row.qos) in (None, Grade.HIGH):
             raise BadInput(f"job {row.id} has the QOS {row.qos!r}; only spot jobs are evicted")
-        if row.status == Status.HELD or row.id in self.ledger.notices:
+        if row.status == JobStatus.HELD or row.id in self.ledger.notices:
             return
-        if decision.notice_s > 0 and row.status == Status.RUNNING:
+        if decision.notice_s > 0 and row.status == JobStatus.RUNNING:
             notice = Notice(row.id, decision.for_job, self._now_s, self._now_s + decision.notice_s)
             self.ledger.give_notice(notice, decision.reason)
             if signal := picture.remarks[row.id].signal:
@@ -270,18 +270,18 @@ class SlurmEngine:
         else:
             self._remove(row, decision.for_job, decision.reason)
 
-    def _is_ahead(self, picture: Picture, job_id: str) -> bool:
+    def _is_ahead(self, picture: ClusterSnapshot, job_id: str) -> bool:
         """Whether a job of high priority is still to be started."""
         row = picture.rows.get(job_id)
-        return row is not None and row.status == Status.HELD and self.classes.grade(row.qos) == Grade.HIGH
+        return row is not None and row.status == JobStatus.HELD and self.classes.grade(row.qos) == Grade.HIGH
 
     def _make_room(self, for_job: str, room: list[tuple[JobRow, str]]) -> None:
         """Evict all victims with one journal sync and one command: one per victim would be slow."""
-        released = [(row, reason) for row, reason in room if row.status == Status.RELEASED]
+        released = [(row, reason) for row, reason in room if row.status == JobStatus.RELEASED]
         for row, reason in released:
             with suppress(BadInput):  # it left by itself
                 self._remove(row, for_job, reason)
-        victims = [(row, reason) for row, reason in room if row.status == Status.RUNNING]
+        victims = [(row, reason) for row, reason in room if row.status == JobStatus.RUNNING]
         self.ledger.intend_evictions(victims, for_job, self._now_s)
         if victims:
             with suppress(BadInput):  # some left by themselves; which ones is seen at the next look
@@ -292,12 +292,12 @@ class SlurmEngine:
         waiting, self._room = self._room, {}
         with suppress(SlurmDown, StaleState):
             for job_id, room in waiting.items():
-                self._fresh_picture()
+                self._fresh_snapshot()
                 self._make_room(job_id, room)
 
     def _remove(self, row: JobRow, for_job: str, reason: str) -> None:
         """Requeue a job that runs; one that Slurm has not started yet is merely held again."""
-        if row.status == Status.RELEASED and self._try(self._slurm.hold, row.id):
+        if row.status == JobStatus.RELEASED and self._try(self._slurm.hold, row.id):
             return
         if self.ledger.is_evicted(row):
             raise BadInput(f"job {row.id} was evicted a moment ago; nobody is evicted twice, observe again")
@@ -316,7 +316,7 @@ class SlurmEngine:
             return False
         return True
 
-    def _set_quota(self, picture: Picture, decision: SetQuota) -> None:
+    def _set_quota(self, picture: ClusterSnapshot, decision: SetQuota) -> None:
         pool, offers = decision.quota.pool, decision.quota.gpus_by_hours
         most = max(offers.values(), default=0.0)
         pools = {node.pool for node in picture.state.nodes}
@@ -333,13 +333,13 @@ def _with_unmet(row: JobRow, present: set[str]) -> JobRow:
     return replace(row, depends_on=tuple(name for name in row.depends_on if name in present))
 
 
-def _row(picture: Picture, job_id: str) -> JobRow:
+def _row(picture: ClusterSnapshot, job_id: str) -> JobRow:
     if job_id not in picture.rows:
         raise BadInput(f"Slurm has no job {job_id} any more; observe again")
     return picture.rows[job_id]
 
 
-def _pool(picture: Picture, decision: Start) -> str:
+def _pool(picture: ClusterSnapshot, decision: Start) -> str:
     return next(node.pool for node in picture.state.nodes if node.name == decision.nodes[0])
 
 

@@ -14,13 +14,13 @@ import numpy as np
 
 from takeup.cluster.engines.slurm.commands import Row
 from takeup.cluster.engines.slurm.comments import Remarks, read_remarks
-from takeup.cluster.engines.slurm.picture import Classes
+from takeup.cluster.engines.slurm.picture import QosClasses
 from takeup.cluster.engines.slurm.rows import NodeRow
 from takeup.cluster.model import Grade, Kind, Workload
 
 
 @dataclass(frozen=True, slots=True)
-class _Past:
+class _PastJob:
     """A job that ran."""
 
     kind: Kind
@@ -34,11 +34,11 @@ class _Past:
 
 
 def past_workload(
-    rows: Iterable[Row], nodes: Mapping[str, NodeRow], classes: Classes, begin_s: float
+    rows: Iterable[Row], nodes: Mapping[str, NodeRow], classes: QosClasses, begin_s: float
 ) -> tuple[Workload, Counter[str]]:
     """The jobs of accounting rows since `begin_s`, which becomes time 0, and how many rows were left out, by reason."""
     skipped: Counter[str] = Counter()
-    jobs: dict[tuple[object, object], _Past] = {}
+    jobs: dict[tuple[object, object], _PastJob] = {}
     for row in rows:
         found = _past(row, nodes, classes, begin_s, skipped)
         if found is not None:
@@ -48,8 +48,8 @@ def past_workload(
 
 
 def _past(
-    row: Row, nodes: Mapping[str, NodeRow], classes: Classes, begin_s: float, skipped: Counter[str]
-) -> _Past | None:
+    row: Row, nodes: Mapping[str, NodeRow], classes: QosClasses, begin_s: float, skipped: Counter[str]
+) -> _PastJob | None:
     times, grade = row.get("time") or {}, classes.grade(str(row.get("qos") or ""))
     gpus, model = _allocated(row)
     models = dict.fromkeys(node.model for node in nodes.values())
@@ -69,10 +69,10 @@ def _past(
     kind = Kind.HIGH if grade == Grade.HIGH else Kind.SPOT
     submit_s = max(0.0, float(times.get("submission") or 0) - begin_s)
     remarks = read_remarks((str(comment),), np.inf)
-    return _Past(kind, pool, str(row.get("account") or ""), gpus, num_nodes, submit_s, duration_s, remarks)
+    return _PastJob(kind, pool, str(row.get("account") or ""), gpus, num_nodes, submit_s, duration_s, remarks)
 
 
-def _joined(first: _Past, second: _Past) -> _Past:
+def _joined(first: _PastJob, second: _PastJob) -> _PastJob:
     """Two runs of a job as one."""
     early, late = sorted((first, second), key=lambda job: job.submit_s)
     return replace(early, duration_s=early.duration_s + late.duration_s, remarks=late.remarks)
@@ -86,7 +86,7 @@ def _allocated(row: Row) -> tuple[int, str]:
     return gpus.get("gpu", 0), models[0] if len(models) == 1 else ""
 
 
-def _workload(jobs: list[_Past], nodes: Mapping[str, NodeRow]) -> Workload:
+def _workload(jobs: list[_PastJob], nodes: Mapping[str, NodeRow]) -> Workload:
     pools = tuple(dict.fromkeys(node.model for node in nodes.values()))
     organisations = tuple(dict.fromkeys(job.organisation for job in jobs))
 

@@ -17,21 +17,21 @@ PAUSES_S = (0.15, 0.25, 0.4)
 
 
 @dataclass(slots=True)
-class Insistence(Generic[Answer]):
+class HedgedCalls(Generic[Answer]):
     """Hedged calls: a command is sent again after each of `pauses_s`, as long as no answer has arrived."""
 
-    call: Callable[[Sequence[str]], Answer]
+    send: Callable[[Sequence[str]], Answer]
     pauses_s: tuple[float, ...] = PAUSES_S
     _late: list[Future[Answer]] = field(default_factory=list, init=False)
 
-    def ask(self, arguments: Sequence[str]) -> Answer:
+    def call(self, arguments: Sequence[str]) -> Answer:
         """The first answer; duplicates may still be in flight when this returns."""
         pool = ThreadPoolExecutor(len(self.pauses_s) + 1)
-        asked = [pool.submit(self.call, arguments)]
+        asked = [pool.submit(self.send, arguments)]
         for pause_s in self.pauses_s:
             if wait(asked, pause_s, FIRST_COMPLETED).done:
                 break
-            asked.append(pool.submit(self.call, arguments))
+            asked.append(pool.submit(self.send, arguments))
         pool.shutdown(wait=False)
         answered = wait(asked, return_when=FIRST_COMPLETED).done
         self._late += [each for each in asked if each not in answered]

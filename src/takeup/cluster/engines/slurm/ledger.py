@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from takeup.cluster.engines.journal import Entry, Journal
-from takeup.cluster.engines.slurm.rows import JobRow, Status
+from takeup.cluster.engines.slurm.rows import JobRow, JobStatus
 from takeup.cluster.model import Eviction, Quota, SetQuota, Start
 
 DAY_S = 86_400.0
@@ -39,7 +39,7 @@ class _Intent:
 
 
 @dataclass(slots=True)
-class Ledger:
+class SlurmLedger:
     """Everything that must survive a crash; without a journal it lives as long as the process."""
 
     journal: Journal | None = None
@@ -93,11 +93,11 @@ class Ledger:
             row = known.get(job_id)
             if row is not None and row.num_restarts > intent.num_restarts:
                 self._write({"do": "evicted", "job": job_id}, is_urgent=False)
-            elif row is None or row.status == Status.RUNNING:
+            elif row is None or row.status == JobStatus.RUNNING:
                 self.forget(job_id, "evict")  # the job ended by itself, or Slurm never heard of it
         for job_id, notice in list(self.notices.items()):
-            is_here = job_id in known and known[job_id].status == Status.RUNNING
-            is_wanted = notice.for_job in known and known[notice.for_job].status == Status.HELD
+            is_here = job_id in known and known[job_id].status == JobStatus.RUNNING
+            is_wanted = notice.for_job in known and known[notice.for_job].status == JobStatus.HELD
             if not is_here or not is_wanted:
                 self.forget(job_id, "notice")
         self.evictions = [it for it in self.evictions if it.when_s > now_s - DAY_S]

@@ -10,13 +10,13 @@ from takeup.cluster.engines.slurm.commands import SlurmDown
 
 
 @dataclass(slots=True)
-class Patience:
+class Backoff:
     """Backoff for calls to Slurm, between `first_s` and `most_s` seconds of `monotonic` time."""
 
     monotonic: Callable[[], float]
     first_s: float = 1.0
     most_s: float = 60.0
-    num_losses: int = 0
+    num_failures: int = 0
     _until_s: float = field(default=-inf, init=False)
 
     def require(self) -> None:
@@ -24,19 +24,19 @@ class Patience:
         if self.monotonic() < self._until_s:
             raise SlurmDown("Slurm did not answer; it will be asked again in a while")
 
-    def lose(self) -> None:
+    def failed(self) -> None:
         """Record a failed call, and double the delay."""
-        wait_s = min(self.most_s, self.first_s * 2.0 ** min(self.num_losses, 30))
-        self.num_losses += 1
+        wait_s = min(self.most_s, self.first_s * 2.0 ** min(self.num_failures, 30))
+        self.num_failures += 1
         self._until_s = self.monotonic() + wait_s
 
-    def regain(self) -> None:
+    def succeeded(self) -> None:
         """Record a successful call, and reset the delay."""
-        self.num_losses, self._until_s = 0, -inf
+        self.num_failures, self._until_s = 0, -inf
 
 
 @dataclass(slots=True)
-class Rests:
+class JobBackoff:
     """Backoff per job that Slurm would not start on the nodes it was given."""
 
     first_s: float = 60.0

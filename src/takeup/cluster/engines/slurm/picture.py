@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from takeup.cluster.engines.slurm.comments import Remarks, read_remarks
-from takeup.cluster.engines.slurm.ledger import Ledger
-from takeup.cluster.engines.slurm.rows import Ask, JobRow, NodeRow, Status
+from takeup.cluster.engines.slurm.ledger import SlurmLedger
+from takeup.cluster.engines.slurm.rows import GpuRequest, JobRow, JobStatus, NodeRow
 from takeup.cluster.model import Grade, Job, Kind, Node, Run, State, Waiting
 
 
 @dataclass(frozen=True, slots=True)
-class Classes:
+class QosClasses:
     """Slurm's names for the terms on which jobs run."""
 
     high: str = "hp"
@@ -36,7 +36,7 @@ class Classes:
 
 
 @dataclass(slots=True)
-class Picture:
+class ClusterSnapshot:
     """A state, the rows behind its jobs, and what was left out of it, by reason."""
 
     state: State
@@ -47,11 +47,11 @@ class Picture:
 
 
 @dataclass(slots=True)
-class _Drawing:
-    """Builder of a `Picture`."""
+class _SnapshotBuilder:
+    """Builder of a `ClusterSnapshot`."""
 
     nodes: Mapping[str, NodeRow]
-    classes: Classes
+    classes: QosClasses
     now_s: float
     first_submit_s: Mapping[str, float]
     resting: Collection[str]
@@ -66,14 +66,14 @@ class _Drawing:
         """Add a job as running or waiting; a job under notice keeps its GPUs until it has ended."""
         grade, pool, places = self.classes.grade(row.qos), self._pool(row), _places(row)
         is_ours = grade is not None and row.ask is not None and pool is not None
-        is_placed = row.status == Status.RUNNING or (row.status == Status.RELEASED and bool(row.required_nodes))
-        if row.status == Status.HELD:
+        is_placed = row.status == JobStatus.RUNNING or (row.status == JobStatus.RELEASED and bool(row.required_nodes))
+        if row.status == JobStatus.HELD:
             if grade is not None:
                 self._add_waiting(row, pool)
         elif is_placed and is_ours and not is_leaving and places is not None and self._knows(places):
             assert grade is not None
             self._add_run(row, self._job(row, pool or "", spread=False), places, grade)
-        elif row.status == Status.RUNNING:
+        elif row.status == JobStatus.RUNNING:
             self.taken.update(dict(zip(row.nodes, row.gpus_on, strict=False)))
             if not is_leaving:
                 self.skipped["running jobs that are left alone"] += 1
@@ -82,7 +82,7 @@ class _Drawing:
         return all(name in self.nodes for name in places)
 
     def _add_run(self, row: JobRow, job: Job, places: tuple[str, ...], grade: Grade) -> None:
-        start_s = row.start_s if row.status == Status.RUNNING else self.now_s
+        start_s = row.start_s if row.status == JobStatus.RUNNING else self.now_s
         start_s = min(start_s, self.now_s)
         saved_s = min(max(start_s, self._remarks(row).saved_s), self.now_s)
         self.runs.append(Run(job, places, start_s, grade, saved_s, row.num_restarts))
@@ -114,7 +114,7 @@ class _Drawing:
             checkpoint_s=remarks.checkpoint_s,
         )
 
-    def _spread(self, ask: Ask, pool: str) -> int:
+    def _spread(self, ask: GpuRequest, pool: str) -> int:
         """GPUs per worker, raised so that no two workers fit on a node if each wants a node for itself."""
         if not ask.is_apart or ask.num_workers == 1:
             return ask.gpus_per_worker
@@ -136,21 +136,21 @@ class _Drawing:
         return self.remarks[row.id]
 
 
-def draw(
+def build_state(
     jobs: Iterable[JobRow],
     nodes: Mapping[str, NodeRow],
-    ledger: Ledger,
-    classes: Classes,
+    ledger: SlurmLedger,
+    classes: QosClasses,
     now_s: float,
     first_submit_s: Mapping[str, float],
     resting: Collection[str] = (),
-) -> Picture:
+) -> ClusterSnapshot:
     """The cluster at this moment, as far as we know it."""
     rows = {row.id: row for row in jobs}
     largest: dict[str, int] = {}
     for node in nodes.values():
         largest[node.model] = max(node.num_gpus, largest.get(node.model, 0))
-    drawing = _Drawing(nodes, classes, now_s, first_submit_s, resting, largest)
+    drawing = _SnapshotBuilder(nodes, classes, now_s, first_submit_s, resting, largest)
     for row in rows.values():
         drawing.add(row, row.id in ledger.notices)
     num_malformed = sum(remarks.num_malformed for remarks in drawing.remarks.values())
@@ -166,9 +166,9 @@ def draw(
         waiting=tuple(drawing.waiting),
         quotas=dict(ledger.quotas),
         evictions=tuple(ledger.evictions),
-        nominations=_kept(drawing, rows, ledger),
+        nominations=_reserved(drawing, rows, ledger),
     )
-    return Picture(state, rows, drawing.remarks, drawing.skipped, _guaranteed(state))
+    return ClusterSnapshot(state, rows, drawing.remarks, drawing.skipped, _guaranteed(state))
 
 
 def _places(row: JobRow) -> tuple[str, ...] | None:
@@ -176,14 +176,14 @@ def _places(row: JobRow) -> tuple[str, ...] | None:
     ask = row.ask
     if ask is None:
         return None
-    if row.status == Status.RELEASED:
-        return _dealt(row.required_nodes, ask)
+    if row.status == JobStatus.RELEASED:
+        return _round_robin(row.required_nodes, ask)
     seats = [(name, gpus // ask.gpus_per_worker) for name, gpus in zip(row.nodes, row.gpus_on, strict=False)]
     places = tuple(name for name, count in seats for _ in range(count))
     return places if len(places) == ask.num_workers and sum(row.gpus_on) == len(places) * ask.gpus_per_worker else None
 
 
-def _dealt(names: tuple[str, ...], ask: Ask) -> tuple[str, ...] | None:
+def _round_robin(names: tuple[str, ...], ask: GpuRequest) -> tuple[str, ...] | None:
     """Workers assigned round-robin to the named nodes; Slurm has not reported its own layout yet."""
     if not names or len(names) > ask.num_workers:
         return None
@@ -198,7 +198,7 @@ def _guaranteed(state: State) -> Counter[str]:
     return held
 
 
-def _kept(drawing: _Drawing, rows: Mapping[str, JobRow], ledger: Ledger) -> dict[str, tuple[str, ...]]:
+def _reserved(drawing: _SnapshotBuilder, rows: Mapping[str, JobRow], ledger: SlurmLedger) -> dict[str, tuple[str, ...]]:
     """Nodes reserved for jobs whose victims are still running under notice."""
     leaving: dict[str, Counter[str]] = {}
     for notice in ledger.notices.values():
@@ -208,11 +208,11 @@ def _kept(drawing: _Drawing, rows: Mapping[str, JobRow], ledger: Ledger) -> dict
             leaving.setdefault(notice.for_job, Counter()).update(seats)
     waiting = {wait.job.id: wait.job for wait in drawing.waiting}
     wanted = [(waiting[name], gpus) for name, gpus in leaving.items() if name in waiting]
-    kept = {job.id: _seats(job, _free(drawing, job.pool), gpus) for job, gpus in wanted}
+    kept = {job.id: _reserved_nodes(job, _free(drawing, job.pool), gpus) for job, gpus in wanted}
     return {name: seats for name, seats in kept.items() if len(seats) == waiting[name].num_workers}
 
 
-def _seats(job: Job, free: Counter[str], leaving: Counter[str]) -> tuple[str, ...]:
+def _reserved_nodes(job: Job, free: Counter[str], leaving: Counter[str]) -> tuple[str, ...]:
     """A node for each worker as far as there are any, those of the victims first."""
     gpus = int(job.gpus_per_worker)
     names = sorted(free, key=lambda name: (-leaving[name], name))
@@ -220,7 +220,7 @@ def _seats(job: Job, free: Counter[str], leaving: Counter[str]) -> tuple[str, ..
     return tuple(seats[: job.num_workers])
 
 
-def _free(drawing: _Drawing, pool: str) -> Counter[str]:
+def _free(drawing: _SnapshotBuilder, pool: str) -> Counter[str]:
     """Unheld GPUs on the usable nodes of a pool."""
     free = Counter({node.name: node.num_gpus for node in drawing.nodes.values() if node.model == pool and node.is_fit})
     for name in free:

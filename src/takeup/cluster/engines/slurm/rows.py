@@ -23,7 +23,7 @@ UNFIT = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "NOT_RESPOND
 UNFIT |= {"POWERING_DOWN", "POWER_DOWN", "REBOOT", "REBOOT_ISSUED", "UNKNOWN", "ERROR", "INVALID_REG", "RESERVED"}
 
 
-class Status(Enum):
+class JobStatus(Enum):
     """Where a job is: waiting for us, waiting for Slurm after we released it, running, on its way out, or over."""
 
     HELD = "held"
@@ -34,7 +34,7 @@ class Status(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class GpuRequest:
     """How many GPUs, of which model (empty: any), and whether each worker wants a node for itself."""
 
     model: str
@@ -48,10 +48,10 @@ class JobRow:
     """A job; `gpus_on` has an entry for each of `nodes` while it runs."""
 
     id: str
-    status: Status
+    status: JobStatus
     qos: str
     account: str
-    ask: Ask | None
+    ask: GpuRequest | None
     nodes: tuple[str, ...]
     gpus_on: tuple[int, ...]
     required_nodes: tuple[str, ...]
@@ -141,15 +141,15 @@ def _words(value: object) -> set[str]:
     return {str(word).strip("*~#!%$@^-").upper() for word in words}
 
 
-def _status(row: Row) -> Status:
+def _status(row: Row) -> JobStatus:
     states = _words(row.get("job_state"))
     if "COMPLETING" in states:
-        return Status.LEAVING
+        return JobStatus.LEAVING
     if states & {"RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED"}:
-        return Status.RUNNING
+        return JobStatus.RUNNING
     if states & {"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}:
-        return Status.HELD if _number(row.get("priority")) == 0 else Status.RELEASED
-    return Status.OVER
+        return JobStatus.HELD if _number(row.get("priority")) == 0 else JobStatus.RELEASED
+    return JobStatus.OVER
 
 
 def _names(row: Row) -> Iterator[str]:
@@ -183,17 +183,17 @@ def _asked(row: Row, key: str) -> tuple[str, int] | None:
     return found[0] if len(found) == 1 else None
 
 
-def _ask(row: Row) -> Ask | None:
+def _ask(row: Row) -> GpuRequest | None:
     """GPUs per node, per task or per job, whichever was asked for."""
     num_nodes = max(1, int(_number(row.get("node_count"))))
     if (per_node := _asked(row, "tres_per_node")) is not None:
-        return Ask(*per_node, num_nodes, is_apart=True)
+        return GpuRequest(*per_node, num_nodes, is_apart=True)
     if (per_task := _asked(row, "tres_per_task")) is not None:
-        return Ask(*per_task, max(1, int(_number(row.get("tasks")))), is_apart=False)
+        return GpuRequest(*per_task, max(1, int(_number(row.get("tasks")))), is_apart=False)
     per_job = _asked(row, "tres_per_job")
     if per_job is None or per_job[1] % num_nodes:
         return None
-    return Ask(per_job[0], per_job[1] // num_nodes, num_nodes, is_apart=True)
+    return GpuRequest(per_job[0], per_job[1] // num_nodes, num_nodes, is_apart=True)
 
 
 def _gpus_on(row: Row, nodes: tuple[str, ...]) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from takeup.cluster.fleet.layout import (
     STARTED,
     Fleet,
 )
-from takeup.cluster.fleet.rules import BY_SIZE, Rules
+from takeup.cluster.fleet.rules import BY_SIZE, SchedulerRules
 from takeup.core.arrays import Ints
 from takeup.core.compiled import inner, kernel
 
@@ -44,7 +44,7 @@ def saved_at(fleet: Fleet, job: int, now_s: float) -> float:
 
 
 @inner
-def sit(fleet: Fleet, worker: int, node: int) -> None:
+def place_worker(fleet: Fleet, worker: int, node: int) -> None:
     """Place a worker on a node where it fits; a fractional one takes the fullest GPU it fits on."""
     job = fleet.jobs[fleet.workers[worker].job]
     it = fleet.nodes[node]
@@ -109,7 +109,7 @@ def _link(fleet: Fleet, worker: int, node: int) -> None:
 
 
 @inner
-def rise(fleet: Fleet, worker: int) -> None:
+def remove_worker(fleet: Fleet, worker: int) -> None:
     """Remove a worker from its node."""
     mine = fleet.workers[worker]
     job, node = fleet.jobs[mine.job], mine.node
@@ -138,7 +138,7 @@ def rise(fleet: Fleet, worker: int) -> None:
 
 
 @inner
-def write(fleet: Fleet, what: int, job: int, other: int, ran_s: float, lost_gpu_s: float) -> None:
+def append_log(fleet: Fleet, what: int, job: int, other: int, ran_s: float, lost_gpu_s: float) -> None:
     """Add a line to the log."""
     line = fleet.log[fleet.totals[NUM_LOGGED]]
     line.what, line.job, line.other, line.grade = what, job, other, fleet.jobs[job].grade
@@ -155,7 +155,7 @@ def note_start(fleet: Fleet, job: int, grade: int, now_s: float, preempted: int)
     fleet.running[it.place] = job
     fleet.totals[NUM_RUNNING] += 1
     fleet.totals[RUNNING_MILLI + grade] += it.milli * it.workers
-    write(fleet, STARTED, job, preempted, 0.0, 0.0)
+    append_log(fleet, STARTED, job, preempted, 0.0, 0.0)
 
 
 @kernel
@@ -163,18 +163,18 @@ def resume(fleet: Fleet, job: int, nodes: Ints, grade: int, start_s: float, firs
     """Place a job that is already running, one node for each worker."""
     it = fleet.jobs[job]
     for worker in range(it.workers):
-        sit(fleet, it.first_worker + worker, nodes[worker])
+        place_worker(fleet, it.first_worker + worker, nodes[worker])
     note_start(fleet, job, grade, start_s, 0)
     it.first_save_s = first_save_s
     fleet.totals[NUM_LOGGED] = 0
 
 
 @inner
-def leave_nodes(fleet: Fleet, job: int) -> None:
+def release_nodes(fleet: Fleet, job: int) -> None:
     """Release all GPUs of a running job; it is then neither running nor waiting."""
     it = fleet.jobs[job]
     for worker in range(it.first_worker, it.first_worker + it.workers):
-        rise(fleet, worker)
+        remove_worker(fleet, worker)
     last = fleet.running[fleet.totals[NUM_RUNNING] - 1]
     fleet.running[it.place] = last
     fleet.jobs[last].place = it.place
@@ -184,14 +184,14 @@ def leave_nodes(fleet: Fleet, job: int) -> None:
 
 
 @inner
-def evict(fleet: Fleet, job: int, for_job: int, now_s: float, lost: float, rules: Rules) -> None:
+def evict(fleet: Fleet, job: int, for_job: int, now_s: float, lost: float, rules: SchedulerRules) -> None:
     """Evict a running job from its nodes, and queue it again."""
     it = fleet.jobs[job]
     for worker in range(it.first_worker, it.first_worker + it.workers):
         fleet.left_nodes[fleet.totals[NUM_LEFT]] = fleet.workers[worker].node
         fleet.totals[NUM_LEFT] += 1
-    write(fleet, EVICTED, job, for_job, now_s - it.start_s, lost)
-    leave_nodes(fleet, job)
+    append_log(fleet, EVICTED, job, for_job, now_s - it.start_s, lost)
+    release_nodes(fleet, job)
     it.num_evictions += 1
     it.evicted_s = now_s
     enqueue(fleet, job, now_s, rules)
@@ -200,7 +200,7 @@ def evict(fleet: Fleet, job: int, for_job: int, now_s: float, lost: float, rules
 @kernel
 def finish(fleet: Fleet, job: int) -> None:
     """Remove a completed job."""
-    leave_nodes(fleet, job)
+    release_nodes(fleet, job)
 
 
 @inner
@@ -216,7 +216,7 @@ def goes_before(fleet: Fleet, job: int, other: int, order: int) -> bool:
 
 
 @kernel
-def enqueue(fleet: Fleet, job: int, since_s: float, rules: Rules) -> None:
+def enqueue(fleet: Fleet, job: int, since_s: float, rules: SchedulerRules) -> None:
     """Insert a job into its sorted queue."""
     it = fleet.jobs[job]
     it.since_s, it.waiting = since_s, 1

@@ -6,7 +6,7 @@ import numpy as np
 
 from takeup.cluster.fleet.fast.books import enqueue, resume
 from takeup.cluster.fleet.layout import Fleet
-from takeup.cluster.fleet.rules import Rules
+from takeup.cluster.fleet.rules import SchedulerRules
 from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import kernel
 
@@ -24,7 +24,7 @@ def resume_all(fleet: Fleet, jobs: Ints, seats: Ints, grades: Ints, start_s: Flo
 
 
 @kernel
-def enqueue_all(fleet: Fleet, jobs: Ints, since_s: Floats, rules: Rules) -> None:
+def enqueue_all(fleet: Fleet, jobs: Ints, since_s: Floats, rules: SchedulerRules) -> None:
     """Put jobs where they belong in their queues."""
     for place in range(len(jobs)):
         enqueue(fleet, jobs[place], since_s[place], rules)

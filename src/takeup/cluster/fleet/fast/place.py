@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from takeup.cluster.fleet.fast.books import available, fullest_fit, rise, sit
+from takeup.cluster.fleet.fast.books import available, fullest_fit, place_worker, remove_worker
 from takeup.cluster.fleet.layout import FREE_GPUS, SHARE_ROOM_MILLI, Fleet
 from takeup.cluster.fleet.rules import BEST_FIT, FRAGMENT_ARTIFACT, PACKED, PACKED_BLIND, SHELTERED
 from takeup.core.arrays import Ints
@@ -81,7 +81,7 @@ def _fullest_shared(fleet: Fleet, milli: int) -> int:
 
 
 @inner
-def num_places(fleet: Fleet, asked: int, enough: int) -> int:
+def num_slots(fleet: Fleet, asked: int, enough: int) -> int:
     """How many workers of `asked` whole GPUs fit now; counting stops at `enough`."""
     count = 0
     for node in range(len(fleet.nodes)):
@@ -94,25 +94,25 @@ def num_places(fleet: Fleet, asked: int, enough: int) -> int:
 
 
 @inner
-def seat_gang(fleet: Fleet, job: int, rule: int) -> bool:
+def place_gang(fleet: Fleet, job: int, rule: int) -> bool:
     """Place all workers of a job, or none."""
     it = fleet.jobs[job]
     if fleet.totals[FREE_GPUS] < it.gpus * it.workers:
         return False
-    if it.gpus > 0 and it.workers > 1 and num_places(fleet, it.gpus, it.workers) < it.workers:
+    if it.gpus > 0 and it.workers > 1 and num_slots(fleet, it.gpus, it.workers) < it.workers:
         return False
     for worker in range(it.first_worker, it.first_worker + it.workers):
         node = find_node(fleet, job, rule)
         if node < 0:
             for seated in range(it.first_worker, worker):
-                rise(fleet, seated)
+                remove_worker(fleet, seated)
             return False
-        sit(fleet, worker, node)
+        place_worker(fleet, worker, node)
     return True
 
 
 @kernel
-def calm_down(fleet: Fleet, last_hour: Ints, last_day: Ints) -> None:
+def update_calmness(fleet: Fleet, last_hour: Ints, last_day: Ints) -> None:
     """Set how rarely each node evicts (at most 10,000) from its evictions in the last hour and the last day."""
     for node in range(len(fleet.nodes)):
         heat = 0.01 * 2.0 ** (0.8 * last_hour[node] + 0.2 * last_day[node])

@@ -21,13 +21,13 @@ from takeup.cluster.fleet.fast.victims import (
     unmark,
 )
 from takeup.cluster.fleet.layout import ALL_GPUS, HIGH_GPUS, NUM_RUNNING, Fleet
-from takeup.cluster.fleet.rules import CHEAPEST, NEWEST, Rules
+from takeup.cluster.fleet.rules import CHEAPEST, NEWEST, SchedulerRules
 from takeup.core.arrays import Ints
 from takeup.core.compiled import inner
 
 
 @inner
-def plan_gang(fleet: Fleet, job: int, now_s: float, rules: Rules) -> bool:
+def plan_gang(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> bool:
     """Find a node for each worker in `planned`, with victims marked as agreed; False if it cannot be done."""
     it = fleet.jobs[job]
     asked = max(1, it.gpus)
@@ -42,7 +42,7 @@ def plan_gang(fleet: Fleet, job: int, now_s: float, rules: Rules) -> bool:
         if done and rules.victims == CHEAPEST and it.workers > 1:
             _put_back_unneeded(fleet, it.workers, asked, now_s, rules)
     if not done:
-        forget_plan(fleet)
+        clear_plan(fleet)
     return done
 
 
@@ -57,7 +57,7 @@ def _num_possible(fleet: Fleet, asked: int, enough: int) -> int:
 
 
 @inner
-def forget_plan(fleet: Fleet) -> None:
+def clear_plan(fleet: Fleet) -> None:
     """Clear all notes of a plan."""
     for node in range(len(fleet.nodes)):
         fleet.nodes[node].gain = 0
@@ -67,7 +67,7 @@ def forget_plan(fleet: Fleet) -> None:
 
 
 @inner
-def _plan_nodes(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules: Rules) -> bool:
+def _plan_nodes(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules: SchedulerRules) -> bool:
     for node in range(len(fleet.nodes)):
         fleet.nodes[node].stale = 1
     for worker in range(num_workers):
@@ -85,7 +85,7 @@ def _plan_nodes(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules:
 
 
 @inner
-def _best_node(fleet: Fleet, asked: int, now_s: float, rules: Rules) -> int:
+def _best_node(fleet: Fleet, asked: int, now_s: float, rules: SchedulerRules) -> int:
     best, lowest, lowest_second = -1, np.inf, np.inf
     for node in range(len(fleet.nodes)):
         it = fleet.nodes[node]
@@ -128,7 +128,7 @@ def _fits(fleet: Fleet, num_workers: int, asked: int) -> bool:
 
 
 @inner
-def _plan_newest(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules: Rules) -> bool:
+def _plan_newest(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules: SchedulerRules) -> bool:
     starts = np.empty(fleet.totals[NUM_RUNNING])
     jobs = np.sort(fleet.running[: fleet.totals[NUM_RUNNING]])
     for place in range(len(jobs)):
@@ -158,7 +158,7 @@ def _put_back_if_spare(fleet: Fleet, victim: int, num_workers: int, asked: int) 
 
 
 @inner
-def _put_back_unneeded(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules: Rules) -> None:
+def _put_back_unneeded(fleet: Fleet, num_workers: int, asked: int, now_s: float, rules: SchedulerRules) -> None:
     """Spare victims that later ones made redundant, most expensive first; then place the gang on the tightest nodes."""
     for node in range(len(fleet.nodes)):
         fleet.nodes[node].taken = 0

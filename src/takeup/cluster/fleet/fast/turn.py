@@ -10,19 +10,19 @@ from __future__ import annotations
 import numpy as np
 
 from takeup.cluster.fleet.fast.books import (
+    append_log,
     available,
     enqueue,
     evict,
-    leave_nodes,
     nominate,
     note_start,
-    rise,
-    sit,
+    place_worker,
+    release_nodes,
+    remove_worker,
     withdraw,
-    write,
 )
-from takeup.cluster.fleet.fast.place import seat_gang
-from takeup.cluster.fleet.fast.plan import agreed_victims, forget_plan, plan_gang
+from takeup.cluster.fleet.fast.place import place_gang
+from takeup.cluster.fleet.fast.plan import agreed_victims, clear_plan, plan_gang
 from takeup.cluster.fleet.fast.victims import lost_gpu_s
 from takeup.cluster.fleet.layout import (
     FIRST_WAITING,
@@ -38,7 +38,7 @@ from takeup.cluster.fleet.layout import (
     RUNNING_MILLI,
     Fleet,
 )
-from takeup.cluster.fleet.rules import BY_SIZE, NOBODY, STOP, Rules
+from takeup.cluster.fleet.rules import BY_SIZE, NOBODY, STOP, SchedulerRules
 from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inner, kernel
 
@@ -48,7 +48,7 @@ TINY = 1e-9
 
 
 @kernel
-def take_turn(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> None:
+def run_pass(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules) -> None:
     """Run a full pass; `quota_gpus[i]` GPUs may be promised for `hours[i]`, in rising order of hours."""
     fleet.totals[NUM_LOGGED] = 0
     fleet.totals[NUM_LEFT] = 0
@@ -64,7 +64,9 @@ def take_turn(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rul
 
 
 @kernel
-def take_newcomer(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> None:
+def run_arrival_pass(
+    fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules
+) -> None:
     """The same pass if only this job has arrived since the last one: no other waiting job can start."""
     fleet.totals[NUM_LOGGED] = 0
     fleet.totals[NUM_LEFT] = 0
@@ -82,7 +84,7 @@ def take_newcomer(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpu
 
 
 @inner
-def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> None:
+def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules) -> None:
     queue = fleet.spot_queue if is_spot else fleet.high_queue
     counter = NUM_WAITING_SPOT if is_spot else NUM_WAITING_HIGH
     stops = (rules.spot_failure if is_spot else rules.high_failure) == STOP
@@ -91,7 +93,7 @@ def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus:
     least_share_failed = least_refused = 1 << 40
     refused_h = -1.0
     fleet.totals[IS_BLOCKED + int(is_spot)] = 0
-    if rules.ageing_s > 0 and _serve_aged(fleet, is_spot, now_s, hours, quota_gpus, rules):
+    if rules.ageing_s > 0 and _serve_starved(fleet, is_spot, now_s, hours, quota_gpus, rules):
         fleet.totals[IS_BLOCKED + int(is_spot)] = 1
         return
     by_size = (rules.spot_order if is_spot else rules.high_order) == BY_SIZE
@@ -131,7 +133,7 @@ def _serve(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus:
 
 
 @inner
-def _serve_patient(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> None:
+def _serve_patient(fleet: Fleet, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules) -> None:
     """Serve the high-priority queue again after evictions: a job in its patience period may fit in what they freed."""
     num_seen = 0
     while rules.patience_s > 0 and fleet.totals[NUM_LEFT] > num_seen and fleet.totals[NUM_WAITING_HIGH] > 0:
@@ -161,7 +163,9 @@ def _first_below(fleet: Fleet, queue: Ints, low: int, high: int, milli: int) -> 
 
 
 @inner
-def _serve_aged(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> bool:
+def _serve_starved(
+    fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules
+) -> bool:
     """Serve over-age jobs first, oldest first. True if the oldest starves and backfill must stop."""
     queue = fleet.spot_queue if is_spot else fleet.high_queue
     counter = NUM_WAITING_SPOT if is_spot else NUM_WAITING_HIGH
@@ -179,7 +183,7 @@ def _serve_aged(fleet: Fleet, is_spot: bool, now_s: float, hours: Floats, quota_
 
 
 @inner
-def _oldest(fleet: Fleet, is_spot: bool, rules: Rules) -> int:
+def _oldest(fleet: Fleet, is_spot: bool, rules: SchedulerRules) -> int:
     """The earliest submitted job of a queue that is not empty."""
     job = fleet.totals[FIRST_WAITING + int(is_spot)]
     while not (fleet.jobs[job].waiting == 1 and is_spot == (fleet.jobs[job].kind == 1 and not rules.one_queue)):
@@ -199,13 +203,13 @@ def _remove(queue: Ints, totals: Ints, counter: int, job: int) -> None:
 
 
 @inner
-def _try(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> int:
+def _try(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules) -> int:
     if fleet.jobs[job].kind == 0:
         return _try_high(fleet, job, now_s, rules)
     grade = _terms(fleet, job, now_s, hours, quota_gpus, rules)
     if grade < 0:
         return NOT_ALLOWED
-    if not seat_gang(fleet, job, rules.score):
+    if not place_gang(fleet, job, rules.score):
         return NO_ROOM
     note_start(fleet, job, grade, now_s, 0)
     return DONE
@@ -221,7 +225,7 @@ def allowed_gpus(hours: Floats, quota_gpus: Floats, asked_h: float) -> float:
 
 
 @inner
-def _held_milli(fleet: Fleet, job: int, rules: Rules) -> int:
+def _held_milli(fleet: Fleet, job: int, rules: SchedulerRules) -> int:
     """What counts against the quota if this job gets a promise too."""
     held = _counted_milli(fleet, job, rules)
     if rules.counts_workers:
@@ -233,13 +237,13 @@ def _held_milli(fleet: Fleet, job: int, rules: Rules) -> int:
 
 
 @inner
-def _counted_milli(fleet: Fleet, job: int, rules: Rules) -> int:
+def _counted_milli(fleet: Fleet, job: int, rules: SchedulerRules) -> int:
     it = fleet.jobs[job]
     return int(it.milli * it.workers if rules.counts_workers else it.milli)
 
 
 @inner
-def _terms(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floats, rules: Rules) -> int:
+def _terms(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floats, rules: SchedulerRules) -> int:
     """On which terms a spot job may run now; -1 if on none."""
     it = fleet.jobs[job]
     if not rules.uses_quota:
@@ -253,37 +257,37 @@ def _terms(fleet: Fleet, job: int, now_s: float, hours: Floats, quota_gpus: Floa
 
 
 @inner
-def _try_high(fleet: Fleet, job: int, now_s: float, rules: Rules) -> int:
-    if not rules.straight and seat_gang(fleet, job, rules.score):
+def _try_high(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> int:
+    if not rules.straight and place_gang(fleet, job, rules.score):
         note_start(fleet, job, HIGH, now_s, 0)
         return DONE
     if rules.victims == NOBODY or not plan_gang(fleet, job, now_s, rules):
         return NO_ROOM
     victims = agreed_victims(fleet)
     if _is_patient(fleet, job, victims, now_s, rules):
-        forget_plan(fleet)
+        clear_plan(fleet)
         return NOT_ALLOWED
     lost = np.zeros(len(victims))
     for place in range(len(victims)):
         lost[place] = lost_gpu_s(fleet, victims[place], now_s)
-    forget_plan(fleet)
+    clear_plan(fleet)
     it = fleet.jobs[job]
     if rules.notice_s > 0 and lost.sum() > rules.notice_s * it.milli * it.workers / 1000.0:
         for place in range(len(victims)):
             fleet.jobs[victims[place]].leaving_for = job
-            write(fleet, NOTICED, victims[place], job, rules.notice_s, lost[place])
+            append_log(fleet, NOTICED, victims[place], job, rules.notice_s, lost[place])
         nominate(fleet, job, fleet.planned[: it.workers])
         return NOT_ALLOWED
     for place in range(len(victims)):
         evict(fleet, victims[place], job, now_s, lost[place], rules)
     for worker in range(it.workers):
-        sit(fleet, it.first_worker + worker, fleet.planned[worker])
+        place_worker(fleet, it.first_worker + worker, fleet.planned[worker])
     note_start(fleet, job, HIGH, now_s, len(victims))
     return DONE
 
 
 @inner
-def _is_patient(fleet: Fleet, job: int, victims: Ints, now_s: float, rules: Rules) -> bool:
+def _is_patient(fleet: Fleet, job: int, victims: Ints, now_s: float, rules: SchedulerRules) -> bool:
     """Whether a high-priority job still waits rather than evict victims far larger than itself."""
     it = fleet.jobs[job]
     if now_s - it.since_s >= rules.patience_s:
@@ -300,13 +304,13 @@ def _start_nominated(fleet: Fleet, now_s: float) -> None:
     for place in range(len(waiting)):
         job = waiting[place]
         it = fleet.jobs[job]
-        if it.nominated >= 0 and _sits_as_nominated(fleet, job):
+        if it.nominated >= 0 and _place_as_nominated(fleet, job):
             note_start(fleet, job, HIGH, now_s, 1)
             _remove(fleet.high_queue, fleet.totals, NUM_WAITING_HIGH, job)
 
 
 @inner
-def _sits_as_nominated(fleet: Fleet, job: int) -> bool:
+def _place_as_nominated(fleet: Fleet, job: int) -> bool:
     it = fleet.jobs[job]
     first, asked = it.first_worker, max(1, it.gpus)
     withdraw(fleet, job)
@@ -314,18 +318,18 @@ def _sits_as_nominated(fleet: Fleet, job: int) -> bool:
         node = fleet.workers[worker].node
         if available(fleet, node) < asked:
             for seated in range(first, worker):
-                rise(fleet, seated)
+                remove_worker(fleet, seated)
             nodes = np.empty(it.workers, np.int64)
             for place in range(it.workers):
                 nodes[place] = fleet.workers[first + place].node
             nominate(fleet, job, nodes)
             return False
-        sit(fleet, worker, node)
+        place_worker(fleet, worker, node)
     return True
 
 
 @inner
-def _end_leases(fleet: Fleet, now_s: float, rules: Rules) -> None:
+def _end_leases(fleet: Fleet, now_s: float, rules: SchedulerRules) -> None:
     """Requeue every job that started before the current lease period."""
     boundary_s = np.floor(now_s / rules.lease_s) * rules.lease_s
     running = np.sort(fleet.running[: fleet.totals[NUM_RUNNING]])
@@ -333,6 +337,6 @@ def _end_leases(fleet: Fleet, now_s: float, rules: Rules) -> None:
         job = running[place]
         it = fleet.jobs[job]
         if it.start_s < boundary_s:
-            write(fleet, LEASE_OVER, job, -1, now_s - it.start_s, 0.0)
-            leave_nodes(fleet, job)
+            append_log(fleet, LEASE_OVER, job, -1, now_s - it.start_s, 0.0)
+            release_nodes(fleet, job)
             enqueue(fleet, job, now_s, rules)

@@ -21,7 +21,7 @@ from takeup.cluster.fleet.rules import (
     SMALLEST_FIRST,
     TIGHTEST,
     TWO_POINTERS,
-    Rules,
+    SchedulerRules,
 )
 from takeup.core.compiled import inner
 
@@ -46,7 +46,7 @@ def room_in_plan(fleet: Fleet, node: int) -> int:
 
 
 @inner
-def is_evictable(fleet: Fleet, job: int, now_s: float, rules: Rules) -> bool:
+def is_evictable(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> bool:
     """Whether a job may be evicted now, and is neither in the plan nor under notice."""
     it = fleet.jobs[job]
     return bool(it.kind == 1 and it.mark == 0 and it.leaving_for < 0 and now_s - it.start_s >= rules.min_runtime_s)
@@ -60,7 +60,7 @@ def lost_gpu_s(fleet: Fleet, job: int, now_s: float) -> float:
 
 
 @inner
-def _waste_gpu_s(fleet: Fleet, job: int, now_s: float, rules: Rules) -> float:
+def _waste_gpu_s(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> float:
     """GPU-seconds lost, as the two-pointer rule counts them."""
     if rules.victims == SINCE_START:
         return float(fleet.jobs[job].workers * fleet.jobs[job].milli / 1000.0 * (now_s - fleet.jobs[job].start_s))
@@ -68,7 +68,7 @@ def _waste_gpu_s(fleet: Fleet, job: int, now_s: float, rules: Rules) -> float:
 
 
 @inner
-def price(fleet: Fleet, job: int, now_s: float, rules: Rules) -> float:
+def price(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> float:
     """What the eviction of a job costs, in GPU-seconds; prices order victims, they never forbid one."""
     it = fleet.jobs[job]
     num_gpus = it.workers * it.milli / 1000.0
@@ -116,7 +116,7 @@ def _slot_is_freed(fleet: Fleet, node: int, slot: int, mark: int) -> bool:
 
 
 @inner
-def _gather(fleet: Fleet, node: int, now_s: float, rules: Rules) -> int:
+def _gather(fleet: Fleet, node: int, now_s: float, rules: SchedulerRules) -> int:
     """List the evictable jobs of a node in `scratch[0]`, by number; returns how many."""
     found, count = fleet.scratch[0], 0
     worker = fleet.nodes[node].first
@@ -144,7 +144,7 @@ def unmark(fleet: Fleet, count: int) -> None:
 
 
 @inner
-def choose(fleet: Fleet, node: int, asked: int, now_s: float, rules: Rules) -> tuple[int, float, float]:
+def choose(fleet: Fleet, node: int, asked: int, now_s: float, rules: SchedulerRules) -> tuple[int, float, float]:
     """Mark victims so that `asked` GPUs of a node are idle; returns the number of candidates and two node prices.
 
     The first price is infinite if it cannot be done.
@@ -163,7 +163,9 @@ def choose(fleet: Fleet, node: int, asked: int, now_s: float, rules: Rules) -> t
 
 
 @inner
-def _node_prices(fleet: Fleet, count: int, asked: int, room: int, now_s: float, rules: Rules) -> tuple[float, float]:
+def _node_prices(
+    fleet: Fleet, count: int, asked: int, room: int, now_s: float, rules: SchedulerRules
+) -> tuple[float, float]:
     num_victims, earliest_s, lost, costs, shares = 0, np.inf, 0.0, 0.0, 0.0
     for place in range(count):
         job = fleet.scratch[0, place]
@@ -187,7 +189,7 @@ def _node_prices(fleet: Fleet, count: int, asked: int, room: int, now_s: float, 
 
 
 @inner
-def _order_key(fleet: Fleet, job: int, now_s: float, rules: Rules) -> float:
+def _order_key(fleet: Fleet, job: int, now_s: float, rules: SchedulerRules) -> float:
     it = fleet.jobs[job]
     if rules.victims == LARGEST_FIRST:
         return -float(it.workers * it.milli)
@@ -201,7 +203,7 @@ def _order_key(fleet: Fleet, job: int, now_s: float, rules: Rules) -> float:
 
 
 @inner
-def _choose_in_order(fleet: Fleet, node: int, count: int, missing: int, now_s: float, rules: Rules) -> bool:
+def _choose_in_order(fleet: Fleet, node: int, count: int, missing: int, now_s: float, rules: SchedulerRules) -> bool:
     """Mark victims one after another; False if all together free too little."""
     _sort(fleet, count, now_s, rules)
     found = fleet.scratch[0]
@@ -252,7 +254,7 @@ def _spare_from_both_ends(fleet: Fleet, node: int, count: int, missing: int) -> 
 
 
 @inner
-def _sort(fleet: Fleet, count: int, now_s: float, rules: Rules) -> None:
+def _sort(fleet: Fleet, count: int, now_s: float, rules: SchedulerRules) -> None:
     """Sort the list by the key of the rule; equal keys stay in the order of job numbers."""
     found, keys = fleet.scratch[0], fleet.prices[1]
     for place in range(min(count, len(keys))):
@@ -266,7 +268,7 @@ def _sort(fleet: Fleet, count: int, now_s: float, rules: Rules) -> None:
 
 
 @inner
-def _choose_subset(fleet: Fleet, node: int, count: int, asked: int, now_s: float, rules: Rules) -> float:
+def _choose_subset(fleet: Fleet, node: int, count: int, asked: int, now_s: float, rules: SchedulerRules) -> float:
     """Mark the cheapest set of victims by exhaustive search; returns its price including fragmentation."""
     idle, found = idle_in_plan(fleet, node), fleet.scratch[0]
     costs, gpus = fleet.prices[0], fleet.prices[1]

@@ -28,10 +28,10 @@ from takeup.cluster.fleet.rules import (
     TIGHTEST,
     TRY_SMALLER,
     TWO_POINTERS,
-    Rules,
+    SchedulerRules,
 )
 
-GFS_PUBLISHED = Rules(
+GFS_PUBLISHED = SchedulerRules(
     high_order=BY_SIZE,
     spot_order=BY_SIZE,
     high_failure=TRY_SMALLER,

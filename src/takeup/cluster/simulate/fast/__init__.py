@@ -11,7 +11,7 @@ from takeup.core.compiled import drop_stale_code
 drop_stale_code(__file__)
 
 
-def _drop_what_was_built_on_older_kernels() -> None:
+def _drop_code_of_older_kernels() -> None:
     """These kernels hold copies of those of the fleet: forget them when a source there is newer. Never fails."""
     with suppress(OSError):
         sources = [*Path(fast.__file__).parent.glob("*.py"), Path(layout.__file__), Path(rules.__file__)]
@@ -22,4 +22,4 @@ def _drop_what_was_built_on_older_kernels() -> None:
                 path.unlink(missing_ok=True)
 
 
-_drop_what_was_built_on_older_kernels()
+_drop_code_of_older_kernels()

@@ -17,20 +17,20 @@ ENTRY = np.dtype(
 )
 
 
-class Agenda(NamedTuple):
+class EventQueue(NamedTuple):
     """Entries in heap order; `counts` holds the current number and the total ever inserted."""
 
     entries: Records
     counts: Ints
 
 
-def empty_agenda(most: int) -> Agenda:
+def empty_queue(most: int) -> EventQueue:
     """An event queue with capacity for `most` entries."""
-    return Agenda(np.zeros(most, ENTRY), np.zeros(2, np.int64))
+    return EventQueue(np.zeros(most, ENTRY), np.zeros(2, np.int64))
 
 
 @inner
-def next_s(agenda: Agenda) -> float:
+def next_s(agenda: EventQueue) -> float:
     """Time of the next event; infinite if there is none."""
     return float(agenda.entries[0].when_s) if agenda.counts[0] > 0 else np.inf
 
@@ -41,14 +41,14 @@ def _is_before(one: np.void, other: np.void) -> bool:
 
 
 @inner
-def push(agenda: Agenda, when_s: float, what: int, job: int, run: int) -> None:
+def push(agenda: EventQueue, when_s: float, what: int, job: int, run: int) -> None:
     """Schedule an event for this run of a job."""
     agenda.counts[1] += 1
     push_again(agenda, when_s, agenda.counts[1], what, job, run)
 
 
 @inner
-def push_again(agenda: Agenda, when_s: float, number: int, what: int, job: int, run: int) -> None:
+def push_again(agenda: EventQueue, when_s: float, number: int, what: int, job: int, run: int) -> None:
     """Insert an event under the sequence number that it had before."""
     place, entries = agenda.counts[0], agenda.entries
     agenda.counts[0] += 1
@@ -63,7 +63,7 @@ def push_again(agenda: Agenda, when_s: float, number: int, what: int, job: int, 
 
 
 @inner
-def pop(agenda: Agenda) -> tuple[int, int, int]:
+def pop(agenda: EventQueue) -> tuple[int, int, int]:
     """Remove the first entry; returns the event type, the job and the number of its run."""
     entries = agenda.entries
     answer = (entries[0].what, entries[0].job, entries[0].run)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from takeup.cluster.fleet.fast.books import enqueue, evict, leave_nodes
-from takeup.cluster.fleet.fast.place import calm_down
-from takeup.cluster.fleet.fast.turn import take_newcomer, take_turn
+from takeup.cluster.fleet.fast.books import enqueue, evict, release_nodes
+from takeup.cluster.fleet.fast.place import update_calmness
+from takeup.cluster.fleet.fast.turn import run_arrival_pass, run_pass
 from takeup.cluster.fleet.layout import (
     NUM_LEFT,
     NUM_RUNNING,
@@ -19,8 +19,8 @@ from takeup.cluster.fleet.layout import (
     NUM_WAITING_SPOT,
     Fleet,
 )
-from takeup.cluster.fleet.rules import PACKED, Rules
-from takeup.cluster.simulate.fast.agenda import Agenda, next_s, pop, push, push_again
+from takeup.cluster.fleet.rules import PACKED, SchedulerRules
+from takeup.cluster.simulate.fast.agenda import EventQueue, next_s, pop, push, push_again
 from takeup.cluster.simulate.fast.story import (
     CHANGED,
     FINISH,
@@ -33,7 +33,7 @@ from takeup.cluster.simulate.fast.story import (
     NUM_KEPT,
     PERIOD,
     USEFUL,
-    Story,
+    ReplayRecord,
     account,
     count_period,
     hour_of,
@@ -48,15 +48,15 @@ NOW, CALM_AT = range(2)  # indices of `clock`
 
 
 @kernel
-def live_until(
+def run_until(
     fleet: Fleet,
-    story: Story,
-    agenda: Agenda,
+    story: ReplayRecord,
+    agenda: EventQueue,
     clock: Floats,
     until_s: float,
     hours: Floats,
     quota: Floats,
-    rules: Rules,
+    rules: SchedulerRules,
 ) -> int:
     """Process all events before `until_s`; returns the number of scheduling passes."""
     num_turns = 0
@@ -78,13 +78,13 @@ def live_until(
         while next_s(agenda) <= when_s:
             what, job, run = pop(agenda)
             if fleet.jobs[job].running and story.run[job] == run:
-                _happen(fleet, story, agenda, what, job, when_s, rules)
+                _handle_event(fleet, story, agenda, what, job, when_s, rules)
         while _arrival_s(fleet, story) <= when_s:
             _arrive(fleet, story, when_s, rules)
 
 
 @inner
-def _drop_stale(fleet: Fleet, story: Story, agenda: Agenda) -> None:
+def _drop_stale(fleet: Fleet, story: ReplayRecord, agenda: EventQueue) -> None:
     """Remove events of runs that are over."""
     old = agenda.entries[: agenda.counts[0]].copy()
     agenda.counts[0] = 0
@@ -95,13 +95,13 @@ def _drop_stale(fleet: Fleet, story: Story, agenda: Agenda) -> None:
 
 
 @inner
-def _arrival_s(fleet: Fleet, story: Story) -> float:
+def _arrival_s(fleet: Fleet, story: ReplayRecord) -> float:
     job = story.ticks[NEXT_JOB]
     return float(fleet.jobs[job].submit_s) if job < len(fleet.jobs) else np.inf
 
 
 @inner
-def _tick_s(fleet: Fleet, now_s: float, rules: Rules) -> float:
+def _tick_s(fleet: Fleet, now_s: float, rules: SchedulerRules) -> float:
     waiting = fleet.totals[NUM_WAITING_HIGH] + fleet.totals[NUM_WAITING_SPOT]
     if waiting > 0 and rules.lease_s == 0.0:
         return float((np.floor(now_s / TICK_S) + 1.0) * TICK_S)
@@ -111,7 +111,7 @@ def _tick_s(fleet: Fleet, now_s: float, rules: Rules) -> float:
 
 
 @inner
-def _arrive(fleet: Fleet, story: Story, now_s: float, rules: Rules) -> None:
+def _arrive(fleet: Fleet, story: ReplayRecord, now_s: float, rules: SchedulerRules) -> None:
     job = story.ticks[NEXT_JOB]
     story.ticks[NEXT_JOB] += 1
     story.ticks[CHANGED] |= story.ticks[NEWCOMER] >= 0
@@ -121,7 +121,7 @@ def _arrive(fleet: Fleet, story: Story, now_s: float, rules: Rules) -> None:
 
 
 @inner
-def _change_demand(fleet: Fleet, story: Story, job: int, now_s: float, sign: float) -> None:
+def _change_demand(fleet: Fleet, story: ReplayRecord, job: int, now_s: float, sign: float) -> None:
     it = fleet.jobs[job]
     if it.kind == 0:
         story.demand_now[it.organisation] += sign * it.milli * it.workers / 1000.0
@@ -132,11 +132,13 @@ def _change_demand(fleet: Fleet, story: Story, job: int, now_s: float, sign: flo
 
 
 @inner
-def _happen(fleet: Fleet, story: Story, agenda: Agenda, what: int, job: int, now_s: float, rules: Rules) -> None:
+def _handle_event(
+    fleet: Fleet, story: ReplayRecord, agenda: EventQueue, what: int, job: int, now_s: float, rules: SchedulerRules
+) -> None:
     it = fleet.jobs[job]
     if what == FINISH:
         _keep_period(fleet, story, job, now_s)
-        leave_nodes(fleet, job)
+        release_nodes(fleet, job)
         story.end_s[job] = now_s
         story.done_s[job] = story.duration_s[job]
         _change_demand(fleet, story, job, now_s, -1.0)
@@ -154,7 +156,7 @@ def _happen(fleet: Fleet, story: Story, agenda: Agenda, what: int, job: int, now
 
 
 @inner
-def _keep_period(fleet: Fleet, story: Story, job: int, now_s: float) -> None:
+def _keep_period(fleet: Fleet, story: ReplayRecord, job: int, now_s: float) -> None:
     it = fleet.jobs[job]
     if it.kind == 1:
         useful_gpu_s = (now_s - story.period_from_s[job]) * it.milli * it.workers / 1000.0
@@ -165,22 +167,28 @@ def _keep_period(fleet: Fleet, story: Story, job: int, now_s: float) -> None:
 
 @inner
 def _decide(
-    fleet: Fleet, story: Story, agenda: Agenda, clock: Floats, hours: Floats, quota: Floats, rules: Rules
+    fleet: Fleet,
+    story: ReplayRecord,
+    agenda: EventQueue,
+    clock: Floats,
+    hours: Floats,
+    quota: Floats,
+    rules: SchedulerRules,
 ) -> None:
     changed, newcomer = story.ticks[CHANGED], story.ticks[NEWCOMER]
     story.ticks[CHANGED], story.ticks[NEWCOMER] = 0, -1
     if rules.score == PACKED:
         _refresh_calm(fleet, story, clock)
     if changed:
-        take_turn(fleet, clock[NOW], hours, quota, rules)
+        run_pass(fleet, clock[NOW], hours, quota, rules)
     else:
-        take_newcomer(fleet, newcomer, clock[NOW], hours, quota, rules)
+        run_arrival_pass(fleet, newcomer, clock[NOW], hours, quota, rules)
     read_log(fleet, story, agenda, clock[NOW], rules)
     _remember_evictions(fleet, story, clock[NOW])
 
 
 @inner
-def _remember_evictions(fleet: Fleet, story: Story, now_s: float) -> None:
+def _remember_evictions(fleet: Fleet, story: ReplayRecord, now_s: float) -> None:
     most = len(story.evicted_s)
     for place in range(fleet.totals[NUM_LEFT]):
         number = story.ticks[NUM_EVICTIONS]
@@ -191,7 +199,7 @@ def _remember_evictions(fleet: Fleet, story: Story, now_s: float) -> None:
 
 
 @inner
-def _refresh_calm(fleet: Fleet, story: Story, clock: Floats) -> None:
+def _refresh_calm(fleet: Fleet, story: ReplayRecord, clock: Floats) -> None:
     """Count the evictions of each node in the hour and the day before the last tick."""
     tick_s = np.floor(clock[NOW] / TICK_S) * TICK_S
     if tick_s <= clock[CALM_AT]:
@@ -208,4 +216,4 @@ def _refresh_calm(fleet: Fleet, story: Story, clock: Floats) -> None:
         elif age_s >= 0.0:
             last_day[story.evicted_node[place]] += 1
             last_hour[story.evicted_node[place]] += age_s < 3600.0
-    calm_down(fleet, last_hour, last_day)
+    update_calmness(fleet, last_hour, last_day)

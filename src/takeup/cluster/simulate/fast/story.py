@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from takeup.cluster.fleet.layout import EVICTED, LEASE_OVER, NOTICED, NUM_LOGGED, RUNNING_MILLI, STARTED, Fleet
-from takeup.cluster.fleet.rules import Rules
-from takeup.cluster.simulate.fast.agenda import Agenda, push
+from takeup.cluster.fleet.rules import SchedulerRules
+from takeup.cluster.simulate.fast.agenda import EventQueue, push
 from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inner
 
@@ -24,7 +24,7 @@ NEXT_JOB, FIRST_EVICTION, NUM_EVICTIONS, CHANGED, PROMISES_KEPT, PROMISES_BROKEN
 )  # places of `ticks`
 
 
-class Story(NamedTuple):
+class ReplayRecord(NamedTuple):
     """Per job: work and waits. Per hour (the last one holds everything later): `counts`, `gpu_s`, and demand."""
 
     duration_s: Floats
@@ -46,7 +46,7 @@ class Story(NamedTuple):
     ticks: Ints
 
 
-def empty_story(duration_s: Floats, num_hours: int, num_organisations: int, most_evictions: int) -> Story:
+def empty_record(duration_s: Floats, num_hours: int, num_organisations: int, most_evictions: int) -> ReplayRecord:
     """Nothing has happened yet."""
     num_jobs = len(duration_s)
     done, overhead, queued, lost, period = np.zeros((5, num_jobs))
@@ -55,20 +55,20 @@ def empty_story(duration_s: Floats, num_hours: int, num_organisations: int, most
     counts, gpu_s = np.zeros((num_hours, 3, 3), np.int64), np.zeros((num_hours, 3, 3))
     demand, demand_now = np.zeros((num_hours, num_organisations)), np.zeros(num_organisations)
     evicted_s, evicted_node = np.zeros(most_evictions), np.zeros(most_evictions, np.int64)
-    return Story(
+    return ReplayRecord(
         duration_s, done, overhead, queued, first_start, end, lost, period, run, leased, counts, gpu_s, demand,
         demand_now, evicted_s, evicted_node, np.array([0, 0, 0, 0, 0, 0, -1]),
     )  # fmt: skip
 
 
 @inner
-def hour_of(story: Story, when_s: float) -> int:
+def hour_of(story: ReplayRecord, when_s: float) -> int:
     """The row of an hour."""
     return min(int(when_s // 3600.0), len(story.counts) - 1)
 
 
 @inner
-def account(fleet: Fleet, story: Story, from_s: float, to_s: float) -> None:
+def account(fleet: Fleet, story: ReplayRecord, from_s: float, to_s: float) -> None:
     """Add up the GPUs that ran from one moment to another, and carry the demand into new hours."""
     hour, last = hour_of(story, from_s), hour_of(story, to_s)
     while hour <= last:
@@ -85,7 +85,7 @@ def account(fleet: Fleet, story: Story, from_s: float, to_s: float) -> None:
 
 
 @inner
-def count_period(story: Story, grade: int, now_s: float, column: int) -> None:
+def count_period(story: ReplayRecord, grade: int, now_s: float, column: int) -> None:
     """A spot run lasted for a period, or was evicted before."""
     story.counts[hour_of(story, now_s), grade, column] += 1
     if grade == 1:
@@ -93,18 +93,18 @@ def count_period(story: Story, grade: int, now_s: float, column: int) -> None:
 
 
 @inner
-def _progress_s(story: Story, job: int, ran_s: float) -> float:
+def _progress_s(story: ReplayRecord, job: int, ran_s: float) -> float:
     return float(story.done_s[job] + max(0.0, ran_s - story.overhead_s[job]))
 
 
 @inner
-def save(story: Story, job: int, ran_s: float) -> None:
+def save(story: ReplayRecord, job: int, ran_s: float) -> None:
     """All work of a run so far is safe."""
     story.done_s[job] = _progress_s(story, job, ran_s)
 
 
 @inner
-def read_log(fleet: Fleet, story: Story, agenda: Agenda, now_s: float, rules: Rules) -> None:
+def read_log(fleet: Fleet, story: ReplayRecord, agenda: EventQueue, now_s: float, rules: SchedulerRules) -> None:
     """Live through what was decided."""
     for place in range(fleet.totals[NUM_LOGGED]):
         line = fleet.log[place]
@@ -128,7 +128,7 @@ def read_log(fleet: Fleet, story: Story, agenda: Agenda, now_s: float, rules: Ru
 
 
 @inner
-def _lose(fleet: Fleet, story: Story, job: int, grade: int, now_s: float, ran_s: float) -> None:
+def _lose(fleet: Fleet, story: ReplayRecord, job: int, grade: int, now_s: float, ran_s: float) -> None:
     it = fleet.jobs[job]
     progress_s = _progress_s(story, job, ran_s)
     saved_s = story.done_s[job]
@@ -142,7 +142,9 @@ def _lose(fleet: Fleet, story: Story, job: int, grade: int, now_s: float, ran_s:
 
 
 @inner
-def _begin(fleet: Fleet, story: Story, agenda: Agenda, job: int, now_s: float, preempts: bool, rules: Rules) -> None:
+def _begin(
+    fleet: Fleet, story: ReplayRecord, agenda: EventQueue, job: int, now_s: float, preempts: bool, rules: SchedulerRules
+) -> None:
     it = fleet.jobs[job]
     num_gpus = it.milli * it.workers / 1000.0
     overhead_s = 0.0

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from takeup.cluster.model import Kind, Workload
-from takeup.cluster.traces.generated.draw import Drawn, PoolDraw, joined
+from takeup.cluster.traces.generated.draw import DrawnJobs, PoolGenerator, joined
 from takeup.cluster.traces.generated.presets import PRESETS, Preset
 from takeup.cluster.traces.generated.published import NUM_DAYS, PROFILES
 from takeup.cluster.traces.generated.shapes import Nodes
@@ -39,7 +39,7 @@ def generate(
     nodes = {pool: _scaled(sizes, scale) for pool, sizes in _chosen(name, preset, pools).items()}
     burst = bursts(streams.stream("bursts"))
     drawn = [
-        PoolDraw(PROFILES[pool], sizes, preset, days, burst, streams.child(pool)).jobs()
+        PoolGenerator(PROFILES[pool], sizes, preset, days, burst, streams.child(pool)).jobs()
         for pool, sizes in nodes.items()
     ]
     return _workload(name, nodes, drawn)
@@ -60,7 +60,7 @@ def _scaled(nodes: Nodes, scale: float) -> Nodes:
     return tuple((size, max(1, round(count * scale))) for size, count in nodes)
 
 
-def _workload(name: str, nodes: Mapping[str, Nodes], drawn: list[Drawn]) -> Workload:
+def _workload(name: str, nodes: Mapping[str, Nodes], drawn: list[DrawnJobs]) -> Workload:
     jobs = joined(drawn)
     pool = np.repeat(np.arange(len(drawn)), [len(part.kind) for part in drawn])
     order = np.argsort(jobs.submit_s, kind="stable")

@@ -22,12 +22,12 @@ from takeup.cluster.traces.generated.times import (
     DAY_S,
     LONG_S,
     SHORT_S,
-    Pieces,
+    JobPieces,
+    cut_before,
     draw_high_durations,
     draw_spot_durations,
     draw_starts,
     monthly_to_daily,
-    since,
     wrap,
 )
 from takeup.core.arrays import Floats, Ints
@@ -37,7 +37,7 @@ WINDOW_S = NUM_DAYS * DAY_S
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnJobs:
     """Jobs in any order; organisations by their number."""
 
     kind: Ints
@@ -48,13 +48,13 @@ class Drawn:
     duration_s: Floats
 
 
-def joined(parts: list[Drawn]) -> Drawn:
+def joined(parts: list[DrawnJobs]) -> DrawnJobs:
     """All of them, one after the other."""
-    return Drawn(*(np.concatenate([getattr(part, name) for part in parts]) for name in Drawn.__slots__))
+    return DrawnJobs(*(np.concatenate([getattr(part, name) for part in parts]) for name in DrawnJobs.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
-class PoolDraw:
+class PoolGenerator:
     """Draws the jobs of a pool of these nodes, for the last `num_days` of the months."""
 
     profile: PoolProfile
@@ -64,34 +64,36 @@ class PoolDraw:
     burst: Floats
     streams: Streams
 
-    def jobs(self) -> Drawn:
+    def jobs(self) -> DrawnJobs:
         """High-priority jobs, then spot jobs."""
         return joined([self._high(self.streams.stream("high")), self._spot(self.streams.stream("spot"))])
 
-    def _high(self, rng: np.random.Generator) -> Drawn:
+    def _high(self, rng: np.random.Generator) -> DrawnJobs:
         num_jobs = round(self.profile.num_high_jobs * self._size() * self.preset.high_load)
         durations_s = self._served(draw_high_durations(self.profile, num_jobs, rng))
         starts_s = draw_starts(durations_s, monthly_to_daily(self.profile.monthly_gpus), self.burst, rng)
         pieces = _without_some_short(wrap(starts_s, durations_s, WINDOW_S), num_jobs, rng)
         return self._shaped(Kind.HIGH, pieces, durations_s >= LONG_S, rng)
 
-    def _spot(self, rng: np.random.Generator) -> Drawn:
+    def _spot(self, rng: np.random.Generator) -> DrawnJobs:
         daily = monthly_to_daily(np.array(SPOT_MONTHLY_JOBS) / MONTH_DAYS)
         daily[: self.preset.spot_from_day] = 0.0
         share = self.profile.spot_share * self._size() * self.preset.spot_load
         num_jobs = round(NUM_SPOT_JOBS * share * daily.sum() / sum(SPOT_MONTHLY_JOBS))
         durations_s = draw_spot_durations(num_jobs, rng)
         starts_s = draw_starts(np.minimum(durations_s, DAY_S - 1), daily, self.burst, rng)
-        pieces = Pieces(np.arange(num_jobs), starts_s, durations_s)
+        pieces = JobPieces(np.arange(num_jobs), starts_s, durations_s)
         pieces = pieces.at(starts_s >= WINDOW_S - self.num_days * DAY_S)  # no spot job is running at time 0
         return self._shaped(Kind.SPOT, pieces, durations_s >= LONG_S, rng)
 
-    def _shaped(self, kind: Kind, pieces: Pieces, is_long: npt.NDArray[np.bool_], rng: np.random.Generator) -> Drawn:
+    def _shaped(
+        self, kind: Kind, pieces: JobPieces, is_long: npt.NDArray[np.bool_], rng: np.random.Generator
+    ) -> DrawnJobs:
         gpus, workers = draw_shapes(self.profile, self.nodes, is_long, rng)
         organisation = draw_organisations(self.profile, len(is_long), rng)
-        cut = since(pieces, WINDOW_S - self.num_days * DAY_S)
+        cut = cut_before(pieces, WINDOW_S - self.num_days * DAY_S)
         kinds = np.full(len(cut.job), int(kind))
-        return Drawn(kinds, organisation[cut.job], gpus[cut.job], workers[cut.job], cut.starts_s, cut.durations_s)
+        return DrawnJobs(kinds, organisation[cut.job], gpus[cut.job], workers[cut.job], cut.starts_s, cut.durations_s)
 
     def _served(self, durations_s: Floats) -> Floats:
         """Durations that the nodes can serve; only jobs of at least `LONG_S` are shortened."""
@@ -109,7 +111,7 @@ class PoolDraw:
         return lost * num_gpus / self.profile.num_gpus
 
 
-def _without_some_short(pieces: Pieces, num_jobs: int, rng: np.random.Generator) -> Pieces:
+def _without_some_short(pieces: JobPieces, num_jobs: int, rng: np.random.Generator) -> JobPieces:
     """Drop random short jobs down to `num_jobs`: the published number includes jobs running at the beginning."""
     short = np.flatnonzero(pieces.durations_s < SHORT_S)
     num_surplus = min(len(pieces.job) - num_jobs, len(short))

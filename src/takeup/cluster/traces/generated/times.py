@@ -82,30 +82,30 @@ def _draw_times(weights: Floats, num_times: int, rng: np.random.Generator) -> Fl
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class JobPieces:
     """Parts of jobs that lie inside a window: which job, from when, for how long."""
 
     job: Ints
     starts_s: Floats
     durations_s: Floats
 
-    def at(self, places: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Pieces:
+    def at(self, places: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> JobPieces:
         """Only these."""
-        return Pieces(self.job[places], self.starts_s[places], self.durations_s[places])
+        return JobPieces(self.job[places], self.starts_s[places], self.durations_s[places])
 
 
-def wrap(starts_s: Floats, durations_s: Floats, window_s: float) -> Pieces:
+def wrap(starts_s: Floats, durations_s: Floats, window_s: float) -> JobPieces:
     """Cut jobs at the end of the window; what is missing begins at 0, again and again if need be."""
     num_pieces = 1 + np.ceil(np.maximum(0.0, starts_s + durations_s - window_s) / window_s).astype(np.int64)
     job = np.repeat(np.arange(len(starts_s)), num_pieces)
     turn = np.arange(len(job)) - np.repeat(np.cumsum(num_pieces) - num_pieces, num_pieces)
     begin_s = np.where(turn == 0, starts_s[job], 0.0)
     end_s = np.minimum(starts_s[job] + durations_s[job] - turn * window_s, window_s)
-    return Pieces(job, begin_s, end_s - begin_s).at(end_s - begin_s >= 1.0)
+    return JobPieces(job, begin_s, end_s - begin_s).at(end_s - begin_s >= 1.0)
 
 
-def since(pieces: Pieces, from_s: float) -> Pieces:
+def cut_before(pieces: JobPieces, from_s: float) -> JobPieces:
     """What happens after a moment, which becomes time 0; jobs under way come at 0 with the rest of their time."""
     begin_s = np.maximum(pieces.starts_s, from_s)
     left_s = pieces.starts_s + pieces.durations_s - begin_s
-    return Pieces(pieces.job, begin_s - from_s, left_s).at(left_s >= 1.0)
+    return JobPieces(pieces.job, begin_s - from_s, left_s).at(left_s >= 1.0)

@@ -14,6 +14,6 @@ engine      the engine that combines these
 from __future__ import annotations
 
 from takeup.edge.engines.cloudlet.engine import CloudletEngine
-from takeup.edge.engines.cloudlet.plan import Plan
+from takeup.edge.engines.cloudlet.plan import CloudletPlan
 
-__all__ = ["CloudletEngine", "Plan"]
+__all__ = ["CloudletEngine", "CloudletPlan"]

@@ -22,7 +22,7 @@ SEND_BUFFER_BYTES = 256 * 1024
 LIMIT_S = 30.0
 
 
-class Order(TypedDict):
+class UploadOrder(TypedDict):
     """The order to a device. With a `priority` the kernel keeps the rate; the link breaks after `num_sent` bytes."""
 
     address: tuple[str, int]
@@ -46,7 +46,7 @@ def main() -> None:
     """Take the order, connect, wait for the beginning, upload."""
     if len(sys.argv) > 1:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(int(sys.argv[1])))
-    order: Order = json.loads(sys.stdin.readline())
+    order: UploadOrder = json.loads(sys.stdin.readline())
     host, port = order["address"]
     with socket.create_connection((host, port), timeout=LIMIT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -59,7 +59,7 @@ def main() -> None:
         sys.stdin.readline()  # to end takes CPU time, which may be needed elsewhere now
 
 
-def _upload(connection: socket.socket, order: Order, zero_s: float) -> None:
+def _upload(connection: socket.socket, order: UploadOrder, zero_s: float) -> None:
     """Moments are of the monotonic clock, which all processes of a machine share."""
     if order["priority"]:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, order["priority"])

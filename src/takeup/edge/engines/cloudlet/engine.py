@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
-from takeup.edge.engines.cloudlet.device import Order
-from takeup.edge.engines.cloudlet.links import LINKS, Link, open_links
-from takeup.edge.engines.cloudlet.plan import Job, Plan, make_plan
+from takeup.edge.engines.cloudlet.device import UploadOrder
+from takeup.edge.engines.cloudlet.links import LINKS, DeviceLinks, open_links
+from takeup.edge.engines.cloudlet.plan import CloudletJob, CloudletPlan, make_plan
 from takeup.edge.engines.cloudlet.priorities import CORE, DEVICE, in_real_time
-from takeup.edge.engines.cloudlet.processes import Process
-from takeup.edge.engines.cloudlet.site import TOKEN_BYTES, Record, Site
-from takeup.edge.engines.cloudlet.turns import RULES, Rule
+from takeup.edge.engines.cloudlet.processes import ChildProcess
+from takeup.edge.engines.cloudlet.site import TOKEN_BYTES, CloudletSite, JobRecord
+from takeup.edge.engines.cloudlet.turns import DISPATCH_RULES, DispatchRule
 from takeup.edge.model import Allocation, Instance
 from takeup.edge.played import Played, PlayedTask
 from takeup.errors import BadInput, MissingEngine, UnknownName
@@ -38,7 +38,7 @@ class CloudletEngine:
         self,
         slowdown: float = 1.0,
         link: str = "auto",
-        turns: Rule = "planned",
+        turns: DispatchRule = "planned",
         bits_factor: float | None = None,
         tolerance_s: float = 0.002,
         work: str = "cpu-time",
@@ -50,18 +50,18 @@ class CloudletEngine:
                 raise BadInput(f"{name} is {number}; give a finite number above 0")
         if link not in LINKS:
             raise UnknownName("link", link, LINKS)
-        if turns not in RULES:
-            raise UnknownName("rule for turns", turns, RULES)
+        if turns not in DISPATCH_RULES:
+            raise UnknownName("rule for turns", turns, DISPATCH_RULES)
         if work not in WORK:
             raise UnknownName("kind of work", work, WORK)
         self.slowdown, self.link, self.turns, self.bits_factor = slowdown, link, turns, bits_factor
         self.tolerance_s, self.work, self.real_time = tolerance_s, work, real_time
 
-    def plan(self, instance: Instance, allocation: Allocation) -> Plan:
+    def plan(self, instance: Instance, allocation: Allocation) -> CloudletPlan:
         """The plan that `play` would execute."""
         return make_plan(instance, allocation, self.slowdown, self.bits_factor)
 
-    def dry_run(self, instance: Instance, allocation: Allocation, show: Callable[[str], None] = print) -> Plan:
+    def dry_run(self, instance: Instance, allocation: Allocation, show: Callable[[str], None] = print) -> CloudletPlan:
         """Show the plan; no socket is opened and no process started."""
         plan = self.plan(instance, allocation)
         show(str(plan))
@@ -81,9 +81,9 @@ class CloudletEngine:
         tasks = tuple(self._task(record, zero_s) for record in records)
         return Played(tasks, links.name, self.turns, plan.slowdown, plan.bits_factor, self.tolerance_s, speeds)
 
-    def _start_cores(self, num_cores: int, stack: ExitStack) -> tuple[list[Process], tuple[float, ...]]:
+    def _start_cores(self, num_cores: int, stack: ExitStack) -> tuple[list[ChildProcess], tuple[float, ...]]:
         """Start the cores, which measure their speed concurrently; the processes and their speeds."""
-        cores = [_closing(stack, Process("core.py", self.work, *self._at(CORE))) for _ in range(num_cores)]
+        cores = [_closing(stack, ChildProcess("core.py", self.work, *self._at(CORE))) for _ in range(num_cores)]
         words = [core.hear() for core in cores]
         if not all(words):
             raise MissingEngine("a core of the site ended before it was measured; look at the memory, and run it again")
@@ -93,12 +93,17 @@ class CloudletEngine:
         return [str(priority)] if self.real_time else []
 
     def _happen(
-        self, plan: Plan, links: Link, cores: Sequence[Process], breaks: Mapping[int, float], stack: ExitStack
-    ) -> tuple[float, list[Record]]:
+        self,
+        plan: CloudletPlan,
+        links: DeviceLinks,
+        cores: Sequence[ChildProcess],
+        breaks: Mapping[int, float],
+        stack: ExitStack,
+    ) -> tuple[float, list[JobRecord]]:
         """Execute the plan from the first connection on; the start by the monotonic clock, and the records."""
         listener = stack.enter_context(links.listener(len(plan.jobs) + 8))
         tokens = [secrets.token_hex(TOKEN_BYTES // 2) for _ in plan.jobs]
-        site = Site(listener, plan.jobs, tokens, self.turns)
+        site = CloudletSite(listener, plan.jobs, tokens, self.turns)
         stack.callback(site.close)
         devices = [_closing(stack, links.device(*self._at(DEVICE))) for _ in plan.jobs]
         for number, (job, device) in enumerate(zip(plan.jobs, devices, strict=True)):
@@ -112,7 +117,7 @@ class CloudletEngine:
         site.run(cores, zero_s, plan.limit_s)
         return zero_s, site.records
 
-    def _task(self, record: Record, zero_s: float) -> PlayedTask:
+    def _task(self, record: JobRecord, zero_s: float) -> PlayedTask:
         def scaled(moment_s: float | None) -> float | None:
             return None if moment_s is None else (moment_s - zero_s) / self.slowdown
 
@@ -133,12 +138,12 @@ class CloudletEngine:
         )
 
 
-def _closing(stack: ExitStack, process: Process) -> Process:
+def _closing(stack: ExitStack, process: ChildProcess) -> ChildProcess:
     stack.callback(process.close)
     return process
 
 
-def _order(job: Job, address: tuple[str, int], token: str, share: float, priority: int) -> Order:
+def _order(job: CloudletJob, address: tuple[str, int], token: str, share: float, priority: int) -> UploadOrder:
     return {
         "address": address,
         "token": token,

@@ -14,16 +14,24 @@ from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Protocol
 
-from takeup.core.namespaces import FRAME_BYTES, LEFT, PAYLOAD_BYTES, ROOT, Namespace, check_commands, lay_cable
-from takeup.edge.engines.cloudlet.plan import Job, Plan
-from takeup.edge.engines.cloudlet.processes import Process
+from takeup.core.namespaces import (
+    FRAME_BYTES,
+    LEFT,
+    PAYLOAD_BYTES,
+    ROOT,
+    NetworkNamespace,
+    check_commands,
+    connect_namespaces,
+)
+from takeup.edge.engines.cloudlet.plan import CloudletJob, CloudletPlan
+from takeup.edge.engines.cloudlet.processes import ChildProcess
 from takeup.errors import MissingEngine, UnknownName
 
 LINKS = ("auto", "namespaces", "user-space")
 FIRST_CLASS = 0x10
 
 
-class Link(Protocol):
+class DeviceLinks(Protocol):
     """Where devices and the site meet."""
 
     name: str
@@ -31,7 +39,7 @@ class Link(Protocol):
     def listener(self, backlog: int) -> socket.socket:
         """A bound and listening socket for the site."""
 
-    def device(self, *arguments: str) -> Process:
+    def device(self, *arguments: str) -> ChildProcess:
         """The process of a device, on the far side."""
 
     def priority(self, number: int) -> int:
@@ -39,7 +47,7 @@ class Link(Protocol):
 
 
 @contextmanager
-def open_links(name: str, plan: Plan) -> Iterator[Link]:
+def open_links(name: str, plan: CloudletPlan) -> Iterator[DeviceLinks]:
     """The links of this name for all jobs of a plan; they are removed on exit."""
     if name not in LINKS:
         raise UnknownName("link", name, LINKS)
@@ -61,8 +69,8 @@ class UserSpaceLinks:
     def listener(self, backlog: int) -> socket.socket:
         return socket.create_server(("127.0.0.1", 0), backlog=backlog)
 
-    def device(self, *arguments: str) -> Process:
-        return Process("device.py", *arguments)
+    def device(self, *arguments: str) -> ChildProcess:
+        return ChildProcess("device.py", *arguments)
 
     def priority(self, number: int) -> int:
         del number
@@ -74,11 +82,11 @@ class NamespaceLinks:
 
     name = "namespaces"
 
-    def __init__(self, jobs: tuple[Job, ...]) -> None:
+    def __init__(self, jobs: tuple[CloudletJob, ...]) -> None:
         check_commands()
-        self.site, self.devices = Namespace(), Namespace()
+        self.site, self.devices = NetworkNamespace(), NetworkNamespace()
         try:
-            lay_cable(self.site, self.devices)
+            connect_namespaces(self.site, self.devices)
             self.devices.command("tc qdisc add dev cable root handle 1: htb")
             for number, job in enumerate(jobs):
                 self._shape(FIRST_CLASS + number, job)
@@ -86,7 +94,7 @@ class NamespaceLinks:
             self.close()
             raise
 
-    def _shape(self, minor: int, job: Job) -> None:
+    def _shape(self, minor: int, job: CloudletJob) -> None:
         """Rates of the kernel count whole frames, of which the last may be short, and the first one goes at once."""
         num_frames = math.ceil(job.num_bytes / PAYLOAD_BYTES)
         wire_bytes = job.num_bytes + num_frames * (FRAME_BYTES - PAYLOAD_BYTES)
@@ -97,8 +105,8 @@ class NamespaceLinks:
     def listener(self, backlog: int) -> socket.socket:
         return self.site.do(lambda: socket.create_server((LEFT, 0), backlog=backlog))
 
-    def device(self, *arguments: str) -> Process:
-        return self.devices.do(lambda: Process("device.py", *arguments))
+    def device(self, *arguments: str) -> ChildProcess:
+        return self.devices.do(lambda: ChildProcess("device.py", *arguments))
 
     def priority(self, number: int) -> int:
         return ROOT + FIRST_CLASS + number

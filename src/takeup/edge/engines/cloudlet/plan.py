@@ -20,7 +20,7 @@ LARGEST_FACTOR = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class CloudletJob:
     """A device that offloads: its bytes, and its times in seconds of this machine from the beginning."""
 
     device: int
@@ -38,10 +38,10 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CloudletPlan:
     """All jobs, in the order of devices, and how the instance was scaled."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[CloudletJob, ...]
     num_cores: int
     slowdown: float
     bits_factor: float
@@ -64,13 +64,15 @@ class Plan:
         )
 
 
-def make_plan(instance: Instance, allocation: Allocation, slowdown: float, bits_factor: float | None = None) -> Plan:
+def make_plan(
+    instance: Instance, allocation: Allocation, slowdown: float, bits_factor: float | None = None
+) -> CloudletPlan:
     """The jobs of an allocation. Without `bits_factor`, uploads get large enough for their shape to show."""
     devices = _offloaders(instance, allocation)
     if bits_factor is None:
         bits_factor = _fitting_factor(instance, allocation, devices, slowdown)
     jobs = tuple(_job(instance, allocation, device, slowdown, bits_factor) for device in devices)
-    plan = Plan(jobs, instance.num_cores, slowdown, bits_factor)
+    plan = CloudletPlan(jobs, instance.num_cores, slowdown, bits_factor)
     _check(plan)
     return plan
 
@@ -101,8 +103,8 @@ def _fitting_factor(instance: Instance, allocation: Allocation, devices: list[in
     return float(10 ** max(0, exponent))
 
 
-def _job(instance: Instance, allocation: Allocation, device: int, slowdown: float, bits_factor: float) -> Job:
-    return Job(
+def _job(instance: Instance, allocation: Allocation, device: int, slowdown: float, bits_factor: float) -> CloudletJob:
+    return CloudletJob(
         device,
         max(1, math.ceil(float(instance.bits[device]) * bits_factor / 8)),
         float(instance.releases_s[device]) * slowdown,
@@ -113,7 +115,7 @@ def _job(instance: Instance, allocation: Allocation, device: int, slowdown: floa
     )
 
 
-def _check(plan: Plan) -> None:
+def _check(plan: CloudletPlan) -> None:
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     rate_mbps = sum(job.rate_bps for job in plan.jobs) / 1e6
     num_bytes = sum(job.num_bytes for job in plan.jobs)

@@ -10,7 +10,7 @@ from pathlib import Path
 WAIT_S = 5.0
 
 
-class Process:
+class ChildProcess:
     """A program in this folder that reads lines and may answer with lines.
 
     It ends with its standard input, so none outlives this process, however that ends.

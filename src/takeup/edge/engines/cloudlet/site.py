@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from takeup.edge.engines.cloudlet.plan import Job
-from takeup.edge.engines.cloudlet.processes import Process
-from takeup.edge.engines.cloudlet.turns import Queue, Rule
+from takeup.edge.engines.cloudlet.plan import CloudletJob
+from takeup.edge.engines.cloudlet.processes import ChildProcess
+from takeup.edge.engines.cloudlet.turns import DispatchQueue, DispatchRule
 
 TOKEN_BYTES = 32
 MOST_AT_A_CORE = 2  # a job that runs, and one that is next
@@ -26,10 +26,10 @@ MOST_STRANGERS = 64  # connections that have not sent their token
 
 
 @dataclass(slots=True, eq=False)
-class Record:
+class JobRecord:
     """What has happened to a job so far; moments of the monotonic clock."""
 
-    job: Job
+    job: CloudletJob
     connected: bool = False
     num_received: int = 0
     uploaded_s: float | None = None
@@ -45,30 +45,32 @@ class Record:
 
 
 @dataclass(slots=True, eq=False)
-class Core:
+class CoreProcess:
     """A process with its running and its next job, and when it should have finished them."""
 
     number: int
-    process: Process
-    records: list[Record] = field(default_factory=list)
+    process: ChildProcess
+    records: list[JobRecord] = field(default_factory=list)
     free_s: float = 0.0
 
 
-class Site:
+class CloudletSite:
     """The cloudlet: accepts uploads of jobs from devices with valid tokens, and runs them on cores."""
 
-    def __init__(self, listener: socket.socket, jobs: Sequence[Job], tokens: Sequence[str], rule: Rule) -> None:
-        self.records = [Record(job) for job in jobs]
+    def __init__(
+        self, listener: socket.socket, jobs: Sequence[CloudletJob], tokens: Sequence[str], rule: DispatchRule
+    ) -> None:
+        self.records = [JobRecord(job) for job in jobs]
         self._by_token = {token.encode(): record for token, record in zip(tokens, self.records, strict=True)}
-        self._queue = Queue(jobs, rule)
-        self._cores: list[Core] = []
+        self._queue = DispatchQueue(jobs, rule)
+        self._cores: list[CoreProcess] = []
         self._zero_s = float("inf")
         self._strangers: set[socket.socket] = set()
         self._selector = selectors.SelectSelector()  # others wake up to a millisecond late
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
 
-    def gather(self, devices: Sequence[Process], limit_s: float) -> None:
+    def gather(self, devices: Sequence[ChildProcess], limit_s: float) -> None:
         """Wait until every device has connected or exited, at most `limit_s`; unconnected devices have failed."""
         until_s = time.monotonic() + limit_s
         self._loop(lambda: all(self._here_or_gone(*pair) for pair in zip(self.records, devices, strict=True)), until_s)
@@ -76,13 +78,13 @@ class Site:
             if not record.connected:
                 self._fail(record, "its device did not connect")
 
-    def _here_or_gone(self, record: Record, device: Process) -> bool:
+    def _here_or_gone(self, record: JobRecord, device: ChildProcess) -> bool:
         return record.connected or record.is_over or device.is_gone()
 
-    def run(self, cores: Sequence[Process], zero_s: float, limit_s: float) -> None:
+    def run(self, cores: Sequence[ChildProcess], zero_s: float, limit_s: float) -> None:
         """Run all jobs, starting at the moment `zero_s`, for at most `limit_s` seconds."""
         self._zero_s = zero_s
-        self._cores = [Core(number, process) for number, process in enumerate(cores)]
+        self._cores = [CoreProcess(number, process) for number, process in enumerate(cores)]
         for core in self._cores:
             self._selector.register(core.process, selectors.EVENT_READ, partial(self._hear, core))
         self._loop(lambda: all(record.is_over for record in self.records), zero_s + limit_s)
@@ -111,7 +113,7 @@ class Site:
         wake_s = None if all(core.records for core in self._cores) else self._queue.wake_s()
         return LONGEST_WAIT_S if wake_s is None else max(0.0, self._zero_s + wake_s - time.monotonic())
 
-    def _next_turn(self, now_s: float) -> tuple[Core, Job] | None:
+    def _next_turn(self, now_s: float) -> tuple[CoreProcess, CloudletJob] | None:
         """A job that can be dispatched now, and the core that is, or will be, free first."""
         core = min(self._cores, key=lambda core: core.free_s if core.records else 0.0, default=None)
         if core is None or len(core.records) == MOST_AT_A_CORE:
@@ -121,7 +123,7 @@ class Site:
             job = self._queue.take(now_s - self._zero_s)
         return None if job is None else (core, job)
 
-    def _give(self, core: Core, job: Job, now_s: float) -> None:
+    def _give(self, core: CoreProcess, job: CloudletJob, now_s: float) -> None:
         record = next(record for record in self.records if record.job is job)
         record.core = core.number
         core.records.append(record)
@@ -129,7 +131,7 @@ class Site:
         core.free_s = max(now_s, core.free_s, not_before_s) + job.run_s
         core.process.tell(f"{not_before_s!r} {job.run_s!r}")
 
-    def _hear(self, core: Core) -> None:
+    def _hear(self, core: CoreProcess) -> None:
         words = core.process.hear()
         if not words or len(words) > 2 * len(core.records):
             self._lose(core)
@@ -138,7 +140,7 @@ class Site:
             record = core.records.pop(0)
             record.started_s, record.ended_s = float(begin_s), float(end_s)
 
-    def _lose(self, core: Core) -> None:
+    def _lose(self, core: CoreProcess) -> None:
         """Handle a stopped core: its running job is lost, its next job may run on another core."""
         self._cores.remove(core)
         self._selector.unregister(core.process)
@@ -171,7 +173,7 @@ class Site:
         record.connected = True
         self._selector.modify(connection, selectors.EVENT_READ, partial(self._receive, connection, record))
 
-    def _receive(self, connection: socket.socket, record: Record) -> None:
+    def _receive(self, connection: socket.socket, record: JobRecord) -> None:
         received = _read(connection, min(READ_BYTES, record.job.num_bytes - record.num_received))
         record.num_received += len(received)
         if not received:
@@ -186,7 +188,7 @@ class Site:
         self._selector.unregister(connection)
         connection.close()
 
-    def _fail(self, record: Record, failure: str) -> None:
+    def _fail(self, record: JobRecord, failure: str) -> None:
         if not record.is_over:
             record.failure = failure
             self._queue.drop(record.job)

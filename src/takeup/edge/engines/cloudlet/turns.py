@@ -11,45 +11,45 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, get_args
 
-from takeup.edge.engines.cloudlet.plan import Job
+from takeup.edge.engines.cloudlet.plan import CloudletJob
 
-Rule = Literal["planned", "early", "edf"]
-RULES: tuple[str, ...] = get_args(Rule)
+DispatchRule = Literal["planned", "early", "edf"]
+DISPATCH_RULES: tuple[str, ...] = get_args(DispatchRule)
 
 
-class Queue:
+class DispatchQueue:
     """Jobs that have not been given to a core, from the first in line to the last, and which of them are complete."""
 
-    def __init__(self, jobs: Iterable[Job], rule: Rule) -> None:
+    def __init__(self, jobs: Iterable[CloudletJob], rule: DispatchRule) -> None:
         self._rule = rule
         self._waiting = sorted(jobs, key=self._place)
         self._complete: set[int] = set()
 
-    def _place(self, job: Job) -> tuple[float, float, int]:
+    def _place(self, job: CloudletJob) -> tuple[float, float, int]:
         return (job.due_s if self._rule == "edf" else job.start_s, job.due_s, job.device)
 
-    def complete(self, job: Job) -> None:
+    def complete(self, job: CloudletJob) -> None:
         """Mark the upload of a job as complete."""
         self._complete.add(job.device)
 
-    def drop(self, job: Job) -> None:
+    def drop(self, job: CloudletJob) -> None:
         """Remove a job that will never run."""
         self._waiting = [other for other in self._waiting if other is not job]
 
-    def put_back(self, job: Job) -> None:
+    def put_back(self, job: CloudletJob) -> None:
         """Return a job that was taken but could not run."""
         self._waiting = sorted([*self._waiting, job], key=self._place)
 
-    def not_before_s(self, job: Job) -> float:
+    def not_before_s(self, job: CloudletJob) -> float:
         """When a job may begin at the earliest, once it is complete."""
         return job.start_s if self._rule == "planned" else 0.0
 
-    def take_ahead(self) -> Job | None:
+    def take_ahead(self) -> CloudletJob | None:
         """Take the job that is next whatever is uploaded until then; None if that is undecided."""
         is_sure = bool(self._waiting) and self._waiting[0].device in self._complete
         return self._waiting.pop(0) if is_sure else None
 
-    def take(self, now_s: float) -> Job | None:
+    def take(self, now_s: float) -> CloudletJob | None:
         """Take the job that a free core begins now, if there is one."""
         complete = [job for job in self._waiting if job.device in self._complete]
         job = next((job for job in complete if self._rule == "edf" or job.start_s <= now_s), None)

@@ -23,7 +23,7 @@ MOMENTS = (0.0, 0.25, 0.5, 0.75)  # quantiles of the earliest ends of uploads
 MOST_DEADLINES = 60  # in the rows about CPU time
 
 
-class Choices(NamedTuple):
+class SizeChoices(NamedTuple):
     """Devices with a number of subcarriers each: what they add at most, and when they are uploaded at the earliest."""
 
     device: Ints
@@ -32,7 +32,7 @@ class Choices(NamedTuple):
     uploaded_s: Floats
 
 
-class Rules(NamedTuple):
+class ChoiceConstraints(NamedTuple):
     """Rows whose right side is one: first one for each device, then one about subcarriers, then those about CPU time.
 
     `spans_s` has the moment and the deadline of each row about CPU time.
@@ -43,7 +43,7 @@ class Rules(NamedTuple):
     spans_s: Floats
 
 
-def choices_of(instance: Instance, devices: Ints) -> Choices:
+def size_choices(instance: Instance, devices: Ints) -> SizeChoices:
     """All choices of these devices that save anything."""
     ranked = -np.sort(-instance.gain_to_noise[devices], axis=1)
     table = oracle(ranked, instance.bits[devices], instance.radio)
@@ -51,7 +51,7 @@ def choices_of(instance: Instance, devices: Ints) -> Choices:
     values_j = instance.worth_j[devices, None] - table.prefixes(windows_s).energy_j
     rows, columns = np.nonzero((values_j > 0) & _is_allowed(instance))
     uploaded_s = instance.releases_s[devices[rows]] + table.shortest_s[rows, columns]
-    return Choices(devices[rows], columns + 1, values_j[rows, columns], uploaded_s)
+    return SizeChoices(devices[rows], columns + 1, values_j[rows, columns], uploaded_s)
 
 
 def _is_allowed(instance: Instance) -> npt.NDArray[np.bool_]:
@@ -59,22 +59,22 @@ def _is_allowed(instance: Instance) -> npt.NDArray[np.bool_]:
     return np.isin(sizes, instance.group_sizes) if instance.group_sizes else np.ones(len(sizes), np.bool_)
 
 
-def rules_of(instance: Instance, choices: Choices, moments_s: Floats) -> Rules:
+def choice_constraints(instance: Instance, choices: SizeChoices, moments_s: Floats) -> ChoiceConstraints:
     """The constraints on all choices together; CPU time is constrained from each of the moments on."""
     count = len(choices.device)
     devices, places = np.unique(choices.device, return_inverse=True)
     once = csr_array((np.ones(count), (places, np.arange(count))), shape=(len(devices), count))
     radio = csr_array((choices.size / instance.num_subcarriers)[None, :])
     cpu, spans_s = _cpu_rows(instance, choices, moments_s)
-    return Rules(vstack([once, radio, csr_array(cpu)], format="csr"), len(devices), spans_s)
+    return ChoiceConstraints(vstack([once, radio, csr_array(cpu)], format="csr"), len(devices), spans_s)
 
 
-def usual_moments(choices: Choices) -> Floats:
+def quantile_moments(choices: SizeChoices) -> Floats:
     """Some of the earliest ends of uploads: what is run later is run after them."""
     return np.unique(np.quantile(choices.uploaded_s, MOMENTS, method="lower"))
 
 
-def _cpu_rows(instance: Instance, choices: Choices, moments_s: Floats) -> tuple[Floats, Floats]:
+def _cpu_rows(instance: Instance, choices: SizeChoices, moments_s: Floats) -> tuple[Floats, Floats]:
     """For every moment and deadline, the share of the time between them that each choice takes; and the two."""
     deadlines_s = instance.deadlines_s[choices.device]
     spans_s = np.array(list(product(moments_s.tolist(), _spread(np.unique(deadlines_s)).tolist())))

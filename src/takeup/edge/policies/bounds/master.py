@@ -19,14 +19,14 @@ from takeup.edge.model import Instance
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class SlotGrid:
     """Slots of CPU time: where they begin and end."""
 
     edges_s: Floats
     num_cores: int
 
     @property
-    def room_s(self) -> Floats:
+    def capacity_s(self) -> Floats:
         """The CPU time in every slot."""
         return self.num_cores * np.diff(self.edges_s)
 
@@ -34,17 +34,17 @@ class Grid:
         """The share of every slot that runs take, one row for each."""
         ends_s = (start_s + run_s)[:, None]
         inside_s = np.minimum(ends_s, self.edges_s[1:]) - np.maximum(start_s[:, None], self.edges_s[:-1])
-        shares: Floats = np.maximum(0.0, inside_s) / self.room_s
+        shares: Floats = np.maximum(0.0, inside_s) / self.capacity_s
         return shares
 
 
-def grid_of(instance: Instance, num_slots: int) -> Grid:
+def slot_grid(instance: Instance, num_slots: int) -> SlotGrid:
     """Equal slots from the first release to the last deadline."""
     first_s, last_s = float(instance.releases_s.min()), float(instance.deadlines_s.max())
-    return Grid(np.linspace(first_s, last_s, num_slots + 1), instance.num_cores)
+    return SlotGrid(np.linspace(first_s, last_s, num_slots + 1), instance.num_cores)
 
 
-class Columns(NamedTuple):
+class ColumnSet(NamedTuple):
     """Devices with a group and a start each, and what they are worth at most."""
 
     device: Ints
@@ -52,18 +52,18 @@ class Columns(NamedTuple):
     start_s: Floats
     value_j: Floats
 
-    def joined(self, others: Columns) -> Columns:
+    def joined(self, others: ColumnSet) -> ColumnSet:
         """Both together."""
-        return all_columns([self, others])
+        return concatenate_columns([self, others])
 
-    def only(self, rows: Ints | Bools) -> Columns:
+    def only(self, rows: Ints | Bools) -> ColumnSet:
         """Some of them."""
-        return Columns(self.device[rows], self.members[rows], self.start_s[rows], self.value_j[rows])
+        return ColumnSet(self.device[rows], self.members[rows], self.start_s[rows], self.value_j[rows])
 
 
-def all_columns(parts: list[Columns]) -> Columns:
+def concatenate_columns(parts: list[ColumnSet]) -> ColumnSet:
     """The columns of several lists in one."""
-    return Columns(
+    return ColumnSet(
         np.concatenate([part.device for part in parts]),
         np.concatenate([part.members for part in parts]),
         np.concatenate([part.start_s for part in parts]),
@@ -78,7 +78,7 @@ class Duals(NamedTuple):
     slots_j: Floats
 
 
-class Mix(NamedTuple):
+class MasterSolution(NamedTuple):
     """The best mix: what it is worth, how much of every column it has, and the prices of the resources."""
 
     value_j: float
@@ -86,17 +86,17 @@ class Mix(NamedTuple):
     duals: Duals
 
 
-def best_mix(instance: Instance, grid: Grid, columns: Columns) -> Mix:
+def solve_master(instance: Instance, grid: SlotGrid, columns: ColumnSet) -> MasterSolution:
     """The best mix of fractions of columns."""
     rows, scale_j = _rows(instance, grid, columns), float(columns.value_j.max())
     with native_output_to_stderr():
         found = linprog(-columns.value_j / scale_j, A_ub=rows, b_ub=np.ones(rows.shape[0]), method="highs")
     prices_j = np.maximum(0.0, -found.ineqlin.marginals) * scale_j
     first, second = instance.num_devices, instance.num_devices + instance.num_subcarriers
-    return Mix(-float(found.fun) * scale_j, found.x, Duals(prices_j[first:second], prices_j[second:]))
+    return MasterSolution(-float(found.fun) * scale_j, found.x, Duals(prices_j[first:second], prices_j[second:]))
 
 
-def whole_mix(instance: Instance, grid: Grid, columns: Columns, most_nodes: int) -> Ints:
+def solve_integer_master(instance: Instance, grid: SlotGrid, columns: ColumnSet, most_nodes: int) -> Ints:
     """The best mix of whole columns, as their numbers."""
     rows, scale_j = _rows(instance, grid, columns), float(columns.value_j.max())
     options = {"node_limit": most_nodes, "mip_rel_gap": 1e-4}
@@ -108,7 +108,7 @@ def whole_mix(instance: Instance, grid: Grid, columns: Columns, most_nodes: int)
     return np.zeros(0, np.int64) if found.x is None else np.flatnonzero(found.x > 0.5)
 
 
-def _rows(instance: Instance, grid: Grid, columns: Columns) -> csc_array:
+def _rows(instance: Instance, grid: SlotGrid, columns: ColumnSet) -> csc_array:
     """One row for each device, subcarrier and slot: what a column takes of it; there is one of each."""
     alone = np.zeros((len(columns.device), instance.num_devices))
     alone[np.arange(len(columns.device)), columns.device] = 1.0

@@ -17,7 +17,7 @@ from takeup.core.arrays import Floats, Ints
 from takeup.core.native_output import native_output_to_stderr
 from takeup.edge.energy import PrefixGroups, oracle
 from takeup.edge.model import Instance, Prices
-from takeup.edge.policies.bounds.choices import Rules, choices_of, rules_of, usual_moments
+from takeup.edge.policies.bounds.choices import ChoiceConstraints, choice_constraints, quantile_moments, size_choices
 
 MOST_PRICED = 12_000  # choices in the program
 NUM_DEADLINES = 24  # about equal ones, from each of which some devices are taken
@@ -25,24 +25,26 @@ NUM_ROUNDS = 4  # in which devices with a positive profit join the program
 CHUNK = 50_000  # devices whose reach is computed at once
 
 
-class Priced(NamedTuple):
+class PricedBound(NamedTuple):
     """A bound, and the worth of one more subcarrier and one more core by it."""
 
     bound_j: float
     prices: Prices
 
 
-def price(instance: Instance) -> Priced:
+def price(instance: Instance) -> PricedBound:
     """The bound of the priced problem; the worth of a resource is how much the bound rises with one more of it."""
-    reach_j = reach(instance)
+    reach_j = saving_limits(instance)
     able = np.flatnonzero(reach_j > 0)
     most = max(4, MOST_PRICED // instance.num_subcarriers)
-    inside = able if len(able) <= most else _varied(instance, able, reach_j[able], most // 2)
+    inside = able if len(able) <= most else _spread_over_deadlines(instance, able, reach_j[able], most // 2)
     for _ in range(NUM_ROUNDS if len(inside) < len(able) else 0):
         outside = np.setdiff1d(able, inside)
         gains_j = _program(instance, reach_j, inside, outside).gains_j
         gaining = gains_j > 0
-        inside = np.concatenate([inside, _varied(instance, outside[gaining], gains_j[gaining], most // 6)])
+        inside = np.concatenate(
+            [inside, _spread_over_deadlines(instance, outside[gaining], gains_j[gaining], most // 6)]
+        )
     outside = np.setdiff1d(able, inside)
     found = _program(instance, reach_j, inside, outside)
     one_more_core = replace(instance, num_cores=instance.num_cores + 1)
@@ -50,10 +52,10 @@ def price(instance: Instance) -> Priced:
     more_radio_j = _program(instance, reach_j, inside, outside, extra_subcarriers=1).bound_j
     radio_j = min(found.prices.subcarrier_j, max(0.0, more_radio_j - found.bound_j))
     core_j = min(found.prices.core_j, max(0.0, more_cores_j - found.bound_j))
-    return Priced(found.bound_j, Prices(radio_j, core_j))
+    return PricedBound(found.bound_j, Prices(radio_j, core_j))
 
 
-def _varied(instance: Instance, devices: Ints, scores_j: Floats, count: int) -> Ints:
+def _spread_over_deadlines(instance: Instance, devices: Ints, scores_j: Floats, count: int) -> Ints:
     """About `count` of the devices: those with the largest scores among devices of similar deadline."""
     ranked = np.argsort(instance.deadlines_s[devices], kind="stable")
     parts = np.array_split(ranked, max(1, min(NUM_DEADLINES, count)))
@@ -61,7 +63,7 @@ def _varied(instance: Instance, devices: Ints, scores_j: Floats, count: int) -> 
     return devices[np.concatenate(best)]
 
 
-class _Solved(NamedTuple):
+class _ProgramSolution(NamedTuple):
     """The bound, and what devices outside the program could gain at its prices.
 
     With the same prices, one more of a resource raises the bound by its price: so never by more.
@@ -72,13 +74,15 @@ class _Solved(NamedTuple):
     prices: Prices
 
 
-def _program(instance: Instance, reach_j: Floats, inside: Ints, outside: Ints, extra_subcarriers: int = 0) -> _Solved:
-    choices = choices_of(instance, np.sort(inside))
+def _program(
+    instance: Instance, reach_j: Floats, inside: Ints, outside: Ints, extra_subcarriers: int = 0
+) -> _ProgramSolution:
+    choices = size_choices(instance, np.sort(inside))
     if len(choices.device) == 0:
-        return _Solved(float(reach_j[outside].sum()), reach_j[outside], Prices(0.0, 0.0))
+        return _ProgramSolution(float(reach_j[outside].sum()), reach_j[outside], Prices(0.0, 0.0))
     # from the first release on, so that rows about CPU time hold for those outside as well
-    moments_s = usual_moments(choices) if len(outside) == 0 else instance.releases_s.min(keepdims=True)
-    rules = rules_of(instance, choices, moments_s)
+    moments_s = quantile_moments(choices) if len(outside) == 0 else instance.releases_s.min(keepdims=True)
+    rules = choice_constraints(instance, choices, moments_s)
     room = np.ones(rules.rows.shape[0])
     room[rules.num_devices] += extra_subcarriers / instance.num_subcarriers
     scale_j = float(choices.value_j.max())
@@ -88,10 +92,10 @@ def _program(instance: Instance, reach_j: Floats, inside: Ints, outside: Ints, e
     prices = Prices(float(prices_j[0]) / instance.num_subcarriers, float(prices_j[1:].sum()) / instance.num_cores)
     charges_j = prices.subcarrier_j + _charges(instance, rules, prices_j[1:], outside)
     gains_j = np.maximum(0.0, reach_j[outside] - charges_j)
-    return _Solved(-float(found.fun) * scale_j + float(gains_j.sum()), gains_j, prices)
+    return _ProgramSolution(-float(found.fun) * scale_j + float(gains_j.sum()), gains_j, prices)
 
 
-def _charges(instance: Instance, rules: Rules, prices_j: Floats, devices: Ints) -> Floats:
+def _charges(instance: Instance, rules: ChoiceConstraints, prices_j: Floats, devices: Ints) -> Floats:
     """What the CPU time of devices costs that are in every row with a deadline not before theirs."""
     begin_s, due_s = rules.spans_s.T
     order = np.argsort(due_s)
@@ -102,19 +106,19 @@ def _charges(instance: Instance, rules: Rules, prices_j: Floats, devices: Ints) 
     return charges_j
 
 
-def reach(instance: Instance) -> Floats:
+def saving_limits(instance: Instance) -> Floats:
     """More than any device can add, in joules: as if it had all bandwidth at its best gain, until its deadline.
 
     Not above zero for devices that cannot save anything.
     """
     parts = [
-        _reach(instance, np.arange(begin, min(begin + CHUNK, instance.num_devices)))
+        _saving_limits(instance, np.arange(begin, min(begin + CHUNK, instance.num_devices)))
         for begin in range(0, instance.num_devices, CHUNK)
     ]
     return np.concatenate([np.zeros(0), *parts])
 
 
-def _reach(instance: Instance, devices: Ints) -> Floats:
+def _saving_limits(instance: Instance, devices: Ints) -> Floats:
     gains, count = instance.gains[devices], instance.num_subcarriers
     radio, bits = instance.radio, instance.bits[devices]
     windows_s = (instance.deadlines_s - instance.run_s - instance.releases_s)[devices]

@@ -9,9 +9,9 @@ from takeup.edge.energy import PrefixGroups
 from takeup.edge.model import Instance
 from takeup.edge.policies.bounds.fast.pricing import cheapest_starts
 from takeup.edge.policies.bounds.fast.wide import Uplink, best_wide
-from takeup.edge.policies.bounds.generate import Offers, Pricer
-from takeup.edge.policies.bounds.master import Columns, Duals, Grid
-from takeup.edge.policies.plan import Site
+from takeup.edge.policies.bounds.generate import ColumnOffers, Pricer
+from takeup.edge.policies.bounds.master import ColumnSet, Duals, SlotGrid
+from takeup.edge.policies.plan import SiteQuantities
 
 NUM_SPANS = 10  # of equal ratio, besides those that end with a slot
 
@@ -19,8 +19,8 @@ NUM_SPANS = 10  # of equal ratio, besides those that end with a slot
 class WidePricer:
     """Bounds the best group of `size` subcarriers or more, of every device for every span of upload times."""
 
-    def __init__(self, instance: Instance, grid: Grid, size: int) -> None:
-        self._site, self._grid, self._size = Site(instance), grid, size
+    def __init__(self, instance: Instance, grid: SlotGrid, size: int) -> None:
+        self._site, self._grid, self._size = SiteQuantities(instance), grid, size
         limits_s = np.minimum(grid.edges_s[None, 1:], self._site.latest_s[:, None])
         self._windows_s = limits_s - instance.releases_s[:, None]
         self._link = _uplink(self._site, self._windows_s)
@@ -30,7 +30,7 @@ class WidePricer:
         self._spans = np.zeros((0, 0), np.int64)
         self._starts_s = np.zeros((0, 0))
 
-    def offers(self, duals: Duals) -> Offers:
+    def offers(self, duals: Duals) -> ColumnOffers:
         """How much every device gains at most in every slot; -inf where it cannot start."""
         omega = np.concatenate([[0.0], np.cumsum(duals.slots_j)]) / self._grid.num_cores
         run_s = self._site.run_s
@@ -40,19 +40,19 @@ class WidePricer:
         least_j = np.take_along_axis(np.minimum.accumulate(costs_j, axis=1), self._last, axis=1)
         self._starts_s = found[:, :, 0]
         profits_j = self._site.worth_j[:, None] - least_j - found[:, :, 1]
-        return Offers(np.where(np.isnan(profits_j), -np.inf, profits_j), self._starts_s)
+        return ColumnOffers(np.where(np.isnan(profits_j), -np.inf, profits_j), self._starts_s)
 
-    def columns(self, devices: Ints, slots: Ints) -> Columns:
+    def columns(self, devices: Ints, slots: Ints) -> ColumnSet:
         """Some of the columns behind the latest offers, with their true values; only those that save anything."""
         members = self._members[devices, self._spans[devices, slots]]
         groups = [np.flatnonzero(row).tolist() for row in members]
         windows_s = self._windows_s[devices, slots][:, None]
         costs_j = self._site.table(devices, groups).whole(windows_s).energy_j[:, 0] if len(devices) else np.zeros(0)
-        columns = Columns(devices, members, self._starts_s[devices, slots], self._site.worth_j[devices] - costs_j)
+        columns = ColumnSet(devices, members, self._starts_s[devices, slots], self._site.worth_j[devices] - costs_j)
         return columns.only(columns.value_j > 0)
 
 
-def _uplink(site: Site, windows_s: Floats) -> Uplink:
+def _uplink(site: SiteQuantities, windows_s: Floats) -> Uplink:
     instance = site.instance
     shortest_s = PrefixGroups(-np.sort(-site.gains, axis=1), instance.bits, instance.radio).shortest_s
     rows = [_spans(float(first), row) for first, row in zip(shortest_s[:, -1], windows_s, strict=True)]
@@ -97,20 +97,20 @@ def _first_least(costs_j: Floats) -> Ints:
     return np.maximum.accumulate(np.where(costs_j <= least_j, np.arange(costs_j.shape[1]), 0), axis=1)
 
 
-class BothPricers:
+class CombinedPricer:
     """All groups up to a size by looking at them, larger ones by duality."""
 
     def __init__(self, small: Pricer, large: Pricer) -> None:
         self._pricers = (small, large)
         self._large = np.zeros((0, 0), np.bool_)
 
-    def offers(self, duals: Duals) -> Offers:
+    def offers(self, duals: Duals) -> ColumnOffers:
         """The better of both offers."""
         small, large = (pricer.offers(duals) for pricer in self._pricers)
         self._large = large.profits_j > small.profits_j
-        return Offers(np.maximum(small.profits_j, large.profits_j), small.start_s)
+        return ColumnOffers(np.maximum(small.profits_j, large.profits_j), small.start_s)
 
-    def columns(self, devices: Ints, slots: Ints) -> Columns:
+    def columns(self, devices: Ints, slots: Ints) -> ColumnSet:
         """Some of the columns behind the latest offers, each from the pricer that made the offer."""
         large = self._large[devices, slots]
         small, wide = (

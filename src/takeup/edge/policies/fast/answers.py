@@ -7,30 +7,32 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from takeup.edge.model import NOBODY, Allocation, Answer, Instance, Reason
-from takeup.edge.policies.fast.shapes import Effort, Outcome, Roles, Starts, Tasks
-from takeup.edge.policies.fast.solve import solve
+from takeup.edge.model import UNASSIGNED, Allocation, Answer, Instance, Reason
+from takeup.edge.policies.fast.shapes import FinishedPlans, InitialPlans, PlanRoles, SearchEffort, TaskArrays
+from takeup.edge.policies.fast.solve import solve_instances
 
-Groups = Mapping[int, Sequence[int]]
+GroupsByDevice = Mapping[int, Sequence[int]]
 
 
-def grown(instance: Instance, metric: int, policy: str) -> Answer:
+def greedy_answer(instance: Instance, metric: int, policy: str) -> Answer:
     """The answer that grows greedily by one of the metrics, which are numbered."""
-    outcome = outcomes([instance], Effort(metric, 0, 0, 0), _starts(instance, []))
+    outcome = finished_plans([instance], SearchEffort(metric, 0, 0, 0), _starts(instance, []))
     return _answer(instance, outcome, policy)
 
 
-def searched(instance: Instance, starts: Sequence[Groups], effort: Effort, policy: str) -> Answer:
+def searched_answer(instance: Instance, starts: Sequence[GroupsByDevice], effort: SearchEffort, policy: str) -> Answer:
     """The best answer of a search from the greedy plans and these starts; a group without subcarriers is open."""
-    return _answer(instance, outcomes([instance], effort, _starts(instance, starts)), policy)
+    return _answer(instance, finished_plans([instance], effort, _starts(instance, starts)), policy)
 
 
-def outcomes(instances: Sequence[Instance], effort: Effort, starts: Starts | None = None) -> Outcome:
+def finished_plans(
+    instances: Sequence[Instance], effort: SearchEffort, starts: InitialPlans | None = None
+) -> FinishedPlans:
     """The finished plans of all instances, one after the other."""
     tasks = _tasks(instances)
     num_devices, num_subcarriers = int(tasks.num_devices.sum()), int(tasks.num_subcarriers.sum())
-    outcome = Outcome(
-        np.full(num_subcarriers, NOBODY, np.int64),
+    outcome = FinishedPlans(
+        np.full(num_subcarriers, UNASSIGNED, np.int64),
         np.zeros(num_subcarriers),
         np.full(num_devices, np.nan),
         np.full(num_devices, np.nan),
@@ -38,18 +40,24 @@ def outcomes(instances: Sequence[Instance], effort: Effort, starts: Starts | Non
         np.zeros(num_devices, np.bool_),
         np.zeros(len(instances), np.int64),
     )
-    solve(tasks, starts or Starts(np.zeros((0, 0), np.bool_), np.zeros((0, 0), np.int64)), effort, Roles(), outcome)
+    solve_instances(
+        tasks,
+        starts or InitialPlans(np.zeros((0, 0), np.bool_), np.zeros((0, 0), np.int64)),
+        effort,
+        PlanRoles(),
+        outcome,
+    )
     return outcome
 
 
-def _tasks(instances: Sequence[Instance]) -> Tasks:
+def _tasks(instances: Sequence[Instance]) -> TaskArrays:
     """All instances in the same arrays. Fresh ones: kernels are compiled for arrays that can be written to."""
     num_devices = np.array([each.num_devices for each in instances], np.int64)
     num_subcarriers = np.array([each.num_subcarriers for each in instances], np.int64)
     noise_w = np.array([each.radio.noise_w_per_hz * each.radio.bandwidth_hz for each in instances])
     bandwidth_hz = np.array([each.radio.bandwidth_hz for each in instances])
     edge_hz = np.array([each.edge_hz for each in instances])
-    return Tasks(
+    return TaskArrays(
         num_devices,
         num_subcarriers,
         _joined([each.gains.reshape(-1) for each in instances]) / np.repeat(noise_w, num_devices * num_subcarriers),
@@ -68,17 +76,17 @@ def _joined(arrays: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
     return np.concatenate(arrays) if arrays else np.zeros(0)
 
 
-def _starts(instance: Instance, starts: Sequence[Groups]) -> Starts:
+def _starts(instance: Instance, starts: Sequence[GroupsByDevice]) -> InitialPlans:
     wanted = np.zeros((len(starts), instance.num_devices), np.bool_)
-    owner = np.full((len(starts), instance.num_subcarriers), NOBODY, np.int64)
+    owner = np.full((len(starts), instance.num_subcarriers), UNASSIGNED, np.int64)
     for row, groups in enumerate(starts):
         for device, group in groups.items():
             wanted[row, device] = True
             owner[row, list(group)] = device
-    return Starts(wanted, owner)
+    return InitialPlans(wanted, owner)
 
 
-def _answer(instance: Instance, outcome: Outcome, policy: str) -> Answer:
+def _answer(instance: Instance, outcome: FinishedPlans, policy: str) -> Answer:
     offloads = ~np.isnan(outcome.start_s)
     local_j = instance.local_j
     energies_j = np.where(offloads, outcome.spent_j, local_j)

@@ -6,31 +6,45 @@ import numpy as np
 
 from takeup.core.arrays import Ints
 from takeup.core.compiled import bare, inner
-from takeup.edge.policies.fast.oracle import cost_by
-from takeup.edge.policies.fast.shapes import CHANNEL, DEVICE, NOBODY, SEAT, WISH, Board, Cell, Plans, Roles, Room, Tasks
+from takeup.edge.policies.fast.oracle import upload_cost
+from takeup.edge.policies.fast.shapes import (
+    CHANNEL,
+    DEVICE,
+    NO_INDEX,
+    SEAT,
+    WISH,
+    CellArrays,
+    KernelState,
+    PlanArrays,
+    PlanRoles,
+    SearchScratch,
+    TaskArrays,
+)
 
 METRICS = SAVING, PER_SUBCARRIER, PER_CPU_SECOND, PER_BUNDLE = 0, 1, 2, 3  # as in takeup.edge.policies.joint
 NUM_SEEN = 1 << 11  # remembered plans; a later one overwrites an earlier one
 
 
 @inner
-def board_of(tasks: Tasks, index: int, first_device: int, first_ratio: int, num_plans: int, roles: Roles) -> Board:
+def kernel_state(
+    tasks: TaskArrays, index: int, first_device: int, first_ratio: int, num_plans: int, roles: PlanRoles
+) -> KernelState:
     """A board for one of the instances, with empty plans; a single plan can only grow."""
     num_devices, num_subcarriers = tasks.num_devices[index], tasks.num_subcarriers[index]
     most = min(num_devices, num_subcarriers)
     num_searched = num_subcarriers if num_plans > 1 else 0
     cell = _cell(tasks, index, first_device, first_ratio)
-    plans = Plans(
+    plans = PlanArrays(
         np.empty((num_plans, most), SEAT),
         np.empty((num_plans, most, num_subcarriers), np.int64),
-        np.full((num_plans, num_devices), NOBODY),
-        np.full((num_plans, num_subcarriers), NOBODY),
+        np.full((num_plans, num_devices), NO_INDEX),
+        np.full((num_plans, num_subcarriers), NO_INDEX),
         np.zeros(num_plans, np.int64),
         np.empty(tasks.num_cores[index]),
         np.empty(num_subcarriers + 1, np.int64),
         np.zeros(1, np.int64),
     )
-    room = Room(
+    room = SearchScratch(
         np.zeros(num_devices, np.bool_),
         np.empty(num_subcarriers, np.int64),
         np.empty(most + 1, WISH),
@@ -39,14 +53,14 @@ def board_of(tasks: Tasks, index: int, first_device: int, first_ratio: int, num_
         np.zeros((num_searched, num_searched + 1)),
         np.empty((min(most, num_searched), num_searched)),
     )
-    return Board(cell, plans, room, roles)
+    return KernelState(cell, plans, room, roles)
 
 
 @inner
-def _cell(tasks: Tasks, index: int, first_device: int, first_ratio: int) -> Cell:
+def _cell(tasks: TaskArrays, index: int, first_device: int, first_ratio: int) -> CellArrays:
     num_devices, num_subcarriers = tasks.num_devices[index], tasks.num_subcarriers[index]
     due_s = tasks.due_s[first_device : first_device + num_devices]
-    cell = Cell(
+    cell = CellArrays(
         tasks.max_power_w[index],
         tasks.circuit_power_w[index],
         np.max(due_s) if num_devices > 0 else 1.0,
@@ -65,12 +79,14 @@ def _cell(tasks: Tasks, index: int, first_device: int, first_ratio: int) -> Cell
             cell.channels[device, subcarrier].inverse = 1.0 / ratio
         _rank_channels(cell, device, order)
         window_s = each.due_s - each.run_s - each.release_s
-        each.reach_j = each.worth_j - cost_by(cell, device, order, num_subcarriers, window_s)
-    return Cell(cell.max_power_w, cell.circuit_power_w, cell.longest_s, cell.devices, cell.channels, _ranking(cell))
+        each.reach_j = each.worth_j - upload_cost(cell, device, order, num_subcarriers, window_s)
+    return CellArrays(
+        cell.max_power_w, cell.circuit_power_w, cell.longest_s, cell.devices, cell.channels, _ranking(cell)
+    )
 
 
 @bare
-def _rank_channels(cell: Cell, device: int, order: Ints) -> None:
+def _rank_channels(cell: CellArrays, device: int, order: Ints) -> None:
     """Subcarriers from the best on, equal ones as numbered; short lists are sorted best by insertion."""
     for subcarrier in range(len(order)):
         inverse, place = cell.channels[device, subcarrier].inverse, subcarrier
@@ -83,7 +99,7 @@ def _rank_channels(cell: Cell, device: int, order: Ints) -> None:
 
 
 @inner
-def _ranking(cell: Cell) -> Ints:
+def _ranking(cell: CellArrays) -> Ints:
     """Devices that could save anything, by what they can reach at most: a row for each metric."""
     promising = np.empty(len(cell.devices), np.int64)
     count = 0
@@ -95,7 +111,7 @@ def _ranking(cell: Cell) -> Ints:
     for metric in METRICS:
         for index in range(count):
             device = promising[index]
-            hopes[index] = -measure(cell, device, cell.devices[device].reach_j, 1, metric)
+            hopes[index] = -metric_value(cell, device, cell.devices[device].reach_j, 1, metric)
         order = np.argsort(hopes)
         for index in range(count):
             ranking[metric, index] = promising[order[index]]
@@ -103,7 +119,7 @@ def _ranking(cell: Cell) -> Ints:
 
 
 @bare
-def measure(cell: Cell, device: int, gain_j: float, size: int, metric: int) -> float:
+def metric_value(cell: CellArrays, device: int, gain_j: float, size: int, metric: int) -> float:
     """The worth of a newcomer by one of the metrics."""
     run_s = cell.devices[device].run_s
     if metric == PER_SUBCARRIER:

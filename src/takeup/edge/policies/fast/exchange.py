@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from takeup.core.compiled import bare
-from takeup.edge.policies.fast.oracle import cost_by
-from takeup.edge.policies.fast.plans import copy, insert, price, settle, worth
-from takeup.edge.policies.fast.shapes import NOBODY, Cell, Plans, Room
+from takeup.edge.policies.fast.oracle import upload_cost
+from takeup.edge.policies.fast.plans import copy, insert, price, reschedule, worth
+from takeup.edge.policies.fast.shapes import NO_INDEX, CellArrays, PlanArrays, SearchScratch
 
-WORTH_IT = 1e-9  # of all there is to gain; a smaller gain is rounding
+LEAST_EXCHANGE_GAIN = 1e-9  # of all there is to gain; a smaller gain is rounding
 
 
 @bare
-def exchange(cell: Cell, plans: Plans, room: Room, plan: int) -> None:
+def exchange_subcarriers(cell: CellArrays, plans: PlanArrays, room: SearchScratch, plan: int) -> None:
     """Carry out the best move or swap of subcarriers, as long as one makes uploads cheaper.
 
     `less_j[x, y]` is what the owner of x pays with y instead of x, `less_j[x, -1]` without x; `more_j[seat, x]` is
@@ -23,17 +23,17 @@ def exchange(cell: Cell, plans: Plans, room: Room, plan: int) -> None:
         gain_j, giver, taker, taken, given = _best_change(plans, room, plan)
         if gain_j <= 0.0:
             return
-        _hand_over(cell, plans, plan, giver, taker, taken)
-        if given != NOBODY:
-            _hand_over(cell, plans, plan, taker, giver, given)
+        _move_subcarrier(cell, plans, plan, giver, taker, taken)
+        if given != NO_INDEX:
+            _move_subcarrier(cell, plans, plan, taker, giver, given)
         for seat in (giver, taker):
-            if seat != NOBODY:
+            if seat != NO_INDEX:
                 price(cell, plans, plan, seat)
                 _price_changes(cell, plans, room, plan, seat)
 
 
 @bare
-def _price_changes(cell: Cell, plans: Plans, room: Room, plan: int, seat: int) -> None:
+def _price_changes(cell: CellArrays, plans: PlanArrays, room: SearchScratch, plan: int, seat: int) -> None:
     """Fill the rows of a seat in `less_j` and `more_j`."""
     each = plans.seats[plan, seat]
     num_subcarriers = plans.owner.shape[1]
@@ -51,7 +51,7 @@ def _price_changes(cell: Cell, plans: Plans, room: Room, plan: int, seat: int) -
                     continue
                 insert(cell, each.device, plans.group, kept, joins)
                 kept += 1
-            cost_j = cost_by(cell, each.device, plans.group, kept, window_s)
+            cost_j = upload_cost(cell, each.device, plans.group, kept, window_s)
             if leaves < each.size:
                 room.less_j[plans.groups[plan, seat, leaves], joins] = cost_j
             else:
@@ -59,45 +59,45 @@ def _price_changes(cell: Cell, plans: Plans, room: Room, plan: int, seat: int) -
 
 
 @bare
-def _best_change(plans: Plans, room: Room, plan: int) -> tuple[float, int, int, int, int]:
+def _best_change(plans: PlanArrays, room: SearchScratch, plan: int) -> tuple[float, int, int, int, int]:
     """The largest gain, the giver, the taker, the subcarrier, and the one given in return (-1: none)."""
     num_subcarriers = plans.owner.shape[1]
     total_j = 0.0
     for seat in range(plans.num_seated[plan]):
         total_j += plans.seats[plan, seat].cost_j
-    best_j, best = WORTH_IT * total_j, (NOBODY, NOBODY, NOBODY, NOBODY)
+    best_j, best = LEAST_EXCHANGE_GAIN * total_j, (NO_INDEX, NO_INDEX, NO_INDEX, NO_INDEX)
     for taken in range(num_subcarriers):
-        giver, giver_j, without_j = NOBODY, 0.0, 0.0
-        if plans.owner[plan, taken] != NOBODY:
+        giver, giver_j, without_j = NO_INDEX, 0.0, 0.0
+        if plans.owner[plan, taken] != NO_INDEX:
             giver = plans.seat_of[plan, plans.owner[plan, taken]]
             giver_j, without_j = plans.seats[plan, giver].cost_j, room.less_j[taken, num_subcarriers]
         for taker in range(plans.num_seated[plan]):
             gain_j = giver_j + plans.seats[plan, taker].cost_j - without_j - room.more_j[taker, taken]
             if taker != giver and gain_j > best_j:
-                best_j, best = gain_j, (giver, taker, taken, NOBODY)
+                best_j, best = gain_j, (giver, taker, taken, NO_INDEX)
         for given in range(num_subcarriers):
-            if plans.owner[plan, given] in (NOBODY, plans.owner[plan, taken]):
+            if plans.owner[plan, given] in (NO_INDEX, plans.owner[plan, taken]):
                 continue
             taker = plans.seat_of[plan, plans.owner[plan, given]]
-            instead_j = 0.0 if giver == NOBODY else room.less_j[taken, given]
+            instead_j = 0.0 if giver == NO_INDEX else room.less_j[taken, given]
             gain_j = giver_j + plans.seats[plan, taker].cost_j - instead_j - room.less_j[given, taken]
             if gain_j > best_j:
                 best_j, best = gain_j, (giver, taker, taken, given)
-    return (best_j if best[2] != NOBODY else 0.0), best[0], best[1], best[2], best[3]
+    return (best_j if best[2] != NO_INDEX else 0.0), best[0], best[1], best[2], best[3]
 
 
 @bare
-def _hand_over(cell: Cell, plans: Plans, plan: int, giver: int, taker: int, subcarrier: int) -> None:
+def _move_subcarrier(cell: CellArrays, plans: PlanArrays, plan: int, giver: int, taker: int, subcarrier: int) -> None:
     """Move a subcarrier from one group to another; -1 as giver or taker means unassigned."""
-    if giver != NOBODY:
+    if giver != NO_INDEX:
         kept = 0
         for index in range(plans.seats[plan, giver].size):
             if plans.groups[plan, giver, index] != subcarrier:
                 plans.groups[plan, giver, kept] = plans.groups[plan, giver, index]
                 kept += 1
         plans.seats[plan, giver].size = kept
-    plans.owner[plan, subcarrier] = NOBODY
-    if taker != NOBODY:
+    plans.owner[plan, subcarrier] = NO_INDEX
+    if taker != NO_INDEX:
         each = plans.seats[plan, taker]
         insert(cell, each.device, plans.groups[plan, taker], each.size, subcarrier)
         each.size += 1
@@ -105,7 +105,7 @@ def _hand_over(cell: Cell, plans: Plans, plan: int, giver: int, taker: int, subc
 
 
 @bare
-def swap_turns(cell: Cell, plans: Plans, plan: int, trial: int) -> bool:
+def swap_core_order(cell: CellArrays, plans: PlanArrays, plan: int, trial: int) -> bool:
     """Swap neighbours on the cores while that makes the plan better; whether it did. `trial` is a scratch plan."""
     now_j, did, again = worth(cell, plans, plan), False, True
     while again:
@@ -114,7 +114,7 @@ def swap_turns(cell: Cell, plans: Plans, plan: int, trial: int) -> bool:
             copy(plans, plan, trial)
             first, second = plans.seats[trial, turn].order, plans.seats[trial, turn + 1].order
             plans.seats[trial, turn].order, plans.seats[trial, turn + 1].order = second, first
-            if settle(cell, plans, trial) and worth(cell, plans, trial) > now_j * (1.0 + WORTH_IT):
+            if reschedule(cell, plans, trial) and worth(cell, plans, trial) > now_j * (1.0 + LEAST_EXCHANGE_GAIN):
                 copy(plans, trial, plan)
                 now_j = worth(cell, plans, plan)
                 did = again = True

@@ -5,23 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from takeup.core.compiled import bare
-from takeup.edge.policies.fast.board import measure
-from takeup.edge.policies.fast.oracle import cost_by
-from takeup.edge.policies.fast.plans import add, cost_until, insert, price, settle, try_starts
-from takeup.edge.policies.fast.shapes import NOBODY, Cell, Plans, Room
+from takeup.edge.policies.fast.board import metric_value
+from takeup.edge.policies.fast.oracle import upload_cost
+from takeup.edge.policies.fast.plans import add, cost_until, insert, price, reschedule, try_starts
+from takeup.edge.policies.fast.shapes import NO_INDEX, CellArrays, PlanArrays, SearchScratch
 
 WORTH_IT = 1e-12  # of the energy of an upload; a smaller reduction is rounding
-A_LITTLE = 1e-9  # relative margin on upper bounds of gains, so that rounding never excludes a device
+ROUNDING_MARGIN = 1e-9  # relative margin on upper bounds of gains, so that rounding never excludes a device
 
 
 @bare
-def smallest_group(cell: Cell, plans: Plans, plan: int, device: int, window_s: float) -> tuple[int, float]:
+def smallest_group(cell: CellArrays, plans: PlanArrays, plan: int, device: int, window_s: float) -> tuple[int, float]:
     """The fewest free subcarriers that make an upload worth it, in `plans.group`: how many (0: none), and the cost."""
     need = cell.devices[device].bits_per_hz / window_s
     sum_logs, sum_inverse, size = 0.0, 0.0, 0
     for rank in range(plans.owner.shape[1]):
         subcarrier = cell.channels[device, rank].best
-        if plans.owner[plan, subcarrier] != NOBODY:
+        if plans.owner[plan, subcarrier] != NO_INDEX:
             continue
         channel = cell.channels[device, subcarrier]
         if size > 0 and cell.max_power_w + sum_inverse <= size * channel.inverse:
@@ -33,14 +33,14 @@ def smallest_group(cell: Cell, plans: Plans, plan: int, device: int, window_s: f
         if size * np.log2((cell.max_power_w + sum_inverse) / size) + sum_logs < need:
             continue
         plans.work[0] += 1
-        cost_j = cost_by(cell, device, plans.group, size, window_s)
+        cost_j = upload_cost(cell, device, plans.group, size, window_s)
         if cost_j < cell.devices[device].worth_j:
             return size, cost_j
     return 0, np.inf
 
 
 @bare
-def gain_of(cell: Cell, plans: Plans, plan: int, device: int) -> tuple[float, int]:
+def gain_of(cell: CellArrays, plans: PlanArrays, plan: int, device: int) -> tuple[float, int]:
     """What a newcomer adds to the plan, and the size of its group in `plans.group`; -inf and 0 if it adds nothing."""
     own_s = try_starts(cell, plans, plan, device)
     if np.isnan(own_s):
@@ -57,30 +57,32 @@ def gain_of(cell: Cell, plans: Plans, plan: int, device: int) -> tuple[float, in
 
 
 @bare
-def grow(cell: Cell, plans: Plans, room: Room, plan: int, metric: int, most_asked: int) -> None:
+def grow(cell: CellArrays, plans: PlanArrays, room: SearchScratch, plan: int, metric: int, most_asked: int) -> None:
     """Add the best newcomer until none adds anything; only the first `most_asked`, and no banned device."""
     while plans.num_seated[plan] < plans.seats.shape[1]:
         device, size = _best_newcomer(cell, plans, room, plan, metric, most_asked)
-        if device == NOBODY:
+        if device == NO_INDEX:
             return
         add(cell, plans, plan, device, room.chosen, size)
-        settle(cell, plans, plan)
+        reschedule(cell, plans, plan)
 
 
 @bare
-def _best_newcomer(cell: Cell, plans: Plans, room: Room, plan: int, metric: int, most_asked: int) -> tuple[int, int]:
+def _best_newcomer(
+    cell: CellArrays, plans: PlanArrays, room: SearchScratch, plan: int, metric: int, most_asked: int
+) -> tuple[int, int]:
     """The best newcomer, and the size of its group in `room.chosen`; stops once no later device can be better."""
-    best, best_value, best_size = NOBODY, 0.0, 0
+    best, best_value, best_size = NO_INDEX, 0.0, 0
     for rank in range(min(most_asked, cell.ranking.shape[1])):
         device = cell.ranking[metric, rank]
-        if measure(cell, device, cell.devices[device].reach_j * (1.0 + A_LITTLE), 1, metric) < best_value:
+        if metric_value(cell, device, cell.devices[device].reach_j * (1.0 + ROUNDING_MARGIN), 1, metric) < best_value:
             break
-        if plans.seat_of[plan, device] != NOBODY or room.banned[device]:
+        if plans.seat_of[plan, device] != NO_INDEX or room.banned[device]:
             continue
         gain_j, size = gain_of(cell, plans, plan, device)
         if size == 0:
             continue
-        value = measure(cell, device, gain_j, size, metric)
+        value = metric_value(cell, device, gain_j, size, metric)
         if value > best_value or (value == best_value and device < best):
             best, best_value, best_size = device, value, size
             for index in range(size):
@@ -89,20 +91,20 @@ def _best_newcomer(cell: Cell, plans: Plans, room: Room, plan: int, metric: int,
 
 
 @bare
-def hand_out(cell: Cell, plans: Plans, plan: int) -> None:
+def assign_free_subcarriers(cell: CellArrays, plans: PlanArrays, plan: int) -> None:
     """Give every free subcarrier to the device whose upload it makes cheaper by most, while it helps at all.
 
     The best free subcarrier of a device helps it most, so only that one is priced.
     """
     for seat in range(plans.num_seated[plan]):
-        plans.seats[plan, seat].wish_at = NOBODY
-        _wish(cell, plans, plan, seat)
+        plans.seats[plan, seat].wish_at = NO_INDEX
+        _best_free_subcarrier(cell, plans, plan, seat)
     while True:
-        best, most_j = NOBODY, 0.0
+        best, most_j = NO_INDEX, 0.0
         for seat in range(plans.num_seated[plan]):
             if plans.seats[plan, seat].wish_j > most_j:
                 best, most_j = seat, plans.seats[plan, seat].wish_j
-        if best == NOBODY:
+        if best == NO_INDEX:
             return
         lucky = plans.seats[plan, best]
         given = cell.channels[lucky.device, lucky.wish_at].best
@@ -112,25 +114,25 @@ def hand_out(cell: Cell, plans: Plans, plan: int) -> None:
         price(cell, plans, plan, best)
         for seat in range(plans.num_seated[plan]):
             each = plans.seats[plan, seat]
-            if each.wish_at != NOBODY and cell.channels[each.device, each.wish_at].best == given:
-                _wish(cell, plans, plan, seat)
+            if each.wish_at != NO_INDEX and cell.channels[each.device, each.wish_at].best == given:
+                _best_free_subcarrier(cell, plans, plan, seat)
 
 
 @bare
-def _wish(cell: Cell, plans: Plans, plan: int, seat: int) -> None:
+def _best_free_subcarrier(cell: CellArrays, plans: PlanArrays, plan: int, seat: int) -> None:
     """What the best free subcarrier would save a device, and its rank; the scan resumes after the previous rank."""
     each = plans.seats[plan, seat]
     first = each.wish_at + 1
-    each.wish_j, each.wish_at = 0.0, NOBODY
+    each.wish_j, each.wish_at = 0.0, NO_INDEX
     for rank in range(first, plans.owner.shape[1]):
         subcarrier = cell.channels[each.device, rank].best
-        if plans.owner[plan, subcarrier] == NOBODY:
+        if plans.owner[plan, subcarrier] == NO_INDEX:
             for index in range(each.size):
                 plans.group[index] = plans.groups[plan, seat, index]
             insert(cell, each.device, plans.group, each.size, subcarrier)
             plans.work[0] += 1
             window_s = each.start_s - cell.devices[each.device].release_s
-            reduction_j = each.cost_j - cost_by(cell, each.device, plans.group, each.size + 1, window_s)
+            reduction_j = each.cost_j - upload_cost(cell, each.device, plans.group, each.size + 1, window_s)
             if reduction_j > WORTH_IT * each.cost_j:
                 each.wish_j, each.wish_at = reduction_j, rank
             return

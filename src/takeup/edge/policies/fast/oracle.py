@@ -14,14 +14,14 @@ import numpy as np
 
 from takeup.core.arrays import Ints
 from takeup.core.compiled import bare
-from takeup.edge.policies.fast.shapes import Cell
+from takeup.edge.policies.fast.shapes import CellArrays
 
 LN2 = float(np.log(2.0))
 CLOSE = 1e-13  # relative; how near the root of Lambert's equation must be
 
 
 @bare
-def water_level(cell: Cell, device: int, group: Ints, size: int, time_s: float) -> tuple[float, float]:
+def water_level(cell: CellArrays, device: int, group: Ints, size: int, time_s: float) -> tuple[float, float]:
     """How high the water stands, and the power it takes, if the upload lasts this long."""
     need = cell.devices[device].bits_per_hz / time_s
     sum_logs, sum_inverse, num_on = 0.0, 0.0, 0
@@ -37,7 +37,7 @@ def water_level(cell: Cell, device: int, group: Ints, size: int, time_s: float) 
 
 
 @bare
-def cost_by(cell: Cell, device: int, group: Ints, size: int, window_s: float) -> float:
+def upload_cost(cell: CellArrays, device: int, group: Ints, size: int, window_s: float) -> float:
     """The least energy of an upload within the window over a group, best subcarrier first; inf if there is none."""
     if window_s <= 0.0 or size == 0:
         return np.inf
@@ -50,7 +50,7 @@ def cost_by(cell: Cell, device: int, group: Ints, size: int, window_s: float) ->
 
 
 @bare
-def cheapest(cell: Cell, device: int, group: Ints, size: int) -> tuple[float, float]:
+def cheapest(cell: CellArrays, device: int, group: Ints, size: int) -> tuple[float, float]:
     """The time of the cheapest upload of all, and its energy; a time of inf where longer is always cheaper."""
     sum_logs, sum_inverse, num_on = 0.0, 0.0, 0
     for index in range(size):
@@ -74,7 +74,7 @@ def cheapest(cell: Cell, device: int, group: Ints, size: int) -> tuple[float, fl
 
 
 @bare
-def _shortest(cell: Cell, device: int, group: Ints, size: int) -> float:
+def _shortest(cell: CellArrays, device: int, group: Ints, size: int) -> float:
     """The time of an upload with all the power there is."""
     sum_logs, sum_inverse, num_on = 0.0, 0.0, 0
     for index in range(size):

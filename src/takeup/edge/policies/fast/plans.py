@@ -6,25 +6,25 @@ import numpy as np
 
 from takeup.core.arrays import Ints
 from takeup.core.compiled import bare
-from takeup.edge.policies.fast.oracle import cheapest, cost_by
-from takeup.edge.policies.fast.shapes import NOBODY, Cell, Plans
+from takeup.edge.policies.fast.oracle import cheapest, upload_cost
+from takeup.edge.policies.fast.shapes import NO_INDEX, CellArrays, PlanArrays
 
 
 @bare
-def clear(plans: Plans, plan: int) -> None:
+def clear(plans: PlanArrays, plan: int) -> None:
     """Remove all devices."""
     for seat in range(plans.num_seated[plan]):
-        plans.seat_of[plan, plans.seats[plan, seat].device] = NOBODY
+        plans.seat_of[plan, plans.seats[plan, seat].device] = NO_INDEX
     plans.num_seated[plan] = 0
     for subcarrier in range(plans.owner.shape[1]):
-        plans.owner[plan, subcarrier] = NOBODY
+        plans.owner[plan, subcarrier] = NO_INDEX
 
 
 @bare
-def copy(plans: Plans, source: int, target: int) -> None:
+def copy(plans: PlanArrays, source: int, target: int) -> None:
     """Make the target the same as the source."""
     for seat in range(plans.num_seated[target]):
-        plans.seat_of[target, plans.seats[target, seat].device] = NOBODY
+        plans.seat_of[target, plans.seats[target, seat].device] = NO_INDEX
     plans.num_seated[target] = plans.num_seated[source]
     for seat in range(plans.num_seated[source]):
         _copy_seat(plans, source, seat, target, seat)
@@ -34,7 +34,7 @@ def copy(plans: Plans, source: int, target: int) -> None:
 
 
 @bare
-def _copy_seat(plans: Plans, source: int, seat: int, target: int, new_seat: int) -> None:
+def _copy_seat(plans: PlanArrays, source: int, seat: int, target: int, new_seat: int) -> None:
     """Copy all fields of a seat except the order, which belongs to the plan."""
     old, new = plans.seats[source, seat], plans.seats[target, new_seat]
     new.device, new.size, new.start_s, new.cost_j = old.device, old.size, old.start_s, old.cost_j
@@ -45,7 +45,7 @@ def _copy_seat(plans: Plans, source: int, seat: int, target: int, new_seat: int)
 
 
 @bare
-def worth(cell: Cell, plans: Plans, plan: int) -> float:
+def worth(cell: CellArrays, plans: PlanArrays, plan: int) -> float:
     """What the plan saves, and what its devices are worth beyond."""
     total_j = 0.0
     for seat in range(plans.num_seated[plan]):
@@ -55,18 +55,18 @@ def worth(cell: Cell, plans: Plans, plan: int) -> float:
 
 
 @bare
-def cost_until(cell: Cell, plans: Plans, plan: int, seat: int, start_s: float) -> float:
+def cost_until(cell: CellArrays, plans: PlanArrays, plan: int, seat: int, start_s: float) -> float:
     """What the upload of a seat costs if its core begins at `start_s`."""
     each = plans.seats[plan, seat]
     window_s = start_s - cell.devices[each.device].release_s
     if window_s >= each.cheapest_s:
         return float(each.least_j)
     plans.work[0] += 1
-    return cost_by(cell, each.device, plans.groups[plan, seat], each.size, window_s)
+    return upload_cost(cell, each.device, plans.groups[plan, seat], each.size, window_s)
 
 
 @bare
-def try_starts(cell: Cell, plans: Plans, plan: int, newcomer: int) -> float:
+def try_starts(cell: CellArrays, plans: PlanArrays, plan: int, newcomer: int) -> float:
     """The start of a newcomer in the order of deadlines, those of the others in `new_s`; nan if one is too late.
 
     Backwards in time, a task takes the core on which it can run latest. Without a newcomer (-1) it returns 0.
@@ -79,19 +79,19 @@ def try_starts(cell: Cell, plans: Plans, plan: int, newcomer: int) -> float:
         seat = plans.seats[plan, index].order
         device = plans.seats[plan, seat].device
         if waits and cell.devices[newcomer].due_s >= cell.devices[device].due_s:
-            own_s = _take(cell, plans, newcomer)
+            own_s = _schedule_latest(cell, plans, newcomer)
             waits = False
-        start_s = _take(cell, plans, device)
+        start_s = _schedule_latest(cell, plans, device)
         plans.seats[plan, seat].new_s = start_s
         if start_s <= cell.devices[device].release_s:
             return np.nan
     if waits:
-        own_s = _take(cell, plans, newcomer)
+        own_s = _schedule_latest(cell, plans, newcomer)
     return np.nan if newcomer >= 0 and own_s <= cell.devices[newcomer].release_s else own_s
 
 
 @bare
-def _take(cell: Cell, plans: Plans, device: int) -> float:
+def _schedule_latest(cell: CellArrays, plans: PlanArrays, device: int) -> float:
     """Schedule a task as late as possible; its start."""
     core = 0
     for other in range(1, len(plans.taken_s)):
@@ -103,9 +103,9 @@ def _take(cell: Cell, plans: Plans, device: int) -> float:
 
 
 @bare
-def settle(cell: Cell, plans: Plans, plan: int) -> bool:
+def reschedule(cell: CellArrays, plans: PlanArrays, plan: int) -> bool:
     """Schedule all tasks as late as possible in the order of the plan; whether all can upload in time."""
-    if np.isnan(try_starts(cell, plans, plan, int(np.int64(NOBODY)))):  # as a constant it would be compiled again
+    if np.isnan(try_starts(cell, plans, plan, int(np.int64(NO_INDEX)))):  # as a constant it would be compiled again
         return False
     for seat in range(plans.num_seated[plan]):
         each = plans.seats[plan, seat]
@@ -118,8 +118,8 @@ def settle(cell: Cell, plans: Plans, plan: int) -> bool:
 
 
 @bare
-def add(cell: Cell, plans: Plans, plan: int, device: int, group: Ints, size: int) -> None:
-    """Add a device, in the order of deadlines; `settle` computes its start and cost."""
+def add(cell: CellArrays, plans: PlanArrays, plan: int, device: int, group: Ints, size: int) -> None:
+    """Add a device, in the order of deadlines; `reschedule` computes its start and cost."""
     seat = plans.num_seated[plan]
     plans.num_seated[plan] = seat + 1
     plans.seat_of[plan, device] = seat
@@ -138,16 +138,16 @@ def add(cell: Cell, plans: Plans, plan: int, device: int, group: Ints, size: int
 
 
 @bare
-def _due_s(cell: Cell, plans: Plans, plan: int, turn: int) -> float:
+def _due_s(cell: CellArrays, plans: PlanArrays, plan: int, turn: int) -> float:
     return float(cell.devices[plans.seats[plan, plans.seats[plan, turn].order].device].due_s)
 
 
 @bare
-def remove(plans: Plans, plan: int, seat: int) -> None:
-    """Remove a device and move the last one to its seat; `settle` computes the starts."""
+def remove(plans: PlanArrays, plan: int, seat: int) -> None:
+    """Remove a device and move the last one to its seat; `reschedule` computes the starts."""
     for index in range(plans.seats[plan, seat].size):
-        plans.owner[plan, plans.groups[plan, seat, index]] = NOBODY
-    plans.seat_of[plan, plans.seats[plan, seat].device] = NOBODY
+        plans.owner[plan, plans.groups[plan, seat, index]] = NO_INDEX
+    plans.seat_of[plan, plans.seats[plan, seat].device] = NO_INDEX
     last = plans.num_seated[plan] - 1
     plans.num_seated[plan] = last
     turn = 0
@@ -161,7 +161,7 @@ def remove(plans: Plans, plan: int, seat: int) -> None:
 
 
 @bare
-def insert(cell: Cell, device: int, group: Ints, size: int, subcarrier: int) -> None:
+def insert(cell: CellArrays, device: int, group: Ints, size: int, subcarrier: int) -> None:
     """Insert a subcarrier into a group of this size, where its gain belongs."""
     index = size
     inverse = cell.channels[device, subcarrier].inverse
@@ -172,7 +172,7 @@ def insert(cell: Cell, device: int, group: Ints, size: int, subcarrier: int) -> 
 
 
 @bare
-def price(cell: Cell, plans: Plans, plan: int, seat: int) -> None:
+def price(cell: CellArrays, plans: PlanArrays, plan: int, seat: int) -> None:
     """Recompute the price of a seat after its group has changed."""
     each = plans.seats[plan, seat]
     each.cheapest_s, each.least_j = cheapest(cell, each.device, plans.groups[plan, seat], each.size)

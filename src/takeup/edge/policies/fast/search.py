@@ -12,10 +12,10 @@ import numpy as np
 
 from takeup.core.compiled import bare
 from takeup.edge.policies.fast.board import SAVING
-from takeup.edge.policies.fast.exchange import exchange, swap_turns
-from takeup.edge.policies.fast.grow import gain_of, grow, hand_out, smallest_group
-from takeup.edge.policies.fast.plans import add, clear, copy, remove, settle, try_starts, worth
-from takeup.edge.policies.fast.shapes import NOBODY, Board, Cell, Effort, Plans, Room
+from takeup.edge.policies.fast.exchange import exchange_subcarriers, swap_core_order
+from takeup.edge.policies.fast.grow import assign_free_subcarriers, gain_of, grow, smallest_group
+from takeup.edge.policies.fast.plans import add, clear, copy, remove, reschedule, try_starts, worth
+from takeup.edge.policies.fast.shapes import NO_INDEX, CellArrays, KernelState, PlanArrays, SearchEffort, SearchScratch
 
 NEAR = 0.995  # of the best worth; a plan below will not be the best by an exchange
 WORTH_IT = 1e-9  # of the worth; a smaller improvement is rounding
@@ -23,84 +23,86 @@ MIX, MIX_BITS = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
 
 
 @bare
-def search(board: Board, best_j: float, effort: Effort) -> float:
+def search(board: KernelState, best_j: float, effort: SearchEffort) -> float:
     """Take the first better neighbour of the core until there is none or the work limit is hit; the best worth.
 
     First at most one device is removed and one added by choice; then up to two are removed, and up to two added.
     """
     cell, plans, room, roles = board
     num_ranked = min(effort.most_searched, cell.ranking.shape[1])
-    is_deep, first, second = False, NOBODY, NOBODY
+    is_deep, first, second = False, NO_INDEX, NO_INDEX
     while first < plans.num_seated[roles.core] and plans.work[0] < effort.most_work:
-        _take_out(board, first, second)
+        _remove_devices(board, first, second)
         found_j, num_joined, num_regrouped = -np.inf, 0, 0
         for rank in range(num_ranked):
             device = cell.ranking[SAVING, rank]
             if num_joined == effort.most_tried or found_j > best_j or plans.work[0] >= effort.most_work:
                 break
-            if plans.seat_of[roles.core, device] != NOBODY or plans.num_seated[roles.base] == plans.seats.shape[1]:
+            if plans.seat_of[roles.core, device] != NO_INDEX or plans.num_seated[roles.base] == plans.seats.shape[1]:
                 continue
             for anew in (False, True):
                 if found_j > best_j or (anew and num_regrouped == effort.most_tried):
                     continue
                 num_regrouped += anew
-                if not _join(cell, plans, room, roles.base, roles.second, device, anew):
+                if not _add_device(cell, plans, room, roles.base, roles.second, device, anew):
                     continue
                 num_joined += not anew
                 copy(plans, roles.second, roles.trial)
-                found_j = judge(board, roles.trial, best_j, num_ranked)
+                found_j = evaluate_plan(board, roles.trial, best_j, num_ranked)
                 for next_rank in range(rank + 1, min(num_ranked, rank + effort.most_tried) if is_deep else rank):
                     other = cell.ranking[SAVING, next_rank]
                     if (
-                        plans.seat_of[roles.core, other] != NOBODY
+                        plans.seat_of[roles.core, other] != NO_INDEX
                         or plans.num_seated[roles.second] == plans.seats.shape[1]
                     ):
                         continue
                     for anew_too in (False, True):
-                        if found_j <= best_j and _join(cell, plans, room, roles.second, roles.trial, other, anew_too):
-                            found_j = judge(board, roles.trial, best_j, num_ranked)
+                        if found_j <= best_j and _add_device(
+                            cell, plans, room, roles.second, roles.trial, other, anew_too
+                        ):
+                            found_j = evaluate_plan(board, roles.trial, best_j, num_ranked)
         if found_j > best_j:
             copy(plans, roles.trial, roles.core)
             copy(plans, roles.full, roles.best)
-            best_j, is_deep, first, second = found_j, False, NOBODY, NOBODY
+            best_j, is_deep, first, second = found_j, False, NO_INDEX, NO_INDEX
         elif is_deep:
             second += 1
             if second == first:
-                first, second = first + 1, NOBODY
+                first, second = first + 1, NO_INDEX
         else:
             first = second = first + 1
             if first == plans.num_seated[roles.core]:
-                is_deep, first, second = True, 0, NOBODY
-    _exchange_turns(board)
+                is_deep, first, second = True, 0, NO_INDEX
+    _improve_order(board)
     return worth(cell, plans, roles.best)
 
 
 @bare
-def _exchange_turns(board: Board) -> None:
+def _improve_order(board: KernelState) -> None:
     """Improve the order on the cores in the best plan, then the groups, until neither helps."""
     cell, plans, room, roles = board
-    while swap_turns(cell, plans, roles.best, roles.trial):
-        exchange(cell, plans, room, roles.best)
+    while swap_core_order(cell, plans, roles.best, roles.trial):
+        exchange_subcarriers(cell, plans, room, roles.best)
 
 
 @bare
-def judge(board: Board, plan: int, best_j: float, most_asked: int) -> float:
+def evaluate_plan(board: KernelState, plan: int, best_j: float, most_asked: int) -> float:
     """Grow a plan and fill its *full* plan; the worth of the latter, or -inf if it is not better or not new."""
     cell, plans, room, roles = board
     if not _is_new(plans, room, plan):
         return -np.inf
     grow(cell, plans, room, plan, SAVING, most_asked)
     copy(plans, plan, roles.full)
-    hand_out(cell, plans, roles.full)
+    assign_free_subcarriers(cell, plans, roles.full)
     if worth(cell, plans, roles.full) < best_j * NEAR:
         return -np.inf
-    exchange(cell, plans, room, roles.full)
+    exchange_subcarriers(cell, plans, room, roles.full)
     found_j = worth(cell, plans, roles.full)
     return found_j if found_j > best_j * (1.0 + WORTH_IT) else -np.inf
 
 
 @bare
-def _is_new(plans: Plans, room: Room, plan: int) -> bool:
+def _is_new(plans: PlanArrays, room: SearchScratch, plan: int) -> bool:
     """Whether no plan with these groups was judged before; records it as judged."""
     key = np.uint64(1)
     for subcarrier in range(plans.owner.shape[1]):
@@ -114,40 +116,42 @@ def _is_new(plans: Plans, room: Room, plan: int) -> bool:
 
 
 @bare
-def _take_out(board: Board, first: int, second: int) -> None:
+def _remove_devices(board: KernelState, first: int, second: int) -> None:
     """The base becomes the core without these seats, which may be none, or the same one."""
     cell, plans, _, roles = board
     copy(plans, roles.core, roles.base)
-    if first != NOBODY:
+    if first != NO_INDEX:
         remove(plans, roles.base, first)
-    if second not in (NOBODY, first):
+    if second not in (NO_INDEX, first):
         remove(plans, roles.base, second)  # the smaller seat: no device has moved there
-    settle(cell, plans, roles.base)
+    reschedule(cell, plans, roles.base)
 
 
 @bare
-def _join(cell: Cell, plans: Plans, room: Room, source: int, target: int, device: int, anew: bool) -> bool:
+def _add_device(
+    cell: CellArrays, plans: PlanArrays, room: SearchScratch, source: int, target: int, device: int, anew: bool
+) -> bool:
     """The target becomes the source with one more device, with new groups for all or not; whether that is possible."""
     if anew:
         copy(plans, source, target)
         add(cell, plans, target, device, plans.group, 0)
-        return regroup(cell, plans, room, target) and plans.seat_of[target, device] != NOBODY
+        return regroup(cell, plans, room, target) and plans.seat_of[target, device] != NO_INDEX
     _, size = gain_of(cell, plans, source, device)
     if size == 0:
         return False
     copy(plans, source, target)
     add(cell, plans, target, device, plans.group, size)
-    return settle(cell, plans, target)
+    return reschedule(cell, plans, target)
 
 
 @bare
-def regroup(cell: Cell, plans: Plans, room: Room, plan: int) -> bool:
+def regroup(cell: CellArrays, plans: PlanArrays, room: SearchScratch, plan: int) -> bool:
     """New groups for all in a plan, each in time for its start, the largest saving first; whether starts exist.
 
     A device without a group is removed. Savings only fall while subcarriers are taken, so a group is searched again
     only when it would be next.
     """
-    if np.isnan(try_starts(cell, plans, plan, int(np.int64(NOBODY)))):
+    if np.isnan(try_starts(cell, plans, plan, int(np.int64(NO_INDEX)))):
         return False
     count = plans.num_seated[plan]
     for index in range(count):
@@ -155,23 +159,23 @@ def regroup(cell: Cell, plans: Plans, room: Room, plan: int) -> bool:
         room.wishes[index].limit_s = plans.seats[plan, index].new_s
     clear(plans, plan)
     for index in range(count):
-        _wish(cell, plans, room, plan, index)
+        _find_group(cell, plans, room, plan, index)
     while True:
         best = 0
         for index in range(1, count):
             if room.wishes[index].gain_j > room.wishes[best].gain_j:
                 best = index
         if count == 0 or room.wishes[best].gain_j <= 0.0:
-            return settle(cell, plans, plan)
+            return reschedule(cell, plans, plan)
         if _is_free(plans, room, plan, best):
             add(cell, plans, plan, room.wishes[best].device, room.wanted[best], room.wishes[best].size)
             room.wishes[best].gain_j = -np.inf
         else:
-            _wish(cell, plans, room, plan, best)
+            _find_group(cell, plans, room, plan, best)
 
 
 @bare
-def _wish(cell: Cell, plans: Plans, room: Room, plan: int, index: int) -> None:
+def _find_group(cell: CellArrays, plans: PlanArrays, room: SearchScratch, plan: int, index: int) -> None:
     """The smallest group for a device in time for its start, and what it would save with it."""
     wish = room.wishes[index]
     window_s = wish.limit_s - cell.devices[wish.device].release_s
@@ -182,9 +186,9 @@ def _wish(cell: Cell, plans: Plans, room: Room, plan: int, index: int) -> None:
 
 
 @bare
-def _is_free(plans: Plans, room: Room, plan: int, index: int) -> bool:
+def _is_free(plans: PlanArrays, room: SearchScratch, plan: int, index: int) -> bool:
     """Whether all subcarriers in the wish of a device are still free."""
     is_free = True
     for at in range(room.wishes[index].size):
-        is_free &= plans.owner[plan, room.wanted[index, at]] == NOBODY
+        is_free &= plans.owner[plan, room.wanted[index, at]] == NO_INDEX
     return is_free

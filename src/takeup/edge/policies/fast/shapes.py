@@ -17,7 +17,7 @@ from takeup.core.arrays import Bools, Floats, Ints
 
 Records = npt.NDArray[Any]
 
-NOBODY = -1
+NO_INDEX = -1
 BY_ALL = -1  # metrics
 
 
@@ -32,7 +32,7 @@ SEAT = _record("start_s cost_j cheapest_s least_j new_s wish_j", "device size or
 WISH = _record("limit_s gain_j", "device size")
 
 
-class Tasks(NamedTuple):
+class TaskArrays(NamedTuple):
     """Instances one after the other, each with `num_devices` and `num_subcarriers`. Bits are in hertz seconds.
 
     `ratios` to noise are by instance, device and subcarrier; the last three have one entry for each instance.
@@ -51,14 +51,14 @@ class Tasks(NamedTuple):
     num_cores: Ints
 
 
-class Starts(NamedTuple):
+class InitialPlans(NamedTuple):
     """Initial plans, one per row: the devices that should offload, and the owner of each subcarrier, if known."""
 
     wanted: Bools
     owner: Ints
 
 
-class Effort(NamedTuple):
+class SearchEffort(NamedTuple):
     """Search effort: one metric only (`BY_ALL`: all of them, then search), and the limits of the search."""
 
     metric: int
@@ -67,7 +67,7 @@ class Effort(NamedTuple):
     most_work: int
 
 
-class Cell(NamedTuple):
+class CellArrays(NamedTuple):
     """Devices and their channels. A row of `ranking` has the devices that could save anything, the best first."""
 
     max_power_w: float
@@ -78,7 +78,7 @@ class Cell(NamedTuple):
     ranking: Ints
 
 
-class Plans(NamedTuple):
+class PlanArrays(NamedTuple):
     """Partial plans, and scratch arrays to change them. `work` counts the uploads that were priced."""
 
     seats: Records
@@ -91,7 +91,7 @@ class Plans(NamedTuple):
     work: Ints
 
 
-class Room(NamedTuple):
+class SearchScratch(NamedTuple):
     """Scratch arrays of a search: banned devices, wanted groups, plans seen before, prices of changed groups."""
 
     banned: Bools
@@ -103,7 +103,7 @@ class Room(NamedTuple):
     more_j: Floats
 
 
-class Roles(NamedTuple):
+class PlanRoles(NamedTuple):
     """Plan index of each role. Passed to kernels as arguments: numba would compile again for each constant."""
 
     core: int = 0
@@ -114,16 +114,16 @@ class Roles(NamedTuple):
     best: int = 5
 
 
-class Board(NamedTuple):
+class KernelState(NamedTuple):
     """All data that kernels work on."""
 
-    cell: Cell
-    plans: Plans
-    room: Room
-    roles: Roles
+    cell: CellArrays
+    plans: PlanArrays
+    room: SearchScratch
+    roles: PlanRoles
 
 
-class Outcome(NamedTuple):
+class FinishedPlans(NamedTuple):
     """Finished plans of all instances: owner and power per subcarrier, times per device (nan for local devices).
 
     `can_save` is for devices that would save something if they were alone.

@@ -5,29 +5,40 @@ from __future__ import annotations
 import numpy as np
 
 from takeup.core.compiled import bare, kernel
-from takeup.edge.policies.fast.board import METRICS, SAVING, board_of
-from takeup.edge.policies.fast.grow import grow, hand_out
+from takeup.edge.policies.fast.board import METRICS, SAVING, kernel_state
+from takeup.edge.policies.fast.grow import assign_free_subcarriers, grow
 from takeup.edge.policies.fast.oracle import water_level
-from takeup.edge.policies.fast.plans import add, clear, copy, insert, remove, settle
-from takeup.edge.policies.fast.search import judge, regroup, search
-from takeup.edge.policies.fast.shapes import Board, Cell, Effort, Outcome, Plans, Roles, Starts, Tasks
+from takeup.edge.policies.fast.plans import add, clear, copy, insert, remove, reschedule
+from takeup.edge.policies.fast.search import evaluate_plan, regroup, search
+from takeup.edge.policies.fast.shapes import (
+    CellArrays,
+    FinishedPlans,
+    InitialPlans,
+    KernelState,
+    PlanArrays,
+    PlanRoles,
+    SearchEffort,
+    TaskArrays,
+)
 
 
 @kernel
-def solve(tasks: Tasks, starts: Starts, effort: Effort, roles: Roles, outcome: Outcome) -> None:
+def solve_instances(
+    tasks: TaskArrays, starts: InitialPlans, effort: SearchEffort, roles: PlanRoles, outcome: FinishedPlans
+) -> None:
     """Fill the outcome. Starts are for all instances alike, and only for a search."""
     first_device, first_subcarrier, first_ratio = 0, 0, 0
     num_plans = 1 if effort.metric >= 0 else len(roles)
     for index in range(len(tasks.num_devices)):
-        board = board_of(tasks, index, first_device, first_ratio, num_plans, roles)
+        board = kernel_state(tasks, index, first_device, first_ratio, num_plans, roles)
         plan = roles.core
         if effort.metric >= 0:
             grow(board.cell, board.plans, board.room, plan, effort.metric, len(board.cell.devices))
-            hand_out(board.cell, board.plans, plan)
+            assign_free_subcarriers(board.cell, board.plans, plan)
         else:
-            search(board, _begin(board, starts), effort)
+            search(board, _best_initial_plan(board, starts), effort)
             plan = roles.best
-        _note(board, plan, outcome, first_device, first_subcarrier)
+        _write_plan(board, plan, outcome, first_device, first_subcarrier)
         outcome.work[index] = board.plans.work[0]
         first_device += tasks.num_devices[index]
         first_subcarrier += tasks.num_subcarriers[index]
@@ -35,7 +46,7 @@ def solve(tasks: Tasks, starts: Starts, effort: Effort, roles: Roles, outcome: O
 
 
 @bare
-def _begin(board: Board, starts: Starts) -> float:
+def _best_initial_plan(board: KernelState, starts: InitialPlans) -> float:
     """The best of the greedy plans and the starts becomes the core, and its full plan the best; what that is worth."""
     cell, plans, room, roles = board
     best_j = -1.0
@@ -44,8 +55,8 @@ def _begin(board: Board, starts: Starts) -> float:
         if start < len(METRICS):
             grow(cell, plans, room, roles.trial, start, len(cell.devices))
         else:
-            _follow(board, starts, (start - len(METRICS)) // 3, (start - len(METRICS)) % 3)
-        found_j = judge(board, roles.trial, best_j, len(cell.devices))
+            _initial_plan(board, starts, (start - len(METRICS)) // 3, (start - len(METRICS)) % 3)
+        found_j = evaluate_plan(board, roles.trial, best_j, len(cell.devices))
         if found_j > best_j:
             copy(plans, roles.trial, roles.core)
             copy(plans, roles.full, roles.best)
@@ -54,7 +65,7 @@ def _begin(board: Board, starts: Starts) -> float:
 
 
 @bare
-def _follow(board: Board, starts: Starts, row: int, way: int) -> None:
+def _initial_plan(board: KernelState, starts: InitialPlans, row: int, way: int) -> None:
     """Make a trial of a start: with its groups, with new groups for its devices, or by growing with them alone."""
     cell, plans, room, roles = board
     for device in range(len(cell.devices)):
@@ -73,12 +84,12 @@ def _follow(board: Board, starts: Starts, row: int, way: int) -> None:
                     size += 1
             if way == 1 or size > 0:
                 add(cell, plans, roles.trial, device, plans.group, size)
-    while not (regroup(cell, plans, room, roles.trial) if way == 1 else settle(cell, plans, roles.trial)):
+    while not (regroup(cell, plans, room, roles.trial) if way == 1 else reschedule(cell, plans, roles.trial)):
         remove(plans, roles.trial, _least(cell, plans, roles.trial))
 
 
 @bare
-def _least(cell: Cell, plans: Plans, plan: int) -> int:
+def _least(cell: CellArrays, plans: PlanArrays, plan: int) -> int:
     """The seat of the device that saves least, among those that are too late if any is."""
     least, least_j, least_is_late = 0, np.inf, False
     for seat in range(plans.num_seated[plan]):
@@ -90,7 +101,9 @@ def _least(cell: Cell, plans: Plans, plan: int) -> int:
 
 
 @bare
-def _note(board: Board, plan: int, outcome: Outcome, first_device: int, first_subcarrier: int) -> None:
+def _write_plan(
+    board: KernelState, plan: int, outcome: FinishedPlans, first_device: int, first_subcarrier: int
+) -> None:
     """Write a plan down, with times and powers."""
     cell, plans, _, _ = board
     for subcarrier in range(plans.owner.shape[1]):

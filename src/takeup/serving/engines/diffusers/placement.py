@@ -8,33 +8,33 @@ from typing import Any
 import torch
 
 from takeup.serving.engines.diffusers.controls.streams import StreamWorker
-from takeup.serving.engines.diffusers.controls.workers import ThreadWorker, Worker
-from takeup.serving.engines.diffusers.device.compute import Compute, Eager, Recorded
-from takeup.serving.engines.diffusers.device.regions import FAST
-from takeup.serving.engines.diffusers.device.stacks import Stacks
+from takeup.serving.engines.diffusers.controls.workers import ControlWorker, ThreadWorker
+from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor, EagerExecutor, Executor
+from takeup.serving.engines.diffusers.device.regions import DEFAULT_OPTIONS
+from takeup.serving.engines.diffusers.device.stacks import WeightStacks
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.masked.binding import can_bind
 
 
-def compute_for(device: torch.device | str, *, compiles: bool = True) -> Compute:
+def compute_for(device: torch.device | str, *, compiles: bool = True) -> Executor:
     """The executor for networks on this device."""
     if torch.device(device).type != "cuda":
-        return Eager()
-    return Recorded(FAST if compiles else None)
+        return EagerExecutor()
+    return CudaGraphExecutor(DEFAULT_OPTIONS if compiles else None)
 
 
-def stacks_for(compute: Compute, family: Family) -> Stacks | None:
+def stacks_for(compute: Executor, family: Family) -> WeightStacks | None:
     """The stacks that LoRAs are merged into; None where layers are patched one by one."""
-    return compute.prepared(family.network).stacks if isinstance(compute, Recorded) else None
+    return compute.prepared(family.network).stacks if isinstance(compute, CudaGraphExecutor) else None
 
 
-def binds_edits(compute: Compute, family: Family) -> bool:
+def binds_edits(compute: Executor, family: Family) -> bool:
     """Whether masked edits run as CUDA graphs rather than through hooks."""
-    return isinstance(compute, Recorded) and can_bind(compute.prepared(family.network))
+    return isinstance(compute, CudaGraphExecutor) and can_bind(compute.prepared(family.network))
 
 
-def workers_for(compute: Compute, nets: Mapping[str, Any]) -> dict[str, Worker]:
+def workers_for(compute: Executor, nets: Mapping[str, Any]) -> dict[str, ControlWorker]:
     """Workers for ControlNets: CUDA graphs in separate streams, or threads."""
-    if isinstance(compute, Recorded):
+    if isinstance(compute, CudaGraphExecutor):
         return {name: StreamWorker(net, compute) for name, net in nets.items()}
     return {name: ThreadWorker(net) for name, net in nets.items()}

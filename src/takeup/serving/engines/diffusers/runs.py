@@ -12,11 +12,11 @@ import torch
 
 from takeup.serving.model import Request
 
-MOST_KEPT = 8
+MAX_CACHED_INPUTS = 8
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class DenoisingRun:
     """A prepared request. `inputs` has a row for every branch (the negative one first); `shared` has none.
 
     `computed_share` of its tokens are computed in the next step.
@@ -63,7 +63,7 @@ class Run:
         return latents
 
 
-class Residuals(Protocol):
+class ControlResiduals(Protocol):
     """What ControlNets add to a U-Net in one call, numbered in decoder order."""
 
     def total(self, number: int, like: torch.Tensor) -> torch.Tensor:
@@ -73,7 +73,7 @@ class Residuals(Protocol):
         """Write each residual into the tensor of its number."""
 
 
-class Bound(Protocol):
+class GraphBuffers(Protocol):
     """One kind of masked call, in static buffers. Cached activations use several buffers in rotation."""
 
     num_places: int
@@ -91,52 +91,52 @@ class Bound(Protocol):
         """Invalidate the buffers after warm-up calls, which overwrite them."""
 
 
-class Masked(Protocol):
+class MaskedInputs(Protocol):
     """Inputs of a call that computes only some tokens. Calls of one `kind` have equal shapes."""
 
     @property
     def kind(self) -> Hashable: ...
 
-    def bound(self, prepared: Any) -> Bound:
+    def bound(self, prepared: Any) -> GraphBuffers:
         """Static buffers for calls of this kind."""
 
 
 @dataclass(slots=True)
-class Aids:
+class AddOnInputs:
     """What add-ons set for one call. `weights` is equal for equal weights; `has_hooks`: call layer by layer."""
 
-    residuals: Residuals | None = None
+    residuals: ControlResiduals | None = None
     weights: Hashable = ()
     has_hooks: bool = False
-    masked: Masked | None = None
+    masked: MaskedInputs | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class BatchRows:
     """The inputs of one network call: the rows of its requests concatenated, each with its own timestep."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[DenoisingRun, ...]
     sample: torch.Tensor
     timestep: torch.Tensor
     inputs: dict[str, torch.Tensor]
     shared: dict[str, torch.Tensor]
-    aids: Aids = field(default_factory=Aids)
+    addon_inputs: AddOnInputs = field(default_factory=AddOnInputs)
 
     @property
     def sizes(self) -> list[int]:
         return [run.num_rows for run in self.runs]
 
 
-class Gatherer:
+class RowGatherer:
     """Gathers rows. While requests and their inputs are unchanged, `inputs` is the same object every time."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[int, ...], tuple[list[torch.Tensor], dict[str, torch.Tensor]]] = OrderedDict()
 
-    def __call__(self, runs: tuple[Run, ...]) -> Rows:
+    def __call__(self, runs: tuple[DenoisingRun, ...]) -> BatchRows:
         """The rows of these requests. Timesteps become floats, as the networks would convert them anyway."""
         timesteps = [run.timestep.to(torch.float32).reshape(1).expand(run.num_rows) for run in runs]
-        return Rows(
+        return BatchRows(
             runs=runs,
             sample=torch.cat([run.scaled_latents() for run in runs]),
             timestep=torch.cat(timesteps),
@@ -144,7 +144,7 @@ class Gatherer:
             shared=runs[0].shared,
         )
 
-    def _inputs(self, runs: tuple[Run, ...]) -> dict[str, torch.Tensor]:
+    def _inputs(self, runs: tuple[DenoisingRun, ...]) -> dict[str, torch.Tensor]:
         key = tuple(id(run) for run in runs)
         sources = [tensor for run in runs for _, tensor in sorted(run.inputs.items())]
         old, inputs = self._kept.get(key, ([], {}))
@@ -152,11 +152,11 @@ class Gatherer:
             inputs = {name: torch.cat([run.inputs[name] for run in runs]) for name in runs[0].inputs}
         self._kept[key] = sources, inputs
         self._kept.move_to_end(key)
-        while len(self._kept) > MOST_KEPT:
+        while len(self._kept) > MAX_CACHED_INPUTS:
             self._kept.popitem(last=False)
         return inputs
 
 
-def gather(runs: tuple[Run, ...]) -> Rows:
+def gather(runs: tuple[DenoisingRun, ...]) -> BatchRows:
     """The rows of these requests, without a cache."""
-    return Gatherer()(runs)
+    return RowGatherer()(runs)

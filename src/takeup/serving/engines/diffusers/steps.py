@@ -27,15 +27,15 @@ import torch
 
 from takeup.serving.contract import Group
 from takeup.serving.engines.diffusers.addons import AddOn
-from takeup.serving.engines.diffusers.device.compute import Compute, Eager
+from takeup.serving.engines.diffusers.device.compute import EagerExecutor, Executor
 from takeup.serving.engines.diffusers.families import Family, family_of
-from takeup.serving.engines.diffusers.runs import Gatherer, Rows, Run
+from takeup.serving.engines.diffusers.runs import BatchRows, DenoisingRun, RowGatherer
 from takeup.serving.engines.diffusers.tickets import OnStep, Ticket
 from takeup.serving.model import Request
 from takeup.serving.policies.batching import Grouping, one_by_one
 from takeup.serving.traffic import Candidate
 
-NAP_S = 0.001
+IDLE_SLEEP_S = 0.001
 
 
 class StepEngine:
@@ -55,16 +55,16 @@ class StepEngine:
         add_ons: Sequence[AddOn] = (),
         clock: Callable[[], float] = time.monotonic,
         group: Group | None = None,
-        compute: Compute | None = None,
+        compute: Executor | None = None,
         family: Family | None = None,
     ) -> None:
         self.family: Family = family or family_of(pipeline)
         self.add_ons = tuple(add_ons)
-        self.compute: Compute = compute or Eager()
+        self.compute: Executor = compute or EagerExecutor()
         self.compute.prepare(self.family)
         self.num_calls = 0
         self._group = group or _usual_grouping(max_rows, deterministic)
-        self._gather = Gatherer()
+        self._gather = RowGatherer()
         self._clock = clock
         self._numbers = itertools.count()
         self._inbox: deque[Ticket] = deque()
@@ -75,7 +75,7 @@ class StepEngine:
         """Prepare the request in this thread and submit it to the loop; it joins at the next step boundary."""
         return self.enter(self.family.prepare(request), on_step)
 
-    def enter(self, run: Run, on_step: OnStep | None = None) -> Ticket:
+    def enter(self, run: DenoisingRun, on_step: OnStep | None = None) -> Ticket:
         """Submit a prepared request to the loop."""
         ticket = Ticket(next(self._numbers), run, on_step)
         self._inbox.append(ticket)
@@ -109,7 +109,7 @@ class StepEngine:
         """Advance until no request is left or, if given, until `until()` is true; polls while idle."""
         while self.num_running if until is None else not until():
             if not self.advance():
-                self._arrived.wait(NAP_S)
+                self._arrived.wait(IDLE_SLEEP_S)
 
     def image(self, ticket: Ticket) -> torch.Tensor:
         """Decode the image of a finished request in the caller's thread."""
@@ -124,7 +124,7 @@ class StepEngine:
             ticket.state = "running"
             self._guarded(ticket, partial(self._tell, ticket.run))
 
-    def _tell(self, run: Run) -> None:
+    def _tell(self, run: DenoisingRun) -> None:
         for add_on in self.add_ons:
             add_on.joined(run)
 
@@ -137,7 +137,7 @@ class StepEngine:
         deadline_s = math.inf if run.request.deadline_s is None else run.request.deadline_s
         return Candidate(ticket.number, self._bucket(run), run.num_rows, deadline_s, run.computed_share)
 
-    def _bucket(self, run: Run) -> Hashable:
+    def _bucket(self, run: DenoisingRun) -> Hashable:
         return (run.bucket(), *(add_on.bucket(run) for add_on in self.add_ons))
 
     def _call(self, tickets: tuple[Ticket, ...]) -> None:
@@ -158,7 +158,7 @@ class StepEngine:
         for ticket in tickets:
             self._call((ticket,))
 
-    def _predict(self, rows: Rows) -> torch.Tensor:
+    def _predict(self, rows: BatchRows) -> torch.Tensor:
         with ExitStack() as stack:
             for add_on in self.add_ons:
                 stack.enter_context(add_on.around(rows))

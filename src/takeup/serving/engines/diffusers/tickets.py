@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.diffusers.runs import DenoisingRun
 from takeup.serving.model import Cancelled, Expired, State
 
 OnStep = Callable[[int, int], None]
@@ -18,10 +18,10 @@ class Ticket:
     """One request in the engine. Can be queried and cancelled from any thread."""
 
     number: int
-    run: Run
+    run: DenoisingRun
     on_step: OnStep | None = None
     state: State = "waiting"
-    finished: Future[Run] = field(default_factory=Future)
+    finished: Future[DenoisingRun] = field(default_factory=Future)
     _withdrawn: bool = False
 
     @property
@@ -32,7 +32,7 @@ class Ticket:
         """Remove the request at the next step boundary; no effect once it has ended."""
         self._withdrawn = True
 
-    def result(self, timeout_s: float | None = None) -> Run:
+    def result(self, timeout_s: float | None = None) -> DenoisingRun:
         """The finished run; raises the error that ended it otherwise."""
         return self.finished.result(timeout_s)
 

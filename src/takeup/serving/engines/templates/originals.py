@@ -17,8 +17,8 @@ from takeup.core.files import write_atomically
 from takeup.errors import BadInput, OutputFailed
 from takeup.serving.engines.templates.keys import owner_of
 
-SUFFIX = ".original"
-TEMPLATE = re.compile(r"tpl_[0-9a-f]{24}")
+ORIGINAL_SUFFIX = ".original"
+TEMPLATE_ID = re.compile(r"tpl_[0-9a-f]{24}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Originals:
 
     def find(self, tenant: str, template: str) -> bytes | None:
         """The bytes of the image, if it belongs to this tenant."""
-        if not TEMPLATE.fullmatch(template):
+        if not TEMPLATE_ID.fullmatch(template):
             return None
         path = self._path(tenant, template)
         with suppress(OSError):
@@ -63,7 +63,7 @@ class Originals:
 
     def remove(self, tenant: str, template: str) -> None:
         """Delete it; no effect if it does not exist."""
-        if TEMPLATE.fullmatch(template):
+        if TEMPLATE_ID.fullmatch(template):
             self._path(tenant, template).unlink(missing_ok=True)
 
     def seen_by(self, tenant: str) -> list[Original]:
@@ -71,10 +71,10 @@ class Originals:
         return sorted(self._all(tenant), key=lambda one: -one.used_s)
 
     def _all(self, tenant: str) -> Iterator[Original]:
-        for path in (self._folder / owner_of(tenant)).glob(f"*{SUFFIX}"):
+        for path in (self._folder / owner_of(tenant)).glob(f"*{ORIGINAL_SUFFIX}"):
             with suppress(FileNotFoundError):  # other processes delete files too
                 facts = path.stat()
-                yield Original(path.name.removesuffix(SUFFIX), facts.st_size, facts.st_mtime)
+                yield Original(path.name.removesuffix(ORIGINAL_SUFFIX), facts.st_size, facts.st_mtime)
 
     def _make_room(self, tenant: str, size_bytes: int) -> None:
         kept = self.seen_by(tenant)
@@ -82,6 +82,6 @@ class Originals:
             self.remove(tenant, kept.pop().template)
 
     def _path(self, tenant: str, template: str) -> Path:
-        if not TEMPLATE.fullmatch(template):
+        if not TEMPLATE_ID.fullmatch(template):
             raise BadInput(f"{template!r} is no template; use one that an edit has told")
-        return self._folder / owner_of(tenant) / f"{template}{SUFFIX}"
+        return self._folder / owner_of(tenant) / f"{template}{ORIGINAL_SUFFIX}"

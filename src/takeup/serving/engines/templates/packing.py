@@ -92,7 +92,7 @@ def error_of(ours: Page, theirs: Page) -> float:
     return max((_relative(ours[name], theirs[name]) for name in theirs), default=0.0)
 
 
-class Packer:
+class PagePacker:
     """Packs pages in step order. `error` is the largest so far; with a budget of 0 packing is lossless."""
 
     def __init__(self, budget: float) -> None:

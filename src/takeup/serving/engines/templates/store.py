@@ -27,7 +27,7 @@ from takeup.serving.engines.templates.templates import Template
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class TierCapacities:
     """Capacity of each tier in bytes; 0 disables a tier. One owner has `owner_bytes` on disk."""
 
     device_bytes: int = 0
@@ -92,7 +92,7 @@ class TemplateStore:
     def __init__(
         self,
         make_policy: Callable[[], CachePolicy],
-        room: Room,
+        room: TierCapacities,
         folder: Path | None = None,
         device: torch.device | str = "cpu",
     ) -> None:

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 
 import torch
 
-from takeup.serving.engines.templates.packing import EXACT, PackedPage, PackedTensor, Packer, Page, unpack_page
+from takeup.serving.engines.templates.packing import EXACT, PackedPage, PackedTensor, Page, PagePacker, unpack_page
 from takeup.serving.engines.templates.pinned import PinnedMemory
 
 
@@ -53,24 +53,24 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PageSelection:
     """Selection of a page: all tensors not in `left`. Names ending in `far` stay on the host, if uncompressed."""
 
     left: frozenset[str] = frozenset()
     far: tuple[str, ...] = ()
 
 
-ALL = Wanted()
+WHOLE_PAGE = PageSelection()
 
 
-class Reader:
+class PageReader:
     """Reads the pages of a template, best in order: a page may hold only deltas to the one before.
 
     Pages are unpacked on `device`, wherever the template is; without one, on the template's own device.
     """
 
     def __init__(self, template: Template, device: torch.device | None = None) -> None:
-        self.template, self.device, self._wanted = template, device, ALL
+        self.template, self.device, self._wanted = template, device, WHOLE_PAGE
         self._step, self._page = -1, dict[str, torch.Tensor]()
 
     @property
@@ -82,7 +82,7 @@ class Reader:
         """Whether the template includes this step."""
         return step < self.template.num_steps
 
-    def page(self, step: int, wanted: Wanted = ALL) -> dict[str, torch.Tensor]:
+    def page(self, step: int, wanted: PageSelection = WHOLE_PAGE) -> dict[str, torch.Tensor]:
         """Activations of a step by name: read-only."""
         if step < self._step or wanted != self._wanted:
             self._step, self._page, self._wanted = self.template.start_of(step) - 1, {}, wanted
@@ -100,14 +100,14 @@ class Reader:
         return _moved(packed, partial(_sent, device=self.device))
 
 
-class Recorder:
+class TemplateRecorder:
     """Collects the pages of a run. `budget` is the relative error allowed for packing; zero is lossless.
 
     `begun` is an optional template of the first steps.
     """
 
     def __init__(self, num_steps: int, known: torch.Tensor, budget: float = 0.0, begun: Template | None = None) -> None:
-        self._num_steps, self._packer = num_steps, Packer(budget)
+        self._num_steps, self._packer = num_steps, PagePacker(budget)
         self._pages: list[PackedPage] = [] if begun is None else list(begun.pages)
         self._known = known if begun is None else known & begun.known.to(known.device)
         self._raw_bytes, self._error = (0, 0.0) if begun is None else (begun.raw_bytes, begun.error)

@@ -8,8 +8,8 @@ import re
 from functools import cache
 from pathlib import Path
 
-FILE = Path(__file__).with_name("edit.html")
-FREE_PARTS = {
+PAGE_FILE = Path(__file__).with_name("edit.html")
+CONTENT_POLICY = {
     "default-src": "'none'",
     "connect-src": "'self'",
     "img-src": "blob: data:",
@@ -22,13 +22,13 @@ FREE_PARTS = {
 @cache
 def edit_page() -> str:
     """The page as it is sent."""
-    return FILE.read_text("utf-8")
+    return PAGE_FILE.read_text("utf-8")
 
 
 @cache
 def page_headers() -> dict[str, str]:
     """Only the script and the style that are in the page may run, and only this server may be asked."""
-    parts = FREE_PARTS | {"script-src": _allowed("script"), "style-src": _allowed("style")}
+    parts = CONTENT_POLICY | {"script-src": _allowed("script"), "style-src": _allowed("style")}
     policy = "; ".join(f"{name} {value}" for name, value in parts.items())
     return {
         "Content-Security-Policy": policy,

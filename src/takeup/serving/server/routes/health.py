@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from takeup.serving.server.callers import ServiceOf, TenantOf
 from takeup.serving.server.errors import ApiError, ErrorBody
 
-router = APIRouter(tags=["health"])
+health_router = APIRouter(tags=["health"])
 NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": ErrorBody}}
 PAGE: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
@@ -23,13 +23,13 @@ class Health(BaseModel):
     status: Literal["ok"] = "ok"
 
 
-@router.get("/health")
+@health_router.get("/health")
 async def health() -> Health:
     """Answers as long as the process does."""
     return Health()
 
 
-@router.get("/ready", responses=NOT_READY)
+@health_router.get("/ready", responses=NOT_READY)
 async def ready(service: ServiceOf) -> Health:
     """Answers 200 if images can be made now."""
     if not service.is_ready:
@@ -37,7 +37,7 @@ async def ready(service: ServiceOf) -> Health:
     return Health()
 
 
-@router.get("/metrics", response_class=Response, responses=PAGE)
+@health_router.get("/metrics", response_class=Response, responses=PAGE)
 async def metrics(_: TenantOf, service: ServiceOf) -> Response:
     """Counts and times in the text format of Prometheus."""
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)

@@ -7,22 +7,22 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from fastapi.responses import Response
 
-from takeup.serving.server.answers import EVENTS, watched
+from takeup.serving.server.answers import EVENTS, progress_response
 from takeup.serving.server.callers import REQUEST_ID, ServiceOf, TenantOf
 from takeup.serving.server.errors import ApiError
 from takeup.serving.server.schemas import ModelList, ModelObject
 from takeup.serving.server.service import Service
 
-router = APIRouter(prefix="/v1", tags=["models"])
+models_router = APIRouter(prefix="/v1", tags=["models"])
 
 
-@router.get("/models")
+@models_router.get("/models")
 async def list_models(_: TenantOf, service: ServiceOf) -> ModelList:
     """The model."""
     return ModelList(data=[_model(service)])
 
 
-@router.get("/models/{model:path}")
+@models_router.get("/models/{model:path}")
 async def show_model(model: str, _: TenantOf, service: ServiceOf) -> ModelObject:
     """The model, if this is its name."""
     if model != service.settings.model:
@@ -31,12 +31,12 @@ async def show_model(model: str, _: TenantOf, service: ServiceOf) -> ModelObject
     return _model(service)
 
 
-@router.get("/requests/{id}/events", response_class=Response, responses=EVENTS)
+@models_router.get("/requests/{id}/events", response_class=Response, responses=EVENTS)
 async def watch(
     identity: Annotated[str, Path(alias="id", pattern=REQUEST_ID)], tenant: TenantOf, service: ServiceOf
 ) -> Response:
     """The progress of a request of yours, as server-sent events, from its beginning to its end."""
-    return watched(service.board.find(tenant, identity), identity)
+    return progress_response(service.progress_hub.find(tenant, identity), identity)
 
 
 def _model(service: Service) -> ModelObject:

@@ -7,10 +7,10 @@ from fastapi.responses import HTMLResponse
 
 from takeup.serving.server.page import edit_page, page_headers
 
-router = APIRouter(include_in_schema=False)
+page_router = APIRouter(include_in_schema=False)
 
 
-@router.get("/edit")
+@page_router.get("/edit")
 async def show_page() -> HTMLResponse:
     """The editing page; it asks for a key itself where one is needed."""
     return HTMLResponse(edit_page(), headers=page_headers())

@@ -13,6 +13,6 @@ browser     Chromium as a player
 
 from __future__ import annotations
 
-from takeup.streaming.engines.dash.engine import DashEngine, Plan
+from takeup.streaming.engines.dash.engine import DashEngine, DashPlan
 
-__all__ = ["DashEngine", "Plan"]
+__all__ = ["DashEngine", "DashPlan"]

@@ -18,9 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from takeup.errors import MissingEngine, TakeupError
-from takeup.streaming.engines.dash.links import Link
+from takeup.streaming.engines.dash.links import BottleneckLink
 from takeup.streaming.engines.dash.playout import Playback
-from takeup.streaming.engines.dash.server import Page, SegmentServer
+from takeup.streaming.engines.dash.server import SegmentServer, StaticPage
 from takeup.streaming.engines.dash.videos import Video
 from takeup.streaming.model import Player
 
@@ -30,7 +30,7 @@ FRAMES_PER_S = 25
 ENCODE_LIMIT_S = 120.0
 
 
-class NothingSeen(TakeupError):
+class NoBrowserReport(TakeupError):
     """The browser reported nothing."""
 
 
@@ -69,7 +69,7 @@ def encode_video(tools: BrowserTools, length_s: float, bitrate_bps: float, segme
     return Video(length_s, bitrate_bps, segment_s, media)
 
 
-async def watch(tools: BrowserTools, video: Video, player: Player, link: Link, limit_s: float) -> Playback:
+async def watch(tools: BrowserTools, video: Video, player: Player, link: BottleneckLink, limit_s: float) -> Playback:
     """Let a browser watch the video over this link; it is given up after `limit_s`."""
     seen: asyncio.Future[tuple[int, ...]] = asyncio.get_running_loop().create_future()
 
@@ -83,14 +83,14 @@ async def watch(tools: BrowserTools, video: Video, player: Player, link: Link, l
         try:
             numbers = await asyncio.wait_for(seen, limit_s)
         except TimeoutError as error:
-            raise NothingSeen(f"the browser was not through after {limit_s:g} s; give it more time") from error
+            raise NoBrowserReport(f"the browser was not through after {limit_s:g} s; give it more time") from error
     startup_ms, num_stalls, stall_ms, finished_early = numbers
     return Playback(startup_ms / 1e3, num_stalls, stall_ms / 1e3, finished_early == 1)
 
 
-def _pages(tools: BrowserTools) -> dict[str, Page]:
-    script = Page(tools.hls_js.read_bytes(), "text/javascript")
-    return {"/": Page(PAGE.read_bytes(), "text/html; charset=utf-8"), "/hls.js": script}
+def _pages(tools: BrowserTools) -> dict[str, StaticPage]:
+    script = StaticPage(tools.hls_js.read_bytes(), "text/javascript")
+    return {"/": StaticPage(PAGE.read_bytes(), "text/html; charset=utf-8"), "/hls.js": script}
 
 
 @asynccontextmanager

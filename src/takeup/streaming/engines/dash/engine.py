@@ -16,8 +16,8 @@ from takeup.errors import BadInput, TakeupError, UnknownName
 from takeup.streaming.engines.dash.estimates import LEAST_VIDEOS, summarise_sessions
 from takeup.streaming.engines.dash.fluid import Visit, ideal_arrivals_s
 from takeup.streaming.engines.dash.links import LINKS, open_link
-from takeup.streaming.engines.dash.ring import Ring, Session, num_places
-from takeup.streaming.model import Answer, Cell, Player
+from takeup.streaming.engines.dash.ring import CellEmulator, VideoSession, max_connections
+from takeup.streaming.model import Cell, Player, QoeMetrics
 
 Appends = Literal["bytes", "segments"]
 
@@ -25,12 +25,12 @@ MOST_VIDEOS = 100_000
 MOST_USERS = 200
 
 
-class TookTooLong(TakeupError):
+class RunTimeout(TakeupError):
     """A run that was not through in three times the time it was expected to take."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DashPlan:
     """What a run will do, before it does anything."""
 
     num_videos: int
@@ -59,13 +59,13 @@ class Plan:
 class Downloads:
     """Result of a run: the videos that arrived, and the link they used. It can be evaluated for any player."""
 
-    sessions: tuple[Session, ...]
+    sessions: tuple[VideoSession, ...]
     link: str
     segment_s: float
     speed: float
     visits: tuple[Visit, ...]  # all that were let in, also before the first and after the last that count
 
-    def answer(self, player: Player, appends: Appends = "bytes") -> Answer:
+    def answer(self, player: Player, appends: Appends = "bytes") -> QoeMetrics:
         """What viewers with this player experience; downloads do not depend on it."""
         segment_s = None if appends == "bytes" else self.segment_s
         return summarise_sessions(self.sessions, player, f"dash, {self.link}", segment_s)
@@ -76,7 +76,7 @@ class Downloads:
         sessions = [session if session.blocked else self._ideal(session, arrivals) for session in self.sessions]
         return replace(self, sessions=tuple(sessions), link="ideal link")
 
-    def _ideal(self, session: Session, arrivals: dict[Visit, tuple[Floats, Floats]]) -> Session:
+    def _ideal(self, session: VideoSession, arrivals: dict[Visit, tuple[Floats, Floats]]) -> VideoSession:
         times_s, contents_s = arrivals[session.requested_s, session.length_s]
         return replace(session, times_s=times_s, contents_s=contents_s)
 
@@ -103,7 +103,7 @@ class DashEngine:
             raise UnknownName("way to append", appends, get_args(Appends))
         self.speedup, self.segment_s, self.bottleneck, self.appends = speedup, segment_s, bottleneck, appends
 
-    def plan(self, cell: Cell, num_videos: int) -> Plan:
+    def plan(self, cell: Cell, num_videos: int) -> DashPlan:
         """What a run would do."""
         if cell.opportunistic or cell.capacity is not None:
             raise BadInput("the link of this engine has one fixed rate; leave out 'opportunistic' and 'capacity'")
@@ -113,7 +113,7 @@ class DashEngine:
             raise BadInput(
                 f"max_users is {cell.max_users}; this engine opens two sockets each for at most {MOST_USERS}"
             )
-        return Plan(
+        return DashPlan(
             num_videos=num_videos,
             expected_s=(num_videos / cell.arrivals_per_s + cell.mean_video_s) / self.speedup,
             link_bps=cell.capacity_bps * self.speedup,
@@ -123,7 +123,7 @@ class DashEngine:
             max_users=cell.max_users,
         )
 
-    def dry_run(self, cell: Cell, num_videos: int, show: Callable[[str], None] = print) -> Plan:
+    def dry_run(self, cell: Cell, num_videos: int, show: Callable[[str], None] = print) -> DashPlan:
         """Show the plan; no socket is opened."""
         plan = self.plan(cell, num_videos)
         show(str(plan))
@@ -132,16 +132,16 @@ class DashEngine:
     def download(self, cell: Cell, num_videos: int, rng: Generator) -> Downloads:
         """Let the videos happen."""
         plan = self.plan(cell, num_videos)
-        with open_link(self.bottleneck, plan.link_bps, num_places(cell)) as link:
-            ring = Ring(cell, link, rng, self.speedup, self.segment_s)
+        with open_link(self.bottleneck, plan.link_bps, max_connections(cell)) as link:
+            ring = CellEmulator(cell, link, rng, self.speedup, self.segment_s)
             try:
                 sessions = asyncio.run(asyncio.wait_for(ring.run(num_videos), plan.limit_s))
             except TimeoutError as error:
                 found = f"the ring was not through after {plan.limit_s:.0f} s"
-                raise TookTooLong(f"{found}; lower the speed-up, or let the machine rest") from error
+                raise RunTimeout(f"{found}; lower the speed-up, or let the machine rest") from error
         return Downloads(tuple(sessions), link.name, self.segment_s, cell.speed, tuple(ring.visits))
 
-    def measure(self, cell: Cell, player: Player, num_videos: int = 600, rng: Generator | None = None) -> Answer:
+    def measure(self, cell: Cell, player: Player, num_videos: int = 600, rng: Generator | None = None) -> QoeMetrics:
         """What viewers experience, in the cell's seconds, with standard errors by batch means."""
         downloads = self.download(cell, num_videos, np.random.default_rng(0) if rng is None else rng)
         return downloads.answer(player, self.appends)

@@ -13,24 +13,24 @@ import numpy.typing as npt
 
 from takeup.errors import BadInput
 from takeup.streaming.engines.dash.playout import Playback, play
-from takeup.streaming.engines.dash.ring import Session
-from takeup.streaming.model import Answer, Estimate, Player
+from takeup.streaming.engines.dash.ring import VideoSession
+from takeup.streaming.model import Estimate, Player, QoeMetrics
 
 LEAST_VIDEOS = 20
 MOST_BATCHES = 20
 LEAST_BATCH = 5
 
-Arrival = tuple[float, float]
+ContentArrival = tuple[float, float]
 
 
 def summarise_sessions(
-    sessions: Sequence[Session], player: Player, source: str, segment_s: float | None = None
-) -> Answer:
+    sessions: Sequence[VideoSession], player: Player, source: str, segment_s: float | None = None
+) -> QoeMetrics:
     """The answer for viewers with this player; with `segment_s` it plays only what has come in whole segments."""
-    watched = [_play(session, player, segment_s) for session in sessions if not session.blocked]
+    watched = [_play_session(session, player, segment_s) for session in sessions if not session.blocked]
     if len(watched) < 2 * LEAST_BATCH:
         raise BadInput(f"only {len(watched)} of {len(sessions)} videos were let in; measure more for an error estimate")
-    return Answer(
+    return QoeMetrics(
         source=source,
         startup_s=batch_means(playback.startup_s for playback in watched),
         stall_probability=batch_means(playback.num_stalls > 0 for playback in watched),
@@ -50,7 +50,7 @@ def batch_means(values: Iterable[float]) -> Estimate:
     return Estimate(float(array.mean()), float(np.std(means, ddof=1) / num_batches**0.5))
 
 
-def whole_segments(arrivals: Iterable[Arrival], segment_s: float) -> Iterable[Arrival]:
+def whole_segments(arrivals: Iterable[ContentArrival], segment_s: float) -> Iterable[ContentArrival]:
     """The arrivals at which a segment became whole, with the content in whole segments; the last one always."""
     num_whole, last = 0, (0.0, 0.0)
     for time_s, content_s in arrivals:
@@ -61,6 +61,6 @@ def whole_segments(arrivals: Iterable[Arrival], segment_s: float) -> Iterable[Ar
     yield last
 
 
-def _play(session: Session, player: Player, segment_s: float | None) -> Playback:
-    arrivals: Iterable[Arrival] = zip(session.times_s.tolist(), session.contents_s.tolist(), strict=True)
+def _play_session(session: VideoSession, player: Player, segment_s: float | None) -> Playback:
+    arrivals: Iterable[ContentArrival] = zip(session.times_s.tolist(), session.contents_s.tolist(), strict=True)
     return play(arrivals if segment_s is None else whole_segments(arrivals, segment_s), player)

@@ -25,7 +25,7 @@ def ideal_arrivals_s(visits: Sequence[Visit], speed: float, step_s: float) -> li
 
     Visits are in order of their requests.
     """
-    times_s, curve_s, begins_s = _curve(visits, speed)
+    times_s, curve_s, begins_s = _received_curve(visits, speed)
     arrivals = []
     for (requested_s, length_s), begin_s in zip(visits, begins_s, strict=True):
         contents_s = np.append(np.arange(step_s, length_s, step_s), length_s)
@@ -33,7 +33,7 @@ def ideal_arrivals_s(visits: Sequence[Visit], speed: float, step_s: float) -> li
     return arrivals
 
 
-def _curve(visits: Sequence[Visit], speed: float) -> tuple[list[float], list[float], list[float]]:
+def _received_curve(visits: Sequence[Visit], speed: float) -> tuple[list[float], list[float], list[float]]:
     """The corners of the curve, and where each visit stepped onto it."""
     times_s, curve_s, begins_s = [visits[0][0]], [0.0], []
     ends_s: list[float] = []  # where on the curve those under way are through

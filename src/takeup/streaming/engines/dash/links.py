@@ -22,7 +22,7 @@ MOST_BPS = 400e6  # what one Python process carries on one core without falling 
 QUANTUM_BYTES = 4096  # a full round among ten users of a 50 Mbit/s link is then over in 7 ms
 
 
-class Link(Protocol):
+class BottleneckLink(Protocol):
     """Where all downloads share one rate."""
 
     name: str
@@ -33,7 +33,7 @@ class Link(Protocol):
     async def dial(self, address: tuple[str, int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A player's connection to the server."""
 
-    def accepted(self, writer: asyncio.StreamWriter) -> AbstractContextManager[None]:
+    def reserve(self, writer: asyncio.StreamWriter) -> AbstractContextManager[None]:
         """Reserve a slot on the link for this connection of the server."""
 
     async def send(self, writer: asyncio.StreamWriter, payload: memoryview) -> None:
@@ -41,7 +41,7 @@ class Link(Protocol):
 
 
 @contextmanager
-def open_link(name: str, rate_bps: float, num_flows: int) -> Iterator[Link]:
+def open_link(name: str, rate_bps: float, num_flows: int) -> Iterator[BottleneckLink]:
     """The link of this name for at most `num_flows` at a time; it is removed on exit."""
     if name not in LINKS:
         raise UnknownName("bottleneck", name, LINKS)
@@ -50,12 +50,12 @@ def open_link(name: str, rate_bps: float, num_flows: int) -> Iterator[Link]:
             f"the link would carry {rate_bps / 1e6:.0f} Mbit/s, this engine at most {MOST_BPS / 1e6:.0f}; "
             "lower the speed-up, or the capacity and bitrate of the cell together"
         )
-    with _namespaces_or_nothing(name, rate_bps, num_flows) as link:
+    with _namespace_link(name, rate_bps, num_flows) as link:
         yield link or UserSpaceLink(rate_bps / 8)
 
 
 @contextmanager
-def _namespaces_or_nothing(name: str, rate_bps: float, num_flows: int) -> Iterator[Link | None]:
+def _namespace_link(name: str, rate_bps: float, num_flows: int) -> Iterator[BottleneckLink | None]:
     from takeup.streaming.engines.dash.namespaces import NamespaceLink
 
     try:
@@ -69,7 +69,7 @@ def _namespaces_or_nothing(name: str, rate_bps: float, num_flows: int) -> Iterat
 
 
 @dataclass(slots=True)
-class _Outgoing:
+class _PendingSend:
     """The bytes left to send on one connection, and what to notify when none are left."""
 
     payload: memoryview
@@ -83,7 +83,7 @@ class UserSpaceLink:
 
     def __init__(self, rate_bytes_per_s: float) -> None:
         self._sharing: ProcessorSharing[asyncio.StreamWriter] = ProcessorSharing(rate_bytes_per_s, QUANTUM_BYTES)
-        self._outgoing: dict[asyncio.StreamWriter, _Outgoing] = {}
+        self._outgoing: dict[asyncio.StreamWriter, _PendingSend] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def listener(self) -> socket.socket:
@@ -92,15 +92,15 @@ class UserSpaceLink:
     async def dial(self, address: tuple[str, int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(*address)
 
-    def accepted(self, writer: asyncio.StreamWriter) -> AbstractContextManager[None]:
+    def reserve(self, writer: asyncio.StreamWriter) -> AbstractContextManager[None]:
         del writer  # round-robin over all connections; there are no slots to reserve
         return nullcontext()
 
     async def send(self, writer: asyncio.StreamWriter, payload: memoryview) -> None:
         loop = asyncio.get_running_loop()
-        outgoing = self._outgoing[writer] = _Outgoing(payload, loop.create_future())
+        outgoing = self._outgoing[writer] = _PendingSend(payload, loop.create_future())
         try:
-            self._sharing.ask(writer, len(payload), loop.time())
+            self._sharing.enqueue(writer, len(payload), loop.time())
             self._wake_when_due(loop)
             await outgoing.sent
             await writer.drain()
@@ -114,7 +114,7 @@ class UserSpaceLink:
 
     def _deal(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
-        for writer, num_bytes in self._sharing.deal(loop.time()):
+        for writer, num_bytes in self._sharing.dequeue(loop.time()):
             self._write(writer, num_bytes)
         self._wake_when_due(loop)
 

@@ -12,7 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-from takeup.core.namespaces import FRAME_BYTES, LEFT, PAYLOAD_BYTES, ROOT, Namespace, check_commands, lay_cable
+from takeup.core.namespaces import (
+    FRAME_BYTES,
+    LEFT,
+    PAYLOAD_BYTES,
+    ROOT,
+    NetworkNamespace,
+    check_commands,
+    connect_namespaces,
+)
 
 FIRST_LEAF = 0x10
 SEND_BUFFER_BYTES = 256 * 1024  # enough in the leaf for the link not to fall idle while this process waits for a core
@@ -26,9 +34,9 @@ class NamespaceLink:
     def __init__(self, rate_bps: float, num_flows: int) -> None:
         check_commands()
         self._free_leaves = list(range(FIRST_LEAF, FIRST_LEAF + num_flows))
-        self.server, self.players = Namespace(), Namespace()
+        self.server, self.players = NetworkNamespace(), NetworkNamespace()
         try:
-            lay_cable(self.server, self.players)
+            connect_namespaces(self.server, self.players)
             self._shape(rate_bps * FRAME_BYTES / PAYLOAD_BYTES)
         except BaseException:
             self.close()
@@ -56,7 +64,7 @@ class NamespaceLink:
         return await asyncio.open_connection(sock=connection)
 
     @contextmanager
-    def accepted(self, writer: asyncio.StreamWriter) -> Iterator[None]:
+    def reserve(self, writer: asyncio.StreamWriter) -> Iterator[None]:
         if not self._free_leaves:
             raise ConnectionRefusedError("more connections than places on the link")
         leaf = self._free_leaves.pop(0)

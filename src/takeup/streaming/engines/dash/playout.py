@@ -25,13 +25,13 @@ def play(arrivals: Iterable[tuple[float, float]], player: Player) -> Playback:
 
     The last arrival is the end of the download. What plays after it cannot stall.
     """
-    screen = _Screen(player)
+    screen = _PlaybackState(player)
     for time_s, content_s in arrivals:
         screen.arrive(time_s, content_s)
     return screen.end()
 
 
-class _Screen:
+class _PlaybackState:
     """Either plays until the buffer is empty, or waits since some time for the buffer to reach a threshold."""
 
     def __init__(self, player: Player) -> None:

@@ -15,16 +15,16 @@ import numpy as np
 from numpy.random import Generator
 
 from takeup.core.arrays import Floats
-from takeup.streaming.engines.dash.download import Arrivals, download
+from takeup.streaming.engines.dash.download import ByteArrivals, download
 from takeup.streaming.engines.dash.fluid import Visit
-from takeup.streaming.engines.dash.links import Link
+from takeup.streaming.engines.dash.links import BottleneckLink
 from takeup.streaming.engines.dash.server import SegmentServer
 from takeup.streaming.engines.dash.videos import Video
 from takeup.streaming.model import Cell
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class VideoSession:
     """One video that came: its length, and when how much of it had arrived, in the cell's own seconds.
 
     Times count from the request. A blocked video has no arrivals.
@@ -41,18 +41,18 @@ class Session:
         return len(self.times_s) == 0
 
 
-class Ring:
+class CellEmulator:
     """Plays a cell `speedup` times faster than life."""
 
-    def __init__(self, cell: Cell, link: Link, rng: Generator, speedup: float, segment_s: float) -> None:
+    def __init__(self, cell: Cell, link: BottleneckLink, rng: Generator, speedup: float, segment_s: float) -> None:
         self.cell, self.link, self.rng, self.speedup, self.segment_s = cell, link, rng, speedup, segment_s
-        self.server = SegmentServer(link, most_connections=num_places(cell))
+        self.server = SegmentServer(link, most_connections=max_connections(cell))
         self.num_active = 0
         self.visits: list[Visit] = []  # all that were let in, counted or not
         self._ids = count()
-        self._tasks: list[asyncio.Task[Session]] = []
+        self._tasks: list[asyncio.Task[VideoSession]] = []
 
-    async def run(self, num_videos: int) -> list[Session]:
+    async def run(self, num_videos: int) -> list[VideoSession]:
         """What `num_videos` lived through, in the order they came."""
         async with self.server.listening() as address:
             try:
@@ -64,10 +64,10 @@ class Ring:
                     task.cancel()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _let_arrive(self, num_videos: int, address: tuple[str, int]) -> list[Session]:
+    async def _let_arrive(self, num_videos: int, address: tuple[str, int]) -> list[VideoSession]:
         loop = asyncio.get_running_loop()
         arrives_at_s = loop.time()
-        counted: list[asyncio.Task[Session]] = []
+        counted: list[asyncio.Task[VideoSession]] = []
         while len(counted) < num_videos or not all(task.done() for task in counted):
             arrives_at_s += self.rng.exponential(1 / self.cell.arrivals_per_s) / self.speedup
             await asyncio.sleep(arrives_at_s - loop.time())
@@ -76,15 +76,15 @@ class Ring:
                 counted.append(task)
         return [task.result() for task in counted]
 
-    def _request(self, length_s: float, address: tuple[str, int]) -> asyncio.Task[Session]:
+    def _request(self, length_s: float, address: tuple[str, int]) -> asyncio.Task[VideoSession]:
         task = asyncio.create_task(self._watch(length_s, address))
         self._tasks.append(task)
         return task
 
-    async def _watch(self, length_s: float, address: tuple[str, int]) -> Session:
+    async def _watch(self, length_s: float, address: tuple[str, int]) -> VideoSession:
         requested_s = asyncio.get_running_loop().time()
         if self.num_active >= self.cell.max_users:
-            return Session(requested_s * self.speedup, length_s)
+            return VideoSession(requested_s * self.speedup, length_s)
         number, video = next(self._ids), Video(length_s, self.cell.bitrate_bps, self.segment_s)
         self.server.videos[number] = video
         self.visits.append((requested_s * self.speedup, length_s))
@@ -96,10 +96,10 @@ class Ring:
             del self.server.videos[number]
         return self._session(requested_s, video, arrivals)
 
-    def _session(self, requested_s: float, video: Video, arrivals: Arrivals) -> Session:
+    def _session(self, requested_s: float, video: Video, arrivals: ByteArrivals) -> VideoSession:
         times_s = (np.array(arrivals.times_s) - requested_s) * self.speedup
         contents_s = np.minimum(np.array(arrivals.total_bytes) * 8 / video.bitrate_bps, video.length_s)
-        return Session(requested_s * self.speedup, video.length_s, arrivals.total_bytes[-1], times_s, contents_s)
+        return VideoSession(requested_s * self.speedup, video.length_s, arrivals.total_bytes[-1], times_s, contents_s)
 
     def _draw_length_s(self) -> float:
         views = self.cell.views
@@ -116,6 +116,6 @@ class Ring:
         return [float(length_s) for length_s in lengths_s]
 
 
-def num_places(cell: Cell) -> int:
+def max_connections(cell: Cell) -> int:
     """Connections let in: more than users, because one may still be closing when the next one opens."""
     return 2 * cell.max_users + 2

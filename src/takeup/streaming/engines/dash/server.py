@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from takeup.streaming.engines.dash.links import Link
+from takeup.streaming.engines.dash.links import BottleneckLink
 from takeup.streaming.engines.dash.videos import Video
 
 MOST_REQUEST_BYTES = 4096
@@ -32,7 +32,7 @@ PLAYLIST = re.compile(r"/video/(\d{1,9})/playlist\.m3u8")
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class StaticPage:
     """A fixed content with its media type."""
 
     content: bytes
@@ -46,7 +46,7 @@ class _Request:
     keep_alive: bool
 
 
-class _Refused(Exception):
+class _RequestRefused(Exception):
     """A request that cannot be understood or is not allowed; the connection ends with this status."""
 
     def __init__(self, status: HTTPStatus) -> None:
@@ -57,10 +57,10 @@ class _Refused(Exception):
 class SegmentServer:
     """Serves `videos`, which may grow while it runs, on a link."""
 
-    link: Link
+    link: BottleneckLink
     most_connections: int
     videos: dict[int, Video] = field(default_factory=dict)
-    pages: Mapping[str, Page] = field(default_factory=dict)
+    pages: Mapping[str, StaticPage] = field(default_factory=dict)
     on_seen: Callable[[tuple[int, ...]], None] = lambda _: None
     _connections: dict[asyncio.StreamWriter, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -100,11 +100,11 @@ class SegmentServer:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if len(self._connections) > self.most_connections:
-                raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE)
-            with self.link.accepted(writer):
+                raise _RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE)
+            with self.link.reserve(writer):
                 while await self._answer(await _read_request(reader), writer):
                     pass
-        except _Refused as refusal:
+        except _RequestRefused as refusal:
             _start(writer, refusal.status, 0, "text/plain", keep_alive=False)
             writer.write_eof()
             await _read_on(reader)
@@ -112,7 +112,7 @@ class SegmentServer:
     async def _answer(self, request: _Request, writer: asyncio.StreamWriter) -> bool:
         """Answer one request; false if it was the last on its connection."""
         if request.method not in {"GET", "HEAD"}:
-            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED)
+            raise _RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED)
         found = self._find(request.path)
         status = HTTPStatus.NOT_FOUND if found is None else HTTPStatus.OK
         content, media_type = found or (memoryview(b""), "text/plain")
@@ -168,9 +168,9 @@ async def _read_request(reader: asyncio.StreamReader) -> _Request:
         async with asyncio.timeout(IDLE_S):
             head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError as error:
-        raise _Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from error
+        raise _RequestRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from error
     if len(head) > MOST_REQUEST_BYTES:
-        raise _Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        raise _RequestRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
     return _parse(head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n"))
 
 
@@ -180,9 +180,9 @@ def _parse(lines: list[str]) -> _Request:
     headers = {field[1].lower(): field[2].strip() for field in fields if field is not None}
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
     if request_line is None or None in fields or len(headers) < len(fields) or has_body:
-        raise _Refused(HTTPStatus.BAD_REQUEST)
+        raise _RequestRefused(HTTPStatus.BAD_REQUEST)
     method, path, minor_version = request_line.groups()
     if minor_version == "1" and "host" not in headers:
-        raise _Refused(HTTPStatus.BAD_REQUEST)
+        raise _RequestRefused(HTTPStatus.BAD_REQUEST)
     keep_alive = minor_version == "1" and headers.get("connection", "").lower() != "close"
     return _Request(method, path, keep_alive)

@@ -26,7 +26,7 @@ class ProcessorSharing(Generic[Sender]):
         """When the next quantum may be sent; None without backlog."""
         return self._due_s if self._owed_bytes else None
 
-    def ask(self, sender: Sender, num_bytes: int, now_s: float) -> None:
+    def enqueue(self, sender: Sender, num_bytes: int, now_s: float) -> None:
         """Add `num_bytes` to the backlog of this sender."""
         if not self._owed_bytes and now_s - self._empty_since_s > self.pause_s:
             self._due_s = max(self._due_s, now_s)
@@ -36,7 +36,7 @@ class ProcessorSharing(Generic[Sender]):
         """Remove a sender and its backlog; its share goes to the others."""
         self._owed_bytes.pop(sender, None)
 
-    def deal(self, now_s: float) -> Iterator[tuple[Sender, int]]:
+    def dequeue(self, now_s: float) -> Iterator[tuple[Sender, int]]:
         """The senders and byte counts that may be sent by now, quantum by quantum, in order."""
         while self._owed_bytes and self._due_s <= now_s:
             sender, owed_bytes = self._owed_bytes.popitem(last=False)

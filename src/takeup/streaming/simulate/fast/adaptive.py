@@ -15,20 +15,20 @@ from numpy.random import Generator
 
 from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inlined, kernel
-from takeup.streaming.simulate.fast.events import Traffic, length_of, note_blocked
-from takeup.streaming.simulate.lived import Lived
+from takeup.streaming.simulate.fast.events import CellTraffic, count_blocked, draw_length_s
+from takeup.streaming.simulate.lived import VideoRecords
 
 DOWNLOADED, BORDER, PLAYS, RUNS_EMPTY = range(4)
 
 
-class Regions(NamedTuple):
+class BufferRegions(NamedTuple):
     """Region k of the buffer begins at `bottom_s[k]` and ends at `bottom_s[k + 1]`; content comes `pace[k]` as fast."""
 
     bottom_s: Floats
     pace: Floats
 
 
-class Adapting(NamedTuple):
+class AdaptiveUsers(NamedTuple):
     """The videos that are downloading, packed at the front; `enough_s` is infinite while a video plays."""
 
     left_s: Floats
@@ -44,14 +44,18 @@ class Adapting(NamedTuple):
     video: Ints
 
 
-def nobody_adapting(max_users: int) -> Adapting:
+def empty_adaptive_users(max_users: int) -> AdaptiveUsers:
     """Allocate the state for the videos of a cell."""
-    return Adapting(*np.zeros((8, max_users)), *np.zeros((3, max_users), np.int64))
+    return AdaptiveUsers(*np.zeros((8, max_users)), *np.zeros((3, max_users), np.int64))
 
 
 @kernel
-def play_adapting(
-    traffic: Traffic, regions: Regions, flows: Adapting, lived: Lived, chances: tuple[Generator, Generator]
+def play_adaptive_events(
+    traffic: CellTraffic,
+    regions: BufferRegions,
+    flows: AdaptiveUsers,
+    lived: VideoRecords,
+    chances: tuple[Generator, Generator],
 ) -> int:
     """Fill `lived` with the first videos accepted, and follow each to its end; returns the number of events."""
     arrivals, lengths = chances
@@ -73,9 +77,9 @@ def play_adapting(
         num_events += 1
         if first < 0:
             arrival_in_s = arrivals.standard_exponential() * traffic.gap_s
-            length_s = length_of(traffic.class_upto, traffic.mean_s, lengths)
+            length_s = draw_length_s(traffic.class_upto, traffic.mean_s, lengths)
             if num_flows == len(flows.video):
-                note_blocked(lived, num_seen)
+                count_blocked(lived, num_seen)
             else:
                 _admit(flows, num_flows, num_seen, length_s, traffic, now_s)
                 num_flows += 1
@@ -94,7 +98,7 @@ def play_adapting(
 
 
 @inlined
-def _set_pace(flows: Adapting, flow: int, regions: Regions, fill: float) -> None:
+def _set_pace(flows: AdaptiveUsers, flow: int, regions: BufferRegions, fill: float) -> None:
     """How fast the buffer fills and grows; at a border, to which side it goes or whether it stays."""
     region = flows.region[flow]
     if flows.enough_s[flow] < np.inf:
@@ -111,7 +115,7 @@ def _set_pace(flows: Adapting, flow: int, regions: Regions, fill: float) -> None
 
 
 @inlined
-def _next_event(flows: Adapting, flow: int, regions: Regions) -> tuple[float, int]:
+def _next_event(flows: AdaptiveUsers, flow: int, regions: BufferRegions) -> tuple[float, int]:
     next_s, event = max(0.0, flows.left_s[flow]) / flows.fill[flow], DOWNLOADED
     region, buffer_s, growth = flows.region[flow], flows.buffer_s[flow], flows.growth[flow]
     if growth > 0:
@@ -129,7 +133,7 @@ def _next_event(flows: Adapting, flow: int, regions: Regions) -> tuple[float, in
 
 
 @inlined
-def _cross(flows: Adapting, flow: int, regions: Regions) -> None:
+def _cross(flows: AdaptiveUsers, flow: int, regions: BufferRegions) -> None:
     """Stand at a border, which belongs to the region above it."""
     if flows.growth[flow] > 0:
         flows.region[flow] += 1
@@ -137,7 +141,7 @@ def _cross(flows: Adapting, flow: int, regions: Regions) -> None:
 
 
 @inlined
-def _admit(flows: Adapting, flow: int, video: int, length_s: float, traffic: Traffic, now_s: float) -> None:
+def _admit(flows: AdaptiveUsers, flow: int, video: int, length_s: float, traffic: CellTraffic, now_s: float) -> None:
     flows.left_s[flow] = length_s
     flows.stall_s[flow] = 0.0
     flows.num_stalls[flow] = 0
@@ -146,7 +150,7 @@ def _admit(flows: Adapting, flow: int, video: int, length_s: float, traffic: Tra
 
 
 @inlined
-def _wait(flows: Adapting, flow: int, enough_s: float, now_s: float) -> None:
+def _wait(flows: AdaptiveUsers, flow: int, enough_s: float, now_s: float) -> None:
     flows.buffer_s[flow] = 0.0
     flows.region[flow] = 0
     flows.enough_s[flow] = enough_s
@@ -154,14 +158,14 @@ def _wait(flows: Adapting, flow: int, enough_s: float, now_s: float) -> None:
 
 
 @inlined
-def _begin_to_play(flows: Adapting, flow: int, now_s: float) -> None:
+def _begin_to_play(flows: AdaptiveUsers, flow: int, now_s: float) -> None:
     flows.buffer_s[flow] = flows.enough_s[flow]
     _end_wait(flows, flow, now_s)
     flows.enough_s[flow] = np.inf
 
 
 @inlined
-def _end_wait(flows: Adapting, flow: int, now_s: float) -> None:
+def _end_wait(flows: AdaptiveUsers, flow: int, now_s: float) -> None:
     waited_s = now_s - flows.waiting_since_s[flow]
     if flows.num_stalls[flow]:
         flows.stall_s[flow] += waited_s
@@ -170,13 +174,13 @@ def _end_wait(flows: Adapting, flow: int, now_s: float) -> None:
 
 
 @inlined
-def _stall(flows: Adapting, flow: int, traffic: Traffic, now_s: float) -> None:
+def _stall(flows: AdaptiveUsers, flow: int, traffic: CellTraffic, now_s: float) -> None:
     flows.num_stalls[flow] += 1
     _wait(flows, flow, traffic.resume_s, now_s)
 
 
 @inlined
-def _leave(flows: Adapting, flow: int, last: int, now_s: float, lived: Lived) -> None:
+def _leave(flows: AdaptiveUsers, flow: int, last: int, now_s: float, lived: VideoRecords) -> None:
     """Record the statistics of a video that leaves, and move the last one to its index."""
     video, waits = flows.video[flow], flows.enough_s[flow] < np.inf
     if waits:
@@ -190,7 +194,7 @@ def _leave(flows: Adapting, flow: int, last: int, now_s: float, lived: Lived) ->
 
 
 @inlined
-def _move(flows: Adapting, source: int, target: int) -> None:
+def _move(flows: AdaptiveUsers, source: int, target: int) -> None:
     flows.left_s[target] = flows.left_s[source]
     flows.buffer_s[target] = flows.buffer_s[source]
     flows.enough_s[target] = flows.enough_s[source]

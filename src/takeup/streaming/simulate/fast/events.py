@@ -23,13 +23,13 @@ from numpy.random import Generator
 
 from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inlined, kernel
-from takeup.streaming.simulate.fast.heap import Heap, empty_heap, push, take_out
-from takeup.streaming.simulate.lived import Lived
+from takeup.streaming.simulate.fast.heap import FlowHeap, empty_heap, heap_push, heap_remove
+from takeup.streaming.simulate.lived import VideoRecords
 
 ARRIVES, CAPACITY_CHANGES, DOWNLOADED, HAS_ENOUGH, RUNS_EMPTY, GIVES_UP = range(6)
 
 
-class Traffic(NamedTuple):
+class CellTraffic(NamedTuple):
     """Arrivals, lengths and rates: `fill[n]` is seconds of video per second when n share a cell at level 1.
 
     Viewers wait for `patience_s` altogether, on average; it is infinite if they never give up.
@@ -44,7 +44,7 @@ class Traffic(NamedTuple):
     patience_s: float
 
 
-class Levels(NamedTuple):
+class CapacityLevels(NamedTuple):
     """The capacity over time, relative to the mean.
 
     A log (`is_log`) goes through its levels in order, again and again, and stays `hold_s` at each. A Markov chain stays
@@ -57,17 +57,17 @@ class Levels(NamedTuple):
     is_log: bool
 
 
-class Flows(NamedTuple):
+class CellFlows(NamedTuple):
     """The videos that are downloading: heaps of their marks (see above; `empty` has minus the mark on top).
 
     A video occupies a slot, taken from `free`, which holds its statistics until it leaves. `video` is its arrival
     number.
     """
 
-    done: Heap
-    enough: Heap
-    empty: Heap
-    leave: Heap
+    done: FlowHeap
+    enough: FlowHeap
+    empty: FlowHeap
+    leave: FlowHeap
     free: Ints
     waiting_since_s: Floats
     patience_s: Floats
@@ -77,15 +77,17 @@ class Flows(NamedTuple):
     video: Ints
 
 
-def empty_cell(max_users: int) -> Flows:
+def empty_cell(max_users: int) -> CellFlows:
     """Allocate the state for `max_users` videos of a cell."""
     done, enough, empty, leave = (empty_heap(max_users) for _ in range(4))
     seconds, counts = np.zeros((4, max_users)), np.zeros((2, max_users), np.int64)
-    return Flows(done, enough, empty, leave, np.arange(max_users), *seconds, *counts)
+    return CellFlows(done, enough, empty, leave, np.arange(max_users), *seconds, *counts)
 
 
 @kernel
-def play_events(traffic: Traffic, levels: Levels, flows: Flows, lived: Lived, chances: tuple[Generator, ...]) -> int:
+def play_events(
+    traffic: CellTraffic, levels: CapacityLevels, flows: CellFlows, lived: VideoRecords, chances: tuple[Generator, ...]
+) -> int:
     """Fill `lived` with the first videos that are accepted, and follow each to its end; returns the number of events.
 
     Arrivals go on until then, so that the last videos have company too. The generators are for arrivals, lengths,
@@ -115,12 +117,12 @@ def play_events(traffic: Traffic, levels: Levels, flows: Flows, lived: Lived, ch
             change_in_s = _hold_s(levels, place, capacity)
         elif event == ARRIVES:
             arrival_in_s = arrivals.standard_exponential() * traffic.gap_s
-            length_s = length_of(traffic.class_upto, traffic.mean_s, lengths)
+            length_s = draw_length_s(traffic.class_upto, traffic.mean_s, lengths)
             if num_flows == len(flows.video):
-                note_blocked(lived, num_seen)
+                count_blocked(lived, num_seen)
             else:
                 flow = flows.free[num_flows]
-                flows.patience_s[flow] = patience_of(traffic.patience_s, patience)
+                flows.patience_s[flow] = draw_patience_s(traffic.patience_s, patience)
                 _admit(flows, flow, num_seen, received, length_s, traffic, now_s)
                 num_flows += 1
                 num_seen += 1
@@ -141,7 +143,7 @@ def play_events(traffic: Traffic, levels: Levels, flows: Flows, lived: Lived, ch
 
 @inlined
 def _nearest_mark(
-    flows: Flows, received: float, balance: float, fill: float, now_s: float, step_s: float, event: int
+    flows: CellFlows, received: float, balance: float, fill: float, now_s: float, step_s: float, event: int
 ) -> tuple[float, int]:
     """The next event, which is `event` in `step_s` unless a mark comes before; rounding never turns time back."""
     done_in_s = _time_to(flows.done.key[0] - received, fill)
@@ -168,29 +170,29 @@ def _time_to(distance: float, speed: float) -> float:
 
 @inlined
 def _admit(
-    flows: Flows, flow: int, video: int, received: float, length_s: float, traffic: Traffic, now_s: float
+    flows: CellFlows, flow: int, video: int, received: float, length_s: float, traffic: CellTraffic, now_s: float
 ) -> None:
     flows.stall_s[flow] = 0.0
     flows.num_stalls[flow] = 0
     flows.video[flow] = video
-    push(flows.done, flow, received + length_s)
+    heap_push(flows.done, flow, received + length_s)
     _wait(flows, flow, received + traffic.start_s, now_s)
 
 
 @inlined
-def _wait(flows: Flows, flow: int, enough: float, now_s: float) -> None:
+def _wait(flows: CellFlows, flow: int, enough: float, now_s: float) -> None:
     flows.waiting_since_s[flow] = now_s
-    push(flows.enough, flow, enough)
+    heap_push(flows.enough, flow, enough)
     if flows.patience_s[flow] < np.inf:
-        push(flows.leave, flow, now_s + flows.patience_s[flow])
+        heap_push(flows.leave, flow, now_s + flows.patience_s[flow])
 
 
 @inlined
-def _end_wait(flows: Flows, flow: int, now_s: float) -> None:
+def _end_wait(flows: CellFlows, flow: int, now_s: float) -> None:
     waited_s = now_s - flows.waiting_since_s[flow]
-    take_out(flows.enough, flow)
+    heap_remove(flows.enough, flow)
     if flows.patience_s[flow] < np.inf:
-        take_out(flows.leave, flow)
+        heap_remove(flows.leave, flow)
         flows.patience_s[flow] -= waited_s
     if flows.num_stalls[flow]:
         flows.stall_s[flow] += waited_s
@@ -199,27 +201,27 @@ def _end_wait(flows: Flows, flow: int, now_s: float) -> None:
 
 
 @inlined
-def _begin_to_play(flows: Flows, flow: int, balance: float, traffic: Traffic, now_s: float) -> None:
+def _begin_to_play(flows: CellFlows, flow: int, balance: float, traffic: CellTraffic, now_s: float) -> None:
     _end_wait(flows, flow, now_s)
-    push(flows.empty, flow, (traffic.resume_s if flows.num_stalls[flow] else traffic.start_s) - balance)
+    heap_push(flows.empty, flow, (traffic.resume_s if flows.num_stalls[flow] else traffic.start_s) - balance)
 
 
 @inlined
-def _stall(flows: Flows, flow: int, received: float, traffic: Traffic, now_s: float) -> None:
-    take_out(flows.empty, flow)
+def _stall(flows: CellFlows, flow: int, received: float, traffic: CellTraffic, now_s: float) -> None:
+    heap_remove(flows.empty, flow)
     flows.num_stalls[flow] += 1
     _wait(flows, flow, received + traffic.resume_s, now_s)
 
 
 @inlined
-def _leave(flows: Flows, flow: int, gave_up: bool, now_s: float, lived: Lived) -> None:
+def _leave(flows: CellFlows, flow: int, gave_up: bool, now_s: float, lived: VideoRecords) -> None:
     """Record the statistics of a video that leaves."""
     video, waits = flows.video[flow], flows.enough.place[flow] >= 0
-    take_out(flows.done, flow)
+    heap_remove(flows.done, flow)
     if waits:
         _end_wait(flows, flow, now_s)
     else:
-        take_out(flows.empty, flow)
+        heap_remove(flows.empty, flow)
     if video < len(lived.startup_s):
         lived.startup_s[video] = flows.startup_s[flow]
         lived.num_stalls[video] = flows.num_stalls[flow]
@@ -229,40 +231,40 @@ def _leave(flows: Flows, flow: int, gave_up: bool, now_s: float, lived: Lived) -
 
 
 @inlined
-def note_blocked(lived: Lived, num_seen: int) -> None:
+def count_blocked(lived: VideoRecords, num_seen: int) -> None:
     """Count an arrival that was blocked after `num_seen` videos."""
     if num_seen < len(lived.num_blocked):
         lived.num_blocked[num_seen] += 1
 
 
 @inlined
-def length_of(class_upto: Floats, mean_s: Floats, lengths: Generator) -> float:
+def draw_length_s(class_upto: Floats, mean_s: Floats, lengths: Generator) -> float:
     """Draw the length of the next video."""
-    view = _part_of(class_upto, lengths.random()) if len(class_upto) > 1 else 0
+    view = _interval_index(class_upto, lengths.random()) if len(class_upto) > 1 else 0
     return float(lengths.standard_exponential() * mean_s[view])
 
 
 @inlined
-def patience_of(mean_s: float, patience: Generator) -> float:
+def draw_patience_s(mean_s: float, patience: Generator) -> float:
     """Draw the total patience of the next viewer; without a draw if viewers never give up."""
     return float(patience.standard_exponential() * mean_s) if mean_s < np.inf else np.inf
 
 
 @inlined
-def _hold_s(levels: Levels, place: int, capacity: Generator) -> float:
+def _hold_s(levels: CapacityLevels, place: int, capacity: Generator) -> float:
     stretch = 1.0 if levels.is_log else capacity.standard_exponential()
     return float(levels.hold_s[place] * stretch)
 
 
 @inlined
-def _next_place(levels: Levels, place: int, capacity: Generator) -> int:
+def _next_place(levels: CapacityLevels, place: int, capacity: Generator) -> int:
     if levels.is_log:
         return place + 1 if place + 1 < len(levels.level) else 0
-    return _part_of(levels.upto[place], capacity.random())
+    return _interval_index(levels.upto[place], capacity.random())
 
 
 @inlined
-def _part_of(upto: Floats, point: float) -> int:
+def _interval_index(upto: Floats, point: float) -> int:
     """Which part of the unit interval holds the point."""
     part = 0
     while part < len(upto) - 1 and upto[part] <= point:

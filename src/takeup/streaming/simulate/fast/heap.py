@@ -13,7 +13,7 @@ from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inlined
 
 
-class Heap(NamedTuple):
+class FlowHeap(NamedTuple):
     """Keys and flows in heap order, the position of every flow (-1 if absent), and the size."""
 
     key: Floats
@@ -22,21 +22,21 @@ class Heap(NamedTuple):
     size: Ints
 
 
-def empty_heap(most: int) -> Heap:
+def empty_heap(most: int) -> FlowHeap:
     """Allocate a heap for the flows 0 .. most - 1."""
-    return Heap(np.full(most, np.inf), np.zeros(most, np.int64), np.full(most, -1), np.zeros(1, np.int64))
+    return FlowHeap(np.full(most, np.inf), np.zeros(most, np.int64), np.full(most, -1), np.zeros(1, np.int64))
 
 
 @inlined
-def push(heap: Heap, flow: int, key: float) -> None:
+def heap_push(heap: FlowHeap, flow: int, key: float) -> None:
     """Insert a flow that is not in the heap."""
     place = heap.size[0]
     heap.size[0] = place + 1
-    _settle(heap, flow, key, place)
+    _sift_up(heap, flow, key, place)
 
 
 @inlined
-def take_out(heap: Heap, flow: int) -> None:
+def heap_remove(heap: FlowHeap, flow: int) -> None:
     """Remove a flow that is in the heap; the last one fills the gap."""
     place, last = heap.place[flow], heap.size[0] - 1
     key, filler = heap.key[last], heap.flow[last]
@@ -44,11 +44,11 @@ def take_out(heap: Heap, flow: int) -> None:
     heap.key[last] = np.inf
     heap.place[flow] = -1
     if place < last:
-        _settle(heap, filler, key, _sunk(heap, key, place, last))
+        _sift_up(heap, filler, key, _sift_down(heap, key, place, last))
 
 
 @inlined
-def _sunk(heap: Heap, key: float, place: int, size: int) -> int:
+def _sift_down(heap: FlowHeap, key: float, place: int, size: int) -> int:
     """Sift a gap down while smaller keys below it move up; its final position."""
     child = 2 * place + 1
     while child < size:
@@ -56,16 +56,16 @@ def _sunk(heap: Heap, key: float, place: int, size: int) -> int:
             child += 1
         if heap.key[child] >= key:
             break
-        _move(heap, child, place)
+        _move_entry(heap, child, place)
         place, child = child, 2 * child + 1
     return place
 
 
 @inlined
-def _settle(heap: Heap, flow: int, key: float, place: int) -> None:
+def _sift_up(heap: FlowHeap, flow: int, key: float, place: int) -> None:
     """Sift a flow up from a gap while its key is smaller, and store it."""
     while place > 0 and heap.key[(place - 1) // 2] > key:
-        _move(heap, (place - 1) // 2, place)
+        _move_entry(heap, (place - 1) // 2, place)
         place = (place - 1) // 2
     heap.key[place] = key
     heap.flow[place] = flow
@@ -73,7 +73,7 @@ def _settle(heap: Heap, flow: int, key: float, place: int) -> None:
 
 
 @inlined
-def _move(heap: Heap, source: int, target: int) -> None:
+def _move_entry(heap: FlowHeap, source: int, target: int) -> None:
     heap.key[target] = heap.key[source]
     heap.flow[target] = heap.flow[source]
     heap.place[heap.flow[target]] = target

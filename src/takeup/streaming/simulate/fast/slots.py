@@ -9,11 +9,11 @@ from numpy.random import Generator
 
 from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inlined, kernel
-from takeup.streaming.simulate.fast.events import length_of, note_blocked, patience_of
-from takeup.streaming.simulate.lived import Lived
+from takeup.streaming.simulate.fast.events import count_blocked, draw_length_s, draw_patience_s
+from takeup.streaming.simulate.lived import VideoRecords
 
 
-class Grain(NamedTuple):
+class SlotParameters(NamedTuple):
     """What stays the same during a run; `gop` is a number of slots, and `slot_content_s` what a slot delivers.
 
     Viewers wait for `patience_s` altogether, on average; it is infinite if they never give up.
@@ -32,7 +32,7 @@ class Grain(NamedTuple):
     patience_s: float
 
 
-class Users(NamedTuple):
+class SlotUsers(NamedTuple):
     """The videos that are downloading, packed at the front.
 
     `drain_s` is the content that a slot of the current group of pictures takes, `gop_left` its slots still to play, and
@@ -52,13 +52,15 @@ class Users(NamedTuple):
     video: Ints
 
 
-def nobody(max_users: int) -> Users:
+def empty_slot_users(max_users: int) -> SlotUsers:
     """Allocate the state for `max_users` videos of a cell."""
-    return Users(*np.zeros((8, max_users)), *np.zeros((3, max_users), np.int64))
+    return SlotUsers(*np.zeros((8, max_users)), *np.zeros((3, max_users), np.int64))
 
 
 @kernel
-def play_every_slot(grain: Grain, users: Users, lived: Lived, chances: tuple[Generator, ...]) -> int:
+def play_every_slot(
+    grain: SlotParameters, users: SlotUsers, lived: VideoRecords, chances: tuple[Generator, ...]
+) -> int:
     """Fill `lived` with the first videos that are accepted, and follow each to its end; returns the slots in use."""
     arrivals, lengths, fading, pictures, patience = chances
     num_users, num_seen, num_left, num_slots, slot = 0, 0, 0, 0, 0
@@ -67,14 +69,14 @@ def play_every_slot(grain: Grain, users: Users, lived: Lived, chances: tuple[Gen
         if num_users == 0:
             slot = max(slot, int(np.ceil(arrival_s / grain.slot_s)))
         while arrival_s <= slot * grain.slot_s:
-            length_s = length_of(grain.class_upto, grain.mean_s, lengths)
+            length_s = draw_length_s(grain.class_upto, grain.mean_s, lengths)
             if num_users < len(users.video):
-                users.patience_s[num_users] = patience_of(grain.patience_s, patience)
+                users.patience_s[num_users] = draw_patience_s(grain.patience_s, patience)
                 _admit(users, num_users, num_seen, length_s, arrival_s, grain)
                 num_users += 1
                 num_seen += 1
             else:
-                note_blocked(lived, num_seen)
+                count_blocked(lived, num_seen)
             arrival_s += arrivals.standard_exponential() * grain.gap_s
         _serve(users, num_users, grain, fading)
         slot += 1
@@ -94,7 +96,7 @@ def play_every_slot(grain: Grain, users: Users, lived: Lived, chances: tuple[Gen
 
 
 @inlined
-def _admit(users: Users, user: int, video: int, length_s: float, now_s: float, grain: Grain) -> None:
+def _admit(users: SlotUsers, user: int, video: int, length_s: float, now_s: float, grain: SlotParameters) -> None:
     users.left_s[user] = length_s
     users.buffer_s[user] = 0.0
     users.enough_s[user] = grain.start_s
@@ -106,7 +108,7 @@ def _admit(users: Users, user: int, video: int, length_s: float, now_s: float, g
 
 
 @inlined
-def _serve(users: Users, num_users: int, grain: Grain, fading: Generator) -> None:
+def _serve(users: SlotUsers, num_users: int, grain: SlotParameters, fading: Generator) -> None:
     """Deliver one slot: to the user with the best channel, or to all users."""
     if not grain.opportunistic:
         for user in range(num_users):
@@ -121,13 +123,13 @@ def _serve(users: Users, num_users: int, grain: Grain, fading: Generator) -> Non
 
 
 @inlined
-def _receive(users: Users, user: int, content_s: float) -> None:
+def _receive(users: SlotUsers, user: int, content_s: float) -> None:
     users.left_s[user] -= content_s
     users.buffer_s[user] += content_s
 
 
 @inlined
-def _wait(users: Users, user: int, now_s: float) -> None:
+def _wait(users: SlotUsers, user: int, now_s: float) -> None:
     """Start or resume playback once the buffer reaches the threshold."""
     if users.buffer_s[user] < users.enough_s[user]:
         return
@@ -136,7 +138,7 @@ def _wait(users: Users, user: int, now_s: float) -> None:
 
 
 @inlined
-def _end_wait(users: Users, user: int, now_s: float) -> None:
+def _end_wait(users: SlotUsers, user: int, now_s: float) -> None:
     waited_s = now_s - users.waiting_since_s[user]
     users.patience_s[user] -= waited_s
     if users.num_stalls[user]:
@@ -146,7 +148,7 @@ def _end_wait(users: Users, user: int, now_s: float) -> None:
 
 
 @inlined
-def _watch(users: Users, user: int, now_s: float, grain: Grain, pictures: Generator) -> None:
+def _watch(users: SlotUsers, user: int, now_s: float, grain: SlotParameters, pictures: Generator) -> None:
     """Play one slot, and stall if that empties the buffer."""
     if users.gop_left[user] == 0:
         users.gop_left[user] = grain.gop
@@ -167,7 +169,7 @@ def _gop_size(variation: float, pictures: Generator) -> float:
 
 
 @inlined
-def _leave(users: Users, user: int, last: int, gave_up: bool, now_s: float, lived: Lived) -> None:
+def _leave(users: SlotUsers, user: int, last: int, gave_up: bool, now_s: float, lived: VideoRecords) -> None:
     """Record the statistics of a video that leaves, and move the last one to its index."""
     video, waits = users.video[user], users.enough_s[user] < np.inf
     if waits:
@@ -182,7 +184,7 @@ def _leave(users: Users, user: int, last: int, gave_up: bool, now_s: float, live
 
 
 @inlined
-def _move(users: Users, source: int, target: int) -> None:
+def _move(users: SlotUsers, source: int, target: int) -> None:
     users.left_s[target] = users.left_s[source]
     users.buffer_s[target] = users.buffer_s[source]
     users.enough_s[target] = users.enough_s[source]

@@ -15,12 +15,12 @@ from numpy.random import Generator
 
 from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inner, kernel
-from takeup.streaming.simulate.lived import Lived
+from takeup.streaming.simulate.lived import VideoRecords
 
 DOWNLOADED, GAVE_UP = -1, -2  # states of no return; the first is where a jump leads that ends the download
 
 
-class Walk(NamedTuple):
+class ChainWalk(NamedTuple):
     """A chain as it is walked: the jumps out of state i stand at `first_jump[i]` up to `first_jump[i + 1]`.
 
     `upto` is the probability of this jump or one before it; a jump happens every `hold_s` on average. Viewers are
@@ -39,7 +39,9 @@ class Walk(NamedTuple):
 
 
 @kernel
-def play_videos(walk: Walk, start_s: float, resume_s: float, length_s: float, chance: Generator, lived: Lived) -> None:
+def play_videos(
+    walk: ChainWalk, start_s: float, resume_s: float, length_s: float, chance: Generator, lived: VideoRecords
+) -> None:
     """Fill `lived`, one video after the other."""
     for video in range(len(lived.startup_s)):
         _play(walk, start_s, resume_s, length_s, chance, lived, video)
@@ -47,7 +49,13 @@ def play_videos(walk: Walk, start_s: float, resume_s: float, length_s: float, ch
 
 @inner
 def _play(
-    walk: Walk, start_s: float, resume_s: float, length_s: float, chance: Generator, lived: Lived, video: int
+    walk: ChainWalk,
+    start_s: float,
+    resume_s: float,
+    length_s: float,
+    chance: Generator,
+    lived: VideoRecords,
+    video: int,
 ) -> None:
     """One video until its download ends or its viewer gives up."""
     state = _first_state(walk, chance)
@@ -95,18 +103,18 @@ def _player_in_s(playing: bool, buffer_s: float, growth: float, enough_s: float)
 
 
 @inner
-def _hold_s(walk: Walk, state: int, chance: Generator) -> float:
+def _hold_s(walk: ChainWalk, state: int, chance: Generator) -> float:
     return 0.0 if state < 0 else chance.standard_exponential() * walk.hold_s[state]
 
 
 @inner
-def _first_state(walk: Walk, chance: Generator) -> int:
+def _first_state(walk: ChainWalk, chance: Generator) -> int:
     state = int(np.searchsorted(walk.initial_upto, chance.random(), side="right"))
     return min(state, len(walk.initial_upto) - 1)
 
 
 @inner
-def _next_state(walk: Walk, state: int, chance: Generator) -> int:
+def _next_state(walk: ChainWalk, state: int, chance: Generator) -> int:
     """The jump whose part of the unit interval holds a random point."""
     point = chance.random()
     jump, last = walk.first_jump[state], walk.first_jump[state + 1] - 1

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 from takeup.errors import BadInput, MissingEngine
-from takeup.training.engines.pytorch.arrivals import Arrivals
-from takeup.training.engines.pytorch.device import new_mark
-from takeup.training.engines.pytorch.paths import Carrier, Paths
-from takeup.training.engines.pytorch.stopwatch import Watch
-from takeup.training.model import Kind, Schedule
+from takeup.training.engines.pytorch.arrivals import PendingReceives
+from takeup.training.engines.pytorch.device import record_event
+from takeup.training.engines.pytorch.paths import Carrier, StageRoutes
+from takeup.training.engines.pytorch.stopwatch import RankStopwatch
+from takeup.training.model import OpKind, Schedule
 
 NEEDED = "a PyTorch whose pipeline runtime this engine knows, such as 2.13"
 INSTALL = "run pip install 'takeup[torch]'"
@@ -45,7 +45,7 @@ def check_version(runtime: object = _PipelineScheduleRuntime, names: Sequence[st
 
 check_version()
 # Parsed from text, because the text format is stable across versions.
-KINDS = {kind: _Action.from_str(f"0{kind.letter}0").computation_type for kind in Kind}
+KINDS = {kind: _Action.from_str(f"0{kind.letter}0").computation_type for kind in OpKind}
 DIRECTIONS = {_ComputationType.RECV_F: 0, _ComputationType.RECV_B: 1}  # of received messages
 
 
@@ -85,10 +85,12 @@ def _gradient_words(stage: int) -> str:
     return f"what stage {stage + 1} sends to stage {stage}, the gradients of micro-batch"
 
 
-class Runtime(_PipelineScheduleRuntime):
+class PipelineRuntime(_PipelineScheduleRuntime):
     """PyTorch's pipeline runtime with one stage per rank, per-operation timing and a replaceable schedule."""
 
-    def __init__(self, stage: Any, num_microbatches: int, watch: Watch, timeout: timedelta, **options: Any) -> None:
+    def __init__(
+        self, stage: Any, num_microbatches: int, watch: RankStopwatch, timeout: timedelta, **options: Any
+    ) -> None:
         super().__init__([stage], num_microbatches, **options)  # type: ignore[no-untyped-call]
         check_version(self, INNER_RECEIVES)
         self._watch = watch
@@ -96,13 +98,13 @@ class Runtime(_PipelineScheduleRuntime):
         carrier, number = carrier_of(stage), stage.stage_index
         # Messages for an accelerator are copied there by the waiting thread, as soon as they have arrived.
         eager = (lambda: watch.is_on) if carrier == "gloo" else (lambda: True)
-        marks = [_Marks(watch, stage.device), _Marks(watch, stage.device)]
+        marks = [_ArrivalEvents(watch, stage.device), _ArrivalEvents(watch, stage.device)]
         words = (_activation_words(number), _gradient_words(number))
         self.fwd_recv_ops, self.bwd_recv_ops = (
-            Arrivals(partial(watch.note_arrival, direction), words[direction], timeout, eager, marks[direction])
+            PendingReceives(partial(watch.note_arrival, direction), words[direction], timeout, eager, marks[direction])
             for direction in range(2)
         )
-        self._paths = Paths(stage, ranks_of(stage), (self.fwd_recv_ops, self.bwd_recv_ops), timeout, carrier)
+        self._paths = StageRoutes(stage, ranks_of(stage), (self.fwd_recv_ops, self.bwd_recv_ops), timeout, carrier)
         _time_stage(stage, watch)
 
     def delegate(self, links: Collection[int]) -> None:
@@ -144,10 +146,10 @@ class Runtime(_PipelineScheduleRuntime):
             self._watch.prolong_forward(compute)
 
 
-class _Marks:
+class _ArrivalEvents:
     """Arrival times of receives on device streams: a side stream waits for each and records an event after it."""
 
-    def __init__(self, watch: Watch, device: torch.device) -> None:
+    def __init__(self, watch: RankStopwatch, device: torch.device) -> None:
         self._watch = watch
         self._device = device
         self._stream: Any = None
@@ -161,23 +163,23 @@ class _Marks:
         with torch.cuda.stream(self._stream):
             for work in works:
                 work.wait()
-            return new_mark()
+            return record_event()
 
 
-def _time_stage(stage: Any, watch: Watch) -> None:
+def _time_stage(stage: Any, watch: RankStopwatch) -> None:
     """Wrap the compute methods of the stage so that the stopwatch times them."""
     forward, backward, weight = stage.forward_one_chunk, stage.backward_one_chunk, stage.backward_weight_one_chunk
 
     def timed_backward(chunk: int, *arguments: Any, full_backward: bool = True, **named: Any) -> Any:
-        kind = Kind.FULL_BACKWARD if full_backward else Kind.INPUT_GRADIENT
+        kind = OpKind.FULL_BACKWARD if full_backward else OpKind.INPUT_GRADIENT
         return watch.timed(kind, chunk, partial(backward, chunk, *arguments, full_backward=full_backward, **named))
 
-    stage.forward_one_chunk = _timed(watch, Kind.FORWARD, forward)
+    stage.forward_one_chunk = _timed(watch, OpKind.FORWARD, forward)
     stage.backward_one_chunk = timed_backward
-    stage.backward_weight_one_chunk = _timed(watch, Kind.WEIGHT_GRADIENT, weight)
+    stage.backward_weight_one_chunk = _timed(watch, OpKind.WEIGHT_GRADIENT, weight)
 
 
-def _timed(watch: Watch, kind: Kind, compute: Callable[..., Any]) -> Callable[..., Any]:
+def _timed(watch: RankStopwatch, kind: OpKind, compute: Callable[..., Any]) -> Callable[..., Any]:
     def timed(chunk: int, *arguments: Any, **named: Any) -> Any:
         return watch.timed(kind, chunk, partial(compute, chunk, *arguments, **named))
 

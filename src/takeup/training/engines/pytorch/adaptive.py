@@ -15,17 +15,17 @@ from typing import Any
 
 from takeup.errors import BadInput
 from takeup.training.contract import Planner
-from takeup.training.engines.pytorch.adapter import Runtime, ranks_of
-from takeup.training.engines.pytorch.control import Change, Control
+from takeup.training.engines.pytorch.adapter import PipelineRuntime, ranks_of
+from takeup.training.engines.pytorch.control import ScheduleChange, ScheduleControl
 from takeup.training.engines.pytorch.delegate import private_group
 from takeup.training.engines.pytorch.device import DeviceStopwatch
-from takeup.training.engines.pytorch.exchange import Exchange, Links
-from takeup.training.engines.pytorch.stopwatch import Stopwatch, Watch
-from takeup.training.engines.pytorch.watch.groups import rest_before_the_end
-from takeup.training.engines.pytorch.watch.requests import Requests
-from takeup.training.model import Plan, Profile, Schedule, Stage
+from takeup.training.engines.pytorch.exchange import ProfileExchange, SmoothedLinks
+from takeup.training.engines.pytorch.stopwatch import HostStopwatch, RankStopwatch
+from takeup.training.engines.pytorch.watch.groups import delay_exit_until_idle
+from takeup.training.engines.pytorch.watch.requests import ReplanRequests
+from takeup.training.model import PipelinePlan, Profile, Schedule, Stage
 from takeup.training.policies import find_policy
-from takeup.training.policies.trigger import Rule, link_delay_s
+from takeup.training.policies.trigger import SwitchRule, link_delay_s
 
 LONGEST_S = 1e6
 NUM_ASKED = 3  # iterations measured per request, so that most of the latest link delays are new
@@ -51,12 +51,12 @@ class AdaptiveSchedule:
         max_live: int | None = None,
         split: bool = True,
         timeout_s: float = 600.0,
-        rule: Rule | None = None,
+        rule: SwitchRule | None = None,
         **options: Any,
     ) -> None:
         _check(stage, every, timeout_s)
-        rest_before_the_end()
-        rule = rule or Rule()
+        delay_exit_until_idle()
+        rule = rule or SwitchRule()
         blank = _blank(stage.num_stages, n_microbatches, max_live, split)
         start = _find("zb_h1" if split else "one_f_one_b").plan(blank).schedule
         chosen = _find(planner)
@@ -64,12 +64,12 @@ class AdaptiveSchedule:
         self._every = every
         self._watch = _watch_of(stage, n_microbatches)
         timeout = timedelta(seconds=timeout_s)
-        self._runtime = Runtime(stage, n_microbatches, self._watch, timeout, loss_fn=loss_fn, **options)
+        self._runtime = PipelineRuntime(stage, n_microbatches, self._watch, timeout, loss_fn=loss_fn, **options)
         self._runtime.use(start)
-        self._control = Control(start, chosen, blank, rule)
-        links = Links(partial(link_delay_s, rule))
-        self._exchange = Exchange(private_group(ranks_of(stage), timeout), links)
-        self._requests = Requests(self._exchange.least)
+        self._control = ScheduleControl(start, chosen, blank, rule)
+        links = SmoothedLinks(partial(link_delay_s, rule))
+        self._exchange = ProfileExchange(private_group(ranks_of(stage), timeout), links)
+        self._requests = ReplanRequests(self._exchange.least)
         self._asked = range(0)  # iterations after which ranks synchronize because of a request
         self.num_steps = 0
         self.pauses_s: list[float] = []
@@ -93,7 +93,7 @@ class AdaptiveSchedule:
         return self._control.profile
 
     @property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[ScheduleChange, ...]:
         """Schedule changes made by the planner, with iteration and reason."""
         return tuple(self._control.changes)
 
@@ -146,9 +146,9 @@ class AdaptiveSchedule:
         self.swaps_s.append(time.perf_counter() - start)
 
 
-def _watch_of(stage: Any, num_microbatches: int) -> Watch:
+def _watch_of(stage: Any, num_microbatches: int) -> RankStopwatch:
     """Host clock on the CPU; device events on an accelerator, where calls are asynchronous."""
-    return Stopwatch(num_microbatches) if stage.device.type == "cpu" else DeviceStopwatch(num_microbatches)
+    return HostStopwatch(num_microbatches) if stage.device.type == "cpu" else DeviceStopwatch(num_microbatches)
 
 
 def _find(planner: str | Planner) -> Planner:
@@ -162,7 +162,7 @@ def _blank(num_stages: int, num_microbatches: int, max_live: int | None, split: 
     return Profile((stage,) * num_stages, links, num_microbatches, can_split=split)
 
 
-def _check_plan(plan: Plan, blank: Profile) -> None:
+def _check_plan(plan: PipelinePlan, blank: Profile) -> None:
     if plan.schedule.placement != blank.placement:
         raise BadInput(
             f"the planner {plan.planner!r} cuts stages into chunks; adaptive schedules need one that has a stage on "

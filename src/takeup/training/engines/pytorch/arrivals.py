@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from takeup.errors import TakeupError
-from takeup.training.engines.pytorch.worker import Worker
+from takeup.training.engines.pytorch.worker import WorkerThread
 
 Key = tuple[int, int]  # stage and micro-batch
 
@@ -43,7 +43,7 @@ def first_words(error: BaseException) -> str:
     return str(error).partition("\n")[0].partition(". This is")[0]
 
 
-class Arrival:
+class PendingReceive:
     """All messages of one receive as a single waitable; `finish` returns when they have arrived."""
 
     def __init__(self, works: Sequence[Waitable], finish: Callable[[], object]) -> None:
@@ -58,7 +58,7 @@ class Arrival:
                 land()
 
 
-class Arrivals(dict[Key, list[Any]]):
+class PendingReceives(dict[Key, list[Any]]):
     """Receives by stage and micro-batch, in the form that PyTorch's runtime keeps them.
 
     While `eager()` is true, a thread waits for messages and calls `note` for each arrival, with its device event if
@@ -80,7 +80,7 @@ class Arrivals(dict[Key, list[Any]]):
         self._timeout = timeout
         self._eager = eager
         self._mark_of = mark_of
-        self._worker = Worker("takeup-arrivals")
+        self._worker = WorkerThread("takeup-arrivals")
         self._posted: dict[int, Sequence[Waitable]] = {}
 
     def posted(self, microbatch: int, works: Sequence[Waitable]) -> None:
@@ -97,7 +97,7 @@ class Arrivals(dict[Key, list[Any]]):
         finish = partial(wait_for, works, self._timeout, f"{self._what} {microbatch}")
         if self._eager():
             finish = self._worker.submit(partial(self._receive, finish, works, microbatch)).result  # type: ignore[assignment]
-        super().__setitem__(key, [Arrival(works, finish)])
+        super().__setitem__(key, [PendingReceive(works, finish)])
 
     def _receive(self, finish: Callable[[], object], works: Sequence[Waitable], microbatch: int) -> None:
         finish()

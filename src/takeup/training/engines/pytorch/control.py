@@ -10,8 +10,8 @@ from zlib import crc32
 
 from takeup.core.arrays import Ints
 from takeup.training.contract import Planner
-from takeup.training.model import Link, Plan, Profile, Schedule, Stage
-from takeup.training.policies.trigger import Rule, Situation, decide, slow_links
+from takeup.training.model import Link, PipelinePlan, Profile, Schedule, Stage
+from takeup.training.policies.trigger import SwitchRule, SwitchState, decide_switch, slow_links
 from takeup.training.timing import timeline_of
 
 NANO = 1e-9
@@ -19,7 +19,7 @@ LOG = logging.getLogger("takeup.training")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ScheduleChange:
     """A schedule switch: after which iteration, to which version, why, and the predicted iteration time."""
 
     iteration: int
@@ -28,13 +28,13 @@ class Change:
     expected_s: float
 
 
-class Proposal(NamedTuple):
+class PlanProposal(NamedTuple):
     """What a rank proposes: the profile, the links that need delegates, and a new plan or None."""
 
     profile: Profile
     slow: frozenset[int]
-    after: Situation
-    plan: Plan | None = None
+    after: SwitchState
+    plan: PipelinePlan | None = None
     reason: str = ""
 
     @property
@@ -44,20 +44,20 @@ class Proposal(NamedTuple):
         return 1 + crc32(b"".join(orders), crc32(bytes(sorted(self.slow)), self.after.version))
 
 
-class Control:
+class ScheduleControl:
     """The schedule in use, its version, and whether a new one is worth a change.
 
     It contains no policy: planner and rule are arguments, and the decision functions are loaded from the policies.
     """
 
-    def __init__(self, start: Schedule, planner: Planner, blank: Profile, rule: Rule) -> None:
+    def __init__(self, start: Schedule, planner: Planner, blank: Profile, rule: SwitchRule) -> None:
         self.schedule = start
         self.profile = blank
         self.slow: frozenset[int] = frozenset()
-        self.changes: list[Change] = []
+        self.changes: list[ScheduleChange] = []
         self._planner = planner
         self._rule = rule
-        self._now = Situation(0, 0.0)  # no expected time for a schedule planned without measurements
+        self._now = SwitchState(0, 0.0)  # no expected time for a schedule planned without measurements
 
     @property
     def version(self) -> int:
@@ -81,22 +81,22 @@ class Control:
         self.profile, self.slow, self._now = proposal.profile, proposal.slow, proposal.after
         if proposal.plan is not None:
             self.schedule = proposal.plan.schedule
-            self.changes.append(Change(iteration, self.version, proposal.reason, proposal.plan.iteration_s))
+            self.changes.append(ScheduleChange(iteration, self.version, proposal.reason, proposal.plan.iteration_s))
         return proposal.plan is not None
 
-    def _propose(self, shared: Ints) -> Proposal:
+    def _propose(self, shared: Ints) -> PlanProposal:
         """Proposal of this rank; no change if planning fails."""
         try:
             profile = profile_of(shared, self.profile)
             candidate = self._planner.plan(profile)
             current_s = timeline_of(self.schedule, profile).iteration_s
-            decision = decide(self._rule, self._now, current_s, candidate.iteration_s)
+            decision = decide_switch(self._rule, self._now, current_s, candidate.iteration_s)
             slow = slow_links(self._rule, profile, self.slow)
         except Exception:
             LOG.exception("planning failed; the schedule stays as it is")
-            return Proposal(self.profile, self.slow, self._now)
+            return PlanProposal(self.profile, self.slow, self._now)
         plan = candidate if decision.switch else None
-        return Proposal(profile, slow, decision.after, plan, decision.reason)
+        return PlanProposal(profile, slow, decision.after, plan, decision.reason)
 
 
 def profile_of(shared: Ints, blank: Profile) -> Profile:

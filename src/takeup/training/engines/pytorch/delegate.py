@@ -19,8 +19,8 @@ import torch.distributed as dist
 
 from takeup.errors import TakeupError
 from takeup.training.engines.pytorch.arrivals import Waitable, first_words, wait_for
-from takeup.training.engines.pytorch.device import new_mark
-from takeup.training.engines.pytorch.worker import Worker
+from takeup.training.engines.pytorch.device import record_event
+from takeup.training.engines.pytorch.worker import WorkerThread
 
 
 def private_group(ranks: Sequence[int], timeout: timedelta) -> dist.ProcessGroup:
@@ -36,7 +36,7 @@ def private_group(ranks: Sequence[int], timeout: timedelta) -> dist.ProcessGroup
     return group
 
 
-class Outgoing:
+class DelegateSender:
     """Sends to one peer; `send` does not block, `flush` returns when everything has been sent."""
 
     def __init__(self, group: dist.ProcessGroup, peer: int, what: str, timeout: timedelta) -> None:
@@ -44,9 +44,9 @@ class Outgoing:
         self._peer = peer
         self._what = what
         self._timeout = timeout
-        self._starts, self._ends = Worker("takeup-sends"), Worker("takeup-sent")
+        self._starts, self._ends = WorkerThread("takeup-sends"), WorkerThread("takeup-sent")
         self._under_way: list[Future[None]] = []
-        self._streams = _Streams()
+        self._streams = _CopyStream()
 
     def send(self, tensors: Sequence[torch.Tensor]) -> None:
         """Enqueue these tensors; they must not be modified until `flush`."""
@@ -67,19 +67,19 @@ class Outgoing:
         wait_for([work], timeout, "a word of what is missing")  # type: ignore[list-item]
         return request
 
-    def _begin(self, staged: _Staged) -> Any:
+    def _begin(self, staged: _HostCopy) -> Any:
         if staged.ready is not None:
             staged.ready.synchronize()
         return dist.isend(staged.tensor, group=self._group, group_dst=self._peer)
 
 
-class Incoming:
+class DelegateReceiver:
     """Receives from one peer, posted as soon as their buffers exist."""
 
     def __init__(self, group: dist.ProcessGroup, peer: int) -> None:
         self._group = group
         self._peer = peer
-        self._streams = _Streams()
+        self._streams = _CopyStream()
         self._asked: list[tuple[torch.Tensor, Any]] = []  # kept alive while they are sent
 
     def receive(self, tensors: Sequence[torch.Tensor]) -> list[Waitable]:
@@ -94,37 +94,37 @@ class Incoming:
         host = self._streams.room_for(tensor)
         work = dist.irecv(host, group=self._group, group_src=self._peer)
         assert work is not None
-        return work if host is tensor else _Landing(work, host, tensor, self._streams)
+        return work if host is tensor else _DeviceReceive(work, host, tensor, self._streams)
 
 
 # Accelerators ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Staged:
+class _HostCopy:
     """A host tensor that can be sent once the event `ready` has completed."""
 
     tensor: torch.Tensor
     ready: Any = None
 
 
-class _Streams:
+class _CopyStream:
     """Copies between accelerator and host on a side stream; host tensors are used without a copy."""
 
     def __init__(self) -> None:
         self._stream: Any = None
 
-    def to_host(self, tensor: torch.Tensor) -> _Staged:
+    def to_host(self, tensor: torch.Tensor) -> _HostCopy:
         """Start an asynchronous copy to pinned memory, ordered after the computation of the tensor."""
         host = self.room_for(tensor)
         if host is tensor:
-            return _Staged(tensor)
+            return _HostCopy(tensor)
         stream = self._of(tensor)
         stream.wait_stream(torch.cuda.current_stream(tensor.device))
         with torch.cuda.stream(stream), torch.no_grad():  # messages are not part of the autograd graph
             host.copy_(tensor, non_blocking=True)
         tensor.record_stream(stream)
-        return _Staged(host, stream.record_event())
+        return _HostCopy(host, stream.record_event())
 
     def to_device(self, host: torch.Tensor, tensor: torch.Tensor, free: Any) -> Any:
         """Start copying to the device after the event `free`; return the event of completion."""
@@ -132,7 +132,7 @@ class _Streams:
         stream.wait_event(free)
         with torch.cuda.stream(stream), torch.no_grad():
             tensor.copy_(host, non_blocking=True)
-            return new_mark()
+            return record_event()
 
     def room_for(self, tensor: torch.Tensor) -> torch.Tensor:
         """Host buffer for the tensor: pinned memory, or the tensor itself if it is on the host."""
@@ -144,10 +144,10 @@ class _Streams:
         return self._stream
 
 
-class _Landing:
+class _DeviceReceive:
     """A message received on the host that must then be copied to the device."""
 
-    def __init__(self, work: Any, host: torch.Tensor, tensor: torch.Tensor, streams: _Streams) -> None:
+    def __init__(self, work: Any, host: torch.Tensor, tensor: torch.Tensor, streams: _CopyStream) -> None:
         self._work, self._host, self._tensor, self._streams = work, host, tensor, streams
         self._free = torch.cuda.current_stream(tensor.device).record_event()  # earlier reads of the buffer are done
         self._copied: Any = None

@@ -15,12 +15,12 @@ import torch
 
 from takeup.core.arrays import Ints
 from takeup.training.engines.pytorch.stopwatch import row_of
-from takeup.training.model import Kind
+from takeup.training.model import OpKind
 
 NANOSECONDS = 1e6  # in a millisecond, the unit of events
 
 
-class Mark(Protocol):
+class DeviceEvent(Protocol):
     """A timestamp on the clock of a device, such as a CUDA event."""
 
     def synchronize(self) -> None:
@@ -30,7 +30,7 @@ class Mark(Protocol):
         """Milliseconds from here to a later mark."""
 
 
-def new_mark() -> Any:
+def record_event() -> Any:
     """Record a timing event after all work enqueued on the current stream so far."""
     mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     mark.record()
@@ -40,21 +40,21 @@ def new_mark() -> Any:
 class TimedOp(NamedTuple):
     """An operation and when it began and ended, in nanoseconds from the start of the iteration."""
 
-    kind: Kind
+    kind: OpKind
     microbatch: int
     start: int
     end: int
 
 
-class _Iteration:
+class _IterationEvents:
     """The events of one iteration."""
 
-    def __init__(self, base: Mark) -> None:
+    def __init__(self, base: DeviceEvent) -> None:
         self.base = base
-        self.ops: list[tuple[Kind, int, Mark, Mark]] = []
-        self.arrivals: dict[tuple[int, int], Mark] = {}
+        self.ops: list[tuple[OpKind, int, DeviceEvent, DeviceEvent]] = []
+        self.arrivals: dict[tuple[int, int], DeviceEvent] = {}
 
-    def at(self, mark: Mark) -> int:
+    def at(self, mark: DeviceEvent) -> int:
         """Nanoseconds from the start of the iteration; the event is normally already complete."""
         self.base.synchronize()
         mark.synchronize()
@@ -70,11 +70,11 @@ class DeviceStopwatch:
 
     lag = 1
 
-    def __init__(self, num_microbatches: int, mark: Callable[[], Mark] = new_mark) -> None:
+    def __init__(self, num_microbatches: int, mark: Callable[[], DeviceEvent] = record_event) -> None:
         self._shape = (2, num_microbatches)
         self._mark = mark
-        self._now: _Iteration | None = None
-        self._past: _Iteration | None = None
+        self._now: _IterationEvents | None = None
+        self._past: _IterationEvents | None = None
 
     @property
     def is_on(self) -> bool:
@@ -85,9 +85,9 @@ class DeviceStopwatch:
         """Start an iteration, measured or not; the previous one can then be read."""
         if self._now is not None:
             self._past = self._now
-        self._now = _Iteration(self._mark()) if measure else None
+        self._now = _IterationEvents(self._mark()) if measure else None
 
-    def timed(self, kind: Kind, microbatch: int, compute: Callable[[], Any]) -> Any:
+    def timed(self, kind: OpKind, microbatch: int, compute: Callable[[], Any]) -> Any:
         """Call `compute` and return its result, with an event before and after the work it enqueues."""
         if self._now is None:
             return compute()
@@ -116,12 +116,12 @@ class DeviceStopwatch:
     def measured(self) -> Ints:
         """Medians of F, I and W, then all hand-over times, then all arrival times, of the previous iteration."""
         assert self._past is not None
-        lasted: dict[Kind, list[int]] = {kind: [] for kind in Kind}
+        lasted: dict[OpKind, list[int]] = {kind: [] for kind in OpKind}
         handed, usable = np.zeros(self._shape, np.int64), np.zeros(self._shape, np.int64)
         for kind, microbatch, start, end in self._past.timed_ops():
             lasted[kind].append(end - start)
-            if kind != Kind.WEIGHT_GRADIENT:
-                handed[int(kind != Kind.FORWARD), microbatch] = end
+            if kind != OpKind.WEIGHT_GRADIENT:
+                handed[int(kind != OpKind.FORWARD), microbatch] = end
         for place, mark in self._past.arrivals.items():
             usable[place] = self._past.at(mark)
         return row_of(lasted, handed, usable)

@@ -21,7 +21,7 @@ from takeup.errors import TakeupError
 from takeup.training.engines.pytorch.arrivals import first_words
 from takeup.training.engines.pytorch.stopwatch import NUM_TIMES
 from takeup.training.model import Link
-from takeup.training.policies.estimate import Stamps, estimate_link
+from takeup.training.policies.estimate import MessageStamps, estimate_link
 
 NANO = 1e-9
 NUM_REMEMBERED = 4
@@ -29,7 +29,7 @@ FINE, USELESS = -1, -2  # status from rank 0; else the number of a rank with ano
 LOG = logging.getLogger("takeup.training")
 
 
-class Links:
+class SmoothedLinks:
     """Smoothed links for planning: of the recent measurements, the one with the most typical delay."""
 
     def __init__(self, typical_s: Callable[[list[float]], float]) -> None:
@@ -47,10 +47,10 @@ class Links:
         return min(reversed(recent), key=lambda link: abs(link.delay_s - wanted_s))
 
 
-class Exchange:
+class ProfileExchange:
     """Collectives among the ranks of a pipeline; all ranks must call each method together, within the timeout."""
 
-    def __init__(self, group: dist.ProcessGroup, links: Links) -> None:
+    def __init__(self, group: dist.ProcessGroup, links: SmoothedLinks) -> None:
         self._group = group
         self._links = links
         self._num_ranks = dist.get_world_size(group)
@@ -61,7 +61,7 @@ class Exchange:
 
         If a rank follows another version of the schedule than the first, all ranks raise.
         """
-        with _spoken("to agree on a profile"):
+        with _communication("to agree on a profile"):
             verdict, of_version, *shared = self._shared(np.array([version, *measured]))
         if verdict >= 0:
             raise TakeupError(
@@ -73,14 +73,14 @@ class Exchange:
     def same(self, number: int) -> bool:
         """Whether all ranks pass the same number."""
         both = torch.tensor([number, -number])
-        with _spoken("to switch to another schedule"):
+        with _communication("to switch to another schedule"):
             dist.all_reduce(both, dist.ReduceOp.MAX, group=self._group)
         return bool(both[0] == -both[1])
 
     def least(self, number: int) -> int:
         """Minimum of the numbers that the ranks pass."""
         given = torch.tensor([number])
-        with _spoken("to hear what they are asked"):
+        with _communication("to hear what they are asked"):
             dist.all_reduce(given, dist.ReduceOp.MIN, group=self._group)
         return int(given.item())
 
@@ -99,7 +99,7 @@ class Exchange:
         if odd.size:
             return [int(odd[0]), int(rows[odd[0], 0])]
         try:
-            links = self._links.after(links_of(rows[:, 1:]))
+            links = self._links.after(estimate_links(rows[:, 1:]))
         except TakeupError:
             LOG.exception("what ranks measured is no pipeline; the schedule stays as it is")
             return [USELESS]
@@ -114,7 +114,7 @@ class Exchange:
 
 
 @contextmanager
-def _spoken(why: str) -> Iterator[None]:
+def _communication(why: str) -> Iterator[None]:
     """Convert a communication failure to an error that says what the ranks were doing."""
     try:
         yield
@@ -125,11 +125,11 @@ def _spoken(why: str) -> Iterator[None]:
         ) from error
 
 
-def links_of(rows: Ints) -> list[Link]:
+def estimate_links(rows: Ints) -> list[Link]:
     """Estimate the links between ranks from their measurements."""
     notes = rows[:, NUM_TIMES:].reshape(len(rows), 2, 2, -1) * NANO  # by rank: handed or usable, direction, micro-batch
     handed, usable = notes[:, 0], notes[:, 1]
     return [
-        estimate_link(Stamps(handed[i, 0], usable[i + 1, 0]), Stamps(handed[i + 1, 1], usable[i, 1])).link
+        estimate_link(MessageStamps(handed[i, 0], usable[i + 1, 0]), MessageStamps(handed[i + 1, 1], usable[i, 1])).link
         for i in range(len(rows) - 1)
     ]

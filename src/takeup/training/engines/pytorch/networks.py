@@ -9,23 +9,23 @@ import ctypes
 import os
 from abc import ABC, abstractmethod
 
-from takeup.core.namespaces import CLONE_NEWNET, FRAME_BYTES, Namespace, check_commands
+from takeup.core.namespaces import CLONE_NEWNET, FRAME_BYTES, NetworkNamespace, check_commands
 from takeup.errors import TakeupError
 
 BURST_BYTES, QUEUE_BYTES = 2 * FRAME_BYTES, 8 * 2**20
 
 
-def address(rank: int) -> str:
+def rank_address(rank: int) -> str:
     """IP address of a rank, from the range reserved for benchmarks, as all addresses here."""
     return f"198.18.1.{rank + 1}"
 
 
-def bucket(rate_bps: float) -> str:
+def token_bucket(rate_bps: float) -> str:
     """Arguments of tc for a token bucket filter of `rate_bps` bits per second."""
     return f"tbf rate {rate_bps:.0f}bit burst {BURST_BYTES} limit {QUEUE_BYTES}"
 
 
-def enter(path: str) -> None:
+def enter_namespace(path: str) -> None:
     """Move this process and its future threads into the network namespace at `path`."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -36,17 +36,17 @@ def enter(path: str) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 
 
-class Networks(ABC):
-    """One namespace and one address per rank; subclasses connect them in `_lay_cables`."""
+class RankNetworks(ABC):
+    """One namespace and one address per rank; subclasses connect them in `_connect_namespaces`."""
 
     def __init__(self, num_ranks: int) -> None:
         check_commands()
-        self._networks: list[Namespace] = []
+        self._networks: list[NetworkNamespace] = []
         try:
             for rank in range(num_ranks):
-                self._networks.append(Namespace())
+                self._networks.append(NetworkNamespace())
                 self._prepare(rank)
-            self._lay_cables()
+            self._connect_namespaces()
         except BaseException:
             self.close()
             raise
@@ -58,7 +58,7 @@ class Networks(ABC):
 
     def join(self, rank: int) -> None:
         """Move this process and its future threads into the network namespace of a rank."""
-        enter(self._networks[rank].path)
+        enter_namespace(self._networks[rank].path)
 
     def close(self) -> None:
         """Close all namespaces."""
@@ -69,8 +69,8 @@ class Networks(ABC):
         network = self._networks[rank]
         network.command("ip link set lo up")
         network.command("ip address del 127.0.0.1/8 dev lo")  # or Gloo would take it for the address of the rank
-        network.command(f"ip address add {address(rank)}/32 dev lo")
+        network.command(f"ip address add {rank_address(rank)}/32 dev lo")
 
     @abstractmethod
-    def _lay_cables(self) -> None:
+    def _connect_namespaces(self) -> None:
         """Connect the namespaces, which all exist by now."""

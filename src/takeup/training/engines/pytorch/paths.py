@@ -14,23 +14,23 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Literal
 
-from takeup.training.engines.pytorch.arrivals import Arrivals
-from takeup.training.engines.pytorch.delegate import Incoming, Outgoing, private_group
-from takeup.training.engines.pytorch.way import Way
+from takeup.training.engines.pytorch.arrivals import PendingReceives
+from takeup.training.engines.pytorch.delegate import DelegateReceiver, DelegateSender, private_group
+from takeup.training.engines.pytorch.way import LinkEndpoint
 
 Carrier = Literal["gloo", "nccl", "delegates"]  # of ordinary messages
 NAMES = ("fwd", "bwd")  # as PyTorch calls the two directions
 WORDS = ("the activations", "the gradients")
 
 
-class Paths:
+class StageRoutes:
     """The links of one stage; `ranks` are those of all stages, in order."""
 
     def __init__(
         self,
         stage: Any,
         ranks: list[int],
-        arrivals: tuple[Arrivals, Arrivals],
+        arrivals: tuple[PendingReceives, PendingReceives],
         timeout: timedelta,
         carrier: Carrier = "gloo",
     ) -> None:
@@ -91,7 +91,7 @@ class Paths:
         self._arrivals[direction].posted(microbatch, way.receive(microbatch, plain(microbatch)))
         return []
 
-    def _by_nccl(self, way: Way) -> bool:
+    def _by_nccl(self, way: LinkEndpoint) -> bool:
         return self._carrier == "nccl" and not way.delegated
 
 
@@ -99,7 +99,7 @@ def _even_first(link: int) -> int:
     return link % 2
 
 
-def _connect(stage: int, link: int, ranks: list[int], timeout: timedelta) -> Way | None:
+def _connect(stage: int, link: int, ranks: list[int], timeout: timedelta) -> LinkEndpoint | None:
     """Create a process group for each direction of a link, on both of its ranks; None where there is no link.
 
     PyTorch names groups by a per-rank counter, so all ranks must create equally many, in the same order: first those of
@@ -109,5 +109,5 @@ def _connect(stage: int, link: int, ranks: list[int], timeout: timedelta) -> Way
     groups = [private_group(members, timeout) for _ in range(2)]
     if len(members) < 2:
         return None
-    outgoing = Outgoing(groups[here], 1 - here, f"the end of sending {WORDS[here]} from stage {stage}", timeout)
-    return Way(link, here, (outgoing, Incoming(groups[1 - here], 1 - here)), timeout)
+    outgoing = DelegateSender(groups[here], 1 - here, f"the end of sending {WORDS[here]} from stage {stage}", timeout)
+    return LinkEndpoint(link, here, (outgoing, DelegateReceiver(groups[1 - here], 1 - here)), timeout)

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from takeup.core.arrays import Ints
-from takeup.training.model import Kind
+from takeup.training.model import OpKind
 
 NUM_TIMES = 3  # F, I and W
 
 
-class Watch(Protocol):
+class RankStopwatch(Protocol):
     """Recorder of operation and message times; results can be read `lag` iterations later."""
 
     lag: int
@@ -30,7 +30,7 @@ class Watch(Protocol):
     def begin(self, measure: bool) -> None:
         """An iteration begins, which is measured or not."""
 
-    def timed(self, kind: Kind, microbatch: int, compute: Callable[[], Any]) -> Any:
+    def timed(self, kind: OpKind, microbatch: int, compute: Callable[[], Any]) -> Any:
         """Call `compute` and return its result; record its duration, and its end as the hand-over time."""
 
     def prolong_forward(self, compute: Callable[[], Any]) -> Any:
@@ -43,7 +43,7 @@ class Watch(Protocol):
         """Medians of F, I and W, then hand-over times, then arrival times, of the iteration `lag` before this one."""
 
 
-class Stopwatch:
+class HostStopwatch:
     """Times in nanoseconds, by the clock of this process.
 
     `handed[0]` says when the activations of every micro-batch were ready to be sent, `handed[1]` its gradients;
@@ -56,7 +56,7 @@ class Stopwatch:
         self.handed = np.zeros((2, num_microbatches), np.int64)
         self.usable = np.zeros((2, num_microbatches), np.int64)
         self.is_on = False
-        self._lasted: dict[Kind, list[int]] = {kind: [] for kind in Kind}
+        self._lasted: dict[OpKind, list[int]] = {kind: [] for kind in OpKind}
 
     def begin(self, measure: bool) -> None:
         """An iteration begins, which is measured or not."""
@@ -64,7 +64,7 @@ class Stopwatch:
         for samples in self._lasted.values():
             samples.clear()
 
-    def timed(self, kind: Kind, microbatch: int, compute: Callable[[], Any]) -> Any:
+    def timed(self, kind: OpKind, microbatch: int, compute: Callable[[], Any]) -> Any:
         """Call `compute` and return its result; record its duration and, except for W, its end as hand-over."""
         if not self.is_on:
             return compute()
@@ -72,8 +72,8 @@ class Stopwatch:
         result = compute()
         end = time.perf_counter_ns()
         self._lasted[kind].append(end - start)
-        if kind != Kind.WEIGHT_GRADIENT:
-            self.handed[int(kind != Kind.FORWARD), microbatch] = end
+        if kind != OpKind.WEIGHT_GRADIENT:
+            self.handed[int(kind != OpKind.FORWARD), microbatch] = end
         return result
 
     def prolong_forward(self, compute: Callable[[], Any]) -> Any:
@@ -82,7 +82,7 @@ class Stopwatch:
             return compute()
         start = time.perf_counter_ns()
         result = compute()
-        self._lasted[Kind.FORWARD][-1] += time.perf_counter_ns() - start
+        self._lasted[OpKind.FORWARD][-1] += time.perf_counter_ns() - start
         return result
 
     def note_arrival(self, direction: int, microbatch: int, mark: Any = None) -> None:
@@ -94,10 +94,10 @@ class Stopwatch:
         return row_of(self._lasted, self.handed, self.usable)
 
 
-def row_of(lasted: dict[Kind, list[int]], handed: Ints, usable: Ints) -> Ints:
+def row_of(lasted: dict[OpKind, list[int]], handed: Ints, usable: Ints) -> Ints:
     """The row a rank sends to rank 0; how a full backward would split into I and W is unknown, so it is halved."""
     typical = {kind: int(median(samples)) if samples else 0 for kind, samples in lasted.items()}
-    times = [typical[kind] for kind in (Kind.FORWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)]
-    if full := typical[Kind.FULL_BACKWARD]:
+    times = [typical[kind] for kind in (OpKind.FORWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT)]
+    if full := typical[OpKind.FULL_BACKWARD]:
         times[1:] = [full // 2, full - full // 2]
     return np.concatenate([np.array(times, np.int64), handed.ravel(), usable.ravel()])

@@ -25,8 +25,8 @@ from typing import Any
 import torch
 
 from takeup.training.engines.pytorch.arrivals import Waitable, first_words
-from takeup.training.engines.pytorch.delegate import Incoming, Outgoing
-from takeup.training.engines.pytorch.worker import Worker
+from takeup.training.engines.pytorch.delegate import DelegateReceiver, DelegateSender
+from takeup.training.engines.pytorch.worker import WorkerThread
 
 LOG = logging.getLogger("takeup.training")
 Key = tuple[int, int]  # iteration and micro-batch
@@ -35,10 +35,12 @@ ANSWER_S = 5.0  # timeout for the answer of a live neighbour
 FOREVER = timedelta(days=365)  # Gloo closes all connections of a group when one wait in it takes too long
 
 
-class Way:
+class LinkEndpoint:
     """The link `number`, over which this rank sends `direction`: 0 for activations, 1 for gradients."""
 
-    def __init__(self, number: int, direction: int, delegates: tuple[Outgoing, Incoming], timeout: timedelta) -> None:
+    def __init__(
+        self, number: int, direction: int, delegates: tuple[DelegateSender, DelegateReceiver], timeout: timedelta
+    ) -> None:
         self.number = number
         self.delegated = False
         self.failed = False
@@ -48,14 +50,14 @@ class Way:
         self._iteration = 0
         self._log: dict[Key, Sequence[torch.Tensor]] = {}
         self._sent: list[list[Waitable]] = []
-        self._lock, self._worker = Lock(), Worker("takeup-fallback")
+        self._lock, self._worker = Lock(), WorkerThread("takeup-fallback")
         self._requested = self._was_requested = False
         self._broken: Future[None] = Future()
-        self._flusher = Worker("takeup-flush")
+        self._flusher = WorkerThread("takeup-flush")
         self._said_goodbye = False
-        self._lacking = Worker("takeup-asked").submit(partial(self._outgoing.asked, FOREVER))
+        self._lacking = WorkerThread("takeup-asked").submit(partial(self._outgoing.asked, FOREVER))
         self._lacking.add_done_callback(self._told)
-        _WAYS.add(self)
+        _ENDPOINTS.add(self)
 
     def begin(self) -> None:
         """Start an iteration; messages sent before the previous one have arrived and are dropped from the log."""
@@ -82,7 +84,7 @@ class Way:
         """Post the receives of these PyTorch operations."""
         if self._was_requested or (self.delegated and not self.failed):
             return self._incoming.receive([op.tensor for op in ops])
-        return [_Guarded(self, microbatch, ops)]
+        return [_FailoverReceive(self, microbatch, ops)]
 
     def flush(self) -> None:
         """Block until sent messages have left, as far as that can be known."""
@@ -155,23 +157,23 @@ class Way:
                 self._outgoing.send(kept[key])
 
 
-_WAYS: weakref.WeakSet[Way] = weakref.WeakSet()
+_ENDPOINTS: weakref.WeakSet[LinkEndpoint] = weakref.WeakSet()
 
 
 @atexit.register
-def leave() -> None:
+def say_goodbye_to_all() -> None:
     """Send a goodbye to all neighbours at process exit."""
-    wait([way.say_goodbye() for way in list(_WAYS)], ANSWER_S)
+    wait([way.say_goodbye() for way in list(_ENDPOINTS)], ANSWER_S)
 
 
 def _is_goodbye(lacking: torch.Tensor) -> bool:
     return tuple(lacking.tolist()) == GOODBYE
 
 
-class _Guarded:
+class _FailoverReceive:
     """A receive over the ordinary connection that fails over to the delegate."""
 
-    def __init__(self, way: Way, microbatch: int, ops: Sequence[Any]) -> None:
+    def __init__(self, way: LinkEndpoint, microbatch: int, ops: Sequence[Any]) -> None:
         self._way = way
         self._microbatch = microbatch
         self._tensors = [op.tensor for op in ops]

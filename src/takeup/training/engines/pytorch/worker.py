@@ -10,16 +10,16 @@ from threading import Thread
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
-Job = tuple[Future[Any], Callable[[], Any]]
+QueuedCall = tuple[Future[Any], Callable[[], Any]]
 
 
-class Worker:
+class WorkerThread:
     """Runs submitted calls in order; the thread ends when the worker is garbage-collected."""
 
     def __init__(self, name: str) -> None:
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[QueuedCall | None] = SimpleQueue()
         # A daemon: it may be blocked on a failed rank, and must not keep this process from exiting.
-        Thread(target=_work, args=(self._jobs,), name=name, daemon=True).start()
+        Thread(target=_run_queue, args=(self._jobs,), name=name, daemon=True).start()
         weakref.finalize(self, self._jobs.put, None)
 
     def submit(self, call: Callable[[], Result]) -> Future[Result]:
@@ -29,13 +29,13 @@ class Worker:
         return future
 
 
-def _work(jobs: SimpleQueue[Job | None]) -> None:
+def _run_queue(jobs: SimpleQueue[QueuedCall | None]) -> None:
     while (job := jobs.get()) is not None:
-        _do(*job)
+        _run_call(*job)
         del job  # release what the call references as soon as it is done
 
 
-def _do(future: Future[Any], call: Callable[[], Any]) -> None:
+def _run_call(future: Future[Any], call: Callable[[], Any]) -> None:
     try:
         result = call()
     except BaseException as error:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.core.arrays import Bools, Floats, Ints
-from takeup.training.policies.stragglers.matched import Anchor, Calls, tokens_of
+from takeup.training.policies.stragglers.matched import Anchor, MatchedCalls, tokens_of
 
 Pair = tuple[tuple[int, int], tuple[int, int]]  # operation and bytes of a call and of the next one
 FEW = 4  # minimum number of instances for a spread
@@ -30,7 +30,7 @@ LATE_NS = 1_000_000  # maximum delay of recording an end
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Account:
+class TimeAccount:
     """Time account of a rank: one value per iteration, in seconds. `numbers` are those of their first call."""
 
     numbers: Ints
@@ -57,10 +57,10 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class RankTimeline:
     """Begins and ends of the calls of one rank, in time order."""
 
-    calls: Calls
+    calls: MatchedCalls
     place: int
 
     @property
@@ -136,14 +136,14 @@ class Timeline:
             in_call_s, until_next_s = in_call_ns[place] / 1e9, until_next_ns[place] / 1e9
             yield (sorts[place], sorts[place + 1]), in_call_s, until_next_s - in_call_s
 
-    def account(self, anchor: Anchor, worked_through: frozenset[Pair]) -> Account | None:
+    def account(self, anchor: Anchor, worked_through: frozenset[Pair]) -> TimeAccount | None:
         """The account per iteration; None if there is no complete iteration."""
         rows = self.calls.rows[self._rows]
         marks = np.sort(rows[(tokens_of(rows) == anchor).all(axis=1)], order="began_ns")
         if len(marks) < 2:
             return None
         cuts = marks["began_ns"]
-        return Account(marks["number"][:-1], np.diff(cuts) / 1e9, *self._parts_s(cuts, worked_through))
+        return TimeAccount(marks["number"][:-1], np.diff(cuts) / 1e9, *self._parts_s(cuts, worked_through))
 
     def _parts_s(self, cuts: Ints, worked_through: frozenset[Pair]) -> Floats:
         """Own work, waiting and transfer, by iteration."""
@@ -168,7 +168,7 @@ def _spread(values: Floats) -> float:
     return float(np.subtract(*np.quantile(values, (0.75, 0.25)))) / 1.35
 
 
-def worked_through(timelines: Iterable[Timeline]) -> frozenset[Pair]:
+def overlapped_pairs(timelines: Iterable[RankTimeline]) -> frozenset[Pair]:
     """Pairs of call sorts between which ranks work all the time; decided over all ranks."""
     seen: dict[tuple[Pair, int], list[Floats]] = defaultdict(list)
     for timeline in timelines:

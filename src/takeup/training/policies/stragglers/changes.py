@@ -14,8 +14,14 @@ import numpy as np
 
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
-from takeup.training.policies.stragglers.fast.detect import Found, Memory, Rule, detect, no_memory
-from takeup.training.policies.stragglers.fast.run_lengths import Runs, no_runs
+from takeup.training.policies.stragglers.fast.detect import (
+    ChangeBuffer,
+    DetectionRule,
+    DetectorState,
+    detect_changes,
+    initial_state,
+)
+from takeup.training.policies.stragglers.fast.run_lengths import RunLengths, initial_run_lengths
 
 MOST_RUNS = 32
 MOST_CHANGES = 64  # capacity of the result buffer per kernel call
@@ -45,9 +51,9 @@ class Sensitivity:
         if self.least_points < 1 or self.num_settling < 1:
             raise BadInput("least_points and num_settling must be at least 1")
 
-    def rule(self) -> Rule:
+    def rule(self) -> DetectionRule:
         """The same as a tuple for the kernel."""
-        return Rule(
+        return DetectionRule(
             math.log(self.least_ratio),
             self.least_points,
             self.points_by_noise,
@@ -65,7 +71,7 @@ class Sensitivity:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangePoint:
     """The iteration time changed from iteration `began` on; known since iteration `declared`."""
 
     began: int
@@ -85,30 +91,32 @@ class Change:
 
 
 @dataclass(slots=True)
-class Detector:
+class ChangePointDetector:
     """Consumes iteration times online and reports changes."""
 
     sensitivity: Sensitivity = Sensitivity()
-    _memory: Memory = field(default_factory=no_memory, repr=False)
-    _runs: Runs = field(default_factory=lambda: no_runs(MOST_RUNS), repr=False)
+    _memory: DetectorState = field(default_factory=initial_state, repr=False)
+    _runs: RunLengths = field(default_factory=lambda: initial_run_lengths(MOST_RUNS), repr=False)
 
-    def see(self, times_s: Floats) -> list[Change]:
+    def see(self, times_s: Floats) -> list[ChangePoint]:
         """Process these iterations; returns the changes they revealed."""
         times_s = np.asarray(times_s, np.float64)
         if not (np.isfinite(times_s) & (times_s > 0)).all():
             raise BadInput("times of iterations must be finite and above zero; leave out what was not measured")
-        changes: list[Change] = []
+        changes: list[ChangePoint] = []
         for part in np.array_split(np.log(times_s), max(1, math.ceil(len(times_s) / MOST_CHANGES))):
             changes += self._see(part)
         return changes
 
-    def see_one(self, time_s: float) -> list[Change]:
+    def see_one(self, time_s: float) -> list[ChangePoint]:
         """The same for one iteration."""
         return self.see(np.array([time_s]))
 
-    def _see(self, logs: Floats) -> list[Change]:
+    def _see(self, logs: Floats) -> list[ChangePoint]:
         counters, levels = np.zeros((2, MOST_CHANGES), np.int64), np.zeros((2, MOST_CHANGES))
-        found = Found(np.zeros(1, np.int64), *counters, *levels)
-        detect(self.sensitivity.rule(), self._memory, self._runs, logs, found)
+        found = ChangeBuffer(np.zeros(1, np.int64), *counters, *levels)
+        detect_changes(self.sensitivity.rule(), self._memory, self._runs, logs, found)
         rows = zip(*(column[: found.size[0]].tolist() for column in found[1:]), strict=True)
-        return [Change(began, declared, math.exp(before), math.exp(after)) for began, declared, before, after in rows]
+        return [
+            ChangePoint(began, declared, math.exp(before), math.exp(after)) for began, declared, before, after in rows
+        ]

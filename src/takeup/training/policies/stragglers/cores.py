@@ -16,19 +16,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from takeup.training.model.slowdowns import Event, Suspect
+from takeup.training.model.slowdowns import SlowdownEvent, Suspect
 
-LEAST_EXPLAINED = 0.5  # share of the lost iteration time, or of the rank's extra compute time
+LEAST_EXPLAINED_BY_CORES = 0.5  # share of the lost iteration time, or of the rank's extra compute time
 LEAST_FOR_ALL = 0.5  # a link is slow if the fastest messages have this share of the mean excess
 
 
-def blamed_on_cores(event: Event, more_waiting_s: Mapping[int, float]) -> Event:
+def blame_cpu_contention(event: SlowdownEvent, more_waiting_s: Mapping[int, float]) -> SlowdownEvent:
     """The event, blamed on cores if core waiting per iteration grew by enough; `more_waiting_s` is by rank."""
     lost_s, together_s = event.after_s - event.before_s, sum(more_waiting_s.values())
     if event.suspects:
-        is_explained = all(_is_explained(suspect, more_waiting_s, lost_s) for suspect in event.suspects)
+        is_explained = all(_is_explained_by_cores(suspect, more_waiting_s, lost_s) for suspect in event.suspects)
     else:
-        is_explained = together_s >= LEAST_EXPLAINED * lost_s
+        is_explained = together_s >= LEAST_EXPLAINED_BY_CORES * lost_s
     if not event.is_slow or lost_s <= 0 or not is_explained:
         return event
     reason = (
@@ -39,10 +39,10 @@ def blamed_on_cores(event: Event, more_waiting_s: Mapping[int, float]) -> Event:
     return replace(event, suspects=(Suspect("host", ranks, event.factor, 0.0, reason),))
 
 
-def _is_explained(suspect: Suspect, more_waiting_s: Mapping[int, float], lost_s: float) -> bool:
+def _is_explained_by_cores(suspect: Suspect, more_waiting_s: Mapping[int, float], lost_s: float) -> bool:
     """Whether a suspect only seems slow because ranks wait for cores."""
     there_s = sum(more_waiting_s.get(rank, 0.0) for rank in suspect.ranks)
     longer_s = suspect.excess_s or lost_s  # if unknown, the whole loss
     if suspect.kind == "link" and suspect.least_s >= LEAST_FOR_ALL * longer_s:
         return False
-    return there_s >= (1.0 if suspect.kind == "link" else LEAST_EXPLAINED) * longer_s
+    return there_s >= (1.0 if suspect.kind == "link" else LEAST_EXPLAINED_BY_CORES) * longer_s

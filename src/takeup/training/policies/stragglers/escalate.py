@@ -2,7 +2,7 @@
 
 An event costs a share of every second while it lasts. A remedy has a one-time cost and lowers that share. The published
 rule applies a remedy as soon as the loss so far equals its cost (ski rental); it needs no prior knowledge, and costs up
-to twice the optimum. But durations are not unknown: `Law` keeps the observed ones. From it `plan` derives, by backward
+to twice the optimum. But durations are not unknown: `DurationDistribution` keeps the observed ones. From it `plan_escalation` derives, by backward
 induction (dynamic programming), when to apply what.
 """
 
@@ -33,7 +33,7 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class DurationDistribution:
     """Empirical distribution of event durations: observed durations in increasing order, equally likely."""
 
     durations_s: tuple[float, ...]
@@ -44,13 +44,13 @@ class Law:
             raise BadInput("durations of events must be at least one number, all above zero")
         object.__setattr__(self, "durations_s", tuple(np.sort(values).tolist()))
 
-    def with_seen(self, duration_s: float) -> Law:
+    def with_seen(self, duration_s: float) -> DurationDistribution:
         """The law after one more event."""
-        return Law((*self.durations_s, duration_s))
+        return DurationDistribution((*self.durations_s, duration_s))
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EscalationPlan:
     """Remedies to apply, and how long after the event began; in order. An event that is over needs nothing more."""
 
     steps: tuple[tuple[float, Remedy], ...]
@@ -60,7 +60,7 @@ class Plan:
         return [remedy for after_s, remedy in self.steps if after_s <= elapsed_s][-1]
 
 
-def ski_rental(remedies: Sequence[Remedy], from_s: float = 0.0) -> Plan:
+def ski_rental(remedies: Sequence[Remedy], from_s: float = 0.0) -> EscalationPlan:
     """The published rule: go on to the next remedy when the loss since the beginning has reached its cost."""
     _check(remedies)
     steps, elapsed_s, lost_s = [(from_s, remedies[0])], from_s, 0.0
@@ -71,10 +71,10 @@ def ski_rental(remedies: Sequence[Remedy], from_s: float = 0.0) -> Plan:
         elapsed_s += max(0.0, remedy.cost_s - lost_s) / share
         lost_s = max(lost_s, remedy.cost_s)
         steps.append((elapsed_s, remedy))
-    return Plan(tuple(steps))
+    return EscalationPlan(tuple(steps))
 
 
-def plan(remedies: Sequence[Remedy], law: Law) -> Plan:
+def plan_escalation(remedies: Sequence[Remedy], law: DurationDistribution) -> EscalationPlan:
     """The plan of least expected loss. Remedies may be skipped; weaker ones are never returned to.
 
     Between two observed durations nothing is learnt, so decisions are made only at the beginning and whenever another
@@ -89,7 +89,7 @@ def plan(remedies: Sequence[Remedy], law: Law) -> Plan:
         if best != current:
             current = best
             steps.append((float(times_s[moment]), remedies[best]))
-    return Plan((*steps, *ski_rental(remedies[current:], float(times_s[-1])).steps[1:]))
+    return EscalationPlan((*steps, *ski_rental(remedies[current:], float(times_s[-1])).steps[1:]))
 
 
 def _check(remedies: Sequence[Remedy]) -> None:
@@ -122,12 +122,12 @@ def _best(remedies: Sequence[Remedy], ahead: Floats, current: int) -> int:
     return current + int(np.argmin(_costs(remedies, ahead, current)))
 
 
-def expected_loss_s(steps: Plan, law: Law) -> float:
+def expected_loss_s(steps: EscalationPlan, law: DurationDistribution) -> float:
     """Expected loss of an event under a plan."""
     return float(np.mean([_loss_s(steps, duration_s) for duration_s in law.durations_s]))
 
 
-def _loss_s(chosen: Plan, duration_s: float) -> float:
+def _loss_s(chosen: EscalationPlan, duration_s: float) -> float:
     ends_s = [*(after_s for after_s, _ in chosen.steps[1:]), np.inf]
     return sum(
         (remedy.cost_s if number else 0.0) + remedy.loss_share * (min(end_s, duration_s) - after_s)

@@ -17,7 +17,7 @@ LOST_AFTER = 6  # the anchor is lost after this many iterations' worth of calls 
 
 
 @dataclass(slots=True)
-class Heard:
+class RankCalls:
     """Calls of a rank; `marks` are indices of the anchor in `rows`; the first `num_dropped` iterations were dropped."""
 
     groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Heard:
     marks: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     num_dropped: int = 0
 
-    def hear(self, log: CallLog) -> None:
+    def append(self, log: CallLog) -> None:
         """Append more calls."""
         self.groups.update(log.groups)
         self.rows = np.concatenate([self.rows, log.calls])[-MOST_ROWS:]

@@ -1,8 +1,8 @@
 """Where iterations begin in a log of calls that does not mark them.
 
-A rank calls the same collectives in every iteration, and occasionally others: to log, to evaluate, to save. `anchored`
+A rank calls the same collectives in every iteration, and occasionally others: to log, to evaluate, to save. `find_marker`
 looks for the calls that occur once per iteration and takes the most regular as the clock; calls in between cannot
-shift it. `by_autocorrelation` is the published way, for comparison: it needs twenty iterations of a strictly periodic
+shift it. `period_by_autocorrelation` is the published way, for comparison: it needs twenty iterations of a strictly periodic
 log, and finds nothing if the calls do not differ or if one occurs only occasionally.
 """
 
@@ -25,7 +25,7 @@ STEADY = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class IterationMarker:
     """The call that marks iterations, how many were seen, and which share of all calls they explain."""
 
     token: int
@@ -33,7 +33,7 @@ class Clock:
     explained_share: float
 
 
-def anchored(tokens: Ints) -> Clock | None:
+def find_marker(tokens: Ints) -> IterationMarker | None:
     """The clock of a log in which each sort of call (operation, size, group, peer) is a number; None if none fits.
 
     The number of iterations is the largest of which the counts of calls are multiples, for most calls. So leave
@@ -49,7 +49,7 @@ def anchored(tokens: Ints) -> Clock | None:
         token = max(once, key=lambda token: _steadiness(tokens, token))
         worse = WORSE_IF_STEADY if _steadiness(tokens, token) >= STEADY else WORSE
         if shares[number] >= max(LEAST_SHARE, best - worse):
-            return Clock(token, number, shares[number])
+            return IterationMarker(token, number, shares[number])
     return None
 
 
@@ -70,7 +70,7 @@ def _steadiness(tokens: Ints, token: int) -> float:
     return float(np.bincount(gaps).max() / len(gaps)) if len(gaps) else 0.0
 
 
-def iterations_s(tokens: Ints, times_s: Floats, clock: Clock) -> Floats:
+def iterations_s(tokens: Ints, times_s: Floats, clock: IterationMarker) -> Floats:
     """Iteration times: from one call of the clock to the next."""
     if len(tokens) != len(times_s):
         raise BadInput(f"{len(tokens)} calls with {len(times_s)} times; give one time for every call")
@@ -80,7 +80,7 @@ def iterations_s(tokens: Ints, times_s: Floats, clock: Clock) -> Floats:
 # As published ---------------------------------------------------------------------------------------------------------
 
 
-def by_autocorrelation(tokens: Ints, *, most_lags: int = 200, least: float = 0.95) -> int | None:
+def period_by_autocorrelation(tokens: Ints, *, most_lags: int = 200, least: float = 0.95) -> int | None:
     """The number of calls in an iteration: the first lag with this much autocorrelation."""
     return next((lag for lag, value in _autocorrelations(tokens, most_lags) if value >= least), None)
 

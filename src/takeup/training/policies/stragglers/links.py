@@ -26,8 +26,8 @@ import numpy as np
 from takeup.core.arrays import Floats
 from takeup.training.model.calls import Operation
 from takeup.training.model.slowdowns import Suspect
-from takeup.training.policies.stragglers.matched import Calls, Kind
-from takeup.training.policies.stragglers.windows import LEAST_RATIO, LEAST_SHARE, Found, Window
+from takeup.training.policies.stragglers.matched import CallKind, MatchedCalls
+from takeup.training.policies.stragglers.windows import LEAST_RATIO, LEAST_SHARE, CallWindow, RankedSuspect
 
 Ranks = tuple[int, ...]
 FEW_PLACES = 3  # minimum number of links for a typical value among them
@@ -37,7 +37,7 @@ MESSAGES = (Operation.SEND, Operation.RECEIVE)
 
 
 @dataclass(slots=True)
-class _Link:
+class _LinkTransfers:
     """Transfer time between the same ranks per iteration, now and usual."""
 
     now_s: float = 0.0
@@ -47,7 +47,7 @@ class _Link:
     num_known: int = 0
 
 
-def slow_links(now: Window, past: Window) -> Iterator[Found]:
+def slow_links(now: CallWindow, past: CallWindow) -> Iterator[RankedSuspect]:
     """Groups and pairs of ranks whose transfers take longer; for a group, the two ranks of the link if it is known."""
     for members, link in _links(now, past).items():
         factor, excess_s = link.now_s / max(link.usual_s, 1e-9), link.now_s - link.usual_s
@@ -56,25 +56,25 @@ def slow_links(now: Window, past: Window) -> Iterator[Found]:
             reason = f"{1e3 * link.now_s:.4g} ms of transfer in an iteration instead of {1e3 * link.usual_s:.4g} ms"
             share = link.num_slow / max(1, link.num_known)
             suspect = Suspect("link", tuple(sorted(ranks)), factor, share, reason, least_s=link.least_s)
-            yield Found(excess_s, suspect)
+            yield RankedSuspect(excess_s, suspect)
 
 
-def _links(now: Window, past: Window) -> dict[Ranks, _Link]:
+def _links(now: CallWindow, past: CallWindow) -> dict[Ranks, _LinkTransfers]:
     """Links by participating ranks."""
     assert now.calls is not None
-    links = dict[Ranks, _Link]()
+    links = dict[Ranks, _LinkTransfers]()
     moves = _moves_s(now.calls)
     usual = _usual_s(now.calls, moves) if past.calls is None else _before_s(past.calls)
     for number, moved_s in moves.items():
         before = usual.get(now.calls.key(number))
         if before is not None:
-            link = links.setdefault(tuple(sorted(now.calls.members[number])), _Link())
+            link = links.setdefault(tuple(sorted(now.calls.members[number])), _LinkTransfers())
             most_s = float(np.mean(_awaited_s(now.calls, number))) if before.is_message else np.inf
             _add(link, moved_s, before, most_s, len(moved_s) / now.num_iterations)
     return links
 
 
-class _Usual(NamedTuple):
+class _UsualTransfer(NamedTuple):
     """Reference for calls of a kind: a typical value, for messages with an arbitrary clock offset, and a time.
 
     For messages, the least is typical; for other calls the median, which is also the time they take. Most are below
@@ -88,7 +88,7 @@ class _Usual(NamedTuple):
     is_message: bool
 
 
-def _add(link: _Link, moved_s: Floats, usual: _Usual, most_s: float, per_iteration: float) -> None:
+def _add(link: _LinkTransfers, moved_s: Floats, usual: _UsualTransfer, most_s: float, per_iteration: float) -> None:
     """Add the transfers of one kind of call to this link, each with an excess of at most `most_s`."""
     is_sure = np.quantile(moved_s, 0.25) > usual.most_s
     more_s = min(_typical_s(moved_s, usual.is_message) - usual.typical_s, most_s) * is_sure
@@ -108,7 +108,7 @@ def _fastest_s(moved_s: Floats) -> float:
     return float(np.quantile(moved_s, FASTEST, method="lower"))
 
 
-def _moves_s(calls: Calls) -> dict[int, Floats]:
+def _moves_s(calls: MatchedCalls) -> dict[int, Floats]:
     """By kind index: known transfer times or, for messages, times from one clock to another."""
     moves = {}
     for number, members in enumerate(calls.members):
@@ -118,17 +118,17 @@ def _moves_s(calls: Calls) -> dict[int, Floats]:
     return moves
 
 
-def _is_message(calls: Calls, number: int) -> bool:
+def _is_message(calls: MatchedCalls, number: int) -> bool:
     return bool(calls.kinds[number, 3] == Operation.SEND)
 
 
-def _transfers_s(calls: Calls, number: int) -> Floats:
+def _transfers_s(calls: MatchedCalls, number: int) -> Floats:
     transfer_s = calls.transfer_s[calls.instance_kind == number]
     known: Floats = transfer_s[~np.isnan(transfer_s)]
     return known
 
 
-def _lags_s(calls: Calls, number: int) -> Floats:
+def _lags_s(calls: MatchedCalls, number: int) -> Floats:
     """Times from the sending of a message to the end of its receipt on the other clock, where both are known."""
     sent, got = (np.flatnonzero((calls.kind == number) & (calls.rows["operation"] == each)) for each in MESSAGES)
     got = got[calls.has_ended[got]]
@@ -137,7 +137,7 @@ def _lags_s(calls: Calls, number: int) -> Floats:
     return lags
 
 
-def _before_s(calls: Calls) -> dict[Kind, _Usual]:
+def _before_s(calls: MatchedCalls) -> dict[CallKind, _UsualTransfer]:
     """By kind: the reference from the earlier window."""
     found = {}
     for number, moved_s in _moves_s(calls).items():
@@ -145,25 +145,25 @@ def _before_s(calls: Calls) -> dict[Kind, _Usual]:
         typical_s = _typical_s(moved_s, is_message)
         takes_s = float(np.quantile(_awaited_s(calls, number), 0.2)) if is_message else typical_s
         most_s = -np.inf if is_message else float(np.quantile(moved_s, 0.75))  # messages may be received late
-        found[calls.key(number)] = _Usual(_fastest_s(moved_s), typical_s, takes_s, most_s, is_message)
+        found[calls.key(number)] = _UsualTransfer(_fastest_s(moved_s), typical_s, takes_s, most_s, is_message)
     return found
 
 
-def _awaited_s(calls: Calls, number: int) -> Floats:
+def _awaited_s(calls: MatchedCalls, number: int) -> Floats:
     """How long receivers waited for messages of a kind; the minimum is about the transfer time."""
     chosen = (calls.kind == number) & (calls.rows["operation"] == Operation.RECEIVE) & calls.has_ended
     awaited: Floats = calls.lasts_s[chosen]
     return awaited
 
 
-def _usual_s(calls: Calls, moves: Mapping[int, Floats]) -> dict[Kind, _Usual]:
+def _usual_s(calls: MatchedCalls, moves: Mapping[int, Floats]) -> dict[CallKind, _UsualTransfer]:
     """By kind: the typical value among kinds of the same size; not available for messages, as clocks differ."""
     medians = {number: float(np.median(each)) for number, each in moves.items() if not _is_message(calls, number)}
     clusters = defaultdict(list)
     for number in medians:
         clusters[*calls.kinds[number, 3:].tolist(), len(calls.members[number])].append(number)
     return {
-        calls.key(number): _Usual(usual_s, usual_s, usual_s, usual_s, False)
+        calls.key(number): _UsualTransfer(usual_s, usual_s, usual_s, usual_s, False)
         for cluster in clusters.values()
         if len(cluster) >= FEW_PLACES and (usual_s := float(np.median([medians[each] for each in cluster])))
         for number in cluster
@@ -173,7 +173,7 @@ def _usual_s(calls: Calls, moves: Mapping[int, Floats]) -> dict[Kind, _Usual]:
 # Within a ring --------------------------------------------------------------------------------------------------------
 
 
-class _Ends(NamedTuple):
+class _CallEnds(NamedTuple):
     """By rank in ring order: median end of calls relative to the mean of all ranks; and the median transfer."""
 
     order: Ranks
@@ -181,7 +181,7 @@ class _Ends(NamedTuple):
     transfer_s: float
 
 
-def _within_ring(members: Ranks, now: Window, past: Window) -> Ranks:
+def _within_ring(members: Ranks, now: CallWindow, past: CallWindow) -> Ranks:
     """The two ranks of the slow link if the ends of the group's calls identify it, otherwise all."""
     ends, past_ends = (_ends(window.calls, members) for window in (now, past))
     if ends is None or past_ends is None:
@@ -194,7 +194,7 @@ def _within_ring(members: Ranks, now: Window, past: Window) -> Ranks:
     return (ends.order[first], ends.order[last]) if are_neighbours else members
 
 
-def _ends(calls: Calls | None, members: Ranks) -> _Ends | None:
+def _ends(calls: MatchedCalls | None, members: Ranks) -> _CallEnds | None:
     """For the largest calls of this group, which a slow link delays most; None if no call was seen by all ranks."""
     number = None if calls is None else _largest(calls, members)
     if calls is None or number is None:
@@ -209,10 +209,10 @@ def _ends(calls: Calls | None, members: Ranks) -> _Ends | None:
     ended_ns = calls.rows["ended_ns"][by_instance].reshape(-1, len(order))
     ends_s = (ended_ns - ended_ns[:, :1]) / 1e9
     transfer_s = float(np.nanmedian(calls.transfer_s[calls.instance[by_instance]]))
-    return _Ends(order, np.median(ends_s - ends_s.mean(axis=1, keepdims=True), axis=0), transfer_s)
+    return _CallEnds(order, np.median(ends_s - ends_s.mean(axis=1, keepdims=True), axis=0), transfer_s)
 
 
-def _largest(calls: Calls, members: Ranks) -> int | None:
+def _largest(calls: MatchedCalls, members: Ranks) -> int | None:
     """The kind of call of this group that moves most bytes."""
     numbers = [number for number, ranks in enumerate(calls.members) if tuple(sorted(ranks)) == members]
     return max(numbers, key=lambda number: int(calls.kinds[number, 4]), default=None)

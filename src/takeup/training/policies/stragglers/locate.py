@@ -18,9 +18,9 @@ import numpy as np
 from takeup.core.arrays import Floats
 from takeup.training.model.calls import CallLog
 from takeup.training.model.slowdowns import Suspect
-from takeup.training.policies.stragglers.accounts import Account
+from takeup.training.policies.stragglers.accounts import TimeAccount
 from takeup.training.policies.stragglers.links import slow_links
-from takeup.training.policies.stragglers.windows import LEAST_RATIO, LEAST_SHARE, Found, Window, windows_of
+from takeup.training.policies.stragglers.windows import LEAST_RATIO, LEAST_SHARE, CallWindow, RankedSuspect, windows_of
 
 BESIDE_LARGEST = 0.5  # a second suspect explains at least this share of the first one's excess
 LEAST_EXPLAINED = 1 / 3  # minimum share of the lost time that a suspect explains
@@ -47,26 +47,26 @@ def locate(logs: Sequence[CallLog], before: Sequence[CallLog] = ()) -> list[Susp
     return [replace(each.suspect, excess_s=each.excess_s) for each in sorted(free, key=lambda each: -each.excess_s)]
 
 
-def _lost_s(now: Window, past: Window) -> float:
+def _lost_s(now: CallWindow, past: CallWindow) -> float:
     """How much longer an iteration takes; 0 if there is no earlier window."""
     return now.iteration_s - past.iteration_s if past.accounts else 0.0
 
 
-def _is_held_up(rank: Found, link: Found) -> bool:
+def _is_held_up(rank: RankedSuspect, link: RankedSuspect) -> bool:
     """Whether a rank only seems to work longer because its sends block on a slow link."""
     return _is_at(rank, link) and rank.excess_s < HELD_UP * link.excess_s
 
 
-def _is_late_with(rank: Found, link: Found) -> bool:
+def _is_late_with(rank: RankedSuspect, link: RankedSuspect) -> bool:
     """Whether a link only seems slow because a slow rank is also slow to send and receive messages."""
     return _is_at(rank, link) and rank.excess_s >= HELD_UP * link.excess_s
 
 
-def _is_at(rank: Found, link: Found) -> bool:
+def _is_at(rank: RankedSuspect, link: RankedSuspect) -> bool:
     return rank.suspect.ranks[0] in link.suspect.ranks
 
 
-def _slow_ranks(now: Window, past: Window) -> Iterator[Found]:
+def _slow_ranks(now: CallWindow, past: CallWindow) -> Iterator[RankedSuspect]:
     """Ranks whose own work takes longer, beyond the increase common to all."""
     late = _late_shares(now)
     for rank, (excess_s, is_sure) in _excesses_s(now, past).items():
@@ -77,10 +77,10 @@ def _slow_ranks(now: Window, past: Window) -> Iterator[Found]:
             f"the last to come in {late[rank]:.0%} of its calls"
         )
         if is_sure:
-            yield Found(excess_s, Suspect("compute", (rank,), own_s / usual_s, late[rank], reason))
+            yield RankedSuspect(excess_s, Suspect("compute", (rank,), own_s / usual_s, late[rank], reason))
 
 
-def _excesses_s(now: Window, past: Window) -> dict[int, tuple[float, bool]]:
+def _excesses_s(now: CallWindow, past: CallWindow) -> dict[int, tuple[float, bool]]:
     """By rank: how much longer own work takes than before, or than in the same role; and if that is significant.
 
     Every iteration is compared with the time of the faster ranks for it: some iterations have more work than others.
@@ -108,14 +108,14 @@ def _fast_half(beside_s: Mapping[int, Floats]) -> Floats:
     return np.concatenate(fastest[: (len(fastest) + 1) // 2])
 
 
-def _beside_fast_s(window: Window, ranks: Sequence[int]) -> dict[int, Floats]:
+def _beside_fast_s(window: CallWindow, ranks: Sequence[int]) -> dict[int, Floats]:
     """By rank and iteration: own work, less that of a rank in the fastest quarter."""
     table = np.array(_side_by_side([window.accounts[rank] for rank in ranks]))
     beside = table - np.quantile(table, 0.25, axis=0, method="lower") if table.size else table
     return dict(zip(ranks, beside, strict=True)) if table.size else {}
 
 
-def _side_by_side(accounts: Sequence[Account]) -> list[Floats]:
+def _side_by_side(accounts: Sequence[TimeAccount]) -> list[Floats]:
     """Own work in the same iterations: matched by number or, if ranks have none in common, the latest."""
     if not accounts:
         return []
@@ -126,7 +126,7 @@ def _side_by_side(accounts: Sequence[Account]) -> list[Floats]:
     return [account.owns_s[len(account.owns_s) - number :] for account in accounts]
 
 
-def _roles(window: Window) -> dict[int, frozenset[tuple[int, int]]]:
+def _roles(window: CallWindow) -> dict[int, frozenset[tuple[int, int]]]:
     """Operations and sizes that a rank calls: ranks with the same calls have the same role."""
     calls, roles = window.calls, {}
     assert calls is not None
@@ -138,7 +138,7 @@ def _roles(window: Window) -> dict[int, frozenset[tuple[int, int]]]:
     return roles
 
 
-def _late_shares(window: Window) -> dict[int, float]:
+def _late_shares(window: CallWindow) -> dict[int, float]:
     """By rank: the share of its calls at which it arrived last."""
     calls = window.calls
     assert calls is not None

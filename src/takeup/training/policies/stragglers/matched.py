@@ -16,16 +16,16 @@ import numpy.typing as npt
 
 from takeup.core.arrays import Bools, Floats, Ints
 from takeup.training.model.calls import CallLog, Operation
-from takeup.training.policies.stragglers.iterations import anchored
+from takeup.training.policies.stragglers.iterations import find_marker
 
 Anchor = tuple[int, int, int, int]
-Kind = tuple[int, ...]
-NOBODY = -1
+CallKind = tuple[int, ...]
+NO_PEER = -1
 MANY_ROWS = 5000  # after this many calls a message may mark iterations, though it may occur more often
 
 
 @dataclass(frozen=True)
-class Calls:
+class MatchedCalls:
     """The calls of all ranks as columns, in the order of the logs.
 
     Rows with the same `instance` are the same call on different ranks. Those with the same `kind` move as much
@@ -40,13 +40,13 @@ class Calls:
     kinds: Ints
 
     @classmethod
-    def of(cls, logs: Sequence[CallLog]) -> Calls:
+    def of(cls, logs: Sequence[CallLog]) -> MatchedCalls:
         """Match the calls of these logs, one log per rank."""
         rows = np.concatenate([log.calls for log in logs])
         place = np.repeat(np.arange(len(logs)), [len(log.calls) for log in logs])
         sender, receiver = _ends(rows, np.array([log.rank for log in logs])[place])
         _, instance = np.unique(_columns(rows["group"], sender, receiver, rows["number"]), axis=0, return_inverse=True)
-        operation = np.where(sender == NOBODY, rows["operation"], Operation.SEND)
+        operation = np.where(sender == NO_PEER, rows["operation"], Operation.SEND)
         columns = _columns(rows["group"], sender, receiver, operation, rows["size_bytes"])
         kinds, kind = np.unique(columns, axis=0, return_inverse=True)
         return cls(tuple(logs), rows, place, instance.reshape(-1), kind.reshape(-1), kinds)
@@ -91,11 +91,11 @@ class Calls:
         """By kind: the participating ranks, in group order."""
         groups = {group: ranks for log in self.logs for group, ranks in log.groups.items()}
         return tuple(
-            (sender, receiver) if sender != NOBODY else groups[group]
+            (sender, receiver) if sender != NO_PEER else groups[group]
             for group, sender, receiver in self.kinds[:, :3].tolist()
         )
 
-    def key(self, number: int) -> Kind:
+    def key(self, number: int) -> CallKind:
         """Identifier of a kind that is stable across windows."""
         return tuple(self.kinds[number].tolist())
 
@@ -111,8 +111,8 @@ class Calls:
 def _ends(rows: npt.NDArray[np.void], rank: Ints) -> tuple[Ints, Ints]:
     """Sender and receiver of each message; -1 for other calls."""
     sends, receives = (rows["operation"] == each for each in (Operation.SEND, Operation.RECEIVE))
-    sender = np.where(sends, rank, np.where(receives, rows["peer"], NOBODY))
-    receiver = np.where(receives, rank, np.where(sends, rows["peer"], NOBODY))
+    sender = np.where(sends, rank, np.where(receives, rows["peer"], NO_PEER))
+    receiver = np.where(receives, rank, np.where(sends, rows["peer"], NO_PEER))
     return sender, receiver
 
 
@@ -130,7 +130,7 @@ def tokens_of(rows: npt.NDArray[np.void]) -> Ints:
 
 def anchor_of(rows: npt.NDArray[np.void]) -> Anchor | None:
     """The call that marks iterations of a rank: a collective, or a message if there is none after many calls."""
-    is_message = rows["peer"] != NOBODY
+    is_message = rows["peer"] != NO_PEER
     found = _anchor(rows[~is_message])
     return _anchor(rows[is_message]) if found is None and len(rows) >= MANY_ROWS else found
 
@@ -139,7 +139,7 @@ def _anchor(rows: npt.NDArray[np.void]) -> Anchor | None:
     if not len(rows):
         return None
     sorts, numbers = np.unique(tokens_of(rows), axis=0, return_inverse=True)
-    clock = anchored(numbers.reshape(-1))
+    clock = find_marker(numbers.reshape(-1))
     return None if clock is None else (*map(int, sorts[clock.token]),)  # type: ignore[return-value]
 
 

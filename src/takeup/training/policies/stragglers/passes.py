@@ -24,26 +24,26 @@ def ring_links(order: Iterable[int]) -> list[Pair]:
     return links if len(ranks) > 2 else links[: len(ranks) - 1]
 
 
-def passes_of(links: Iterable[Pair]) -> list[list[Pair]]:
+def link_passes(links: Iterable[Pair]) -> list[list[Pair]]:
     """The links in passes; in each, no end occurs twice. Duplicates, in either direction, are tested once."""
-    colours = _Colours()
+    colours = _EdgeColouring()
     for link in sorted({(min(link), max(link)) for link in links}):
         if link[0] == link[1]:
             raise BadInput(f"a link from {link[0]} to itself cannot be tested; give pairs of different ends")
         colours.add(*link)
     passes: dict[int, list[Pair]] = defaultdict(list)
-    for (one, other), colour in sorted(colours.of_links()):
+    for (one, other), colour in sorted(colours.coloured_links()):
         passes[colour].append((one, other))
     return [passes[colour] for colour in sorted(passes)]
 
 
-class _Colours:
+class _EdgeColouring:
     """`end -> colour -> other end`; every colour occurs at most once at every end."""
 
     def __init__(self) -> None:
         self._at: dict[int, dict[int, int]] = defaultdict(dict)
 
-    def of_links(self) -> Iterable[tuple[Pair, int]]:
+    def coloured_links(self) -> Iterable[tuple[Pair, int]]:
         """Every link once, with its colour."""
         return (((one, other), colour) for one, at in self._at.items() for colour, other in at.items() if one < other)
 

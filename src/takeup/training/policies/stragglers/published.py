@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from takeup.core.arrays import Floats
-from takeup.training.policies.stragglers.fast.published import follow, slide
-from takeup.training.policies.stragglers.fast.run_lengths import Prior, no_runs
+from takeup.training.policies.stragglers.fast.published import run_length_probabilities, sliding_window_alarms
+from takeup.training.policies.stragglers.fast.run_lengths import RunPrior, initial_run_lengths
 
 Alarm = tuple[int, bool]  # the point of the alarm, and whether it says slower
-MOST_RUNS = 300
+MOST_PUBLISHED_RUNS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class OnlineChangePoints:
         """All alarms of a stream."""
         logs = np.log(times_s)
         fresh, near = np.zeros((2, len(logs)))
-        prior = Prior(float(np.median(logs[:20])), 0.1, 2.0, 2 * self.spread**2, self.hazard)
-        follow(prior, no_runs(MOST_RUNS), logs, self.num_after, fresh, near)
+        prior = RunPrior(float(np.median(logs[:20])), 0.1, 2.0, 2 * self.spread**2, self.hazard)
+        run_length_probabilities(prior, initial_run_lengths(MOST_PUBLISHED_RUNS), logs, self.num_after, fresh, near)
         declared = np.flatnonzero((fresh if self.is_literal else near) >= self.least_probability)
         found, began = list[Alarm](), 0
         for point in declared.tolist():
             start = point - self.num_after + 1
             if start - began > self.num_after:
-                ratio = verified(times_s, began, start, point + 1)
+                ratio = verify_change(times_s, began, start, point + 1)
                 began = start
                 if not self.verify or abs(ratio) > self.least_ratio:
                     found.append((point, ratio > 0))
@@ -61,11 +61,11 @@ class SlidingWindow:
     def alarms(self, times_s: Floats) -> list[Alarm]:
         """All alarms of a stream; the window restarts after each."""
         slower = np.zeros(len(times_s), np.int64)
-        slide(times_s, self.num_now, self.num_before, self.least_ratio, slower)
+        sliding_window_alarms(times_s, self.num_now, self.num_before, self.least_ratio, slower)
         return [(int(point), bool(slower[point] > 0)) for point in np.flatnonzero(slower)]
 
 
-def verified(times_s: Floats, began: int, start: int, end: int) -> float:
+def verify_change(times_s: Floats, began: int, start: int, end: int) -> float:
     """Mean of the points from `start` less that of the points before, as a share of the larger; signed."""
     before, after = times_s[began:start].mean(), times_s[start:end].mean()
     return float((after - before) / max(after, before))

@@ -35,7 +35,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class MicrobatchShares:
     """Number of micro-batches of every group, and when the last one is done.
 
     Gradients stay those of the whole batch if every micro-batch has the same weight: each group adds up the gradients
@@ -52,7 +52,7 @@ class Shares:
         return (0, *np.cumsum(self.counts[:-1]).tolist())
 
 
-def rebalance(groups: Sequence[Pace], num_microbatches: int, quantum: int = 1) -> Shares:
+def rebalance(groups: Sequence[Pace], num_microbatches: int, quantum: int = 1) -> MicrobatchShares:
     """Shares with the least time of the slowest group; each gets at least one `quantum`, in whole quanta.
 
     Interleaved schedules need multiples of the number of stages: that is their quantum.
@@ -61,7 +61,7 @@ def rebalance(groups: Sequence[Pace], num_microbatches: int, quantum: int = 1) -
     fill_s = np.array([group.fill_s for group in groups])
     step_s = np.array([group.microbatch_s for group in groups]) * quantum
     counts = _hand_out(fill_s, step_s, num_microbatches // quantum)
-    return Shares(tuple((counts * quantum).tolist()), float(np.max(fill_s + counts * step_s)))
+    return MicrobatchShares(tuple((counts * quantum).tolist()), float(np.max(fill_s + counts * step_s)))
 
 
 def _check(num_groups: int, num_microbatches: int, quantum: int) -> None:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from takeup.training.model.calls import CallLog, Operation
-from takeup.training.model.slowdowns import Event
+from takeup.training.model.slowdowns import SlowdownEvent
 
 Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class PredictedRankSwap:
     """Two ranks that exchange their roles, and the predicted iteration time after that."""
 
     ranks: Pair
@@ -44,7 +44,9 @@ def traffic_of(logs: Sequence[CallLog]) -> dict[Pair, int]:
     return dict(sent)
 
 
-def exchange_of(event: Event, traffic: Mapping[Pair, int], num_ranks: int, least_saved_share: float) -> Exchange | None:
+def best_rank_swap(
+    event: SlowdownEvent, traffic: Mapping[Pair, int], num_ranks: int, least_saved_share: float
+) -> PredictedRankSwap | None:
     """The exchange that saves most, if it saves this share of an iteration; None if the slow link is not known."""
     links = [suspect.ranks for suspect in event.suspects if suspect.kind == "link" and len(suspect.ranks) == 2]
     carried = traffic.get(_pair(*links[0]), 0) if links else 0
@@ -58,7 +60,7 @@ def exchange_of(event: Event, traffic: Mapping[Pair, int], num_ranks: int, least
         return event.before_s + lost_s * min(1.0, traffic.get(_pair(*ends), 0) / carried)
 
     best = min(combinations(range(num_ranks), 2), key=predicted_s)
-    found = Exchange(best, predicted_s(best))
+    found = PredictedRankSwap(best, predicted_s(best))
     return found if event.after_s - found.predicted_s >= least_saved_share * event.after_s else None
 
 

@@ -17,7 +17,7 @@ FEW_RANKS = 7  # 360 orders
 
 def slowest_s(order: Sequence[int], link_s: Floats) -> float:
     """The time of the slowest link of the ring; `link_s[a, b]` is that of the link between two ranks."""
-    return float(max((link_s[one, other] for one, other in _links(order)), default=0.0))
+    return float(max((link_s[one, other] for one, other in _ring_links(order)), default=0.0))
 
 
 def best_ring(order: Sequence[int], link_s: Floats) -> tuple[int, ...]:
@@ -27,27 +27,27 @@ def best_ring(order: Sequence[int], link_s: Floats) -> tuple[int, ...]:
     if len(order) <= FEW_RANKS:
         orders = [(order[0], *rest) for rest in permutations(order[1:]) if rest[0] <= rest[-1]]
         return min([tuple(order), *orders], key=lambda each: slowest_s(each, link_s))
-    return _turned(tuple(order), link_s)
+    return _two_opt(tuple(order), link_s)
 
 
-def _links(order: Sequence[int]) -> list[tuple[int, int]]:
+def _ring_links(order: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(order, (*order[1:], order[0]), strict=True)) if len(order) > 1 else []
 
 
-def _turned(order: tuple[int, ...], link_s: Floats) -> tuple[int, ...]:
+def _two_opt(order: tuple[int, ...], link_s: Floats) -> tuple[int, ...]:
     """Reverse segments of the ring while that helps."""
     while True:
-        turned = min(_turns(order), key=lambda each: _badness(each, link_s))
+        turned = min(_reversals(order), key=lambda each: _badness(each, link_s))
         if _badness(turned, link_s) >= _badness(order, link_s):
             return order
         order = turned
 
 
-def _turns(order: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _reversals(order: tuple[int, ...]) -> list[tuple[int, ...]]:
     places = combinations(range(1, len(order) + 1), 2)
     return [order[:start] + order[start:end][::-1] + order[end:] for start, end in places if end - start > 1]
 
 
 def _badness(order: Sequence[int], link_s: Floats) -> tuple[float, ...]:
     """Link times in decreasing order, compared lexicographically: fewer slow ones are better, too."""
-    return tuple(sorted((float(link_s[pair]) for pair in _links(order)), reverse=True))
+    return tuple(sorted((float(link_s[pair]) for pair in _ring_links(order)), reverse=True))

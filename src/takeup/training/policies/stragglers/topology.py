@@ -25,7 +25,7 @@ FEW_NODES = 12  # up to this number of nodes, exchanges of three are tried, too
 
 
 @dataclass(frozen=True)
-class Grid:
+class NodeGrid:
     """Nodes, and the work of an iteration.
 
     `places[replica][stage]` is a node; it takes `factors[node]` times as long as a healthy one, and a byte takes
@@ -100,7 +100,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Adjustment:
+class PlacementChange:
     """Node placement, ring orders and the predicted time; `kept` is the placement to restore on recovery."""
 
     places: Places
@@ -117,7 +117,7 @@ class Adjustment:
         return self.before_s - self.after_s
 
 
-def adjust(grid: Grid, *, num_iterations: float, pause_s: float) -> Adjustment:
+def improve_placement(grid: NodeGrid, *, num_iterations: float, pause_s: float) -> PlacementChange:
     """Changes that pay off within `num_iterations`, if moving nodes costs `pause_s`; reordering rings is free."""
     before_s = grid.pipelines_s + grid.reduce_s(tuple(zip(*grid.places, strict=True)))
     free_s = grid.iteration_s
@@ -126,12 +126,12 @@ def adjust(grid: Grid, *, num_iterations: float, pause_s: float) -> Adjustment:
     if moved.places != grid.places and gain_s > pause_s:
         num_moved = _num_moved(grid, moved)
         reason = f"moving {num_moved} nodes saves {gain_s:.4g} s in {num_iterations:.4g} iterations for {pause_s:.4g} s"
-        return Adjustment(moved.places, moved.rings, grid.places, before_s, moved.iteration_s, num_moved, reason)
+        return PlacementChange(moved.places, moved.rings, grid.places, before_s, moved.iteration_s, num_moved, reason)
     reason = "other orders of the rings save without a pause" if free_s < before_s else "nothing would pay off"
-    return Adjustment(grid.places, grid.rings, grid.places, before_s, free_s, 0, reason)
+    return PlacementChange(grid.places, grid.rings, grid.places, before_s, free_s, 0, reason)
 
 
-def _descended(grid: Grid) -> Grid:
+def _descended(grid: NodeGrid) -> NodeGrid:
     """Steepest descent: exchange nodes as long as that saves; of equally good exchanges, the first."""
     while True:
         best = min(_exchanged(grid), key=lambda each: each.iteration_s, default=grid)
@@ -140,7 +140,7 @@ def _descended(grid: Grid) -> Grid:
         grid = best
 
 
-def _exchanged(grid: Grid) -> Iterator[Grid]:
+def _exchanged(grid: NodeGrid) -> Iterator[NodeGrid]:
     nodes, critical = range(len(grid.factors)), grid.critical
     for one, other in combinations(nodes, 2):
         if one in critical or other in critical:
@@ -151,11 +151,11 @@ def _exchanged(grid: Grid) -> Iterator[Grid]:
             yield _renamed(grid, {one: three, three: two, two: one})
 
 
-def _renamed(grid: Grid, names: dict[int, int]) -> Grid:
+def _renamed(grid: NodeGrid, names: dict[int, int]) -> NodeGrid:
     return replace(grid, places=tuple(tuple(names.get(node, node) for node in row) for row in grid.places))
 
 
-def _num_moved(one: Grid, other: Grid) -> int:
+def _num_moved(one: NodeGrid, other: NodeGrid) -> int:
     return sum(
         a != b for mine, theirs in zip(one.places, other.places, strict=True) for a, b in zip(mine, theirs, strict=True)
     )

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from takeup.training.model.calls import CallLog, Operation
-from takeup.training.model.slowdowns import Event, Suspect
-from takeup.training.policies.stragglers.changes import Change, Detector, Sensitivity
+from takeup.training.model.slowdowns import SlowdownEvent, Suspect
+from takeup.training.policies.stragglers.changes import ChangePoint, ChangePointDetector, Sensitivity
 from takeup.training.policies.stragglers.covariates import Covariates
-from takeup.training.policies.stragglers.heard import Heard
+from takeup.training.policies.stragglers.heard import RankCalls
 from takeup.training.policies.stragglers.locate import locate
 from takeup.training.policies.stragglers.matched import agreed_anchors, tokens_of
 from takeup.training.policies.stragglers.windows import own_seconds
@@ -29,13 +29,13 @@ NUM_SINCE = 10  # and of the window since, at most
 MESSAGES = (Operation.SEND, Operation.RECEIVE)
 
 
-class Watcher:
+class StragglerDetector:
     """Consumes the calls of all ranks and returns events."""
 
     def __init__(self, sensitivity: Sensitivity | None = None, *, num_warm_up: int = 5, num_to_locate: int = 6) -> None:
         self._sensitivity = sensitivity or Sensitivity()
         self._num_warm_up, self._num_to_locate = num_warm_up, num_to_locate
-        self._ranks: dict[int, Heard] = {}
+        self._ranks: dict[int, RankCalls] = {}
         self._work: deque[float] = deque()
         self._start_over()
 
@@ -50,10 +50,10 @@ class Watcher:
         self._new_level()
 
     def _new_level(self) -> None:
-        self._detector = Detector(self._sensitivity)
+        self._detector = ChangePointDetector(self._sensitivity)
         self._points: deque[int] = deque(maxlen=4 * NUM_KEPT)  # iterations of the latest points
         self._num_points = 0
-        self._pending: list[Change] = []
+        self._pending: list[ChangePoint] = []
 
     @property
     def anchors(self) -> Mapping[int, tuple[int, int, int]]:
@@ -66,14 +66,14 @@ class Watcher:
         self._new_level()
         self._warm_up_until = self.num_iterations + self._num_warm_up
 
-    def see(self, logs: Sequence[CallLog], work: Sequence[float] = ()) -> list[Event]:
+    def see(self, logs: Sequence[CallLog], work: Sequence[float] = ()) -> list[SlowdownEvent]:
         """Process these calls; returns the events they revealed, each event once.
 
         `work` are amounts of work (tokens, for instance) of iterations in order, where the caller knows them.
         """
         self._work.extend(work)
         for log in logs:
-            self._ranks.setdefault(log.rank, Heard()).hear(log)
+            self._ranks.setdefault(log.rank, RankCalls()).append(log)
         if any(heard.is_lost for heard in self._ranks.values()):
             for heard in self._ranks.values():
                 heard.start_over()
@@ -116,7 +116,7 @@ class Watcher:
         end = min((each for each in ended if each >= max(ended) - MOST_BEHIND), default=0)
         return range(self.num_iterations, end)
 
-    def _next(self, number: int) -> list[Event]:
+    def _next(self, number: int) -> list[SlowdownEvent]:
         """Process one more iteration."""
         reached = [heard for heard in self._ranks.values() if heard.num_iterations > number >= heard.num_dropped]
         taken_s = median(heard.iteration_s(number) for heard in reached)
@@ -136,7 +136,7 @@ class Watcher:
         here = self._work.popleft() if self._work else None
         return () if here is None else (here, self._work[0] if self._work else here)
 
-    def _context(self, heard: Heard, number: int) -> tuple[frozenset[tuple[tuple[int, ...], int]], float]:
+    def _context(self, heard: RankCalls, number: int) -> tuple[frozenset[tuple[tuple[int, ...], int]], float]:
         """Number of calls of each sort in an iteration, regardless of size; and the bytes of its messages."""
         rows = heard.calls(number, number + 1)[:-1]
         sorts = Counter(map(tuple, tokens_of(rows)[:, [0, 2, 3]].tolist()))
@@ -145,13 +145,13 @@ class Watcher:
 
     # Events -----------------------------------------------------------------------------------------------------------
 
-    def _due(self, number: int) -> list[Event]:
+    def _due(self, number: int) -> list[SlowdownEvent]:
         """Events of changes with enough calls since to locate the cause."""
         ready = [change for change in self._pending if self._can_locate(change, number)]
         self._pending = [change for change in self._pending if change not in ready]
         return [event for change in ready if (event := self._event(change)) is not None]
 
-    def _can_locate(self, change: Change, number: int) -> bool:
+    def _can_locate(self, change: ChangePoint, number: int) -> bool:
         return not change.is_onset or number + 1 - self._iteration(change.began) >= self._num_to_locate
 
     def _iteration(self, point: int) -> int:
@@ -159,7 +159,7 @@ class Watcher:
         place = point - (self._num_points - len(self._points))
         return self._points[max(0, place)]
 
-    def _event(self, change: Change) -> Event | None:
+    def _event(self, change: ChangePoint) -> SlowdownEvent | None:
         began, declared = self._iteration(change.began), self._iteration(change.declared)
         healthy_s = self._healthy_s if self._is_slow and self._healthy_s is not None else change.before_s
         was_slow, still_slow = self._is_slow, change.after_s > self._sensitivity.least_ratio * healthy_s
@@ -170,7 +170,7 @@ class Watcher:
         suspects = self._suspects(began) if change.is_onset else []
         lost_share = max(0.0, 1 - healthy_s / change.after_s)
         levels = (change.before_s, change.after_s)
-        return Event(began, declared, change.is_onset, change.factor, lost_share, tuple(suspects), *levels)
+        return SlowdownEvent(began, declared, change.is_onset, change.factor, lost_share, tuple(suspects), *levels)
 
     def _suspects(self, began: int) -> list[Suspect]:
         since = max(began, self.num_iterations - NUM_SINCE)  # the begin is uncertain if detection took long

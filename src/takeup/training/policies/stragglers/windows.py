@@ -11,14 +11,14 @@ import numpy as np
 
 from takeup.training.model.calls import CallLog
 from takeup.training.model.slowdowns import Suspect
-from takeup.training.policies.stragglers.accounts import Account, Timeline, worked_through
-from takeup.training.policies.stragglers.matched import Anchor, Calls, agreed_anchors
+from takeup.training.policies.stragglers.accounts import RankTimeline, TimeAccount, overlapped_pairs
+from takeup.training.policies.stragglers.matched import Anchor, MatchedCalls, agreed_anchors
 
 LEAST_SHARE = 0.05  # share of an iteration; smaller findings are not reported
 LEAST_RATIO = 1.05
 
 
-class Found(NamedTuple):
+class RankedSuspect(NamedTuple):
     """A suspect, and its cost per iteration."""
 
     excess_s: float
@@ -26,11 +26,11 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Window:
+class CallWindow:
     """Calls of a period, and the accounts of ranks that have one."""
 
-    calls: Calls | None
-    accounts: Mapping[int, Account]
+    calls: MatchedCalls | None
+    accounts: Mapping[int, TimeAccount]
 
     @property
     def iteration_s(self) -> float:
@@ -43,16 +43,18 @@ class Window:
         return max(len(account.iterations_s) for account in self.accounts.values())
 
 
-def windows_of(logs: Sequence[CallLog], before: Sequence[CallLog]) -> tuple[Window, Window]:
+def windows_of(logs: Sequence[CallLog], before: Sequence[CallLog]) -> tuple[CallWindow, CallWindow]:
     """The windows of these logs, with common anchors; ranks in which nothing marks iterations are left out."""
     anchors = _anchors(logs, before)
     usable = [[log for log in each if log.rank in anchors and len(log.calls)] for each in (logs, before)]
-    calls = [Calls.of(each) if each else None for each in usable]
-    timelines = [[] if each is None else [Timeline(each, place) for place in range(len(each.logs))] for each in calls]
-    through = worked_through(chain.from_iterable(timelines))
+    calls = [MatchedCalls.of(each) if each else None for each in usable]
+    timelines = [
+        [] if each is None else [RankTimeline(each, place) for place in range(len(each.logs))] for each in calls
+    ]
+    through = overlapped_pairs(chain.from_iterable(timelines))
     accounts = [{line.rank: line.account(anchors[line.rank], through) for line in lines} for lines in timelines]
     known = [{rank: account for rank, account in each.items() if account is not None} for each in accounts]
-    return Window(calls[0], known[0]), Window(calls[1], known[1])
+    return CallWindow(calls[0], known[0]), CallWindow(calls[1], known[1])
 
 
 def own_seconds(logs: Sequence[CallLog]) -> dict[int, float]:

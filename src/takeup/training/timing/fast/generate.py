@@ -19,7 +19,7 @@ from takeup.core.compiled import bare, inlined, inner, kernel
 from takeup.training.timing.fast.traffic import (
     NEVER,
     NO_WIRE,
-    Course,
+    PipelineArrays,
     Wires,
     free_wires,
     lane_free_at,
@@ -28,7 +28,7 @@ from takeup.training.timing.fast.traffic import (
 )
 
 
-class Limits(NamedTuple):
+class OrderLimits(NamedTuple):
     """Constraints on an order.
 
     Stage i computes `warmup[i]` forwards before its first backward, and never has more than `flights[i]` micro-batches
@@ -40,7 +40,7 @@ class Limits(NamedTuple):
     caps: Ints
 
 
-class Room(NamedTuple):
+class OrderScratch(NamedTuple):
     """Scratch arrays of a run: arrivals by direction, stage and micro-batch, counts by kind and stage, state of ranks.
 
     `left` is the remaining compute time of a rank, `due` the part of it before it sends its last gradient, and `home`
@@ -61,13 +61,13 @@ class Room(NamedTuple):
 
 
 @inner
-def make_room(course: Course) -> Room:
+def make_scratch(course: PipelineArrays) -> OrderScratch:
     """Allocate scratch arrays that consecutive runs reuse."""
     num_ranks, (_, num_stages, count) = course.first.size - 1, course.lasts.shape
     most = 0
     for rank in range(num_ranks):
         most = max(most, course.first[rank + 1] - course.first[rank])
-    return Room(
+    return OrderScratch(
         np.empty((2, num_stages, count), np.int64),
         np.empty((3, num_stages), np.int64),
         np.empty(num_ranks, np.int64),
@@ -83,7 +83,7 @@ def make_room(course: Course) -> Room:
 
 
 @inner
-def _ways_home(course: Course) -> Ints:
+def _ways_home(course: PipelineArrays) -> Ints:
     """Time from the last gradient of every rank to the end of the iteration; zeros if a rank has several stages."""
     num_ranks, (_, num_stages, count) = course.first.size - 1, course.lasts.shape
     home = np.zeros(num_ranks, np.int64)
@@ -96,7 +96,7 @@ def _ways_home(course: Course) -> Ints:
 
 
 @bare
-def _reset(course: Course, room: Room) -> None:
+def _reset(course: PipelineArrays, room: OrderScratch) -> None:
     room.arrival[:] = NEVER
     room.arrival[0, 0, :] = 0
     room.done[:] = 0
@@ -114,7 +114,7 @@ def _reset(course: Course, room: Room) -> None:
 
 
 @inlined
-def _admits(course: Course, room: Room, limits: Limits, rank: int, stage: int) -> bool:
+def _admits(course: PipelineArrays, room: OrderScratch, limits: OrderLimits, rank: int, stage: int) -> bool:
     """Whether the next forward may start; memory of later stages of a rank is already reserved."""
     if room.done[0, stage] - room.done[1, stage] >= limits.flights[stage]:
         return False
@@ -126,7 +126,7 @@ def _admits(course: Course, room: Room, limits: Limits, rank: int, stage: int) -
 
 
 @inlined
-def _wake_at(course: Course, room: Room, limits: Limits, rank: int) -> int:
+def _wake_at(course: PipelineArrays, room: OrderScratch, limits: OrderLimits, rank: int) -> int:
     """When a rank can act next; NEVER while it waits for a message not yet sent."""
     count = course.lasts.shape[2]
     soonest: int = NEVER
@@ -143,7 +143,7 @@ def _wake_at(course: Course, room: Room, limits: Limits, rank: int) -> int:
 
 
 @inlined
-def _choose(course: Course, room: Room, limits: Limits, rank: int, now: int) -> tuple[int, int]:
+def _choose(course: PipelineArrays, room: OrderScratch, limits: OrderLimits, rank: int, now: int) -> tuple[int, int]:
     """The kind and the stage of the next operation of a rank."""
     count = course.lasts.shape[2]
     forward, weight = -1, -1
@@ -160,7 +160,7 @@ def _choose(course: Course, room: Room, limits: Limits, rank: int, now: int) -> 
 
 
 @bare
-def generate(course: Course, limits: Limits, limit: int, room: Room) -> int:
+def generate(course: PipelineArrays, limits: OrderLimits, limit: int, room: OrderScratch) -> int:
     """Generate an order into `room.codes`; returns its iteration time, or `limit` if it is not less than that."""
     _reset(course, room)
     num_ranks, (_, num_stages, count) = course.first.size - 1, course.lasts.shape
@@ -208,9 +208,9 @@ def generate(course: Course, limits: Limits, limit: int, room: Room) -> int:
 
 
 @kernel
-def make_order(course: Course, limits: Limits, codes: Ints) -> int:
+def make_order(course: PipelineArrays, limits: OrderLimits, codes: Ints) -> int:
     """Generate one order into `codes[rank]`; returns its iteration time, or NEVER on deadlock."""
-    room = make_room(course)
+    room = make_scratch(course)
     whole = generate(course, limits, NEVER, room)
     codes[:] = room.codes
     return whole

@@ -14,9 +14,18 @@ import numpy as np
 
 from takeup.core.arrays import Ints
 from takeup.core.compiled import inlined, inner, kernel
-from takeup.training.timing.fast.traffic import NEVER, NO_WIRE, Course, Wires, free_wires, lane_free_at, passes_on, send
+from takeup.training.timing.fast.traffic import (
+    NEVER,
+    NO_WIRE,
+    PipelineArrays,
+    Wires,
+    free_wires,
+    lane_free_at,
+    passes_on,
+    send,
+)
 
-STUCK = -1
+DEADLOCK = -1
 
 
 class _Lanes(NamedTuple):
@@ -30,7 +39,7 @@ class _Lanes(NamedTuple):
 
 
 @inner
-def _make_lanes(course: Course, offsets: Ints) -> _Lanes:
+def _make_lanes(course: PipelineArrays, offsets: Ints) -> _Lanes:
     num_ranks, (_, num_stages, count) = course.first.size - 1, course.lasts.shape
     arrival = np.full((2, num_stages, count), NEVER, np.int64)
     arrival[0, 0, :] = 0
@@ -39,7 +48,7 @@ def _make_lanes(course: Course, offsets: Ints) -> _Lanes:
 
 
 @inlined
-def _start_of(course: Course, lanes: _Lanes, rank: int, code: int) -> int:
+def _start_of(course: PipelineArrays, lanes: _Lanes, rank: int, code: int) -> int:
     """When the next operation of a rank starts; NEVER while its input is not known."""
     cell, kind = code // 4, code % 4
     count = course.lasts.shape[2]
@@ -48,7 +57,7 @@ def _start_of(course: Course, lanes: _Lanes, rank: int, code: int) -> int:
 
 
 @inlined
-def _do(course: Course, lanes: _Lanes, rank: int, code: int, start: int, peaks: Ints) -> int:
+def _do(course: PipelineArrays, lanes: _Lanes, rank: int, code: int, start: int, peaks: Ints) -> int:
     """Process an operation; returns its end."""
     cell, kind = code // 4, code % 4
     count = course.lasts.shape[2]
@@ -72,7 +81,7 @@ def _do(course: Course, lanes: _Lanes, rank: int, code: int, start: int, peaks: 
 
 
 @kernel
-def replay(course: Course, codes: Ints, offsets: Ints, starts: Ints, ends: Ints, peaks: Ints) -> int:
+def replay(course: PipelineArrays, codes: Ints, offsets: Ints, starts: Ints, ends: Ints, peaks: Ints) -> int:
     """Fill in starts, ends and peak live micro-batches by rank; returns the iteration time, or STUCK on deadlock."""
     lanes, num_ranks, count = _make_lanes(course, offsets), course.first.size - 1, course.lasts.shape[2]
     whole, left = 0, codes.size
@@ -89,12 +98,12 @@ def replay(course: Course, codes: Ints, offsets: Ints, starts: Ints, ends: Ints,
                 whole = max(whole, end + course.tail[codes[index] // 4 // count])
                 left -= 1
         if left == before:
-            return STUCK
+            return DEADLOCK
     return whole
 
 
 @kernel
-def replay_in_turn(course: Course, codes: Ints, offsets: Ints, starts: Ints, ends: Ints, peaks: Ints) -> int:
+def replay_in_turn(course: PipelineArrays, codes: Ints, offsets: Ints, starts: Ints, ends: Ints, peaks: Ints) -> int:
     """The same for shared wires: the operation that ends first is processed first."""
     lanes, num_ranks, count = _make_lanes(course, offsets), course.first.size - 1, course.lasts.shape[2]
     whole = 0
@@ -109,7 +118,7 @@ def replay_in_turn(course: Course, codes: Ints, offsets: Ints, starts: Ints, end
                     if end < soonest:
                         first, soonest, begins = rank, end, start
         if first < 0:
-            return STUCK
+            return DEADLOCK
         index = lanes.at[first]
         starts[index], ends[index] = begins, _do(course, lanes, first, codes[index], begins, peaks)
         whole = max(whole, soonest + course.tail[codes[index] // 4 // count])

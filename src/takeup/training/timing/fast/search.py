@@ -12,8 +12,8 @@ import numpy as np
 
 from takeup.core.arrays import Ints
 from takeup.core.compiled import bare, kernel
-from takeup.training.timing.fast.generate import Limits, generate, make_room
-from takeup.training.timing.fast.traffic import NEVER, Course
+from takeup.training.timing.fast.generate import OrderLimits, generate, make_scratch
+from takeup.training.timing.fast.traffic import NEVER, PipelineArrays
 
 NUM_MOVES = 7
 MOST_EXTRA = 9
@@ -23,7 +23,7 @@ WHOLE_ORDERS = 36  # minimum budget in complete orders, for any pipeline
 
 
 @bare
-def _move(course: Course, limits: Limits, stage: int, kind: int, trial: Limits) -> bool:
+def _move(course: PipelineArrays, limits: OrderLimits, stage: int, kind: int, trial: OrderLimits) -> bool:
     """Write moved limits into `trial`; False if they would be invalid or unchanged."""
     num_stages, count = limits.warmup.size, course.lasts.shape[2]
     for other in range(num_stages):
@@ -46,13 +46,13 @@ def _move(course: Course, limits: Limits, stage: int, kind: int, trial: Limits) 
 
 
 @kernel
-def search(course: Course, limits: Limits, bound: int, most: int, codes: Ints) -> tuple[int, int]:
+def search(course: PipelineArrays, limits: OrderLimits, bound: int, most: int, codes: Ints) -> tuple[int, int]:
     """Improve `limits` in place; writes the best order to `codes`; returns its time and the number of orders."""
-    room = make_room(course)
+    room = make_scratch(course)
     best = generate(course, limits, NEVER, room)
     bound += bound // GOOD_ENOUGH
     codes[:] = room.codes
-    trial = Limits(limits.warmup.copy(), limits.flights.copy(), limits.caps)
+    trial = OrderLimits(limits.warmup.copy(), limits.flights.copy(), limits.caps)
     evaluations, since_better, turn = 1, 0, 0
     num_stages = limits.warmup.size
     left = max(FEW_OPERATIONS, WHOLE_ORDERS * 3 * num_stages * course.lasts.shape[2])
@@ -86,12 +86,12 @@ def search(course: Course, limits: Limits, bound: int, most: int, codes: Ints) -
 
 
 @kernel
-def smallest_caps(course: Course, limits: Limits, allowed: int, codes: Ints) -> tuple[int, int]:
+def smallest_caps(course: PipelineArrays, limits: OrderLimits, allowed: int, codes: Ints) -> tuple[int, int]:
     """Lower `limits.caps` in place while the time stays `allowed`; returns the time and number of orders.
 
     All ranks get the same cap, or their previous one if that is lower.
     """
-    room = make_room(course)
+    room = make_scratch(course)
     trial = limits.caps.copy()
     low, high = int(limits.warmup[0]), int(np.max(limits.caps))
     evaluations, best = 0, allowed
@@ -99,7 +99,7 @@ def smallest_caps(course: Course, limits: Limits, allowed: int, codes: Ints) -> 
         middle = (low + high) // 2
         for rank in range(trial.size):
             trial[rank] = min(limits.caps[rank], middle)
-        found = generate(course, Limits(limits.warmup, limits.flights, trial), allowed + 1, room)
+        found = generate(course, OrderLimits(limits.warmup, limits.flights, trial), allowed + 1, room)
         evaluations += 1
         if found <= allowed:
             high, best = middle, found

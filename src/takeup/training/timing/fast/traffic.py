@@ -13,7 +13,7 @@ NEVER = 2**62
 NO_WIRE = -1
 
 
-class Course(NamedTuple):
+class PipelineArrays(NamedTuple):
     """A pipeline in nanoseconds.
 
     `lasts[kind, stage, microbatch]` is the duration of an operation. Between stage i and i + 1 messages use the wire
@@ -44,7 +44,7 @@ class Wires(NamedTuple):
 
 
 @inner
-def free_wires(course: Course) -> Wires:
+def free_wires(course: PipelineArrays) -> Wires:
     """Initial state of all wires at the start of an iteration."""
     most = 1
     for wire in range(course.num_channels.size):
@@ -58,7 +58,7 @@ def free_wires(course: Course) -> Wires:
 
 
 @inlined
-def passes_on(course: Course, stage: int, kind: int) -> tuple[int, int]:
+def passes_on(course: PipelineArrays, stage: int, kind: int) -> tuple[int, int]:
     """The stage an operation sends to, and the wire; stage -1 if it sends nothing."""
     if kind == 0 and stage + 1 < course.rank_of.size:
         return stage + 1, course.forward_wire[stage]
@@ -68,7 +68,7 @@ def passes_on(course: Course, stage: int, kind: int) -> tuple[int, int]:
 
 
 @inlined
-def send(course: Course, wires: Wires, wire: int, link: int, microbatch: int, handed_over: int) -> int:
+def send(course: PipelineArrays, wires: Wires, wire: int, link: int, microbatch: int, handed_over: int) -> int:
     """Put a message on the channel of a wire that is free first; returns the arrival time."""
     channel = 0
     for other in range(1, course.num_channels[wire]):
@@ -80,7 +80,7 @@ def send(course: Course, wires: Wires, wire: int, link: int, microbatch: int, ha
 
 
 @inlined
-def lane_free_at(course: Course, wires: Wires, rank: int, end: int, arrives: int) -> int:
+def lane_free_at(course: PipelineArrays, wires: Wires, rank: int, end: int, arrives: int) -> int:
     """When a rank may compute again after an operation that ended, and whose message arrives later (0: none)."""
     if course.max_sends == 0:
         return end

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from takeup.cluster.policies.gfs.forecast.anchored import Anchored
+from takeup.cluster.policies.gfs.forecast.anchored import AnchoredForecaster
 from takeup.cluster.policies.gfs.forecast.calendar import Calendar, WeekCalendar
-from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Scope, Spread
+from takeup.cluster.policies.gfs.forecast.distribution import DemandDistribution, Forecast, Scope
 from takeup.cluster.policies.gfs.forecast.forecaster import Forecaster
 from takeup.cluster.policies.gfs.forecast.history import HourlyMaxima
 from takeup.cluster.policies.gfs.forecast.last_week_peak import LastWeekPeak
 from takeup.cluster.policies.gfs.forecast.orglinear import Attributes, OrgLinear
 from takeup.cluster.policies.gfs.forecast.orglinear_normalised import NormalisedOrgLinear
 from takeup.cluster.policies.gfs.forecast.persistence import Persistence
-from takeup.cluster.policies.gfs.forecast.pools import pooled
+from takeup.cluster.policies.gfs.forecast.pools import sum_over_pools
 from takeup.errors import UnknownName
 
 __all__ = [
@@ -31,16 +31,16 @@ __all__ = [
     "Forecaster",
     "HourlyMaxima",
     "Scope",
-    "Spread",
+    "DemandDistribution",
     "WeekCalendar",
     "make_forecaster",
-    "pooled",
+    "sum_over_pools",
 ]
 
 DEFAULT_MODEL = "anchored"
 
 MODELS: dict[str, Callable[[Scope | None, Calendar | None, Attributes], Forecaster]] = {
-    "anchored": lambda scope, calendar, _: Anchored(scope, calendar),
+    "anchored": lambda scope, calendar, _: AnchoredForecaster(scope, calendar),
     "persistence": lambda scope, _, __: Persistence(scope),
     "last_week_peak": lambda scope, _, __: LastWeekPeak(scope),
     "orglinear": lambda scope, calendar, attributes: OrgLinear(attributes, scope, calendar),

@@ -16,13 +16,13 @@ import numpy as np
 from takeup.cluster.policies.gfs.forecast.calendar import Calendar, WeekCalendar
 from takeup.cluster.policies.gfs.forecast.conformal import AdaptiveLevels
 from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Scope
-from takeup.cluster.policies.gfs.forecast.features import LONGEST_HOURS, Features
+from takeup.cluster.policies.gfs.forecast.features import LONGEST_HOURS, DemandFeatures
 from takeup.cluster.policies.gfs.forecast.forecaster import Forecaster
-from takeup.cluster.policies.gfs.forecast.likeness import Likeness
-from takeup.cluster.policies.gfs.forecast.mixture import Mixture
-from takeup.cluster.policies.gfs.forecast.pending import Pending
+from takeup.cluster.policies.gfs.forecast.likeness import HourSimilarity
+from takeup.cluster.policies.gfs.forecast.mixture import ExpertMixture
+from takeup.cluster.policies.gfs.forecast.pending import PendingForecasts
 from takeup.cluster.policies.gfs.forecast.persistence import EIGHT_WEEKS, with_prior
-from takeup.cluster.policies.gfs.forecast.residuals import Residuals, Summary
+from takeup.cluster.policies.gfs.forecast.residuals import ResidualSummary, ResidualWindow
 from takeup.cluster.policies.gfs.forecast.ridge import SharedRidge
 from takeup.core.arrays import Floats
 
@@ -30,7 +30,7 @@ EXPERTS = ("persistence", "learned change")
 FOUR_WEEKS = 672
 
 
-class Anchored(Forecaster):
+class AnchoredForecaster(Forecaster):
     """The current value plus a learned change, calibrated online, with persistence to fall back on."""
 
     def __init__(
@@ -38,19 +38,19 @@ class Anchored(Forecaster):
     ) -> None:
         super().__init__(scope, num_hours_kept=LONGEST_HOURS)
         num_hours, num_targets, num_levels = self.scope.num_hours, len(self.targets.leads), len(self.scope.levels)
-        self.features = Features(num_hours)
+        self.features = DemandFeatures(num_hours)
         self.ridge = SharedRidge(self.features.num_columns, num_targets)
-        self.changes = Residuals(num_targets, EIGHT_WEEKS)
-        self.errors = Residuals(num_targets, num_window_hours)
-        self.likeness = Likeness(calendar or WeekCalendar(), num_window_hours)
+        self.changes = ResidualWindow(num_targets, EIGHT_WEEKS)
+        self.errors = ResidualWindow(num_targets, num_window_hours)
+        self.likeness = HourSimilarity(calendar or WeekCalendar(), num_window_hours)
         self.levels = AdaptiveLevels(num_targets, self.scope.levels)
-        self.mixture = Mixture(num_targets, len(EXPERTS), self.scope.levels)
-        self.said_features = Pending(num_hours, self.features.num_columns)
-        self.said_units = Pending(num_hours, 1)
-        self.said_changes = Pending(num_hours, num_targets)
-        self.said_experts = Pending(num_hours, num_targets, len(EXPERTS), num_levels)
-        self.said = Pending(num_hours, num_targets, num_levels)
-        self.answer = Summary(np.zeros(0), np.zeros(0), np.zeros(0))
+        self.mixture = ExpertMixture(num_targets, len(EXPERTS), self.scope.levels)
+        self.said_features = PendingForecasts(num_hours, self.features.num_columns)
+        self.said_units = PendingForecasts(num_hours, 1)
+        self.said_changes = PendingForecasts(num_hours, num_targets)
+        self.said_experts = PendingForecasts(num_hours, num_targets, len(EXPERTS), num_levels)
+        self.said = PendingForecasts(num_hours, num_targets, num_levels)
+        self.answer = ResidualSummary(np.zeros(0), np.zeros(0), np.zeros(0))
 
     def _memory_hours(self) -> int:
         return max(self.changes.num_slots, self.history.num_hours)
@@ -92,7 +92,7 @@ class Anchored(Forecaster):
         learned = self._learned(change)
         experts = np.stack([self._persistence(), learned.quantiles], axis=2)
         quantiles = (self.mixture.weights()[:, :, :, None] * experts).sum(axis=2)
-        self.answer = Summary(quantiles, learned.mean, learned.variance)
+        self.answer = ResidualSummary(quantiles, learned.mean, learned.variance)
         said = (features, unit, change, experts, quantiles)
         pending = (self.said_features, self.said_units, self.said_changes, self.said_experts, self.said)
         for each, row in zip(pending, said, strict=True):
@@ -102,13 +102,13 @@ class Anchored(Forecaster):
         """Quantiles of the plain model at calibrated levels."""
         now, counts = self.history.values[-1][:, None], self.changes.counts
         nothing = np.zeros(counts.shape)
-        spread = Summary(self.changes.plain(self.levels.levels()), nothing, nothing)
+        spread = ResidualSummary(self.changes.plain(self.levels.levels()), nothing, nothing)
         return np.asarray(now[:, :, None] + with_prior(spread, counts, now, self.levels.promised).quantiles)
 
-    def _learned(self, change: Floats) -> Summary:
+    def _learned(self, change: Floats) -> ResidualSummary:
         now = self.history.values[-1][:, None]
         weights = self.likeness.weights(self.history.hour or 0, self.targets.leads)
         spread = self.errors.weighted(weights, self.levels.levels())
         spread = with_prior(spread, self.errors.counts, now, self.levels.promised)
         centre = now + change
-        return Summary(centre[:, :, None] + spread.quantiles, centre + spread.mean, spread.variance)
+        return ResidualSummary(centre[:, :, None] + spread.quantiles, centre + spread.mean, spread.variance)

@@ -28,22 +28,22 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class DemandDistribution:
     """One quantity as a distribution: `quantiles[series, hour, level]`, `mean` and `std` by [series, hour]."""
 
     quantiles: Floats
     mean: Floats
     std: Floats
 
-    def at(self, hours: Sequence[int], levels: Sequence[int]) -> Spread:
+    def at(self, hours: Sequence[int], levels: Sequence[int]) -> DemandDistribution:
         """The part at these positions."""
-        return Spread(self.quantiles[:, hours][:, :, levels], self.mean[:, hours], self.std[:, hours])
+        return DemandDistribution(self.quantiles[:, hours][:, :, levels], self.mean[:, hours], self.std[:, hours])
 
-    def clipped(self, highest: Floats | float) -> Spread:
+    def clipped(self, highest: Floats | float) -> DemandDistribution:
         """Not negative, not above `highest`, and rising with the level."""
         limit = np.broadcast_to(np.asarray(highest, dtype=np.float64), len(self.mean))[:, None]
         rising = np.maximum.accumulate(self.quantiles, axis=2)
-        return Spread(np.clip(rising, 0.0, limit[:, :, None]), np.clip(self.mean, 0.0, limit), self.std)
+        return DemandDistribution(np.clip(rising, 0.0, limit[:, :, None]), np.clip(self.mean, 0.0, limit), self.std)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Forecast:
 
     horizons: tuple[int, ...]
     levels: tuple[float, ...]
-    values: Spread
-    maxima: Spread
+    values: DemandDistribution
+    maxima: DemandDistribution
 
     def bound(self, hours: int, level: float, of: Literal["maximum", "value"] = "maximum") -> Floats:
         """Per series, what demand stays under with probability `level` over (or at) the next `hours`."""
@@ -72,7 +72,7 @@ class Forecast:
         values, maxima = self.values.clipped(limit), self.maxima.clipped(limit)
         quantiles = np.maximum.accumulate(np.maximum(maxima.quantiles, values.quantiles), axis=1)
         mean = np.maximum.accumulate(np.maximum(maxima.mean, values.mean), axis=1)
-        return Forecast(self.horizons, self.levels, values, Spread(quantiles, mean, maxima.std))
+        return Forecast(self.horizons, self.levels, values, DemandDistribution(quantiles, mean, maxima.std))
 
 
 def _places(known: Sequence[float], wanted: Sequence[float], what: str) -> list[int]:

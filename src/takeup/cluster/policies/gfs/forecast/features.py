@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from takeup.cluster.policies.gfs.forecast.history import History
+from takeup.cluster.policies.gfs.forecast.history import DemandHistory
 from takeup.core.arrays import Floats
 
 LAGS = (1, 2, 3, 4, 6, 12)
@@ -22,7 +22,7 @@ MEMORY_HOURS = 336
 LEAST_SCALE = 1e-6
 
 
-class Features:
+class DemandFeatures:
     """Rows of features, one per series, and the running scale they are measured in."""
 
     def __init__(self, num_hours: int) -> None:
@@ -33,7 +33,7 @@ class Features:
         self.scale = np.zeros(0)
         self.num_seen = np.zeros(0)
 
-    def update(self, history: History) -> None:
+    def update(self, history: DemandHistory) -> None:
         """Let the latest hour count in the scale: a mean of absolute hourly changes that forgets over two weeks."""
         num_new = history.num_series - len(self.scale)
         self.scale, self.num_seen = (np.concatenate([each, np.zeros(num_new)]) for each in (self.scale, self.num_seen))
@@ -47,7 +47,7 @@ class Features:
         """The scale, safe to divide by."""
         return np.maximum(self.scale, LEAST_SCALE)
 
-    def matrix(self, history: History) -> Floats:
+    def matrix(self, history: DemandHistory) -> Floats:
         """`[series, column]` at the latest hour."""
         values, day = history.values, history.values[-HOURS_A_DAY:]
         means = [values[-num:].mean(axis=0) for num in MEANS]

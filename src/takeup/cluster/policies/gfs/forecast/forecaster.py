@@ -12,20 +12,20 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Scope, Spread
-from takeup.cluster.policies.gfs.forecast.history import History
+from takeup.cluster.policies.gfs.forecast.distribution import DemandDistribution, Forecast, Scope
+from takeup.cluster.policies.gfs.forecast.history import DemandHistory
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 
 
-class Targets:
+class ForecastTargets:
     """What is predicted, one column each: demand 1 ... F hours ahead, then its maximum over 2 ... F hours."""
 
     def __init__(self, num_hours: int) -> None:
         self.num_hours = num_hours
         self.leads = np.array([*range(1, num_hours + 1), *range(2, num_hours + 1)])
 
-    def outcomes(self, history: History) -> Floats:
+    def outcomes(self, history: DemandHistory) -> Floats:
         """What the latest hour settles, as `[series, target]`; NaN where an hour since the origin was not observed."""
         values, known = history.values[-self.num_hours :], history.known[-self.num_hours - 1 :]
         highest = np.maximum.accumulate(values[::-1], axis=0)[1:]
@@ -33,11 +33,11 @@ class Targets:
         whole = np.logical_and.accumulate(known[::-1], axis=0)[self.leads].T
         return np.where(whole, found, np.nan)
 
-    def origins(self, history: History) -> Floats:
+    def origins(self, history: DemandHistory) -> Floats:
         """The value each outcome started from."""
         return np.asarray(history.values[-1 - self.leads].T)
 
-    def changes(self, history: History) -> Floats:
+    def changes(self, history: DemandHistory) -> Floats:
         """All targets of the origin F hours ago, less its value; NaN where one of these hours was not observed."""
         values = history.values[-self.num_hours - 1 :] - history.values[-self.num_hours - 1]
         found = np.vstack([values[1:], np.maximum.accumulate(values[1:], axis=0)[1:]]).T
@@ -47,7 +47,9 @@ class Targets:
     def forecast(self, scope: Scope, quantiles: Floats, mean: Floats, std: Floats) -> Forecast:
         """Columns sorted into values and maxima; the maximum over one hour is its value."""
         at = list(range(self.num_hours)), [0, *range(self.num_hours, len(self.leads))]
-        values, maxima = (Spread(quantiles[:, columns], mean[:, columns], std[:, columns]) for columns in at)
+        values, maxima = (
+            DemandDistribution(quantiles[:, columns], mean[:, columns], std[:, columns]) for columns in at
+        )
         return Forecast(tuple(range(1, self.num_hours + 1)), scope.levels, values, maxima)
 
 
@@ -56,8 +58,8 @@ class Forecaster(ABC):
 
     def __init__(self, scope: Scope | None = None, num_hours_kept: int = 192) -> None:
         self.scope = scope or Scope()
-        self.targets = Targets(self.scope.num_hours)
-        self.history = History(num_hours_kept)
+        self.targets = ForecastTargets(self.scope.num_hours)
+        self.history = DemandHistory(num_hours_kept)
 
     def observe(self, hour: int, values: npt.ArrayLike) -> None:
         """Demand of every series in this hour; hours rise, may be missing, and later ones may bring new series."""

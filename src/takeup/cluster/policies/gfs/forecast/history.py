@@ -16,7 +16,7 @@ from takeup.errors import BadInput
 HOUR_S = 3600
 
 
-class History:
+class DemandHistory:
     """The last `num_hours` hours of a growing number of series; row -1 is the latest."""
 
     def __init__(self, num_hours: int) -> None:

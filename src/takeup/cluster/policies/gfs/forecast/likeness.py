@@ -15,7 +15,7 @@ KEEP_SHARE = 0.9985  # of the weight, per hour of age: half after 19 days
 HOURS_A_DAY = 24
 
 
-class Likeness:
+class HourSimilarity:
     """Weights of the hours in a window of residuals; slots as in `Residuals`."""
 
     def __init__(self, calendar: Calendar, num_slots: int) -> None:

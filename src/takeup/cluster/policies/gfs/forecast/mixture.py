@@ -16,7 +16,7 @@ def pinball(quantiles: Floats, outcomes: Floats, levels: Floats) -> Floats:
     return np.asarray(np.maximum(levels * above, (levels - 1.0) * above))
 
 
-class Mixture:
+class ExpertMixture:
     """Weights `[series, target, expert]` from pinball losses that are forgotten over two weeks."""
 
     def __init__(self, num_targets: int, num_experts: int, levels: tuple[float, ...]) -> None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from takeup.cluster.policies.gfs.forecast.calendar import Calendar, WeekCalendar
-from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Scope, Spread
+from takeup.cluster.policies.gfs.forecast.distribution import DemandDistribution, Forecast, Scope
 from takeup.cluster.policies.gfs.forecast.forecaster import Forecaster
 from takeup.cluster.policies.gfs.forecast.persistence import Persistence
 from takeup.core.arrays import Floats
@@ -126,7 +126,7 @@ class OrgLinear(Forecaster):
         with torch.no_grad():
             moments = self._forward(torch, self.history.values.T[None], [self.history.hour or 0])
         mean, std = (part[0].numpy().astype(np.float64) for part in moments)
-        values = Spread(mean[:, :, None] + std[:, :, None] * ndtri(np.array(self.scope.levels)), mean, std)
+        values = DemandDistribution(mean[:, :, None] + std[:, :, None] * ndtri(np.array(self.scope.levels)), mean, std)
         return Forecast(tuple(range(1, self.scope.num_hours + 1)), self.scope.levels, values, values)
 
 

@@ -12,10 +12,10 @@ from scipy.special import ndtri
 from takeup.cluster.policies.gfs.forecast.calendar import Calendar, WeekCalendar
 from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Scope
 from takeup.cluster.policies.gfs.forecast.forecaster import Forecaster
-from takeup.cluster.policies.gfs.forecast.pending import Pending
+from takeup.cluster.policies.gfs.forecast.pending import PendingForecasts
 from takeup.core.arrays import Floats
 
-NUM_INPUT_HOURS = 672
+NUM_WINDOW_HOURS = 672
 HOURS_A_WEEK, HOURS_A_DAY = 168, 24
 PENALTY = 5000.0
 LARGEST = 10.0
@@ -28,13 +28,13 @@ class NormalisedOrgLinear(Forecaster):
     """Normal predictions around a shared linear map, fitted again every day."""
 
     def __init__(self, scope: Scope | None = None, calendar: Calendar | None = None) -> None:
-        super().__init__(scope, num_hours_kept=NUM_INPUT_HOURS)
-        num_columns, num_targets = NUM_INPUT_HOURS + HOURS_A_DAY + 1, len(self.targets.leads)
+        super().__init__(scope, num_hours_kept=NUM_WINDOW_HOURS)
+        num_columns, num_targets = NUM_WINDOW_HOURS + HOURS_A_DAY + 1, len(self.targets.leads)
         self.calendar = calendar or WeekCalendar()
         self.squares, self.products = np.zeros((num_columns, num_columns)), np.zeros((num_columns, num_targets))
         self.weights: Floats = np.zeros((num_columns, num_targets))
-        self.said_rows = Pending(self.scope.num_hours, num_columns)
-        self.said_units = Pending(self.scope.num_hours, 1)
+        self.said_rows = PendingForecasts(self.scope.num_hours, num_columns)
+        self.said_units = PendingForecasts(self.scope.num_hours, 1)
         self.day: list[tuple[Floats, Floats]] = []
         self.variance, self.num_rows = np.full(num_targets, FIRST_GUESS), NUM_GUESSED
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from takeup.core.arrays import Floats
 
 
-class Pending:
+class PendingForecasts:
     """Arrays `[series, ...]` of the last `num_hours` origins; NaN where nothing was said about a series."""
 
     def __init__(self, num_hours: int, *shape: int) -> None:

@@ -12,7 +12,7 @@ from scipy.special import ndtri
 
 from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Scope
 from takeup.cluster.policies.gfs.forecast.forecaster import Forecaster
-from takeup.cluster.policies.gfs.forecast.residuals import Residuals, Summary
+from takeup.cluster.policies.gfs.forecast.residuals import ResidualSummary, ResidualWindow
 from takeup.core.arrays import Floats
 
 EIGHT_WEEKS = 1344
@@ -24,7 +24,7 @@ class Persistence(Forecaster):
 
     def __init__(self, scope: Scope | None = None, num_window_hours: int = EIGHT_WEEKS) -> None:
         super().__init__(scope)
-        self.changes = Residuals(len(self.targets.leads), num_window_hours)
+        self.changes = ResidualWindow(len(self.targets.leads), num_window_hours)
 
     def _memory_hours(self) -> int:
         return max(self.changes.num_slots, self.history.num_hours)
@@ -42,11 +42,11 @@ class Persistence(Forecaster):
         )
 
 
-def with_prior(spread: Summary, counts: npt.NDArray[np.int64], now: Floats, levels: Floats) -> Summary:
+def with_prior(spread: ResidualSummary, counts: npt.NDArray[np.int64], now: Floats, levels: Floats) -> ResidualSummary:
     """In its first two days a series moves partly by a guess: a normal change of a quarter of its level."""
     if counts.size and counts.min() >= NUM_PRIOR_HOURS:
         return spread
     seen = np.minimum(counts / NUM_PRIOR_HOURS, 1.0)
     guess = np.broadcast_to(np.maximum(now / 4.0, 1.0), counts.shape)
     quantiles = seen[:, :, None] * spread.quantiles + ((1 - seen) * guess)[:, :, None] * ndtri(levels)
-    return Summary(quantiles, seen * spread.mean, seen * spread.variance + (1 - seen) * guess**2)
+    return ResidualSummary(quantiles, seen * spread.mean, seen * spread.variance + (1 - seen) * guess**2)

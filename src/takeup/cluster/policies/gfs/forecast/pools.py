@@ -12,14 +12,14 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtri
 
-from takeup.cluster.policies.gfs.forecast.distribution import Forecast, Spread
+from takeup.cluster.policies.gfs.forecast.distribution import DemandDistribution, Forecast
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
 
 Rule = Literal["moments", "quantiles"]
 
 
-def pooled(
+def sum_over_pools(
     forecast: Forecast, pools: Sequence[int], rule: Rule = "moments", capacity: Floats | float | None = None
 ) -> Forecast:
     """The forecast of pools 0, 1, ...; `pools` names the pool of each series."""
@@ -32,8 +32,8 @@ def pooled(
     return Forecast(forecast.horizons, forecast.levels, values, maxima).tidied(capacity)
 
 
-def _sum(member: Floats, spread: Spread, levels: Floats, rule: Rule) -> Spread:
+def _sum(member: Floats, spread: DemandDistribution, levels: Floats, rule: Rule) -> DemandDistribution:
     mean, std = member @ spread.mean, np.sqrt(member @ spread.std**2)
     if rule == "moments":
-        return Spread(mean[:, :, None] + std[:, :, None] * ndtri(levels), mean, std)
-    return Spread(np.einsum("ps,shl->phl", member, spread.quantiles), mean, std)
+        return DemandDistribution(mean[:, :, None] + std[:, :, None] * ndtri(levels), mean, std)
+    return DemandDistribution(np.einsum("ps,shl->phl", member, spread.quantiles), mean, std)

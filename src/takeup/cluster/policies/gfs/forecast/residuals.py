@@ -10,7 +10,7 @@ from takeup.cluster.policies.gfs.forecast.fast.windows import plain_quantiles, r
 from takeup.core.arrays import Floats
 
 
-class Summary(NamedTuple):
+class ResidualSummary(NamedTuple):
     """Quantiles `[series, target, level]`, means and variances `[series, target]` of a window."""
 
     quantiles: Floats
@@ -18,7 +18,7 @@ class Summary(NamedTuple):
     variance: Floats
 
 
-class Residuals:
+class ResidualWindow:
     """A window of `num_slots` hours (made even); each settles one residual per series and target, or none (NaN)."""
 
     def __init__(self, num_targets: int, num_slots: int) -> None:
@@ -39,11 +39,11 @@ class Residuals:
         plain_quantiles(self.values, self.order, self.counts, levels, quantiles)
         return quantiles
 
-    def weighted(self, weights: Floats, levels: Floats) -> Summary:
+    def weighted(self, weights: Floats, levels: Floats) -> ResidualSummary:
         """Hour by hour with `weights[target, slot]`."""
         quantiles, moments = np.empty(levels.shape), np.empty((*self.counts.shape, 2))
         weighted_quantiles(self.values, self.order, self.counts, weights, levels, quantiles, moments)
-        return Summary(quantiles, moments[:, :, 0], moments[:, :, 1])
+        return ResidualSummary(quantiles, moments[:, :, 0], moments[:, :, 1])
 
     def _grow(self, num_series: int) -> None:
         shape = (num_series - len(self.values), self.num_targets)

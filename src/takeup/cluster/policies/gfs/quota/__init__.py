@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from takeup.cluster.policies.gfs.quota.allocator import SpotQuota
 from takeup.cluster.policies.gfs.quota.feedback import Feedback, Goal, corrected
-from takeup.cluster.policies.gfs.quota.menu import Menu, Promise, promises_of
+from takeup.cluster.policies.gfs.quota.menu import Menu, SpotPromise, promises_of
 
-__all__ = ["Feedback", "Goal", "Menu", "Promise", "SpotQuota", "corrected", "promises_of"]
+__all__ = ["Feedback", "Goal", "Menu", "SpotPromise", "SpotQuota", "corrected", "promises_of"]

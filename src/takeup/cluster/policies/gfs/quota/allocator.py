@@ -22,7 +22,7 @@ from takeup.cluster.model import Offer, Quota
 from takeup.cluster.policies.gfs.forecast import DEFAULT_MODEL, Scope, make_forecaster
 from takeup.cluster.policies.gfs.quota.demand import DemandForecast, HourlyDemand, in_nodes
 from takeup.cluster.policies.gfs.quota.feedback import Feedback, Goal, corrected
-from takeup.cluster.policies.gfs.quota.menu import Menu, Promise
+from takeup.cluster.policies.gfs.quota.menu import Menu, SpotPromise
 from takeup.errors import BadInput
 
 HOURS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -101,7 +101,7 @@ class SpotQuota:
         return self._menu(pool, state, state.nodes, counted.capacity_gpus)
 
     def offer(
-        self, pool: str, evidence: Evidence, num_gpus: int, num_nodes: int = 0, sold: Sequence[Promise] = ()
+        self, pool: str, evidence: Evidence, num_gpus: int, num_nodes: int = 0, sold: Sequence[SpotPromise] = ()
     ) -> tuple[Offer, ...]:
         """The best promises for a job that could start now, none if it could not; a gang needs `num_nodes` whole nodes.
 
@@ -113,17 +113,17 @@ class SpotQuota:
             return ()
         if not sold and evidence.guaranteed_gpus > 0:
             strongest_s = evidence.now_s + self.hours[-1] * 3600.0
-            sold = (Promise(evidence.guaranteed_gpus, strongest_s, self.probabilities[-1]),)
+            sold = (SpotPromise(evidence.guaranteed_gpus, strongest_s, self.probabilities[-1]),)
         menu = self.menu(pool, evidence)
         if num_nodes and (nodes := self.node_menu(pool, evidence)) is not None:
             menu = _placeable(menu, nodes.available(self._sold_nodes(evidence), evidence.now_s), num_nodes)
         return menu.offers(num_gpus, sold, evidence.now_s)
 
-    def _sold_nodes(self, evidence: Evidence) -> tuple[Promise, ...]:
+    def _sold_nodes(self, evidence: Evidence) -> tuple[SpotPromise, ...]:
         """The nodes that guaranteed jobs hold at least, as if promised for ever."""
         num_nodes = ceil(evidence.guaranteed_gpus * evidence.num_nodes / max(1.0, evidence.capacity_gpus))
         until_s = evidence.now_s + self.hours[-1] * 3600.0
-        return (Promise(num_nodes, until_s, self.probabilities[-1]),) if num_nodes else ()
+        return (SpotPromise(num_nodes, until_s, self.probabilities[-1]),) if num_nodes else ()
 
     def _menu(self, pool: str, state: _Pool, forecast: DemandForecast, capacity: float) -> Menu:
         columns = (self._free(state, forecast, capacity, level) for level in self.probabilities)

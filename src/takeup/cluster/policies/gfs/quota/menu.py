@@ -18,7 +18,7 @@ Table = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class SpotPromise:
     """`num_gpus` GPUs are promised until `until_s`, with this probability."""
 
     num_gpus: float
@@ -26,10 +26,10 @@ class Promise:
     probability: float
 
 
-def promises_of(state: State, pool: str, probability: float) -> tuple[Promise, ...]:
+def promises_of(state: State, pool: str, probability: float) -> tuple[SpotPromise, ...]:
     """What was promised to guaranteed spot jobs that run, all with the same probability."""
     return tuple(
-        Promise(run.job.num_gpus, run.start_s + run.job.guarantee_h * HOUR_S, probability)
+        SpotPromise(run.job.num_gpus, run.start_s + run.job.guarantee_h * HOUR_S, probability)
         for run in state.runs
         if run.job.pool == pool and run.grade == Grade.GUARANTEED
     )
@@ -44,7 +44,7 @@ class Menu:
     probabilities: tuple[float, ...]
     free_gpus: Table
 
-    def available(self, sold: Iterable[Promise], now_s: float) -> Table:
+    def available(self, sold: Iterable[SpotPromise], now_s: float) -> Table:
         """GPUs that can still be promised for each entry; fewer for more hours and higher probabilities."""
         live = [promise for promise in sold if promise.until_s > now_s]
         raw = [[self._room(live, now_s, hours, level) for level in self.probabilities] for hours in self.hours]
@@ -55,7 +55,7 @@ class Menu:
                 raw[row][column] = max(raw[row][column], longer, surer)
         return tuple(map(tuple, raw))
 
-    def offers(self, num_gpus: int, sold: Iterable[Promise], now_s: float) -> tuple[Offer, ...]:
+    def offers(self, num_gpus: int, sold: Iterable[SpotPromise], now_s: float) -> tuple[Offer, ...]:
         """The longest promise for each probability that nothing surer outlasts; the surest first."""
         table, found, longest = self.available(sold, now_s), [], 0.0
         for column in range(len(self.probabilities) - 1, -1, -1):
@@ -65,7 +65,7 @@ class Menu:
                 found.append(Offer(self.pool, num_gpus, longest, self.probabilities[column]))
         return tuple(found)
 
-    def _room(self, live: Sequence[Promise], now_s: float, hours: float, level: float) -> float:
+    def _room(self, live: Sequence[SpotPromise], now_s: float, hours: float, level: float) -> float:
         """GPUs that may be added to this entry, so that it and every weaker promise sold is still kept."""
         room = self._free(hours, level) - _load(live, now_s, hours, level)
         for promise in live:
@@ -84,7 +84,7 @@ class Menu:
         return 0.0
 
 
-def _load(live: Sequence[Promise], now_s: float, hours: float, level: float) -> float:
+def _load(live: Sequence[SpotPromise], now_s: float, hours: float, level: float) -> float:
     """GPUs of promises at least as strong."""
     return sum(
         promise.num_gpus

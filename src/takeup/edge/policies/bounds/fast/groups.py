@@ -35,7 +35,7 @@ class GroupCosts(NamedTuple):
 
 
 @inner
-def cost_by(groups: GroupCosts, device: int, group: int, window_s: float) -> float:
+def group_cost(groups: GroupCosts, device: int, group: int, window_s: float) -> float:
     """The least energy of an upload over the group within the window, in joules; inf if there is none."""
     if not groups.shortest_s[device, group] <= window_s:
         return np.inf
@@ -59,11 +59,11 @@ def cost_by(groups: GroupCosts, device: int, group: int, window_s: float) -> flo
 
 
 @kernel
-def costs_by(groups: GroupCosts, windows_s: Floats) -> Floats:
+def group_costs(groups: GroupCosts, windows_s: Floats) -> Floats:
     """The same for every device, column of its row of windows, and group."""
     costs_j = np.empty((*windows_s.shape, groups.shortest_s.shape[1]))
     for device in range(windows_s.shape[0]):
         for column in range(windows_s.shape[1]):
             for group in range(costs_j.shape[2]):
-                costs_j[device, column, group] = cost_by(groups, device, group, windows_s[device, column])
+                costs_j[device, column, group] = group_cost(groups, device, group, windows_s[device, column])
     return costs_j

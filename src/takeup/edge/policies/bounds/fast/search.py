@@ -18,10 +18,10 @@ from takeup.core.arrays import Bools, Floats, Ints
 from takeup.core.compiled import inner, kernel
 from takeup.edge.policies.bounds.fast.groups import GroupCosts
 from takeup.edge.policies.bounds.fast.pricing import price_before
-from takeup.edge.policies.bounds.fast.sharing import one_more
+from takeup.edge.policies.bounds.fast.sharing import add_device_costs
 
 
-class Tasks(NamedTuple):
+class SearchTasks(NamedTuple):
     """The devices and cores, as input of the search."""
 
     due_s: Floats
@@ -31,7 +31,7 @@ class Tasks(NamedTuple):
     num_cores: int
 
 
-class Judge(NamedTuple):
+class PriceBounds(NamedTuple):
     """Prices: of CPU time before every edge, of the subcarriers outside every mask; profits of the devices at them.
 
     `profits_j[device, slot]` is the most a device gains by a start in this slot or before; never below zero.
@@ -43,7 +43,7 @@ class Judge(NamedTuple):
     profits_j: Floats
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The best plan that is better than what was known, if there is one; and what no plan exceeds."""
 
     worth_j: float
@@ -70,7 +70,9 @@ class _Stack(NamedTuple):
 
 
 @kernel
-def search(groups: GroupCosts, tasks: Tasks, judge: Judge, known_j: float, least_gain: float, most_work: int) -> Found:
+def search_plans(
+    groups: GroupCosts, tasks: SearchTasks, judge: PriceBounds, known_j: float, least_gain: float, most_work: int
+) -> SearchResult:
     """The best plan, if it is worth more than `known_j` by the share `least_gain`; otherwise the bound is that near.
 
     Stops after looking at `most_work` pairs of masks; the bound is then what the open nodes promise.
@@ -81,7 +83,7 @@ def search(groups: GroupCosts, tasks: Tasks, judge: Judge, known_j: float, least
     best_j, open_j = known_j, known_j
     devices, starts_s = np.empty(0, np.int64), np.empty(0)
     depth, num_nodes, work = 0, 1, 0
-    _judge(tasks, judge, stack, inside, 0, -np.inf)
+    _bound_node(tasks, judge, stack, inside, 0, -np.inf)
     _rank(tasks, stack, inside, 0)
     while depth >= 0:
         enough_j = best_j * (1.0 + least_gain)
@@ -98,7 +100,7 @@ def search(groups: GroupCosts, tasks: Tasks, judge: Judge, known_j: float, least
                 open_j = max(open_j, stack.bound_j[level])
             break
         stack.next[depth] += 1
-        if not _put(groups, tasks, stack, depth, device):
+        if not _push_node(groups, tasks, stack, depth, device):
             continue
         num_nodes += 1
         work += stack.num_used[depth] * 4 + stack.cost_j.shape[1]
@@ -109,14 +111,14 @@ def search(groups: GroupCosts, tasks: Tasks, judge: Judge, known_j: float, least
             best_j = worth_j
             devices, starts_s = stack.device[1 : depth + 1].copy(), stack.start_s[1 : depth + 1].copy()
         enough_j = best_j * (1.0 + least_gain)
-        open_j = max(open_j, min(enough_j, _judge(tasks, judge, stack, inside, depth, enough_j)))
+        open_j = max(open_j, min(enough_j, _bound_node(tasks, judge, stack, inside, depth, enough_j)))
         stack.bound_j[depth] = min(stack.bound_j[depth - 1], stack.bound_j[depth])
         _rank(tasks, stack, inside, depth)
-    return Found(best_j, max(best_j, open_j), devices, starts_s, num_nodes)
+    return SearchResult(best_j, max(best_j, open_j), devices, starts_s, num_nodes)
 
 
 @inner
-def _empty_stack(tasks: Tasks, num_masks: int) -> _Stack:
+def _empty_stack(tasks: SearchTasks, num_masks: int) -> _Stack:
     """The stack with the root node: no device offloads, all resources are free."""
     num_devices, num_bits = len(tasks.run_s), 0
     while 1 << num_bits < num_masks:
@@ -140,7 +142,7 @@ def _empty_stack(tasks: Tasks, num_masks: int) -> _Stack:
 
 
 @inner
-def _put(groups: GroupCosts, tasks: Tasks, stack: _Stack, depth: int, device: int) -> bool:
+def _push_node(groups: GroupCosts, tasks: SearchTasks, stack: _Stack, depth: int, device: int) -> bool:
     """Push the child node in which a device runs before all others of the node; False if it cannot."""
     if depth + 1 >= len(stack.device):
         return False
@@ -151,7 +153,7 @@ def _put(groups: GroupCosts, tasks: Tasks, stack: _Stack, depth: int, device: in
         return False
     below, window_s = depth + 1, start_s - tasks.release_s[device]
     used = stack.used[depth, : stack.num_used[depth]]
-    one_more(groups, device, window_s, stack.cost_j[depth], used, stack.cost_j[below])
+    add_device_costs(groups, device, window_s, stack.cost_j[depth], used, stack.cost_j[below])
     stack.free_s[below] = stack.free_s[depth]
     stack.free_s[below, core] = start_s
     stack.device[below], stack.start_s[below], stack.end_s[below] = device, start_s, end_s
@@ -160,7 +162,9 @@ def _put(groups: GroupCosts, tasks: Tasks, stack: _Stack, depth: int, device: in
 
 
 @inner
-def _judge(tasks: Tasks, judge: Judge, stack: _Stack, inside: Bools, depth: int, enough_j: float) -> float:
+def _bound_node(
+    tasks: SearchTasks, judge: PriceBounds, stack: _Stack, inside: Bools, depth: int, enough_j: float
+) -> float:
     """Bound a node, and keep only the masks that promise more than enough; the best promise of the others."""
     to_come_j = stack.worth_j[depth]
     for core in range(tasks.num_cores):
@@ -186,7 +190,7 @@ def _judge(tasks: Tasks, judge: Judge, stack: _Stack, inside: Bools, depth: int,
 
 
 @inner
-def _profit(tasks: Tasks, judge: Judge, device: int, free_s: float) -> float:
+def _profit(tasks: SearchTasks, judge: PriceBounds, device: int, free_s: float) -> float:
     """What a device adds at most at the prices, if a core is free until then."""
     start_s = min(tasks.due_s[device], free_s) - tasks.run_s[device]
     if start_s <= tasks.release_s[device]:
@@ -196,7 +200,7 @@ def _profit(tasks: Tasks, judge: Judge, device: int, free_s: float) -> float:
 
 
 @inner
-def _rank(tasks: Tasks, stack: _Stack, inside: Bools, depth: int) -> None:
+def _rank(tasks: SearchTasks, stack: _Stack, inside: Bools, depth: int) -> None:
     """The devices to try below a node, the latest end first; -1 after the last."""
     count, free_s = 0, stack.free_s[depth].max()
     end_s = np.empty(len(inside))

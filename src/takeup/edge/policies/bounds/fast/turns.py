@@ -26,7 +26,9 @@ def _slot_before(edges_s: Floats, due_s: float, free_s: float, run_s: float) -> 
 
 
 @inner
-def _most(profits_j: Floats, edges_s: Floats, due_s: Floats, run_s: Floats, placed: int, free_s: float) -> float:
+def _gain_without_competition(
+    profits_j: Floats, edges_s: Floats, due_s: Floats, run_s: Floats, placed: int, free_s: float
+) -> float:
     """What the remaining runs would gain if they did not compete for the core."""
     total_j = 0.0
     for job in range(len(due_s)):
@@ -38,7 +40,7 @@ def _most(profits_j: Floats, edges_s: Floats, due_s: Floats, run_s: Floats, plac
 
 
 @kernel
-def best_turns(
+def best_single_core_schedule(
     profits_j: Floats, edges_s: Floats, due_s: Floats, run_s: Floats, least_j: float, most_nodes: int
 ) -> float:
     """The most that can be gained, or `least_j` if that is more; infinite if the node limit is reached.
@@ -56,7 +58,10 @@ def best_turns(
             if num_nodes > most_nodes:
                 return np.inf
             best_j = max(best_j, gained_j[depth])
-            hopeless = gained_j[depth] + _most(profits_j, edges_s, due_s, run_s, placed, free_s[depth]) <= best_j
+            hopeless = (
+                gained_j[depth] + _gain_without_competition(profits_j, edges_s, due_s, run_s, placed, free_s[depth])
+                <= best_j
+            )
             place = (placed * 2654435761) % NUM_KNOWN
             while known[place] not in (-1, placed):
                 place = (place + 1) % NUM_KNOWN

@@ -16,7 +16,7 @@ import torch
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.branches.exchange import Exchange
 from takeup.serving.engines.diffusers.families import Family
-from takeup.serving.engines.diffusers.runs import Rows, Run
+from takeup.serving.engines.diffusers.runs import BatchRows, DenoisingRun
 from takeup.serving.model import Request
 
 SLOT = "branches"
@@ -29,14 +29,14 @@ class OneBranch:
         self._family, self._exchange = family, exchange
         self.pipeline: Any = family.pipeline
         self.encoding: AbstractContextManager[Any] = family.encoding
-        self.predict: Callable[[Rows], torch.Tensor] = family.predict
-        self.decode: Callable[[Run], torch.Tensor] = family.decode
+        self.predict: Callable[[BatchRows], torch.Tensor] = family.predict
+        self.decode: Callable[[DenoisingRun], torch.Tensor] = family.decode
 
     @property
     def network(self) -> Any:
         return self._family.network
 
-    def prepare(self, request: Request) -> Run:
+    def prepare(self, request: Request) -> DenoisingRun:
         """The same on both ranks, except for the branch."""
         if request.guess_mode:
             raise BadInput("guess mode lets ControlNets act on one branch only; leave it out, or use one rank")
@@ -49,7 +49,7 @@ class OneBranch:
         """The inputs of this rank's branch."""
         return self._mine(self._family.encode(request))
 
-    def guide(self, run: Run, prediction: torch.Tensor) -> torch.Tensor:
+    def guide(self, run: DenoisingRun, prediction: torch.Tensor) -> torch.Tensor:
         """Guide with the predictions of both ranks."""
         both = self._exchange.both(prediction) if run.extras[SLOT] == 2 else prediction
         return self._family.guide(run, both)

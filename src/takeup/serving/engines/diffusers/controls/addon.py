@@ -19,21 +19,21 @@ import torch
 
 from takeup.errors import BadInput, UnknownName
 from takeup.serving.engines.diffusers.controls.calls import ControlCall, scales_of
-from takeup.serving.engines.diffusers.controls.pictures import as_control
-from takeup.serving.engines.diffusers.controls.reuse import Reuse
-from takeup.serving.engines.diffusers.controls.workers import InlineWorker, Stream, Worker, WorkerDied
+from takeup.serving.engines.diffusers.controls.pictures import control_image
+from takeup.serving.engines.diffusers.controls.reuse import ResidualReuse
+from takeup.serving.engines.diffusers.controls.workers import ControlWorker, InlineWorker, ResidualStream, WorkerDied
 from takeup.serving.engines.diffusers.device.seams import num_residuals
-from takeup.serving.engines.diffusers.device.sums import add_up
+from takeup.serving.engines.diffusers.device.sums import weighted_sum
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.families.sizes import size_of
-from takeup.serving.engines.diffusers.runs import Rows, Run
+from takeup.serving.engines.diffusers.runs import BatchRows, DenoisingRun
 from takeup.serving.model import ControlUse
 
 SLOT = "controls"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RegisteredImage:
     """An image registered with a worker under `key`, and the rows of its request that the ControlNet acts on."""
 
     use: ControlUse
@@ -44,7 +44,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ControlPart:
     """A ControlNet on one request in one call: rows in the call, rows in the stream, and the scale of each residual."""
 
     net: str
@@ -64,7 +64,7 @@ class Controls:
         self,
         family: Family,
         nets: Mapping[str, Any],
-        workers: Mapping[str, Worker] | None = None,
+        workers: Mapping[str, ControlWorker] | None = None,
         *,
         max_change: float = 0.0,
     ) -> None:
@@ -73,11 +73,13 @@ class Controls:
         if not hasattr(family.network, "up_blocks"):
             raise BadInput("ControlNets are served for U-Nets only; use a Stable Diffusion 1.5 or XL pipeline")
         self._family, self._nets = family, nets
-        self._workers: dict[str, Worker] = {name: InlineWorker(net) for name, net in nets.items()} | dict(workers or {})
+        self._workers: dict[str, ControlWorker] = {name: InlineWorker(net) for name, net in nets.items()} | dict(
+            workers or {}
+        )
         self._keys = itertools.count()
-        self._running: dict[int, Told] = {}
+        self._running: dict[int, RegisteredImage] = {}
         self._picked: dict[str, tuple[Any, list[slice], dict[str, torch.Tensor]]] = {}
-        self.reuse = Reuse(max_change)
+        self.reuse = ResidualReuse(max_change)
         self.num_replaced = 0
 
     def close(self) -> None:
@@ -87,7 +89,7 @@ class Controls:
 
     # AddOn interface ------------------------------------------------------------------------------------------------
 
-    def joined(self, run: Run) -> None:
+    def joined(self, run: DenoisingRun) -> None:
         run.extras[SLOT] = []
         for use in run.request.controls:
             told = self._tell(run, use)
@@ -98,29 +100,31 @@ class Controls:
             except WorkerDied:
                 self._replace(use.net)
 
-    def is_ready(self, run: Run) -> bool:
+    def is_ready(self, run: DenoisingRun) -> bool:
         return True
 
-    def plan(self, runs: Sequence[Run]) -> None:
+    def plan(self, runs: Sequence[DenoisingRun]) -> None:
         """No-op: ControlNets change no weights, so there is nothing to choose."""
 
-    def bucket(self, run: Run) -> Hashable:
+    def bucket(self, run: DenoisingRun) -> Hashable:
         return None
 
     @contextmanager
-    def around(self, rows: Rows) -> Iterator[None]:
+    def around(self, rows: BatchRows) -> Iterator[None]:
         parts = _parts(rows, num_residuals(self._family.network))
         if not parts:
             yield
             return
-        rows.aids.residuals = self.reuse.find(rows, parts) or self.reuse.keep(rows, parts, self._started(parts, rows))
+        rows.addon_inputs.residuals = self.reuse.find(rows, parts) or self.reuse.keep(
+            rows, parts, self._started(parts, rows)
+        )
         try:
             yield
         except Exception:
             self.reuse.drop(rows)
             raise
 
-    def left(self, run: Run) -> None:
+    def left(self, run: DenoisingRun) -> None:
         self.reuse.forget(run)
         for told in run.extras.pop(SLOT, ()):
             self._running.pop(told.key)
@@ -128,18 +132,18 @@ class Controls:
 
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _started(self, parts: Sequence[Part], rows: Rows) -> _Together:
+    def _started(self, parts: Sequence[ControlPart], rows: BatchRows) -> _SummedResiduals:
         calls = {net: self._call(net, rows) for net in dict.fromkeys(part.net for part in parts)}
-        return _Together(parts, {net: _Safe(self, net, call) for net, call in calls.items()})
+        return _SummedResiduals(parts, {net: _RestartingStream(self, net, call) for net, call in calls.items()})
 
-    def start(self, net: str, call: ControlCall) -> Stream:
+    def start(self, net: str, call: ControlCall) -> ResidualStream:
         """Start computing a ControlNet, in this process if its worker has died."""
         try:
             return self._workers[net].start(call)
         except WorkerDied:
             return self.restart(net, call)
 
-    def restart(self, net: str, call: ControlCall) -> Stream:
+    def restart(self, net: str, call: ControlCall) -> ResidualStream:
         """The worker has died: compute this call and all later ones in this process."""
         self._replace(net)
         return self._workers[net].start(call)
@@ -151,18 +155,18 @@ class Controls:
             if told.use.net == net:
                 self._workers[net].remember(told.key, told.image)
 
-    def _tell(self, run: Run, use: ControlUse) -> Told:
+    def _tell(self, run: DenoisingRun, use: ControlUse) -> RegisteredImage:
         if use.net not in self._nets:
             raise UnknownName("ControlNet", use.net, self._nets)
         net = self._nets[use.net]
         guess_mode = run.request.guess_mode or bool(net.config.global_pool_conditions)
         rows = slice(run.num_rows - 1, run.num_rows) if guess_mode else slice(0, run.num_rows)
         size = size_of(self._family.pipeline, run.request)
-        image = as_control(use.image, size, self._family.pipeline.vae_scale_factor, net)
+        image = control_image(use.image, size, self._family.pipeline.vae_scale_factor, net)
         repeated = torch.cat([image] * (rows.stop - rows.start))
-        return Told(use, next(self._keys), repeated, rows, guess_mode)
+        return RegisteredImage(use, next(self._keys), repeated, rows, guess_mode)
 
-    def _call(self, net: str, rows: Rows) -> ControlCall:
+    def _call(self, net: str, rows: BatchRows) -> ControlCall:
         """The rows of this call that the ControlNet acts on."""
         chosen = [
             (told.key, slice(first + told.rows.start, first + told.rows.stop))
@@ -183,7 +187,7 @@ class Controls:
         return picked
 
 
-class _Safe:
+class _RestartingStream:
     """The stream of a call that survives the death of its worker. Computation starts on construction."""
 
     def __init__(self, controls: Controls, net: str, call: ControlCall) -> None:
@@ -199,11 +203,11 @@ class _Safe:
 
 
 @dataclass(frozen=True, slots=True)
-class _Together:
+class _SummedResiduals:
     """The residuals of all ControlNets of one call."""
 
-    parts: Sequence[Part]
-    streams: Mapping[str, _Safe]
+    parts: Sequence[ControlPart]
+    streams: Mapping[str, _RestartingStream]
 
     def total(self, number: int, like: torch.Tensor) -> torch.Tensor:
         """The sum over all ControlNets for every row, in the order in which its request lists them."""
@@ -219,14 +223,14 @@ class _Together:
             parts = [part for part in self.parts if part.rows.start <= first < part.rows.stop]
             for number, tensor in enumerate(into):
                 residuals = [self._rows(part, number, first, stop).to(tensor.device) for part in parts]
-                add_up(tensor[first:stop], residuals, [float(part.scales[number]) for part in parts])
+                weighted_sum(tensor[first:stop], residuals, [float(part.scales[number]) for part in parts])
 
     def _bounds(self, num_rows: int) -> list[int]:
         """Row boundaries: between two consecutive ones, the same ControlNets act on all rows."""
         ends = [end for part in self.parts for end in (part.rows.start, part.rows.stop)]
         return sorted({0, num_rows, *ends})
 
-    def _rows(self, part: Part, number: int, first: int, stop: int) -> torch.Tensor:
+    def _rows(self, part: ControlPart, number: int, first: int, stop: int) -> torch.Tensor:
         """The residual of a ControlNet for these rows of the call."""
         offset = part.stream_rows.start - part.rows.start
         return self.streams[part.net].take(number)[first + offset : stop + offset]
@@ -240,7 +244,7 @@ def _on(scale: float | torch.Tensor, device: torch.device) -> float | torch.Tens
     return scale.to(device) if isinstance(scale, torch.Tensor) else scale
 
 
-def _parts(rows: Rows, num_residuals: int) -> list[Part]:
+def _parts(rows: BatchRows, num_residuals: int) -> list[ControlPart]:
     parts = []
     used: dict[str, int] = {}
     for run, first in zip(rows.runs, _firsts(rows), strict=True):
@@ -250,19 +254,19 @@ def _parts(rows: Rows, num_residuals: int) -> list[Part]:
             used[net] = begin + num_rows
             scales = scales_of(_scale(run, told.use), num_residuals, told.guess_mode)
             in_call = slice(first + told.rows.start, first + told.rows.stop)
-            parts.append(Part(net, in_call, slice(begin, begin + num_rows), scales))
+            parts.append(ControlPart(net, in_call, slice(begin, begin + num_rows), scales))
     return parts
 
 
-def _acting(run: Run) -> list[Told]:
+def _acting(run: DenoisingRun) -> list[RegisteredImage]:
     """The ControlNets of a request that have a non-zero scale in its next step."""
     return [told for told in run.extras[SLOT] if _scale(run, told.use)]
 
 
-def _scale(run: Run, use: ControlUse) -> float:
+def _scale(run: DenoisingRun, use: ControlUse) -> float:
     return use.scale_at(run.step, len(run.timesteps))
 
 
-def _firsts(rows: Rows) -> list[int]:
+def _firsts(rows: BatchRows) -> list[int]:
     """The index of the first row of every request in the call."""
     return list(itertools.accumulate(rows.sizes, initial=0))[:-1]

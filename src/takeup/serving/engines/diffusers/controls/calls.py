@@ -22,7 +22,7 @@ class ControlCall:
     images: tuple[int, ...]
 
 
-class Net:
+class ControlNet:
     """A ControlNet and its registered images, each embedded once instead of once in every step."""
 
     def __init__(self, module: Any) -> None:
@@ -66,7 +66,7 @@ class Net:
             skips, middle = self.module(
                 **tensors,
                 controlnet_cond=embedded,
-                conditioning_scale=_One(),
+                conditioning_scale=_UnitScale(),
                 added_cond_kwargs=added or None,
                 return_dict=False,
             )
@@ -78,7 +78,7 @@ class Net:
         return bool(self.module.config.controlnet_conditioning_channel_order == "bgr")
 
 
-class _One:
+class _UnitScale:
     """A scale of one that costs no pass over memory: ControlNets multiply all their outputs by the scale."""
 
     def __rmul__(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -12,10 +12,17 @@ from typing import Any
 
 import torch
 
-from takeup.serving.engines.diffusers.controls.calls import ControlCall, Net
-from takeup.serving.engines.diffusers.controls.workers import Stream
-from takeup.serving.engines.diffusers.device.compute import ROW_SIZES, Prepared, Recorded
-from takeup.serving.engines.diffusers.device.passes import Buffers, Pass, Tensors, cuda, num_padded, record
+from takeup.serving.engines.diffusers.controls.calls import ControlCall, ControlNet
+from takeup.serving.engines.diffusers.controls.workers import ResidualStream
+from takeup.serving.engines.diffusers.device.compute import ROW_SIZES, CudaGraphExecutor, PreparedNetwork
+from takeup.serving.engines.diffusers.device.passes import (
+    CapturedPass,
+    StaticBuffers,
+    Tensors,
+    capture,
+    cuda,
+    num_padded,
+)
 
 CHANGING = ("sample", "timestep")
 
@@ -23,10 +30,10 @@ CHANGING = ("sample", "timestep")
 class StreamWorker:
     """Computes one ControlNet with the optimizations of `compute`. Without CUDA it is computed inline."""
 
-    def __init__(self, module: Any, compute: Recorded) -> None:
-        self._net = Net(module)
+    def __init__(self, module: Any, compute: CudaGraphExecutor) -> None:
+        self._net = ControlNet(module)
         self._prepared = compute.prepared(module)
-        self._calls: dict[Hashable, _Recording] = {}
+        self._calls: dict[Hashable, _CapturedCalls] = {}
         self._stream = cuda.Stream(module.device) if module.device.type == "cuda" else None
         self._pool = cuda.graph_pool_handle() if self._stream is not None else None
 
@@ -37,22 +44,22 @@ class StreamWorker:
         self._net.forget(key)
 
     @torch.no_grad()
-    def start(self, call: ControlCall) -> Stream:
+    def start(self, call: ControlCall) -> ResidualStream:
         recording = self._recording(call)
         with self._beside():
-            residuals = recording.play(call)
-            return _Ready(residuals, len(call.tensors["sample"]), self._event())
+            residuals = recording.replay(call)
+            return _EventStream(residuals, len(call.tensors["sample"]), self._event())
 
     def close(self) -> None:
         """Drop the CUDA graphs."""
         self._calls.clear()
 
-    def _recording(self, call: ControlCall) -> _Recording:
+    def _recording(self, call: ControlCall) -> _CapturedCalls:
         num_rows = num_padded(len(call.tensors["sample"]), ROW_SIZES)
         is_silent = self._prepared.packed.is_silent(call.tensors["encoder_hidden_states"])
         kind = num_rows, is_silent, tuple((name, tensor.shape[1:]) for name, tensor in call.tensors.items())
         if kind not in self._calls:
-            self._calls[kind] = _Recording(self._net, self._prepared, call, num_rows, self._pool)
+            self._calls[kind] = _CapturedCalls(self._net, self._prepared, call, num_rows, self._pool)
         return self._calls[kind]
 
     def _beside(self) -> AbstractContextManager[Any]:
@@ -70,7 +77,7 @@ class StreamWorker:
         return event
 
 
-class _Ready:
+class _EventStream:
     """Residuals that are valid once the event has completed."""
 
     def __init__(self, residuals: Tensors, num_rows: int, event: Any) -> None:
@@ -83,25 +90,25 @@ class _Ready:
         return self._residuals[number][: self._num_rows]
 
 
-class _Recording:
+class _CapturedCalls:
     """The calls of one shape: static buffers, and the captured pass over them."""
 
-    def __init__(self, net: Net, prepared: Prepared, call: ControlCall, num_rows: int, pool: Any) -> None:
+    def __init__(self, net: ControlNet, prepared: PreparedNetwork, call: ControlCall, num_rows: int, pool: Any) -> None:
         self._net, self._packed = net, prepared.packed
         embedded = net.embedded(call.images)
-        self._buffers = Buffers({**call.tensors, "embedded": embedded}, num_rows)
+        self._buffers = StaticBuffers({**call.tensors, "embedded": embedded}, num_rows)
         self._inputs = dict(self._buffers.tensors)
         self._embedded = self._inputs.pop("embedded")
         self._text = prepared.packed.blocks(self._inputs["encoder_hidden_states"])
         self._is_silent = prepared.packed.is_silent(call.tensors["encoder_hidden_states"])
         self._seen: tuple[list[torch.Tensor], tuple[int, ...]] = ([], ())
         self._fill(call)
-        self._pass: Pass = record(self._compute, embedded.device, pool)
+        self._pass: CapturedPass = capture(self._compute, embedded.device, pool)
 
-    def play(self, call: ControlCall) -> Tensors:
+    def replay(self, call: ControlCall) -> Tensors:
         """All residuals in decoder order, for all rows of the buffers."""
         self._fill(call)
-        return self._pass.play(lambda: None)
+        return self._pass.replay(lambda: None)
 
     def _fill(self, call: ControlCall) -> None:
         lasting = {name: tensor for name, tensor in call.tensors.items() if name not in CHANGING}

@@ -16,21 +16,21 @@ from typing import Any, Protocol
 import torch
 
 from takeup.errors import TakeupError
-from takeup.serving.engines.diffusers.controls.calls import ControlCall, Net
+from takeup.serving.engines.diffusers.controls.calls import ControlCall, ControlNet
 
 
 class WorkerDied(TakeupError):
     """The process of a ControlNet has died."""
 
 
-class Stream(Protocol):
+class ResidualStream(Protocol):
     """The residuals of one call."""
 
     def take(self, number: int) -> torch.Tensor:
         """The residual of this number in decoder order; blocks until ready. Valid until the worker's next call."""
 
 
-class Worker(Protocol):
+class ControlWorker(Protocol):
     """Computes one ControlNet."""
 
     def remember(self, key: int, image: torch.Tensor) -> None:
@@ -39,7 +39,7 @@ class Worker(Protocol):
     def forget(self, key: int) -> None:
         """Drop the image."""
 
-    def start(self, call: ControlCall) -> Stream:
+    def start(self, call: ControlCall) -> ResidualStream:
         """Start computing without blocking."""
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class InlineWorker:
     """Computes in the calling thread, when the first residual is taken."""
 
     def __init__(self, module: Any) -> None:
-        self.net = Net(module)
+        self.net = ControlNet(module)
 
     def remember(self, key: int, image: torch.Tensor) -> None:
         self.net.remember(key, image)
@@ -58,8 +58,8 @@ class InlineWorker:
     def forget(self, key: int) -> None:
         self.net.forget(key)
 
-    def start(self, call: ControlCall) -> Stream:
-        return _Later(lambda: self.net.residuals(call))
+    def start(self, call: ControlCall) -> ResidualStream:
+        return _FutureStream(lambda: self.net.residuals(call))
 
     def close(self) -> None:
         """No-op: nothing is running."""
@@ -69,7 +69,7 @@ class ThreadWorker:
     """Computes in a separate thread, overlapping with the denoiser where the device or the CPU allows it."""
 
     def __init__(self, module: Any) -> None:
-        self._net = Net(module)
+        self._net = ControlNet(module)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="controlnet")
 
     def remember(self, key: int, image: torch.Tensor) -> None:
@@ -78,15 +78,15 @@ class ThreadWorker:
     def forget(self, key: int) -> None:
         self._thread.submit(self._net.forget, key)
 
-    def start(self, call: ControlCall) -> Stream:
+    def start(self, call: ControlCall) -> ResidualStream:
         computing: Future[list[torch.Tensor]] = self._thread.submit(self._net.residuals, call)
-        return _Later(computing.result)
+        return _FutureStream(computing.result)
 
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)
 
 
-class _Later:
+class _FutureStream:
     """A stream whose residuals all become available at once."""
 
     def __init__(self, compute: Callable[[], list[torch.Tensor]]) -> None:
@@ -109,7 +109,7 @@ class ProcessWorker:
     def __init__(self, module: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._line, theirs = context.Pipe()
-        self._process = context.Process(target=serve_calls, args=(theirs, module), daemon=True)
+        self._process = context.Process(target=run_worker_process, args=(theirs, module), daemon=True)
         self._process.start()
         theirs.close()
         self._inputs: dict[str, torch.Tensor] = {}
@@ -127,7 +127,7 @@ class ProcessWorker:
         with suppress(WorkerDied):  # a dead worker holds no images
             self._send(("forget", key))
 
-    def start(self, call: ControlCall) -> Stream:
+    def start(self, call: ControlCall) -> ResidualStream:
         if not _same_shapes(self._inputs, dict(call.tensors)):
             self._inputs = {name: _shared(tensor) for name, tensor in call.tensors.items()}
             self._send(("inputs", self._inputs))
@@ -136,7 +136,7 @@ class ProcessWorker:
                 self._inputs[name].copy_(tensor)
         self._num_calls += 1
         self._send(("compute", self._num_calls, call.images))
-        return _Streamed(self._receive, self._num_calls, self._residuals)
+        return _PipeStream(self._receive, self._num_calls, self._residuals)
 
     def close(self) -> None:
         self._line.close()
@@ -155,7 +155,7 @@ class ProcessWorker:
             raise WorkerDied("the process of a ControlNet died while it computed; it is computed here") from problem
 
 
-class _Streamed:
+class _PipeStream:
     """A stream that delivers one residual at a time."""
 
     def __init__(self, receive: Callable[[], Any], call: int, residuals: list[torch.Tensor]) -> None:
@@ -191,10 +191,10 @@ def _same_shapes(old: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> 
     return described(old) == described(new)
 
 
-def serve_calls(line: Connection, module: Any) -> None:
+def run_worker_process(line: Connection, module: Any) -> None:
     """Main loop of a ControlNet process: handle messages until the pipe is closed."""
     torch.set_num_threads(1)
-    desk = _Desk(line, Net(module))
+    desk = _WorkerState(line, ControlNet(module))
     while True:
         try:
             desk.hear(line.recv())
@@ -202,10 +202,10 @@ def serve_calls(line: Connection, module: Any) -> None:
             return
 
 
-class _Desk:
+class _WorkerState:
     """The state of the worker process between messages."""
 
-    def __init__(self, line: Connection, net: Net) -> None:
+    def __init__(self, line: Connection, net: ControlNet) -> None:
         self._line, self._net = line, net
         self._inputs: dict[str, torch.Tensor] = {}
         self._shared: list[torch.Tensor] = []

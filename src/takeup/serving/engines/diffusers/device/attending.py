@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from takeup.serving.engines.diffusers.device.choices import CHOICES, Way, described
+from takeup.serving.engines.diffusers.device.choices import AUTOTUNER, Implementation, shape_key
 
-FAST = "takeup.serving.engines.diffusers.device.fast.attention"
+ATTENTION_KERNELS = "takeup.serving.engines.diffusers.device.fast.attention"
 FLASH_3 = "flash_attn_interface"
 LIBRARIES: dict[str, tuple[Any, ...]] = {"cudnn": (None, False), "flash": (), "efficient": (None, False)}
 """What they are asked beside queries, keys and values: no bias, no logarithms."""
@@ -26,8 +26,8 @@ HEAD_WIDTHS, FEW_TOKENS, GRAIN = (16, 32, 64, 128), 1024, 128
 PARTS = (2, 3, 4)
 LEAST_PART = 256
 """Keys of a part, at least: below it joining costs more than it saves."""
-OwnBlocks = tuple[int, int, int, int, int | None]
-OWN_BLOCKS: tuple[OwnBlocks, ...] = (
+TritonBlocks = tuple[int, int, int, int, int | None]
+TRITON_BLOCKS: tuple[TritonBlocks, ...] = (
     (64, 128, 4, 2, None),
     (64, 64, 4, 2, None),
     (64, 64, 4, 2, 96),
@@ -37,50 +37,58 @@ OWN_BLOCKS: tuple[OwnBlocks, ...] = (
 processor, and 640 of them (SDXL, 1024 tokens, two rows) run in one round on 132. So far the first was the fastest."""
 
 
-def attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def tuned_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Inputs: rows, tokens, heads, width. In the output, heads and width are flattened into one dimension."""
     if not query.is_cuda:
-        return plain(query, key, value)
+        return torch_attention(query, key, value)
     given = query, key, value
-    return CHOICES.way("attention", described(*given), ways_of(query, key, value), lambda: given)(*given)
+    return AUTOTUNER.way("attention", shape_key(*given), attention_implementations(query, key, value), lambda: given)(
+        *given
+    )
 
 
-def ways_of(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dict[str, Way]:
+def attention_implementations(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dict[str, Implementation]:
     """All implementations for such tensors by name, the default one first."""
-    own = {_named(blocks): partial(_own, blocks) for blocks in OWN_BLOCKS if fits_own(query, key, value)}
+    own = {
+        _blocks_name(blocks): partial(_triton_attention, blocks)
+        for blocks in TRITON_BLOCKS
+        if fits_triton(query, key, value)
+    }
     is_few = query.shape[1] == key.shape[1] <= FEW_TOKENS
-    ways: dict[str, Way] = {**own, "as torch does": plain} if own and is_few else {"as torch does": plain, **own}
-    ways |= {name: partial(_by, name) for name in LIBRARIES}
+    ways: dict[str, Implementation] = (
+        {**own, "as torch does": torch_attention} if own and is_few else {"as torch does": torch_attention, **own}
+    )
+    ways |= {name: partial(_library_attention, name) for name in LIBRARIES}
     if find_spec(FLASH_3) is not None:
         ways[FLASH_3] = _by_flash_3
-    return ways | {f"{parts} parts": partial(in_parts, parts) for parts in PARTS if _has_parts(key, parts)}
+    return ways | {f"{parts} parts": partial(split_key_attention, parts) for parts in PARTS if _has_parts(key, parts)}
 
 
-def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def torch_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """The implementation that torch chooses."""
     asked, seen, said = (one.transpose(1, 2) for one in (query, key, value))
     return scaled_dot_product_attention(asked, seen, said).transpose(1, 2).flatten(2).contiguous()
 
 
-def in_parts(num_parts: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def split_key_attention(num_parts: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Split the keys into `num_parts` parts, attend to each in parallel, and combine the partial results."""
     asked = query[:, None].expand(-1, num_parts, -1, -1, -1).flatten(0, 1)
     parts = (one.reshape(len(asked), -1, *one.shape[2:]) for one in (key, value))
     answers, logs = _with_logs(asked, *parts)
     if not query.is_cuda:
         return _joined(answers, logs, num_parts)
-    joined: torch.Tensor = import_module(FAST).joined(answers, logs, num_parts)
+    joined: torch.Tensor = import_module(ATTENTION_KERNELS).joined(answers, logs, num_parts)
     return joined
 
 
-def fits_own(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+def fits_triton(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     """Whether the Triton kernel supports these tensors: contiguous heads, a multiple of `GRAIN` keys."""
     width = query.shape[3]
     are_beside = all(one.stride(2) == width and one.stride(3) == 1 for one in (query, key, value))
     return are_beside and width in HEAD_WIDTHS and key.shape[1] % GRAIN == 0 and key.stride() == value.stride()
 
 
-def _named(blocks: OwnBlocks) -> str:
+def _blocks_name(blocks: TritonBlocks) -> str:
     queries, keys, _, num_stages, most_registers = blocks
     return f"own {queries}x{keys}, {num_stages} stages" + (f", {most_registers} registers" if most_registers else "")
 
@@ -89,12 +97,14 @@ def _has_parts(key: torch.Tensor, num_parts: int) -> bool:
     return key.shape[1] % num_parts == 0 and key.shape[1] // num_parts >= LEAST_PART
 
 
-def _own(blocks: OwnBlocks, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = import_module(FAST).attention(query, key, value, blocks)
+def _triton_attention(
+    blocks: TritonBlocks, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> torch.Tensor:
+    found: torch.Tensor = import_module(ATTENTION_KERNELS).attention(query, key, value, blocks)
     return found
 
 
-def _by(library: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def _library_attention(library: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Calls the aten op directly: `sdpa_kernel` would affect all threads, some of which decode images."""
     heads = [one.transpose(1, 2) for one in (query, key, value)]
     attend: Any = getattr(torch.ops.aten, f"_scaled_dot_product_{library}_attention")

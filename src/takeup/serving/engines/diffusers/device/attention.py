@@ -17,9 +17,9 @@ import torch
 from torch.nn.functional import linear
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from takeup.serving.engines.diffusers.device.eight import product
+from takeup.serving.engines.diffusers.device.eight import fp8_matmul
 from takeup.serving.engines.diffusers.device.ops import self_attention, text_attention
-from takeup.serving.engines.diffusers.device.stacks import Stacks
+from takeup.serving.engines.diffusers.device.stacks import WeightStacks
 
 TextBlocks = tuple[torch.Tensor, ...]
 """The keys and values of all layers, one tensor for each text stack: layers, rows, tokens, outputs."""
@@ -37,7 +37,7 @@ class SelfAttention:
 def _projected(module: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     if hasattr(module, "eight_qkv"):
         weight, *scales = module.eight_qkv
-        return product(hidden_states, weight, (scales[0], scales[1]))
+        return fp8_matmul(hidden_states, weight, (scales[0], scales[1]))
     return linear(hidden_states, module.packed_qkv)
 
 
@@ -58,10 +58,10 @@ class TextAttention:
         return torch.stack([silent, projected], 1).flatten(0, 1)
 
 
-class Packed:
+class PackedAttention:
     """A network whose plain attention layers use stacked weights."""
 
-    def __init__(self, network: Any, stacks: Stacks) -> None:
+    def __init__(self, network: Any, stacks: WeightStacks) -> None:
         self.stacks = stacks
         modules = dict(network.named_modules())
         self._self = [modules[path] for path in modules if path.endswith(".attn1") and self._fits(modules[path], path)]

@@ -15,31 +15,31 @@ from typing import Any
 import torch
 from torch.nn.functional import conv2d
 
-from takeup.serving.engines.diffusers.device.forwards import Forwards
+from takeup.serving.engines.diffusers.device.forwards import ReplacedForwards
 from takeup.serving.engines.diffusers.device.ops import joined_norm
-from takeup.serving.engines.diffusers.device.stacks import Stacks
-from takeup.serving.engines.diffusers.device.times import Times, time_numbers
+from takeup.serving.engines.diffusers.device.stacks import WeightStacks
+from takeup.serving.engines.diffusers.device.times import TimeProjections, time_projection
 
 UP_BLOCKS = ("UpBlock2D", "CrossAttnUpBlock2D")
 
 
-class Joined:
+class FusedResidualBlocks:
     """A network whose plain residual blocks fuse concatenation and norm, and whose up blocks pass skips to them.
 
     With the `stacks` of the network, the time projections of all blocks are computed at once.
     """
 
-    def __init__(self, network: Any, stacks: Stacks | None = None) -> None:
-        blocks = [one for one in network.modules() if _is_plain(one)]
-        ups = [one for one in network.modules() if type(one).__name__ in UP_BLOCKS and _lets_join(one)]
-        self._times = Times(network, blocks, stacks) if stacks is not None and blocks else None
+    def __init__(self, network: Any, stacks: WeightStacks | None = None) -> None:
+        blocks = [one for one in network.modules() if _is_plain_resnet(one)]
+        ups = [one for one in network.modules() if type(one).__name__ in UP_BLOCKS and _can_fuse_skips(one)]
+        self._times = TimeProjections(network, blocks, stacks) if stacks is not None and blocks else None
         forwards = {one: MethodType(_resnet, one) for one in blocks}
         forwards |= {one: MethodType(_up, one) for one in ups}
-        forwards |= {one.norm: MethodType(_norm, one.norm) for one in network.modules() if _has_group_norm(one)}
+        forwards |= {one.norm: MethodType(_group_norm, one.norm) for one in network.modules() if _has_group_norm(one)}
         if hasattr(network, "conv_norm_out") and isinstance(getattr(network, "conv_act", None), torch.nn.SiLU):
             forwards[network.conv_norm_out] = MethodType(_norm_and_silu, network.conv_norm_out)
             forwards[network.conv_act] = MethodType(_nothing, network.conv_act)
-        self._forwards = Forwards(forwards)
+        self._forwards = ReplacedForwards(forwards)
 
     @property
     def num_blocks(self) -> int:
@@ -74,7 +74,7 @@ def _resnet(self: Any, image: torch.Tensor, temb: torch.Tensor, skip: torch.Tens
     hidden, joined = _normed(self.norm1, image, skip, None)
     source = image if skip is None else joined
     hidden = conv2d(hidden, self.conv1.weight, None, padding=self.conv1.padding)  # the next norm adds its bias
-    hidden, _ = _normed(self.norm2, hidden, None, time_numbers(self, temb))
+    hidden, _ = _normed(self.norm2, hidden, None, time_projection(self, temb))
     if self.conv_shortcut is not None:
         source = self.conv_shortcut(source)
     bias = getattr(self, "raised_bias", self.conv2.bias)
@@ -82,7 +82,7 @@ def _resnet(self: Any, image: torch.Tensor, temb: torch.Tensor, skip: torch.Tens
     return (source + hidden) / self.output_scale_factor  # type: ignore[no-any-return]
 
 
-def _norm(self: Any, image: torch.Tensor) -> torch.Tensor:
+def _group_norm(self: Any, image: torch.Tensor) -> torch.Tensor:
     return _normed(self, image, None, None, has_silu=False)[0]
 
 
@@ -115,12 +115,12 @@ def _up(
     return hidden_states
 
 
-def can_raise(module: Any) -> bool:
+def can_add_bias(module: Any) -> bool:
     """Whether this residual block is fused, and can add a `raised_bias` to its output without rescaling."""
-    return _is_plain(module) and module.output_scale_factor == 1 and module.conv2.bias is not None
+    return _is_plain_resnet(module) and module.output_scale_factor == 1 and module.conv2.bias is not None
 
 
-def _is_plain(module: Any) -> bool:
+def _is_plain_resnet(module: Any) -> bool:
     if type(module).__name__ != "ResnetBlock2D" or module.time_emb_proj is None or module.skip_time_act:
         return False
     usual = module.time_embedding_norm == "default" and module.upsample is None and module.downsample is None
@@ -131,5 +131,7 @@ def _has_group_norm(module: Any) -> bool:
     return type(module).__name__ == "Transformer2DModel" and isinstance(module.norm, torch.nn.GroupNorm)
 
 
-def _lets_join(block: Any) -> bool:
-    return all(_is_plain(resnet) for resnet in block.resnets) and not any(getattr(block, s, None) for s in ("s1", "b1"))
+def _can_fuse_skips(block: Any) -> bool:
+    return all(_is_plain_resnet(resnet) for resnet in block.resnets) and not any(
+        getattr(block, s, None) for s in ("s1", "b1")
+    )

@@ -16,19 +16,19 @@ from typing import Any
 
 import torch
 
-from takeup.serving.engines.diffusers.device.quiet import QUIET
+from takeup.serving.engines.diffusers.device.quiet import CAPTURE_LOCK
 
 LOG = logging.getLogger(__name__)
 NUM_CALLS, NUM_ROUNDS = 10, 3
-MOST_OFF = 0.02
+MAX_RELATIVE_ERROR = 0.02
 """The most that ways may differ, as a share of the answer: all of them round to 16 bits in between."""
 
-Way = Callable[..., torch.Tensor]
+Implementation = Callable[..., torch.Tensor]
 cuda: Any = torch.cuda  # whose functions are not annotated
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TunedChoice:
     """The result for an operation on one shape: the chosen implementation, and microseconds of every valid one."""
 
     operation: str
@@ -37,15 +37,15 @@ class Choice:
     times_us: Mapping[str, float]
 
 
-class Choices:
+class Autotuner:
     """The choices so far. Operations in `off` always use the default implementation."""
 
     def __init__(self) -> None:
         self.off: frozenset[str] = frozenset()
-        self._made: dict[tuple[str, Hashable], Choice] = {}
+        self._made: dict[tuple[str, Hashable], TunedChoice] = {}
 
     @property
-    def made(self) -> list[Choice]:
+    def made(self) -> list[TunedChoice]:
         """All choices, in the order in which they were made."""
         return list(self._made.values())
 
@@ -54,8 +54,12 @@ class Choices:
         self._made.clear()
 
     def way(
-        self, operation: str, shape: Hashable, ways: Mapping[str, Way], arguments: Callable[[], tuple[Any, ...]]
-    ) -> Way:
+        self,
+        operation: str,
+        shape: Hashable,
+        ways: Mapping[str, Implementation],
+        arguments: Callable[[], tuple[Any, ...]],
+    ) -> Implementation:
         """The fastest implementation; the first is the default. `arguments` creates fresh inputs for every trial."""
         usual = next(iter(ways.values()))
         if operation in self.off or len(ways) == 1:
@@ -63,23 +67,23 @@ class Choices:
         if (operation, shape) not in self._made:
             if not _can_measure():
                 return usual
-            with QUIET.alone():
+            with CAPTURE_LOCK.exclusive():
                 self._made[operation, shape] = _measured(operation, shape, ways, arguments)
         return ways.get(self._made[operation, shape].way, usual)
 
 
-CHOICES = Choices()
+AUTOTUNER = Autotuner()
 """Those of this process: what is fastest is a property of the device."""
 
 
-def described(*tensors: torch.Tensor) -> Hashable:
+def shape_key(*tensors: torch.Tensor) -> Hashable:
     """Cache key of tensors: shape, strides and dtype."""
     return tuple((tuple(one.shape), one.stride(), one.dtype) for one in tensors)
 
 
 def _measured(
-    operation: str, shape: Hashable, ways: Mapping[str, Way], arguments: Callable[[], tuple[Any, ...]]
-) -> Choice:
+    operation: str, shape: Hashable, ways: Mapping[str, Implementation], arguments: Callable[[], tuple[Any, ...]]
+) -> TunedChoice:
     usual = next(iter(ways))
     truth = ways[usual](*arguments()).clone()
     times_us: dict[str, float] = {}
@@ -91,19 +95,19 @@ def _measured(
                 LOG.warning("%s: the way %r answers otherwise than %r and is not used", operation, name, usual)
         except Exception as problem:  # on any failure the default remains
             LOG.info("%s: the way %r cannot: %s", operation, name, problem)
-    return Choice(operation, shape, min(times_us, key=times_us.__getitem__, default=usual), times_us)
+    return TunedChoice(operation, shape, min(times_us, key=times_us.__getitem__, default=usual), times_us)
 
 
 def _is_right(answer: torch.Tensor, truth: torch.Tensor) -> bool:
-    """Whether the relative error is within `MOST_OFF`; False for NaN."""
-    return bool((answer.float() - truth.float()).norm() <= MOST_OFF * truth.float().norm())
+    """Whether the relative error is within `MAX_RELATIVE_ERROR`; False for NaN."""
+    return bool((answer.float() - truth.float()).norm() <= MAX_RELATIVE_ERROR * truth.float().norm())
 
 
 def _can_measure() -> bool:
     return bool(cuda.is_available() and not cuda.is_current_stream_capturing())
 
 
-def _time_us(way: Way, given: tuple[Any, ...]) -> float:
+def _time_us(way: Implementation, given: tuple[Any, ...]) -> float:
     """Microseconds of one call: the best of several rounds."""
     stream = cuda.Stream()
     stream.wait_stream(cuda.current_stream())

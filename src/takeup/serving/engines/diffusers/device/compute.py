@@ -1,6 +1,6 @@
 """How the network is called: eagerly, or as CUDA graphs.
 
-How it works. `Recorded` prepares a network once: linear weights move into stacks, convolutions become channels-last,
+How it works. `CudaGraphExecutor` prepares a network once: linear weights move into stacks, convolutions become channels-last,
 blocks are compiled if requested. Then every kind of call (shapes, rows, residuals or none) is captured the first time
 it is made, for a number of rows from a short list; fewer rows are padded. What is constant between steps (the text, its
 keys and values) is not copied or computed again.
@@ -18,57 +18,57 @@ from typing import Any, Protocol
 
 import torch
 
-from takeup.serving.engines.diffusers.device.attention import Packed
-from takeup.serving.engines.diffusers.device.blocks import Joined
-from takeup.serving.engines.diffusers.device.eight import Eight
-from takeup.serving.engines.diffusers.device.encoders import record_encoders
+from takeup.serving.engines.diffusers.device.attention import PackedAttention
+from takeup.serving.engines.diffusers.device.blocks import FusedResidualBlocks
+from takeup.serving.engines.diffusers.device.eight import Fp8Layers
+from takeup.serving.engines.diffusers.device.encoders import capture_encoders
 from takeup.serving.engines.diffusers.device.layout import channels_last
-from takeup.serving.engines.diffusers.device.lean import Lean
+from takeup.serving.engines.diffusers.device.lean import InPlaceTransformers
 from takeup.serving.engines.diffusers.device.passes import (
     NUM_WARM_UPS,
-    Again,
-    Buffers,
-    Pass,
+    CapturedPass,
+    StaticBuffers,
     Tensors,
+    Uncaptured,
+    capture,
     cuda,
     num_padded,
-    record,
 )
-from takeup.serving.engines.diffusers.device.quarters import Quartered
-from takeup.serving.engines.diffusers.device.quiet import QUIET
+from takeup.serving.engines.diffusers.device.quarters import FusedUpsampling
+from takeup.serving.engines.diffusers.device.quiet import CAPTURE_LOCK
 from takeup.serving.engines.diffusers.device.regions import compile_regions
 from takeup.serving.engines.diffusers.device.seams import residuals_added
-from takeup.serving.engines.diffusers.device.stacks import Stacks, stack_layers
+from takeup.serving.engines.diffusers.device.stacks import WeightStacks, stack_layers
 from takeup.serving.engines.diffusers.families import Family
-from takeup.serving.engines.diffusers.runs import Rows
+from takeup.serving.engines.diffusers.runs import BatchRows
 
 ROW_SIZES = (1, 2, 4, 6, 8, 12, 16)
-MOST_AHEAD = 2
+MAX_STEPS_AHEAD = 2
 
 
-class Compute(Protocol):
+class Executor(Protocol):
     """Calls networks for the step engine."""
 
     def prepare(self, family: Family) -> None:
         """Prepare the network of this family; called once, before the first call."""
 
-    def predict(self, family: Family, rows: Rows) -> torch.Tensor:
+    def predict(self, family: Family, rows: BatchRows) -> torch.Tensor:
         """One call of the network, with the residuals that `rows` carries."""
 
     def pace(self) -> None:
         """Called after launching a step. Blocks if the device lags: new requests queue after all launched work."""
 
 
-class Eager:
+class EagerExecutor:
     """Calls the network unmodified: on a CPU, or where results must be bit-identical to diffusers."""
 
     def prepare(self, family: Family) -> None:
         """No-op."""
 
-    def predict(self, family: Family, rows: Rows) -> torch.Tensor:
-        if rows.aids.residuals is None:
+    def predict(self, family: Family, rows: BatchRows) -> torch.Tensor:
+        if rows.addon_inputs.residuals is None:
             return family.predict(rows)
-        with residuals_added(family.network, rows.aids.residuals.total):
+        with residuals_added(family.network, rows.addon_inputs.residuals.total):
             return family.predict(rows)
 
     def pace(self) -> None:
@@ -76,16 +76,16 @@ class Eager:
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreparedNetwork:
     """A network prepared for a device. `eight` computes in FP8, `lean` in place, if enabled."""
 
     network: Any
-    stacks: Stacks
-    packed: Packed
-    joined: Joined
-    quartered: Quartered
-    eight: Eight | None = None
-    lean: Lean | None = None
+    stacks: WeightStacks
+    packed: PackedAttention
+    joined: FusedResidualBlocks
+    quartered: FusedUpsampling
+    eight: Fp8Layers | None = None
+    lean: InPlaceTransformers | None = None
     _weights: Hashable = ()
 
     def follow(self, weights: Hashable) -> None:
@@ -107,24 +107,24 @@ class Prepared:
             yield
 
 
-def prepare(
+def prepare_network(
     network: Any,
     compile_options: Mapping[str, Any] | None = None,
     eight_bits: bool = False,
     is_lean: bool = True,
-) -> Prepared:
+) -> PreparedNetwork:
     """Stack, pack and lay out the weights of a network, once; compile its blocks if options are given."""
     stacks = stack_layers(channels_last(network))
-    packed, joined = Packed(network, stacks), Joined(network, stacks if is_lean else None)
-    quartered = Quartered(network)
-    eight = Eight(network, stacks) if eight_bits else None
-    lean = Lean(network) if is_lean and not eight_bits else None
+    packed, joined = PackedAttention(network, stacks), FusedResidualBlocks(network, stacks if is_lean else None)
+    quartered = FusedUpsampling(network)
+    eight = Fp8Layers(network, stacks) if eight_bits else None
+    lean = InPlaceTransformers(network) if is_lean and not eight_bits else None
     if compile_options is not None:
         compile_regions(network, dict(compile_options), frozenset() if lean is None else lean.modules)
-    return Prepared(network, stacks, packed, joined, quartered, eight, lean)
+    return PreparedNetwork(network, stacks, packed, joined, quartered, eight, lean)
 
 
-class Recorded:
+class CudaGraphExecutor:
     """Executes calls as CUDA graphs. `compile_options` are those of TorchInductor; None disables compilation.
 
     With `eight_bits` the widest matmuls use FP8, which changes images. Otherwise transformer blocks compute in place,
@@ -141,30 +141,30 @@ class Recorded:
     ) -> None:
         self._compile_options, self._max_kinds = compile_options, max_kinds
         self._eight_bits, self._is_lean = eight_bits, is_lean
-        self._prepared: dict[int, Prepared] = {}
-        self._calls: OrderedDict[Hashable, _Call] = OrderedDict()
+        self._prepared: dict[int, PreparedNetwork] = {}
+        self._calls: OrderedDict[Hashable, _CapturedCall] = OrderedDict()
         self._sent: deque[Any] = deque()
         self._pool: Any = None
 
     def prepare(self, family: Family) -> None:
         self.prepared(family.network)
-        record_encoders(family.pipeline)
+        capture_encoders(family.pipeline)
 
-    def prepared(self, network: Any) -> Prepared:
+    def prepared(self, network: Any) -> PreparedNetwork:
         """The prepared network; prepared on first use."""
         if id(network) not in self._prepared:
-            _try_convolutions(network.device)
-            made = prepare(network, self._compile_options, self._eight_bits, self._is_lean)
+            _autotune_convolutions(network.device)
+            made = prepare_network(network, self._compile_options, self._eight_bits, self._is_lean)
             self._prepared[id(network)] = made
         return self._prepared[id(network)]
 
     @torch.no_grad()
-    def predict(self, family: Family, rows: Rows) -> torch.Tensor:
+    def predict(self, family: Family, rows: BatchRows) -> torch.Tensor:
         prepared = self.prepared(family.network)
-        if rows.aids.has_hooks:
-            with prepared.plain(), QUIET.busy():
-                return Eager().predict(family, rows)
-        prepared.follow(rows.aids.weights)
+        if rows.addon_inputs.has_hooks:
+            with prepared.plain(), CAPTURE_LOCK.shared():
+                return EagerExecutor().predict(family, rows)
+        prepared.follow(rows.addon_inputs.weights)
         return self._call(family, prepared, rows)(rows)
 
     def pace(self) -> None:
@@ -173,24 +173,24 @@ class Recorded:
         event = cuda.Event()
         event.record()
         self._sent.append(event)
-        if len(self._sent) > MOST_AHEAD:
+        if len(self._sent) > MAX_STEPS_AHEAD:
             self._sent.popleft().synchronize()
 
-    def _call(self, family: Family, prepared: Prepared, rows: Rows) -> _Call:
-        masked = rows.aids.masked
+    def _call(self, family: Family, prepared: PreparedNetwork, rows: BatchRows) -> _CapturedCall:
+        masked = rows.addon_inputs.masked
         num_rows = num_padded(len(rows.sample), ROW_SIZES) if masked is None else len(rows.sample)
         is_silent = prepared.packed.is_silent(rows.inputs["encoder_hidden_states"])
-        aided = rows.aids.residuals is not None, masked and masked.kind
+        aided = rows.addon_inputs.residuals is not None, masked and masked.kind
         kind = (id(family.network), num_rows, aided, is_silent, _shapes(rows))
         if kind not in self._calls:
-            made = self._calls[kind] = self._made(partial(_Call, family, prepared, rows, num_rows))
+            made = self._calls[kind] = self._made(partial(_CapturedCall, family, prepared, rows, num_rows))
             self._pool = self._pool if made.is_recorded else None
         self._calls.move_to_end(kind)
         while len(self._calls) > self._max_kinds:
             self._calls.popitem(last=False)
         return self._calls[kind]
 
-    def _made(self, make: Callable[[Any], _Call]) -> _Call:
+    def _made(self, make: Callable[[Any], _CapturedCall]) -> _CapturedCall:
         """Capture a call of a new kind; when out of memory, empty the cache, then drop all captured calls."""
         for relieve in (cuda.empty_cache, self._forget):
             try:
@@ -211,25 +211,25 @@ class Recorded:
         cuda.empty_cache()
 
 
-def _try_convolutions(device: torch.device) -> None:
+def _autotune_convolutions(device: torch.device) -> None:
     """Enable cuDNN autotuning on CUDA: there are few shapes, and they are captured."""
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = True
 
 
-class _Call:
+class _CapturedCall:
     """One kind of call: static input buffers, and the captured pass over them."""
 
-    def __init__(self, family: Family, prepared: Prepared, rows: Rows, num_rows: int, pool: Any) -> None:
+    def __init__(self, family: Family, prepared: PreparedNetwork, rows: BatchRows, num_rows: int, pool: Any) -> None:
         self._family, self._packed = family, prepared.packed
-        self._buffers = Buffers({"sample": rows.sample, "timestep": rows.timestep, **rows.inputs}, num_rows)
+        self._buffers = StaticBuffers({"sample": rows.sample, "timestep": rows.timestep, **rows.inputs}, num_rows)
         named = dict(self._buffers.tensors)
         self._shared = {name: tensor.clone() for name, tensor in rows.shared.items()}
-        self._rows = Rows((), named.pop("sample"), named.pop("timestep"), named, self._shared)
+        self._rows = BatchRows((), named.pop("sample"), named.pop("timestep"), named, self._shared)
         self._text = prepared.packed.blocks(named["encoder_hidden_states"])
         self._is_silent = prepared.packed.is_silent(rows.inputs["encoder_hidden_states"])
-        self._residuals: dict[int, torch.Tensor] | None = None if rows.aids.residuals is None else {}
-        masked = rows.aids.masked
+        self._residuals: dict[int, torch.Tensor] | None = None if rows.addon_inputs.residuals is None else {}
+        masked = rows.addon_inputs.masked
         self._bound = None if masked is None else masked.bound(prepared)
         self._seen: tuple[Any, Any] = (None, None)
         self._fill(rows)
@@ -239,8 +239,8 @@ class _Call:
             self._bound.fill(masked)  # autotuning compares results on this data
         num_places = 1 if self._bound is None else self._bound.num_places
         device = rows.sample.device
-        self._passes: list[Pass] = [
-            record(partial(self._compute, one), device, pool, 0 if one else NUM_WARM_UPS)  # warmed up by the first
+        self._passes: list[CapturedPass] = [
+            capture(partial(self._compute, one), device, pool, 0 if one else NUM_WARM_UPS)  # warmed up by the first
             for one in range(num_places)
         ]
         if self._bound is not None:
@@ -248,27 +248,27 @@ class _Call:
 
     @property
     def is_recorded(self) -> bool:
-        return not any(isinstance(one, Again) for one in self._passes)
+        return not any(isinstance(one, Uncaptured) for one in self._passes)
 
-    def __call__(self, rows: Rows) -> torch.Tensor:
+    def __call__(self, rows: BatchRows) -> torch.Tensor:
         """The prediction for these rows, in a tensor that later calls do not overwrite."""
         self._fill(rows)
-        number = 0 if self._bound is None else self._bound.fill(rows.aids.masked)
-        (prediction,) = self._passes[number].play(lambda: self._take(rows))
+        number = 0 if self._bound is None else self._bound.fill(rows.addon_inputs.masked)
+        (prediction,) = self._passes[number].replay(lambda: self._take(rows))
         if self._bound is not None:
-            self._bound.leave(rows.aids.masked, number)
+            self._bound.leave(rows.addon_inputs.masked, number)
         return prediction[: len(rows.sample)].clone()
 
-    def _fill(self, rows: Rows) -> None:
+    def _fill(self, rows: BatchRows) -> None:
         self._buffers.fill({"sample": rows.sample, "timestep": rows.timestep})
         inputs, weights = self._seen
         if rows.inputs is not inputs:
             self._buffers.fill(rows.inputs)
             for name, tensor in rows.shared.items():
                 self._shared[name].copy_(tensor)
-        if rows.inputs is not inputs or rows.aids.weights != weights:
+        if rows.inputs is not inputs or rows.addon_inputs.weights != weights:
             self._packed.project(self._rows.inputs["encoder_hidden_states"], self._text)
-        self._seen = rows.inputs, rows.aids.weights
+        self._seen = rows.inputs, rows.addon_inputs.weights
 
     def _compute(self, place: int, at_seam: Any) -> Tensors:
         self._packed.attach(self._text, self._is_silent)
@@ -286,15 +286,15 @@ class _Call:
             self._residuals[number] = torch.zeros_like(like)
         return self._residuals[number]
 
-    def _take(self, rows: Rows) -> None:
+    def _take(self, rows: BatchRows) -> None:
         """At the seam between the two graphs: write the residuals of this step into their buffers."""
-        assert rows.aids.residuals is not None
+        assert rows.addon_inputs.residuals is not None
         assert self._residuals is not None
         ordered = [self._residuals[number] for number in range(len(self._residuals))]
-        rows.aids.residuals.write([tensor[: len(rows.sample)] for tensor in ordered])
+        rows.addon_inputs.residuals.write([tensor[: len(rows.sample)] for tensor in ordered])
 
 
-def _shapes(rows: Rows) -> Hashable:
+def _shapes(rows: BatchRows) -> Hashable:
     named = {"sample": rows.sample, **rows.inputs}
     shared = tuple((name, tensor.shape, tensor.dtype) for name, tensor in sorted(rows.shared.items()))
     return tuple((name, tensor.shape[1:], tensor.dtype) for name, tensor in sorted(named.items())), shared

@@ -14,31 +14,31 @@ from typing import Any
 
 import torch
 
-from takeup.serving.engines.diffusers.device.forwards import Forwards
-from takeup.serving.engines.diffusers.device.stacks import Stacks
+from takeup.serving.engines.diffusers.device.forwards import ReplacedForwards
+from takeup.serving.engines.diffusers.device.stacks import WeightStacks
 
-EIGHT = torch.float8_e4m3fn
-LARGEST = torch.finfo(EIGHT).max
-CHOSEN = ("attn1.to_q", "attn1.to_k", "attn1.to_v", "attn2.to_q", "ff.net.0.proj", "ff.net.2")
+FP8 = torch.float8_e4m3fn
+LARGEST = torch.finfo(FP8).max
+FP8_LAYERS = ("attn1.to_q", "attn1.to_k", "attn1.to_v", "attn2.to_q", "ff.net.0.proj", "ff.net.2")
 GRAIN = 16  # FP8 matmuls require multiples of this
 
 
-class Eight:
+class Fp8Layers:
     """A network whose widest matmuls are computed in FP8."""
 
-    def __init__(self, network: Any, stacks: Stacks) -> None:
+    def __init__(self, network: Any, stacks: WeightStacks) -> None:
         self._stacks = [stack for stack in stacks.stacks if _fits(stack)]
-        self._blocks = [torch.empty_like(stack.block, dtype=EIGHT) for stack in self._stacks]
+        self._blocks = [torch.empty_like(stack.block, dtype=FP8) for stack in self._stacks]
         self._scales = [torch.ones((), device=stack.block.device) for stack in self._stacks]
         modules = dict(network.named_modules())
         forwards = {}
         for stack, block, scale in zip(self._stacks, self._blocks, self._scales, strict=True):
             for number, path in enumerate(stack.paths):
-                if path.endswith(CHOSEN):
+                if path.endswith(FP8_LAYERS):
                     _bind(modules, path, block, number, scale)
                     forwards[modules[path]] = MethodType(_linear, modules[path])
         self.refresh()
-        self._forwards = Forwards(forwards)
+        self._forwards = ReplacedForwards(forwards)
 
     @property
     def num_layers(self) -> int:
@@ -51,7 +51,7 @@ class Eight:
         for stack, block, scale in zip(self._stacks, self._blocks, self._scales, strict=True):
             scale.copy_(stack.block.abs().amax().float().clamp(min=1e-12) / LARGEST)
             for weight, rounded in zip(stack.block, block, strict=True):
-                rounded.copy_((weight.float() / scale).to(EIGHT))
+                rounded.copy_((weight.float() / scale).to(FP8))
 
     def separate(self) -> AbstractContextManager[None]:
         """Inside, layers compute with their 16-bit weights, as hooks on layers require."""
@@ -66,11 +66,11 @@ def _bind(modules: Any, path: str, block: torch.Tensor, number: int, scale: torc
         owner.eight_qkv = block[number : number + 3].flatten(0, 1), module.eight_input_scale, scale
 
 
-def product(
+def fp8_matmul(
     x: torch.Tensor, weight: torch.Tensor, scales: tuple[torch.Tensor, torch.Tensor], bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     """`x` rounded to FP8, times an FP8 weight; `scales` are those of both."""
-    rounded = x.clamp(-LARGEST, LARGEST).to(EIGHT).flatten(0, -2)
+    rounded = x.clamp(-LARGEST, LARGEST).to(FP8).flatten(0, -2)
     if x.is_cuda:
         found = torch._scaled_mm(rounded, weight.t(), *scales, bias=bias, out_dtype=x.dtype, use_fast_accum=True)
     else:
@@ -80,8 +80,8 @@ def product(
 
 
 def _linear(self: Any, x: torch.Tensor) -> torch.Tensor:
-    return product(x, self.eight_weight, (self.eight_input_scale, self.eight_scale), self.bias)
+    return fp8_matmul(x, self.eight_weight, (self.eight_input_scale, self.eight_scale), self.bias)
 
 
 def _fits(stack: Any) -> bool:
-    return any(path.endswith(CHOSEN) for path in stack.paths) and not any(size % GRAIN for size in stack.shape)
+    return any(path.endswith(FP8_LAYERS) for path in stack.paths) and not any(size % GRAIN for size in stack.shape)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class Forwards:
+class ReplacedForwards:
     """The replacement forward of each module."""
 
     def __init__(self, forwards: Mapping[Any, Any]) -> None:

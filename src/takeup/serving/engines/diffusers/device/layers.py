@@ -13,9 +13,9 @@ import torch
 from torch.nn.functional import gelu, linear
 from torch.nn.functional import layer_norm as plain_layer_norm
 
-from takeup.serving.engines.diffusers.device.choices import CHOICES, Way, described
+from takeup.serving.engines.diffusers.device.choices import AUTOTUNER, Implementation, shape_key
 
-FAST = "takeup.serving.engines.diffusers.device.fast"
+KERNELS = "takeup.serving.engines.diffusers.device.fast"
 TILES = ((128, 128, 64, 8, 3, 1), (128, 64, 64, 4, 3, 2), (64, 64, 64, 4, 4, 3))
 """Rows, outputs and inputs of a tile, warps, stages, programs beside each other: see `Tile`."""
 
@@ -23,17 +23,19 @@ NORMED = ((2, 1), (2, 2), (4, 2), (4, 4))
 """How many tokens a program norms, with how many warps: with few, hardly any of them waits for another."""
 
 
-def normed(x: torch.Tensor, shift: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+def shifted_layer_norm(
+    x: torch.Tensor, shift: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+) -> torch.Tensor:
     """The layer norm of `x` (rows, tokens, width) with `shift` added to every token."""
     given = x, shift, weight, bias, eps
     if not x.is_cuda:
         return _plain_norm(*given)
-    ways: dict[str, Way] = {"as torch does": _plain_norm}
+    ways: dict[str, Implementation] = {"as torch does": _plain_norm}
     ways |= {f"own, {tokens} at a time, {warps} warps": partial(_own_norm, tokens, warps) for tokens, warps in NORMED}
-    return CHOICES.way("norm", described(x), ways, lambda: given)(*given)
+    return AUTOTUNER.way("norm", shape_key(x), ways, lambda: given)(*given)
 
 
-def add_product(into: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
+def add_matmul(into: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
     """Add `x` times the weights to `into` (rows, tokens, outputs), whose rows need not be contiguous."""
     if into.is_contiguous():
         into.view(-1, into.shape[-1]).addmm_(x.reshape(-1, x.shape[-1]), weight.t())
@@ -41,14 +43,14 @@ def add_product(into: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> No
         into.baddbmm_(x, weight.t().expand(len(into), -1, -1))
 
 
-def gated_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def geglu_matmul(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Half of the outputs, times the GELU of the other half."""
     given = x, weight, bias
     if not x.is_cuda:
         return _plain_gate(*given)
-    ways: dict[str, Way] = {"as torch does": _plain_gate, "own gate": _gate_behind}
-    ways |= {_named(tile): partial(_tiled, tile) for tile in TILES if _fits(tile, x, weight)}
-    return CHOICES.way("gate", described(x, weight), ways, lambda: given)(*given)
+    ways: dict[str, Implementation] = {"as torch does": _plain_gate, "own gate": _gate_behind}
+    ways |= {_tile_name(tile): partial(_tiled, tile) for tile in TILES if _tile_fits(tile, x, weight)}
+    return AUTOTUNER.way("gate", shape_key(x, weight), ways, lambda: given)(*given)
 
 
 # Reference implementations --------------------------------------------------------------------------------------------
@@ -69,28 +71,28 @@ def _plain_gate(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> to
 
 
 def _own_norm(tokens: int, num_warps: int, *given: object) -> torch.Tensor:
-    return _own("rows", "layer_norm", *given, tokens, num_warps)
+    return _by_kernel("rows", "layer_norm", *given, tokens, num_warps)
 
 
 def _gate_behind(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    return _own("rows", "gated", linear(x, weight, bias))
+    return _by_kernel("rows", "gated", linear(x, weight, bias))
 
 
 def _tiled(tile: tuple[int, ...], *given: object) -> torch.Tensor:
-    make = import_module(f"{FAST}.products").Tile
-    return _own("products", "gated_product", *given, make(*tile))
+    make = import_module(f"{KERNELS}.products").Tile
+    return _by_kernel("products", "gated_product", *given, make(*tile))
 
 
-def _own(module: str, name: str, *given: object) -> torch.Tensor:
-    found: torch.Tensor = getattr(import_module(f"{FAST}.{module}"), name)(*given)
+def _by_kernel(module: str, name: str, *given: object) -> torch.Tensor:
+    found: torch.Tensor = getattr(import_module(f"{KERNELS}.{module}"), name)(*given)
     return found
 
 
-def _fits(tile: tuple[int, ...], x: torch.Tensor, weight: torch.Tensor) -> bool:
+def _tile_fits(tile: tuple[int, ...], x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether the tile divides outputs and inputs; `x` and the weights must be contiguous."""
     num_out, num_in = len(weight) // 2, weight.shape[1]
     return x.is_contiguous() and weight.is_contiguous() and num_out % tile[1] == 0 and num_in % tile[2] == 0
 
 
-def _named(tile: tuple[int, ...]) -> str:
+def _tile_name(tile: tuple[int, ...]) -> str:
     return "own {}x{}x{}, {} warps, {} stages, {} beside".format(*tile)

@@ -16,10 +16,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn.functional import conv2d, linear, pad
 
-Where = tuple[torch.device, torch.dtype]
+DeviceAndDtype = tuple[torch.device, torch.dtype]
 WIDTH = 8
 """Channels that a convolution on an accelerator has at least."""
-_known: WeakKeyDictionary[Any, tuple[Where, Where]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Any, tuple[DeviceAndDtype, DeviceAndDtype]] = WeakKeyDictionary()
 
 
 def channels_last(network: Any) -> Any:
@@ -86,7 +86,7 @@ def _output(
     return image + residual
 
 
-def where_of(network: Any) -> Where:
+def device_and_dtype(network: Any) -> DeviceAndDtype:
     """The device and dtype of a network, cached until its first weight moves or changes dtype.
 
     Networks of diffusers walk all their modules to determine either, which takes milliseconds.

@@ -27,9 +27,9 @@ import torch
 from torch.nn.functional import linear
 
 from takeup.serving.engines.diffusers.device.attention import SelfAttention, TextAttention
-from takeup.serving.engines.diffusers.device.blocks import can_raise
-from takeup.serving.engines.diffusers.device.forwards import Forwards
-from takeup.serving.engines.diffusers.device.layers import add_product, gated_product, normed
+from takeup.serving.engines.diffusers.device.blocks import can_add_bias
+from takeup.serving.engines.diffusers.device.forwards import ReplacedForwards
+from takeup.serving.engines.diffusers.device.layers import add_matmul, geglu_matmul, shifted_layer_norm
 from takeup.serving.engines.diffusers.device.ops import joined_norm, self_attention, text_attention
 
 LOG = logging.getLogger(__name__)
@@ -37,17 +37,17 @@ BLOCKS = ("CrossAttnDownBlock2D", "UNetMidBlock2DCrossAttn", "CrossAttnUpBlock2D
 """In these every transformer has a residual block just before it."""
 
 
-class Lean:
+class InPlaceTransformers:
     """A network whose packed plain transformers compute like this. Construct it after `Packed` and `Joined`."""
 
     def __init__(self, network: Any) -> None:
-        self.modules = frozenset(one for one in network.modules() if _is_plain(one))
+        self.modules = frozenset(one for one in network.modules() if _is_plain_transformer(one))
         for one in self.modules:
             one.is_lean, one.raised_bias, one.lacking = True, _note_shifts(one), None
         for one, resnet in _resnets_before(network):
-            if one in self.modules and can_raise(resnet):
+            if one in self.modules and can_add_bias(resnet):
                 one.lacking = _raise_bias(resnet, one.proj_out)
-        self._forwards = Forwards({one: MethodType(_transformer, one) for one in self.modules})
+        self._forwards = ReplacedForwards({one: MethodType(_transformer, one) for one in self.modules})
 
     def separate(self) -> AbstractContextManager[None]:
         """Inside, every layer is called separately, as hooks on layers require."""
@@ -69,7 +69,7 @@ def _transformer(self: Any, hidden_states: torch.Tensor, *others: Any, **named: 
 def _advanced(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     tokens = linear(_pixels(_normed_image(self, hidden_states)), self.proj_in.weight.flatten(1), self.raised_bias)
     for block in self.transformer_blocks:
-        advance(block, tokens)
+        advance_block(block, tokens)
     return _answer(self, tokens, hidden_states)
 
 
@@ -82,7 +82,7 @@ def _answer(self: Any, tokens: torch.Tensor, came_in: torch.Tensor) -> torch.Ten
         )
         return image
     image = came_in.contiguous(memory_format=torch.channels_last)
-    add_product(_pixels(image), tokens, self.proj_out.weight.flatten(1))
+    add_matmul(_pixels(image), tokens, self.proj_out.weight.flatten(1))
     return image
 
 
@@ -102,25 +102,25 @@ def _to_each_other(attention: Any, packed: torch.Tensor) -> torch.Tensor:
     return attended
 
 
-def advance(
+def advance_block(
     block: Any, tokens: torch.Tensor, attended: Callable[[Any, torch.Tensor], torch.Tensor] = _to_each_other
 ) -> None:
     """Apply one block in place; `attended` is self-attention, given concatenated queries, keys and values."""
     first, second, third = block.shifts
     attention = block.attn1
-    packed = linear(_norm(block.norm1, tokens, first), attention.packed_qkv)
-    add_product(tokens, attended(attention, packed), attention.to_out[0].weight)
+    packed = linear(_shifted_norm(block.norm1, tokens, first), attention.packed_qkv)
+    add_matmul(tokens, attended(attention, packed), attention.to_out[0].weight)
     attention = block.attn2
     heard = tokens[1::2] if attention.is_silent else tokens
-    query = linear(_norm(block.norm2, heard, second), attention.to_q.weight)
-    add_product(heard, text_attention(query, attention.packed_text, attention.heads), attention.to_out[0].weight)
+    query = linear(_shifted_norm(block.norm2, heard, second), attention.to_q.weight)
+    add_matmul(heard, text_attention(query, attention.packed_text, attention.heads), attention.to_out[0].weight)
     gates, _, last = block.ff.net
-    hidden = gated_product(_norm(block.norm3, tokens, third), gates.proj.weight, gates.proj.bias)
-    add_product(tokens, hidden, last.weight)
+    hidden = geglu_matmul(_shifted_norm(block.norm3, tokens, third), gates.proj.weight, gates.proj.bias)
+    add_matmul(tokens, hidden, last.weight)
 
 
-def _norm(norm: Any, tokens: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    return normed(tokens, shift, norm.weight, norm.bias, norm.eps)
+def _shifted_norm(norm: Any, tokens: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    return shifted_layer_norm(tokens, shift, norm.weight, norm.bias, norm.eps)
 
 
 def _note_shifts(transformer: Any) -> torch.Tensor:
@@ -162,7 +162,7 @@ def _bias(layer: Any) -> torch.Tensor:
     return bias
 
 
-def _is_plain(module: Any) -> bool:
+def _is_plain_transformer(module: Any) -> bool:
     if type(module).__name__ != "Transformer2DModel" or not module.is_input_continuous:
         return False
     return all(map(_is_plain_block, module.transformer_blocks))

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.nn.functional import group_norm, scaled_dot_product_attention, silu
 
-from takeup.serving.engines.diffusers.device.attending import attended
+from takeup.serving.engines.diffusers.device.attending import tuned_attention
 
-FAST = "takeup.serving.engines.diffusers.device.fast"
-HEAD_WIDTHS, MOST_TEXT = (16, 32, 64, 128), 128
+KERNELS = "takeup.serving.engines.diffusers.device.fast"
+TEXT_HEAD_WIDTHS, MOST_TEXT = (16, 32, 64, 128), 128
 
 custom_op: Any = torch.library.custom_op  # whose decorators are not annotated
 
@@ -49,7 +49,7 @@ def _(image: Any, skip: Any, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def _(image: Any, skip: Any, *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
     last = torch.channels_last
     second = None if skip is None else skip.contiguous(memory_format=last)
-    found: tuple[torch.Tensor, torch.Tensor] = import_module(f"{FAST}.norms").group_norm(
+    found: tuple[torch.Tensor, torch.Tensor] = import_module(f"{KERNELS}.norms").group_norm(
         image.contiguous(memory_format=last), second, *others
     )
     return found
@@ -73,17 +73,17 @@ def _(query: Any, text: Any, num_heads: int) -> torch.Tensor:
 @text_attention.register_kernel("cuda")
 def _(query: Any, text: Any, num_heads: int) -> torch.Tensor:
     width = query.shape[2] // num_heads
-    if width not in HEAD_WIDTHS or text.shape[2] > MOST_TEXT:
+    if width not in TEXT_HEAD_WIDTHS or text.shape[2] > MOST_TEXT:
         plain: torch.Tensor = text_attention._init_fn(query, text, num_heads)
         return plain
-    found: torch.Tensor = import_module(f"{FAST}.attention").text_attention(query.contiguous(), text, num_heads)
+    found: torch.Tensor = import_module(f"{KERNELS}.attention").text_attention(query.contiguous(), text, num_heads)
     return found
 
 
 @custom_op("takeup::self_attention", mutates_args=())
 def self_attention(packed: torch.Tensor, num_heads: int) -> torch.Tensor:
     """Self-attention; queries, keys and values of all heads are concatenated in the last dimension."""
-    return attended(*_unpacked(packed, num_heads))
+    return tuned_attention(*_unpacked(packed, num_heads))
 
 
 @self_attention.register_fake
@@ -98,7 +98,7 @@ def token_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor)
 
     A custom op, because compilers would otherwise fix the choice of a library when they first trace it.
     """
-    return attended(query, key, value)
+    return tuned_attention(query, key, value)
 
 
 @token_attention.register_fake

@@ -1,7 +1,7 @@
 """Passes: a computation on static buffers, captured once as a CUDA graph and replayed.
 
 How it works. A CUDA graph is a list of kernels with the addresses they read and write. Replaying it costs one launch
-instead of thousands, but all addresses must be those of the capture. So inputs are copied into buffers (`Buffers`), and
+instead of thousands, but all addresses must be those of the capture. So inputs are copied into buffers (`StaticBuffers`), and
 results are read from fixed tensors. A computation may have one *seam*, at which something that is not captured happens
 (residuals arrive): it is then captured as two graphs. Where there are no graphs, or capture fails, the same computation
 on the same buffers is run eagerly.
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
-from takeup.serving.engines.diffusers.device.quiet import QUIET
+from takeup.serving.engines.diffusers.device.quiet import CAPTURE_LOCK
 
 LOG = logging.getLogger(__name__)
 NUM_WARM_UPS = 2
@@ -27,24 +27,24 @@ Computation = Callable[[Seam], Tensors]
 cuda: Any = torch.cuda  # whose functions are not annotated
 
 
-class Pass(Protocol):
+class CapturedPass(Protocol):
     """A captured computation."""
 
-    def play(self, at_seam: Seam) -> Tensors:
+    def replay(self, at_seam: Seam) -> Tensors:
         """Replay the computation; the results are valid until the next replay."""
 
 
-class Again:
+class Uncaptured:
     """Runs the computation eagerly on every replay."""
 
     def __init__(self, compute: Computation) -> None:
         self._compute = compute
 
-    def play(self, at_seam: Seam) -> Tensors:
+    def replay(self, at_seam: Seam) -> Tensors:
         return self._compute(at_seam)
 
 
-class CudaPass:
+class CudaGraphPass:
     """One CUDA graph, or two with a seam between them. Graphs of one `pool` share memory: replay one at a time."""
 
     def __init__(self, compute: Computation, pool: Any = None, num_warm_ups: int = NUM_WARM_UPS) -> None:
@@ -52,14 +52,14 @@ class CudaPass:
         self._graphs: list[Any] = []
         stream = cuda.Stream()
         stream.wait_stream(cuda.current_stream())
-        with QUIET.alone(), cuda.stream(stream):
+        with CAPTURE_LOCK.exclusive(), cuda.stream(stream):
             for _ in range(num_warm_ups):  # compilation and autotuning happen here
                 compute(_nothing)
             stream.synchronize()
             self._results = self._recorded(compute)
         cuda.current_stream().wait_stream(stream)
 
-    def play(self, at_seam: Seam) -> Tensors:
+    def replay(self, at_seam: Seam) -> Tensors:
         first, *others = self._graphs
         first.replay()
         for graph in others:
@@ -83,21 +83,23 @@ class CudaPass:
         self._begin()
 
 
-def record(compute: Computation, device: torch.device, pool: Any = None, num_warm_ups: int = NUM_WARM_UPS) -> Pass:
+def capture(
+    compute: Computation, device: torch.device, pool: Any = None, num_warm_ups: int = NUM_WARM_UPS
+) -> CapturedPass:
     """The fastest pass that this device supports. After a failed capture the pool must not be used again."""
     if device.type != "cuda":
-        return Again(compute)
+        return Uncaptured(compute)
     try:
-        return CudaPass(compute, pool, num_warm_ups)
+        return CudaGraphPass(compute, pool, num_warm_ups)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, torch.AcceleratorError) as problem:
         LOG.warning("a network call could not be recorded and is made anew in every step: %s", problem)
         cuda.synchronize()
-        return Again(compute)
+        return Uncaptured(compute)
 
 
-class Buffers:
+class StaticBuffers:
     """Static buffers. The first dimension has capacity for `num_rows` rows."""
 
     def __init__(self, like: Mapping[str, torch.Tensor], num_rows: int) -> None:

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch.nn.functional import conv2d
 
-from takeup.serving.engines.diffusers.device.forwards import Forwards
+from takeup.serving.engines.diffusers.device.forwards import ReplacedForwards
 
 # By the half of a pixel that a window is centred on: which of two pixels each of its three weights applies to.
-MEETS = ((0, 1, 1), (0, 0, 1))
+QUARTER_TAPS = ((0, 1, 1), (0, 0, 1))
 
 
-class Quartered:
+class FusedUpsampling:
     """A network with fused upsampling and convolution; call `refresh` after weights changed."""
 
     def __init__(self, network: Any) -> None:
@@ -32,7 +32,7 @@ class Quartered:
             one.quarters = one.conv.weight.new_empty(4 * num_out, num_in, 2, 2).to(memory_format=torch.channels_last)
             one.quarters_bias = None if one.conv.bias is None else one.conv.bias.detach().repeat(4)
         self.refresh()
-        self._forwards = Forwards({one: MethodType(_doubled, one) for one in self._modules})
+        self._forwards = ReplacedForwards({one: MethodType(_doubled, one) for one in self._modules})
 
     @property
     def num_layers(self) -> int:
@@ -61,7 +61,9 @@ def _doubles(module: Any) -> bool:
 
 def _quarters(weight: torch.Tensor) -> torch.Tensor:
     """Four 2x2 kernels, concatenated along the outputs, from one 3x3 kernel; summed in single precision."""
-    meets = torch.nn.functional.one_hot(torch.tensor(MEETS), 2).to(weight.device, torch.float32)  # half, weight, pixel
+    meets = torch.nn.functional.one_hot(torch.tensor(QUARTER_TAPS), 2).to(
+        weight.device, torch.float32
+    )  # half, weight, pixel
     parts = torch.einsum("oiyx,ayp,bxq->aboipq", weight.float(), meets, meets)
     return parts.flatten(0, 2).to(weight.dtype)
 

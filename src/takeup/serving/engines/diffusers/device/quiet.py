@@ -1,8 +1,8 @@
 """Reader-writer lock around CUDA-graph capture: a device-wide synchronization would break the capture.
 
 How it works. Other threads than the step loop encode and decode images, and cuDNN benchmarks convolutions of a size
-that is new to a thread, which synchronizes the whole device. Code that may do so holds the shared side (`busy`). Graph
-capture holds the exclusive side (`alone`): it waits until no other thread is busy, and blocks new ones.
+that is new to a thread, which synchronizes the whole device. Code that may do so holds the shared side (`shared`). Graph
+capture holds the exclusive side (`exclusive`): it waits until no other thread is busy, and blocks new ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Quiet:
+class CaptureLock:
     """Reentrant; a thread can hold both sides, acquired in any order."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Quiet:
         self._num_waiting = 0
 
     @contextmanager
-    def busy(self) -> Iterator[None]:
+    def shared(self) -> Iterator[None]:
         """Shared section: no other thread is in an exclusive section."""
         me = threading.get_ident()
         with self._changed:
@@ -35,7 +35,7 @@ class Quiet:
             self._leave(self._busy, me)
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Exclusive section. A holder of the shared side releases it while waiting, to avoid a self-deadlock."""
         me = threading.get_ident()
         with self._changed:
@@ -65,5 +65,5 @@ class Quiet:
             self._changed.notify_all()
 
 
-QUIET = Quiet()
+CAPTURE_LOCK = CaptureLock()
 """That of this process, as its devices are."""

@@ -18,7 +18,7 @@ TEXT_PROJECTIONS, TIME_PROJECTION = (".attn2.to_k", ".attn2.to_v"), ".time_emb_p
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class WeightStack:
     """The stacked weights of `paths`: `block[i]` is the storage of the weight of `paths[i]`, not a copy."""
 
     block: torch.Tensor = field(repr=False)
@@ -32,7 +32,7 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StackSlot:
     """The stack and index of the weight of a layer."""
 
     stack: int
@@ -40,11 +40,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Stacks:
+class WeightStacks:
     """All stacks of a network, and the location of every stacked layer."""
 
-    stacks: tuple[Stack, ...]
-    places: Mapping[str, Place]
+    stacks: tuple[WeightStack, ...]
+    places: Mapping[str, StackSlot]
 
     def rows(self, first: str, num_layers: int) -> torch.Tensor:
         """The weights of `num_layers` consecutive layers, starting at `first`, as one weight with all their outputs."""
@@ -56,11 +56,11 @@ class Stacks:
         """Whether these layers are consecutive in one stack, in this order."""
         found = [self.places.get(path) for path in paths]
         first = found[0]
-        return first is not None and found == [Place(first.stack, first.number + i) for i in range(len(paths))]
+        return first is not None and found == [StackSlot(first.stack, first.number + i) for i in range(len(paths))]
 
 
 @torch.no_grad()
-def stack_layers(network: Any) -> Stacks:
+def stack_layers(network: Any) -> WeightStacks:
     """Move the weights of all linear layers of the network into stacks."""
     groups: dict[Any, list[tuple[str, torch.nn.Linear]]] = {}
     for path, module in network.named_modules():
@@ -68,15 +68,15 @@ def stack_layers(network: Any) -> Stacks:
             key = (_is_text(path), path.endswith(TIME_PROJECTION), module.weight.shape, module.weight.dtype)
             groups.setdefault(key, []).append((path, module))
     stacks = tuple(_stack(members) for members in groups.values())
-    places = {path: Place(i, j) for i, stack in enumerate(stacks) for j, path in enumerate(stack.paths)}
-    return Stacks(stacks, places)
+    places = {path: StackSlot(i, j) for i, stack in enumerate(stacks) for j, path in enumerate(stack.paths)}
+    return WeightStacks(stacks, places)
 
 
-def _stack(members: list[tuple[str, torch.nn.Linear]]) -> Stack:
+def _stack(members: list[tuple[str, torch.nn.Linear]]) -> WeightStack:
     block = torch.stack([module.weight.detach() for _, module in members])
     for slice_, (_, module) in zip(block, members, strict=True):
         module.weight.data = slice_
-    return Stack(block, tuple(path for path, _ in members), _is_text(members[0][0]))
+    return WeightStack(block, tuple(path for path, _ in members), _is_text(members[0][0]))
 
 
 def _is_text(path: str) -> bool:

@@ -7,21 +7,21 @@ from importlib import import_module
 
 import torch
 
-FAST = "takeup.serving.engines.diffusers.device.fast.sums"
+SUM_KERNELS = "takeup.serving.engines.diffusers.device.fast.sums"
 
 
-def add_up(into: torch.Tensor, sources: Sequence[torch.Tensor], scales: Sequence[float]) -> None:
+def weighted_sum(into: torch.Tensor, sources: Sequence[torch.Tensor], scales: Sequence[float]) -> None:
     """Overwrite `into` with the sum of `sources`, each times its scale; zeros if there are none."""
-    if into.is_cuda and _fits(into, sources):
-        import_module(FAST).add_up(into, sources, scales)
+    if into.is_cuda and _can_sum(into, sources):
+        import_module(SUM_KERNELS).add_up(into, sources, scales)
         return
     into.zero_()
     for source, scale in zip(sources, scales, strict=True):
         into.add_(source, alpha=scale)
 
 
-def _fits(into: torch.Tensor, sources: Sequence[torch.Tensor]) -> bool:
+def _can_sum(into: torch.Tensor, sources: Sequence[torch.Tensor]) -> bool:
     """Whether the Triton kernel applies: equal strides, no gaps, at most `MOST_SOURCES` tensors."""
     has_no_gaps = into.is_contiguous() or (into.ndim == 4 and into.is_contiguous(memory_format=torch.channels_last))
     alike = all(one.shape == into.shape and one.stride() == into.stride() for one in sources)
-    return has_no_gaps and alike and 0 < len(sources) <= import_module(FAST).MOST_SOURCES
+    return has_no_gaps and alike and 0 < len(sources) <= import_module(SUM_KERNELS).MOST_SOURCES

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch.nn.functional import linear, silu
 
-from takeup.serving.engines.diffusers.device.stacks import TIME_PROJECTION, Stacks
+from takeup.serving.engines.diffusers.device.stacks import TIME_PROJECTION, WeightStacks
 
 
 @dataclass(frozen=True, slots=True)
-class _Width:
+class _ProjectionGroup:
     """Blocks of one width, and their concatenated weights and biases."""
 
     blocks: Sequence[Any]
@@ -25,13 +25,13 @@ class _Width:
     bias: torch.Tensor
 
 
-class Times:
+class TimeProjections:
     """Projects the time embedding for these residual blocks; includes the omitted bias of their first convolution.
 
     Blocks whose weights are not stacked project the time embedding themselves.
     """
 
-    def __init__(self, network: Any, blocks: Sequence[Any], stacks: Stacks) -> None:
+    def __init__(self, network: Any, blocks: Sequence[Any], stacks: WeightStacks) -> None:
         self.is_on = True
         self._widths = list(_widths(network, blocks, stacks))
         network.down_blocks[0].register_forward_pre_hook(self._compute, with_kwargs=True)
@@ -52,17 +52,17 @@ class Times:
                 vars(one).pop("time_numbers", None)
 
 
-def _widths(network: Any, blocks: Sequence[Any], stacks: Stacks) -> Iterator[_Width]:
+def _widths(network: Any, blocks: Sequence[Any], stacks: WeightStacks) -> Iterator[_ProjectionGroup]:
     wanted = set(blocks)
     for stack in stacks.stacks:
         paths = [path.removesuffix(TIME_PROJECTION) for path in stack.paths if path.endswith(TIME_PROJECTION)]
         inside = [network.get_submodule(path) for path in paths]
         if inside and wanted.issuperset(inside):
             bias = torch.cat([(one.time_emb_proj.bias + one.conv1.bias).detach() for one in inside])
-            yield _Width(inside, stack.block.flatten(0, 1), bias)
+            yield _ProjectionGroup(inside, stack.block.flatten(0, 1), bias)
 
 
-def time_numbers(block: Any, temb: torch.Tensor) -> torch.Tensor:
+def time_projection(block: Any, temb: torch.Tensor) -> torch.Tensor:
     """The projection for this block plus the bias of its first convolution: precomputed, or computed now."""
     if hasattr(block, "time_numbers"):
         numbers: torch.Tensor = block.time_numbers

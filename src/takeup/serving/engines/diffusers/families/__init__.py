@@ -17,7 +17,7 @@ from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.families.flux import Flux
 from takeup.serving.engines.diffusers.families.sd3 import StableDiffusion3
 from takeup.serving.engines.diffusers.families.unets import StableDiffusion, StableDiffusionXL
-from takeup.serving.engines.diffusers.runs import Rows, Run
+from takeup.serving.engines.diffusers.runs import BatchRows, DenoisingRun
 from takeup.serving.model import Request
 
 
@@ -32,19 +32,19 @@ class Family(Protocol):
     def network(self) -> Any:
         """The denoiser."""
 
-    def prepare(self, request: Request) -> Run:
+    def prepare(self, request: Request) -> DenoisingRun:
         """Encode the prompts, sample the noise, set up a separate scheduler."""
 
     def encode(self, request: Request) -> dict[str, torch.Tensor]:
         """The outputs of the text encoders, a row for every guidance branch."""
 
-    def predict(self, rows: Rows) -> torch.Tensor:
+    def predict(self, rows: BatchRows) -> torch.Tensor:
         """One call of the network."""
 
-    def guide(self, run: Run, prediction: torch.Tensor) -> torch.Tensor:
+    def guide(self, run: DenoisingRun, prediction: torch.Tensor) -> torch.Tensor:
         """Combine the predictions of the branches into one."""
 
-    def decode(self, run: Run) -> torch.Tensor:
+    def decode(self, run: DenoisingRun) -> torch.Tensor:
         """The image of finished latents, values from 0 to 1, channels first."""
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from takeup.serving.engines.diffusers.device.layout import Where, where_of
-from takeup.serving.engines.diffusers.device.quiet import QUIET
-from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.diffusers.device.layout import DeviceAndDtype, device_and_dtype
+from takeup.serving.engines.diffusers.device.quiet import CAPTURE_LOCK
+from takeup.serving.engines.diffusers.runs import DenoisingRun
 
 SHIFTED = "diffusers.pipelines.flux.pipeline_flux"
 
@@ -29,13 +29,13 @@ class FlowTransformer:
         return self.pipeline.transformer
 
     @property
-    def where(self) -> Where:
+    def where(self) -> DeviceAndDtype:
         """The device and dtype of the network."""
-        return where_of(self.network)
+        return device_and_dtype(self.network)
 
     @torch.no_grad()
-    @QUIET.busy()
-    def decode(self, run: Run) -> torch.Tensor:
+    @CAPTURE_LOCK.shared()
+    def decode(self, run: DenoisingRun) -> torch.Tensor:
         vae = self.pipeline.vae
         latents = self._unpacked(run) / vae.config.scaling_factor + vae.config.shift_factor
         decoded: torch.Tensor = self.pipeline.image_processor.postprocess(
@@ -43,7 +43,7 @@ class FlowTransformer:
         )
         return decoded
 
-    def _unpacked(self, run: Run) -> torch.Tensor:
+    def _unpacked(self, run: DenoisingRun) -> torch.Tensor:
         """Latents as an image."""
         return run.latents
 

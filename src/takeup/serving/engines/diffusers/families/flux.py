@@ -10,7 +10,7 @@ import torch
 from takeup.serving.engines.diffusers.families.flows import FlowTransformer
 from takeup.serving.engines.diffusers.families.guidance import guided
 from takeup.serving.engines.diffusers.families.sizes import size_of
-from takeup.serving.engines.diffusers.runs import Rows, Run
+from takeup.serving.engines.diffusers.runs import BatchRows, DenoisingRun
 from takeup.serving.engines.diffusers.schedulers import new_scheduler, set_steps
 from takeup.serving.model import Request
 
@@ -21,7 +21,7 @@ class Flux(FlowTransformer):
     most_shift = 1.15
 
     @torch.no_grad()
-    def prepare(self, request: Request) -> Run:
+    def prepare(self, request: Request) -> DenoisingRun:
         with self.encoding:
             inputs = self.encode(request)
         generator = torch.Generator("cpu").manual_seed(request.seed)
@@ -32,7 +32,7 @@ class Flux(FlowTransformer):
         text_ids = torch.zeros(inputs["encoder_hidden_states"].shape[1], 3).to(image_ids)
         scheduler = new_scheduler(self.pipeline, request.scheduler)
         timesteps = self._timesteps(scheduler, request.num_steps, latents)
-        return Run(request, latents, scheduler, timesteps, inputs, {"img_ids": image_ids, "txt_ids": text_ids})
+        return DenoisingRun(request, latents, scheduler, timesteps, inputs, {"img_ids": image_ids, "txt_ids": text_ids})
 
     @torch.no_grad()
     def encode(self, request: Request) -> dict[str, torch.Tensor]:
@@ -49,7 +49,7 @@ class Flux(FlowTransformer):
         return inputs
 
     @torch.no_grad()
-    def predict(self, rows: Rows) -> torch.Tensor:
+    def predict(self, rows: BatchRows) -> torch.Tensor:
         prediction: torch.Tensor = self.network(
             hidden_states=rows.sample,
             timestep=rows.timestep.to(rows.sample.dtype) / 1000,
@@ -61,10 +61,10 @@ class Flux(FlowTransformer):
         )[0]
         return prediction
 
-    def guide(self, run: Run, prediction: torch.Tensor) -> torch.Tensor:
+    def guide(self, run: DenoisingRun, prediction: torch.Tensor) -> torch.Tensor:
         return guided(prediction, run.request.true_guidance)
 
-    def _unpacked(self, run: Run) -> torch.Tensor:
+    def _unpacked(self, run: DenoisingRun) -> torch.Tensor:
         height, width = size_of(self.pipeline, run.request)
         latents: torch.Tensor = self.pipeline._unpack_latents(
             run.latents, height, width, self.pipeline.vae_scale_factor

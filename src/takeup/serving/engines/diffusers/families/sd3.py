@@ -9,7 +9,7 @@ import torch
 from takeup.serving.engines.diffusers.families.flows import FlowTransformer
 from takeup.serving.engines.diffusers.families.guidance import guided
 from takeup.serving.engines.diffusers.families.sizes import size_of
-from takeup.serving.engines.diffusers.runs import Rows, Run
+from takeup.serving.engines.diffusers.runs import BatchRows, DenoisingRun
 from takeup.serving.engines.diffusers.schedulers import new_scheduler, set_steps, step_options
 from takeup.serving.model import Request
 
@@ -20,7 +20,7 @@ class StableDiffusion3(FlowTransformer):
     most_shift = 1.16
 
     @torch.no_grad()
-    def prepare(self, request: Request) -> Run:
+    def prepare(self, request: Request) -> DenoisingRun:
         with self.encoding:
             inputs = self.encode(request)
         generator = torch.Generator("cpu").manual_seed(request.seed)
@@ -33,7 +33,7 @@ class StableDiffusion3(FlowTransformer):
         shift = self._shifted(scheduler, latents)
         timesteps = set_steps(scheduler, request.num_steps, device, **shift)
         options = step_options(scheduler, request, generator)
-        return Run(request, latents, scheduler, timesteps, inputs, step_options=options)
+        return DenoisingRun(request, latents, scheduler, timesteps, inputs, step_options=options)
 
     @torch.no_grad()
     def encode(self, request: Request) -> dict[str, torch.Tensor]:
@@ -54,13 +54,13 @@ class StableDiffusion3(FlowTransformer):
         }
 
     @torch.no_grad()
-    def predict(self, rows: Rows) -> torch.Tensor:
+    def predict(self, rows: BatchRows) -> torch.Tensor:
         prediction: torch.Tensor = self.network(
             hidden_states=rows.sample, timestep=rows.timestep, **rows.inputs, return_dict=False
         )[0]
         return prediction
 
-    def guide(self, run: Run, prediction: torch.Tensor) -> torch.Tensor:
+    def guide(self, run: DenoisingRun, prediction: torch.Tensor) -> torch.Tensor:
         return guided(prediction, run.request.guidance)
 
     def _shifted(self, scheduler: Any, latents: torch.Tensor) -> dict[str, float]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from takeup.serving.engines.diffusers.device.layout import Where, where_of
-from takeup.serving.engines.diffusers.device.quiet import QUIET
+from takeup.serving.engines.diffusers.device.layout import DeviceAndDtype, device_and_dtype
+from takeup.serving.engines.diffusers.device.quiet import CAPTURE_LOCK
 from takeup.serving.engines.diffusers.families.guidance import guided
 from takeup.serving.engines.diffusers.families.sizes import size_of
-from takeup.serving.engines.diffusers.runs import Rows, Run
+from takeup.serving.engines.diffusers.runs import BatchRows, DenoisingRun
 from takeup.serving.engines.diffusers.schedulers import new_scheduler, set_steps, step_options
 from takeup.serving.model import Request
 
@@ -29,12 +29,12 @@ class StableDiffusion:
         return self.pipeline.unet
 
     @property
-    def where(self) -> Where:
+    def where(self) -> DeviceAndDtype:
         """The device and dtype of the network."""
-        return where_of(self.network)
+        return device_and_dtype(self.network)
 
     @torch.no_grad()
-    def prepare(self, request: Request) -> Run:
+    def prepare(self, request: Request) -> DenoisingRun:
         with self.encoding:
             inputs = self.encode(request)
         # Sample noise while the device encodes the text; timesteps come afterwards: copying them waits for it.
@@ -44,7 +44,7 @@ class StableDiffusion:
         timesteps = set_steps(scheduler, request.num_steps, self.where[0])
         latents = noise * scheduler.init_noise_sigma
         options = step_options(scheduler, request, generator)
-        return Run(request, latents, scheduler, timesteps, inputs, step_options=options)
+        return DenoisingRun(request, latents, scheduler, timesteps, inputs, step_options=options)
 
     @torch.no_grad()
     def encode(self, request: Request) -> dict[str, torch.Tensor]:
@@ -54,7 +54,7 @@ class StableDiffusion:
         return {**self._guidance_input(request), "encoder_hidden_states": _branches(negative, positive)}
 
     @torch.no_grad()
-    def predict(self, rows: Rows) -> torch.Tensor:
+    def predict(self, rows: BatchRows) -> torch.Tensor:
         prediction: torch.Tensor = self.network(
             rows.sample,
             rows.timestep,
@@ -69,12 +69,12 @@ class StableDiffusion:
         """Additional conditioning inputs; None in this family."""
         return None
 
-    def guide(self, run: Run, prediction: torch.Tensor) -> torch.Tensor:
+    def guide(self, run: DenoisingRun, prediction: torch.Tensor) -> torch.Tensor:
         return guided(prediction, run.request.guidance, run.request.guidance_rescale)
 
     @torch.no_grad()
-    @QUIET.busy()
-    def decode(self, run: Run) -> torch.Tensor:
+    @CAPTURE_LOCK.shared()
+    def decode(self, run: DenoisingRun) -> torch.Tensor:
         vae = self.pipeline.vae
         image = vae.decode((run.latents / vae.config.scaling_factor).to(vae.dtype), return_dict=False)[0]
         decoded: torch.Tensor = self.pipeline.image_processor.postprocess(image, output_type="pt")
@@ -137,8 +137,8 @@ class StableDiffusionXL(StableDiffusion):
         return {"text_embeds": inputs["text_embeds"], "time_ids": inputs["time_ids"]}
 
     @torch.no_grad()
-    @QUIET.busy()
-    def decode(self, run: Run) -> torch.Tensor:
+    @CAPTURE_LOCK.shared()
+    def decode(self, run: DenoisingRun) -> torch.Tensor:
         vae = self.pipeline.vae
         mean, spread = (getattr(vae.config, name, None) for name in ("latents_mean", "latents_std"))
         latents = run.latents

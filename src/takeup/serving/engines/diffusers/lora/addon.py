@@ -19,32 +19,32 @@ from typing import Literal
 import torch
 
 from takeup.errors import TakeupError
-from takeup.serving.engines.diffusers.device.stacks import Stacks
+from takeup.serving.engines.diffusers.device.stacks import WeightStacks
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.lora.changes import Lora
-from takeup.serving.engines.diffusers.lora.grouped import GroupedWeights
-from takeup.serving.engines.diffusers.lora.loaders import Loader
+from takeup.serving.engines.diffusers.lora.grouped import StackedWeights
+from takeup.serving.engines.diffusers.lora.loaders import LoraLoader
 from takeup.serving.engines.diffusers.lora.sidecar import Sidecar
 from takeup.serving.engines.diffusers.lora.targets import DENOISERS, Layer, LayerId, layers_of
-from takeup.serving.engines.diffusers.lora.weights import Key, LoraSet, Staged, Weights, key_of
-from takeup.serving.engines.diffusers.runs import Rows, Run
-from takeup.serving.policies.forms import Costs, Wish, choose_form, extra_share
+from takeup.serving.engines.diffusers.lora.weights import LoraSet, LoraSetKey, PatchedWeights, StagedWeights, key_of
+from takeup.serving.engines.diffusers.runs import BatchRows, DenoisingRun
+from takeup.serving.policies.forms import FormCosts, LoraGroup, choose_form, extra_share
 
 SLOT = "loras"
 Form = Literal["merged", "sidecar", "auto"]
 
 
 @dataclass(slots=True)
-class Wanted:
+class RequestedLoras:
     """The LoRAs of one request: loading, then prepared (weights and prompt), then active."""
 
     asked: list[str]
     loading: list[Future[Lora]]
     ready: Future[dict[str, torch.Tensor]] | None = None
-    staged: Staged | None = None
+    staged: StagedWeights | None = None
     loras: LoraSet = ()
     arrived_at_step: int | None = None
-    key: Key = ()
+    key: LoraSetKey = ()
 
     @property
     def is_felt(self) -> bool:
@@ -63,11 +63,11 @@ class Loras:
     def __init__(
         self,
         family: Family,
-        loader: Loader,
+        loader: LoraLoader,
         form: Form = "auto",
         max_staged: int = 4,
         *,
-        stacks: Stacks | None = None,
+        stacks: WeightStacks | None = None,
         agree: Callable[[bool | None], bool] = bool,
     ) -> None:
         self._family, self._loader, self._agree = family, loader, agree
@@ -75,9 +75,9 @@ class Loras:
         layers = layers_of(family.pipeline)
         denoiser = {layer: module for layer, module in layers.items() if layer[0] in DENOISERS}
         text = {layer: module for layer, module in layers.items() if layer[0] not in DENOISERS}
-        self.weights, self._text = _weights(denoiser, stacks), Weights(text)
+        self.weights, self._text = _weights(denoiser, stacks), PatchedWeights(text)
         self._sidecar = Sidecar(denoiser)
-        self._staged: OrderedDict[Hashable, Staged] = OrderedDict()
+        self._staged: OrderedDict[Hashable, StagedWeights] = OrderedDict()
         self._max_staged = max_staged
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="make-ready")
         self._now: Literal["merged", "sidecar"] = "sidecar" if self._form == "sidecar" else "merged"
@@ -90,14 +90,14 @@ class Loras:
 
     # AddOn interface ------------------------------------------------------------------------------------------------
 
-    def joined(self, run: Run) -> None:
-        wanted = run.extras[SLOT] = Wanted([], [])
+    def joined(self, run: DenoisingRun) -> None:
+        wanted = run.extras[SLOT] = RequestedLoras([], [])
         for use in run.request.loras:
             wanted.loading.append(self._loader.load(use.name))
             wanted.asked.append(use.name)
 
-    def is_ready(self, run: Run) -> bool:
-        wanted: Wanted = run.extras[SLOT]
+    def is_ready(self, run: DenoisingRun) -> bool:
+        wanted: RequestedLoras = run.extras[SLOT]
         if wanted.is_felt or not wanted.loading or run.step < run.request.plain_steps:
             return True
         if self._have_all_arrived(run, wanted):
@@ -105,35 +105,35 @@ class Loras:
             return True
         return run.step < run.request.late_steps
 
-    def plan(self, runs: Sequence[Run]) -> None:
+    def plan(self, runs: Sequence[DenoisingRun]) -> None:
         """Choose the form of the next step, once the set of ready requests is known."""
         if self._form == "auto":
-            self._now = choose_form(_wishes(runs), self.weights.key, Costs())
+            self._now = choose_form(_lora_groups(runs), self.weights.key, FormCosts())
 
-    def bucket(self, run: Run) -> Hashable:
+    def bucket(self, run: DenoisingRun) -> Hashable:
         return self._key(run) if self._now == "merged" else None
 
     @contextmanager
-    def around(self, rows: Rows) -> Iterator[None]:
+    def around(self, rows: BatchRows) -> Iterator[None]:
         if self._now == "merged":
             self.weights.use(self._stage(rows.runs[0]))
-            rows.aids.weights = self.weights.key
+            rows.addon_inputs.weights = self.weights.key
             yield
             return
         self.weights.use()
-        rows.aids.has_hooks = True
-        sets = [_felt(run) for run in rows.runs for _ in range(run.num_rows)]
-        with self._sidecar.beside(sets):
+        rows.addon_inputs.has_hooks = True
+        sets = [_active_loras(run) for run in rows.runs for _ in range(run.num_rows)]
+        with self._sidecar.applied(sets):
             yield
 
-    def left(self, run: Run) -> None:
-        wanted: Wanted | None = run.extras.pop(SLOT, None)
+    def left(self, run: DenoisingRun) -> None:
+        wanted: RequestedLoras | None = run.extras.pop(SLOT, None)
         for name in wanted.asked if wanted else ():
             self._loader.release(name)
 
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _have_all_arrived(self, run: Run, wanted: Wanted) -> bool:
+    def _have_all_arrived(self, run: DenoisingRun, wanted: RequestedLoras) -> bool:
         """Whether the LoRAs are loaded on all ranks."""
         try:
             arrived = self._arrives(run, wanted)
@@ -143,7 +143,7 @@ class Loras:
             raise
         return self._agree(arrived)
 
-    def _arrives(self, run: Run, wanted: Wanted) -> bool:
+    def _arrives(self, run: DenoisingRun, wanted: RequestedLoras) -> bool:
         """Whether the request can be computed with its LoRAs from now on; raises if loading failed."""
         if wanted.ready is None:
             if not all(loading.done() for loading in wanted.loading):
@@ -157,7 +157,7 @@ class Loras:
         run.inputs.update(wanted.ready.result())
         return True
 
-    def _make_ready(self, run: Run, wanted: Wanted) -> dict[str, torch.Tensor]:
+    def _make_ready(self, run: DenoisingRun, wanted: RequestedLoras) -> dict[str, torch.Tensor]:
         """Off the loop: compute the patched weights, and encode the prompt again if text encoders change."""
         if self._form == "merged" and wanted.key not in self._staged:
             wanted.staged = self.weights.stage(wanted.loras)
@@ -166,53 +166,53 @@ class Loras:
         with self._family.encoding, self._text.using(wanted.loras):
             return self._family.encode(run.request)
 
-    def _stage(self, run: Run) -> Staged:
+    def _stage(self, run: DenoisingRun) -> StagedWeights:
         key = self._key(run)
         if key not in self._staged:
-            self._staged[key] = run.extras[SLOT].staged or self.weights.stage(_felt(run))
+            self._staged[key] = run.extras[SLOT].staged or self.weights.stage(_active_loras(run))
         self._staged.move_to_end(key)
         while len(self._staged) > self._max_staged:
             self._staged.popitem(last=False)
         return self._staged[key]
 
-    def _key(self, run: Run) -> Key:
-        wanted: Wanted = run.extras[SLOT]
+    def _key(self, run: DenoisingRun) -> LoraSetKey:
+        wanted: RequestedLoras = run.extras[SLOT]
         return wanted.key if wanted.is_felt else ()
 
 
-def _weights(layers: dict[LayerId, Layer], stacks: Stacks | None) -> Weights:
+def _weights(layers: dict[LayerId, Layer], stacks: WeightStacks | None) -> PatchedWeights:
     if stacks is None:
-        return Weights(layers)
+        return PatchedWeights(layers)
     (component,) = {layer[0] for layer in layers}
-    return GroupedWeights(layers, stacks, component)
+    return StackedWeights(layers, stacks, component)
 
 
-def _felt(run: Run) -> LoraSet:
-    wanted: Wanted = run.extras[SLOT]
+def _active_loras(run: DenoisingRun) -> LoraSet:
+    wanted: RequestedLoras = run.extras[SLOT]
     return wanted.loras if wanted.is_felt else ()
 
 
-def _wishes(runs: Sequence[Run]) -> list[Wish]:
+def _lora_groups(runs: Sequence[DenoisingRun]) -> list[LoraGroup]:
     """The rows of the next step, grouped by their LoRAs."""
-    by_key: dict[Hashable, list[Run]] = {}
+    by_key: dict[Hashable, list[DenoisingRun]] = {}
     for run in runs:
-        wanted: Wanted = run.extras[SLOT]
+        wanted: RequestedLoras = run.extras[SLOT]
         by_key.setdefault(wanted.key if wanted.is_felt else (), []).append(run)
     return [
-        Wish(key, sum(run.num_rows for run in members), _extra(members[0]), _is_low_rank(members[0]))
+        LoraGroup(key, sum(run.num_rows for run in members), _extra(members[0]), _is_low_rank(members[0]))
         for key, members in by_key.items()
     ]
 
 
-def _is_low_rank(run: Run) -> bool:
-    return all(change.is_low_rank for lora, _ in _felt(run) for change in lora.changes.values())
+def _is_low_rank(run: DenoisingRun) -> bool:
+    return all(change.is_low_rank for lora, _ in _active_loras(run) for change in lora.changes.values())
 
 
-def _extra(run: Run) -> float:
+def _extra(run: DenoisingRun) -> float:
     """The cost of its LoRAs as a sidecar, as a share of the layers they change."""
     extras = [
         extra_share(change.rank, change.shape[1], change.shape[0])
-        for lora, _ in _felt(run)
+        for lora, _ in _active_loras(run)
         for change in lora.changes.values()
         if change.is_low_rank
     ]

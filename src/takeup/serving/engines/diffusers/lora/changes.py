@@ -12,7 +12,7 @@ from takeup.serving.engines.diffusers.lora.targets import LayerId
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BufferSlice:
     """The offset and shape of one tensor in the buffer."""
 
     offset: int
@@ -24,10 +24,10 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LayerChange:
     """The change of one layer: its tensors, the factor alpha / r, and the shape of its weights."""
 
-    pieces: Mapping[str, Piece]
+    pieces: Mapping[str, BufferSlice]
     factor: float
     shape: tuple[int, ...]
     rank: int
@@ -44,7 +44,7 @@ class Lora:
 
     name: str
     buffer: torch.Tensor
-    changes: Mapping[LayerId, Change] = field(repr=False)
+    changes: Mapping[LayerId, LayerChange] = field(repr=False)
 
     @property
     def size_bytes(self) -> int:
@@ -74,11 +74,11 @@ def patched(weight: torch.Tensor, layer: LayerId, loras: tuple[tuple[Lora, float
         result = result + lora.delta(layer, scale).to(result.device)
         for part, side in (("magnitude", 0), ("input_magnitude", 1)):
             if part in lora.changes[layer].pieces:
-                result = _with_lengths(result, lora.parts(layer)[part].to(result.device), side)
+                result = _rescaled(result, lora.parts(layer)[part].to(result.device), side)
     return result
 
 
-def _with_lengths(weight: torch.Tensor, lengths: torch.Tensor, side: int) -> torch.Tensor:
+def _rescaled(weight: torch.Tensor, lengths: torch.Tensor, side: int) -> torch.Tensor:
     """Rescale the weights to these norms for every output (side 0) or input (side 1)."""
     shape = [-1 if dimension == side else 1 for dimension in range(weight.ndim)]
     others = [dimension for dimension in range(weight.ndim) if dimension != side]

@@ -15,16 +15,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.lora.changes import Change, Lora, Piece
-from takeup.serving.engines.diffusers.lora.keys import Sorted, sort_keys
+from takeup.serving.engines.diffusers.lora.changes import BufferSlice, LayerChange, Lora
+from takeup.serving.engines.diffusers.lora.keys import KeyCategories, sort_keys
 from takeup.serving.engines.diffusers.lora.ranks import check_change, factor_of, named_magnitude, rank_of
-from takeup.serving.engines.diffusers.lora.targets import LayerId, Targets
+from takeup.serving.engines.diffusers.lora.targets import LayerId, LoraTargets
 
 SHOWN_KEYS = 4
 Tensors = Mapping[str, torch.Tensor]
 
 
-def read_lora(path: Path, targets: Targets, name: str | None = None) -> Lora:
+def read_lora(path: Path, targets: LoraTargets, name: str | None = None) -> Lora:
     """The LoRA in this file, with all numbers in one buffer."""
     tensors, told = _open(path)
     found = sort_keys(tensors, targets)
@@ -52,10 +52,10 @@ def _open(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         raise BadInput(f"{path} is damaged or no safetensors file ({problem}); fetch or export it again") from problem
     if not tensors:
         raise BadInput(f"{path} holds no tensors; export the LoRA again")
-    return tensors, _told(path, told)
+    return tensors, _alpha_metadata(path, told)
 
 
-def _told(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+def _alpha_metadata(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     beside = path.parent / "adapter_config.json"
     texts = [metadata.get("lora_adapter_metadata"), beside.read_text("utf-8") if beside.is_file() else None]
     told: dict[str, Any] = {}
@@ -67,7 +67,7 @@ def _told(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     return told
 
 
-def _check_keys(path: Path, found: Sorted, targets: Targets) -> None:
+def _check_keys(path: Path, found: KeyCategories, targets: LoraTargets) -> None:
     if not found.layers and found.no_layer:
         raise BadInput(
             f"{path} was made for another base model: none of its {len(found.no_layer)} keys names a layer of this "
@@ -91,10 +91,10 @@ def _change(
     path: Path,
     layer: LayerId,
     parts: dict[str, torch.Tensor],
-    targets: Targets,
+    targets: LoraTargets,
     told: Mapping[str, Any],
     offset: int,
-) -> tuple[Change, list[torch.Tensor]]:
+) -> tuple[LayerChange, list[torch.Tensor]]:
     alpha = parts.pop("alpha", None)
     where = f"{path}, layer {'.'.join(layer)}"
     shape = targets.shapes[layer]
@@ -103,9 +103,9 @@ def _change(
     factor = factor_of(parts, alpha, told, layer)
     pieces = {}
     for part, tensor in parts.items():
-        pieces[part] = Piece(offset, tuple(tensor.shape))
+        pieces[part] = BufferSlice(offset, tuple(tensor.shape))
         offset += tensor.numel()
-    return Change(pieces, factor, shape, rank_of(parts)), list(parts.values())
+    return LayerChange(pieces, factor, shape, rank_of(parts)), list(parts.values())
 
 
 def _some(keys: Iterable[str]) -> str:

@@ -17,20 +17,20 @@ from typing import Any
 import torch
 
 from takeup.serving.engines.diffusers.device.passes import cuda
-from takeup.serving.engines.diffusers.device.stacks import Stacks
-from takeup.serving.engines.diffusers.lora.packs import Pack, Packer
+from takeup.serving.engines.diffusers.device.stacks import WeightStacks
+from takeup.serving.engines.diffusers.lora.packs import LoraPack, LoraPacker
 from takeup.serving.engines.diffusers.lora.targets import Layer, LayerId
-from takeup.serving.engines.diffusers.lora.weights import LoraSet, Staged, Weights
+from takeup.serving.engines.diffusers.lora.weights import LoraSet, PatchedWeights, StagedWeights
 
-Arrivals = Sequence[Mapping[int, Any]]
+DeviceCopies = Sequence[Mapping[int, Any]]
 Product = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Factors(Staged):
+class StagedFactors(StagedWeights):
     """A staged set whose low-rank products are not computed yet: packs with their scales, and their device copies."""
 
-    packs: tuple[tuple[Pack, float], ...] = ()
+    packs: tuple[tuple[LoraPack, float], ...] = ()
     landed: list[torch.Tensor] = field(default_factory=list, repr=False, compare=False)
 
     @property
@@ -39,47 +39,47 @@ class Factors(Staged):
         return list(dict.fromkeys(number for pack, _ in self.packs for number in pack.shapes))
 
 
-class GroupedWeights(Weights):
+class StackedWeights(PatchedWeights):
     """Weights whose linear layers are in `stacks`. `stage` packs on the host; `use` copies and merges."""
 
-    def __init__(self, layers: Mapping[LayerId, Layer], stacks: Stacks, component: str) -> None:
+    def __init__(self, layers: Mapping[LayerId, Layer], stacks: WeightStacks, component: str) -> None:
         super().__init__(layers)
         self._stacks, self._component = stacks, component
-        self._packer = Packer(stacks, component)
+        self._packer = LoraPacker(stacks, component)
         self._pristine_blocks: dict[int, torch.Tensor] = {}
         self._copying: Any = None
 
-    def stage(self, loras: LoraSet) -> Staged:
+    def stage(self, loras: LoraSet) -> StagedWeights:
         changed = self._changed(loras)
         singly = {layer for layer in changed if not self._is_grouped(layer, loras)}
         packs = tuple((self._packer.pack(lora), scale) for lora, scale in loras)
-        return Factors(loras, self._patched(loras, singly), packs)
+        return StagedFactors(loras, self._patched(loras, singly), packs)
 
     @torch.no_grad()
-    def _take_out(self, next_one: Staged) -> None:
+    def _take_out(self, next_one: StagedWeights) -> None:
         super()._take_out(next_one)
         for number in set(_blocks_of(self._current)) - set(_blocks_of(next_one)):
             self._block(number).copy_(self._clean_block(number))
 
     @torch.no_grad()
-    def _put_in(self, staged: Staged) -> None:
-        if isinstance(staged, Factors):
+    def _put_in(self, staged: StagedWeights) -> None:
+        if isinstance(staged, StagedFactors):
             for number, (up, down) in self._products(staged):
                 torch.baddbmm(self._clean_block(number), up, down, out=self._block(number))
         super()._put_in(staged)  # after whole blocks
 
-    def _products(self, factors: Factors) -> Iterator[tuple[int, Product]]:
+    def _products(self, factors: StagedFactors) -> Iterator[tuple[int, Product]]:
         """The factors of every block in order, once they are copied; later blocks are prefetched."""
-        arrivals: Arrivals = [] if factors.landed else self._send(factors)
+        arrivals: DeviceCopies = [] if factors.landed else self._send(factors)
         pieces = [pack.pieces(flat) for (pack, _), flat in zip(factors.packs, factors.landed, strict=True)]
         for number in factors.blocks:
             for events in arrivals:
                 if number in events:
                     events[number].wait()
             own = [(one[number], scale) for one, (_, scale) in zip(pieces, factors.packs, strict=True) if number in one]
-            yield number, _together(own)
+            yield number, _concatenated(own)
 
-    def _send(self, factors: Factors) -> Arrivals:
+    def _send(self, factors: StagedFactors) -> DeviceCopies:
         """Start copying. Returns the events after which blocks are ready. On a CPU nothing is copied."""
         device = self._block(0).device
         if device.type != "cuda":
@@ -113,8 +113,8 @@ class GroupedWeights(Weights):
         return self._stacks.stacks[number].block
 
 
-def _blocks_of(staged: Staged) -> list[int]:
-    return staged.blocks if isinstance(staged, Factors) else []
+def _blocks_of(staged: StagedWeights) -> list[int]:
+    return staged.blocks if isinstance(staged, StagedFactors) else []
 
 
 def _copied(host: torch.Tensor, flat: torch.Tensor, span: slice) -> Any:
@@ -124,7 +124,7 @@ def _copied(host: torch.Tensor, flat: torch.Tensor, span: slice) -> Any:
     return event
 
 
-def _together(own: Sequence[tuple[Product, float]]) -> Product:
+def _concatenated(own: Sequence[tuple[Product, float]]) -> Product:
     """The factors of several LoRAs concatenated into those of one."""
     ups = [up if scale == 1 else up * scale for (up, _), scale in own]
     downs = [down for (_, down), _ in own]

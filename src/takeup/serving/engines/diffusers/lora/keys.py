@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from takeup.serving.engines.diffusers.lora.targets import LayerId, Targets
+from takeup.serving.engines.diffusers.lora.targets import LayerId, LoraTargets
 
 ADAPTER = r"(?:\.[^.]+)??"  # PEFT may write the adapter's name before `.weight`
 SUFFIXES: tuple[tuple[str, str], ...] = (
@@ -33,7 +33,7 @@ NOISE = (("base_model.model.", ""), (".processor.", "."))
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class LoraKey:
     """A parsed key."""
 
     text: str
@@ -42,7 +42,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class KeyCategories:
     """The keys of a file: parts by layer; keys that are no part of a change; parts of unknown layers; duplicates."""
 
     layers: dict[LayerId, dict[str, str]]
@@ -51,7 +51,7 @@ class Sorted:
     twice: tuple[str, ...]
 
 
-def sort_keys(keys: Iterable[str], targets: Targets) -> Sorted:
+def sort_keys(keys: Iterable[str], targets: LoraTargets) -> KeyCategories:
     """Assign every key to exactly one category."""
     layers: dict[LayerId, dict[str, str]] = {}
     no_part, no_layer, twice = [], [], []
@@ -66,7 +66,7 @@ def sort_keys(keys: Iterable[str], targets: Targets) -> Sorted:
             twice.append(text)
         else:
             layers[layer][part] = text
-    return Sorted(layers, tuple(no_part), tuple(no_layer), tuple(twice))
+    return KeyCategories(layers, tuple(no_part), tuple(no_layer), tuple(twice))
 
 
 def _split(text: str) -> tuple[str, str | None]:
@@ -76,7 +76,7 @@ def _split(text: str) -> tuple[str, str | None]:
     return text, None
 
 
-def _layer(name: str, targets: Targets) -> LayerId | None:
+def _layer(name: str, targets: LoraTargets) -> LayerId | None:
     for noise, instead in NOISE:
         name = name.replace(noise, instead)
     return targets.names.get(name) or targets.names.get(f"{name}.0")  # `to_out` was `to_out.0` once

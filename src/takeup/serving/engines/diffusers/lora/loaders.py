@@ -20,10 +20,10 @@ import torch
 from takeup.errors import BadInput, TakeupError, UnknownName
 from takeup.serving.engines.diffusers.lora.changes import Lora
 from takeup.serving.engines.diffusers.lora.files import read_lora
-from takeup.serving.engines.diffusers.lora.targets import Targets
+from takeup.serving.engines.diffusers.lora.targets import LoraTargets
 
 
-class Loader(Protocol):
+class LoraLoader(Protocol):
     """Loads LoRAs by name, asynchronously."""
 
     def load(self, name: str) -> Future[Lora]:
@@ -39,7 +39,7 @@ class Loader(Protocol):
 class ThreadLoader:
     """Reads in threads of this process: simple, for tests and for few requests."""
 
-    def __init__(self, paths: Mapping[str, Path], targets: Targets, num_threads: int = 2) -> None:
+    def __init__(self, paths: Mapping[str, Path], targets: LoraTargets, num_threads: int = 2) -> None:
         self._paths, self._targets = paths, targets
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="lora")
 
@@ -56,7 +56,7 @@ class ThreadLoader:
 class ProcessLoader:
     """Reads in a separate process, into shared memory."""
 
-    def __init__(self, paths: Mapping[str, Path], targets: Targets) -> None:
+    def __init__(self, paths: Mapping[str, Path], targets: LoraTargets) -> None:
         self._paths, self._targets = paths, targets
         self._lock = threading.Lock()
         self._pending: dict[str, Future[Lora]] = {}
@@ -95,7 +95,7 @@ class ProcessLoader:
         context = multiprocessing.get_context("spawn")
         orders, self._orders = context.Pipe(duplex=False)
         answers, reply = context.Pipe(duplex=False)
-        self._process = context.Process(target=serve_orders, args=(orders, reply, self._targets), daemon=True)
+        self._process = context.Process(target=run_loader_process, args=(orders, reply, self._targets), daemon=True)
         self._process.start()
         orders.close()
         reply.close()
@@ -130,7 +130,7 @@ def path_of(name: str, paths: Mapping[str, Path]) -> Path:
     return paths[name]
 
 
-def serve_orders(orders: Connection, reply: Connection, targets: Targets) -> None:
+def run_loader_process(orders: Connection, reply: Connection, targets: LoraTargets) -> None:
     """Main loop of the loader process: read the requested files until the pipe is closed."""
     torch.set_num_threads(1)
     while True:
@@ -141,7 +141,7 @@ def serve_orders(orders: Connection, reply: Connection, targets: Targets) -> Non
         reply.send((name, _answer(name, path, targets)))
 
 
-def _answer(name: str, path: Path, targets: Targets) -> Lora | Exception:
+def _answer(name: str, path: Path, targets: LoraTargets) -> Lora | Exception:
     try:
         lora = read_lora(path, targets, name)
         lora.buffer.share_memory_()  # type: ignore[no-untyped-call]

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from takeup.serving.engines.diffusers.device.stacks import Stacks
+from takeup.serving.engines.diffusers.device.stacks import WeightStacks
 from takeup.serving.engines.diffusers.lora.changes import Lora
 from takeup.serving.engines.diffusers.lora.targets import LayerId
 
 
 @dataclass(frozen=True, slots=True)
-class Pack:
+class LoraPack:
     """The low-rank factors of one LoRA. `shapes`: layers, outputs, inputs and rank for the number of each block."""
 
     host: torch.Tensor = field(repr=False)
@@ -44,14 +44,14 @@ class Pack:
         return pieces
 
 
-class Packer:
+class LoraPacker:
     """Packs LoRAs for the stacks of one component, with an LRU cache of `max_kept` packs."""
 
-    def __init__(self, stacks: Stacks, component: str, max_kept: int = 16) -> None:
+    def __init__(self, stacks: WeightStacks, component: str, max_kept: int = 16) -> None:
         self._stacks, self._component, self._max_kept = stacks, component, max_kept
-        self._kept: OrderedDict[int, tuple[Lora, Pack]] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[Lora, LoraPack]] = OrderedDict()
 
-    def pack(self, lora: Lora) -> Pack:
+    def pack(self, lora: Lora) -> LoraPack:
         """The low-rank changes of stacked layers, in the layout of the stacks."""
         if id(lora) not in self._kept:
             self._kept[id(lora)] = lora, self._packed(lora)
@@ -64,11 +64,11 @@ class Packer:
         """Whether this layer is stacked, and the LoRA changes it by a low-rank product."""
         return layer[0] == self._component and layer[1] in self._stacks.places and lora.changes[layer].is_low_rank
 
-    def _packed(self, lora: Lora) -> Pack:
+    def _packed(self, lora: Lora) -> LoraPack:
         shapes = self._shapes(lora)
         block = self._stacks.stacks[0].block
         num_numbers = sum(layers * rank * (outputs + inputs) for layers, outputs, inputs, rank in shapes.values())
-        pack = Pack(torch.zeros(num_numbers, dtype=block.dtype, pin_memory=block.is_cuda), shapes)
+        pack = LoraPack(torch.zeros(num_numbers, dtype=block.dtype, pin_memory=block.is_cuda), shapes)
         pieces = pack.pieces(pack.host)
         for layer in self._layers(lora):
             change, place = lora.changes[layer], self._stacks.places[layer[1]]

@@ -48,14 +48,14 @@ def factor_of(parts: Parts, alpha: torch.Tensor | None, told: Mapping[str, Any],
         return float(alpha) / rank if rank else 1.0
     component, path = layer
     own = {key.removeprefix(f"{component}."): value for key, value in told.items()}
-    told_alpha = _told_alpha(own, path)
+    told_alpha = _metadata_alpha(own, path)
     rank = rank or int(own.get("r", 0))
     if told_alpha is None or not rank:
         return 1.0
     return told_alpha / (rank**0.5 if own.get("use_rslora") else rank)
 
 
-def _told_alpha(own: Mapping[str, Any], path: str) -> float | None:
+def _metadata_alpha(own: Mapping[str, Any], path: str) -> float | None:
     for pattern, alpha in (own.get("alpha_pattern") or {}).items():
         if re.fullmatch(rf"(.*\.)?({pattern})", path):
             return float(alpha)

@@ -35,7 +35,7 @@ class Sidecar:
         self._kept: OrderedDict[int, tuple[Lora, Parts]] = OrderedDict()
 
     @contextmanager
-    def beside(self, sets: Sequence[LoraSet]) -> Iterator[None]:
+    def applied(self, sets: Sequence[LoraSet]) -> Iterator[None]:
         """Inside, row i of the network's input is computed with the LoRAs of `sets[i]`."""
         groups = _groups(sets, next(iter(self._layers.values())).weight.device)
         changed = {layer for loras, _ in groups for lora, _ in loras for layer in lora.changes if layer in self._layers}
@@ -85,7 +85,8 @@ def _change(module: Layer, layer: LayerId, loras: LoraSet, x: torch.Tensor, part
     own = [(lora, scale) for lora, scale in loras if layer in lora.changes]
     if all(lora.changes[layer].is_low_rank for lora, _ in own):
         changes = [
-            _thin(module, _placed(layer, lora, x, parts), lora.changes[layer].factor * scale, x) for lora, scale in own
+            _low_rank_product(module, _parts_on_device(layer, lora, x, parts), lora.changes[layer].factor * scale, x)
+            for lora, scale in own
         ]
         return torch.stack(changes).sum(0) if len(changes) > 1 else changes[0]
     weight = module.weight
@@ -93,14 +94,16 @@ def _change(module: Layer, layer: LayerId, loras: LoraSet, x: torch.Tensor, part
     return _apply(module, difference.to(x.dtype), x)
 
 
-def _placed(layer: LayerId, lora: Lora, x: torch.Tensor, parts: Mapping[int, Parts]) -> dict[str, torch.Tensor]:
+def _parts_on_device(
+    layer: LayerId, lora: Lora, x: torch.Tensor, parts: Mapping[int, Parts]
+) -> dict[str, torch.Tensor]:
     own = parts[id(lora)]
     if layer not in own or own[layer]["down"].dtype != x.dtype or own[layer]["down"].device != x.device:
         own[layer] = {name: part.to(x) for name, part in lora.parts(layer).items()}
     return own[layer]
 
 
-def _thin(module: Layer, parts: Mapping[str, torch.Tensor], factor: float, x: torch.Tensor) -> torch.Tensor:
+def _low_rank_product(module: Layer, parts: Mapping[str, torch.Tensor], factor: float, x: torch.Tensor) -> torch.Tensor:
     if isinstance(module, torch.nn.Conv2d):
         down, up = (part if part.ndim == 4 else part[:, :, None, None] for part in (parts["down"], parts["up"]))
         return torch.conv2d(_apply(module, down, x), up) * factor

@@ -11,7 +11,7 @@ import torch
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.lora.targets import layers_of
-from takeup.serving.engines.diffusers.lora.weights import LoraSet, Weights
+from takeup.serving.engines.diffusers.lora.weights import LoraSet, PatchedWeights
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.model import Request
 
@@ -25,7 +25,7 @@ def measure_similarities(family: Family, loras: LoraSet, requests: Sequence[Requ
         raise BadInput("latents are compared step by step; give requests, all with the same number of steps")
     plain = [replace(one, loras=()) for one in requests]
     without = [_latents(family, one) for one in plain]
-    with Weights(layers_of(family.pipeline)).using(loras):
+    with PatchedWeights(layers_of(family.pipeline)).using(loras):
         patched = [_latents(family, one) for one in plain]
     pairs = [[_cosine(*two) for two in zip(*one, strict=True)] for one in zip(without, patched, strict=True)]
     return [fmean(step) for step in zip(*pairs, strict=True)]

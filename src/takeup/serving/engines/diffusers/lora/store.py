@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from takeup.errors import BadInput
 from takeup.serving.contract import CachePolicy
 from takeup.serving.engines.diffusers.lora.changes import Lora
-from takeup.serving.engines.diffusers.lora.loaders import Loader
+from takeup.serving.engines.diffusers.lora.loaders import LoraLoader
 
 
 class LoraStore:
@@ -23,7 +23,7 @@ class LoraStore:
     `ahead` are the LoRAs of the waiting requests, set by the owner of the queue.
     """
 
-    def __init__(self, loader: Loader, make_policy: Callable[[], CachePolicy], capacity_bytes: int) -> None:
+    def __init__(self, loader: LoraLoader, make_policy: Callable[[], CachePolicy], capacity_bytes: int) -> None:
         if capacity_bytes <= 0:
             raise BadInput(f"a store of {capacity_bytes} bytes keeps nothing; give a size above zero")
         self._loader, self._policy, self._capacity_bytes = loader, make_policy(), capacity_bytes

@@ -47,7 +47,7 @@ OLD_TEXT_NAMES = {"q_proj": "to_q", "k_proj": "to_k", "v_proj": "to_v", "out_pro
 
 
 @dataclass(frozen=True, slots=True)
-class Targets:
+class LoraTargets:
     """Shapes of the layers of a pipeline, and their names. Small, so it can be sent to another process."""
 
     base: str
@@ -55,7 +55,7 @@ class Targets:
     names: Mapping[str, LayerId] = field(repr=False)
 
     @classmethod
-    def of(cls, pipeline: Any) -> Targets:
+    def of(cls, pipeline: Any) -> LoraTargets:
         """All linear and convolutional layers of the denoiser and of the text encoders."""
         shapes = {layer: tuple(module.weight.shape) for layer, module in layers_of(pipeline).items()}
         names: dict[str, LayerId] = {}

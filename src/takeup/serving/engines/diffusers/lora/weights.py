@@ -22,44 +22,44 @@ from takeup.serving.engines.diffusers.lora.targets import Layer, LayerId
 LoraSet = tuple[tuple[Lora, float], ...]
 """LoRAs in the order in which they are applied, each with its scale."""
 
-Key = tuple[tuple[str, int, float], ...]
+LoraSetKey = tuple[tuple[str, int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedWeights:
     """The patched weights of one set, ready to be copied over those of the network."""
 
     loras: LoraSet
     weights: Mapping[LayerId, torch.Tensor] = field(repr=False)
 
 
-PLAIN = Staged((), {})
+NO_LORAS = StagedWeights((), {})
 
 
-def key_of(loras: LoraSet) -> Key:
+def key_of(loras: LoraSet) -> LoraSetKey:
     """Equal for equal sets. A LoRA that was reloaded under an old name has a different key."""
     return tuple((lora.name, id(lora), scale) for lora, scale in loras)
 
 
-class Weights:
+class PatchedWeights:
     """The layers of some components of a pipeline. Call `stage` from any thread, the rest from the computing one."""
 
     def __init__(self, layers: Mapping[LayerId, Layer]) -> None:
         self._layers = layers
         self._pristine: dict[LayerId, torch.Tensor] = {}
         self._lock = threading.Lock()
-        self._current = PLAIN
+        self._current = NO_LORAS
 
     @property
-    def key(self) -> Key:
+    def key(self) -> LoraSetKey:
         """The key of the set that is merged now."""
         return key_of(self._current.loras)
 
-    def stage(self, loras: LoraSet) -> Staged:
+    def stage(self, loras: LoraSet) -> StagedWeights:
         """Compute the patched weights of every layer that one of `loras` changes, without modifying the network."""
-        return Staged(loras, self._patched(loras, self._changed(loras)))
+        return StagedWeights(loras, self._patched(loras, self._changed(loras)))
 
-    def use(self, staged: Staged = PLAIN) -> None:
+    def use(self, staged: StagedWeights = NO_LORAS) -> None:
         """Merge this set and remove the previous one. Without an argument: restore the original weights."""
         if staged is self._current:
             return
@@ -77,11 +77,11 @@ class Weights:
         finally:
             self.use(before)
 
-    def _take_out(self, next_one: Staged) -> None:
+    def _take_out(self, next_one: StagedWeights) -> None:
         for layer in self._current.weights.keys() - next_one.weights.keys():
             self._write(layer, self._clean(layer))
 
-    def _put_in(self, staged: Staged) -> None:
+    def _put_in(self, staged: StagedWeights) -> None:
         for layer, weight in staged.weights.items():
             self._write(layer, weight)
 

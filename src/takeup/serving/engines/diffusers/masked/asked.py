@@ -9,7 +9,7 @@ from takeup.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class EditRequest:
     """Image, mask of the same size (white: change; None: everywhere), and strength (the share of steps that are run).
 
     If a template is more stale than `max_error`, steps compute all tokens. `exact` edits neither read nor record one.

@@ -9,7 +9,7 @@ import torch
 cuda: Any = torch.cuda  # torch.cuda functions are not annotated
 
 
-class Awaited:
+class PendingScalar:
     """Copies a scalar to pinned host memory asynchronously; an event marks completion."""
 
     def __init__(self, number: torch.Tensor) -> None:

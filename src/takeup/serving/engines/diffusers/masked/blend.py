@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 
-class Blended:
+class BlendingScheduler:
     """Wraps the scheduler of one run. `mask` is one where the image is generated, zero where it is preserved.
 
     The noised originals of all steps are precomputed: schedulers look up values in host tables, which would

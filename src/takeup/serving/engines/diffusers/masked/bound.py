@@ -14,48 +14,48 @@ from typing import Any, Protocol
 
 import torch
 
-from takeup.serving.engines.diffusers.masked.brought import Brought, Pages
-from takeup.serving.engines.diffusers.masked.flat import Flat
+from takeup.serving.engines.diffusers.masked.brought import LoadedPage, TemplatePages
+from takeup.serving.engines.diffusers.masked.flat import FlatKvCache
 from takeup.serving.engines.diffusers.masked.pages import Page
-from takeup.serving.engines.diffusers.masked.stale import Watched, stale_error
-from takeup.serving.engines.diffusers.masked.stopwatch import Stopwatch
-from takeup.serving.engines.diffusers.masked.tables import Tables
-from takeup.serving.engines.diffusers.masked.turns import Place, Turns
-from takeup.serving.engines.diffusers.runs import Bound, Run
+from takeup.serving.engines.diffusers.masked.stale import CheckedTokens, stale_error
+from takeup.serving.engines.diffusers.masked.stopwatch import StreamStopwatch
+from takeup.serving.engines.diffusers.masked.tables import IndexTables
+from takeup.serving.engines.diffusers.masked.turns import DoubleBuffer, PrefetchBuffer
+from takeup.serving.engines.diffusers.runs import DenoisingRun, GraphBuffers
 
-NUM_PLACES = 2
+NUM_BUFFERS = 2
 cuda: Any = torch.cuda  # torch.cuda functions are not annotated
 
 
-class Kept(Place, Protocol):
-    """A buffer whose keys and values are in a `Flat`."""
+class KvBuffer(PrefetchBuffer, Protocol):
+    """A buffer whose keys and values are in a `FlatKvCache`."""
 
-    flat: Flat
+    flat: FlatKvCache
 
 
-class Memory:
+class KvMemory:
     """KV buffers shared by all kinds of captured calls. `user` is the kind that made the last call."""
 
     def __init__(self, device: torch.device) -> None:
         self.stream: Any = cuda.Stream() if device.type == "cuda" else None
-        self.user: BoundCall | None = None
-        self._flats: dict[Hashable, list[Flat]] = {}
-        self._watches: dict[Hashable, Stopwatch] = {}
+        self.user: GraphCall | None = None
+        self._flats: dict[Hashable, list[FlatKvCache]] = {}
+        self._watches: dict[Hashable, StreamStopwatch] = {}
 
-    def flats(self, like: Page) -> list[Flat]:
+    def flats(self, like: Page) -> list[FlatKvCache]:
         """Buffers for pages of these shapes and dtypes, shared by all callers."""
         kind = frozenset((name, tuple(one.shape), one.dtype) for name, one in like.items())
         if kind not in self._flats:
-            self._flats[kind] = [Flat(like) for _ in range(NUM_PLACES)]
+            self._flats[kind] = [FlatKvCache(like) for _ in range(NUM_BUFFERS)]
         return self._flats[kind]
 
-    def watch(self, kind: Hashable) -> Stopwatch:
+    def watch(self, kind: Hashable) -> StreamStopwatch:
         """Stopwatch of the compute time of calls of a kind."""
-        return self._watches.setdefault(kind, Stopwatch(self.stream is not None))
+        return self._watches.setdefault(kind, StreamStopwatch(self.stream is not None))
 
 
 @dataclass(slots=True, eq=False)
-class Masked:
+class MaskedBatch:
     """Edits that share a call: their token positions and cached activations.
 
     `watched`: tokens outside the mask that are checked in this call, by index of the edit; the call sets `errors` to
@@ -63,13 +63,13 @@ class Masked:
     next step of the same edits, so it can be prefetched.
     """
 
-    bind: Callable[[Any, Masked], Bound]
-    tables: Tables
-    runs: Sequence[Run]
-    readers: Sequence[Pages]
+    bind: Callable[[Any, MaskedBatch], GraphBuffers]
+    tables: IndexTables
+    runs: Sequence[DenoisingRun]
+    readers: Sequence[TemplatePages]
     who: Hashable
-    memory: Memory
-    watched: Mapping[int, Watched] = field(default_factory=dict)
+    memory: KvMemory
+    watched: Mapping[int, CheckedTokens] = field(default_factory=dict)
     weights: Hashable = ()
     is_alone: bool = True
     errors: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Masked:
         """Step of each edit, `ahead` steps from now."""
         return tuple(run.step + ahead for run in self.runs)
 
-    def pages(self, ahead: int = 0) -> list[Brought]:
+    def pages(self, ahead: int = 0) -> list[LoadedPage]:
         """Cached activations of each edit, `ahead` steps from now."""
         return [reader.page(step) for reader, step in zip(self.readers, self.steps(ahead), strict=True)]
 
@@ -92,32 +92,32 @@ class Masked:
         """Whether all templates have the next step."""
         return all(reader.has(step) for reader, step in zip(self.readers, self.steps(1), strict=True))
 
-    def bound(self, prepared: Any) -> Bound:
+    def bound(self, prepared: Any) -> GraphBuffers:
         """Buffers and forwards for calls of this kind."""
         return self.bind(prepared, self)
 
 
-class BoundCall:
+class GraphCall:
     """One kind of masked call. `num_front` tokens precede those of the image."""
 
-    num_places = NUM_PLACES
+    num_places = NUM_BUFFERS
 
-    def __init__(self, tables: Tables, places: Sequence[Kept], memory: Memory, num_front: int = 0) -> None:
+    def __init__(self, tables: IndexTables, places: Sequence[KvBuffer], memory: KvMemory, num_front: int = 0) -> None:
         self._tables, self._places, self._memory, self._num_front = tables, places, memory, num_front
-        self._turns = Turns(places, memory.stream)
+        self._turns = DoubleBuffer(places, memory.stream)
         self._watch = memory.watch(tables.sizes)  # replaced by that of the caller in `fill`
-        self._told: Tables | None = None
+        self._current_tables: IndexTables | None = None
         self._pieces: dict[int, torch.Tensor] = {}
         self._before: dict[int, torch.Tensor] = {}
 
-    def fill(self, masked: Masked) -> int:
+    def fill(self, masked: MaskedBatch) -> int:
         """Load the cached activations of the call, prefetch those of the next step, and return the buffer number."""
-        if self._memory.user is not self or masked.tables is not self._told:
+        if self._memory.user is not self or masked.tables is not self._current_tables:
             self._turns.forget()
         if self._memory.user not in {None, self}:
             self._memory.user.let_go()
         self._memory.user, self._watch = self, masked.memory.watch(masked.kind)
-        self._tell(masked.tables)
+        self._set_tables(masked.tables)
         number = self._turns.now((masked.who, masked.steps()), masked.pages)
         if masked.is_alone and masked.has_next:
             self._turns.soon(1 - number, (masked.who, masked.steps(1)), partial(masked.pages, 1))
@@ -126,12 +126,12 @@ class BoundCall:
         self._watch.start()
         return number
 
-    def _tell(self, tables: Tables) -> None:
-        if tables is not self._told:
+    def _set_tables(self, tables: IndexTables) -> None:
+        if tables is not self._current_tables:
             self._tables.take(tables)
-            self._told, self._pieces = tables, {}
+            self._current_tables, self._pieces = tables, {}
 
-    def leave(self, masked: Masked, number: int) -> None:
+    def leave(self, masked: MaskedBatch, number: int) -> None:
         """Finish the call: stop the stopwatch and compute the staleness of checked tokens."""
         self._watch.stop()
         after = self._taken(masked, number)
@@ -146,7 +146,7 @@ class BoundCall:
         self._turns.forget()
         self._watch.forget()
 
-    def _taken(self, masked: Masked, number: int) -> dict[int, torch.Tensor]:
+    def _taken(self, masked: MaskedBatch, number: int) -> dict[int, torch.Tensor]:
         """Current cached values of the tokens that are checked, by index of the edit."""
         flat = self._places[number].flat
         for edit, watched in masked.watched.items():

@@ -14,23 +14,23 @@ from typing import Any
 import torch
 from torch.nn.functional import linear
 
-from takeup.serving.engines.diffusers.device.compute import Prepared
+from takeup.serving.engines.diffusers.device.compute import PreparedNetwork
 from takeup.serving.engines.diffusers.device.ops import token_attention
-from takeup.serving.engines.diffusers.device.stacks import Stacks
-from takeup.serving.engines.diffusers.masked.bound import BoundCall, Masked, like_all
-from takeup.serving.engines.diffusers.masked.flat import put
-from takeup.serving.engines.diffusers.masked.kept_tokens import KeptTokens, TokenTables
+from takeup.serving.engines.diffusers.device.stacks import WeightStacks
+from takeup.serving.engines.diffusers.masked.bound import GraphCall, MaskedBatch, like_all
+from takeup.serving.engines.diffusers.masked.flat import write_tokens
+from takeup.serving.engines.diffusers.masked.kept_tokens import FluxCache, TokenTables
 from takeup.serving.engines.diffusers.masked.modulations import Modulations
 from takeup.serving.engines.diffusers.masked.pages import OUT
-from takeup.serving.engines.diffusers.masked.rotary import turned
-from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.diffusers.masked.rotary import rotate
+from takeup.serving.engines.diffusers.runs import DenoisingRun
 
 SLOT = "modulations"
 PROJECTIONS = {"packed_qkv": ("to_q", "to_k", "to_v"), "packed_text": ("add_q_proj", "add_k_proj", "add_v_proj")}
 Layer = tuple[torch.Tensor, torch.Tensor | None]
 
 
-class _KeptAttention:
+class _CachedAttention:
     """Attention processor; reads `packed_qkv`, `packed_text`, `kept_{k,v,places,turns}` of the module."""
 
     _attention_backend = None
@@ -51,9 +51,9 @@ class _KeptAttention:
             query = torch.cat([module.norm_added_q(text_query), query], dim=1)
             key = torch.cat([module.norm_added_k(text_key), key], dim=1)
             value = torch.cat([text_value, value], dim=1)
-        query, key = turned(query, module.kept_turns), turned(key, module.kept_turns)
-        put(module.kept_k, module.kept_places, key)
-        put(module.kept_v, module.kept_places, value)
+        query, key = rotate(query, module.kept_turns), rotate(key, module.kept_turns)
+        write_tokens(module.kept_k, module.kept_places, key)
+        write_tokens(module.kept_v, module.kept_places, value)
         attended = token_attention(query, module.kept_k, module.kept_v)
         if encoder_hidden_states is None:
             return attended
@@ -61,15 +61,15 @@ class _KeptAttention:
         return module.to_out[0](attended[:, num_text:]), module.to_add_out(attended[:, :num_text])
 
 
-class BoundTokens(BoundCall):
+class FluxGraphCall(GraphCall):
     """One kind of masked call of Flux."""
 
-    def __init__(self, prepared: Prepared, masked: Masked) -> None:
+    def __init__(self, prepared: PreparedNetwork, masked: MaskedBatch) -> None:
         assert isinstance(masked.tables, TokenTables)
         network, tables = prepared.network, masked.tables.copied()
         pages, num_text = [one.whole() for one in masked.pages()], tables.num_text
         like = like_all(pages, network.device, frozenset(pages[0]) - {OUT}, num_text)
-        self._kept = [KeptTokens(flat, num_text) for flat in masked.memory.flats(like)]
+        self._kept = [FluxCache(flat, num_text) for flat in masked.memory.flats(like)]
         self._network, self._own = network, tables.own.flat
         self._modulations = Modulations(network, len(tables.own.by_row))
         self._blocks = [*network.transformer_blocks, *network.single_transformer_blocks]
@@ -82,7 +82,7 @@ class BoundTokens(BoundCall):
         self._fixed = [fixed | _packed(prepared.stacks, network, block.attn) for block in self._blocks]
         super().__init__(tables, self._kept, masked.memory, num_text)
 
-    def fill(self, masked: Masked) -> int:
+    def fill(self, masked: MaskedBatch) -> int:
         """Load cached activations and norm modulations of the step; return the buffer number."""
         first = 0
         for run in masked.runs:
@@ -95,7 +95,7 @@ class BoundTokens(BoundCall):
         """Inside, the network computes masked tokens and reads cached activations from buffer `number`."""
         views, processors = self._kept[number].flat.views, dict(self._network.attn_processors)
         for place, (block, fixed) in enumerate(zip(self._blocks, self._fixed, strict=True)):
-            block.attn.processor = _KeptAttention()
+            block.attn.processor = _CachedAttention()
             vars(block.attn).update(fixed, kept_k=views[f"{place}.k"], kept_v=views[f"{place}.v"])
         hooks = [
             self._network.x_embedder.register_forward_hook(partial(_taken, self._own)),
@@ -114,7 +114,7 @@ class BoundTokens(BoundCall):
                 for name in (*fixed, "kept_k", "kept_v"):
                     del vars(block.attn)[name]
 
-    def _numbers(self, run: Run, masked: Masked) -> torch.Tensor:
+    def _numbers(self, run: DenoisingRun, masked: MaskedBatch) -> torch.Tensor:
         """Modulations for all steps of a run, cached; recomputed only if the weights change."""
         weights, numbers = run.extras.get(SLOT, (None, None))
         if numbers is None or weights != masked.weights:
@@ -140,7 +140,7 @@ def _compiled_as(compiled: dict[Any, Any]) -> Iterator[None]:
             block._compiled_call_impl = call
 
 
-def _packed(stacks: Stacks, network: Any, attention: Any) -> dict[str, Layer | None]:
+def _packed(stacks: WeightStacks, network: Any, attention: Any) -> dict[str, Layer | None]:
     """Fused QKV weights, one matmul instead of three: a view where the weights are contiguous, else a copy."""
     path = next(path for path, one in network.named_modules() if one is attention)
     found: dict[str, Layer | None] = {}
@@ -150,7 +150,7 @@ def _packed(stacks: Stacks, network: Any, attention: Any) -> dict[str, Layer | N
     return found
 
 
-def _joined(stacks: Stacks, paths: list[str], layers: list[Any]) -> Layer:
+def _joined(stacks: WeightStacks, paths: list[str], layers: list[Any]) -> Layer:
     bias = None if layers[0].bias is None else torch.cat([layer.bias.detach() for layer in layers])
     if stacks.are_neighbours(tuple(paths)):
         return stacks.rows(paths[0], len(paths)), bias
@@ -167,11 +167,11 @@ def _taken(places: torch.Tensor, module: Any, inputs: Any, output: torch.Tensor)
 
 
 def _given(out: torch.Tensor, places: torch.Tensor, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-    put(out, places, output)
+    write_tokens(out, places, output)
     return out
 
 
-def can_bind_tokens(prepared: Prepared) -> bool:
+def can_bind_tokens(prepared: PreparedNetwork) -> bool:
     """Whether this is Flux and all its attention processors are those of diffusers."""
     network = prepared.network
     if type(network).__name__ != "FluxTransformer2DModel":

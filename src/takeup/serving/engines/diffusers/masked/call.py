@@ -23,7 +23,7 @@ Mode = Literal["off", "record", "masked"]
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class TokenIndices:
     """Indices of the computed tokens of one grid: per row of the batch, and in the flattened batch."""
 
     by_row: torch.Tensor
@@ -31,23 +31,23 @@ class Places:
     flat: torch.Tensor
 
     @classmethod
-    def of(cls, by_row: torch.Tensor, num_tokens: int) -> Places:
+    def of(cls, by_row: torch.Tensor, num_tokens: int) -> TokenIndices:
         """`by_row`: token indices for every row of the batch."""
         first = torch.arange(len(by_row), device=by_row.device)[:, None] * num_tokens
         return cls(by_row, num_tokens, (by_row + first).flatten())
 
-    def after(self, num_front: int) -> Places:
+    def after(self, num_front: int) -> TokenIndices:
         """The same tokens after `num_front` tokens that are all computed."""
         front = torch.arange(num_front, device=self.by_row.device).expand(len(self.by_row), -1)
-        return Places.of(torch.cat([front, self.by_row + num_front], dim=1), num_front + self.num_tokens)
+        return TokenIndices.of(torch.cat([front, self.by_row + num_front], dim=1), num_front + self.num_tokens)
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class HookState:
     """Shared by all hooks of a network. `places` is keyed by tokens per grid; `kept` is modified in place."""
 
     mode: Mode = "off"
-    places: Mapping[int, Places] = field(default_factory=dict)
+    places: Mapping[int, TokenIndices] = field(default_factory=dict)
     kept: Mapping[str, torch.Tensor] = field(default_factory=dict)
     recorded: dict[str, torch.Tensor] = field(default_factory=dict)
     num_front: int = 0
@@ -87,12 +87,12 @@ class Call:
         rows.index_copy_(0, places.flat, tokens.reshape(len(places.flat), -1))
         return kept
 
-    def _behind(self, num_tokens: int, num_front: int) -> Places:
+    def _behind(self, num_tokens: int, num_front: int) -> TokenIndices:
         """Indices after `num_front` tokens; computed once per call and shared by all blocks."""
         if not num_front:
             return self.places[num_tokens]
         if "behind" not in self.made:
             self.made["behind"] = self.places[num_tokens].after(num_front)
         found = self.made["behind"]
-        assert isinstance(found, Places)
+        assert isinstance(found, TokenIndices)
         return found

@@ -8,31 +8,31 @@ from typing import Any
 
 import torch
 
-from takeup.serving.engines.diffusers.masked.call import Call, Places
-from takeup.serving.engines.diffusers.masked.columns import Found, affine_of, tokens_of
+from takeup.serving.engines.diffusers.masked.call import HookState, TokenIndices
+from takeup.serving.engines.diffusers.masked.columns import ConvolutionInputs, affine_of, tokens_of
 from takeup.serving.engines.diffusers.masked.gather import Affine
-from takeup.serving.engines.diffusers.masked.neighbours import Around, Move, arounds, entrance
+from takeup.serving.engines.diffusers.masked.neighbours import GatherTable, Resampling, entry_table, gather_tables
 from takeup.serving.engines.diffusers.masked.pages import MAP, NORM, OUT
 from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of
 
 
-class CallSource:
-    """Source of columns that reads the cached activations of a `Call`. Tables are rebuilt only for other places."""
+class HookSource:
+    """Source of columns that reads the cached activations of a `HookState`. Tables are rebuilt only for other places."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: HookState) -> None:
         self._call = call
-        self._places: Mapping[int, Places] = {}
-        self._arounds: dict[tuple[int, Move], Around] = {}
+        self._places: Mapping[int, TokenIndices] = {}
+        self._arounds: dict[tuple[int, Resampling], GatherTable] = {}
         self._size: Grid = (0, 0)
 
     def enter(self, size: Grid) -> torch.Tensor:
         if self._places is not self._call.places or size != self._size:
             grids = [grid for grid in grids_of(size) if grid[0] * grid[1] in self._call.places]
-            self._arounds = arounds(self._call.places, grids)
+            self._arounds = gather_tables(self._call.places, grids)
             self._places, self._size = self._call.places, size
-        return entrance(self._call.places[size[0] * size[1]], size)
+        return entry_table(self._call.places[size[0] * size[1]], size)
 
-    def around(self, name: str, move: Move) -> Found:
+    def around(self, name: str, move: Resampling) -> ConvolutionInputs:
         kept = self._call.kept[name + MAP]
         found = self._arounds[kept.shape[1], move]
         return kept.reshape(-1, kept.shape[2])[found.rim], found.table
@@ -46,7 +46,7 @@ class CallSource:
         return every.transpose(1, 2).view(len(every), -1, *self._size)
 
 
-def recorders(network: Any, call: Call) -> list[Any]:
+def recorders(network: Any, call: HookState) -> list[Any]:
     """Register hooks that record the activations that columns need; returns their handles."""
     handles = [
         module.register_forward_pre_hook(partial(_record, call, name, make))
@@ -74,9 +74,9 @@ def _pixels(module: Any, sample: torch.Tensor) -> torch.Tensor:
     return tokens_of(sample).contiguous()
 
 
-def _record(call: Call, name: str, make: Any, module: Any, inputs: tuple[Any, ...]) -> None:
+def _record(call: HookState, name: str, make: Any, module: Any, inputs: tuple[Any, ...]) -> None:
     call.recorded[name] = make(module, inputs[0]).detach()
 
 
-def _record_output(call: Call, module: Any, inputs: Any, output: torch.Tensor) -> None:
+def _record_output(call: HookState, module: Any, inputs: Any, output: torch.Tensor) -> None:
     call.recorded[OUT] = _pixels(module, output).detach()

@@ -21,22 +21,22 @@ from torch.nn.functional import linear, silu
 
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.masked.gather import Affine, gathered
-from takeup.serving.engines.diffusers.masked.neighbours import Move
+from takeup.serving.engines.diffusers.masked.neighbours import Resampling
 
 BLOCKS = frozenset(
     {"DownBlock2D", "CrossAttnDownBlock2D", "UNetMidBlock2DCrossAttn", "CrossAttnUpBlock2D", "UpBlock2D"}
 )
-Found = tuple[torch.Tensor, torch.Tensor]
+ConvolutionInputs = tuple[torch.Tensor, torch.Tensor]
 """Kept pixels of the rim, and the table of neighbours."""
 
 
-class Source(Protocol):
+class ActivationSource(Protocol):
     """Cached activations and index tables for the current call."""
 
     def enter(self, size: tuple[int, int]) -> torch.Tensor:
         """Gather table of the first convolution, for a map of this size: indices of all pixels, or zero padding."""
 
-    def around(self, name: str, move: Move) -> Found:
+    def around(self, name: str, move: Resampling) -> ConvolutionInputs:
         """Rim pixels and gather table of the convolution of this name."""
 
     def affine(self, name: str) -> Affine:
@@ -46,12 +46,12 @@ class Source(Protocol):
         """The whole output map, with the computed pixels scattered into the cached ones."""
 
 
-class Columns:
+class MaskedConvolutions:
     """Replaces forwards of a U-Net from `put` to `remove`: every call in between computes columns."""
 
-    def __init__(self, network: Any, source: Source) -> None:
+    def __init__(self, network: Any, source: ActivationSource) -> None:
         self.network, self.source = network, source
-        if not can_mask(network):
+        if not supports_masked_convolutions(network):
             raise BadInput("this network has blocks that mask-aware convolutions do not know; leave them off")
         self._resnets = [one for _, one in _named(network, "ResnetBlock2D")]
         self._forwards = dict(self._all_forwards())
@@ -136,7 +136,7 @@ class Columns:
     # ---------------------------------------------------------------------------------------------------------------
 
     def _convolved(
-        self, name: str, module: Any, tokens: torch.Tensor, move: Move, norm: Affine | None = None
+        self, name: str, module: Any, tokens: torch.Tensor, move: Resampling, norm: Affine | None = None
     ) -> torch.Tensor:
         rim, table = self.source.around(name, move)
         return _product(gathered(tokens, rim, table, norm), module, len(tokens))
@@ -166,7 +166,7 @@ def _convolutions(network: Any) -> Iterator[Any]:
     yield from (network.conv_in, network.conv_out)
 
 
-def can_mask(network: Any) -> bool:
+def supports_masked_convolutions(network: Any) -> bool:
     """Whether all blocks of a network are supported: those of Stable Diffusion 1, 2 and XL are."""
     if type(network).__name__ != "UNet2DConditionModel":
         return False

@@ -7,12 +7,12 @@ from itertools import count
 
 import torch
 
-from takeup.serving.engines.diffusers.masked.awaited import Awaited
+from takeup.serving.engines.diffusers.masked.awaited import PendingScalar
 from takeup.serving.engines.diffusers.masked.call import Mode
 from takeup.serving.engines.diffusers.masked.tokens import grids_of, token_mask
-from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.diffusers.runs import DenoisingRun
 from takeup.serving.engines.templates.keys import TemplateKey
-from takeup.serving.engines.templates.templates import Reader, Recorder, Template
+from takeup.serving.engines.templates.templates import PageReader, Template, TemplateRecorder
 
 SLOT = "edit"
 
@@ -36,7 +36,7 @@ class EditReport:
 
 
 @dataclass(slots=True, eq=False)
-class Editing:
+class EditState:
     """`mask`: tokens of the finest grid that may change. Without a key nothing is cached: everything is computed.
 
     `found` is the template looked up when the edit was prepared. The first `num_shared` steps do not depend on the
@@ -51,14 +51,14 @@ class Editing:
     shared_key: TemplateKey | None = None
     shared: Template | None = None
     template: Template | None = None
-    reader: Reader | None = None
-    recorder: Recorder | None = None
+    reader: PageReader | None = None
+    recorder: TemplateRecorder | None = None
     computed: torch.Tensor | None = None
     watched: torch.Tensor | None = None
     """Tokens that an edit needs, and with those that are looked at for errors."""
     share: float = 1.0
     errors: list[float] = field(default_factory=list)
-    awaited: list[tuple[Awaited, int]] = field(default_factory=list)
+    awaited: list[tuple[PendingScalar, int]] = field(default_factory=list)
     computed_shares: list[float] = field(default_factory=list)
     num_whole_left: int = 0
     num_refreshed: int = 0
@@ -80,19 +80,19 @@ class Editing:
 
     def use(self, template: Template) -> None:
         """Use the template: compute tokens that may change, and those that it does not contain."""
-        self.template, self.reader = template, Reader(template, self.mask.device)
+        self.template, self.reader = template, PageReader(template, self.mask.device)
         self.computed = self.watched = self.mask | ~template.known.to(self.mask.device)
         self.share = float(self.computed.float().mean())
 
     def watch(self, share: float, seed: int, num_levels: int) -> None:
         """Also compute `share` of the other tokens, the same in all steps, to check staleness."""
         assert self.computed is not None
-        self.watched = sampled(self.computed, share, seed, num_levels)
+        self.watched = with_sample(self.computed, share, seed, num_levels)
         self.share = float(self.watched.float().mean())
 
     def checked(self, error: torch.Tensor, num_steps: int) -> None:
         """Queue a measured error; if above `max_error`, the next `num_steps` steps compute all tokens."""
-        self.awaited.append((Awaited(error), num_steps))
+        self.awaited.append((PendingScalar(error), num_steps))
 
     def settle(self, *, waits: bool = False) -> None:
         """Process errors that are available by now; if `waits`, block for all of them."""
@@ -123,20 +123,20 @@ class Editing:
         )
 
 
-def editing_of(run: Run) -> Editing | None:
+def edit_state_of(run: DenoisingRun) -> EditState | None:
     """The editing state of a run, or None if it is no edit."""
-    editing: Editing | None = run.extras.get(SLOT)
+    editing: EditState | None = run.extras.get(SLOT)
     return editing
 
 
-def edited(run: Run) -> Editing:
+def active_edit(run: DenoisingRun) -> EditState:
     """The editing state of a run that is an edit."""
-    editing = editing_of(run)
+    editing = edit_state_of(run)
     assert editing is not None
     return editing
 
 
-def sampled(computed: torch.Tensor, share: float, seed: int, num_levels: int = 1) -> torch.Tensor:
+def with_sample(computed: torch.Tensor, share: float, seed: int, num_levels: int = 1) -> torch.Tensor:
     """The computed tokens and a sample of the others, at least one if there are any; deterministic for a seed.
 
     Whole tokens of the coarsest grid that has others are sampled: scattered fine tokens would not get fewer on coarser

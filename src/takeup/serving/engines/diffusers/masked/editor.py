@@ -17,13 +17,13 @@ from typing import Any, Unpack
 import torch
 
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.device.layout import where_of
+from takeup.serving.engines.diffusers.device.layout import device_and_dtype
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.families.sizes import grain_of
-from takeup.serving.engines.diffusers.masked.addon import Edits, Ways
-from takeup.serving.engines.diffusers.masked.asked import Edit
-from takeup.serving.engines.diffusers.masked.blend import Blended, noised
-from takeup.serving.engines.diffusers.masked.editing import SLOT, Editing, EditReport
+from takeup.serving.engines.diffusers.masked.addon import MaskedCallOptions, MaskedEdits
+from takeup.serving.engines.diffusers.masked.asked import EditRequest
+from takeup.serving.engines.diffusers.masked.blend import BlendingScheduler, noised
+from takeup.serving.engines.diffusers.masked.editing import SLOT, EditReport, EditState
 from takeup.serving.engines.diffusers.masked.images import (
     composite,
     drawn_noise,
@@ -37,18 +37,18 @@ from takeup.serving.engines.diffusers.masked.images import (
 from takeup.serving.engines.diffusers.masked.starts import skip_steps
 from takeup.serving.engines.diffusers.masked.tokens import token_mask
 from takeup.serving.engines.diffusers.masked.whole import prepare_whole
-from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.diffusers.runs import DenoisingRun
 from takeup.serving.engines.templates.keys import TemplateKey, digest_of, weights_digest
-from takeup.serving.engines.templates.store import Room, TemplateStore
+from takeup.serving.engines.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import Request
-from takeup.serving.policies.adapters import LeastEffectiveReferenceCount
+from takeup.serving.policies.adapters import AdapterLERC
 
 
 class MaskedEditor:
     """Edits for one family. `budget` is the relative error that packing of templates may cause.
 
     `identity` maps the name of a LoRA to an id of its content; without it edits with LoRAs compute all tokens.
-    `ways`: as for `Edits`.
+    `ways`: as for `MaskedEdits`.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class MaskedEditor:
         budget: float = 0.0,
         grow: int = 1,
         identity: Callable[[str], str] | None = None,
-        **ways: Unpack[Ways],
+        **ways: Unpack[MaskedCallOptions],
     ) -> None:
         self._family, self._grow, self._identity = family, grow, identity
-        self.store = store or TemplateStore(LeastEffectiveReferenceCount, Room(), device=family.network.device)
-        self.edits = Edits(family, self.store, budget=budget, **ways)
+        self.store = store or TemplateStore(AdapterLERC, TierCapacities(), device=family.network.device)
+        self.edits = MaskedEdits(family, self.store, budget=budget, **ways)
         self.add_ons = (self.edits,)
         self._weights = weights_digest(dict(family.network.state_dict()))
         self._attention = _attention_of(family.network, ways.get("binds", False))  # now: calls change it temporarily
@@ -74,11 +74,11 @@ class MaskedEditor:
         self.store.close()
 
     @torch.no_grad()
-    def prepare(self, request: Request, edit: Edit) -> Run:
+    def prepare(self, request: Request, edit: EditRequest) -> DenoisingRun:
         """Like `prepare` of the family, with everything outside the mask preserved. Also looks up the template."""
         if edit.mask is None:
             run = prepare_whole(self._family, request, edit)
-            run.extras[SLOT] = Editing(None, torch.ones(1, 1, dtype=torch.bool))
+            run.extras[SLOT] = EditState(None, torch.ones(1, 1, dtype=torch.bool))
             return run
         image, grain = pixels_of(edit.image), grain_of(self._family.pipeline)
         shares = padded(mask_pixels(edit.mask, image.shape[:2]), grain, "constant")
@@ -94,19 +94,19 @@ class MaskedEditor:
         is_plain = edit.exact or mask.float().mean() > self.edits.whole_share
         key = None if is_plain else self._key(run, edit, image_id(image))
         found = None if key is None else self.store.find(key)
-        editing = run.extras[SLOT] = Editing(key, mask, edit.max_error, found, run.request.plain_steps)
+        editing = run.extras[SLOT] = EditState(key, mask, edit.max_error, found, run.request.plain_steps)
         if key is not None and editing.num_shared:
             self._share(editing, replace(key, adapters=digest_of([])))
         return run
 
-    def finish(self, edit: Edit, image: torch.Tensor) -> torch.Tensor:
+    def finish(self, edit: EditRequest, image: torch.Tensor) -> torch.Tensor:
         """Composite: the decoded image inside the mask, the bytes of the original outside."""
         if edit.mask is None:
             return image
         original = pixels_of(edit.image)
         return composite(original, image, mask_pixels(edit.mask, original.shape[:2]))
 
-    def report(self, run: Run) -> EditReport:
+    def report(self, run: DenoisingRun) -> EditReport:
         """Statistics of the edit of a run."""
         return report_of(run)
 
@@ -128,7 +128,7 @@ class MaskedEditor:
 
     def _start(
         self,
-        run: Run,
+        run: DenoisingRun,
         clean: torch.Tensor,
         kept_noise: torch.Tensor,
         own_noise: torch.Tensor,
@@ -148,15 +148,15 @@ class MaskedEditor:
             run.latents = pack(noise) * run.scheduler.init_noise_sigma
         else:
             run.latents = noised(run.scheduler, pack(clean), pack(noise), run.timesteps[0])
-        run.scheduler = Blended(run.scheduler, run.timesteps, pack(clean), pack(kept_noise), pack(wide))
+        run.scheduler = BlendingScheduler(run.scheduler, run.timesteps, pack(clean), pack(kept_noise), pack(wide))
 
-    def _share(self, editing: Editing, plain: TemplateKey) -> None:
+    def _share(self, editing: EditState, plain: TemplateKey) -> None:
         """Look up the first steps in the template of edits without LoRAs, then in that of edits with other LoRAs."""
         editing.shared_key = replace(plain, kept=f"{plain.kept}, {editing.num_shared} steps")
         shared = self.store.find(plain) or self.store.find(editing.shared_key)
         editing.shared = None if shared is None else shared.first(editing.num_shared)
 
-    def _key(self, run: Run, edit: Edit, image: str) -> TemplateKey | None:
+    def _key(self, run: DenoisingRun, edit: EditRequest, image: str) -> TemplateKey | None:
         """Template key, or None if the inputs of the activations cannot be identified well enough to cache them."""
         request, network = run.request, self._family.network
         if request.controls or request.late_steps or (request.loras and self._identity is None):
@@ -169,7 +169,7 @@ class MaskedEditor:
         height, width = request.height_px, request.width_px
         assert height is not None
         assert width is not None
-        device, dtype = where_of(network)
+        device, dtype = device_and_dtype(network)
         return TemplateKey(
             tenant=edit.tenant,
             network=type(network).__name__,
@@ -190,10 +190,10 @@ class MaskedEditor:
         )
 
 
-def report_of(run: Run) -> EditReport:
+def report_of(run: DenoisingRun) -> EditReport:
     """Statistics of the edit of a run."""
     editing = run.extras.get(SLOT)
-    if not isinstance(editing, Editing):
+    if not isinstance(editing, EditState):
         raise BadInput("this run is no edit; prepare it with an editor")
     return editing.report()
 
@@ -215,7 +215,7 @@ def _own_noise(clean: torch.Tensor, seed: int) -> torch.Tensor:
     return drawn_noise(clean, generator)
 
 
-def _scheduler_digest(run: Run, eta: float) -> str:
+def _scheduler_digest(run: DenoisingRun, eta: float) -> str:
     """Digest of the scheduler config, without private entries of diffusers, whose order differs between processes."""
     settings = {name: value for name, value in run.scheduler.config.items() if not name.startswith("_")}
     return digest_of([type(run.scheduler._scheduler).__name__, settings, eta])
@@ -228,6 +228,6 @@ def _attention_of(network: Any, binds: bool) -> str:
     return f"{', '.join(processors)}; {active}{'; recorded' if binds else ''}"
 
 
-def disk_store(folder: Path, device: Any, room: Room) -> TemplateStore:
+def disk_store(folder: Path, device: Any, room: TierCapacities) -> TemplateStore:
     """A store in a folder, which persists across processes."""
-    return TemplateStore(LeastEffectiveReferenceCount, room, folder, device)
+    return TemplateStore(AdapterLERC, room, folder, device)

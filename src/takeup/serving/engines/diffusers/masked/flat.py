@@ -11,7 +11,7 @@ import torch
 from takeup.serving.engines.diffusers.masked.pages import Page
 
 
-class Flat:
+class FlatKvCache:
     """The cached activations of a step, zero-initialized, shaped like `page`."""
 
     def __init__(self, page: Page) -> None:
@@ -45,7 +45,7 @@ class Flat:
         return self.values.view(-1, self.chunk)[pieces]
 
 
-def put(kept: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor) -> None:
+def write_tokens(kept: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor) -> None:
     """Write the computed tokens into the cached tensor of all tokens, in place."""
     _put(kept, places, tokens)
 

@@ -17,30 +17,30 @@ from torch.nn.functional import layer_norm, linear, rms_norm, silu
 
 from takeup.serving.engines.diffusers.masked.modulations import embedded
 from takeup.serving.engines.diffusers.masked.pages import ROWS, Page
-from takeup.serving.engines.diffusers.masked.rotary import Table, turned
-from takeup.serving.engines.diffusers.masked.row_blocks import Block, blocks_of
-from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.diffusers.masked.rotary import RotaryTable, rotate
+from takeup.serving.engines.diffusers.masked.row_blocks import TransformerBlock, blocks_of
+from takeup.serving.engines.diffusers.runs import DenoisingRun
 
 FLUX_EPS = 1e-6
 
 
-class Told(NamedTuple):
+class BlockConditioning(NamedTuple):
     """Time and prompt embedding for norms, and rotary embeddings of image positions; None where the network has none.
 
     For blocks that are computed whole: the text, and rotary embeddings of text and image positions.
     """
 
     embedding: torch.Tensor | None
-    turns: Table | None
+    turns: RotaryTable | None
     text: torch.Tensor | None = None
-    all_turns: Table | None = None
+    all_turns: RotaryTable | None = None
 
 
-Left = tuple[torch.Tensor, torch.Tensor | None]
+BlockOutput = tuple[torch.Tensor, torch.Tensor | None]
 """What a block leaves to the next: tokens of the image, and those of the text."""
 
 
-class FromRows:
+class KvFromRows:
     """Computes keys and values with a network, whose weights must be those of the template at the time of the call."""
 
     def __init__(self, network: Any) -> None:
@@ -58,15 +58,15 @@ class FromRows:
         return frozenset(after.name for before, after in pairs if after.follows and before.name in whole)
 
     @torch.no_grad()
-    def told(self, run: Run, step: int, has_whole: bool = False) -> Told:
+    def conditioning(self, run: DenoisingRun, step: int, has_whole: bool = False) -> BlockConditioning:
         """Conditioning inputs of the blocks for a step; with text if `has_whole` blocks."""
-        told = Told(self._embedding(run, step), self._turns(run, "img_ids"))
+        told = BlockConditioning(self._embedding(run, step), self._turns(run, "img_ids"))
         if not has_whole:
             return told
         return told._replace(text=self._text(run), all_turns=self._turns(run, "txt_ids", "img_ids"))
 
     @torch.no_grad()
-    def made(self, page: Page, told: Told, whole: frozenset[str] = frozenset()) -> Page:
+    def made(self, page: Page, told: BlockConditioning, whole: frozenset[str] = frozenset()) -> Page:
         """Keys and values of blocks whose input is in the page, and of blocks that follow one computed `whole`."""
         found: dict[str, torch.Tensor] = {}
         for name, rows in self._rows(page, told, whole).items():
@@ -74,7 +74,9 @@ class FromRows:
             found.update(zip(block.parts, _projected(block, rows, told.embedding, told.turns), strict=True))
         return found
 
-    def computed(self, block: Block, rows: torch.Tensor, told: Told, left: Left | None = None) -> Left:
+    def computed(
+        self, block: TransformerBlock, rows: torch.Tensor, told: BlockConditioning, left: BlockOutput | None = None
+    ) -> BlockOutput:
         """Run a block for all tokens. If blocks change the text, `left`, the output of the previous one, is needed."""
         assert left is not None or not (block.has_text and block.follows), f"block {block.name} has no text"
         text = told.text if left is None else left[1]
@@ -84,12 +86,12 @@ class FromRows:
         text, rows = block.module(rows, encoder_hidden_states=text, temb=told.embedding, **turns)
         return rows, text
 
-    def _rows(self, page: Page, told: Told, whole: frozenset[str]) -> dict[str, torch.Tensor]:
+    def _rows(self, page: Page, told: BlockConditioning, whole: frozenset[str]) -> dict[str, torch.Tensor]:
         """Inputs by block: from the page, or the output of the previous block."""
         rows = {name: page[name + ROWS] for name in self.blocks if name + ROWS in page}
         if not whole:
             return rows
-        left: Left | None = None
+        left: BlockOutput | None = None
         with self.plain():
             for name, block in self.blocks.items():
                 left = left if block.follows else None
@@ -98,12 +100,12 @@ class FromRows:
                 left = self.computed(block, rows[name], told, left) if name in whole else None
         return rows
 
-    def _text(self, run: Run) -> torch.Tensor:
+    def _text(self, run: DenoisingRun) -> torch.Tensor:
         text: torch.Tensor = run.inputs["encoder_hidden_states"]
         embed = getattr(self._network, "context_embedder", None)
         return text if embed is None else embed(text)
 
-    def _embedding(self, run: Run, step: int) -> torch.Tensor | None:
+    def _embedding(self, run: DenoisingRun, step: int) -> torch.Tensor | None:
         if not hasattr(self._network, "time_text_embed"):
             return None
         time = run.timesteps[step].to(run.latents.device)[None]
@@ -114,7 +116,7 @@ class FromRows:
         told: torch.Tensor = self._network.time_text_embed(time.expand(len(pooled)), pooled)
         return told
 
-    def _turns(self, run: Run, *names: str) -> Table | None:
+    def _turns(self, run: DenoisingRun, *names: str) -> RotaryTable | None:
         if not set(names) <= set(run.shared):
             return None
         cosine, sine = self._network.pos_embed(torch.cat([run.shared[name] for name in names]))
@@ -122,7 +124,7 @@ class FromRows:
 
 
 def _projected(
-    block: Block, tokens: torch.Tensor, embedding: torch.Tensor | None, turns: Table | None
+    block: TransformerBlock, tokens: torch.Tensor, embedding: torch.Tensor | None, turns: RotaryTable | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     attention = block.attention
     layers = attention.to_k.weight, attention.to_k.bias, attention.to_v.weight, attention.to_v.bias
@@ -143,14 +145,14 @@ def _turned_projection(
     layers: tuple[torch.Tensor, ...],
     weight: torch.Tensor,
     eps: float,
-    table: Table,
+    table: RotaryTable,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values of Flux: modulated layer norm (AdaLN), projections, RMS norm and rotary embedding of keys."""
     shift, scale = (one[:, None] for one in moves.chunk(2, dim=1))
     normed = layer_norm(tokens, tokens.shape[-1:], eps=FLUX_EPS) * (1 + scale) + shift
     heads = *tokens.shape[:2], -1, len(weight)
     key, value = linear(normed, *layers[:2]).view(heads), linear(normed, *layers[2:]).view(heads)
-    return turned(rms_norm(key, weight.shape, weight, eps), table), value
+    return rotate(rms_norm(key, weight.shape, weight, eps), table), value
 
 
 @lru_cache(maxsize=1)

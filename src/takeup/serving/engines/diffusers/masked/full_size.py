@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from takeup.serving.engines.diffusers.masked.call import Places
-from takeup.serving.engines.diffusers.masked.hooks import Hooks
+from takeup.serving.engines.diffusers.masked.call import TokenIndices
+from takeup.serving.engines.diffusers.masked.hooks import MaskingHooks
 from takeup.serving.engines.diffusers.masked.pages import working_copy
 from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of
 
@@ -93,13 +93,15 @@ FULL_SIZE = {
 }
 
 
-def masked_places(size: FullSize, share: float, num_rows: int, device: str, multiple: int = 1) -> dict[int, Places]:
+def masked_places(
+    size: FullSize, share: float, num_rows: int, device: str, multiple: int = 1
+) -> dict[int, TokenIndices]:
     """The first tokens of every grid, `share` of all, rounded up to `multiple`."""
     places = {}
     for height, width in grids_of(size.grid, size.num_levels):
         count = -(-round(share * height * width) // multiple) * multiple
         first = torch.arange(min(count, height * width), device=device).expand(num_rows, -1)
-        places[height * width] = Places.of(first, height * width)
+        places[height * width] = TokenIndices.of(first, height * width)
     return places
 
 
@@ -126,7 +128,7 @@ def count_flop(name: str, share: float | None = None, *, convolutions: bool = Fa
     size = FULL_SIZE[name]
     network = size.network("meta")
     inputs = size.inputs(size.num_rows, {"device": "meta", "dtype": torch.bfloat16})
-    hooks = Hooks(network, convolutions=convolutions)
+    hooks = MaskingHooks(network, convolutions=convolutions)
     with torch.device("meta"):
         if share is not None:
             hooks.call.mode = "record"
@@ -139,7 +141,7 @@ def count_flop(name: str, share: float | None = None, *, convolutions: bool = Fa
     return float(counter.get_total_flops())
 
 
-def _counted_places(size: FullSize, share: float, device: str) -> dict[int, Places]:
+def _counted_places(size: FullSize, share: float, device: str) -> dict[int, TokenIndices]:
     """Positions with `flat` on `meta`: gather tables need real indices, token copies do not."""
     places = masked_places(size, share, size.num_rows, device)
     return {number: replace(one, flat=one.flat.to("meta")) for number, one in places.items()}

@@ -17,10 +17,10 @@ def gathered(tokens: torch.Tensor, rim: torch.Tensor, table: torch.Tensor, norm:
     if tokens.is_cuda:
         made: torch.Tensor = import_module(f"{__package__}.gather_kernel").gathered(tokens, rim, table, norm)
         return made
-    return plain(tokens, rim, table, norm)
+    return gather_reference(tokens, rim, table, norm)
 
 
-def plain(tokens: torch.Tensor, rim: torch.Tensor, table: torch.Tensor, norm: Affine | None) -> torch.Tensor:
+def gather_reference(tokens: torch.Tensor, rim: torch.Tensor, table: torch.Tensor, norm: Affine | None) -> torch.Tensor:
     """Reference implementation in PyTorch."""
     if norm is not None:
         scale, shift = norm

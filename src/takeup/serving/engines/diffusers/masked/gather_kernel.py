@@ -53,7 +53,7 @@ def _gather(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917  the comp
 
 
 @lru_cache(maxsize=1)
-def _kernel() -> Any:
+def _gather_kernel() -> Any:
     return triton.jit(_gather)
 
 
@@ -64,7 +64,7 @@ def gathered(tokens: torch.Tensor, rim: torch.Tensor, table: torch.Tensor, norm:
     made = tokens.new_empty((table.shape[0], table.shape[1] * width))
     scale, shift = (one.contiguous() for one in norm) if norm is not None else (tokens, tokens)
     grid = (triton.cdiv(num_made, NUM_PIXELS), triton.cdiv(width, NUM_CHANNELS))
-    _kernel()[grid](
+    _gather_kernel()[grid](
         tokens,
         rim.contiguous(),
         table,

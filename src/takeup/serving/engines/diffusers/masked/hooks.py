@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.masked.call import Call
-from takeup.serving.engines.diffusers.masked.column_call import CallSource, recorders
-from takeup.serving.engines.diffusers.masked.columns import Columns
+from takeup.serving.engines.diffusers.masked.call import HookState
+from takeup.serving.engines.diffusers.masked.column_call import HookSource, recorders
+from takeup.serving.engines.diffusers.masked.columns import MaskedConvolutions
 from takeup.serving.engines.diffusers.masked.pages import ROWS
 from takeup.serving.engines.diffusers.masked.rotary import RotaryProcessor
 from takeup.serving.engines.diffusers.masked.row_blocks import blocks_of
@@ -26,17 +26,17 @@ from takeup.serving.engines.diffusers.masked.row_blocks import blocks_of
 SELF_ATTENTION = "attn1"
 
 
-class Hooks:
+class MaskingHooks:
     """Installed on a network until `remove`. `fronted`: names of tensors with text tokens before those of the image.
 
     With `rows`, block inputs are recorded too.
     """
 
     def __init__(
-        self, network: Any, call: Call | None = None, *, convolutions: bool = False, rows: bool = False
+        self, network: Any, call: HookState | None = None, *, convolutions: bool = False, rows: bool = False
     ) -> None:
-        self.network, self.call = network, call or Call()
-        self._columns: Columns | None = None
+        self.network, self.call = network, call or HookState()
+        self._columns: MaskedConvolutions | None = None
         self.fronted: frozenset[str] = frozenset()
         self._handles: list[Any] = []
         self._recorders: list[Any] = []
@@ -80,7 +80,7 @@ class Hooks:
                 self._fill_attention(getattr(block, SELF_ATTENTION), f"{name}.{number}")
 
     def _into_columns(self) -> None:
-        self._columns = Columns(self.network, CallSource(self.call))
+        self._columns = MaskedConvolutions(self.network, HookSource(self.call))
         self._handles.append(self.network.register_forward_pre_hook(self._begin))
         self._handles.append(self.network.register_forward_hook(self._end, always_call=True))
         for name, module in _named(self.network, "Transformer2DModel"):
@@ -134,18 +134,18 @@ def _named(network: Any, kind: str) -> Iterator[tuple[str, Any]]:
     return ((name, module) for name, module in network.named_modules() if type(module).__name__ == kind)
 
 
-def _note_rows(call: Call, name: str, module: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _note_rows(call: HookState, name: str, module: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
     if call.mode == "record":
         call.recorded[name] = (inputs[0] if inputs else named["hidden_states"]).detach()
 
 
-def _taken_before(call: Call, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def _taken_before(call: HookState, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return call.take(inputs[0]), *inputs[1:]
 
 
-def _taken_behind(call: Call, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+def _taken_behind(call: HookState, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
     return call.take(output)
 
 
-def _filled_behind(call: Call, name: str, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+def _filled_behind(call: HookState, name: str, module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
     return call.fill(name, output)

@@ -15,10 +15,10 @@ import torch
 
 triton: Any = import_module("triton") if find_spec("triton") else None
 tl: Any = import_module("triton.language") if find_spec("triton") else None
-NUM_ROWS, NUM_CHANNELS = 16, 128
+NUM_ROWS, ROW_CHANNELS = 16, 128
 
 
-Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+HostRows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """A table on the host, which rows of it, and a table on the device to which they go."""
 
 
@@ -37,16 +37,16 @@ def _copy(told, rows: tl.constexpr, channels: tl.constexpr, kind: tl.constexpr):
 
 
 @lru_cache(maxsize=1)
-def _kernel() -> Any:
+def _rows_kernel() -> Any:
     return triton.jit(_copy)
 
 
-def fetch(wanted: Sequence[Rows]) -> None:
+def fetch(wanted: Sequence[HostRows]) -> None:
     """Launch the copy of all rows; asynchronous."""
     numbers = [(*(one.data_ptr() for one in rows), len(rows[1]), rows[2].shape[1]) for rows in wanted]
     into = wanted[0][2]
     told = torch.tensor(numbers, dtype=torch.int64).pin_memory().to(into.device, non_blocking=True)
     most, widest = max(count for *_, count, _ in numbers), max(width for *_, width in numbers)
-    grid = (triton.cdiv(most, NUM_ROWS), triton.cdiv(widest, NUM_CHANNELS), len(wanted))
+    grid = (triton.cdiv(most, NUM_ROWS), triton.cdiv(widest, ROW_CHANNELS), len(wanted))
     kinds = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
-    _kernel()[grid](told, NUM_ROWS, NUM_CHANNELS, kinds[into.dtype])
+    _rows_kernel()[grid](told, NUM_ROWS, ROW_CHANNELS, kinds[into.dtype])

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.device.layout import where_of
-from takeup.serving.engines.diffusers.device.quiet import QUIET
+from takeup.serving.engines.diffusers.device.layout import device_and_dtype
+from takeup.serving.engines.diffusers.device.quiet import CAPTURE_LOCK
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.templates.keys import digest_of
 
@@ -51,11 +51,11 @@ def padded(array: Any, grain: int, mode: Literal["edge", "constant"]) -> Any:
 
 
 @torch.no_grad()
-@QUIET.busy()
+@CAPTURE_LOCK.shared()
 def encode(family: Family, image: Pixels, generator: torch.Generator) -> torch.Tensor:
     """VAE latents of an image, batch size 1, before Flux packs them."""
     vae = family.pipeline.vae
-    device, dtype = where_of(family.network)
+    device, dtype = device_and_dtype(family.network)
     scaled = torch.from_numpy(image.copy()).permute(2, 0, 1)[None].to(device, vae.dtype) / 127.5 - 1
     latents = vae.encode(scaled).latent_dist.sample(generator)
     config = vae.config

@@ -8,28 +8,28 @@ from typing import Self
 
 import torch
 
-from takeup.serving.engines.diffusers.masked.brought import Brought, in_rows
-from takeup.serving.engines.diffusers.masked.call import Places
-from takeup.serving.engines.diffusers.masked.columns import Found
-from takeup.serving.engines.diffusers.masked.flat import Flat, put
+from takeup.serving.engines.diffusers.masked.brought import LoadedPage, page_rows
+from takeup.serving.engines.diffusers.masked.call import TokenIndices
+from takeup.serving.engines.diffusers.masked.columns import ConvolutionInputs
+from takeup.serving.engines.diffusers.masked.flat import FlatKvCache, write_tokens
 from takeup.serving.engines.diffusers.masked.gather import Affine
-from takeup.serving.engines.diffusers.masked.neighbours import Around, Move, arounds, entrance
+from takeup.serving.engines.diffusers.masked.neighbours import GatherTable, Resampling, entry_table, gather_tables
 from takeup.serving.engines.diffusers.masked.pages import MAP, NORM, OUT, Page, copy_named
-from takeup.serving.engines.diffusers.masked.tables import Tables
+from takeup.serving.engines.diffusers.masked.tables import IndexTables
 from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of
 
 
-class ColumnTables(Tables):
+class ColumnTables(IndexTables):
     """Pixel positions and gather tables of one call, shared by all its buffers."""
 
-    def __init__(self, places: Mapping[int, Places], size: Grid, multiple: int = 64) -> None:
+    def __init__(self, places: Mapping[int, TokenIndices], size: Grid, multiple: int = 64) -> None:
         grids = [grid for grid in grids_of(size) if grid[0] * grid[1] in places]
         self.size, self.places = size, places
-        self.enter = entrance(places[size[0] * size[1]], size)
-        self._arounds = arounds(places, grids, multiple)
+        self.enter = entry_table(places[size[0] * size[1]], size)
+        self._arounds = gather_tables(places, grids, multiple)
         self._parts: dict[Hashable, tuple[slice, torch.Tensor]] = {}
 
-    def of(self, name: str, num_pixels: int) -> Around:
+    def of(self, name: str, num_pixels: int) -> GatherTable:
         """Gather table of the convolution with this name, whose input has `num_pixels`."""
         return self._arounds[num_pixels, _move_of(name)]
 
@@ -55,10 +55,10 @@ class ColumnTables(Tables):
             yield from (one.table, one.rim)
 
 
-class KeptColumns:
+class UnetCache:
     """Buffer at fixed addresses, filled for every step. Keys and values are in `flat`, which other calls share."""
 
-    def __init__(self, page: Page, tables: ColumnTables, flat: Flat) -> None:
+    def __init__(self, page: Page, tables: ColumnTables, flat: FlatKvCache) -> None:
         maps = {name: one for name, one in page.items() if name.endswith(MAP)}
         norms = {name: one for name, one in page.items() if name.endswith(NORM)}
         self.tables, self.flat, self.views = tables, flat, flat.views
@@ -68,17 +68,17 @@ class KeptColumns:
         self._views_of: dict[range, list[dict[str, torch.Tensor]]] = {}
 
     @torch.no_grad()
-    def bring(self, pages: Sequence[Brought]) -> None:
+    def load(self, pages: Sequence[LoadedPage]) -> None:
         """Copy the pages of the templates in, each to its own rows of the batch."""
-        for rows, one in in_rows(pages):
+        for rows, one in page_rows(pages):
             self._bring_rims(one.page, rows)  # first: `part` synchronizes with all copies enqueued before
             for into in self._into(rows):
                 copy_named(one.page, into)
 
     @torch.no_grad()
-    def finish(self, pages: Sequence[Brought]) -> None:
+    def finish(self, pages: Sequence[LoadedPage]) -> None:
         """Compute keys and values of blocks whose inputs were loaded instead."""
-        for rows, one in in_rows(pages):
+        for rows, one in page_rows(pages):
             copy_named(one.made(), self._into(rows)[0])
 
     def _bring_rims(self, page: Page, rows: range) -> None:
@@ -106,7 +106,7 @@ class KeptColumns:
     def enter(self, size: Grid) -> torch.Tensor:
         return self.tables.enter
 
-    def around(self, name: str, move: Move) -> Found:
+    def around(self, name: str, move: Resampling) -> ConvolutionInputs:
         return self._rims[name + MAP], self._found[name + MAP].table
 
     def affine(self, name: str) -> Affine:
@@ -115,9 +115,9 @@ class KeptColumns:
 
     def leave(self, tokens: torch.Tensor) -> torch.Tensor:
         every = self.views[OUT]
-        put(every, self.tables.places[every.shape[1]].flat, tokens)
+        write_tokens(every, self.tables.places[every.shape[1]].flat, tokens)
         return every.transpose(1, 2).view(len(every), -1, *self.tables.size)
 
 
-def _move_of(name: str) -> Move:
+def _move_of(name: str) -> Resampling:
     return "down" if ".downsamplers." in name else "up" if ".upsamplers." in name else "same"

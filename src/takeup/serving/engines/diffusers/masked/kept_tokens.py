@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
-from takeup.serving.engines.diffusers.masked.brought import Brought, in_rows
-from takeup.serving.engines.diffusers.masked.call import Places
-from takeup.serving.engines.diffusers.masked.flat import Flat
+from takeup.serving.engines.diffusers.masked.brought import LoadedPage, page_rows
+from takeup.serving.engines.diffusers.masked.call import TokenIndices
+from takeup.serving.engines.diffusers.masked.flat import FlatKvCache
 from takeup.serving.engines.diffusers.masked.pages import OUT, copy_named
-from takeup.serving.engines.diffusers.masked.tables import Tables
+from takeup.serving.engines.diffusers.masked.tables import IndexTables
 
 
-class TokenTables(Tables):
+class TokenTables(IndexTables):
     """Positions of image tokens in a sequence that starts with the text; `turns` are their rotary embeddings."""
 
-    def __init__(self, network: Any, places: Mapping[int, Places], ids: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, network: Any, places: Mapping[int, TokenIndices], ids: Mapping[str, torch.Tensor]) -> None:
         self.num_text = len(ids["txt_ids"])
         self.own = places[len(ids["img_ids"])]
         self.behind = self.own.after(self.num_text)
@@ -28,23 +28,23 @@ class TokenTables(Tables):
         yield from (self.own.by_row, self.own.flat, self.behind.by_row, self.behind.flat, *self.turns)
 
 
-class KeptTokens:
+class FluxCache:
     """Buffer filled for every step. Keys and values have space for the text, which every step recomputes."""
 
-    def __init__(self, flat: Flat, num_text: int) -> None:
+    def __init__(self, flat: FlatKvCache, num_text: int) -> None:
         self.flat, self._num_text = flat, num_text
         self._views_of: dict[range, dict[str, torch.Tensor]] = {}
 
     @torch.no_grad()
-    def bring(self, pages: Sequence[Brought]) -> None:
+    def load(self, pages: Sequence[LoadedPage]) -> None:
         """Copy the pages of the templates in, each to its own rows of the batch."""
-        for rows, one in in_rows(pages):
+        for rows, one in page_rows(pages):
             copy_named(one.page, self._into(rows))
 
     @torch.no_grad()
-    def finish(self, pages: Sequence[Brought]) -> None:
+    def finish(self, pages: Sequence[LoadedPage]) -> None:
         """Compute keys and values of blocks whose inputs were loaded instead."""
-        for rows, one in in_rows(pages):
+        for rows, one in page_rows(pages):
             copy_named(one.made(), self._into(rows))
 
     def _into(self, rows: range) -> dict[str, torch.Tensor]:

@@ -9,34 +9,34 @@ from functools import partial
 
 import torch
 
-from takeup.serving.engines.diffusers.masked.brought import Form
-from takeup.serving.engines.diffusers.masked.call import Places
-from takeup.serving.engines.diffusers.masked.editing import edited
-from takeup.serving.engines.diffusers.masked.stale import Watched, watched_tokens
-from takeup.serving.engines.diffusers.masked.tables import Tables
-from takeup.serving.engines.diffusers.masked.tokens import Grid, Rooms, grids_of, places_of
-from takeup.serving.engines.diffusers.runs import Run
-from takeup.serving.policies.mask_rooms import least_dear
+from takeup.serving.engines.diffusers.masked.brought import PageForm
+from takeup.serving.engines.diffusers.masked.call import TokenIndices
+from takeup.serving.engines.diffusers.masked.editing import active_edit
+from takeup.serving.engines.diffusers.masked.stale import CheckedTokens, checked_tokens
+from takeup.serving.engines.diffusers.masked.tables import IndexTables
+from takeup.serving.engines.diffusers.masked.tokens import Grid, TokenCounts, grids_of, token_indices
+from takeup.serving.engines.diffusers.runs import DenoisingRun
+from takeup.serving.policies.mask_rooms import cheapest_capacity
 
-MOST_KEPT = 8
+MAX_LAYOUTS = 8
 """Groups of edits whose calls take turns."""
 
 
 @dataclass(slots=True)
-class Laid:
+class CallLayout:
     """Token positions of a call, tokens of each edit that are checked for staleness, and gather tables, if any.
 
     `forms`: which cached activations are read from the template of each edit, once decided.
     """
 
-    places: Mapping[int, Places]
+    places: Mapping[int, TokenIndices]
     size: Grid
-    watched: Sequence[Watched]
-    tables: Tables | None = None
-    forms: Sequence[Form] | None = None
+    watched: Sequence[CheckedTokens]
+    tables: IndexTables | None = None
+    forms: Sequence[PageForm] | None = None
 
 
-class Layouts:
+class LayoutCache:
     """LRU cache of layouts for a network with `num_levels` grids; token counts are padded to multiples of `multiple`.
 
     With a multiple above one, calls reuse the padded sizes of earlier calls if these fit, and so their CUDA graphs.
@@ -44,37 +44,39 @@ class Layouts:
 
     def __init__(self, num_levels: int, multiple: int) -> None:
         self.num_levels, self.multiple = num_levels, multiple
-        self._kept: OrderedDict[Hashable, Laid] = OrderedDict()
-        self._known: dict[Hashable, set[Rooms]] = {}
+        self._kept: OrderedDict[Hashable, CallLayout] = OrderedDict()
+        self._known: dict[Hashable, set[TokenCounts]] = {}
 
-    def of(self, runs: Sequence[Run]) -> Laid:
+    def of(self, runs: Sequence[DenoisingRun]) -> CallLayout:
         """Layout of these edits, all of which must have a template."""
-        who = tuple(edited(run).number for run in runs)
+        who = tuple(active_edit(run).number for run in runs)
         if who not in self._kept:
             self._kept[who] = self._made(runs)
         self._kept.move_to_end(who)
-        while len(self._kept) > MOST_KEPT:
+        while len(self._kept) > MAX_LAYOUTS:
             self._kept.popitem(last=False)
         return self._kept[who]
 
-    def _made(self, runs: Sequence[Run]) -> Laid:
+    def _made(self, runs: Sequence[DenoisingRun]) -> CallLayout:
         masks = [_computed(run)[1] for run in runs for _ in range(run.num_rows)]
         size = (masks[0].shape[0], masks[0].shape[1])
-        places = places_of(masks, grids_of(size, self.num_levels), self.multiple, partial(self._room, len(masks), size))
-        watched = [watched_tokens(*_computed(run), self.num_levels, own) for run, own in slices(runs)]
-        return Laid(places, size, watched)
+        places = token_indices(
+            masks, grids_of(size, self.num_levels), self.multiple, partial(self._room, len(masks), size)
+        )
+        watched = [checked_tokens(*_computed(run), self.num_levels, own) for run, own in row_slices(runs)]
+        return CallLayout(places, size, watched)
 
-    def _room(self, num_rows: int, size: Grid, needed: Rooms) -> Rooms:
+    def _room(self, num_rows: int, size: Grid, needed: TokenCounts) -> TokenCounts:
         """Padded sizes for the call: those of an earlier call, if the policy selects them."""
         if self.multiple == 1:
             return needed
         known = self._known.setdefault((num_rows, size), set())
-        taken = least_dear(needed, known, num_rows, size[0] * size[1])
+        taken = cheapest_capacity(needed, known, num_rows, size[0] * size[1])
         known.add(taken)
         return taken
 
 
-def slices(runs: Sequence[Run]) -> Iterator[tuple[Run, slice]]:
+def row_slices(runs: Sequence[DenoisingRun]) -> Iterator[tuple[DenoisingRun, slice]]:
     """Runs, each with the slice of its rows in the batch."""
     start = 0
     for run in runs:
@@ -82,9 +84,9 @@ def slices(runs: Sequence[Run]) -> Iterator[tuple[Run, slice]]:
         start += run.num_rows
 
 
-def _computed(run: Run) -> tuple[torch.Tensor, torch.Tensor]:
+def _computed(run: DenoisingRun) -> tuple[torch.Tensor, torch.Tensor]:
     """Masks of the tokens that the edit needs, and of these plus the tokens checked for staleness."""
-    editing = edited(run)
+    editing = active_edit(run)
     assert editing.computed is not None
     assert editing.watched is not None
     return editing.computed, editing.watched

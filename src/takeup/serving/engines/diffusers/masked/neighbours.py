@@ -14,23 +14,25 @@ from typing import Literal
 
 import torch
 
-from takeup.serving.engines.diffusers.masked.call import Places
+from takeup.serving.engines.diffusers.masked.call import TokenIndices
 from takeup.serving.engines.diffusers.masked.tokens import Grid, padded
 
 USUAL_RIM = 8
-Move = Literal["same", "down", "up"]
+Resampling = Literal["same", "down", "up"]
 """A convolution on one grid, from a grid to its half (stride two), or from a grid to its double (pixels repeated)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class GatherTable:
     """`table`: nine input indices per output pixel. `rim`: cached pixels, as indices into the flattened batch."""
 
     table: torch.Tensor
     rim: torch.Tensor
 
 
-def around(places: Mapping[int, Places], grid: Grid, move: Move, wide: Grid, multiple: int = 1) -> Around:
+def gather_table(
+    places: Mapping[int, TokenIndices], grid: Grid, move: Resampling, wide: Grid, multiple: int = 1
+) -> GatherTable:
     """Gather table of a convolution whose input is on `grid` and whose output is on `wide`.
 
     With a multiple above one the rim is padded: that costs nothing, and gives calls equal shapes.
@@ -46,21 +48,23 @@ def around(places: Mapping[int, Places], grid: Grid, move: Move, wide: Grid, mul
     num_rim = len(rim) if multiple == 1 else _room(len(rim), num_rows, num_inside)
     table = torch.where(is_kept, num_rows * num_inside + torch.searchsorted(rim, flat), position + first * num_inside)
     table = torch.where(is_pixel, table, num_rows * num_inside + num_rim)
-    return Around(table.flatten(0, 1), padded(rim, num_rim))
+    return GatherTable(table.flatten(0, 1), padded(rim, num_rim))
 
 
-def arounds(places: Mapping[int, Places], grids: list[Grid], multiple: int = 1) -> dict[tuple[int, Move], Around]:
+def gather_tables(
+    places: Mapping[int, TokenIndices], grids: list[Grid], multiple: int = 1
+) -> dict[tuple[int, Resampling], GatherTable]:
     """Gather tables of all convolutions of a U-Net with these grids, by number of input pixels and move."""
-    found: dict[tuple[int, Move], Around] = {}
+    found: dict[tuple[int, Resampling], GatherTable] = {}
     for fine, coarse in zip(grids, [*grids[1:], None], strict=True):
-        found[_size(fine), "same"] = around(places, fine, "same", fine, multiple)
+        found[_size(fine), "same"] = gather_table(places, fine, "same", fine, multiple)
         if coarse is not None:
-            found[_size(fine), "down"] = around(places, fine, "down", coarse, multiple)
-            found[_size(coarse), "up"] = around(places, coarse, "up", fine, multiple)
+            found[_size(fine), "down"] = gather_table(places, fine, "down", coarse, multiple)
+            found[_size(coarse), "up"] = gather_table(places, coarse, "up", fine, multiple)
     return found
 
 
-def entrance(places: Places, grid: Grid) -> torch.Tensor:
+def entry_table(places: TokenIndices, grid: Grid) -> torch.Tensor:
     """Gather table of a convolution whose input has all pixels."""
     tokens, is_pixel = _neighbours(places.by_row, grid, grid, "same")
     num_rows = len(places.by_row)
@@ -78,14 +82,14 @@ def _size(grid: Grid) -> int:
     return grid[0] * grid[1]
 
 
-def _positions(places: Places) -> torch.Tensor:
+def _positions(places: TokenIndices) -> torch.Tensor:
     """Index of every token of every row among the computed ones, or -1."""
     num_rows, num_inside = places.by_row.shape
     numbers = torch.arange(num_inside, device=places.by_row.device).expand(num_rows, -1)
     return numbers.new_full((num_rows, places.num_tokens), -1).scatter_(1, places.by_row, numbers)
 
 
-def _neighbours(tokens: torch.Tensor, grid: Grid, wide: Grid, move: Move) -> tuple[torch.Tensor, torch.Tensor]:
+def _neighbours(tokens: torch.Tensor, grid: Grid, wide: Grid, move: Resampling) -> tuple[torch.Tensor, torch.Tensor]:
     """Nine input tokens for each output token, and which of them are inside the image."""
     offsets = torch.arange(-1, 2, device=tokens.device)
     stride = 2 if move == "down" else 1

@@ -21,7 +21,7 @@ def working_copy(page: Page, fronted: frozenset[str] = frozenset(), num_front: i
     Maps and norms are read-only, so they are shared with the template.
     """
     return {
-        name: kept if name.endswith((MAP, NORM)) else _roomy(kept, num_front if name in fronted else 0)
+        name: kept if name.endswith((MAP, NORM)) else _with_front(kept, num_front if name in fronted else 0)
         for name, kept in page.items()
     }
 
@@ -41,7 +41,7 @@ def copy_named(page: Page, into: Page) -> None:
         torch._foreach_copy_([into[name] for name in both], [page[name] for name in both], non_blocking=True)
 
 
-def _roomy(kept: torch.Tensor, num_front: int) -> torch.Tensor:
+def _with_front(kept: torch.Tensor, num_front: int) -> torch.Tensor:
     if not num_front:
         return kept.clone(memory_format=torch.contiguous_format)
     room = kept.new_empty((len(kept), num_front + kept.shape[1], *kept.shape[2:]))

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from takeup.serving.engines.diffusers.masked.call import Call
+from takeup.serving.engines.diffusers.masked.call import HookState
 
-Table = tuple[torch.Tensor, torch.Tensor]
+RotaryTable = tuple[torch.Tensor, torch.Tensor]
 
 
 class RotaryProcessor:
@@ -22,7 +22,7 @@ class RotaryProcessor:
     _attention_backend = None
     _parallel_config = None
 
-    def __init__(self, name: str, call: Call, stock: Any) -> None:
+    def __init__(self, name: str, call: HookState, stock: Any) -> None:
         self.name, self.call, self.stock = name, call, stock
 
     def __call__(
@@ -31,7 +31,7 @@ class RotaryProcessor:
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        image_rotary_emb: Table | None = None,
+        image_rotary_emb: RotaryTable | None = None,
     ) -> Any:
         if self.call.mode == "off":
             return self.stock(attn, hidden_states, encoder_hidden_states, attention_mask, image_rotary_emb)
@@ -39,7 +39,7 @@ class RotaryProcessor:
         num_text = self._num_text(encoder_hidden_states)
         if image_rotary_emb is not None:
             table = self._table(image_rotary_emb, num_text)
-            query, key = turned(query, table), turned(key, table)
+            query, key = rotate(query, table), rotate(key, table)
         key = self.call.fill(f"{self.name}.k", key, num_text).view(len(key), -1, *key.shape[2:])
         value = self.call.fill(f"{self.name}.v", value, num_text).view(len(key), -1, *key.shape[2:])
         attended = self._attend(query, key, value)
@@ -53,7 +53,7 @@ class RotaryProcessor:
             self.call.num_front = text.shape[1]
         return self.call.num_front
 
-    def _table(self, table: Table, num_text: int) -> Table:
+    def _table(self, table: RotaryTable, num_text: int) -> RotaryTable:
         """Rotary embeddings of the computed tokens."""
         if self.call.mode != "masked":
             return table[0][None], table[1][None]
@@ -78,7 +78,7 @@ def _projected(attn: Any, image: torch.Tensor, text: torch.Tensor | None) -> tup
     return tuple(torch.cat(pair, dim=1) for pair in pairs)
 
 
-def turned(tokens: torch.Tensor, table: Table) -> torch.Tensor:
+def rotate(tokens: torch.Tensor, table: RotaryTable) -> torch.Tensor:
     """Apply rotary position embedding to adjacent pairs, as diffusers does, but with a table per batch row."""
     cosine, sine = (part[:, :, None, :] for part in table)
     real, imaginary = tokens.reshape(*tokens.shape[:-1], -1, 2).unbind(-1)

@@ -10,14 +10,14 @@ from PIL import Image
 
 from takeup.errors import BadInput
 from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.masked.asked import Edit
+from takeup.serving.engines.diffusers.masked.asked import EditRequest
 from takeup.serving.engines.diffusers.masked.editing import EditReport
 from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, disk_store, report_of
 from takeup.serving.engines.diffusers.masked.images import image_id, pixels_of
 from takeup.serving.engines.diffusers.steps import StepEngine
 from takeup.serving.engines.templates.keys import template_id
 from takeup.serving.engines.templates.originals import Originals
-from takeup.serving.engines.templates.store import Room
+from takeup.serving.engines.templates.store import TierCapacities
 from takeup.serving.model import Request
 
 DISK_BYTES = 100 << 30
@@ -26,13 +26,17 @@ DISK_BYTES = 100 << 30
 def edit_once(
     pipeline: Any,
     request: Request,
-    edit: Edit,
+    edit: EditRequest,
     templates: Path | None = None,
     budget: float = 0.0,
 ) -> tuple[Any, EditReport]:
     """The edited picture, and statistics. `templates` is a folder in which templates persist across processes."""
     family = family_of(pipeline)
-    store = None if templates is None else disk_store(templates, family.network.device, Room(disk_bytes=DISK_BYTES))
+    store = (
+        None
+        if templates is None
+        else disk_store(templates, family.network.device, TierCapacities(disk_bytes=DISK_BYTES))
+    )
     editor = MaskedEditor(family, store, budget=budget)
     try:
         engine = StepEngine(pipeline, add_ons=editor.add_ons)

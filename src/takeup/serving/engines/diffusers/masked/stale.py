@@ -9,11 +9,11 @@ import torch
 from takeup.serving.engines.diffusers.masked.pages import MAP, NORM, Page
 from takeup.serving.engines.diffusers.masked.tokens import Grid, grids_of, token_mask
 
-Watched = Mapping[int, torch.Tensor]
+CheckedTokens = Mapping[int, torch.Tensor]
 """Tokens that are looked at, by the number of tokens of their grid: numbers in the flattened batch."""
 
 
-def watched_tokens(computed: torch.Tensor, watched: torch.Tensor, num_levels: int, rows: slice) -> Watched:
+def checked_tokens(computed: torch.Tensor, watched: torch.Tensor, num_levels: int, rows: slice) -> CheckedTokens:
     """Per grid, tokens of an edit in these rows that are `watched` and that the edit itself does not need."""
     size = (computed.shape[0], computed.shape[1])
     return {grid[0] * grid[1]: _of_grid(computed, watched, grid, rows) for grid in grids_of(size, num_levels)}
@@ -26,7 +26,7 @@ def _of_grid(computed: torch.Tensor, watched: torch.Tensor, grid: Grid, rows: sl
     return (first + tokens).flatten()
 
 
-def taken(kept: Page, watched: Watched, num_front: int = 0) -> torch.Tensor:
+def cached_values(kept: Page, watched: CheckedTokens, num_front: int = 0) -> torch.Tensor:
     """Cached activations of these tokens: before a call those of the template, after it the recomputed ones.
 
     Tensors longer than a grid have `num_front` tokens before those of the image.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.diffusers.runs import DenoisingRun
 
 
-def skip_steps(run: Run, strength: float) -> int:
+def skip_steps(run: DenoisingRun, strength: float) -> int:
     """Drop the first steps of the run; return their number. Call before adding noise, which reads the begin index."""
     first = _num_skipped(run, strength)
     if hasattr(run.scheduler, "set_begin_index"):
@@ -15,7 +15,7 @@ def skip_steps(run: Run, strength: float) -> int:
     return first
 
 
-def _num_skipped(run: Run, strength: float) -> int:
+def _num_skipped(run: DenoisingRun, strength: float) -> int:
     num_steps = run.request.num_steps
     if hasattr(run.scheduler, "scale_noise"):  # flow-matching pipelines round the other way
         return int(num_steps - num_steps * strength)

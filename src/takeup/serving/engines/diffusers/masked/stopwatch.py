@@ -9,7 +9,7 @@ import torch
 cuda: Any = torch.cuda  # torch.cuda functions are not annotated
 
 
-class Stopwatch:
+class StreamStopwatch:
     """Keeps the shortest time measured. If not `is_on` (no CUDA device), it measures nothing."""
 
     def __init__(self, is_on: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Self
 import torch
 
 
-class Tables(ABC):
+class IndexTables(ABC):
     """Token positions of a call."""
 
     @abstractmethod

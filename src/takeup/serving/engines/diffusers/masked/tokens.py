@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.nn.functional import adaptive_max_pool2d, max_pool2d
 
-from takeup.serving.engines.diffusers.masked.call import Places
+from takeup.serving.engines.diffusers.masked.call import TokenIndices
 
 NUM_LEVELS = 4
 """Of a U-Net, at most; each halves the one before."""
 
 Grid = tuple[int, int]
-Rooms = tuple[int, ...]
+TokenCounts = tuple[int, ...]
 """How many tokens are computed on every grid, the finest first."""
-Choose = Callable[[Rooms], Rooms]
+ChooseCounts = Callable[[TokenCounts], TokenCounts]
 
 SIZES_PER_OCTAVE = 4
 
@@ -38,44 +38,44 @@ def grids_of(grid: Grid, num_levels: int = NUM_LEVELS) -> list[Grid]:
     return grids
 
 
-def places_of(
-    masks: Sequence[torch.Tensor], grids: Sequence[Grid], multiple: int = 1, choose: Choose = tuple
-) -> dict[int, Places]:
-    """Computed tokens of each row on every grid, padded to the longest row or to the next bucket size (`rooms`).
+def token_indices(
+    masks: Sequence[torch.Tensor], grids: Sequence[Grid], multiple: int = 1, choose: ChooseCounts = tuple
+) -> dict[int, TokenIndices]:
+    """Computed tokens of each row on every grid, padded to the longest row or to the next bucket size (`bucket_sizes`).
 
     `choose` maps the required sizes to the sizes used.
     """
     tokens = [[token_mask(mask, grid).flatten().nonzero().flatten() for mask in masks] for grid in grids]
     sizes = [height * width for height, width in grids]
-    needed = rooms([max(map(len, rows)) for rows in tokens], multiple)
+    needed = bucket_sizes([max(map(len, rows)) for rows in tokens], multiple)
     taken = choose(tuple(map(min, needed, sizes)))
     return {size: _places(rows, room, size) for size, rows, room in zip(sizes, tokens, taken, strict=True)}
 
 
-def _places(rows: Sequence[torch.Tensor], room: int, num_tokens: int) -> Places:
-    return Places.of(torch.stack([padded(row, room) for row in rows]), num_tokens)
+def _places(rows: Sequence[torch.Tensor], room: int, num_tokens: int) -> TokenIndices:
+    return TokenIndices.of(torch.stack([padded(row, room) for row in rows]), num_tokens)
 
 
-def rooms(counts: Sequence[int], multiple: int) -> Rooms:
+def bucket_sizes(counts: Sequence[int], multiple: int) -> TokenCounts:
     """Padded token counts per grid: those of the smallest square mask, of few bucket sizes, in which all counts fit.
 
     Similar masks then have equal shapes on all grids and share a CUDA graph. A multiple of one disables padding.
     """
     if multiple == 1:
         return tuple(counts)
-    first = roomy(counts[0], multiple)
+    first = bucket_size(counts[0], multiple)
     while any(count > room for count, room in zip(counts, _of_square(first, len(counts), multiple), strict=True)):
-        first = roomy(first + 1, multiple)
+        first = bucket_size(first + 1, multiple)
     return _of_square(first, len(counts), multiple)
 
 
-def _of_square(num_tokens: int, num_grids: int, multiple: int) -> Rooms:
+def _of_square(num_tokens: int, num_grids: int, multiple: int) -> TokenCounts:
     """`num_tokens` on the first grid, and on the others as many as a square of that area usually overlaps."""
     sides = [math.sqrt(num_tokens) / 2**level + 0.5 for level in range(1, num_grids)]
     return num_tokens, *(-(-math.ceil(side * side) // multiple) * multiple for side in sides)
 
 
-def roomy(count: int, multiple: int) -> int:
+def bucket_size(count: int, multiple: int) -> int:
     """Round up to a bucket size: to `multiple`, or for large counts to a quarter of an octave."""
     octave = 1 << max(count, 1).bit_length() - 1
     step = multiple if multiple == 1 else max(multiple, octave // SIZES_PER_OCTAVE)

@@ -8,33 +8,33 @@ from typing import Any, Protocol
 
 import torch
 
-from takeup.serving.engines.diffusers.masked.brought import Brought
+from takeup.serving.engines.diffusers.masked.brought import LoadedPage
 
-Read = Callable[[], Sequence[Brought]]
+Read = Callable[[], Sequence[LoadedPage]]
 cuda: Any = torch.cuda  # torch.cuda functions are not annotated
 
 
-class Place(Protocol):
+class PrefetchBuffer(Protocol):
     """Buffer from which a call reads cached activations."""
 
-    def bring(self, pages: Sequence[Brought]) -> None:
+    def load(self, pages: Sequence[LoadedPage]) -> None:
         """Copy pages in, each to its own rows of the batch."""
 
-    def finish(self, pages: Sequence[Brought]) -> None:
+    def finish(self, pages: Sequence[LoadedPage]) -> None:
         """Compute keys and values that were not loaded."""
 
 
-class Turns:
+class DoubleBuffer:
     """Tracks the contents of each buffer. The key is equal for equal pages: the edits and their steps.
 
     All instances that share memory copy on one `stream`; None on the CPU, where copies are synchronous.
     """
 
-    def __init__(self, places: Sequence[Place], stream: Any) -> None:
+    def __init__(self, places: Sequence[PrefetchBuffer], stream: Any) -> None:
         self._places, self._stream = places, stream
         self._filled: list[Any] = [cuda.Event() for _ in places] if self._stream else []
         self._who: list[Hashable] = [None for _ in places]
-        self._pages: list[Sequence[Brought]] = [() for _ in places]
+        self._pages: list[Sequence[LoadedPage]] = [() for _ in places]
         self._is_finished = [True for _ in places]
 
     def now(self, who: Hashable, read: Read) -> int:
@@ -73,7 +73,7 @@ class Turns:
             self._stream.wait_stream(cuda.current_stream())
         with cuda.stream(self._stream) if self._stream else nullcontext():
             pages = self._pages[number] = read()
-            self._places[number].bring(pages)
+            self._places[number].load(pages)
         if self._stream:
             self._filled[number].record(self._stream)
         self._who[number], self._is_finished[number] = who, False

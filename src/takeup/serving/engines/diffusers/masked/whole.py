@@ -9,16 +9,16 @@ from PIL import Image
 
 from takeup.serving.engines.diffusers.families import Family
 from takeup.serving.engines.diffusers.families.sizes import grain_of, size_of
-from takeup.serving.engines.diffusers.masked.asked import Edit
+from takeup.serving.engines.diffusers.masked.asked import EditRequest
 from takeup.serving.engines.diffusers.masked.blend import noised
 from takeup.serving.engines.diffusers.masked.images import drawn_noise, encode, packed, pixels_of
 from takeup.serving.engines.diffusers.masked.starts import skip_steps
-from takeup.serving.engines.diffusers.runs import Run
+from takeup.serving.engines.diffusers.runs import DenoisingRun
 from takeup.serving.model import Request
 
 
 @torch.no_grad()
-def prepare_whole(family: Family, request: Request, edit: Edit) -> Run:
+def prepare_whole(family: Family, request: Request, edit: EditRequest) -> DenoisingRun:
     """Prepare the run of a whole-image edit; the image is scaled to the requested size."""
     picture = Image.fromarray(pixels_of(edit.image))
     run = family.prepare(_sized(request, picture.size, grain_of(family.pipeline)))

@@ -12,6 +12,6 @@ network.py   network namespaces for ranks with low-bandwidth veth links; needs t
 from __future__ import annotations
 
 from takeup.training.engines.pytorch.lab.launch import run_trials
-from takeup.training.engines.pytorch.lab.trials import Outcome, Trial
+from takeup.training.engines.pytorch.lab.trials import LabTrial, TrialOutcome
 
-__all__ = ["Outcome", "Trial", "run_trials"]
+__all__ = ["TrialOutcome", "LabTrial", "run_trials"]

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-from takeup.training.engines.pytorch.worker import Worker
+from takeup.training.engines.pytorch.worker import WorkerThread
 from takeup.training.model import Link, Profile
 
 
-class Late:
+class DelayedSend:
     """A delayed message that has not been sent yet, with the interface of a sent one."""
 
     def __init__(self, begun: Future[Any]) -> None:
@@ -34,39 +34,39 @@ class Late:
         return work.wait() if timeout is None else work.wait(timeout)
 
 
-class Wire:
+class SlowWire:
     """One direction of a slow link; with `one_queue`, sends block the main (compute) thread."""
 
     def __init__(self, link: Link, *, one_queue: bool = False) -> None:
         self._link = link
         self._one_queue = one_queue
         self._free_s = 0.0
-        self._worker = Worker("takeup-slow-link")
+        self._worker = WorkerThread("takeup-slow-link")
 
-    def send(self, begin: Callable[[], Any]) -> Late:
+    def send(self, begin: Callable[[], Any]) -> DelayedSend:
         """Send the message when it is due, in FIFO order."""
         served_s = max(time.monotonic(), self._free_s) + self._link.service_s
         self._free_s = served_s
-        begun = self._worker.submit(lambda: _at(served_s + self._link.latency_s, begin))
+        begun = self._worker.submit(lambda: _call_at(served_s + self._link.latency_s, begin))
         if self._one_queue and threading.current_thread() is threading.main_thread():
             begun.result()
-        return Late(begun)
+        return DelayedSend(begun)
 
 
-def _at(due_s: float, begin: Callable[[], Any]) -> Any:
+def _call_at(due_s: float, begin: Callable[[], Any]) -> Any:
     time.sleep(max(0.0, due_s - time.monotonic()))
     return begin()
 
 
-def wires_of(truth: Profile, rank: int) -> dict[int, Wire]:
+def slow_wires(truth: Profile, rank: int) -> dict[int, SlowWire]:
     """The slow links of a rank, by peer rank."""
     ends = {rank + 1: rank, rank - 1: rank - 1}
     links = {peer: truth.links[link] for peer, link in ends.items() if 0 <= link < len(truth.links)}
-    return {peer: Wire(link, one_queue=truth.max_sends == 1) for peer, link in links.items() if link.delay_s > 0}
+    return {peer: SlowWire(link, one_queue=truth.max_sends == 1) for peer, link in links.items() if link.delay_s > 0}
 
 
 @contextmanager
-def faulty(wires: Mapping[int, Wire]) -> Iterator[None]:
+def delayed_sends(wires: Mapping[int, SlowWire]) -> Iterator[None]:
     """Context in which messages to these ranks are delayed by their wires."""
     kept, plain = vars(dist.ProcessGroup)["send"], dist.ProcessGroup.send  # only the raw attribute binds as a method
 

@@ -15,14 +15,14 @@ from tempfile import TemporaryDirectory
 from threading import Timer
 
 from takeup.errors import MissingEngine, TakeupError
-from takeup.training.engines.pytorch.lab.trials import Outcome, Trial
+from takeup.training.engines.pytorch.lab.trials import LabTrial, TrialOutcome
 
 PROGRAM = "takeup.training.engines.pytorch.lab.program"
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 START_S = 120.0  # to import PyTorch on a busy machine
 
 
-def run_trials(trials: Sequence[Trial], tick: Callable[[], object] = lambda: None) -> list[Outcome]:
+def run_trials(trials: Sequence[LabTrial], tick: Callable[[], object] = lambda: None) -> list[TrialOutcome]:
     """Run the trials and return their outcomes in order; `tick` is called after each."""
     _check()
     with TemporaryDirectory(prefix="takeup-lab-") as name:
@@ -70,9 +70,9 @@ def _end(number: int) -> None:
         os.killpg(number, signal.SIGKILL)
 
 
-def _read(path: Path, trial: Trial, said: str) -> Outcome:
+def _read(path: Path, trial: LabTrial, said: str) -> TrialOutcome:
     outcome = pickle.loads(path.read_bytes()) if path.exists() else said  # our own bytes
-    if isinstance(outcome, Outcome):
+    if isinstance(outcome, TrialOutcome):
         return outcome
     last = (str(outcome).strip().splitlines() or ["it was silent"])[-1]
     raise TakeupError(f"the trial {trial.name!r} failed: {last}; try it with fewer iterations or a longer timeout")

@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from takeup.core.namespaces import FRAME_BYTES, PAYLOAD_BYTES, Namespace, check_commands
+from takeup.core.namespaces import FRAME_BYTES, PAYLOAD_BYTES, NetworkNamespace, check_commands
 from takeup.errors import MissingEngine, UnknownName
-from takeup.training.engines.pytorch.networks import Networks, address, bucket
+from takeup.training.engines.pytorch.networks import RankNetworks, rank_address, token_bucket
 from takeup.training.model import Link, Profile
 
 LINKS = ("auto", "namespaces", "user-space")
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
 
-def has_cables(name: str) -> bool:
+def uses_namespaces(name: str) -> bool:
     """Whether this kind of link uses veth pairs between namespaces; `auto`: if this process may create them."""
     if name not in LINKS:
         raise UnknownName("link", name, LINKS)
@@ -27,7 +27,7 @@ def has_cables(name: str) -> bool:
         return False
     try:
         check_commands()
-        Namespace().close()
+        NetworkNamespace().close()
     except MissingEngine:
         if name == "namespaces":
             raise
@@ -41,7 +41,7 @@ def rate_bps(message_bytes: int, service_s: float) -> int:
     return round(8 * (message_bytes + num_frames * (FRAME_BYTES - PAYLOAD_BYTES)) / service_s)
 
 
-class Cables(Networks):
+class PipelineNetwork(RankNetworks):
     """Veth pairs for the links of a pipeline, for messages of one size."""
 
     def __init__(self, truth: Profile, message_bytes: int) -> None:
@@ -53,7 +53,7 @@ class Cables(Networks):
         super()._prepare(rank)
         self._networks[rank].do(lambda: FORWARD.write_text("1"))
 
-    def _lay_cables(self) -> None:
+    def _connect_namespaces(self) -> None:
         for number, link in enumerate(self._links):
             self._lay(number, link)
         for rank in range(len(self._networks)):
@@ -67,13 +67,15 @@ class Cables(Networks):
             network.command(f"ip link set {device} gso_max_segs 1 up")
             if link.service_s > 0:
                 rate = rate_bps(self._message_bytes, link.service_s)
-                network.command(f"tc qdisc add dev {device} root {bucket(rate)}")
+                network.command(f"tc qdisc add dev {device} root {token_bucket(rate)}")
 
     def _route(self, rank: int) -> None:
         for other in range(len(self._networks)):
             if other != rank:
                 via = _end(rank, 1) if other > rank else _end(rank - 1, 0)
-                self._networks[rank].command(f"ip route add {address(other)}/32 via {via} src {address(rank)}")
+                self._networks[rank].command(
+                    f"ip route add {rank_address(other)}/32 via {via} src {rank_address(rank)}"
+                )
 
 
 def _end(link: int, end: int) -> str:

@@ -16,10 +16,10 @@ import traceback
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from takeup.training.engines.pytorch.lab.network import Cables
-from takeup.training.engines.pytorch.lab.ranks import Seen, Times, run_rank
+from takeup.training.engines.pytorch.lab.network import PipelineNetwork
+from takeup.training.engines.pytorch.lab.ranks import IterationTimes, RankObservations, run_rank
 from takeup.training.engines.pytorch.lab.stages import BULK_BYTES
-from takeup.training.engines.pytorch.lab.trials import Outcome, Trial
+from takeup.training.engines.pytorch.lab.trials import LabTrial, TrialOutcome
 from takeup.training.policies import find_policy
 
 GRACE_S = 5.0  # for the other ranks, after one has failed
@@ -28,7 +28,7 @@ PARENT = os.getppid()
 
 def main(folder: Path) -> None:
     """Run all trials and write their outcomes."""
-    trials: list[Trial] = pickle.loads((folder / "trials").read_bytes())  # our own bytes
+    trials: list[LabTrial] = pickle.loads((folder / "trials").read_bytes())  # our own bytes
     for trial in {trial.truth.num_stages: trial for trial in trials}.values():
         find_policy("adaptra").plan(trial.truth)  # compiled once for all ranks
     gc.freeze()  # else every rank would scan all imported objects in the middle of an iteration
@@ -40,11 +40,13 @@ def main(folder: Path) -> None:
         print(number, flush=True)
 
 
-def _run(trial: Trial, place: Path) -> Outcome | str:
+def _run(trial: LabTrial, place: Path) -> TrialOutcome | str:
     """Run one trial; return its outcome or an error text."""
     fork = multiprocessing.get_context("fork")
-    cables = Cables(trial.truth, BULK_BYTES) if trial.cables else None
-    ranks = [fork.Process(target=_be, args=(trial, rank, place, cables)) for rank in range(trial.truth.num_stages)]
+    cables = PipelineNetwork(trial.truth, BULK_BYTES) if trial.cables else None
+    ranks = [
+        fork.Process(target=_rank_process, args=(trial, rank, place, cables)) for rank in range(trial.truth.num_stages)
+    ]
     for rank in ranks:
         rank.start()
     _join(ranks)
@@ -54,10 +56,10 @@ def _run(trial: Trial, place: Path) -> Outcome | str:
     if not all(path.exists() for path in written):
         errors = [(place / f"{rank}.error") for rank in range(len(ranks))]
         return next((path.read_text("utf-8") for path in errors if path.exists()), "a rank ended without a word")
-    return _joined(trial, [pickle.loads(path.read_bytes()) for path in written])
+    return _merge_observations(trial, [pickle.loads(path.read_bytes()) for path in written])
 
 
-def _be(trial: Trial, rank: int, place: Path, cables: Cables | None) -> None:
+def _rank_process(trial: LabTrial, rank: int, place: Path, cables: PipelineNetwork | None) -> None:
     """Run one rank in this process."""
     try:
         if cables is not None:
@@ -82,11 +84,11 @@ def _join(ranks: list[ForkProcess]) -> None:
         raise SystemExit("whoever started the laboratory is gone")
 
 
-def _joined(trial: Trial, seen: list[Seen]) -> Outcome:
+def _merge_observations(trial: LabTrial, seen: list[RankObservations]) -> TrialOutcome:
     """Merge the observations of all ranks into an outcome."""
-    iterations_s, cpus_s = _together([each.times for each in seen])
-    stock_s, stock_cpus_s = _together([each.stock_times for each in seen])
-    return Outcome(
+    iterations_s, cpus_s = _job_times([each.times for each in seen])
+    stock_s, stock_cpus_s = _job_times([each.stock_times for each in seen])
+    return TrialOutcome(
         trial.name,
         iterations_s,
         max(each.gradient_error for each in seen),
@@ -102,7 +104,7 @@ def _joined(trial: Trial, seen: list[Seen]) -> Outcome:
     )
 
 
-def _together(ranks: list[tuple[Times, ...]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _job_times(ranks: list[tuple[IterationTimes, ...]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Duration of every iteration, from the first start to the last end over all ranks, and its mean CPU time."""
     iterations = list(zip(*ranks, strict=True))
     lasted_s = tuple(max(each.end_s for each in ranks) - min(each.start_s for each in ranks) for ranks in iterations)

@@ -18,7 +18,7 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from takeup.training.engines.pytorch.adapter import actions_of
 from takeup.training.engines.pytorch.adaptive import AdaptiveSchedule
-from takeup.training.engines.pytorch.lab.faults import faulty, wires_of
+from takeup.training.engines.pytorch.lab.faults import delayed_sends, slow_wires
 from takeup.training.engines.pytorch.lab.stages import (
     BULK_LENGTH,
     LENGTH,
@@ -28,11 +28,11 @@ from takeup.training.engines.pytorch.lab.stages import (
     make_module,
     reference_gradients,
 )
-from takeup.training.engines.pytorch.lab.trials import Runtime, Trial
+from takeup.training.engines.pytorch.lab.trials import LabTrial, RuntimeName
 from takeup.training.model import Profile, Schedule
 
 
-class Times(NamedTuple):
+class IterationTimes(NamedTuple):
     """Start, end (on a clock shared by all ranks) and CPU time of one iteration of one rank."""
 
     start_s: float
@@ -41,11 +41,11 @@ class Times(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RankObservations:
     """Observations of one rank: its iterations, those of the stock runtime for comparison, and the final state."""
 
-    times: tuple[Times, ...] = ()
-    stock_times: tuple[Times, ...] = ()
+    times: tuple[IterationTimes, ...] = ()
+    stock_times: tuple[IterationTimes, ...] = ()
     gradient_error: float = 0.0
     order: str = ""
     changed_after: tuple[int, ...] = ()
@@ -55,7 +55,7 @@ class Seen:
     swaps_s: tuple[float, ...] = ()
 
 
-def run_rank(trial: Trial, rank: int, store: Path) -> Seen:
+def run_rank(trial: LabTrial, rank: int, store: Path) -> RankObservations:
     """Join the process group and train."""
     torch.set_num_threads(1)
     num_ranks, timeout = trial.truth.num_stages, timedelta(seconds=trial.timeout_s)
@@ -63,24 +63,24 @@ def run_rank(trial: Trial, rank: int, store: Path) -> Seen:
     dist.init_process_group("gloo", store=joined, rank=rank, world_size=num_ranks, timeout=timeout)
     module = make_module(rank)
     schedules = [_schedule_of(trial, runtime, module, rank) for runtime in _runtimes(trial)]
-    with faulty(wires_of(_held_back(trial), rank)):
+    with delayed_sends(slow_wires(_profile_without_delays(trial), rank)):
         seen = _train(trial, rank, module, schedules)
     dist.destroy_process_group()
     return seen
 
 
-def _held_back(trial: Trial) -> Profile:
+def _profile_without_delays(trial: LabTrial) -> Profile:
     """The profile that messages are delayed by here; without service times if veth links already impose them."""
     if not trial.cables:
         return trial.truth
     return replace(trial.truth, links=tuple(replace(link, service_s=0.0) for link in trial.truth.links))
 
 
-def _runtimes(trial: Trial) -> list[Runtime]:
+def _runtimes(trial: LabTrial) -> list[RuntimeName]:
     return [trial.runtime, "stock"] if trial.beside_stock else [trial.runtime]
 
 
-def _schedule_of(trial: Trial, runtime: Runtime, module: torch.nn.Module, rank: int) -> Any:
+def _schedule_of(trial: LabTrial, runtime: RuntimeName, module: torch.nn.Module, rank: int) -> Any:
     count, loss = trial.truth.num_microbatches, torch.nn.functional.mse_loss
     stage = PacedStage(trial.truth.stages[rank], module, rank, trial.truth.num_stages, torch.device("cpu"))
     if runtime == "stock_1f1b":
@@ -96,9 +96,9 @@ def _schedule_of(trial: Trial, runtime: Runtime, module: torch.nn.Module, rank: 
     return adaptive
 
 
-def _train(trial: Trial, rank: int, module: torch.nn.Module, schedules: list[Any]) -> Seen:
+def _train(trial: LabTrial, rank: int, module: torch.nn.Module, schedules: list[Any]) -> RankObservations:
     """Run every iteration with every schedule, in an order that alternates so that each is first equally often."""
-    times: list[list[Times]] = [[] for _ in schedules]
+    times: list[list[IterationTimes]] = [[] for _ in schedules]
     length = BULK_LENGTH if trial.cables else LENGTH
     for iteration in range(trial.num_iterations):
         inputs, targets = make_batch(iteration, trial.truth.num_microbatches, length)
@@ -109,21 +109,21 @@ def _train(trial: Trial, rank: int, module: torch.nn.Module, schedules: list[Any
             dist.barrier()
             times[number].append(_timed(step))
     error = _error(gradients_of(module), reference_gradients(rank, trial.num_iterations - 1, trial.truth, length))
-    found = _found_by(schedules[0])
+    found = _observations_of(schedules[0])
     return replace(found, times=tuple(times[0]), stock_times=tuple(*times[1:]), gradient_error=error)
 
 
-def _timed(step: Callable[[], object]) -> Times:
+def _timed(step: Callable[[], object]) -> IterationTimes:
     start_s, cpu_s = time.monotonic(), time.process_time()
     step()
-    return Times(start_s, time.monotonic(), time.process_time() - cpu_s)
+    return IterationTimes(start_s, time.monotonic(), time.process_time() - cpu_s)
 
 
-def _found_by(schedule: Any) -> Seen:
+def _observations_of(schedule: Any) -> RankObservations:
     """Final state of an adaptive schedule; empty for other schedules."""
     if not isinstance(schedule, AdaptiveSchedule):
-        return Seen()
-    return Seen(
+        return RankObservations()
+    return RankObservations(
         order=schedule.schedule.to_csv(),
         changed_after=tuple(change.iteration for change in schedule.changes),
         delegated=tuple(sorted(schedule.delegated)),

@@ -8,11 +8,11 @@ from typing import Literal
 
 from takeup.training.model import Profile
 
-Runtime = Literal["stock_1f1b", "stock", "adaptive"]
+RuntimeName = Literal["stock_1f1b", "stock", "adaptive"]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class LabTrial:
     """Iterations of one pipeline, with stages and links as given by `truth`.
 
     `stock_1f1b` is PyTorch's `Schedule1F1B`, `stock` its runtime with the given `order`, `adaptive` our schedule, which
@@ -24,7 +24,7 @@ class Trial:
     """
 
     name: str
-    runtime: Runtime
+    runtime: RuntimeName
     truth: Profile
     order: str = ""
     num_iterations: int = 5
@@ -36,7 +36,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """Iteration times over all ranks, and the measurements and changes of the adaptive schedule.
 
     `gradient_error` is the largest difference from a single process, relative to the largest gradient. `pauses_s` is

@@ -23,10 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.errors import BadInput
-from takeup.training.engines.pytorch.watch.cores import note_waiting
-from takeup.training.engines.pytorch.watch.gather import Gather
-from takeup.training.engines.pytorch.watch.ring import HEADER_WORDS, MOST_GROUPS, Word
-from takeup.training.engines.pytorch.watch.rows import LAST_OPERATION, MOST_BYTES, Place
+from takeup.training.engines.pytorch.watch.cores import record_run_queue_waits
+from takeup.training.engines.pytorch.watch.gather import RingCollector
+from takeup.training.engines.pytorch.watch.ring import HEADER_WORDS, MOST_GROUPS, HeaderWord
+from takeup.training.engines.pytorch.watch.rows import LAST_OPERATION, MOST_BYTES, GroupPosition
 from takeup.training.model.calls import CALL
 
 MOST_FRAME = 4 << 20
@@ -35,7 +35,9 @@ TIMEOUT_S = 10.0
 LENGTH = struct.Struct(">I")
 LOOPBACK = "127.0.0.1"
 # Header words that a remote controller may write.
-ASKED = frozenset({Word.PLAN, Word.PLAN_FIRST, Word.PLAN_COUNT, Word.PLAN_RESTART, Word.ADAPT})
+ASKED = frozenset(
+    {HeaderWord.PLAN, HeaderWord.PLAN_FIRST, HeaderWord.PLAN_COUNT, HeaderWord.PLAN_RESTART, HeaderWord.ADAPT}
+)
 Calls = npt.NDArray[np.void]
 
 
@@ -77,9 +79,9 @@ def frames(connection: socket.socket) -> Iterator[tuple[dict[str, Any], bytes]]:
 
 
 class Agent:
-    """Forwards the records of this machine's ranks; each call of `look` is one polling round."""
+    """Forwards the records of this machine's ranks; each call of `poll` is one polling round."""
 
-    def __init__(self, gather: Gather, address: tuple[str, int], token: str) -> None:
+    def __init__(self, gather: RingCollector, address: tuple[str, int], token: str) -> None:
         self._gather = gather
         try:
             self._connection = socket.create_connection(address, TIMEOUT_S)
@@ -90,12 +92,12 @@ class Agent:
         send(self._connection, {"token": token})
         self._connection.settimeout(None)
         self.is_connected = True
-        threading.Thread(target=self._obey, name="takeup-watch-agent", daemon=True).start()
+        threading.Thread(target=self._apply_requests, name="takeup-watch-agent", daemon=True).start()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Send new records; stop sending once the listener is gone."""
-        self._gather.look()
-        note_waiting(self._gather.readers)
+        self._gather.poll()
+        record_run_queue_waits(self._gather.readers)
         if not self.is_connected:
             return
         try:
@@ -110,7 +112,7 @@ class Agent:
         header = [reader.word(place) for place in range(HEADER_WORDS)]
         send(self._connection, {"rank": rank, "places": places, "header": header}, calls.tobytes())
 
-    def _obey(self) -> None:
+    def _apply_requests(self) -> None:
         """Write the controller's requests into the headers of the rings."""
         with suppress(OSError):
             for values, _ in frames(self._connection):
@@ -123,7 +125,7 @@ class Agent:
     def close(self) -> None:
         """Close the connection."""
         with suppress(OSError):  # the peer has disconnected
-            self._connection.shutdown(socket.SHUT_RDWR)  # or it would stay open in the thread of `_obey`
+            self._connection.shutdown(socket.SHUT_RDWR)  # or it would stay open in the thread of `_apply_requests`
         self._connection.close()
 
 
@@ -131,13 +133,13 @@ class Agent:
 
 
 @dataclass(slots=True)
-class Far:
+class RemoteRank:
     """A rank on another machine, with the interface of a local `Reader`."""
 
     rank: int
     connection: socket.socket
     header: list[int]
-    places: dict[int, Place]
+    places: dict[int, GroupPosition]
     num_bad: int = 0
     num_lost: int = 0
     path: None = None
@@ -155,7 +157,7 @@ class Far:
 
     def add(self, calls: Calls) -> None:
         """Append calls, dropping and counting invalid ones."""
-        sane = _is_sane(calls)
+        sane = _is_valid(calls)
         with self._lock:
             self.num_bad += int(np.count_nonzero(~sane))
             self._rows.append(calls[sane])
@@ -167,7 +169,7 @@ class Far:
         return np.concatenate([np.zeros(0, CALL), *rows])
 
 
-def _is_sane(calls: Calls) -> npt.NDArray[np.bool_]:
+def _is_valid(calls: Calls) -> npt.NDArray[np.bool_]:
     operation, size, began, ended = (calls[name] for name in ("operation", "size_bytes", "began_ns", "ended_ns"))
     possible = (operation >= 1) & (operation <= LAST_OPERATION) & (size >= 0) & (size < MOST_BYTES)
     sane: npt.NDArray[np.bool_] = possible & (began > 0) & ((ended == 0) | (ended >= began)) & (calls["number"] >= 0)
@@ -181,7 +183,7 @@ class Listener:
         if not token and address[0] != LOOPBACK:
             raise BadInput("others can reach this address; set TAKEUP_WATCH_TOKEN to a secret on all machines")
         self._token = token
-        self.ranks: dict[int, Far] = {}
+        self.ranks: dict[int, RemoteRank] = {}
         self._hearing: list[threading.Thread] = []
         try:
             self._server = socket.create_server(address)
@@ -201,11 +203,13 @@ class Listener:
         with suppress(OSError):
             while True:
                 connection, _ = self._server.accept()
-                hears = threading.Thread(target=self._hear, args=(connection,), name="takeup-watch-far", daemon=True)
+                hears = threading.Thread(
+                    target=self._serve_agent, args=(connection,), name="takeup-watch-far", daemon=True
+                )
                 self._hearing = [*(each for each in self._hearing if each.is_alive()), hears]
                 hears.start()
 
-    def _hear(self, connection: socket.socket) -> None:
+    def _serve_agent(self, connection: socket.socket) -> None:
         with connection, suppress(OSError, ValueError, KeyError, TypeError):
             connection.settimeout(TIMEOUT_S)
             coming = frames(connection)
@@ -218,17 +222,19 @@ class Listener:
 
     def _take(self, connection: socket.socket, values: dict[str, Any], rows: bytes) -> None:
         rank, header = int(values["rank"]), [int(word) for word in values["header"]]
-        places = {int(group): Place(int(place), int(size)) for group, place, size in values["places"][:MOST_GROUPS]}
+        places = {
+            int(group): GroupPosition(int(place), int(size)) for group, place, size in values["places"][:MOST_GROUPS]
+        }
         if not 0 <= rank < MOST_RANK or len(header) != HEADER_WORDS:
             raise ValueError
         far = self.ranks.get(rank)
-        if far is None or far.header[Word.PID] != header[Word.PID]:
-            far = Far(rank, connection, header, places)
+        if far is None or far.header[HeaderWord.PID] != header[HeaderWord.PID]:
+            far = RemoteRank(rank, connection, header, places)
         far.header, far.places = header, places
         far.add(np.frombuffer(rows, CALL))
         self.ranks[rank] = far  # published last, so that its first calls are already there
 
-    def hear_out(self, limit_s: float) -> None:
+    def drain(self, limit_s: float) -> None:
         """Wait at most `limit_s` until all agents have sent everything and disconnected."""
         until_s = time.monotonic() + limit_s
         for hears in self._hearing:

@@ -26,16 +26,16 @@ import torch
 import torch.distributed as dist
 
 from takeup.errors import BadInput
-from takeup.training.engines.pytorch.watch.hook import FOLDER, Hook, current
-from takeup.training.engines.pytorch.watch.restart import is_started_anew
-from takeup.training.engines.pytorch.watch.ring import Word
+from takeup.training.engines.pytorch.watch.hook import FOLDER, CallHook, current
+from takeup.training.engines.pytorch.watch.restart import will_be_restarted
+from takeup.training.engines.pytorch.watch.ring import HeaderWord
 
 RESTART_CODE = 75  # as in sysexits.h: try again later
 SMOOTHING = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _BatchShare:
     first: int
     count: int
     restart: bool = False
@@ -61,8 +61,8 @@ class Batches:
         self.weight = num_ranks / num_microbatches
         """By which the mean loss of a micro-batch is multiplied, for gradients that DDP averages over ranks."""
         self._model, self._group, self._save = model, group, save
-        self._can_restart = save is not None and is_started_anew()
-        self._plans = {0: _Plan(place * each, each)}
+        self._can_restart = save is not None and will_be_restarted()
+        self._plans = {0: _BatchShare(place * each, each)}
         self._version = 0
         self._is_watched = bool(os.environ.get(FOLDER))
         self._microbatch_ns = 0.0
@@ -79,7 +79,7 @@ class Batches:
 
     def of(self, batch: Any) -> Iterator[Any]:
         """Yield the micro-batches of this rank: slices of a tensor, or of every tensor of a tuple or list."""
-        pieces = _cut(batch, self.num_microbatches)
+        pieces = _split_batch(batch, self.num_microbatches)
         if self._is_watched:
             self._agree()
         times_ns = []
@@ -111,19 +111,19 @@ class Batches:
         dist.all_reduce(seen, dist.ReduceOp.MIN, group=self._group)
         self._version = int(seen.item())
         if hook is not None and hook.ring is not None:
-            hook.ring.words[Word.PLAN_IN_USE] = self._version
+            hook.ring.words[HeaderWord.PLAN_IN_USE] = self._version
         if self._plans[self._version].restart:
             self._restart()
 
-    def _newest(self, hook: Hook | None) -> int:
+    def _newest(self, hook: CallHook | None) -> int:
         if hook is None or hook.ring is None:
             return max(self._plans)
         words = hook.ring.words
-        version = words[Word.PLAN]
-        is_restart = bool(words[Word.PLAN_RESTART]) and self._can_restart
-        plan = _Plan(words[Word.PLAN_FIRST], words[Word.PLAN_COUNT], is_restart)
+        version = words[HeaderWord.PLAN]
+        is_restart = bool(words[HeaderWord.PLAN_RESTART]) and self._can_restart
+        plan = _BatchShare(words[HeaderWord.PLAN_FIRST], words[HeaderWord.PLAN_COUNT], is_restart)
         is_sound = plan.first >= 0 and plan.count >= 1 and plan.first + plan.count <= self.num_microbatches
-        if version > max(self._plans) and version == words[Word.PLAN] and is_sound:
+        if version > max(self._plans) and version == words[HeaderWord.PLAN] and is_sound:
             self._plans[version] = plan
         return max(self._plans)
 
@@ -133,9 +133,9 @@ class Batches:
         hook = current()
         if hook is not None and hook.ring is not None:
             words = hook.ring.words
-            words[Word.MICROBATCH_NS] = round(self._microbatch_ns)
-            words[Word.NUM_MICROBATCHES] = self.num_microbatches
-            words[Word.CAN_RESTART] = self._can_restart
+            words[HeaderWord.MICROBATCH_NS] = round(self._microbatch_ns)
+            words[HeaderWord.NUM_MICROBATCHES] = self.num_microbatches
+            words[HeaderWord.CAN_RESTART] = self._can_restart
 
     def _restart(self) -> None:
         assert self._save is not None
@@ -144,10 +144,10 @@ class Batches:
         raise SystemExit(RESTART_CODE)
 
 
-def _cut(batch: Any, count: int) -> list[Any]:
+def _split_batch(batch: Any, count: int) -> list[Any]:
     """Split the batch into `count` pieces of equal size."""
     if isinstance(batch, torch.Tensor):
         if len(batch) % count:
             raise BadInput(f"a batch of {len(batch)} rows does not divide into {count} micro-batches of one size")
         return list(torch.split(batch, len(batch) // count))
-    return list(zip(*(_cut(part, count) for part in batch), strict=True))
+    return list(zip(*(_split_batch(part, count) for part in batch), strict=True))

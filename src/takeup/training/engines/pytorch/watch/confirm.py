@@ -20,8 +20,8 @@ from statistics import median
 from typing import Any
 
 from takeup.core.files import write_atomically
-from takeup.training.engines.pytorch.watch.ring import Word
-from takeup.training.engines.pytorch.watch.rows import Reader
+from takeup.training.engines.pytorch.watch.ring import HeaderWord
+from takeup.training.engines.pytorch.watch.rows import RingReader
 
 LEASE_NS = 2_000_000_000
 LOOK_EVERY_S = 0.005
@@ -40,7 +40,7 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmed:
+class Confirmation:
     """Result of the tests in a pause: slowdown factors relative to the median, of slow ranks and links.
 
     `problem` says why there was no test. `seconds` is the length of the pause.
@@ -66,35 +66,35 @@ class Confirmed:
         return f"tested in a pause of {self.seconds:.2f} s: {what}"
 
 
-class Pauses:
+class PauseController:
     """Pauses of the ranks whose rings are in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._number = 0
         self._task = 0
-        self._standing: Mapping[int, Reader] = {}
+        self._standing: Mapping[int, RingReader] = {}
 
     def confirm(
-        self, readers: Mapping[int, Reader], anchors: Mapping[int, Anchor], passes: Sequence[Sequence[Pair]]
-    ) -> Confirmed:
+        self, readers: Mapping[int, RingReader], anchors: Mapping[int, Anchor], passes: Sequence[Sequence[Pair]]
+    ) -> Confirmation:
         """Pause, test all ranks, then links in these passes, and resume."""
         if not anchors or set(anchors) != set(readers):
-            return Confirmed({}, {}, problem="the iterations of some ranks are not known yet")
+            return Confirmation({}, {}, problem="the iterations of some ranks are not known yet")
         if any(reader.path is None for reader in readers.values()):
-            return Confirmed({}, {}, problem="ranks of other machines cannot be paused")
+            return Confirmation({}, {}, problem="ranks of other machines cannot be paused")
         start_s = time.monotonic()
         try:
             with self._stopped(readers, anchors):
                 found = self._tested(readers, passes)
-        except _Failed as failed:
-            return Confirmed({}, {}, time.monotonic() - start_s, str(failed))
+        except _PauseFailed as failed:
+            return Confirmation({}, {}, time.monotonic() - start_s, str(failed))
         return replace(found, seconds=time.monotonic() - start_s)
 
     # Stopping ---------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _stopped(self, readers: Mapping[int, Reader], anchors: Mapping[int, Anchor]) -> Iterator[None]:
+    def _stopped(self, readers: Mapping[int, RingReader], anchors: Mapping[int, Anchor]) -> Iterator[None]:
         self._standing = readers
         try:
             for num_ahead in NUM_AHEAD:
@@ -102,85 +102,91 @@ class Pauses:
                     yield
                     return
                 self._go_on(readers)
-            raise _Failed("ranks passed the chosen moment each time")
+            raise _PauseFailed("ranks passed the chosen moment each time")
         finally:
             self._go_on(readers)
 
-    def _stop(self, readers: Mapping[int, Reader], anchors: Mapping[int, Anchor], num_ahead: int) -> bool:
+    def _stop(self, readers: Mapping[int, RingReader], anchors: Mapping[int, Anchor], num_ahead: int) -> bool:
         """Request a stop; True if all ranks are now paused before the same call."""
         self._number += 1
         for rank, reader in readers.items():
-            for word, value in zip((Word.STOP_OPERATION, Word.STOP_GROUP, Word.STOP_SIZE), anchors[rank], strict=True):
+            for word, value in zip(
+                (HeaderWord.STOP_OPERATION, HeaderWord.STOP_GROUP, HeaderWord.STOP_SIZE), anchors[rank], strict=True
+            ):
                 reader.ask(word, value)
-            reader.ask(Word.STOP_SEEN, 0)
-            reader.ask(Word.STOP_COUNT, NEVER)
+            reader.ask(HeaderWord.STOP_SEEN, 0)
+            reader.ask(HeaderWord.STOP_COUNT, NEVER)
         self._renew()
         for reader in readers.values():
-            reader.ask(Word.STOP, self._number)
-        self._wait(readers, lambda reader: reader.word(Word.STOP_SEEN) > 0, 10.0, "made no call")
-        moment = max(reader.word(Word.STOP_SEEN) for reader in readers.values()) + num_ahead
+            reader.ask(HeaderWord.STOP, self._number)
+        self._wait(readers, lambda reader: reader.word(HeaderWord.STOP_SEEN) > 0, 10.0, "made no call")
+        moment = max(reader.word(HeaderWord.STOP_SEEN) for reader in readers.values()) + num_ahead
         for reader in readers.values():
-            reader.ask(Word.STOP_COUNT, moment)
-        self._wait(readers, lambda reader: reader.word(Word.STOP_SEEN) >= moment, 20.0, "did not stop")
+            reader.ask(HeaderWord.STOP_COUNT, moment)
+        self._wait(readers, lambda reader: reader.word(HeaderWord.STOP_SEEN) >= moment, 20.0, "did not stop")
         time.sleep(SETTLE_S)  # a rank that reached the call is paused by now, unless the request was late
-        return all(reader.word(Word.STOPPED) == self._number for reader in readers.values())
+        return all(reader.word(HeaderWord.STOPPED) == self._number for reader in readers.values())
 
-    def _go_on(self, readers: Mapping[int, Reader]) -> None:
+    def _go_on(self, readers: Mapping[int, RingReader]) -> None:
         for reader in readers.values():
-            reader.ask(Word.STOP, 0)
+            reader.ask(HeaderWord.STOP, 0)
 
     def _renew(self) -> None:
         until_ns = time.monotonic_ns() + LEASE_NS
         for reader in self._standing.values():
-            reader.ask(Word.LEASE_UNTIL_NS, until_ns)
+            reader.ask(HeaderWord.LEASE_UNTIL_NS, until_ns)
 
     def _wait(
-        self, readers: Mapping[int, Reader], done: Callable[[Reader], bool], limit_s: float, problem: str
+        self, readers: Mapping[int, RingReader], done: Callable[[RingReader], bool], limit_s: float, problem: str
     ) -> None:
         until_s = time.monotonic() + limit_s
         while not all(map(done, readers.values())):
             for rank, reader in self._standing.items():
-                if not _is_alive(reader.word(Word.PID)):
-                    raise _Failed(f"rank {rank} has ended")
+                if not _is_alive(reader.word(HeaderWord.PID)):
+                    raise _PauseFailed(f"rank {rank} has ended")
                 if rank in readers and time.monotonic() > until_s and not done(reader):
-                    raise _Failed(f"rank {rank} {problem}")
+                    raise _PauseFailed(f"rank {rank} {problem}")
             self._renew()
             time.sleep(LOOK_EVERY_S)
 
     # Testing ----------------------------------------------------------------------------------------------------------
 
-    def _tested(self, readers: Mapping[int, Reader], passes: Sequence[Sequence[Pair]]) -> Confirmed:
+    def _tested(self, readers: Mapping[int, RingReader], passes: Sequence[Sequence[Pair]]) -> Confirmation:
         """Test everything, then retest each slow rank or link alone, to exclude interference."""
         computed = self._compute(_waves(readers))
-        if slow := judge(computed, {}, 0.0).slow_ranks:
+        if slow := evaluate_tests(computed, {}, 0.0).slow_ranks:
             again = self._compute(({rank: readers[rank]} for rank in slow), LONG_COMPUTE_S)
             computed = {rank: min(each, again.get(rank, each), key=_wall_s) for rank, each in computed.items()}
         carried = self._carry(readers, passes) if len(readers) > 1 else {}
         for most in (math.inf, *[CLEARLY_SLOW_LINK] * NUM_AGAIN):  # clearly slow links are tested only twice
-            slow_links = judge(computed, carried, 0.0).slow_links
+            slow_links = evaluate_tests(computed, carried, 0.0).slow_links
             if doubtful := [[pair] for pair, factor in slow_links.items() if factor < most]:
                 again = self._carry(readers, doubtful)
                 carried = {rank: _faster(each, again[rank]) for rank, each in carried.items()}
-        return judge(computed, carried, 0.0)
+        return evaluate_tests(computed, carried, 0.0)
 
-    def _compute(self, waves: Iterable[Mapping[int, Reader]], seconds: float = COMPUTE_S) -> dict[int, dict[str, Any]]:
+    def _compute(
+        self, waves: Iterable[Mapping[int, RingReader]], seconds: float = COMPUTE_S
+    ) -> dict[int, dict[str, Any]]:
         found: dict[int, dict[str, Any]] = {}
         for some in waves:
             found |= self._test(some, {"kind": "compute", "size": MATRIX, "seconds": seconds})
         return found
 
-    def _carry(self, readers: Mapping[int, Reader], passes: Sequence[Sequence[Pair]]) -> dict[int, dict[str, Any]]:
+    def _carry(self, readers: Mapping[int, RingReader], passes: Sequence[Sequence[Pair]]) -> dict[int, dict[str, Any]]:
         links = {"kind": "links", "passes": passes, "size_bytes": MESSAGE_BYTES, "repeats": NUM_REPEATS}
         return self._test(readers, links)
 
-    def _test(self, readers: Mapping[int, Reader], asked: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    def _test(self, readers: Mapping[int, RingReader], asked: dict[str, Any]) -> dict[int, dict[str, Any]]:
         """Run one test on these ranks and return their results."""
         self._task += 1
         path = self._folder / f"task-{self._task}.json"
         write_atomically(path, json.dumps({**asked, "task": self._task}))
         for reader in readers.values():
-            reader.ask(Word.TASK, self._task)
-        self._wait(readers, lambda reader: reader.word(Word.TASK_DONE) == self._task, 15.0, "did not end its test")
+            reader.ask(HeaderWord.TASK, self._task)
+        self._wait(
+            readers, lambda reader: reader.word(HeaderWord.TASK_DONE) == self._task, 15.0, "did not end its test"
+        )
         found = {rank: self._result(rank) for rank in readers}
         path.unlink()
         return found
@@ -190,18 +196,18 @@ class Pauses:
         found: dict[str, Any] = json.loads(path.read_text("utf-8"))
         path.unlink()
         if "error" in found:
-            raise _Failed(f"the test on rank {rank} failed: {found['error']}")
+            raise _PauseFailed(f"the test on rank {rank} failed: {found['error']}")
         return found
 
 
-def _waves(readers: Mapping[int, Reader]) -> Iterator[dict[int, Reader]]:
+def _waves(readers: Mapping[int, RingReader]) -> Iterator[dict[int, RingReader]]:
     """Batches of ranks to test concurrently: fewer than cores, or they would slow each other down."""
     ranks, number = sorted(readers), max(1, (os.cpu_count() or 1) - 1)
     for first in range(0, len(ranks), number):
         yield {rank: readers[rank] for rank in ranks[first : first + number]}
 
 
-class _Failed(Exception):
+class _PauseFailed(Exception):
     """Why a pause failed."""
 
 
@@ -228,9 +234,9 @@ def _faster(found: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def judge(
+def evaluate_tests(
     computed: Mapping[int, Mapping[str, Any]], carried: Mapping[int, Mapping[str, Any]], seconds: float
-) -> Confirmed:
+) -> Confirmation:
     """Slow ranks, and slow links without a slow endpoint; thresholds rise when the other kind is slow."""
     links_s: dict[Pair, float] = {}
     for rank, found in carried.items():
@@ -241,7 +247,7 @@ def judge(
     slow_ranks = _outliers(_times_s(computed), CLEARLY_SLOW_RANK if are_clear else SLOW_RANK)
     outliers = _outliers(links_s, CLEARLY_SLOW_LINK if slow_ranks else SLOW_LINK)
     slow_links = {pair: factor for pair, factor in outliers.items() if not set(pair) & set(slow_ranks)}
-    return Confirmed(slow_ranks, slow_links, seconds)
+    return Confirmation(slow_ranks, slow_links, seconds)
 
 
 def _times_s(computed: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:

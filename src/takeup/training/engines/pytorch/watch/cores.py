@@ -14,7 +14,7 @@ import numpy as np
 
 from takeup.core.arrays import Floats, Ints
 from takeup.training.engines.pytorch.watch.quotas import control_group, throttled_ns
-from takeup.training.engines.pytorch.watch.ring import Word
+from takeup.training.engines.pytorch.watch.ring import HeaderWord
 
 NUM_BEFORE = 32  # iterations of the baseline
 NUM_KEPT = 2_000  # samples
@@ -22,7 +22,7 @@ NUM_USUAL = 4_096  # iterations of the long-term median
 NOTABLE = 1.25  # times that median; it is no more precise under varying load
 
 
-def waiting_ns(process: int) -> int:
+def run_queue_wait_ns(process: int) -> int:
     """Total run-queue wait of all threads of a process, in nanoseconds; 0 if unknown."""
     total = 0
     with suppress(OSError):
@@ -32,21 +32,21 @@ def waiting_ns(process: int) -> int:
     return total
 
 
-def note_waiting(readers: Mapping[int, Any]) -> None:
+def record_run_queue_waits(readers: Mapping[int, Any]) -> None:
     """Write the run-queue wait of local ranks into their rings.
 
     A rank throttled by a CPU quota that only it uses also waits, but not because of other processes: nothing is added.
     """
     here = [reader for reader in readers.values() if reader.path is not None]
-    groups = [control_group(reader.word(Word.PID)) for reader in here]
+    groups = [control_group(reader.word(HeaderWord.PID)) for reader in here]
     for reader, group in zip(here, groups, strict=True):
         own_quota_ns = throttled_ns(group) if groups.count(group) == 1 else 0
-        more_ns = _grown(reader, Word.DELAYED_NS, waiting_ns(reader.word(Word.PID)))
-        is_throttled = _grown(reader, Word.THROTTLED_NS, own_quota_ns) > 0
-        reader.ask(Word.WAITED_NS, reader.word(Word.WAITED_NS) + (0 if is_throttled else more_ns))
+        more_ns = _counter_growth(reader, HeaderWord.DELAYED_NS, run_queue_wait_ns(reader.word(HeaderWord.PID)))
+        is_throttled = _counter_growth(reader, HeaderWord.THROTTLED_NS, own_quota_ns) > 0
+        reader.ask(HeaderWord.WAITED_NS, reader.word(HeaderWord.WAITED_NS) + (0 if is_throttled else more_ns))
 
 
-def _grown(reader: Any, place: int, now_ns: int) -> int:
+def _counter_growth(reader: Any, place: int, now_ns: int) -> int:
     """Store a counter and return its growth, at least 0, as it decreases when threads end."""
     before_ns: int = reader.word(place)
     reader.ask(place, now_ns)
@@ -54,17 +54,19 @@ def _grown(reader: Any, place: int, now_ns: int) -> int:
 
 
 @dataclass(slots=True)
-class Cores:
+class RunQueueWaits:
     """Samples of the iteration number and the accumulated run-queue wait of every rank."""
 
     _seen: deque[tuple[int, dict[int, int]]] = field(default_factory=lambda: deque(maxlen=NUM_KEPT))
 
-    def look(self, num_iterations: int, readers: Mapping[int, Any]) -> None:
+    def poll(self, num_iterations: int, readers: Mapping[int, Any]) -> None:
         """Add a sample; waits from before iterations could be counted belong to startup and are dropped."""
         if num_iterations == 0:
             self._seen.clear()
         if not self._seen or num_iterations > self._seen[-1][0]:
-            self._seen.append((num_iterations, {rank: each.word(Word.WAITED_NS) for rank, each in readers.items()}))
+            self._seen.append(
+                (num_iterations, {rank: each.word(HeaderWord.WAITED_NS) for rank, each in readers.items()})
+            )
 
     def is_too_soon(self, began: int) -> bool:
         """Whether there is only one sample since this iteration, too few to separate before and after."""
@@ -80,13 +82,13 @@ class Cores:
 
 
 @dataclass(slots=True)
-class Usual:
+class UsualIterationTime:
     """Long-term median iteration time: where cores are always scarce, bursts of waiting are not reported."""
 
     _times_s: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_USUAL))
     _num_seen: int = 0
 
-    def look(self, num_iterations: int, latest_s: Sequence[float]) -> None:
+    def poll(self, num_iterations: int, latest_s: Sequence[float]) -> None:
         """Add the new iteration times, which are at the end of `latest_s`."""
         num_new = min(num_iterations - self._num_seen, len(latest_s))
         self._num_seen = num_iterations

@@ -22,7 +22,7 @@ CUDA: Any = torch.cuda  # its classes have no types
 Pair = tuple[Any, Any]
 
 
-class Ends:
+class CudaCallEnds:
     """Records events around calls, and stores their durations in the rows of `hook`."""
 
     def __init__(self, hook: Any) -> None:

@@ -16,13 +16,13 @@ from typing import Any
 
 from takeup.core.files import write_atomically
 from takeup.errors import BadInput
-from takeup.training.engines.pytorch.watch.session import Finding, Session
+from takeup.training.engines.pytorch.watch.session import Finding, WatchSession
 from takeup.training.model.call_trace import chrome_trace
 
 LOOPBACK = "127.0.0.1"
 
 
-def as_values(finding: Finding) -> dict[str, Any]:
+def finding_values(finding: Finding) -> dict[str, Any]:
     """A finding as plain values."""
     confirmed = finding.confirmed
     return {
@@ -34,15 +34,15 @@ def as_values(finding: Finding) -> dict[str, Any]:
     }
 
 
-def write_finding(folder: Path, finding: Finding, session: Session) -> list[Path]:
+def write_finding(folder: Path, finding: Finding, session: WatchSession) -> list[Path]:
     """Atomically write a finding as JSON, and the calls around it as a trace for Perfetto."""
     told, trace = (folder / f"event-{finding.number:03}{end}" for end in (".json", ".trace.json"))
-    write_atomically(told, json.dumps(as_values(finding), indent=2) + "\n")
+    write_atomically(told, json.dumps(finding_values(finding), indent=2) + "\n")
     write_atomically(trace, json.dumps(chrome_trace(session.watcher.logs(), finding.event)))
     return [told, trace]
 
 
-def live_line(session: Session) -> str:
+def live_line(session: WatchSession) -> str:
     """Current status of the job in one line."""
     times_s = list(session.watcher.iterations_s)[-16:]
     if not times_s:
@@ -55,7 +55,7 @@ def live_line(session: Session) -> str:
 # Prometheus -----------------------------------------------------------------------------------------------------------
 
 
-def metrics_of(session: Session) -> str:
+def metrics_of(session: WatchSession) -> str:
     """Metrics in the Prometheus text format."""
     times_s = list(session.watcher.iterations_s)[-16:]
     values = [

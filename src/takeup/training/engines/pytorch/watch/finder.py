@@ -15,12 +15,12 @@ from typing import Any
 MODULE = "torch.distributed.distributed_c10d"
 
 
-def wait_for_torch() -> None:
+def install_import_hook() -> None:
     """Wrap `init_process_group` as soon as its module is imported."""
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _TorchFinder())
 
 
-class _Finder(MetaPathFinder):
+class _TorchFinder(MetaPathFinder):
     """Finds one module in the standard way, and wraps its loader."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -29,11 +29,11 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _TorchLoader(spec.loader)
         return spec
 
 
-class _Loader(Loader):
+class _TorchLoader(Loader):
     def __init__(self, loader: Any) -> None:
         self._loader = loader
 
@@ -47,10 +47,10 @@ class _Loader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
         # Before the package re-exports the names of its module, so that only the wrapper is visible.
-        module.init_process_group = _watching(module.init_process_group)  # type: ignore[attr-defined]
+        module.init_process_group = _attaching(module.init_process_group)  # type: ignore[attr-defined]
 
 
-def _watching(init_process_group: Callable[..., Any]) -> Callable[..., Any]:
+def _attaching(init_process_group: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(init_process_group)
     def init(*arguments: Any, **named: Any) -> Any:
         attach()

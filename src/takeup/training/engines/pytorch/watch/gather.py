@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from takeup.errors import BadTrace
-from takeup.training.engines.pytorch.watch.ring import Word
-from takeup.training.engines.pytorch.watch.rows import Place, Reader
+from takeup.training.engines.pytorch.watch.ring import HeaderWord
+from takeup.training.engines.pytorch.watch.rows import GroupPosition, RingReader
 from takeup.training.model.calls import CALL, CallLog
 
 PATIENCE_NS = 3_000_000_000  # for the end of a call; after that its end is treated as unobservable
@@ -21,7 +21,7 @@ Calls = npt.NDArray[np.void]
 
 
 @dataclass(slots=True)
-class Gather:
+class RingCollector:
     """Finds the ring buffers in a folder, and reads them."""
 
     folder: Path
@@ -31,7 +31,7 @@ class Gather:
     num_unplaced: int = 0
     _refused: set[Path] = field(default_factory=set)
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Look for new rings; True if ranks have restarted, which invalidates all earlier state."""
         known = {reader.path for reader in self.readers.values()}
         found = [path for path in sorted(self.folder.glob("*.ring")) if path not in known | self._refused]
@@ -45,9 +45,9 @@ class Gather:
         self.readers |= {reader.rank: reader for reader in newer}
         return again
 
-    def _reader(self, path: Path) -> Reader | None:
+    def _reader(self, path: Path) -> RingReader | None:
         try:
-            return Reader(path)
+            return RingReader(path)
         except (BadTrace, OSError):  # not written yet, or not a ring of ours
             if path.stat().st_mtime_ns < time_ns() - PATIENCE_NS:
                 self._refused.add(path)
@@ -55,13 +55,13 @@ class Gather:
 
     def _is_other_job(self, reader: Any) -> bool:
         """Whether this ring belongs to a later start of the ranks than the known readers."""
-        numbers = {known.word(Word.NUM_RANKS) for known in self.readers.values()}
-        return reader.rank in self.readers or (bool(numbers) and numbers != {reader.word(Word.NUM_RANKS)})
+        numbers = {known.word(HeaderWord.NUM_RANKS) for known in self.readers.values()}
+        return reader.rank in self.readers or (bool(numbers) and numbers != {reader.word(HeaderWord.NUM_RANKS)})
 
     @property
     def num_ranks(self) -> int:
         """Number of ranks of the job; 0 before the first call."""
-        return max((int(reader.word(Word.NUM_RANKS)) for reader in self.readers.values()), default=0)
+        return max((int(reader.word(HeaderWord.NUM_RANKS)) for reader in self.readers.values()), default=0)
 
     @property
     def is_complete(self) -> bool:
@@ -76,7 +76,7 @@ class Gather:
     @property
     def num_calls(self) -> int:
         """Number of calls recorded so far."""
-        return sum(reader.word(Word.HEAD) for reader in self.readers.values())
+        return sum(reader.word(HeaderWord.HEAD) for reader in self.readers.values())
 
     def read(self) -> list[CallLog]:
         """Calls since the last read, one log per rank."""
@@ -91,7 +91,7 @@ class Gather:
         return {rank: self.readers[rank].read(give_up_before_ns=give_up_ns) for rank in sorted(self.readers)}
 
 
-def logs_of(calls: Mapping[int, Calls], places: Mapping[int, Mapping[int, Place]]) -> tuple[list[CallLog], int]:
+def logs_of(calls: Mapping[int, Calls], places: Mapping[int, Mapping[int, GroupPosition]]) -> tuple[list[CallLog], int]:
     """Logs with global ranks, and the number of calls dropped because their group or peer is unknown."""
     members = members_of(places)
     logs, unplaced = [], 0
@@ -103,7 +103,7 @@ def logs_of(calls: Mapping[int, Calls], places: Mapping[int, Mapping[int, Place]
     return logs, unplaced
 
 
-def members_of(places: Mapping[int, Mapping[int, Place]]) -> dict[int, dict[int, int]]:
+def members_of(places: Mapping[int, Mapping[int, GroupPosition]]) -> dict[int, dict[int, int]]:
     """Global rank by group and group rank; every rank has recorded only its own group rank."""
     members: dict[int, dict[int, int]] = {}
     for rank, groups in places.items():

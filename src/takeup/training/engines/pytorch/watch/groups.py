@@ -23,34 +23,34 @@ import torch.distributed as dist
 THREADS = b"pt_gloo_runloop"  # thread name in the kernel
 TASKS = Path("/proc/self/task")
 LOOK_EVERY_S, PATIENCE_S = 0.001, 5.0
-Turns = dict[str, bytes]
+ThreadStats = dict[str, bytes]
 
 
-def keep_for_ever(group: dist.ProcessGroup) -> None:
+def keep_group_alive(group: dist.ProcessGroup) -> None:
     """Keep this group alive until process exit, and delay exit until Gloo's threads are idle."""
-    rest_before_the_end()
+    delay_exit_until_idle()
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 @cache
-def rest_before_the_end() -> None:
+def delay_exit_until_idle() -> None:
     """Delay process exit until Gloo's threads are idle."""
     atexit.register(wait_for_threads)
 
 
 def wait_for_threads() -> None:
     """Wait until Gloo's threads stay idle for an interval in which they could have taken the GIL; with a timeout."""
-    before: Turns | None = None
+    before: ThreadStats | None = None
     until_s = time.monotonic() + PATIENCE_S
     while TASKS.exists() and time.monotonic() < until_s:
-        turns = _turns_if_all_rest()
+        turns = _stats_if_idle()
         if turns is not None and turns == before:
             return
         before = turns
         time.sleep(LOOK_EVERY_S)
 
 
-def _turns_if_all_rest() -> Turns | None:
+def _stats_if_idle() -> ThreadStats | None:
     """The schedstat of each of Gloo's threads; None if one is running or runnable."""
     turns = {}
     with suppress(FileNotFoundError, ProcessLookupError):  # a thread has just ended

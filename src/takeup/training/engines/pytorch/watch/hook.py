@@ -26,23 +26,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from takeup.training.engines.pytorch.watch.groups import keep_for_ever
-from takeup.training.engines.pytorch.watch.methods import Method, watch_methods
-from takeup.training.engines.pytorch.watch.ring import UNSEEN, Ring, Word
-from takeup.training.engines.pytorch.watch.waits import PLAIN_WAIT, Waits
+from takeup.training.engines.pytorch.watch.groups import keep_group_alive
+from takeup.training.engines.pytorch.watch.methods import RecordedMethod, watch_methods
+from takeup.training.engines.pytorch.watch.ring import UNSEEN, HeaderWord, RingBuffer
+from takeup.training.engines.pytorch.watch.waits import PLAIN_WAIT, CallEndThreads
 
 FOLDER = "TAKEUP_WATCH_FOLDER"
 LOG = logging.getLogger("takeup.training")
 ADAPTIVE = "takeup.training.engines.pytorch.adaptive"
 MOST_UNWAITED = 1_024
-NOBODY = -1, False
+NOT_EXPECTED = -1, False
 BARRIER, SEND, RECEIVE = 9, 10, 11
 AFTER_AUTOGRAD = torch._C._after_autograd_keyset
 GROUP_OF, WORK_OF = dist.ProcessGroup.unbox, dist.Work.unbox
 
 
 @dataclass(frozen=True, slots=True)
-class _Watched:
+class _RecordedOperator:
     """An operator: its operation code, and the argument positions of the data, the group and the peer."""
 
     operation: int
@@ -57,37 +57,37 @@ class _Watched:
         return self.operation >= SEND or (at is not None and len(arguments) > at and arguments[at] is False)
 
 
-WATCHED = {
-    "allreduce_": _Watched(1),
-    "allreduce_coalesced_": _Watched(1),
-    "broadcast_": _Watched(2),
-    "allgather_": _Watched(3, group=2),
-    "_allgather_base_": _Watched(3, group=2),
-    "allgather_coalesced_": _Watched(3, group=2),
-    "allgather_into_tensor_coalesced_": _Watched(3, group=2),
-    "reduce_scatter_": _Watched(4, group=2),
-    "_reduce_scatter_base_": _Watched(4, data=1, group=2),
-    "reduce_scatter_tensor_coalesced_": _Watched(4, data=1, group=2),
-    "alltoall_": _Watched(5, data=1, group=2),
-    "alltoall_base_": _Watched(5, data=1, group=2),
-    "reduce_": _Watched(6),
-    "gather_": _Watched(7, data=1, group=2),
-    "scatter_": _Watched(8, group=2),
-    "barrier": _Watched(BARRIER),
-    "send": _Watched(SEND, peer=2),
-    "recv_": _Watched(RECEIVE, peer=2),
-    "recv_any_source_": _Watched(RECEIVE),
+RECORDED_OPERATORS = {
+    "allreduce_": _RecordedOperator(1),
+    "allreduce_coalesced_": _RecordedOperator(1),
+    "broadcast_": _RecordedOperator(2),
+    "allgather_": _RecordedOperator(3, group=2),
+    "_allgather_base_": _RecordedOperator(3, group=2),
+    "allgather_coalesced_": _RecordedOperator(3, group=2),
+    "allgather_into_tensor_coalesced_": _RecordedOperator(3, group=2),
+    "reduce_scatter_": _RecordedOperator(4, group=2),
+    "_reduce_scatter_base_": _RecordedOperator(4, data=1, group=2),
+    "reduce_scatter_tensor_coalesced_": _RecordedOperator(4, data=1, group=2),
+    "alltoall_": _RecordedOperator(5, data=1, group=2),
+    "alltoall_base_": _RecordedOperator(5, data=1, group=2),
+    "reduce_": _RecordedOperator(6),
+    "gather_": _RecordedOperator(7, data=1, group=2),
+    "scatter_": _RecordedOperator(8, group=2),
+    "barrier": _RecordedOperator(BARRIER),
+    "send": _RecordedOperator(SEND, peer=2),
+    "recv_": _RecordedOperator(RECEIVE, peer=2),
+    "recv_any_source_": _RecordedOperator(RECEIVE),
 }
 
 
-class Hook:
+class CallHook:
     """Records the calls of this process in its ring buffer, which is created at the first call."""
 
     def __init__(self, folder: Path) -> None:
-        self.ring: Ring | None = None
+        self.ring: RingBuffer | None = None
         self.is_off = False
         self.last_began_ns = 0
-        self.waits = Waits(self.end)
+        self.waits = CallEndThreads(self.end)
         self._folder = folder
         self._lock = threading.Lock()
         self._groups: dict[dist.ProcessGroup, int] = {}
@@ -98,7 +98,7 @@ class Hook:
 
     # A call begins ----------------------------------------------------------------------------------------------------
 
-    def begin(self, watched: _Watched, arguments: Any) -> int:
+    def begin(self, watched: _RecordedOperator, arguments: Any) -> int:
         """Record the start of a call; return its row number, or -1 if nothing is recorded."""
         if self.is_off:
             return -1
@@ -109,7 +109,7 @@ class Hook:
             self.give_up(error)
             return -1
 
-    def begin_method(self, method: Method, group: dist.ProcessGroup, arguments: Any) -> int:
+    def begin_method(self, method: RecordedMethod, group: dist.ProcessGroup, arguments: Any) -> int:
         """As `begin`, for a method of a process group; CUDA tensors are not recorded here."""
         if self.is_off:
             return -1
@@ -132,36 +132,36 @@ class Hook:
             self._numbers[stream] = number + 1
             kind = (operation, number_of_group, size_bytes)
             count = self._kinds[kind] = self._kinds.get(kind, 0) + 1
-            if peer < 0 and ring.words[Word.STOP]:
+            if peer < 0 and ring.words[HeaderWord.STOP]:
                 self._stop(ring, kind, count)
             if self.waits.under_way:
                 self.waits.settle()
             self.last_began_ns = began_ns = monotonic_ns()
             return ring.begin(operation, peer, number_of_group, number, size_bytes, began_ns)
 
-    def _open(self) -> Ring:
+    def _open(self) -> RingBuffer:
         rank, num_ranks = dist.get_rank(), dist.get_world_size()
-        self.ring = Ring(self._folder / f"{rank}-{os.getpid()}.ring", rank, num_ranks)
+        self.ring = RingBuffer(self._folder / f"{rank}-{os.getpid()}.ring", rank, num_ranks)
         return self.ring
 
-    def _add(self, ring: Ring, group: dist.ProcessGroup) -> int:
+    def _add(self, ring: RingBuffer, group: dist.ProcessGroup) -> int:
         """Register a group; return its ID, the same on all its ranks and unique per group."""
         name = f"{self._epoch} {group.group_name} {dist.get_process_group_ranks(group)}"
         number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "little") + 1
         self._groups[group] = number
-        keep_for_ever(group)
+        keep_group_alive(group)
         ring.add_group(number, group.rank(), group.size())
-        ring.words[Word.IS_ADAPTIVE] = ADAPTIVE in sys.modules
+        ring.words[HeaderWord.IS_ADAPTIVE] = ADAPTIVE in sys.modules
         return number
 
-    def _stop(self, ring: Ring, kind: tuple[int, int, int], count: int) -> None:
-        from takeup.training.engines.pytorch.watch.pause import stop_if_asked
+    def _stop(self, ring: RingBuffer, kind: tuple[int, int, int], count: int) -> None:
+        from takeup.training.engines.pytorch.watch.pause import pause_if_requested
 
-        stop_if_asked(ring, self._folder, kind, count)
+        pause_if_requested(ring, self._folder, kind, count)
 
     # A call ends ------------------------------------------------------------------------------------------------------
 
-    def under_way(self, row: int, watched: _Watched, arguments: Any, result: Any) -> None:
+    def under_way(self, row: int, watched: _RecordedOperator, arguments: Any, result: Any) -> None:
         """Arrange for the end of the call to be recorded."""
         try:
             work = WORK_OF(result[-1] if type(result) is tuple else result)
@@ -172,7 +172,9 @@ class Hook:
         except Exception as error:
             self.give_up(error)
 
-    def method_under_way(self, row: int, method: Method, group: dist.ProcessGroup, arguments: Any, work: Any) -> None:
+    def method_under_way(
+        self, row: int, method: RecordedMethod, group: dist.ProcessGroup, arguments: Any, work: Any
+    ) -> None:
         """As `under_way`, for a method of a process group."""
         try:
             if method.is_waited_for(arguments):
@@ -192,7 +194,7 @@ class Hook:
 
         A receive is counted from the start of the `wait`: what the rank did after posting it is not waiting.
         """
-        row, is_receive = self._unwaited.pop(work, NOBODY)
+        row, is_receive = self._unwaited.pop(work, NOT_EXPECTED)
         if is_receive:
             self.note(row, asked_ns, monotonic_ns())
         elif row >= 0:
@@ -250,16 +252,16 @@ def _size_bytes(data: Any) -> int:
 # Into the dispatcher --------------------------------------------------------------------------------------------------
 
 
-def install(folder: Path) -> Hook:
+def install(folder: Path) -> CallHook:
     """Start recording in this process; call it once."""
-    hook = Hook(folder)
+    hook = CallHook(folder)
     _HOOKS.append(hook)
     _put_before("AutogradCPU", lambda name, watched: _kernel(hook, name, watched))
     _UNDO.append(watch_methods(hook.begin_method, hook.method_under_way))
     if torch.cuda.is_available():
-        from takeup.training.engines.pytorch.watch.cuda import Ends
+        from takeup.training.engines.pytorch.watch.cuda import CudaCallEnds
 
-        ends = Ends(hook)
+        ends = CudaCallEnds(hook)
         _put_before("AutogradCUDA", lambda name, watched: _cuda_kernel(hook, ends, name, watched))
     dist.Work.wait = _waiting(hook, PLAIN_WAIT)  # type: ignore[method-assign]
     os.register_at_fork(after_in_child=hook.forget)
@@ -278,20 +280,20 @@ def uninstall() -> None:
     dist.Work.wait = PLAIN_WAIT  # type: ignore[method-assign]
 
 
-def current() -> Hook | None:
+def current() -> CallHook | None:
     """The hook of this process, if it is watched."""
     return _HOOKS[-1] if _HOOKS else None
 
 
-_HOOKS: list[Hook] = []
+_HOOKS: list[CallHook] = []
 _UNDO: list[Callable[[], object]] = []
 _LIBRARIES: list[torch.library.Library] = []
 
 
-def _put_before(key: str, kernel_of: Callable[[str, _Watched], Callable[..., Any]]) -> None:
+def _put_before(key: str, kernel_of: Callable[[str, _RecordedOperator], Callable[..., Any]]) -> None:
     library: Any = torch.library.Library("c10d", "IMPL", key)  # type: ignore[no-untyped-call]
     _LIBRARIES.append(library)  # its registrations end when it is freed
-    for name, watched in WATCHED.items():
+    for name, watched in RECORDED_OPERATORS.items():
         if hasattr(torch.ops.c10d, name):
             library.impl(name, kernel_of(name, replace(watched, is_async=_place(name, "async_op"))), with_keyset=True)
 
@@ -305,7 +307,7 @@ def _place(name: str, argument: str) -> int | None:
     return names.index(argument) if argument in names else None
 
 
-def _kernel(hook: Hook, name: str, watched: _Watched) -> Callable[..., Any]:
+def _kernel(hook: CallHook, name: str, watched: _RecordedOperator) -> Callable[..., Any]:
     onward = _operator(name)._handle.redispatch_boxed
 
     def call(keys: Any, *arguments: Any) -> Any:
@@ -318,7 +320,7 @@ def _kernel(hook: Hook, name: str, watched: _Watched) -> Callable[..., Any]:
     return call
 
 
-def _cuda_kernel(hook: Hook, ends: Any, name: str, watched: _Watched) -> Callable[..., Any]:
+def _cuda_kernel(hook: CallHook, ends: Any, name: str, watched: _RecordedOperator) -> Callable[..., Any]:
     onward = _operator(name)._handle.redispatch_boxed
 
     def call(keys: Any, *arguments: Any) -> Any:
@@ -334,7 +336,7 @@ def _cuda_kernel(hook: Hook, ends: Any, name: str, watched: _Watched) -> Callabl
     return call
 
 
-def _waiting(hook: Hook, wait: Callable[..., Any]) -> Callable[..., Any]:
+def _waiting(hook: CallHook, wait: Callable[..., Any]) -> Callable[..., Any]:
     unwaited = hook._unwaited
 
     def timed(work: Any, *arguments: Any, **named: Any) -> Any:

@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 
 AUTOGRAD = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
-ROUND_IT = torch._C._ExcludeDispatchKeyGuard
+BYPASS_DISPATCH = torch._C._ExcludeDispatchKeyGuard
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class RecordedMethod:
     """A method: its operation code, and the argument positions of the data and the peer."""
 
     operation: int
@@ -32,17 +32,17 @@ class Method:
 
 
 METHODS = {
-    "allreduce": Method(1),
-    "broadcast": Method(2),
-    "_allgather_base": Method(3, 3),
-    "all_gather_single": Method(3, 3),
-    "_reduce_scatter_base": Method(4, 3, data=1),
-    "reduce_scatter_single": Method(4, 3, data=1),
-    "send": Method(10, 3, peer=1),
-    "recv": Method(11, 3, peer=1),
+    "allreduce": RecordedMethod(1),
+    "broadcast": RecordedMethod(2),
+    "_allgather_base": RecordedMethod(3, 3),
+    "all_gather_single": RecordedMethod(3, 3),
+    "_reduce_scatter_base": RecordedMethod(4, 3, data=1),
+    "reduce_scatter_single": RecordedMethod(4, 3, data=1),
+    "send": RecordedMethod(10, 3, peer=1),
+    "recv": RecordedMethod(11, 3, peer=1),
 }
-Begin = Callable[[Method, Any, Any], int]
-UnderWay = Callable[[int, Method, Any, Any, Any], None]
+Begin = Callable[[RecordedMethod, Any, Any], int]
+UnderWay = Callable[[int, RecordedMethod, Any, Any, Any], None]
 
 
 def watch_methods(begin: Begin, under_way: UnderWay) -> Callable[[], None]:
@@ -55,7 +55,7 @@ def watch_methods(begin: Begin, under_way: UnderWay) -> Callable[[], None]:
     kept = {name: vars(dist.ProcessGroup)[name] for name in METHODS if name in vars(dist.ProcessGroup)}
     for name in kept:
         plain = getattr(dist.ProcessGroup, name)
-        setattr(dist.ProcessGroup, name, _noting(plain, METHODS[name], begin, under_way))
+        setattr(dist.ProcessGroup, name, _recording(plain, METHODS[name], begin, under_way))
 
     def put_back() -> None:
         for name, method in kept.items():
@@ -64,14 +64,14 @@ def watch_methods(begin: Begin, under_way: UnderWay) -> Callable[[], None]:
     return put_back
 
 
-def _noting(plain: Any, method: Method, begin: Begin, under_way: UnderWay) -> Callable[..., Any]:
+def _recording(plain: Any, method: RecordedMethod, begin: Begin, under_way: UnderWay) -> Callable[..., Any]:
     def call(group: Any, *arguments: Any, **named: Any) -> Any:
         if named or len(arguments) != method.num_arguments:
             return plain(group, *arguments, **named)
         row = begin(method, group, arguments)
         if row < 0:
             return plain(group, *arguments)
-        with ROUND_IT(AUTOGRAD):
+        with BYPASS_DISPATCH(AUTOGRAD):
             work = plain(group, *arguments)
         under_way(row, method, group, arguments, work)
         return work

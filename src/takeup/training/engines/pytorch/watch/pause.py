@@ -19,9 +19,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from takeup.core.files import write_atomically
-from takeup.training.engines.pytorch.watch.ring import Ring, Word
+from takeup.training.engines.pytorch.watch.ring import HeaderWord, RingBuffer
 
-Kind = tuple[int, int, int]
+CallSort = tuple[int, int, int]
 LOOK_EVERY_S = 0.002
 TOGETHER = 8  # products between two reads of the clock
 CONNECT = timedelta(seconds=5)
@@ -29,36 +29,36 @@ MOMENT_S, MOST_REPEATS = 0.03, 60
 CUDA: Any = torch.cuda  # which has no types
 
 
-def stop_if_asked(ring: Ring, folder: Path, kind: Kind, count: int) -> None:
+def pause_if_requested(ring: RingBuffer, folder: Path, kind: CallSort, count: int) -> None:
     """Pause if this is the call before which all ranks were requested to stop."""
     words = ring.words
-    pause = words[Word.STOP]
-    asked = (words[Word.STOP_OPERATION], words[Word.STOP_GROUP], words[Word.STOP_SIZE])
+    pause = words[HeaderWord.STOP]
+    asked = (words[HeaderWord.STOP_OPERATION], words[HeaderWord.STOP_GROUP], words[HeaderWord.STOP_SIZE])
     if asked != kind or not _has_lease(ring):
         return
-    words[Word.STOP_SEEN] = count
-    if count != words[Word.STOP_COUNT] or abs(words[Word.STOPPED]) == pause:
+    words[HeaderWord.STOP_SEEN] = count
+    if count != words[HeaderWord.STOP_COUNT] or abs(words[HeaderWord.STOPPED]) == pause:
         return
-    words[Word.STOPPED] = pause
-    _stand(ring, folder, pause)
-    words[Word.STOPPED] = -pause
+    words[HeaderWord.STOPPED] = pause
+    _run_tests_until_resumed(ring, folder, pause)
+    words[HeaderWord.STOPPED] = -pause
 
 
-def _has_lease(ring: Ring) -> bool:
-    return time.monotonic_ns() < ring.words[Word.LEASE_UNTIL_NS]
+def _has_lease(ring: RingBuffer) -> bool:
+    return time.monotonic_ns() < ring.words[HeaderWord.LEASE_UNTIL_NS]
 
 
-def _stand(ring: Ring, folder: Path, pause: int) -> None:
+def _run_tests_until_resumed(ring: RingBuffer, folder: Path, pause: int) -> None:
     words = ring.words
-    while words[Word.STOP] == pause and _has_lease(ring):
-        task = words[Word.TASK]
-        if task != words[Word.TASK_DONE]:
-            _do(folder, task, words[Word.RANK])
-            words[Word.TASK_DONE] = task
+    while words[HeaderWord.STOP] == pause and _has_lease(ring):
+        task = words[HeaderWord.TASK]
+        if task != words[HeaderWord.TASK_DONE]:
+            _run_test(folder, task, words[HeaderWord.RANK])
+            words[HeaderWord.TASK_DONE] = task
         time.sleep(LOOK_EVERY_S)
 
 
-def _do(folder: Path, task: int, rank: int) -> None:
+def _run_test(folder: Path, task: int, rank: int) -> None:
     """Run the test described by the task file, and write its result."""
     try:
         asked = json.loads((folder / f"task-{task}.json").read_text("utf-8"))
@@ -117,13 +117,13 @@ def _links(asked: dict[str, Any]) -> dict[str, Any]:
 
 def _shortest_s(group: Any, message: torch.Tensor, peer: int, is_first: bool, num_repeats: int) -> float:
     """Minimum of `num_repeats` times, plus as many as fit into `MOMENT_S`, as short ones are noisy."""
-    shortest_s = min(_there_and_back(group, message, peer, is_first) for _ in range(num_repeats))
+    shortest_s = min(_round_trip_s(group, message, peer, is_first) for _ in range(num_repeats))
     more = torch.tensor([min(MOST_REPEATS, MOMENT_S / shortest_s)], dtype=torch.int64)
     (group.send if is_first else group.recv)([more], peer, 0).wait(CONNECT)  # both ranks must repeat equally often
-    return min([shortest_s, *(_there_and_back(group, message, peer, is_first) for _ in range(int(more)))])
+    return min([shortest_s, *(_round_trip_s(group, message, peer, is_first) for _ in range(int(more)))])
 
 
-def _there_and_back(group: Any, message: torch.Tensor, peer: int, is_first: bool) -> float:
+def _round_trip_s(group: Any, message: torch.Tensor, peer: int, is_first: bool) -> float:
     start_s = time.perf_counter()
     for sends in (is_first, not is_first):
         work = group.send([message], peer, 0) if sends else group.recv([message], peer, 0)

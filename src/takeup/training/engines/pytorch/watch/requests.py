@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from takeup.training.engines.pytorch.watch.ring import Ring, Word
+from takeup.training.engines.pytorch.watch.ring import HeaderWord, RingBuffer
 
 FOLDER = "TAKEUP_WATCH_FOLDER"
 
 
-class Requests:
+class ReplanRequests:
     """Requests to one rank; `least` returns the minimum of the numbers passed by all ranks of the pipeline."""
 
     def __init__(self, least: Callable[[int], int]) -> None:
@@ -27,7 +27,7 @@ class Requests:
         if not self._is_watched:
             return False
         ring = _ring()
-        number = self._least(0 if ring is None else ring.words[Word.ADAPT])
+        number = self._least(0 if ring is None else ring.words[HeaderWord.ADAPT])
         is_new = number > self._followed
         self._followed = max(number, self._followed)
         return is_new
@@ -36,11 +36,11 @@ class Requests:
         """Report that the last request was handled, and the number of schedule changes so far."""
         ring = _ring()
         if ring is not None:
-            ring.words[Word.SCHEDULE] = num_changes
-            ring.words[Word.ADAPTED] = self._followed
+            ring.words[HeaderWord.SCHEDULE] = num_changes
+            ring.words[HeaderWord.ADAPTED] = self._followed
 
 
-def _ring() -> Ring | None:
+def _ring() -> RingBuffer | None:
     """The shared memory of this rank, if it is watched and has made a call."""
     from takeup.training.engines.pytorch.watch.hook import current
 

@@ -21,7 +21,7 @@ from takeup.core.files import write_atomically
 
 ORDER = "order.json"
 GIVEN = "TAKEUP_WATCH_GIVEN_RANK"
-Wait = Callable[[float, float, Sequence[float]], float]  # loss share, cost and durations seen, all in seconds
+RestartWait = Callable[[float, float, Sequence[float]], float]  # loss share, cost and durations seen, all in seconds
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Restarts:
     """
 
     folder: Path
-    wait: Wait
+    wait: RestartWait
     after_s: float | None = None
     cost_s: float | None = None
     durations_s: list[float] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Restarts:
         """Record that a restart was requested now."""
         self._asked_s = time.monotonic()
 
-    def came_back(self) -> float | None:
+    def completed(self) -> float | None:
         """Record that ranks have restarted; return the restart time in seconds if it was requested, else None."""
         if self._asked_s is None:
             return None
@@ -74,24 +74,24 @@ class Restarts:
         write_atomically(self.folder / ORDER, json.dumps(self.order))
 
 
-def is_started_anew(environment: Mapping[str, str] = os.environ) -> bool:
+def will_be_restarted(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this rank would be restarted if it exited: not if torchrun has no restart left; True without torchrun."""
     most, number = (environment.get(f"TORCHELASTIC_{name}", "") for name in ("MAX_RESTARTS", "RESTART_COUNT"))
     return not (most.isdigit() and number.isdigit()) or int(number) < int(most)
 
 
-def take_rank(folder: Path | str, environment: Any = os.environ) -> None:
+def apply_rank_order(folder: Path | str, environment: Any = os.environ) -> None:
     """In a process started by torchrun: replace its rank according to the permutation file."""
     given = environment.get(GIVEN, environment.get("RANK"))
     if given is None or "TORCHELASTIC_RUN_ID" not in environment:
         return
     with suppress(OSError, ValueError):  # the file is missing or invalid
-        order = _sound(json.loads(Path(folder, ORDER).read_text("utf-8")), environment)
+        order = _valid_order(json.loads(Path(folder, ORDER).read_text("utf-8")), environment)
         if order is not None:
             environment[GIVEN], environment["RANK"] = given, str(order[int(given)])
 
 
-def _sound(order: Any, environment: Mapping[str, str]) -> list[int] | None:
+def _valid_order(order: Any, environment: Mapping[str, str]) -> list[int] | None:
     """The order if it is a permutation of all ranks, else None."""
     number = int(environment.get("WORLD_SIZE", "0"))
     return order if isinstance(order, list) and sorted(order) == list(range(number)) else None

@@ -30,7 +30,7 @@ BEGAN, ENDED = 6, 7
 UNSEEN = -1  # the end will not be recorded; readers need not wait for it
 
 
-class Word:
+class HeaderWord:
     """Word offsets in the header."""
 
     MAGIC = 0
@@ -70,7 +70,7 @@ class Word:
     CAN_RESTART = 51
 
 
-class Ring:
+class RingBuffer:
     """The writing end; not thread-safe."""
 
     def __init__(self, path: Path, rank: int, num_ranks: int) -> None:
@@ -85,8 +85,12 @@ class Ring:
         self._pack_times = struct.Struct("=2q").pack_into
         self._head = 0
         self._groups = 0
-        self.words[Word.RANK], self.words[Word.NUM_RANKS], self.words[Word.PID] = rank, num_ranks, os.getpid()
-        self.words[Word.MAGIC] = MAGIC  # last: from here on it may be read
+        self.words[HeaderWord.RANK], self.words[HeaderWord.NUM_RANKS], self.words[HeaderWord.PID] = (
+            rank,
+            num_ranks,
+            os.getpid(),
+        )
+        self.words[HeaderWord.MAGIC] = MAGIC  # last: from here on it may be read
 
     def add_group(self, group: int, place: int, size: int) -> None:
         """Record the group rank of this rank in a group, and the group size."""
@@ -94,7 +98,7 @@ class Ring:
             first = FIRST_GROUP + GROUP_WORDS * self._groups
             self.words[first], self.words[first + 1], self.words[first + 2] = group, place, size
             self._groups += 1
-            self.words[Word.NUM_GROUPS] = self._groups
+            self.words[HeaderWord.NUM_GROUPS] = self._groups
 
     def begin(self, operation: int, peer: int, group: int, number: int, size_bytes: int, began_ns: int) -> int:
         """Add a row, and return its number."""
@@ -102,7 +106,7 @@ class Ring:
         offset = 8 * (FIRST_ROW + ROW_WORDS * (head % CAPACITY))
         self._pack_row(self._memory, offset, head, operation, peer, group, number, size_bytes, began_ns, 0)
         self._head = head + 1
-        self.words[Word.HEAD] = self._head
+        self.words[HeaderWord.HEAD] = self._head
         return head
 
     def note(self, row: int, began_ns: int, ended_ns: int) -> None:

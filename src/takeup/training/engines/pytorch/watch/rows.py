@@ -20,7 +20,7 @@ from takeup.training.engines.pytorch.watch.ring import (
     ROW_WORDS,
     SIZE_BYTES,
     UNSEEN,
-    Word,
+    HeaderWord,
 )
 from takeup.training.model.calls import CALL, Operation
 
@@ -31,7 +31,7 @@ MOST_BYTES = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GroupPosition:
     """Group rank of a rank in a process group, and the group size."""
 
     place: int
@@ -39,7 +39,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class Reader:
+class RingReader:
     """Reads the ring of one rank; `num_bad` rows were invalid, `num_lost` were overwritten before they were read."""
 
     path: Path
@@ -62,14 +62,14 @@ class Reader:
     @property
     def rank(self) -> int:
         """Rank that writes this ring."""
-        return self.word(Word.RANK)
+        return self.word(HeaderWord.RANK)
 
     @property
-    def places(self) -> dict[int, Place]:
+    def places(self) -> dict[int, GroupPosition]:
         """Process groups of this rank, by group ID."""
-        count = min(max(0, self.word(Word.NUM_GROUPS)), MOST_GROUPS)
+        count = min(max(0, self.word(HeaderWord.NUM_GROUPS)), MOST_GROUPS)
         table = self._words[FIRST_GROUP : FIRST_GROUP + 3 * count].reshape(count, 3).tolist()
-        return {group: Place(place, size) for group, place, size in table if 0 <= place < size}
+        return {group: GroupPosition(place, size) for group, place, size in table if 0 <= place < size}
 
     def read(self, *, give_up_before_ns: int = 0) -> npt.NDArray[np.void]:
         """Calls since the last read, up to the first unfinished one that began at or after `give_up_before_ns`."""
@@ -95,7 +95,7 @@ class Reader:
 
     def _head(self) -> int | None:
         """Number of rows written; None if the value is invalid."""
-        head = self.word(Word.HEAD)
+        head = self.word(HeaderWord.HEAD)
         return head if self._next <= head < 1 << 48 else None
 
 
@@ -104,7 +104,7 @@ def _open(path: Path) -> Words:
         if os.fstat(file.fileno()).st_size != SIZE_BYTES:
             raise BadTrace(path, f"is not a ring of calls; expected {SIZE_BYTES} bytes")
         words = np.frombuffer(mmap.mmap(file.fileno(), SIZE_BYTES), np.int64)
-    if words[Word.MAGIC] != MAGIC:
+    if words[HeaderWord.MAGIC] != MAGIC:
         raise BadTrace(path, "is not a ring of calls, or of another version")
     return words
 

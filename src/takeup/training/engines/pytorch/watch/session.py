@@ -10,20 +10,20 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from takeup.training.engines.pytorch.watch.confirm import Confirmed, Pauses
-from takeup.training.engines.pytorch.watch.cores import Cores, Usual, note_waiting
-from takeup.training.engines.pytorch.watch.gather import Gather
-from takeup.training.engines.pytorch.watch.remedy import Divide, Schedules, Shares
-from takeup.training.engines.pytorch.watch.restart import Restarts, Wait
+from takeup.training.engines.pytorch.watch.confirm import Confirmation, PauseController
+from takeup.training.engines.pytorch.watch.cores import RunQueueWaits, UsualIterationTime, record_run_queue_waits
+from takeup.training.engines.pytorch.watch.gather import RingCollector
+from takeup.training.engines.pytorch.watch.remedy import BatchShares, DivideMicrobatches, ScheduleRequests
+from takeup.training.engines.pytorch.watch.restart import Restarts, RestartWait
 from takeup.training.model.calls import CallLog
-from takeup.training.model.slowdowns import Event, Suspect
+from takeup.training.model.slowdowns import SlowdownEvent, Suspect
 
 Pair = tuple[int, int]
-NUM_TO_JUDGE = 24  # iterations after a restart before a rank swap is evaluated, on the later half of them
+NUM_TO_EVALUATE = 24  # iterations after a restart before a rank swap is evaluated, on the later half of them
 NUM_TO_SETTLE = 8  # iterations after a rebalance before the times of ranks reflect it
 
 
-class Judge(Protocol):
+class Detector(Protocol):
     """Detector: consumes calls and reports what became slow."""
 
     num_iterations: int
@@ -33,7 +33,7 @@ class Judge(Protocol):
     def anchors(self) -> Mapping[int, tuple[int, int, int]]:
         """By rank, the call that marks iterations, as (operation, group, size)."""
 
-    def see(self, logs: Sequence[CallLog]) -> list[Event]:
+    def see(self, logs: Sequence[CallLog]) -> list[SlowdownEvent]:
         """Process calls and return new events."""
 
     def rebase(self) -> None:
@@ -43,7 +43,7 @@ class Judge(Protocol):
         """The latest calls."""
 
 
-class Moved(Protocol):
+class RankSwap(Protocol):
     """A swap of two ranks, and the predicted iteration time after it."""
 
     @property
@@ -63,9 +63,9 @@ class Finding:
     """An event, the result of tests in a pause, and the action taken."""
 
     number: int
-    event: Event
+    event: SlowdownEvent
     action: str
-    confirmed: Confirmed | None = None
+    confirmed: Confirmation | None = None
 
     def sentence(self) -> str:
         """The finding as a sentence."""
@@ -74,7 +74,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class WatchSettings:
     """What a session may do: pause to confirm, change shares and schedules, restart.
 
     It restarts a job that can checkpoint after a loss of `restart_after_s`; or, if `restart_cost_s` estimates the cost
@@ -88,35 +88,35 @@ class Settings:
 
 
 @dataclass(slots=True)
-class Session:
-    """A watched job; each call of `look` is one polling round."""
+class WatchSession:
+    """A watched job; each call of `poll` is one polling round."""
 
     folder: Path
-    judge: Callable[[], Judge]
-    divide: Divide
+    new_detector: Callable[[], Detector]
+    divide: DivideMicrobatches
     passes: Callable[[int], Sequence[Sequence[Pair]]]
-    settings: Settings = Settings()
+    settings: WatchSettings = WatchSettings()
     far: Mapping[int, Any] = field(default_factory=dict)
-    explain: Callable[[Event, Mapping[int, float]], Event] = lambda event, more_waiting_s: event
-    wait: Wait = lambda loss_share, cost_s, durations_s: math.inf
-    exchange: Callable[[Event, Sequence[CallLog], int], Moved | None] = lambda event, logs, num_ranks: None
+    explain: Callable[[SlowdownEvent, Mapping[int, float]], SlowdownEvent] = lambda event, more_waiting_s: event
+    wait: RestartWait = lambda loss_share, cost_s, durations_s: math.inf
+    exchange: Callable[[SlowdownEvent, Sequence[CallLog], int], RankSwap | None] = lambda event, logs, num_ranks: None
     findings: list[Finding] = field(default_factory=list)
     lost_s: float = 0.0
     slow: tuple[Suspect, ...] = ()
-    _gather: Gather = field(init=False)
-    _watcher: Judge = field(init=False)
-    _shares: Shares = field(init=False)
-    _schedules: Schedules = field(init=False)
-    _cores: Cores = field(init=False)
-    _usual: Usual = field(init=False)
+    _gather: RingCollector = field(init=False)
+    _watcher: Detector = field(init=False)
+    _shares: BatchShares = field(init=False)
+    _schedules: ScheduleRequests = field(init=False)
+    _cores: RunQueueWaits = field(init=False)
+    _usual: UsualIterationTime = field(init=False)
     _is_quiet: bool = False  # the current slowdown is not reported
-    _pauses: Pauses = field(init=False)
+    _pauses: PauseController = field(init=False)
     _restarts: Restarts = field(init=False)
-    _moved: tuple[Moved, Event] | None = None
-    _left: Event | None = None  # for which a restart was requested
-    _refused: Event | None = None  # for which no restart was possible
-    _slow: Event | None = None
-    _waiting: list[Event] = field(init=False)  # deferred to the next look
+    _swap: tuple[RankSwap, SlowdownEvent] | None = None
+    _left: SlowdownEvent | None = None  # for which a restart was requested
+    _refused: SlowdownEvent | None = None  # for which no restart was possible
+    _slow: SlowdownEvent | None = None
+    _waiting: list[SlowdownEvent] = field(init=False)  # deferred to the next look
     _lasted_s: float = 0.0
     _cost_s: float = 0.0
     _seen: int = 0
@@ -124,17 +124,17 @@ class Session:
     _num_told: int = 0
 
     def __post_init__(self) -> None:
-        self._gather = Gather(self.folder, self.far)
-        self._pauses = Pauses(self.folder)
+        self._gather = RingCollector(self.folder, self.far)
+        self._pauses = PauseController(self.folder)
         asked = self.settings
         self._restarts = Restarts(self.folder, self.wait, asked.restart_after_s, asked.restart_cost_s)
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
-        self._watcher = self.judge()
-        self._shares = Shares(self.divide)
-        self._schedules = Schedules()
-        self._cores, self._usual = Cores(), Usual()
+    def _reset(self) -> None:
+        self._watcher = self.new_detector()
+        self._shares = BatchShares(self.divide)
+        self._schedules = ScheduleRequests()
+        self._cores, self._usual = RunQueueWaits(), UsualIterationTime()
         self._is_quiet = False
         self._slow = None
         self._waiting = []
@@ -147,44 +147,44 @@ class Session:
         return self._watcher
 
     @property
-    def gather(self) -> Gather:
+    def gather(self) -> RingCollector:
         """The reader of all ranks."""
         return self._gather
 
-    def look(self) -> list[Finding]:
+    def poll(self) -> list[Finding]:
         """Poll once and return the new findings."""
-        found = self._came_back() if self._gather.look() else []
+        found = self._on_restart() if self._gather.poll() else []
         if self._gather.is_complete:
             found += [self._found(event) for event in self._events()]
-            found += self._escalate() + self._share_anew() + self._adapted() + self._judge_move()
+            found += self._escalate() + self._rebalance_again() + self._adapted() + self._evaluate_swap()
         self.findings += found
         return found
 
-    def _events(self) -> list[Event]:
+    def _events(self) -> list[SlowdownEvent]:
         """New events; deferred to the next look if there are too few samples of the run-queue waits since then."""
         events, self._waiting = self._waiting, []
         logs = self._gather.read()
-        note_waiting(self._gather.readers)  # before the detector runs, which takes time while ranks continue
+        record_run_queue_waits(self._gather.readers)  # before the detector runs, which takes time while ranks continue
         new = self._watcher.see(logs)
-        self._cores.look(self._watcher.num_iterations, self._gather.readers)
-        self._usual.look(self._watcher.num_iterations, self._watcher.iterations_s)
+        self._cores.poll(self._watcher.num_iterations, self._gather.readers)
+        self._usual.poll(self._watcher.num_iterations, self._watcher.iterations_s)
         for event in new:
             is_early = bool(event.suspects) and self._cores.is_too_soon(event.began)
             (self._waiting if is_early or self._waiting else events).append(event)
         explained = [self.explain(event, self._cores.more_waiting_s(event.began)) for event in events]
         return [event for event in explained if self._is_news(event)]
 
-    def _is_news(self, event: Event) -> bool:
+    def _is_news(self, event: SlowdownEvent) -> bool:
         """False if ranks wait for cores but are no slower than usual, and for the end of such an event."""
         was_quiet = self._is_quiet
         is_host = any(suspect.kind == "host" for suspect in event.suspects)
         self._is_quiet = event.is_slow and is_host and not self._usual.is_exceeded_by(event.after_s)
         return not (self._is_quiet or (was_quiet and not event.is_slow))
 
-    def _came_back(self) -> list[Finding]:
+    def _on_restart(self) -> list[Finding]:
         """Reset after ranks have restarted; if that was requested, report how long it took."""
-        took_s, event = self._restarts.came_back(), self._left
-        self._begin_anew()
+        took_s, event = self._restarts.completed(), self._left
+        self._reset()
         self._left = None
         if took_s is None or event is None:
             return []
@@ -192,7 +192,7 @@ class Session:
 
     # Events -----------------------------------------------------------------------------------------------------------
 
-    def _found(self, event: Event) -> Finding:
+    def _found(self, event: SlowdownEvent) -> Finding:
         confirmed = self._confirm() if event.is_slow and self.settings.confirm else None
         if self._slow is not None:
             self._restarts.durations_s.append(self._lasted_s)
@@ -202,15 +202,15 @@ class Session:
         self.slow = event.suspects if is_slow else ()
         return self._finding(event, self._act(event, confirmed), confirmed)
 
-    def _finding(self, event: Event, action: str, confirmed: Confirmed | None = None) -> Finding:
+    def _finding(self, event: SlowdownEvent, action: str, confirmed: Confirmation | None = None) -> Finding:
         self._num_told += 1
         return Finding(self._num_told, event, action, confirmed)
 
-    def _confirm(self) -> Confirmed:
+    def _confirm(self) -> Confirmation:
         readers = self._gather.readers
         return self._pauses.confirm(readers, self._watcher.anchors, self.passes(len(readers)))
 
-    def _act(self, event: Event, confirmed: Confirmed | None) -> str:
+    def _act(self, event: SlowdownEvent, confirmed: Confirmation | None) -> str:
         if not event.is_slow:
             return "none is needed"
         if confirmed is not None and confirmed.has_vanished:
@@ -260,7 +260,7 @@ class Session:
             return []
         return self._restart(self._slow)
 
-    def _restart(self, event: Event) -> list[Finding]:
+    def _restart(self, event: SlowdownEvent) -> list[Finding]:
         """Checkpoint and restart, swapping two ranks if that keeps traffic off a slow link."""
         readers = self._gather.readers
         if not self._shares.could_restart(readers):
@@ -274,17 +274,17 @@ class Session:
             one, other = moved.ranks
             how = f" with ranks {one} and {other} exchanged, {1e3 * moved.predicted_s:.4g} ms foretold"
         self._ask_to_restart(event)
-        self._moved = None if moved is None else (moved, event)
+        self._swap = None if moved is None else (moved, event)
         return [self._finding(event, f"saved and restarted after a loss of {self._cost_s:.4g} s{how}")]
 
-    def _refuse_to_restart(self, event: Event) -> list[Finding]:
+    def _refuse_to_restart(self, event: SlowdownEvent) -> list[Finding]:
         """Report once per event that there is no restart, as the job could not be restarted."""
         if self._refused is event:
             return []
         self._refused = event
         return [self._finding(event, "no restart; Batches needs a save function, and torchrun --max-restarts")]
 
-    def _ask_to_restart(self, event: Event) -> None:
+    def _ask_to_restart(self, event: SlowdownEvent) -> None:
         self._shares.restart(self._gather.readers)
         self._restarts.asked()
         self._slow, self._left = None, event
@@ -293,23 +293,23 @@ class Session:
         """Whether all ranks are on this machine, so that all can read the permutation file."""
         return all(reader.path is not None for reader in self._gather.readers.values())
 
-    def _judge_move(self) -> list[Finding]:
+    def _evaluate_swap(self) -> list[Finding]:
         """Undo a rank swap that misses its predicted iteration time, after enough iterations."""
         times_s = list(self._watcher.iterations_s)
-        if self._moved is None or len(times_s) < NUM_TO_JUDGE or self._restarts.is_under_way:
+        if self._swap is None or len(times_s) < NUM_TO_EVALUATE or self._restarts.is_under_way:
             return []
-        (moved, event), taken_s = self._moved, median(times_s[-NUM_TO_JUDGE // 2 :])
+        (moved, event), taken_s = self._swap, median(times_s[-NUM_TO_EVALUATE // 2 :])
         if taken_s <= (moved.predicted_s + event.after_s) / 2:
-            self._moved = None
+            self._swap = None
             return [self._finding(event, f"ranks exchanged, {1e3 * taken_s:.4g} ms as foretold")]
         if not self._shares.can_restart(self._gather.readers):
             return []
-        self._moved = None
+        self._swap = None
         self._restarts.use(moved.order(len(self._gather.readers)))
         self._ask_to_restart(event)
         return [self._finding(event, f"saved and restarted as before: {1e3 * taken_s:.4g} ms is not what was foretold")]
 
-    def _share_anew(self) -> list[Finding]:
+    def _rebalance_again(self) -> list[Finding]:
         """Restore even shares once micro-batch times of ranks are alike (iteration times hide it), or improve them.
 
         The first shares were chosen when a rank had just become slow, and little was known of it.
@@ -321,7 +321,7 @@ class Session:
         if not is_over and not self._shares.could_be_better(readers):
             return []
         action = self._rebalance()
-        event = Event(now, now, False, 1.0, 0.0) if is_over or self._slow is None else self._slow
+        event = SlowdownEvent(now, now, False, 1.0, 0.0) if is_over or self._slow is None else self._slow
         self._slow, self.slow = (None, ()) if is_over else (self._slow, self.slow)
         return [self._finding(event, action)]
 
@@ -336,7 +336,7 @@ class Session:
         return [self._finding(self._slow, action)]
 
 
-def _refined(event: Event, confirmed: Confirmed | None) -> Event:
+def _refined(event: SlowdownEvent, confirmed: Confirmation | None) -> SlowdownEvent:
     """The event with its suspects replaced by the slow links that tests found, if any."""
     if confirmed is None or not confirmed.slow_links:
         return event

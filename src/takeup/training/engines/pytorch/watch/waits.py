@@ -25,7 +25,7 @@ MOMENT_S = 0.5
 
 
 @dataclass(slots=True)
-class _Calls:
+class _GroupQueue:
     """FIFO queue of a group's calls, and the thread that waits for them."""
 
     queue: SimpleQueue[tuple[int, Any] | None] = field(default_factory=SimpleQueue)
@@ -33,12 +33,12 @@ class _Calls:
     thread: threading.Thread = field(default_factory=threading.Thread)
 
 
-class Waits:
+class CallEndThreads:
     """Calls `ended` with every row whose call has ended."""
 
     def __init__(self, ended: Callable[[int], None]) -> None:
         self._ended = ended
-        self._groups: dict[int, _Calls] = {}
+        self._groups: dict[int, _GroupQueue] = {}
         self.under_way: dict[int, Any] = {}  # by row
 
     def add(self, group: int, row: int, work: Any) -> None:
@@ -69,13 +69,13 @@ class Waits:
         for calls in closing:
             calls.thread.join()
 
-    def _begin(self, group: int) -> _Calls:
-        calls = self._groups[group] = _Calls()
+    def _begin(self, group: int) -> _GroupQueue:
+        calls = self._groups[group] = _GroupQueue()
         calls.thread = threading.Thread(target=self._follow, args=(calls,), name="takeup-ends", daemon=True)
         calls.thread.start()
         return calls
 
-    def _follow(self, calls: _Calls) -> None:
+    def _follow(self, calls: _GroupQueue) -> None:
         while (item := calls.queue.get()) is not None:
             row, work = item
             while not _is_over(work):

@@ -14,7 +14,7 @@ import numpy as np
 
 from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import inner, kernel
-from takeup.training.policies.stragglers.fast.run_lengths import Prior, Runs, see
+from takeup.training.policies.stragglers.fast.run_lengths import RunLengths, RunPrior, update_run_lengths
 
 NUM_RECENT = 256
 NUM_LATEST = 6
@@ -24,7 +24,7 @@ RETURNED = 0.25  # distance from the former level, relative to the step, that co
 SMALLEST_NOISE = 0.005  # of the logarithm; a floor below any real noise
 
 
-class Rule(NamedTuple):
+class DetectionRule(NamedTuple):
     """Thresholds for a change."""
 
     least_ratio_log: float  # minimum change of the level
@@ -42,7 +42,7 @@ class Rule(NamedTuple):
     agreement: float  # minimum shift of all others, relative to that of the median
 
 
-class Memory(NamedTuple):
+class DetectorState(NamedTuple):
     """Detector state: recent points (ring buffer), the current level, the noise, two cumulative sums."""
 
     recent: Floats
@@ -56,7 +56,7 @@ class Memory(NamedTuple):
     former: Floats  # the previous level
 
 
-class Found(NamedTuple):
+class ChangeBuffer(NamedTuple):
     """Changes in the order of their declaration: where they began, when they were declared, levels before and after."""
 
     size: Ints
@@ -66,16 +66,18 @@ class Found(NamedTuple):
     after: Floats
 
 
-def no_memory() -> Memory:
+def initial_state() -> DetectorState:
     """Initial state, before the first point."""
     counters = np.zeros((2, 1), np.int64)
     level, noise, up, down = np.zeros((4, 1))
     recent, scratch = np.zeros((2, NUM_RECENT))
-    return Memory(recent, scratch, counters[0], counters[1], level, noise, up, down, np.full(1, np.nan))
+    return DetectorState(recent, scratch, counters[0], counters[1], level, noise, up, down, np.full(1, np.nan))
 
 
 @kernel
-def detect(rule: Rule, memory: Memory, runs: Runs, values: Floats, found: Found) -> None:
+def detect_changes(
+    rule: DetectionRule, memory: DetectorState, runs: RunLengths, values: Floats, found: ChangeBuffer
+) -> None:
     """Process all points, logarithms of times; stops early if the result buffer is full."""
     for value in values:
         if found.size[0] == len(found.began):
@@ -84,13 +86,13 @@ def detect(rule: Rule, memory: Memory, runs: Runs, values: Floats, found: Found)
         memory.recent[now % NUM_RECENT] = value
         memory.num_seen[0] = now + 1
         _settle(rule, memory)
-        see(Prior(memory.level[0], 0.1, 2.0, 2.0 * memory.noise[0] ** 2, rule.hazard), runs, value)
+        update_run_lengths(RunPrior(memory.level[0], 0.1, 2.0, 2.0 * memory.noise[0] ** 2, rule.hazard), runs, value)
         if now + 1 - memory.began[0] > rule.num_settling:
-            _judge(rule, memory, runs, value, found)
+            _test_for_change(rule, memory, runs, value, found)
 
 
 @inner
-def _settle(rule: Rule, memory: Memory) -> None:
+def _settle(rule: DetectionRule, memory: DetectorState) -> None:
     """Estimate the level from the first points of a segment; the noise is kept up to date."""
     since = memory.num_seen[0] - memory.began[0]
     if since <= rule.num_settling:
@@ -100,7 +102,7 @@ def _settle(rule: Rule, memory: Memory) -> None:
 
 
 @inner
-def _median(memory: Memory, number: int) -> float:
+def _median(memory: DetectorState, number: int) -> float:
     """Median of the last `number` points."""
     for each in range(number):
         memory.scratch[each] = memory.recent[(memory.num_seen[0] - 1 - each) % NUM_RECENT]
@@ -115,7 +117,7 @@ def _middle(values: Floats) -> float:
 
 
 @inner
-def _noise(memory: Memory, number: int) -> float:
+def _noise(memory: DetectorState, number: int) -> float:
     """Standard deviation of single points, from the median of their differences: level changes do not count."""
     if number < 3:
         return 0.05
@@ -126,7 +128,9 @@ def _noise(memory: Memory, number: int) -> float:
 
 
 @inner
-def _judge(rule: Rule, memory: Memory, runs: Runs, value: float, found: Found) -> None:
+def _test_for_change(
+    rule: DetectionRule, memory: DetectorState, runs: RunLengths, value: float, found: ChangeBuffer
+) -> None:
     length = _sure_length(rule, runs)
     since = memory.num_seen[0] - memory.began[0]
     needed = max(rule.least_points, min(int(rule.points_by_noise * memory.noise[0]), MOST_NEEDED))
@@ -135,11 +139,11 @@ def _judge(rule: Rule, memory: Memory, runs: Runs, value: float, found: Found) -
         return
     if since <= rule.num_level and abs(_median(memory, NUM_LATEST) - memory.level[0]) < 0.5 * rule.least_ratio_log:
         memory.level[0] = _median(memory, since)  # no change is apparent, so use more points
-    _creep(rule, memory, value, found)
+    _cusum(rule, memory, value, found)
 
 
 @inner
-def _sure_length(rule: Rule, runs: Runs) -> int:
+def _sure_length(rule: DetectionRule, runs: RunLengths) -> int:
     """The likeliest run length, or zero if its neighbourhood does not hold enough of the probability."""
     best = 0
     for each in range(runs.size[0]):
@@ -153,7 +157,7 @@ def _sure_length(rule: Rule, runs: Runs) -> int:
 
 
 @inner
-def _is_off(rule: Rule, memory: Memory, length: int) -> bool:
+def _is_off(rule: DetectionRule, memory: DetectorState, length: int) -> bool:
     """Whether the median of the latest points is off, and not because of a few outliers."""
     number = min(length, 32)
     off = _median(memory, number) - memory.level[0]
@@ -169,7 +173,7 @@ def _is_off(rule: Rule, memory: Memory, length: int) -> bool:
 
 
 @inner
-def _declare(memory: Memory, length: int, found: Found) -> None:
+def _declare(memory: DetectorState, length: int, found: ChangeBuffer) -> None:
     """Record the change, and begin a segment where it began."""
     place = found.size[0]
     found.declared[place] = memory.num_seen[0] - 1
@@ -184,7 +188,7 @@ def _declare(memory: Memory, length: int, found: Found) -> None:
 
 
 @inner
-def _creep(rule: Rule, memory: Memory, value: float, found: Found) -> None:
+def _cusum(rule: DetectionRule, memory: DetectorState, value: float, found: ChangeBuffer) -> None:
     """CUSUM in both directions; a single point counts at most three times the noise or the drift."""
     most = 3.0 * max(memory.noise[0], rule.creep_drift)
     off = min(max(value - memory.level[0], -most), most)

@@ -8,14 +8,16 @@ import numpy as np
 
 from takeup.core.arrays import Floats, Ints
 from takeup.core.compiled import kernel
-from takeup.training.policies.stragglers.fast.run_lengths import Prior, Runs, see
+from takeup.training.policies.stragglers.fast.run_lengths import RunLengths, RunPrior, update_run_lengths
 
 
 @kernel
-def follow(prior: Prior, runs: Runs, values: Floats, length: int, fresh: Floats, near: Floats) -> None:
+def run_length_probabilities(
+    prior: RunPrior, runs: RunLengths, values: Floats, length: int, fresh: Floats, near: Floats
+) -> None:
     """By point: the probability of run length zero, and of `length` or one more or less."""
     for now in range(len(values)):
-        see(prior, runs, values[now])
+        update_run_lengths(prior, runs, values[now])
         fresh[now] = 0.0
         near[now] = 0.0
         for each in range(runs.size[0]):
@@ -27,7 +29,7 @@ def follow(prior: Prior, runs: Runs, values: Floats, length: int, fresh: Floats,
 
 
 @kernel
-def slide(values: Floats, num_now: int, num_before: int, least_ratio: float, slower: Ints) -> None:
+def sliding_window_alarms(values: Floats, num_now: int, num_before: int, least_ratio: float, slower: Ints) -> None:
     """By point: 1 if the window says slower there, -1 if faster; the window restarts after each alarm."""
     began = 0
     for end in range(num_now + 1, len(values) + 1):

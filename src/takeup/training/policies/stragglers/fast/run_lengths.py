@@ -17,7 +17,7 @@ from takeup.core.compiled import inner, kernel
 INCREDIBLE = -18.0  # pruning threshold: log probability relative to the likeliest
 
 
-class Prior(NamedTuple):
+class RunPrior(NamedTuple):
     """Prior of a new run: its mean, worth `weight` points; shape and rate of its precision; the hazard."""
 
     mean: float
@@ -27,7 +27,7 @@ class Prior(NamedTuple):
     hazard: float
 
 
-class Runs(NamedTuple):
+class RunLengths(NamedTuple):
     """Retained run lengths: `size[0]` of them, each with its number of points, parameters and log probability."""
 
     size: Ints
@@ -37,13 +37,13 @@ class Runs(NamedTuple):
     log_share: Floats
 
 
-def no_runs(most: int) -> Runs:
+def initial_run_lengths(most: int) -> RunLengths:
     """Initial state before the first point, with capacity for `most` run lengths."""
-    return Runs(np.zeros(1, np.int64), np.zeros(most, np.int64), *np.zeros((3, most)))
+    return RunLengths(np.zeros(1, np.int64), np.zeros(most, np.int64), *np.zeros((3, most)))
 
 
 @inner
-def _log_density(prior: Prior, length: int, mean: float, rate: float, value: float) -> float:
+def _log_density(prior: RunPrior, length: int, mean: float, rate: float, value: float) -> float:
     """Predictive log density of the next point under this run's parameters: Student's t."""
     weight, shape = prior.weight + length, prior.shape + 0.5 * length
     spread = 2.0 * rate * (weight + 1.0) / weight
@@ -60,7 +60,7 @@ def _front(shape: float) -> float:
 
 
 @kernel
-def see(prior: Prior, runs: Runs, value: float) -> None:
+def update_run_lengths(prior: RunPrior, runs: RunLengths, value: float) -> None:
     """Update with one more point."""
     if runs.size[0] == 0:
         runs.size[0] = 1
@@ -80,7 +80,7 @@ def see(prior: Prior, runs: Runs, value: float) -> None:
 
 
 @inner
-def _learn(prior: Prior, runs: Runs, each: int, value: float) -> None:
+def _learn(prior: RunPrior, runs: RunLengths, each: int, value: float) -> None:
     weight = prior.weight + runs.length[each]
     off = value - runs.mean[each]
     runs.rate[each] += weight * off * off / (2.0 * (weight + 1.0))
@@ -89,7 +89,7 @@ def _learn(prior: Prior, runs: Runs, each: int, value: float) -> None:
 
 
 @inner
-def _keep(prior: Prior, runs: Runs, fresh: float, best: float) -> None:
+def _keep(prior: RunPrior, runs: RunLengths, fresh: float, best: float) -> None:
     """Prune improbable runs, and the least likely one if the buffer is full; then begin a new run."""
     kept = 0
     for each in range(runs.size[0]):
@@ -110,7 +110,7 @@ def _keep(prior: Prior, runs: Runs, fresh: float, best: float) -> None:
 
 
 @inner
-def _drop_least(runs: Runs, number: int) -> int:
+def _drop_least(runs: RunLengths, number: int) -> int:
     """Remove the least likely run, keeping the order of the others."""
     least = 0
     for each in range(number):

@@ -14,13 +14,13 @@ def attach() -> None:
     if not os.environ.get("TAKEUP_WATCH_FOLDER"):
         return
     try:
-        from takeup.training.engines.pytorch.watch.finder import wait_for_torch
+        from takeup.training.engines.pytorch.watch.finder import install_import_hook
 
-        wait_for_torch()
+        install_import_hook()
         if "RANK" in os.environ:
-            from takeup.training.engines.pytorch.watch.restart import take_rank
+            from takeup.training.engines.pytorch.watch.restart import apply_rank_order
 
-            take_rank(os.environ["TAKEUP_WATCH_FOLDER"])
+            apply_rank_order(os.environ["TAKEUP_WATCH_FOLDER"])
     except Exception as error:
         print(f"takeup cannot watch this process, which goes on: {type(error).__name__}: {error}", file=sys.stderr)
 

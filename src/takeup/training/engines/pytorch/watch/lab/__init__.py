@@ -9,7 +9,7 @@ slowness.py  links that are slow below the hook; outside.py: SIGSTOPped ranks an
 
 from __future__ import annotations
 
-from takeup.training.engines.pytorch.watch.lab.jobs import Job, Recorded, Slow
+from takeup.training.engines.pytorch.watch.lab.jobs import JobRecord, SlowPeriod, WatchedJob
 from takeup.training.engines.pytorch.watch.lab.launch import run_jobs
 
-__all__ = ["Job", "Recorded", "Slow", "run_jobs"]
+__all__ = ["WatchedJob", "JobRecord", "SlowPeriod", "run_jobs"]

@@ -11,11 +11,11 @@ import numpy as np
 from takeup.core.arrays import Floats
 from takeup.training.model.calls import CallLog
 
-Kind = Literal["ddp", "batches", "fsdp", "pipeline", "grid", "adaptive"]
+LoopName = Literal["ddp", "batches", "fsdp", "pipeline", "grid", "adaptive"]
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
+class SlowPeriod:
     """From iteration `first` to before `last`: a rank that computes `factor` times as long, or a link with a delay.
 
     A link of a pipeline is two ranks, whose messages arrive `delay_s` later. For a group whose ranks reduce together it
@@ -40,7 +40,7 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class WatchedJob:
     """A training loop on several ranks.
 
     `ddp`, `batches` and `fsdp` have one group of all ranks, and `batches` lets a controller change shares of the batch.
@@ -51,11 +51,11 @@ class Job:
     pipeline have `num_rows` rows.
     """
 
-    kind: Kind
+    kind: LoopName
     num_ranks: int = 4
     num_iterations: int = 60
     compute_s: float = 0.02
-    slow: tuple[Slow, ...] = ()
+    slow: tuple[SlowPeriod, ...] = ()
     is_sporadic: bool = False
     is_watched: bool = True
     seed: int = 1
@@ -67,15 +67,15 @@ class Job:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Job:
+    def from_json(cls, text: str) -> WatchedJob:
         """Parse from JSON."""
         values: dict[str, Any] = json.loads(text)
-        slow = tuple(Slow(**{**each, "ranks": tuple(each["ranks"])}) for each in values.pop("slow"))
+        slow = tuple(SlowPeriod(**{**each, "ranks": tuple(each["ranks"])}) for each in values.pop("slow"))
         return cls(**values, slow=slow)
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class JobRecord:
     """Record of a job: the recorded calls, the iteration start times of every rank, and their results.
 
     A result is a digest of all weights; `weights` are the first of them.

@@ -17,17 +17,17 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from takeup.errors import MissingEngine, TakeupError
-from takeup.training.engines.pytorch.watch.gather import Gather
-from takeup.training.engines.pytorch.watch.lab.jobs import Job, Recorded
+from takeup.training.engines.pytorch.watch.gather import RingCollector
+from takeup.training.engines.pytorch.watch.lab.jobs import JobRecord, WatchedJob
 from takeup.training.model.calls import CallLog
 
 PROGRAM = "takeup.training.engines.pytorch.watch.lab.program"
 START_S, GRACE_S = 120.0, 10.0
 LOOK_EVERY_S = 0.05
-Beside = Callable[[Path, bool], object]
+WhileRunning = Callable[[Path, bool], object]
 
 
-def run_jobs(jobs: Sequence[Job], beside: Beside = lambda place, is_over: None) -> list[Recorded]:
+def run_jobs(jobs: Sequence[WatchedJob], beside: WhileRunning = lambda place, is_over: None) -> list[JobRecord]:
     """Run the jobs and return their records in order.
 
     The callback is called periodically while a job runs, with the folder of its rings, and once when it is over.
@@ -41,7 +41,7 @@ def run_jobs(jobs: Sequence[Job], beside: Beside = lambda place, is_over: None) 
         return [_read(folder / str(number), job, said) for number, job in enumerate(jobs)]
 
 
-def _run(folder: Path, jobs: Sequence[Job], beside: Beside) -> str:
+def _run(folder: Path, jobs: Sequence[WatchedJob], beside: WhileRunning) -> str:
     """Run the program until it ends, with a timeout; return its output."""
     until_s = time.monotonic() + START_S + sum(job.timeout_s for job in jobs)
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
@@ -66,14 +66,14 @@ def _run(folder: Path, jobs: Sequence[Job], beside: Beside) -> str:
         return errors.read()
 
 
-def _read(place: Path, job: Job, said: str) -> Recorded:
+def _read(place: Path, job: WatchedJob, said: str) -> JobRecord:
     paths = [place / f"{rank}.json" for rank in range(job.num_ranks)]
     if not all(path.exists() for path in paths):
         last = (said.strip().splitlines() or ["a rank ended without a word"])[-1]
         raise TakeupError(f"the {job.kind} job failed: {last}; try it with fewer ranks or a longer timeout")
     seen = [json.loads(path.read_text("utf-8")) for path in paths]
     logs, num_bad = _logs(place)
-    return Recorded(
+    return JobRecord(
         logs,
         [np.array(each["starts_s"]) for each in seen],
         [each["result"] for each in seen],
@@ -84,6 +84,6 @@ def _read(place: Path, job: Job, said: str) -> Recorded:
 
 
 def _logs(place: Path) -> tuple[list[CallLog], int]:
-    gather = Gather(place)
-    gather.look()
+    gather = RingCollector(place)
+    gather.poll()
     return (gather.read() if gather.readers else []), gather.num_bad

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from takeup.training.engines.pytorch.watch.batches import Batches
-from takeup.training.engines.pytorch.watch.groups import keep_for_ever
-from takeup.training.engines.pytorch.watch.lab.jobs import Job
+from takeup.training.engines.pytorch.watch.groups import keep_group_alive
+from takeup.training.engines.pytorch.watch.lab.jobs import WatchedJob
 from takeup.training.engines.pytorch.watch.lab.slowness import SlowLinks
 from takeup.training.model import Stage
 
@@ -28,7 +28,7 @@ Step = Callable[[int], None]
 
 
 def run_rank(
-    job: Job, rank: int, store: Path, tell: Callable[[int], object] = lambda iteration: None
+    job: WatchedJob, rank: int, store: Path, tell: Callable[[int], object] = lambda iteration: None
 ) -> dict[str, Any]:
     """Join the process group, train, and return iteration starts and results; `tell` receives each iteration."""
     torch.set_num_threads(1)
@@ -53,7 +53,7 @@ def run_rank(
     weights = torch.cat([parameter.detach().flatten() for parameter in parameters()])
     digest = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
     for group in dist.distributed_c10d._world.pg_map:
-        keep_for_ever(group)  # also without a watcher
+        keep_group_alive(group)  # also without a watcher
     dist.destroy_process_group()
     return {"starts_s": starts_s, "result": digest, "weights": weights[:MOST_WEIGHTS].tolist(), "cpu_s": cpu_s}
 
@@ -69,13 +69,13 @@ def _now_and_then(iteration: int) -> None:
             dist.all_reduce(torch.zeros(7))
 
 
-def _compute_s(job: Job, rank: int, iteration: int) -> float:
+def _compute_s(job: WatchedJob, rank: int, iteration: int) -> float:
     """Compute time of this rank in this iteration, in seconds."""
     now = [slow for slow in job.slow if slow.first <= iteration < slow.last and rank in slow.ranks]
     return job.compute_s * max((slow.factor for slow in now if not slow.is_stopped), default=1.0)
 
 
-def compute(job: Job, time_s: float) -> None:
+def compute(job: WatchedJob, time_s: float) -> None:
     """Sleep; in short pieces if a rank is stopped periodically, as a stop during one long sleep costs nothing."""
     number = max(1, round(time_s / PIECE_S)) if any(slow.is_stopped for slow in job.slow) else 1
     for _ in range(number):
@@ -90,11 +90,11 @@ def _model() -> torch.nn.Sequential:
     return torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, 1))
 
 
-class Pause(torch.autograd.Function):
+class PausedGradient(torch.autograd.Function):
     """A layer that takes time, in the forward and in the backward pass."""
 
     @staticmethod
-    def forward(context: Any, inputs: torch.Tensor, job: Job, time_s: float) -> torch.Tensor:
+    def forward(context: Any, inputs: torch.Tensor, job: WatchedJob, time_s: float) -> torch.Tensor:
         """Sleep a third of the time."""
         context.job, context.time_s = job, time_s
         compute(job, time_s / 3)
@@ -107,15 +107,15 @@ class Pause(torch.autograd.Function):
         return gradient, None, None
 
 
-def _data_parallel(job: Job, rank: int, model: Any) -> tuple[Step, Callable[[], Iterator[Any]]]:
+def _data_parallel(job: WatchedJob, rank: int, model: Any) -> tuple[Step, Callable[[], Iterator[Any]]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(job.seed + rank)
 
     def step(iteration: int) -> None:
         inputs = torch.randn(ROWS, WIDTH, generator=generator, requires_grad=True)
         optimizer.zero_grad()
-        loss = model(Pause.apply(inputs, job, 0.0)).square().mean()  # type: ignore[no-untyped-call]
-        loss = Pause.apply(loss, job, _compute_s(job, rank, iteration))  # type: ignore[no-untyped-call]
+        loss = model(PausedGradient.apply(inputs, job, 0.0)).square().mean()  # type: ignore[no-untyped-call]
+        loss = PausedGradient.apply(loss, job, _compute_s(job, rank, iteration))  # type: ignore[no-untyped-call]
         loss.backward()
         dist.all_reduce(loss.detach().clone())
         optimizer.step()
@@ -123,12 +123,12 @@ def _data_parallel(job: Job, rank: int, model: Any) -> tuple[Step, Callable[[], 
     return step, model.parameters
 
 
-def _ddp(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
+def _ddp(job: WatchedJob, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
     model = torch.nn.parallel.DistributedDataParallel(_model(), bucket_cap_mb=0.02)
     return _data_parallel(job, rank, model)
 
 
-def _batches(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
+def _batches(job: WatchedJob, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
     """DDP over a batch of the whole job, whose micro-batches are distributed by `Batches`."""
     model = torch.nn.parallel.DistributedDataParallel(_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -146,7 +146,7 @@ def _batches(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
     return step, model.parameters
 
 
-def _fsdp(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
+def _fsdp(job: WatchedJob, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -163,11 +163,11 @@ def _fsdp(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
 # Pipelines ------------------------------------------------------------------------------------------------------------
 
 
-def _pipeline(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
+def _pipeline(job: WatchedJob, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
     return _stages(job, rank, list(range(job.num_ranks)), None)
 
 
-def _grid(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
+def _grid(job: WatchedJob, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
     """Two stages; rank 2 n + s is stage s of pipeline n."""
     stages = [dist.new_group([2 * n + s for n in range(job.num_ranks // 2)]) for s in range(2)]
     pipelines = [dist.new_group([2 * n, 2 * n + 1]) for n in range(job.num_ranks // 2)]
@@ -183,7 +183,7 @@ def _grid(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
     return with_reduction, parameters
 
 
-def _stages(job: Job, rank: int, ranks: list[int], group: Any) -> tuple[Step, Callable[[], Iterator[Any]]]:
+def _stages(job: WatchedJob, rank: int, ranks: list[int], group: Any) -> tuple[Step, Callable[[], Iterator[Any]]]:
     """One forward and one backward per micro-batch, over plain messages."""
     place = ranks.index(rank)
     before, after = ([*ranks, -1][place - 1] if place else -1), ([*ranks, -1][place + 1])
@@ -221,7 +221,7 @@ def _stages(job: Job, rank: int, ranks: list[int], group: Any) -> tuple[Step, Ca
     return step, layer.parameters
 
 
-def _adaptive(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
+def _adaptive(job: WatchedJob, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
     """A small transformer in stages, with a schedule that is replanned only on request."""
     from takeup.training.engines.pytorch.adaptive import AdaptiveSchedule
     from takeup.training.engines.pytorch.lab.stages import PacedStage, make_batch, make_module
@@ -241,7 +241,7 @@ def _adaptive(job: Job, rank: int) -> tuple[Step, Callable[[], Iterator[Any]]]:
     return step, module.parameters
 
 
-LOOPS: dict[str, Callable[[Job, int], tuple[Step, Callable[[], Iterator[Any]]]]] = {
+LOOPS: dict[str, Callable[[WatchedJob, int], tuple[Step, Callable[[], Iterator[Any]]]]] = {
     "ddp": _ddp,
     "batches": _batches,
     "fsdp": _fsdp,

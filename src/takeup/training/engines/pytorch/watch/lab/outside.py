@@ -14,19 +14,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import combinations
 
-from takeup.training.engines.pytorch.networks import Networks, address, bucket
-from takeup.training.engines.pytorch.watch.lab.jobs import Job, Slow
+from takeup.training.engines.pytorch.networks import RankNetworks, rank_address, token_bucket
+from takeup.training.engines.pytorch.watch.lab.jobs import SlowPeriod, WatchedJob
 
 PERIOD_S = 0.04
 
 
-class Outside:
+class ExternalSlowness:
     """Applies the slowdowns of a job to its ranks, by current iteration."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: WatchedJob) -> None:
         self._slow = [slow for slow in job.slow if slow.is_stopped or slow.rate_bps]
-        self._mesh = Mesh(job.num_ranks) if any(slow.rate_bps for slow in self._slow) else None
-        self._under_way: dict[Slow, list[Stops]] = {}
+        self._mesh = NetworkMesh(job.num_ranks) if any(slow.rate_bps for slow in self._slow) else None
+        self._under_way: dict[SlowPeriod, list[PeriodicStops]] = {}
 
     def join(self, rank: int) -> None:
         """In the rank: enter its network namespace, if it has one."""
@@ -49,19 +49,19 @@ class Outside:
         if self._mesh is not None:
             self._mesh.close()
 
-    def _begin(self, slow: Slow, processes: Sequence[int]) -> list[Stops]:
+    def _begin(self, slow: SlowPeriod, processes: Sequence[int]) -> list[PeriodicStops]:
         if slow.rate_bps and self._mesh is not None:
             self._mesh.thin(slow.ranks, slow.rate_bps)
-        return [Stops(processes[rank], slow.factor) for rank in slow.ranks] if slow.is_stopped else []
+        return [PeriodicStops(processes[rank], slow.factor) for rank in slow.ranks] if slow.is_stopped else []
 
-    def _end(self, slow: Slow, stops: Sequence[Stops]) -> None:
+    def _end(self, slow: SlowPeriod, stops: Sequence[PeriodicStops]) -> None:
         if slow.rate_bps and self._mesh is not None:
             self._mesh.thin(slow.ranks, 0.0)
         for each in stops:
             each.close()
 
 
-class Stops:
+class PeriodicStops:
     """Stops a process for a part of every period, so that it takes `factor` times as long; until it is closed."""
 
     def __init__(self, process: int, factor: float) -> None:
@@ -88,17 +88,17 @@ class Stops:
         self._send(signal.SIGCONT)
 
 
-class Mesh(Networks):
+class NetworkMesh(RankNetworks):
     """A veth pair between any two ranks."""
 
     def thin(self, ranks: Sequence[int], rate_bps: float) -> None:
         """Limit the links among these ranks to `rate_bps` bits per second; 0 removes the limit."""
         for one, other in combinations(sorted(ranks), 2):
             for here, there in ((one, other), (other, one)):
-                verb = f"replace dev to{there} root {bucket(rate_bps)}" if rate_bps else f"del dev to{there} root"
+                verb = f"replace dev to{there} root {token_bucket(rate_bps)}" if rate_bps else f"del dev to{there} root"
                 self._networks[here].command(f"tc qdisc {verb}")
 
-    def _lay_cables(self) -> None:
+    def _connect_namespaces(self) -> None:
         for number, (one, other) in enumerate(combinations(range(len(self._networks)), 2)):
             self._lay(number, one, other)
 
@@ -110,4 +110,4 @@ class Mesh(Networks):
             network = self._networks[here]
             network.command(f"ip address add {end}/30 dev to{there}")
             network.command(f"ip link set to{there} gso_max_segs 1 up")
-            network.command(f"ip route add {address(there)}/32 via {across} src {address(here)}")
+            network.command(f"ip route add {rank_address(there)}/32 via {across} src {rank_address(here)}")

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from takeup.training.engines.pytorch.watch.hook import FOLDER, install
-from takeup.training.engines.pytorch.watch.lab.jobs import Job
+from takeup.training.engines.pytorch.watch.lab.jobs import WatchedJob
 from takeup.training.engines.pytorch.watch.lab.loops import run_rank
-from takeup.training.engines.pytorch.watch.lab.outside import Outside
+from takeup.training.engines.pytorch.watch.lab.outside import ExternalSlowness
 
 LOOK_EVERY_S = 0.02
 NEEDED = {"fsdp": "torch.distributed.fsdp", "adaptive": "takeup.training.engines.pytorch.adaptive"}
@@ -35,14 +35,16 @@ def main(folder: Path) -> None:
     for number, text in enumerate(texts):
         place = folder / str(number)
         place.mkdir()
-        _run(Job.from_json(text), place)
+        _run(WatchedJob.from_json(text), place)
         (place / "over").touch()
 
 
-def _run(job: Job, place: Path) -> None:
-    fork, outside = multiprocessing.get_context("fork"), Outside(job)
+def _run(job: WatchedJob, place: Path) -> None:
+    fork, outside = multiprocessing.get_context("fork"), ExternalSlowness(job)
     iteration = fork.Value("q", 0, lock=False)
-    ranks = [fork.Process(target=_be, args=(job, rank, place, outside, iteration)) for rank in range(job.num_ranks)]
+    ranks = [
+        fork.Process(target=_rank_process, args=(job, rank, place, outside, iteration)) for rank in range(job.num_ranks)
+    ]
     for rank in ranks:
         rank.start()
     until_s = time.monotonic() + job.timeout_s
@@ -57,7 +59,7 @@ def _run(job: Job, place: Path) -> None:
         rank.join()
 
 
-def _be(job: Job, rank: int, place: Path, outside: Outside, iteration: Any) -> None:
+def _rank_process(job: WatchedJob, rank: int, place: Path, outside: ExternalSlowness, iteration: Any) -> None:
     """Run one rank in this process; rank 0 publishes the current iteration."""
     outside.join(rank)
     if job.is_watched:

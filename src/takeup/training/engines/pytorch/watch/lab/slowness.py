@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from takeup.training.engines.pytorch.watch.lab.jobs import Job
-from takeup.training.engines.pytorch.worker import Worker
+from takeup.training.engines.pytorch.watch.lab.jobs import WatchedJob
+from takeup.training.engines.pytorch.worker import WorkerThread
 
 C10D: Any = torch._C._distributed_c10d  # has no types for this
 
@@ -21,7 +21,7 @@ C10D: Any = torch._C._distributed_c10d  # has no types for this
 class SlowLinks:
     """The slow links of a job on one rank; the caller sets `iteration` to the current one."""
 
-    def __init__(self, job: Job, rank: int) -> None:
+    def __init__(self, job: WatchedJob, rank: int) -> None:
         self.iteration = 0
         self._slow = [slow for slow in job.slow if slow.delay_s]
         self._rank = rank
@@ -32,7 +32,7 @@ class SlowLinks:
                 library.impl("allreduce_", self._reduce, allow_override=True)
             library.impl("recv_", self._receive, allow_override=True)
             self._library = library  # its registrations end when it is freed
-            self._workers: dict[str, Worker] = {}
+            self._workers: dict[str, WorkerThread] = {}
 
     def _delay_s(self, ranks: list[int]) -> float:
         now = (slow for slow in self._slow if slow.first <= self.iteration < slow.last)
@@ -64,7 +64,7 @@ class SlowLinks:
             done.set_result(tensors)
 
         # In order within a group, as over a wire; one worker per group, as a group may block forever.
-        self._workers.setdefault(group.group_name, Worker("takeup-slow-link")).submit(arrive)
+        self._workers.setdefault(group.group_name, WorkerThread("takeup-slow-link")).submit(arrive)
         return C10D._create_work_from_future(done).boxed()
 
 
