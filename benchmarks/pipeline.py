@@ -24,7 +24,7 @@ from pipeline_healthy import NUM_TRIALS, healthy
 from takeup.core.progress import progress
 from takeup.core.report import Check, Column, Report, Table
 from takeup.training.experiment.lab import ADAPTIVE, STOCK_1F1B, STOCK_ZB, measure
-from takeup.training.model import Link, Profile
+from takeup.training.model.pipeline import Link, Profile
 from takeup.training.policies import find_policy
 from takeup.training.report import LabRow
 from takeup.training.traces import random_profile

@@ -35,7 +35,7 @@ from torch._C._distributed_c10d import FileStore
 
 from takeup.training.engines.pytorch.delegate import DelegateReceiver, DelegateSender, private_group
 from takeup.training.engines.pytorch.lab.faults import SlowWire, delayed_sends
-from takeup.training.model import Link
+from takeup.training.model.pipeline import Link
 
 NUM_BLOCKS, BLOCK_MS, SEND_MS = 6, 10.0, 60.0
 NUM_ELEMENTS = 4 * 2**20 if torch.cuda.is_available() else 2**16  # 16 MiB in single precision; less without a card

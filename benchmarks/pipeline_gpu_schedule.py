@@ -36,11 +36,12 @@ from takeup.training.engines.pytorch.adaptive import AdaptiveSchedule
 from takeup.training.engines.pytorch.device import DeviceStopwatch
 from takeup.training.engines.pytorch.lab.faults import delayed_sends, slow_wires
 from takeup.training.engines.pytorch.lab.stages import PacedStage, gradients_of
-from takeup.training.model import Link, Profile, Schedule, Stage
+from takeup.training.model.pipeline import Link, Profile, Stage
+from takeup.training.model.schedule import Schedule
 from takeup.training.policies import find_policy
 from takeup.training.policies.adaptra import Adaptra
 from takeup.training.simulate.predicted import calibrate_profile, with_faults
-from takeup.training.timing import timeline_of
+from takeup.training.timing.runs import timeline_of
 
 __all__ = ["NUM_RANKS", "Found", "report", "run_rank"]
 

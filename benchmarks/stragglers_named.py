@@ -18,7 +18,8 @@ import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.core.seeds import Streams
-from takeup.training.engines.pytorch.watch.lab import SlowPeriod, WatchedJob, run_jobs
+from takeup.training.engines.pytorch.watch.lab.jobs import SlowPeriod, WatchedJob
+from takeup.training.engines.pytorch.watch.lab.launch import run_jobs
 from takeup.training.engines.pytorch.watch.session import Finding, WatchSession, WatchSettings
 from takeup.training.experiment.watch import new_session
 from takeup.training.policies.stragglers.changes import ChangePointDetector

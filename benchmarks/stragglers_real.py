@@ -21,7 +21,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.training.engines.pytorch.watch.lab import JobRecord, WatchedJob, run_jobs
+from takeup.training.engines.pytorch.watch.lab.jobs import JobRecord, WatchedJob
+from takeup.training.engines.pytorch.watch.lab.launch import run_jobs
 from takeup.training.model.calls import CallLog, Operation
 from takeup.training.policies.stragglers.watcher import StragglerDetector
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.training.engines.pytorch.watch.lab import SlowPeriod, WatchedJob, run_jobs
-from takeup.training.engines.pytorch.watch.lab.jobs import LoopName
+from takeup.training.engines.pytorch.watch.lab.jobs import LoopName, SlowPeriod, WatchedJob
+from takeup.training.engines.pytorch.watch.lab.launch import run_jobs
 from takeup.training.engines.pytorch.watch.session import WatchSession, WatchSettings
 from takeup.training.experiment.watch import new_session
 

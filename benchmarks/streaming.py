@@ -25,11 +25,11 @@ import numpy as np
 from dated import options_of, publish, versions
 from peers.plain_cell import run_plain
 from streaming_logs import measure_logs
+from takeup.streaming.policies.many import solve_many
 
 from takeup.core.report import Check, Column, Report, Table
 from takeup.streaming.chains import chain_of, ps_cells
 from takeup.streaming.model import Capacity, Cell, Estimate, Player, QoeMetrics
-from takeup.streaming.policies.many import solve_many
 from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.simulate import play_cell, simulate_cell, simulate_tagged
 

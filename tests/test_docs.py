@@ -29,7 +29,7 @@ from takeup.edge.traces import SETTINGS
 from takeup.papers import PAPERS
 from takeup.streaming import Capacity, Cell, Player, read_log, solve_cell
 from takeup.streaming import engines as streaming_engines
-from takeup.streaming.policies import SOLVERS
+from takeup.streaming.policies.solvers import SOLVERS
 from takeup.streaming.simulate import SIMULATORS
 
 ROOT = Path(__file__).parent.parent

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore
-
-from takeup.serving.engines.diffusers.addons import AddOn
 from takeup.serving.engines.diffusers.branches.exchange import GroupExchange
 from takeup.serving.engines.diffusers.branches.family import OneBranch
 from takeup.serving.engines.diffusers.branches.pair import Follower, SharedClock
+from torch._C._distributed_c10d import FileStore
+
+from takeup.serving.engines.diffusers.addons import AddOn
 from takeup.serving.engines.diffusers.controls.addon import Controls
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.lora.addon import Loras

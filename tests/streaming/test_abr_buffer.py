@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from takeup.streaming.policies.abr_buffer import BufferAbrSolver
 
 from streaming.oracles import grid_empties, reference_cell
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, ps_cell
 from takeup.streaming.model import Player
-from takeup.streaming.policies.abr_buffer import BufferAbrSolver
 from takeup.streaming.policies.riccati import RiccatiSolver
 
 NAMES = ("startup_s", "stall_probability", "num_stalls", "stall_s", "finished_early")

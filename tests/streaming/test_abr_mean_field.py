@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from takeup.streaming.policies.abr_buffer import BufferAbrSolver
+from takeup.streaming.policies.abr_mean_field import mean_field, solve_adapting
 
 from streaming.oracles import reference_cell
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics, Views
 from takeup.streaming.policies import abr_mean_field
-from takeup.streaming.policies.abr_buffer import BufferAbrSolver
-from takeup.streaming.policies.abr_mean_field import mean_field, solve_adapting
 from takeup.streaming.simulate import simulate_adaptive
 
 NAMES = ("startup_s", "stall_probability", "num_stalls", "stall_s", "finished_early", "blocked_share")

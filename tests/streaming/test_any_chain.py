@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from takeup.streaming.policies.abr_buffer import BufferAbrSolver
+from takeup.streaming.policies.many import solve_many
 
 from streaming.oracles import eigen_empties
 from streaming.random_chains import chains
 from takeup.streaming.chains import stack, with_phases
 from takeup.streaming.model import Chain, Player
-from takeup.streaming.policies import SOLVERS
-from takeup.streaming.policies.abr_buffer import BufferAbrSolver
-from takeup.streaming.policies.many import solve_many
 from takeup.streaming.policies.riccati import RiccatiSolver
+from takeup.streaming.policies.solvers import SOLVERS
 from takeup.streaming.policies.startup_cdf import startup_cdf
 
 NAMES = ("startup_s", "stall_probability", "num_stalls", "stall_s", "finished_early", "gave_up")

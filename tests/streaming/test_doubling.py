@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import expm
+from takeup.streaming.policies.many import solve_many
 
 from streaming.oracles import reference_cell
 from takeup.errors import BadInput
@@ -16,7 +17,6 @@ from takeup.streaming.chains import chain_of, ps_cell, ps_cells, stack, with_vbr
 from takeup.streaming.model import Player
 from takeup.streaming.policies.doubling import DoublingSolver, fluid_blocks, psi_by_doubling
 from takeup.streaming.policies.exponential import expm_many, expm_of_rates
-from takeup.streaming.policies.many import solve_many
 from takeup.streaming.policies.riccati import RiccatiSolver, psi_by_schur
 
 NAMES = ("startup_s", "stall_probability", "num_stalls", "stall_s", "finished_early", "blocked_share")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.integrate import quad
+from takeup.streaming.policies.finish import download_cdf, mean_download_s
 
 from takeup.errors import BadInput
 from takeup.streaming.chains import ps_cell
 from takeup.streaming.model import Chain
-from takeup.streaming.policies.finish import download_cdf, mean_download_s
 
 CELL = ps_cell(speed=7.7, mean_s=60.0, arrivals_per_s=0.12, max_users=10)
 

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from takeup.streaming.policies.first_stall import first_stall_cdf
 
 from streaming.oracles import reference_cell
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, ps_cell
-from takeup.streaming.policies.first_stall import first_stall_cdf
 from takeup.streaming.policies.riccati import RiccatiSolver
 
 

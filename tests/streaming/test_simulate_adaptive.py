@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from takeup.streaming.policies.abr_buffer import BufferAbrSolver
 
 from streaming.plain_cell import plain_cell
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Capacity, Cell, Player, Views
-from takeup.streaming.policies.abr_buffer import BufferAbrSolver
 from takeup.streaming.simulate import play_adaptive, simulate_adaptive
 
 CELL = Cell(2.8e6, 360e3, 0.12, max_users=10)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from takeup.streaming.policies.abr_buffer import BufferAbrSolver
 
 from streaming.oracles import reference_cell
 from takeup.streaming.chains import chain_of, with_abandonment
 from takeup.streaming.model import Capacity, Cell, Player, Views
-from takeup.streaming.policies.abr_buffer import BufferAbrSolver
 from takeup.streaming.policies.diffusion import DiffusionSolver
 from takeup.streaming.policies.doubling import DoublingSolver
 from takeup.streaming.policies.mos import expected_mos

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from takeup.training.model import Op, OpKind, Profile, Schedule
+from takeup.training.model.pipeline import Profile
+from takeup.training.model.schedule import Op, OpKind, Schedule
 
 NS = 10**9
 Choose = Callable[["PlainPipeline", int], Op | None]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from takeup.training.model import Link, OpKind, Profile, Stage
+from takeup.training.model.pipeline import Link, Profile, Stage
+from takeup.training.model.schedule import OpKind
 from takeup.training.timing.course import pipeline_arrays
 from takeup.training.timing.fast.traffic import NO_WIRE
 from training.pipelines import profiles, slow

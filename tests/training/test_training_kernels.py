@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.training.model import Link, Profile, Stage
+from takeup.training.model.pipeline import Link, Profile, Stage
 from takeup.training.timing.course import pipeline_arrays
 from takeup.training.timing.fast import search as searching
 from takeup.training.timing.fast import traffic

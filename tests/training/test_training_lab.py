@@ -12,13 +12,14 @@ from click.testing import CliRunner
 from takeup.cli import takeup
 from takeup.core.scenario import validate
 from takeup.errors import BadInput, BadScenario
-from takeup.training.engines.pytorch.lab import LabTrial, TrialOutcome
+from takeup.training.engines.pytorch.lab.trials import LabTrial, TrialOutcome
 from takeup.training.experiment import TrainingScenario, lab, profile_of, run
 from takeup.training.experiment.lab import ADAPTIVE, STOCK_1F1B, STOCK_ZB, measure
-from takeup.training.model import Link, Profile, Schedule, Stage
+from takeup.training.model.pipeline import Link, Profile, Stage
+from takeup.training.model.schedule import Schedule
 from takeup.training.policies import find_policy
 from takeup.training.report import LabRow, lab_bars, lab_table
-from takeup.training.timing import timeline_of
+from takeup.training.timing.runs import timeline_of
 from training.pipelines import congested, slow
 
 EXTRA_S, HOST_S, HOP_S = 0.0005, 0.0003, 0.0004  # what a real machine adds to operations, between them, to messages

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 
 from takeup.errors import BadInput
-from takeup.training.model import Link, Op, OpKind, PipelinePlan, Profile, Schedule, Stage
-from takeup.training.timing import generate_schedule
+from takeup.training.model.pipeline import Link, Profile, Stage
+from takeup.training.model.plan import PipelinePlan
+from takeup.training.model.schedule import Op, OpKind, Schedule
+from takeup.training.timing.runs import generate_schedule
 from training.pipelines import profiles
 
 FINE = Profile.uniform(3, 4, 0.01)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from takeup.training.model import Profile
+from takeup.training.model.pipeline import Profile
 from takeup.training.policies import POLICIES
 from training.pipelines import congested, slow
 

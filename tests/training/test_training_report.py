@@ -8,7 +8,7 @@ import pytest
 
 from takeup.core.render import to_text, write
 from takeup.core.report import Report, Table
-from takeup.training.model import PipelinePlan, Timeline
+from takeup.training.model.plan import PipelinePlan, Timeline
 from takeup.training.policies.adaptra import Adaptra
 from takeup.training.policies.one_f_one_b import OneFOneB
 from takeup.training.report import (
@@ -20,7 +20,7 @@ from takeup.training.report import (
     sampled_table,
     stages_table,
 )
-from takeup.training.timing import timeline_of
+from takeup.training.timing.runs import timeline_of
 from training.pipelines import slow
 
 

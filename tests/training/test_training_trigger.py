@@ -7,7 +7,7 @@ import math
 import pytest
 
 from takeup.errors import BadInput
-from takeup.training.model import Link, Profile
+from takeup.training.model.pipeline import Link, Profile
 from takeup.training.policies.trigger import (
     SwitchDecision,
     SwitchRule,

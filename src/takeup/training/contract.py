@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from takeup.training.model import PipelinePlan, Profile
+from takeup.training.model.pipeline import Profile
+from takeup.training.model.plan import PipelinePlan
 
 
 class Planner(Protocol):

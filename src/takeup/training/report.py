@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from takeup.core.report import Cell, Column, Series, Table
-from takeup.training.model import OpKind, PipelinePlan, Timeline
+from takeup.training.model.plan import PipelinePlan, Timeline
+from takeup.training.model.schedule import OpKind
 
 MS = 1e3
 MOST_SPANS = 2_000  # more bars are indistinguishable on a screen

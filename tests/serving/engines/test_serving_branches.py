@@ -17,13 +17,13 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 import torch
 import torch.distributed as dist
 from PIL import Image
+from takeup.serving.engines.diffusers.branches.family import OneBranch
+from takeup.serving.engines.diffusers.branches.pair import Leader, SharedClock
 
 from serving.branch_rank import NAME, follow, joined, rank_engine
 from serving.lora_cases import EXACT, SlowLoader, images, stock
 from serving.stock import ENGINE_MARKS, gap, stock_latents
 from takeup.errors import BadInput, TakeupError
-from takeup.serving.engines.diffusers.branches.family import OneBranch
-from takeup.serving.engines.diffusers.branches.pair import Leader, SharedClock
 from takeup.serving.engines.diffusers.controls.addon import Controls
 from takeup.serving.engines.diffusers.families import family_of
 from takeup.serving.engines.diffusers.steps import StepEngine

@@ -34,7 +34,9 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from takeup.errors import TakeupError
 from takeup.training.engines.pytorch import AdaptiveSchedule
 from takeup.training.engines.pytorch.lab.faults import delayed_sends, slow_wires
-from takeup.training.model import Link, PipelinePlan, Profile, Schedule
+from takeup.training.model.pipeline import Link, Profile
+from takeup.training.model.plan import PipelinePlan
+from takeup.training.model.schedule import Schedule
 from takeup.training.policies import find_policy
 from takeup.training.policies.trigger import SwitchRule
 from training.engines.pipeline_model import (

@@ -13,7 +13,7 @@ import pytest
 
 from takeup.errors import BadInput, MissingEngine, UnknownName
 from takeup.training.engines import find_engine
-from takeup.training.model import Link
+from takeup.training.model.pipeline import Link
 from takeup.training.policies import POLICIES, find_policy
 from training.pipelines import slow
 

@@ -9,10 +9,11 @@ import numpy.typing as npt
 import pytest
 
 from takeup.training.engines.pytorch.control import ScheduleControl, profile_of
-from takeup.training.model import Link, PipelinePlan, Profile, Stage
+from takeup.training.model.pipeline import Link, Profile, Stage
+from takeup.training.model.plan import PipelinePlan
 from takeup.training.policies import find_policy
 from takeup.training.policies.trigger import SwitchRule
-from takeup.training.timing import timeline_of
+from takeup.training.timing.runs import timeline_of
 
 STAGE = Stage(1e-3, 1e-3, 1e-3, activation_bytes=1, memory_bytes=9)
 BLANK = Profile((STAGE,) * 4, (Link(),) * 3, 12)

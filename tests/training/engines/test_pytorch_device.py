@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from takeup.training.model import OpKind
+from takeup.training.model.schedule import OpKind
 
 pytest.importorskip("torch")
 from takeup.training.engines.pytorch.device import DeviceStopwatch

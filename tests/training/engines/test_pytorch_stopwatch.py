@@ -8,7 +8,7 @@ import pytest
 
 from takeup.training.engines.pytorch import stopwatch
 from takeup.training.engines.pytorch.stopwatch import HostStopwatch
-from takeup.training.model import OpKind
+from takeup.training.model.schedule import OpKind
 
 
 class Clock:

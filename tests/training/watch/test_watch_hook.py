@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from takeup.training.engines.pytorch.watch.lab import JobRecord, SlowPeriod, WatchedJob, run_jobs
+from takeup.training.engines.pytorch.watch.lab.jobs import JobRecord, SlowPeriod, WatchedJob
+from takeup.training.engines.pytorch.watch.lab.launch import run_jobs
 from takeup.training.model.calls import CallLog, Operation
 
 torch = pytest.importorskip("torch", reason="needs the package torch")

@@ -24,7 +24,8 @@ from takeup.errors import TakeupError
 from takeup.training.engines.pytorch.watch import confirm as confirming
 from takeup.training.engines.pytorch.watch.confirm import Confirmation, PauseController
 from takeup.training.engines.pytorch.watch.gather import RingCollector
-from takeup.training.engines.pytorch.watch.lab import JobRecord, SlowPeriod, WatchedJob, run_jobs
+from takeup.training.engines.pytorch.watch.lab.jobs import JobRecord, SlowPeriod, WatchedJob
+from takeup.training.engines.pytorch.watch.lab.launch import run_jobs
 from takeup.training.engines.pytorch.watch.remedy import BatchShares
 from takeup.training.engines.pytorch.watch.ring import FIRST_ROW, ROW_WORDS, HeaderWord
 from takeup.training.engines.pytorch.watch.session import WatchSession

@@ -14,10 +14,10 @@ from dataclasses import replace
 from takeup.core.report import Cell, Check, Column, Series, Table
 from takeup.papers.adaptra.pipelines import Numbers, iteration_ms, to_ms
 from takeup.papers.findings import Findings
-from takeup.training.model import Link, Profile
+from takeup.training.model.pipeline import Link, Profile
 from takeup.training.policies.adaptra import Adaptra
 from takeup.training.policies.one_f_one_b import OneFOneB
-from takeup.training.timing import generate_schedule
+from takeup.training.timing.runs import generate_schedule
 
 NUM_STAGES, NUM_MICROBATCHES = 8, 24
 SYSTEMS = ("one_f_one_b", "zero_bubble", "delegation_only", "full")

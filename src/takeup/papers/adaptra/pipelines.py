@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from takeup.training.model import Link, Profile, Schedule
-from takeup.training.timing import timeline_of
+from takeup.training.model.pipeline import Link, Profile
+from takeup.training.model.schedule import Schedule
+from takeup.training.timing.runs import timeline_of
 
 Numbers = Mapping[str, Any]
 

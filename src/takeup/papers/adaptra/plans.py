@@ -10,11 +10,12 @@ from takeup.core.report import Cell, Check, Column, Series, Table
 from takeup.core.seeds import Streams
 from takeup.papers.adaptra.pipelines import Numbers, iteration_ms, profile_with_latencies, profile_with_queues, to_ms
 from takeup.papers.findings import Findings
-from takeup.training.model import Link, Profile
+from takeup.training.model.pipeline import Link, Profile
 from takeup.training.policies.adaptra import Adaptra, AdaptraAsPublished
 from takeup.training.policies.initial import AdaptraInitial
 from takeup.training.policies.warmups import spread_warmups
-from takeup.training.timing import generate_schedule, least_iteration_s, timeline_of
+from takeup.training.timing.bounds import least_iteration_s
+from takeup.training.timing.runs import generate_schedule, timeline_of
 from takeup.training.traces import random_profile
 
 

@@ -7,7 +7,7 @@ from takeup.papers.adaptra.pipelines import Numbers, iteration_ms, profile_with_
 from takeup.papers.findings import Findings
 from takeup.training.policies.adaptra import Adaptra
 from takeup.training.report import gantt
-from takeup.training.timing import generate_schedule, timeline_of
+from takeup.training.timing.runs import generate_schedule, timeline_of
 
 ZERO_BUBBLE = (7, 5, 3, 1)  # 2 (S - i) - 1 forwards before the first backward
 

@@ -14,15 +14,17 @@ from typing import NamedTuple
 from takeup.core.progress import progress
 from takeup.core.report import Check, Report
 from takeup.errors import BadInput
-from takeup.training.engines.pytorch.lab import LabTrial, TrialOutcome, run_trials
+from takeup.training.engines.pytorch.lab.launch import run_trials
 from takeup.training.engines.pytorch.lab.network import uses_namespaces
-from takeup.training.engines.pytorch.lab.trials import RuntimeName
+from takeup.training.engines.pytorch.lab.trials import LabTrial, RuntimeName, TrialOutcome
 from takeup.training.experiment.scenario import TrainingScenario, profile_of
 from takeup.training.experiment.verbs import report_of
-from takeup.training.model import Link, Profile, Schedule
+from takeup.training.model.pipeline import Link, Profile
+from takeup.training.model.schedule import Schedule
 from takeup.training.policies import find_policy
 from takeup.training.report import LabRow, lab_bars, lab_table
-from takeup.training.simulate import calibrate_profile, simulate, with_faults
+from takeup.training.simulate.predicted import calibrate_profile, with_faults
+from takeup.training.simulate.runs import simulate
 
 GRADIENT_BAR = 1e-6
 FEW = 4  # iterations of a run whose schedule does not change

@@ -12,7 +12,8 @@ from pydantic import Field, field_validator, model_validator
 from takeup.core.scenario import Scenario
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
-from takeup.training.model import Link, PipelinePlan, Profile, Stage
+from takeup.training.model.pipeline import Link, Profile, Stage
+from takeup.training.model.plan import PipelinePlan
 from takeup.training.policies import find_policy
 from takeup.training.traces import load_profile, random_profile
 

@@ -10,7 +10,8 @@ from takeup.core.report import Check, Report, Series, Table
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.training.experiment.scenario import TrainingScenario, plan_of, profile_of, slow_links_of
-from takeup.training.model import Link, PipelinePlan, Profile
+from takeup.training.model.pipeline import Link, Profile
+from takeup.training.model.plan import PipelinePlan
 from takeup.training.policies import find_policy
 from takeup.training.policies.planned import make_plan
 from takeup.training.report import (
@@ -21,7 +22,7 @@ from takeup.training.report import (
     sampled_table,
     stages_table,
 )
-from takeup.training.simulate import sample, simulate
+from takeup.training.simulate.runs import sample, simulate
 from takeup.training.traces import load_schedule
 
 

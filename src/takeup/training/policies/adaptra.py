@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from takeup.training.model import Link, PipelinePlan, Profile
+from takeup.training.model.pipeline import Link, Profile
+from takeup.training.model.plan import PipelinePlan
 from takeup.training.policies.planned import make_plan
 from takeup.training.policies.warmups import adapt_warmups, clip_warmups
-from takeup.training.timing import SearchedSchedule, generate_schedule, search_schedule
+from takeup.training.timing.runs import SearchedSchedule, generate_schedule, search_schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from takeup.errors import BadInput
-from takeup.training.model import Link, Profile, Stage
+from takeup.training.model.pipeline import Link, Profile, Stage
 
 
 def round_robin_chunks(profile: Profile, num_chunks: int) -> Profile:

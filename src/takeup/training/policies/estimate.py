@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
-from takeup.training.model import Link
+from takeup.training.model.pipeline import Link
 
 NUM_TRIED = 65
 NUM_ROUNDS = 5

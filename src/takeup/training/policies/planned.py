@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from takeup.training.model import PipelinePlan, Profile, Schedule
-from takeup.training.timing import least_iteration_s, timeline_of
+from takeup.training.model.pipeline import Profile
+from takeup.training.model.plan import PipelinePlan
+from takeup.training.model.schedule import Schedule
+from takeup.training.timing.bounds import least_iteration_s
+from takeup.training.timing.runs import timeline_of
 
 
 def make_plan(

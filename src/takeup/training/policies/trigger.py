@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from takeup.errors import BadInput
-from takeup.training.model import Profile
+from takeup.training.model.pipeline import Profile
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from takeup.training.model import Profile, Stage
+from takeup.training.model.pipeline import Profile, Stage
 
 ROUNDING = 1e-9  # rounding tolerance of a quotient that should be an integer, in operations
 

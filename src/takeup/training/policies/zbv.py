@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from takeup.training.model import Op, OpKind, PipelinePlan, Profile, Schedule
+from takeup.training.model.pipeline import Profile
+from takeup.training.model.plan import PipelinePlan
+from takeup.training.model.schedule import Op, OpKind, Schedule
 from takeup.training.policies.chunks import v_shaped_chunks
 from takeup.training.policies.planned import make_plan
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from takeup.training.model import Link, Profile, Schedule, Stage
-from takeup.training.timing import timeline_of
+from takeup.training.model.pipeline import Link, Profile, Stage
+from takeup.training.model.schedule import Schedule
+from takeup.training.timing.runs import timeline_of
 
 A_BIT_S = 1e-4
 

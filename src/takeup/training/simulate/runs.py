@@ -15,8 +15,10 @@ from numpy.random import Generator
 from takeup.core.arrays import Floats
 from takeup.core.stats import percentile
 from takeup.errors import BadInput
-from takeup.training.model import PipelinePlan, Profile, Schedule, Timeline
-from takeup.training.timing import generate_schedule, timeline_of
+from takeup.training.model.pipeline import Profile
+from takeup.training.model.plan import PipelinePlan, Timeline
+from takeup.training.model.schedule import Schedule
+from takeup.training.timing.runs import generate_schedule, timeline_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

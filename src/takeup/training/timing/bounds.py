@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from takeup.core.arrays import Ints
-from takeup.training.model import Profile
+from takeup.training.model.pipeline import Profile
 from takeup.training.timing.course import SECOND, pipeline_arrays
 from takeup.training.timing.fast.traffic import NO_WIRE, PipelineArrays
 

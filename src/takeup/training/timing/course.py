@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from takeup.core.arrays import Floats, Ints
-from takeup.training.model import Profile
+from takeup.training.model.pipeline import Profile
 from takeup.training.timing.fast.traffic import NO_WIRE, PipelineArrays
 
 SECOND = 10**9  # in nanoseconds, the unit of the kernels

@@ -9,7 +9,9 @@ import numpy as np
 
 from takeup.core.arrays import Floats, Ints
 from takeup.errors import BadInput
-from takeup.training.model import Profile, Schedule, Timeline
+from takeup.training.model.pipeline import Profile
+from takeup.training.model.plan import Timeline
+from takeup.training.model.schedule import Schedule
 from takeup.training.timing.bounds import least_nanoseconds
 from takeup.training.timing.course import SECOND, pipeline_arrays
 from takeup.training.timing.fast.generate import OrderLimits, make_order

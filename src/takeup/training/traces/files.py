@@ -8,7 +8,8 @@ from typing import Literal, TypeVar
 from takeup.core.files import write_atomically
 from takeup.core.scenario import Scenario, load_scenario, to_toml, validate
 from takeup.errors import BadInput, BadScenario
-from takeup.training.model import Link, Profile, Schedule, Stage
+from takeup.training.model.pipeline import Link, Profile, Stage
+from takeup.training.model.schedule import Schedule
 
 Times = tuple[float, ...]
 Counts = tuple[int, ...]

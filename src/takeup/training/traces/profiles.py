@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numpy.random import Generator
 
-from takeup.training.model import Link, Profile, Stage
+from takeup.training.model.pipeline import Link, Profile, Stage
 
 
 def random_profile(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from takeup.training.model import Link, Profile
+from takeup.training.model.pipeline import Link, Profile
 
 pytest.importorskip("torch")
 import torch.distributed as dist

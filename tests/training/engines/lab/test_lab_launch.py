@@ -7,8 +7,10 @@ import sys
 import pytest
 
 from takeup.errors import MissingEngine, TakeupError
-from takeup.training.engines.pytorch.lab import LabTrial, TrialOutcome, launch, run_trials
-from takeup.training.model import Profile
+from takeup.training.engines.pytorch.lab import launch
+from takeup.training.engines.pytorch.lab.launch import run_trials
+from takeup.training.engines.pytorch.lab.trials import LabTrial, TrialOutcome
+from takeup.training.model.pipeline import Profile
 
 TRUTH = Profile.uniform(2, 2, 0.001)
 FINE = """

@@ -16,7 +16,7 @@ from takeup.training.engines.pytorch.arrivals import PendingReceives
 from takeup.training.engines.pytorch.device import record_event
 from takeup.training.engines.pytorch.paths import Carrier, StageRoutes
 from takeup.training.engines.pytorch.stopwatch import RankStopwatch
-from takeup.training.model import OpKind, Schedule
+from takeup.training.model.schedule import OpKind, Schedule
 
 NEEDED = "a PyTorch whose pipeline runtime this engine knows, such as 2.13"
 INSTALL = "run pip install 'takeup[torch]'"

@@ -23,7 +23,9 @@ from takeup.training.engines.pytorch.exchange import ProfileExchange, SmoothedLi
 from takeup.training.engines.pytorch.stopwatch import HostStopwatch, RankStopwatch
 from takeup.training.engines.pytorch.watch.groups import delay_exit_until_idle
 from takeup.training.engines.pytorch.watch.requests import ReplanRequests
-from takeup.training.model import PipelinePlan, Profile, Schedule, Stage
+from takeup.training.model.pipeline import Profile, Stage
+from takeup.training.model.plan import PipelinePlan
+from takeup.training.model.schedule import Schedule
 from takeup.training.policies import find_policy
 from takeup.training.policies.trigger import SwitchRule, link_delay_s
 

@@ -10,9 +10,11 @@ from zlib import crc32
 
 from takeup.core.arrays import Ints
 from takeup.training.contract import Planner
-from takeup.training.model import Link, PipelinePlan, Profile, Schedule, Stage
+from takeup.training.model.pipeline import Link, Profile, Stage
+from takeup.training.model.plan import PipelinePlan
+from takeup.training.model.schedule import Schedule
 from takeup.training.policies.trigger import SwitchRule, SwitchState, decide_switch, slow_links
-from takeup.training.timing import timeline_of
+from takeup.training.timing.runs import timeline_of
 
 NANO = 1e-9
 LOG = logging.getLogger("takeup.training")

@@ -15,7 +15,7 @@ import torch
 
 from takeup.core.arrays import Ints
 from takeup.training.engines.pytorch.stopwatch import row_of
-from takeup.training.model import OpKind
+from takeup.training.model.schedule import OpKind
 
 NANOSECONDS = 1e6  # in a millisecond, the unit of events
 

@@ -20,7 +20,7 @@ from takeup.core.arrays import Ints
 from takeup.errors import TakeupError
 from takeup.training.engines.pytorch.arrivals import first_words
 from takeup.training.engines.pytorch.stopwatch import NUM_TIMES
-from takeup.training.model import Link
+from takeup.training.model.pipeline import Link
 from takeup.training.policies.estimate import MessageStamps, estimate_link
 
 NANO = 1e-9

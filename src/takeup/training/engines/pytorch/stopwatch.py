@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from takeup.core.arrays import Ints
-from takeup.training.model import OpKind
+from takeup.training.model.schedule import OpKind
 
 NUM_TIMES = 3  # F, I and W
 

@@ -15,10 +15,10 @@ from itertools import combinations, pairwise
 
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
-from takeup.training.model import Link, Profile, Stage
+from takeup.training.model.pipeline import Link, Profile, Stage
 from takeup.training.policies.one_f_one_b import OneFOneB
 from takeup.training.policies.stragglers.rings import best_ring, slowest_s
-from takeup.training.timing import timeline_of
+from takeup.training.timing.runs import timeline_of
 
 Places = tuple[tuple[int, ...], ...]
 FEW_NODES = 12  # up to this number of nodes, exchanges of three are tried, too

@@ -18,7 +18,7 @@ from typing import Any
 import torch.distributed as dist
 
 from takeup.training.engines.pytorch.worker import WorkerThread
-from takeup.training.model import Link, Profile
+from takeup.training.model.pipeline import Link, Profile
 
 
 class DelayedSend:

@@ -13,7 +13,7 @@ from pathlib import Path
 from takeup.core.namespaces import FRAME_BYTES, PAYLOAD_BYTES, NetworkNamespace, check_commands
 from takeup.errors import MissingEngine, UnknownName
 from takeup.training.engines.pytorch.networks import RankNetworks, rank_address, token_bucket
-from takeup.training.model import Link, Profile
+from takeup.training.model.pipeline import Link, Profile
 
 LINKS = ("auto", "namespaces", "user-space")
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")

@@ -29,7 +29,8 @@ from takeup.training.engines.pytorch.lab.stages import (
     reference_gradients,
 )
 from takeup.training.engines.pytorch.lab.trials import LabTrial, RuntimeName
-from takeup.training.model import Profile, Schedule
+from takeup.training.model.pipeline import Profile
+from takeup.training.model.schedule import Schedule
 
 
 class IterationTimes(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.distributed.pipelining import PipelineStage
 
-from takeup.training.model import Profile, Stage
+from takeup.training.model.pipeline import Profile, Stage
 
 WIDTH, NUM_HEADS, LENGTH = 16, 2, 4
 BULK_LENGTH = 512  # for bandwidth-limited links

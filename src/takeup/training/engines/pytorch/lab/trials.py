@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from takeup.training.model import Profile
+from takeup.training.model.pipeline import Profile
 
 RuntimeName = Literal["stock_1f1b", "stock", "adaptive"]
 

@@ -17,7 +17,7 @@ from takeup.training.engines.pytorch.watch.batches import Batches
 from takeup.training.engines.pytorch.watch.groups import keep_group_alive
 from takeup.training.engines.pytorch.watch.lab.jobs import WatchedJob
 from takeup.training.engines.pytorch.watch.lab.slowness import SlowLinks
-from takeup.training.model import Stage
+from takeup.training.model.pipeline import Stage
 
 WIDTH, ROWS, NUM_MICROBATCHES, MICROBATCHES_OF_RANK = 64, 8, 4, 10
 MOST_WEIGHTS = 200
