@@ -19,9 +19,8 @@ from job_graphs import measure_jobs
 from peers import libcachesim as peer
 
 from takeup.caching.model import FlatTrace
-from takeup.caching.policies.fast.curve import lru_miss_curve
-from takeup.caching.policies.fast.flat import replay_flat
-from takeup.caching.policies.fast.flat_belady import next_requests, replay_belady
+from takeup.caching.simulate.compiled.flat import lru_miss_curve, replay_flat
+from takeup.caching.simulate.compiled.flat_ranks import next_requests, replay_belady
 from takeup.caching.traces.flat import dense_ids, read_oracle_general, write_oracle_general, zipf_trace
 from takeup.core.report import Check, Column, Report, Table
 
@@ -39,7 +38,7 @@ RATE = "M req/cpu s"
 
 REPLAY_AND_MEASURE = """
 import resource, sys
-from takeup.caching.policies.fast.flat import replay_flat
+from takeup.caching.simulate.compiled.flat import replay_flat
 from takeup.caching.traces.flat import read_oracle_general
 trace = read_oracle_general(sys.argv[1])
 for policy in sys.argv[3].split(","):

@@ -19,13 +19,13 @@ import numpy as np
 from cluster_table import LOADS, ablation_table, checks_of, load_table, measure_ablations, measure_loads
 from dated import options_of, publish, versions
 
-from takeup.cluster.fleet.evidence import StaticQuota
-from takeup.cluster.fleet.exact import best_victims, prices_gpu_s
-from takeup.cluster.fleet.fast.turn import run_pass
-from takeup.cluster.fleet.plain import PlainPass
-from takeup.cluster.fleet.snapshot import from_state
+from support.plain_scheduling_pass import PlainPass
+from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Evict, Grade, Job, Kind, Node, Run, State, Waiting
 from takeup.cluster.policies import POLICIES, RuleBasedScheduler
+from takeup.cluster.scheduling.gangs import best_victims, prices_gpu_s
+from takeup.cluster.scheduling.scheduling_pass import run_pass
+from takeup.cluster.scheduling.snapshot import from_state
 from takeup.core.report import Check, Column, Report, Table
 
 SEED, NUM_SEEDS, NUM_ABLATION_SEEDS = 0, 3, 16
@@ -38,7 +38,7 @@ PARTS = ("speed", "fleet", "table", "ablations")
 WHOLE_FLEET = """
 import resource, time
 from takeup.cluster.policies import find_policy
-from takeup.cluster.policies.gfs.quota import SpotQuota
+from takeup.cluster.quota import SpotQuota
 from takeup.cluster.simulate import replay
 from takeup.cluster.traces import generate
 from takeup.core.seeds import Streams

@@ -8,11 +8,10 @@ from math import sqrt
 
 import numpy as np
 
-from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.model import Grade, Workload
 from takeup.cluster.policies import find_policy
-from takeup.cluster.policies.gfs.quota import SpotQuota
-from takeup.cluster.policies.gfs.quota.allocator import forecast_by
+from takeup.cluster.quota.allocator import SpotQuota, forecast_by
+from takeup.cluster.scheduling.outcome import Outcome
 from takeup.cluster.simulate import replay
 from takeup.cluster.traces import generate
 from takeup.core.report import Check, Column, Table

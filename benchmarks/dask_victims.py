@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from takeup.caching.engines.dask.guide import SpillGuide, SpillOptions
+from takeup.caching.engines.dask.spill_guide import SpillGuide, SpillOptions
 from takeup.caching.policies import find_policy
 from takeup.core.report import Check, Column, Table
 

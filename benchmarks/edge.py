@@ -22,9 +22,8 @@ from takeup.core.progress import progress
 from takeup.core.report import Check, Column, Report, Table
 from takeup.edge.engines import find_engine
 from takeup.edge.model import Answer, Instance
+from takeup.edge.planning import joint_batch, solve
 from takeup.edge.policies import find_policy
-from takeup.edge.policies.batch import joint_batch
-from takeup.edge.solver import solve
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
 

@@ -12,13 +12,11 @@ from typing import Any
 import diffusers
 import numpy as np
 import torch
+from benchmarks.support.full_size import FULL_SIZE, FullSize, box_mask
 
-from takeup.serving.engines.diffusers.masked.blend import BlendingScheduler
-from takeup.serving.engines.diffusers.masked.call import TokenIndices
-from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE, FullSize, box_mask
-from takeup.serving.engines.diffusers.masked.hooks import MaskingHooks
-from takeup.serving.engines.diffusers.masked.pages import working_copy
-from takeup.serving.engines.diffusers.masked.tokens import grids_of, token_indices
+from takeup.serving.editing.masked.hooks import MaskingHooks
+from takeup.serving.editing.masked.initial_latents import BlendingScheduler
+from takeup.serving.editing.masked.tokens import TokenIndices, grids_of, token_indices, working_copy
 
 __all__ = ["NUM_STEPS", "Bench", "bench_around", "middle_bench", "now_s", "say", "seconds_of", "tiny_bench"]
 

@@ -13,15 +13,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.support.device_fit import MeasuredStep, fitted, predicted_s
+from benchmarks.support.full_size import count_flop
 from editing_bench import Bench, middle_bench
 from editing_template import BUDGETS, Packing, edited
 from torch.utils.flop_counter import FlopCounterMode
 
 from takeup.core.report import Check, Column, Report, Table
-from takeup.serving.engines.diffusers.masked.full_size import count_flop
-from takeup.serving.engines.diffusers.masked.hooks import MaskingHooks
-from takeup.serving.engines.diffusers.masked.pages import working_copy
-from takeup.serving.policies.masks import (
+from takeup.serving.editing.masked.hooks import MaskingHooks
+from takeup.serving.editing.masked.tokens import working_copy
+from takeup.serving.editing.planner.block_formats import plan_formats
+from takeup.serving.editing.planner.cost_model import (
     FLUX,
     H200,
     SDXL,
@@ -31,8 +33,6 @@ from takeup.serving.policies.masks import (
     NetworkShape,
     costs_of,
 )
-from takeup.serving.policies.plan import plan_formats
-from takeup.serving.policies.plan_fits import MeasuredStep, fitted, predicted_s
 
 TERA = {
     "sdxl": {0.1: 4.37, 0.2: 5.39, 0.5: 8.44},

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.support.device_fit import MeasuredStep, fitted, predicted_s
 from dated import options_of, publish, versions
 from editing_bench import NUM_STEPS, Bench, bench_around, say, tiny_bench
 from editing_load import NUM_EDITS, PUBLIC_MASKS, between, drawn, mean_latency_s
@@ -30,12 +31,11 @@ from kernel_table import choices_table
 from slow_link import slower_link
 
 from takeup.core.report import Check, Column, Report, Table
-from takeup.serving.engines.diffusers.device.choices import AUTOTUNER
-from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.placement import compute_for
-from takeup.serving.policies.masks import FLUX, H200, SDXL_COLUMNS
-from takeup.serving.policies.plan_fits import MeasuredStep, fitted, predicted_s
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.execution.autotune import AUTOTUNER
+from takeup.serving.diffusion.execution.executors import CudaGraphExecutor
+from takeup.serving.editing.planner.cost_model import FLUX, H200, SDXL_COLUMNS
+from takeup.serving.server.backends.placement import compute_for
 
 __all__ = ["measure"]
 

@@ -15,29 +15,27 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.support.full_size import FULL_SIZE
 from editing_bench import now_s, say
 from PIL import Image
 from serving_models import full_clip, full_parts, full_vae, made_on
 
-from takeup.serving.engines.diffusers.device.compute import Executor
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.masked.asked import EditRequest
-from takeup.serving.engines.diffusers.masked.brought import BlockForms, TemplatePages
-from takeup.serving.engines.diffusers.masked.editing import active_edit
-from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
-from takeup.serving.engines.diffusers.masked.formats import fastest_forms
-from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE
-from takeup.serving.engines.diffusers.masked.pages import MAP, ROWS
-from takeup.serving.engines.diffusers.placement import binds_edits
-from takeup.serving.engines.diffusers.runs import DenoisingRun
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tickets import Ticket
-from takeup.serving.engines.diffusers.tiny import _clip_tokenizer, _euler, _t5_tokenizer, build
-from takeup.serving.engines.templates.store import TemplateStore, TierCapacities
+from takeup.serving.diffusion.contract import DenoisingRun
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine, Ticket
+from takeup.serving.diffusion.engine.tiny import _clip_tokenizer, _euler, _t5_tokenizer, build
+from takeup.serving.diffusion.execution.executors import Executor
+from takeup.serving.diffusion.policies import MaskGrouping
+from takeup.serving.editing.contract import EditRequest
+from takeup.serving.editing.masked.edit_state import active_edit
+from takeup.serving.editing.masked.editor import MaskedEditor, report_of
+from takeup.serving.editing.masked.template_reader import BlockForms, TemplatePages, fastest_forms
+from takeup.serving.editing.masked.tokens import MAP, ROWS
+from takeup.serving.editing.planner.cost_model import Mask
+from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import Request
-from takeup.serving.policies.adapters import AdapterLERC
-from takeup.serving.policies.mask_batches import MaskGrouping
-from takeup.serving.policies.masks import Mask
+from takeup.serving.scheduling.adapters import AdapterLERC
+from takeup.serving.server.backends.placement import binds_edits
 
 __all__ = ["Edited", "Mixing", "Served", "pipeline_of", "served"]
 

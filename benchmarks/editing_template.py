@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from editing_bench import Bench
 
-from takeup.serving.engines.diffusers.masked.hooks import MaskingHooks
-from takeup.serving.engines.diffusers.masked.pages import working_copy
-from takeup.serving.engines.templates.packing import PagePacker, error_of, unpack_page
+from takeup.serving.editing.masked.hooks import MaskingHooks
+from takeup.serving.editing.masked.tokens import working_copy
+from takeup.serving.editing.templates.packing import PagePacker, error_of, unpack_page
 
 __all__ = ["BUDGETS", "Packing", "edited"]
 

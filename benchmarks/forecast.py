@@ -23,9 +23,12 @@ from pathlib import Path
 import numpy as np
 from dated import options_of, publish, versions
 
-from takeup.cluster.policies.gfs.forecast import Forecaster, Scope, WeekCalendar, make_forecaster
-from takeup.cluster.policies.gfs.forecast.mixture import pinball
-from takeup.cluster.policies.gfs.forecast.orglinear import OrgLinear
+from takeup.cluster.forecast import make_forecaster
+from takeup.cluster.forecast.anchored import pinball
+from takeup.cluster.forecast.distribution import Scope
+from takeup.cluster.forecast.features import WeekCalendar
+from takeup.cluster.forecast.forecaster import Forecaster
+from takeup.cluster.forecast.orglinear import OrgLinear
 from takeup.core.report import Check, Column, Report, Table
 
 SEED = 0

@@ -8,7 +8,7 @@ import numpy as np
 
 from takeup.caching.model import EngineModel, Workload
 from takeup.caching.policies import POLICIES, find_policy
-from takeup.caching.policies.fast.replay import replay
+from takeup.caching.simulate.compiled.replay import replay
 from takeup.caching.traces.generators import GraphShape, graph_iterations
 from takeup.core.report import Check, Column, Table
 

@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from takeup.core.report import Column, Table
-from takeup.serving.engines.diffusers.device.choices import TunedChoice
+from takeup.serving.diffusion.execution.autotune import TunedChoice
 
 __all__ = ["Kernel", "Limit", "by_kind", "choices_table", "counted", "kind_of", "play_ms", "profiled", "time_table"]
 

@@ -23,9 +23,9 @@ from pipeline_healthy import NUM_TRIALS, healthy
 
 from takeup.core.progress import progress
 from takeup.core.report import Check, Column, Report, Table
-from takeup.training.experiment.lab import ADAPTIVE, STOCK_1F1B, STOCK_ZB, measure
-from takeup.training.model.pipeline import Link, Profile
-from takeup.training.policies import find_policy
+from takeup.training.experiment.verbs import ADAPTIVE, STOCK_1F1B, STOCK_ZB, measure
+from takeup.training.pipelines.planners import find_policy
+from takeup.training.pipelines.profile import Link, Profile
 from takeup.training.report import LabRow
 from takeup.training.traces import random_profile
 

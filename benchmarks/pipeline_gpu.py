@@ -33,9 +33,9 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from takeup.training.engines.pytorch.delegate import DelegateReceiver, DelegateSender, private_group
-from takeup.training.engines.pytorch.lab.faults import SlowWire, delayed_sends
-from takeup.training.model.pipeline import Link
+from takeup.training.pipelines.engine.delegate import DelegateReceiver, DelegateSender, private_group
+from takeup.training.pipelines.lab.stages import SlowWire, delayed_sends
+from takeup.training.pipelines.profile import Link
 
 NUM_BLOCKS, BLOCK_MS, SEND_MS = 6, 10.0, 60.0
 NUM_ELEMENTS = 4 * 2**20 if torch.cuda.is_available() else 2**16  # 16 MiB in single precision; less without a card

@@ -31,17 +31,16 @@ from torch._C._distributed_c10d import FileStore
 from torch.distributed.pipelining import Schedule1F1B
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-from takeup.training.engines.pytorch.adapter import actions_of
-from takeup.training.engines.pytorch.adaptive import AdaptiveSchedule
-from takeup.training.engines.pytorch.device import DeviceStopwatch
-from takeup.training.engines.pytorch.lab.faults import delayed_sends, slow_wires
-from takeup.training.engines.pytorch.lab.stages import PacedStage, gradients_of
-from takeup.training.model.pipeline import Link, Profile, Stage
-from takeup.training.model.schedule import Schedule
-from takeup.training.policies import find_policy
-from takeup.training.policies.adaptra import Adaptra
-from takeup.training.simulate.predicted import calibrate_profile, with_faults
-from takeup.training.timing.runs import timeline_of
+from takeup.training.pipelines.engine.adapter import actions_of
+from takeup.training.pipelines.engine.adaptive import AdaptiveSchedule
+from takeup.training.pipelines.engine.stopwatch import DeviceStopwatch
+from takeup.training.pipelines.lab.stages import PacedStage, delayed_sends, gradients_of, slow_wires
+from takeup.training.pipelines.planners import find_policy
+from takeup.training.pipelines.planners.adaptra import Adaptra
+from takeup.training.pipelines.profile import Link, Profile, Stage
+from takeup.training.pipelines.schedule import Schedule
+from takeup.training.pipelines.simulate import calibrate_profile, with_faults
+from takeup.training.pipelines.timing.evaluation import timeline_of
 
 __all__ = ["NUM_RANKS", "Found", "report", "run_rank"]
 

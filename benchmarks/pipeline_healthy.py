@@ -17,10 +17,9 @@ import numpy as np
 
 from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.training.engines.pytorch.lab.launch import run_trials
-from takeup.training.engines.pytorch.lab.trials import LabTrial, TrialOutcome
-from takeup.training.model.pipeline import Profile
-from takeup.training.policies import find_policy
+from takeup.training.pipelines.lab.trials import LabTrial, TrialOutcome, run_trials
+from takeup.training.pipelines.planners import find_policy
+from takeup.training.pipelines.profile import Profile
 
 __all__ = ["NUM_TRIALS", "healthy"]
 

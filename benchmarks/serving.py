@@ -31,15 +31,14 @@ from dated import options_of, publish, versions
 from safetensors.torch import save_file
 
 from takeup.core.report import Check, Column, Report, Table
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.lora.addon import Form, Loras
-from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.store import LoraStore
-from takeup.serving.engines.diffusers.lora.targets import LoraTargets, layers_of
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tiny import build
+from takeup.serving.diffusion.addons.lora.addon import Form, Loras
+from takeup.serving.diffusion.addons.lora.loading import LoraStore, ThreadLoader
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets, layers_of
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine
+from takeup.serving.diffusion.engine.tiny import build
 from takeup.serving.model import LoraUse, Request
-from takeup.serving.policies.adapters import ADAPTER_POLICIES
+from takeup.serving.scheduling.adapters import ADAPTER_POLICIES
 
 NAMES = ("takeup/tiny-sd15", "takeup/tiny-sdxl", "takeup/tiny-sd3", "takeup/tiny-flux")
 NUM_STEPS, NUM_ROUNDS, NUM_LORAS, RANK = 6, 3, 4, 8

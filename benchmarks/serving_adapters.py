@@ -23,15 +23,13 @@ from dated import options_of, publish
 
 from takeup.core.report import Check, Column, Report, Table
 from takeup.serving.contract import Route
-from takeup.serving.experiment import ServingScenario, serve
-from takeup.serving.experiment.scenario import arrivals_of
+from takeup.serving.experiment import ServingScenario, arrivals_of, serve
 from takeup.serving.model import Access
-from takeup.serving.policies.adapters import ADAPTER_POLICIES, shared_loads
-from takeup.serving.policies.routing import Affinity, least_busy
-from takeup.serving.simulate.adapters import replay_adapters, replay_routed
+from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, shared_loads
+from takeup.serving.scheduling.routing import Affinity, least_busy
+from takeup.serving.simulate.adapter_cache import replay_adapters, replay_routed
+from takeup.serving.traces.adapter_accesses import MEASURED, generate_accesses, interleaved
 from takeup.serving.traces.gentd26 import read_gentd26
-from takeup.serving.traces.popularity import MEASURED
-from takeup.serving.traces.stacks import generate_accesses, interleaved
 
 SEED, NUM_INSTANCES, NUM_ROUTED, NUM_GENTD26 = 0, 6, 24, 8
 SIZES, QUEUES, SLACKS = (5, 10), (32, 64), (1.0, 1.1, 1.25, 1.5)

@@ -31,15 +31,13 @@ from serving_sides import KINDS, MOST, RANK, Bench, Kind, copied, decoded, now_s
 from serving_ways import OPERATIONS, WAYS, measured_ways, profile_tables
 
 from takeup.core.report import Check, Column, Report, Table
-from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.device.choices import AUTOTUNER
-from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
-from takeup.serving.engines.diffusers.device.regions import DEFAULT_OPTIONS
-from takeup.serving.engines.diffusers.lora.addon import Form, Loras
-from takeup.serving.engines.diffusers.lora.grouped import StackedWeights
-from takeup.serving.engines.diffusers.lora.packs import LoraPacker
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.quality.measures import cosine, psnr_db, ssim
+from takeup.serving.diffusion.addons.controlnet.addon import Controls
+from takeup.serving.diffusion.addons.lora.addon import Form, Loras
+from takeup.serving.diffusion.addons.lora.stacked_merge import LoraPacker, StackedWeights
+from takeup.serving.diffusion.engine.steps import StepEngine
+from takeup.serving.diffusion.execution.autotune import AUTOTUNER
+from takeup.serving.diffusion.execution.executors import DEFAULT_OPTIONS, CudaGraphExecutor
+from takeup.serving.quality.metrics import cosine, psnr_db, ssim
 
 NUM_SWAPS, NUM_TOGETHER, NUM_SHORT = 1000, 4, 10
 SWITCHES = OPERATIONS | {"lean"}

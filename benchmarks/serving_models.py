@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from takeup.serving.engines.diffusers.tiny import _clip_tokenizer, _controlnet, _euler, _sdxl_parts
+from takeup.serving.diffusion.engine.tiny import _clip_tokenizer, _controlnet, _euler, _sdxl_parts
 
 __all__ = ["NETS", "Models", "build_models", "full_clip", "full_parts", "full_vae", "made_on", "write_lora"]
 

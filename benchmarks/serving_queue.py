@@ -36,16 +36,15 @@ import numpy as np
 from dated import options_of, publish, versions
 
 from takeup.core.report import Cell, Check, Column, Report, Table
-from takeup.serving.experiment.measured import Counts, counts_of, measured_design
-from takeup.serving.policies.adapters import ADAPTER_POLICIES
-from takeup.serving.policies.admission import Admission
-from takeup.serving.policies.batching import Grouping
-from takeup.serving.policies.routing import least_busy
-from takeup.serving.simulate.instance import InstancePolicies
+from takeup.serving.diffusion.policies import Grouping
+from takeup.serving.model import Arrival, Design
+from takeup.serving.scheduling.adapters import ADAPTER_POLICIES
+from takeup.serving.scheduling.queue import Admission
+from takeup.serving.scheduling.routing import least_busy
+from takeup.serving.simulate.designs import Counts, counts_of, measured_design
+from takeup.serving.simulate.instance import InstancePolicies, Tiers
 from takeup.serving.simulate.queue import simulate_queue
-from takeup.serving.simulate.residents import Tiers
 from takeup.serving.traces.arrivals import poisson_arrivals
-from takeup.serving.traffic import Arrival, Design
 
 MODEL, SIZE = "takeup/tiny-sdxl", "32x32"
 NUM_STEPS, MAX_RUNNING, MAX_ROWS = 6, 4, 16
@@ -79,9 +78,8 @@ COST_NOTE = "a step alone, by its requests; seconds by which steps are longer fo
 
 def serve(line: Connection) -> None:
     """Serve until the line says `end`; says the address first, and when requests came on every other word."""
-    from takeup.serving.server.app import make_app
-    from takeup.serving.server.models import ServingPlan
-    from takeup.serving.server.run import background_server
+    from takeup.serving.server.app import background_server, make_app
+    from takeup.serving.server.backends.local import ServingPlan
     from takeup.serving.server.settings import ServerLimits, ServerSettings
     from takeup.serving.server.tenants import ApiKeys
 

@@ -14,17 +14,16 @@ import torch
 from PIL import Image
 from serving_models import NETS, Models, build_models, write_lora
 
-from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.device.compute import Executor
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.lora.addon import Form, Loras
-from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.store import LoraStore
-from takeup.serving.engines.diffusers.lora.targets import LoraTargets
-from takeup.serving.engines.diffusers.placement import stacks_for, workers_for
-from takeup.serving.engines.diffusers.steps import StepEngine
+from takeup.serving.diffusion.addons.controlnet.addon import Controls
+from takeup.serving.diffusion.addons.lora.addon import Form, Loras
+from takeup.serving.diffusion.addons.lora.loading import LoraStore, ThreadLoader
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine
+from takeup.serving.diffusion.execution.executors import Executor
 from takeup.serving.model import ControlUse, LoraUse, Request
-from takeup.serving.policies.adapters import ADAPTER_POLICIES
+from takeup.serving.scheduling.adapters import ADAPTER_POLICIES
+from takeup.serving.server.backends.placement import stacks_for, workers_for
 
 __all__ = ["KINDS", "MOST", "RANK", "Bench", "Kind", "copied", "decoded", "now_s", "say", "together"]
 

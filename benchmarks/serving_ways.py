@@ -17,18 +17,17 @@ from statistics import median
 from typing import Any
 
 import torch
+from benchmarks.support.full_size import FULL_SIZE
 from kernel_table import Kernel, Limit, counted, play_ms, profiled, time_table
 from serving_models import FULL_SHAPE
 from serving_sides import MOST, Bench, Kind, copied, now_s, say, together
 
 from takeup.core.report import Column, Table
-from takeup.serving.engines.diffusers.controls.streams import StreamWorker
-from takeup.serving.engines.diffusers.device.choices import AUTOTUNER
-from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
-from takeup.serving.engines.diffusers.device.passes import cuda
-from takeup.serving.engines.diffusers.device.regions import AUTOTUNE_OPTIONS, DEFAULT_OPTIONS
-from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE
-from takeup.serving.engines.diffusers.steps import StepEngine
+from takeup.serving.diffusion.addons.controlnet.cuda_streams import StreamWorker
+from takeup.serving.diffusion.engine.steps import StepEngine
+from takeup.serving.diffusion.execution.autotune import AUTOTUNER
+from takeup.serving.diffusion.execution.cuda_graph import cuda
+from takeup.serving.diffusion.execution.executors import AUTOTUNE_OPTIONS, DEFAULT_OPTIONS, CudaGraphExecutor
 
 __all__ = ["OPERATIONS", "WAYS", "Played", "measured_ways", "profile_tables"]
 

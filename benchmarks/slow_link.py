@@ -9,9 +9,11 @@ from unittest.mock import patch
 
 import torch
 
-from takeup.serving.engines.diffusers.masked import formats, kept_columns, kept_tokens
-from takeup.serving.engines.diffusers.masked.pages import copy_named
-from takeup.serving.engines.templates import templates
+from takeup.serving.editing.masked import kv_cache as kept_columns
+from takeup.serving.editing.masked import kv_cache as kept_tokens
+from takeup.serving.editing.masked import template_reader as formats
+from takeup.serving.editing.masked.tokens import copy_named
+from takeup.serving.editing.templates import template as templates
 
 __all__ = ["slower_link"]
 

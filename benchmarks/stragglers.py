@@ -35,17 +35,16 @@ from peers import change_points as peers
 from takeup.core.progress import progress
 from takeup.core.report import Cell, Check, Column, Report, Table
 from takeup.training.experiment.detection import Alarm, DetectionScore, draw_streams, score_of
-from takeup.training.policies.stragglers.changes import ChangePointDetector
-from takeup.training.policies.stragglers.escalate import (
+from takeup.training.stragglers.detect.change_points import ChangePointDetector, OnlineChangePoints, SlidingWindow
+from takeup.training.stragglers.remedy.escalation import (
     DurationDistribution,
     Remedy,
     expected_loss_s,
     plan_escalation,
     ski_rental,
 )
-from takeup.training.policies.stragglers.published import OnlineChangePoints, SlidingWindow
-from takeup.training.policies.stragglers.rebalance import Pace, rebalance
-from takeup.training.policies.stragglers.topology import NodeGrid, improve_placement
+from takeup.training.stragglers.remedy.rebalance import Pace, rebalance
+from takeup.training.stragglers.remedy.topology import NodeGrid, improve_placement
 from takeup.training.traces.slowdowns import LARGE_MINUTES, LINK_MINUTES, IterationStream, Quantiles
 
 Alarms = Callable[..., list[Alarm]]

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from takeup.training.engines.pytorch.watch.gather import RingCollector
-from takeup.training.model.calls import CallLog, Operation
+from takeup.training.stragglers.model import CallLog, Operation
+from takeup.training.stragglers.watch.ring_reader import RingCollector
 
 ROOT = Path(__file__).parent.parent
 NUM_CALLS, NUM_STEPS, WARM_UP = 2_000, 20, 200
@@ -40,7 +40,7 @@ cuda: Any = torch.cuda  # whose functions are not annotated
 def be_a_job(mode: str, folder: Path) -> None:
     """One rank: calls in a row, calls behind compute, training with DDP."""
     if mode == "hook":
-        from takeup.training.engines.pytorch.watch.hook import install
+        from takeup.training.stragglers.watch.hook import install
 
         hook = install(folder)
     device = "cuda" if cuda.is_available() else "cpu"
@@ -51,7 +51,7 @@ def be_a_job(mode: str, folder: Path) -> None:
     time.sleep(0.2)  # what looks at events does so now and then
     if mode == "hook":
         found["is_off"] = hook.is_off
-        from takeup.training.engines.pytorch.watch import pause
+        from takeup.training.stragglers.watch import pause
 
         found["gemm"] = pause._compute({"size": 2048, "repeats": 3})
     else:

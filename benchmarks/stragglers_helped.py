@@ -17,11 +17,10 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from support.watch_lab import JobRecord, SlowPeriod, WatchedJob, run_jobs
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.training.engines.pytorch.watch.lab.jobs import JobRecord, SlowPeriod, WatchedJob
-from takeup.training.engines.pytorch.watch.lab.launch import run_jobs
-from takeup.training.engines.pytorch.watch.session import WatchSession, WatchSettings
 from takeup.training.experiment.watch import new_session
+from takeup.training.stragglers.watch.session import WatchSession, WatchSettings
 
 __all__ = ["Phases", "recovery", "schedule"]
 

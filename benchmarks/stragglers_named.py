@@ -16,13 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
+from support.watch_lab import SlowPeriod, WatchedJob, run_jobs
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.core.seeds import Streams
-from takeup.training.engines.pytorch.watch.lab.jobs import SlowPeriod, WatchedJob
-from takeup.training.engines.pytorch.watch.lab.launch import run_jobs
-from takeup.training.engines.pytorch.watch.session import Finding, WatchSession, WatchSettings
 from takeup.training.experiment.watch import new_session
-from takeup.training.policies.stragglers.changes import ChangePointDetector
+from takeup.training.stragglers.detect.change_points import ChangePointDetector
+from takeup.training.stragglers.watch.session import Finding, WatchSession, WatchSettings
 
 __all__ = ["locate"]
 

@@ -20,11 +20,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from support.watch_lab import JobRecord, WatchedJob, run_jobs
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.training.engines.pytorch.watch.lab.jobs import JobRecord, WatchedJob
-from takeup.training.engines.pytorch.watch.lab.launch import run_jobs
-from takeup.training.model.calls import CallLog, Operation
-from takeup.training.policies.stragglers.watcher import StragglerDetector
+from takeup.training.stragglers.detect.detector import StragglerDetector
+from takeup.training.stragglers.model import CallLog, Operation
 
 __all__ = ["iterations", "overhead"]
 
@@ -89,7 +88,7 @@ from pathlib import Path
 mode, folder, rank, num_ranks = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 torch.set_num_threads(1)
 if mode == "watched":
-    from takeup.training.engines.pytorch.watch.hook import install
+    from takeup.training.stragglers.watch.hook import install
     install(folder)
 store = dist.FileStore(str(folder / f"{mode}-{num_ranks}"), num_ranks)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks)

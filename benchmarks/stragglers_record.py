@@ -18,11 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
+from support.watch_lab import LoopName, SlowPeriod, WatchedJob, run_jobs
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.training.engines.pytorch.watch.lab.jobs import LoopName, SlowPeriod, WatchedJob
-from takeup.training.engines.pytorch.watch.lab.launch import run_jobs
-from takeup.training.engines.pytorch.watch.session import WatchSession, WatchSettings
 from takeup.training.experiment.watch import new_session
+from takeup.training.stragglers.watch.session import WatchSession, WatchSettings
 
 COMPUTE_S = 0.012
 NUM_SLOW_JOB, FIRST, END = 400, 150, 280

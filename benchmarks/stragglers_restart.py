@@ -34,9 +34,9 @@ from typing import Any
 from stragglers_helped import Phases
 from stragglers_rank import FOLDER, NETWORKS
 
+from support.watch_lab_slowness import NetworkMesh, PeriodicStops
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.errors import TakeupError
-from takeup.training.engines.pytorch.watch.lab.outside import NetworkMesh, PeriodicStops
 
 __all__ = ["restart"]
 

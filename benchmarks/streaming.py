@@ -16,22 +16,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 from dated import options_of, publish, versions
 from peers.plain_cell import run_plain
 from streaming_logs import measure_logs
-from takeup.streaming.policies.many import solve_many
 
 from takeup.core.report import Check, Column, Report, Table
-from takeup.streaming.chains import chain_of, ps_cells
+from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Capacity, Cell, Estimate, Player, QoeMetrics
-from takeup.streaming.policies.riccati import RiccatiSolver
 from takeup.streaming.simulate import play_cell, simulate_cell, simulate_tagged
+from takeup.streaming.solvers.riccati import RiccatiSolver
 
 SEED = 0
 CELL, PLAYER = Cell(2.8e6, 360e3, 0.12, 10), Player(5.0)
@@ -40,11 +37,10 @@ MANY_USERS = 400
 NUM_LEVELS = 12
 NUM_REPEATS, NUM_ANSWERS = 5, 200
 NUM_VIDEOS, NUM_PLAIN_VIDEOS = 400_000, 20_000
-NUM_CELLS, NUM_PROCESSES = 100_000, 2
 LOG_S = 600
 EQUAL_ERROR = 1e-5  # the standard error of P(stall) that counts as the accuracy of the solver
 
-ANSWER_BAR_MS, LARGE_BAR_MS, SWEEP_BAR_S, MANY_BAR_S, LOG_BAR_S, CROWD_BAR_S = 1.0, 30.0, 1.6, 20.0, 1.0, 2.0
+ANSWER_BAR_MS, LARGE_BAR_MS, SWEEP_BAR_S, LOG_BAR_S, CROWD_BAR_S = 1.0, 30.0, 1.6, 1.0, 2.0
 EVENTS_BAR, SPEEDUP_BAR = 5.0, 10_000.0
 
 
@@ -90,22 +86,6 @@ def sweep() -> None:
         solution = RiccatiSolver().solution(chain_of(cell))
         for start_s in np.linspace(0.5, 40.0, 50):
             solution.answer(Player(float(start_s)))
-
-
-def solve_part(part: int) -> float:
-    """CPU seconds for this process's part of the small cells, chains included."""
-    rng = np.random.default_rng([SEED, part])
-    num = NUM_CELLS // NUM_PROCESSES
-    speed, arrivals, start_s = rng.uniform(4, 12, num), rng.uniform(0.04, 0.2, num), rng.uniform(1, 30, num)
-    return cpu_s_of(lambda: solve_many(ps_cells(speed, 60.0, arrivals, CELL.max_users), start_s))
-
-
-def many_s() -> tuple[float, float]:
-    """CPU seconds of the slower of two processes, and the wall time of both together with their start."""
-    began_s = time.perf_counter()
-    with ProcessPoolExecutor(NUM_PROCESSES, mp_context=get_context("spawn")) as pool:
-        cpu_s = max(pool.map(solve_part, range(NUM_PROCESSES)))
-    return cpu_s, time.perf_counter() - began_s
 
 
 # Simulators -----------------------------------------------------------------------------------------------------------
@@ -232,14 +212,12 @@ def measure(folder: Path, logs: Path | None) -> Report:
     log = best_commands(folder, "fit log.csv", "predict --model takeup-out/model.json")
     large = best_commands(folder, f"predict --max-users {MANY_USERS}")
     small_s, large_s, sweep_s = answer_s(CELL, NUM_ANSWERS), answer_s(changing_cell(), 5), best_cpu_s(sweep)
-    many_cpu_s, many_wall_s = many_s()
     simulated, rate, crowded_rate = simulators(), events_rate(CELL), events_rate(CROWDED)
     exact = RiccatiSolver().solve(chain_of(CELL), PLAYER).stall_probability.value
     checks = [
         Check.at_most("full answer, 10 states", small_s * 1e3, ANSWER_BAR_MS, unit="cpu ms"),
         Check.at_most(f"full answer, {10 * NUM_LEVELS} states", large_s * 1e3, LARGE_BAR_MS, unit="cpu ms"),
         Check.at_most("sweep of 2,000 full answers, one core", sweep_s, SWEEP_BAR_S, unit="cpu s"),
-        Check.at_most(f"{NUM_CELLS:,} small cells on two cores", many_cpu_s, MANY_BAR_S, unit="cpu s of the slower"),
         Check.at_least("whole cell of 10 users, events", rate, EVENTS_BAR, unit="M/cpu s"),
         Check.at_least("whole cell of 300 users, events", crowded_rate, EVENTS_BAR, unit="M/cpu s"),
         Check.at_least(
@@ -252,7 +230,6 @@ def measure(folder: Path, logs: Path | None) -> Report:
         Check.at_most(f"predict with {MANY_USERS} users, one command", large.cpu_s, CROWD_BAR_S, unit="cpu s"),
     ]
     others = {
-        f"{NUM_CELLS:,} small cells, wall time with two processes' start (s)": many_wall_s,
         "log to charts, two commands, wall time (s)": log.wall_s,
         "load of the machine at the end": os.getloadavg()[0],
     }

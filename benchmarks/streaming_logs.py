@@ -18,9 +18,9 @@ import numpy as np
 
 from takeup.core.arrays import Floats
 from takeup.core.report import Check, Column, Table
+from takeup.streaming.advice.qoe import solve_cell
+from takeup.streaming.capacity_fit import fit_capacity
 from takeup.streaming.model import Capacity, CapacityFit, Cell, Player
-from takeup.streaming.policies.capacity_fit import fit_capacity
-from takeup.streaming.policies.whole_cell import solve_cell
 from takeup.streaming.simulate import simulate_log
 from takeup.streaming.traces import read_logs
 

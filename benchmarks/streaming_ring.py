@@ -33,7 +33,7 @@ LEAST_SEGMENTS = 5
 def solve(player: Player) -> QoeMetrics:
     """The exact answer."""
     from takeup.streaming.chains import chain_of
-    from takeup.streaming.policies.riccati import RiccatiSolver
+    from takeup.streaming.solvers.riccati import RiccatiSolver
 
     return RiccatiSolver().solve(chain_of(CELL), player)
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from takeup.training.engines.pytorch.watch import Batches
+from takeup.training.stragglers.watch.batches import Batches
 
 NUM_MICROBATCHES, ROWS = 16, 4
 

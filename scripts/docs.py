@@ -17,12 +17,12 @@ from types import ModuleType
 
 import click
 
-from takeup.again import RUNNERS
 from takeup.cli import takeup as command_tree
 from takeup.core.files import write_atomically
-from takeup.core.render.words import check_cells
+from takeup.core.render.formatting import check_cells
 from takeup.core.report import Check, Report
 from takeup.papers import PAPERS, reproduce
+from takeup.rerun import RUNNERS
 
 __all__ = ["api_reference", "changelog", "cli_reference", "main", "outdated", "pages", "results_page", "results_table"]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from takeup.again import RUNNERS, run_scenario
 from takeup.cli import COMMANDS, takeup
 from takeup.core.report import Column, Report, Table
 from takeup.errors import BadInput, BadScenario, UnknownName
+from takeup.rerun import RUNNERS, run_scenario
 
 SCENARIO = {"domain": "caching", "verb": "compare", "workload": "scan", "policies": ["lru", "lrc"], "seed": 3}
 TOML = 'domain = "caching"\nverb = "simulate"\nworkload = "scan"\npolicies = ["dag"]\ncapacities = ["2%"]\nseed = 5\n'
@@ -58,7 +58,7 @@ def test_a_table_that_is_no_longer_there_is_a_finding(report: Report, tmp_path: 
 def test_tables_of_one_title_are_compared_each_with_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tables = tuple(Table("same title", (Column("x"),), ((number,),)) for number in (1, 2))
     twice = Report("two tables", "caching", SCENARIO, 1, tables)
-    monkeypatch.setattr("takeup.again.run_scenario", lambda *arguments, **options: twice)
+    monkeypatch.setattr("takeup.rerun.run_scenario", lambda *arguments, **options: twice)
     twice.save(tmp_path / "report.json")
 
     assert again(tmp_path / "report.json").exit_code == 0

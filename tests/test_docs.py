@@ -29,8 +29,8 @@ from takeup.edge.traces import SETTINGS
 from takeup.papers import PAPERS
 from takeup.streaming import Capacity, Cell, Player, read_log, solve_cell
 from takeup.streaming import engines as streaming_engines
-from takeup.streaming.policies.solvers import SOLVERS
 from takeup.streaming.simulate import SIMULATORS
+from takeup.streaming.solvers import SOLVERS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -312,7 +312,7 @@ def test_the_readme_shows_the_end_of_the_example_and_its_output(place: int, name
 
 
 def test_the_table_of_the_guide_is_what_the_command_says() -> None:
-    from takeup.again import run_scenario
+    from takeup.rerun import run_scenario
 
     guide = (ROOT / "docs/guides/what-if-from-an-event-log.md").read_text("utf-8")
     log = str(ROOT / "tests/caching/data/pagerank.eventlog.gz")
@@ -355,7 +355,7 @@ def test_stalls_on_a_link_of_two_time_scales_are_what_the_concept_says() -> None
 
 
 def test_the_stalls_of_the_guide_are_what_the_command_says() -> None:
-    from takeup.again import run_scenario
+    from takeup.rerun import run_scenario
 
     guide = (ROOT / "docs/guides/predict-from-a-throughput-log.md").read_text("utf-8")
     question = {"domain": "streaming", "verb": "predict", "arrivals_per_s": [0.1, 0.12], "start_s": [2, 5, 10]}
@@ -370,7 +370,7 @@ def test_the_stalls_of_the_guide_are_what_the_command_says() -> None:
 
 
 def test_the_thresholds_and_limits_of_the_guide_are_what_the_commands_say() -> None:
-    from takeup.again import run_scenario
+    from takeup.rerun import run_scenario
 
     guide = " ".join((ROOT / "docs/guides/choose-a-start-threshold.md").read_text("utf-8").split())
     best = run_scenario({"domain": "streaming", "verb": "optimise"}, "guide", quiet=True).tables[0].rows
@@ -382,8 +382,8 @@ def test_the_thresholds_and_limits_of_the_guide_are_what_the_commands_say() -> N
 
 
 def test_the_scenario_and_the_task_table_of_the_guides_can_be_run(tmp_path: Path) -> None:
-    from takeup.again import run_scenario
     from takeup.core.scenario import load_scenario
+    from takeup.rerun import run_scenario
 
     blocks = {
         language: body

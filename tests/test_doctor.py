@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import takeup.doctor
-from takeup.again import RUNNERS
 from takeup.cli import takeup as commands
 from takeup.core.report import Report
 from takeup.doctor import REQUIREMENTS, Requirement, examine
+from takeup.rerun import RUNNERS
 
 PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
 

@@ -130,7 +130,11 @@ def test_every_domain_on_the_command_line_has_all_facets(domain: str) -> None:
         ("caching.simulate", "load('takeup.caching.policies.lru:X')", "caching.simulate imports caching.policies.lru"),
         ("caching.policies.lru", "f('takeup.caching.engines.local:X')", "caching.policies.lru imports caching.engines"),
         ("caching.policies.lru", "import takeup.caching.engines", "caching.policies.lru imports caching.engines"),
-        ("caching.engines.local", "import takeup.caching.simulate", "caching.engines.local imports caching.simulate"),
+        (
+            "caching.engines.local",
+            "import takeup.caching.simulate.plain",
+            "caching.engines.local imports caching.simulate",
+        ),
         ("caching.report", "def f():\n  from takeup.caching.traces import x", "caching.report imports caching.traces"),
         ("caching.experiment", "import takeup.caching.commands", "caching.experiment imports caching.commands"),
         ("caching.experiment", "import takeup.output", "caching.experiment imports output"),
@@ -152,7 +156,7 @@ def test_a_violation_is_found_and_named(module: str, source: str, found: str) ->
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("caching.policies.lru", "from takeup.caching.policies.ranked import Ranked\nimport math"),
+        ("caching.policies.lru", "from takeup.caching.policies.base import Ranked\nimport math"),
         ("caching.engines.dask.client", "from takeup.caching.policies import find_policy"),
         ("caching.engines.dask.client", "config.get('takeup.dask.policy')"),
         ("caching.engines.local", "import time, pathlib\nfrom takeup.caching.groups import GroupTable"),
@@ -163,7 +167,7 @@ def test_a_violation_is_found_and_named(module: str, source: str, found: str) ->
         ("streaming.simulate.tagged", "from takeup.streaming.chains import chain_of"),
         ("streaming.policies.riccati", "from takeup.streaming.chains.cell import ps_cell"),
         ("caching.commands", "from takeup.output import show\nfrom takeup.caching.experiment import run"),
-        ("papers.lrc", "from takeup.caching.policies.fast.replay import replay"),
+        ("papers.lrc", "from takeup.caching.simulate.compiled.replay import replay"),
         ("caching", "from takeup.caching.traces import generate"),
     ],
 )

@@ -14,8 +14,8 @@ from typing import Any
 
 from spark_workloads.pace import Pace
 from spark_workloads.suite import Workload, is_stock
+from support.spark_cluster import LocalSparkCluster
 from takeup.caching.engines.spark import SparkCounts
-from takeup.caching.engines.spark.cluster import LocalSparkCluster
 
 __all__ = ["JAVA", "SETTINGS", "Application", "Pass"]
 

@@ -13,8 +13,8 @@ from typing import Any
 from spark_workloads.application import Application, Pass
 from spark_workloads.pace import Pace
 from spark_workloads.suite import STOCK, Workload
+from support.spark_cluster import LocalSparkCluster, SparkWorker
 from takeup.caching.engines.spark import SparkCounts
-from takeup.caching.engines.spark.cluster import LocalSparkCluster, SparkWorker
 from takeup.core.files import write_atomically
 
 __all__ = ["LEAST", "NUM_WARM_UPS", "Rounds", "measure", "record_profile"]

@@ -24,7 +24,7 @@ COMMANDS = {
     "training": ("takeup.training.commands:training", "Pipeline schedules that absorb slow links (ADAPTRA)."),
     "tour": ("takeup.tour:tour", "Every system on its default workload against its baselines."),
     "reproduce": ("takeup.papers.commands:reproduce", "A paper's numbers beside ours."),
-    "run-again": ("takeup.again:rerun", "Repeat the run that made a report, or a scenario file."),
+    "run-again": ("takeup.rerun:rerun", "Repeat the run that made a report, or a scenario file."),
     "doctor": ("takeup.doctor:doctor", "Which engines work on this machine, and what is missing."),
 }
 

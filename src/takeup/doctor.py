@@ -48,7 +48,7 @@ REQUIREMENTS = (
         "caching engine dask",
         ("distributed", "dask"),
         "pip install 'takeup[dask]'",
-        why_not="takeup.caching.engines.dask.version:why_unsupported",
+        why_not="takeup.caching.engines.dask.client:why_unsupported",
     ),
     Requirement("cluster engine embedded", ("numpy", "numba"), "pip install takeup"),
     Requirement(

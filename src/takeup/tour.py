@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from takeup.again import run_scenario
 from takeup.core.files import write_atomically
 from takeup.core.report import Report
 from takeup.output import say, with_provenance
+from takeup.rerun import run_scenario
 
 
 @dataclass(frozen=True, slots=True)

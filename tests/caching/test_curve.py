@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.caching.model import FlatTrace
-from takeup.caching.policies.fast.curve import lru_miss_curve
-from takeup.caching.policies.fast.flat import replay_flat
+from takeup.caching.simulate.compiled.flat import lru_miss_curve, replay_flat
 from takeup.errors import BadInput
 
 

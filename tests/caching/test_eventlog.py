@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.caching.model import Workload
-from takeup.caching.traces.eventlog import EventLog, read_event_log
+from takeup.caching.traces.spark_event_log import EventLog, read_event_log
 from takeup.errors import BadTrace, TakeupError
 
 DATA = Path(__file__).parent / "data"

@@ -14,7 +14,7 @@ import pytest
 from takeup.caching.experiment import CachingScenario, load, run, run_again
 from takeup.caching.model import CachingResult, EngineModel, FlatTrace, Workload
 from takeup.caching.policies import POLICIES, find_policy
-from takeup.caching.simulate import simulate
+from takeup.caching.simulate.plain import simulate
 from takeup.caching.traces import read_trace
 from takeup.caching.traces.flat import write_oracle_general
 from takeup.core.report import Cell, Report

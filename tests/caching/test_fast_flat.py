@@ -14,8 +14,8 @@ from takeup.caching.contract import Policy
 from takeup.caching.groups import GroupTable
 from takeup.caching.model import FlatTrace
 from takeup.caching.policies import POLICIES
-from takeup.caching.policies.fast.flat import FLAT_KERNELS, FlatCounts, replay_flat
-from takeup.caching.policies.fast.flat_belady import NEVER, next_requests
+from takeup.caching.simulate.compiled.flat import FLAT_KERNELS, FlatCounts, replay_flat
+from takeup.caching.simulate.compiled.flat_ranks import NEVER, next_requests
 from takeup.errors import BadInput, UnknownName
 
 REFUSING = ("lrc", "lerc", "mrd", "next", "min")

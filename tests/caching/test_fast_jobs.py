@@ -7,8 +7,8 @@ from hypothesis import given, settings
 
 from takeup.caching.model import CachingResult, EngineModel, Workload
 from takeup.caching.policies import POLICIES, find_policy
-from takeup.caching.policies.fast.replay import replay
-from takeup.caching.simulate import simulate
+from takeup.caching.simulate.compiled.replay import replay
+from takeup.caching.simulate.plain import simulate
 from workloads import engines, workloads
 
 NAMES = [*POLICIES, *(f"{name}+admission" for name, spec in POLICIES.items() if spec.uses_table), "dag-admission"]

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.caching.model import FlatTrace
-from takeup.caching.policies.fast.curve import lru_miss_curve
-from takeup.caching.policies.fast.flat import FLAT_KERNELS, FlatCounts, replay_flat
+from takeup.caching.simulate.compiled.flat import FLAT_KERNELS, FlatCounts, lru_miss_curve, replay_flat
 from takeup.caching.traces.flat import dense_ids, read_oracle_general, write_oracle_general
 
 RECORD = np.dtype([("second", "<u4"), ("id", "<u8"), ("size_bytes", "<u4"), ("next", "<i8")])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from takeup.caching.model import FlatTrace
-from takeup.caching.policies.fast.flat import replay_flat
+from takeup.caching.simulate.compiled.flat import replay_flat
 from takeup.caching.traces.flat import write_oracle_general, zipf_trace
 
 libcachesim = pytest.importorskip("libcachesim", reason="needs the package libcachesim: pip install 'takeup[bench]'")

@@ -17,7 +17,7 @@ from takeup.caching.engines.local import LocalEngine, LocalStore, shrink
 from takeup.caching.groups import GroupTable
 from takeup.caching.model import CachingResult, EngineModel, Workload
 from takeup.caching.policies import find_policy
-from takeup.caching.simulate import simulate
+from takeup.caching.simulate.plain import simulate
 from takeup.caching.traces.builder import WorkloadBuilder
 from takeup.errors import BadInput, OutputFailed, UnknownName
 from workloads import engines, workloads

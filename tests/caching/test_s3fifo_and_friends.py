@@ -13,9 +13,9 @@ from takeup.caching.contract import Policy
 from takeup.caching.groups import GroupTable
 from takeup.caching.model import FlatTrace
 from takeup.caching.policies import POLICIES
-from takeup.caching.policies.fast.flat import replay_flat
 from takeup.caching.policies.s3fifo import S3Fifo
 from takeup.caching.policies.sieve import Sieve
+from takeup.caching.simulate.compiled.flat import replay_flat
 
 TEN = "a b c d e f g h i j"  # fills a cache of ten: for S3-FIFO a stands in the small queue, the others in main
 THREE = "a B C"  # the same with sizes: a in the small queue, B before C in main

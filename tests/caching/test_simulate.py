@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from conformance import VARIANTS
 from takeup.caching.model import AdmissionDecision, CachingResult, CostModel, EngineModel, Workload
 from takeup.caching.policies import find_policy
-from takeup.caching.policies.fast.replay import replay
-from takeup.caching.simulate import Simulation, simulate
+from takeup.caching.simulate.compiled.replay import replay
+from takeup.caching.simulate.plain import Simulation, simulate
 from takeup.caching.traces.builder import WorkloadBuilder
 from takeup.errors import BadInput
 from workloads import engines, workloads

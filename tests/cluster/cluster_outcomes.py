@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.model import Workload
 from takeup.cluster.policies import find_policy
-from takeup.cluster.policies.gfs.quota import SpotQuota
+from takeup.cluster.quota.allocator import SpotQuota
+from takeup.cluster.scheduling.outcome import Outcome
 from takeup.cluster.simulate import replay
 
 __all__ = ["HOUR_S", "outcome", "two_pools", "workload"]

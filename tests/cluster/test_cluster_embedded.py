@@ -9,7 +9,7 @@ from takeup.cluster.engines import find_engine
 from takeup.cluster.engines.embedded import EmbeddedEngine
 from takeup.cluster.model import Evict, Grade, Hold, Quota, SetQuota, Start, Workload
 from takeup.cluster.policies import find_policy
-from takeup.cluster.policies.gfs.quota import SpotQuota
+from takeup.cluster.quota.allocator import SpotQuota
 from takeup.core.clock import VirtualClock
 from takeup.core.control import ControlLoop
 from takeup.errors import BadInput

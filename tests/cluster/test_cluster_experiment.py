@@ -14,8 +14,7 @@ from cluster.cluster_outcomes import HOUR_S, two_pools, workload
 from takeup.cluster.experiment import ClusterScenario, run, run_again
 from takeup.cluster.experiment.forecasts import backtest
 from takeup.cluster.experiment.replays import quota_source
-from takeup.cluster.experiment.scenario import price_table
-from takeup.cluster.experiment.workloads import hourly_demand, load_workload, select_jobs, window_of
+from takeup.cluster.experiment.scenario import hourly_demand, load_workload, price_table, select_jobs, window_of
 from takeup.cluster.model import Kind
 from takeup.core.report import Report
 from takeup.core.scenario import validate

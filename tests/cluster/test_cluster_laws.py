@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from cluster.cluster_outcomes import HOUR_S, outcome, workload
 from takeup.cluster.engines.embedded import EmbeddedEngine
-from takeup.cluster.fleet.outcome import Outcome
 from takeup.cluster.model import Evict, Grade, Kind, Start, State
-from takeup.cluster.policies.gfs.quota import Menu, SpotPromise
+from takeup.cluster.quota.menu import Menu, SpotPromise
 from takeup.cluster.report import ForecastRun, GpuPrices, OfferRequest, benefit_of, offers_table
+from takeup.cluster.scheduling.outcome import Outcome
 from takeup.core.arrays import Floats
 from takeup.core.clock import VirtualClock
 from takeup.errors import BadInput

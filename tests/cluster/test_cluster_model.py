@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cluster.simulate.cluster_traces import HIGH, SPOT, workload
-from takeup.cluster.fleet.evidence import StaticQuota
+from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Evict, Grade, Job, Kind, Node, Run, State, Waiting
 from takeup.cluster.policies import find_policy
 from takeup.cluster.simulate import replay

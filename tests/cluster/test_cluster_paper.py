@@ -13,7 +13,7 @@ import pytest
 from takeup.core.report import Check, Report, Source, Table
 from takeup.papers import numbers
 from takeup.papers.gfs import reproduce
-from takeup.papers.gfs.one_day import SCHEDULERS
+from takeup.papers.gfs.daily_windows import SCHEDULERS
 
 EXPECTED = numbers("gfs")
 BASELINES = EXPECTED["setting"]["baselines"]

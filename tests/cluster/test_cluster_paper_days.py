@@ -13,12 +13,12 @@ from scipy.optimize import linprog
 from cluster.simulate.cluster_traces import HIGH, SPOT, philly_like, workload
 from takeup.cluster.model import Workload
 from takeup.cluster.policies import find_policy
-from takeup.cluster.policies.gfs.quota import SpotQuota
+from takeup.cluster.quota.allocator import SpotQuota
 from takeup.cluster.simulate import replay
-from takeup.cluster.simulate.moment import IdleReason
-from takeup.papers.gfs import bound
-from takeup.papers.gfs.days import DailyGaps, days_table, inspect_days
-from takeup.papers.gfs.loads import Numbers, SpotLoad
+from takeup.cluster.simulate.replay import IdleReason
+from takeup.papers.gfs import fifo as bound
+from takeup.papers.gfs.baselines import Numbers, SpotLoad
+from takeup.papers.gfs.fifo import DailyGaps, days_table, inspect_days
 
 DAY_S = 86_400.0
 

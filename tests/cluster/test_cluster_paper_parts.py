@@ -9,16 +9,21 @@ import numpy as np
 import pytest
 
 from cluster.cluster_outcomes import outcome, two_pools, workload
-from takeup.cluster.fleet.outcome import DurationSummary, Metrics, Outcome
 from takeup.cluster.model import Grade, Kind
 from takeup.cluster.policies import POLICIES
-from takeup.cluster.simulate.moment import IdleReason
+from takeup.cluster.scheduling.outcome import DurationSummary, Metrics, Outcome
+from takeup.cluster.simulate.replay import IdleReason
 from takeup.core.report import Check
+from takeup.papers import gfs as money
 from takeup.papers import numbers
-from takeup.papers.gfs import fifo, forms, loads, money, one_day, variants
-from takeup.papers.gfs.days import DailyGap, DailyGaps
-from takeup.papers.gfs.loads import SpotLoad
-from takeup.papers.gfs.variants import AblationMetrics
+from takeup.papers.gfs import ablations as variants
+from takeup.papers.gfs import baselines as forms
+from takeup.papers.gfs import baselines as loads
+from takeup.papers.gfs import daily_windows as one_day
+from takeup.papers.gfs import fifo
+from takeup.papers.gfs.ablations import AblationMetrics
+from takeup.papers.gfs.baselines import SpotLoad
+from takeup.papers.gfs.fifo import DailyGap, DailyGaps
 
 EXPECTED: dict[str, Any] = numbers("gfs")
 BASELINES = EXPECTED["setting"]["baselines"]

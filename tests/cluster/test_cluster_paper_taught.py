@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from takeup.cluster.experiment.workloads import select_jobs
-from takeup.cluster.fleet.outcome import Outcome
+from takeup.cluster.experiment.scenario import select_jobs
 from takeup.cluster.policies import find_policy
-from takeup.cluster.policies.fifo import FIFO
-from takeup.cluster.policies.gfs.quota import SpotQuota
+from takeup.cluster.policies.baselines import FIFO
+from takeup.cluster.quota.allocator import SpotQuota
+from takeup.cluster.scheduling.outcome import Outcome
 from takeup.cluster.simulate import replay
 from takeup.cluster.traces import generate
 from takeup.core.seeds import Streams
-from takeup.papers.gfs.taught import WarmStart
+from takeup.papers.gfs.baselines import WarmStart
 
 DAY_S = 86_400.0
 WORKLOAD = generate("small", Streams(3))

@@ -10,9 +10,9 @@ import pytest
 import takeup.cluster
 from takeup.cluster.commands import cluster
 from takeup.cluster.engines import ENGINES
+from takeup.cluster.forecast import MODELS
 from takeup.cluster.policies import POLICIES
-from takeup.cluster.policies.gfs.forecast import MODELS
-from takeup.cluster.policies.gfs.quota import Feedback, Goal, corrected
+from takeup.cluster.quota.allocator import Feedback, Goal, corrected
 from takeup.cluster.traces import PRESETS
 
 ROOT = Path(__file__).parents[2]

@@ -35,8 +35,7 @@ from takeup.cluster.report import (
     usage_bars,
     wait_bars,
 )
-from takeup.cluster.report.diary import DecisionLog, counts_table, decisions_table, sentence, state_table
-from takeup.cluster.report.metrics import prometheus
+from takeup.cluster.report.live import DecisionLog, counts_table, decisions_table, prometheus, sentence, state_table
 from takeup.core.control import LoopCounters
 from takeup.core.report import Cell, Series, Table
 from takeup.errors import BadInput

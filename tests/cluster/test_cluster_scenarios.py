@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from cluster.cluster_outcomes import HOUR_S, two_pools, workload
 from takeup.cluster.commands import QUOTA_OPTIONS, TRACE_OPTIONS, WINDOW_OPTIONS, cluster
+from takeup.cluster.contract import Evidence, StaticQuota
 from takeup.cluster.experiment import ClusterScenario, run, run_again
 from takeup.cluster.experiment.replays import DayProgress, quota_source, scheduler_of
-from takeup.cluster.experiment.scenario import report_on
-from takeup.cluster.experiment.workloads import load_workload, select_jobs
-from takeup.cluster.fleet.evidence import Evidence, StaticQuota
+from takeup.cluster.experiment.scenario import load_workload, report_on, select_jobs
 from takeup.cluster.policies import POLICIES, find_policy
-from takeup.cluster.policies.gfs.quota import SpotQuota
+from takeup.cluster.quota.allocator import SpotQuota
 from takeup.cluster.simulate import replay
 from takeup.core.render import to_markdown, to_text
 from takeup.core.render.charts import to_svg

@@ -15,10 +15,9 @@ from rich.live import Live
 
 from command_line import Run
 from takeup.cluster import model
-from takeup.cluster.experiment.view import DRAW_EVERY_S, LiveView, live_view
+from takeup.cluster.experiment.live import DRAW_EVERY_S, LiveView, live_view
 from takeup.cluster.model import Evict, Eviction, Grade, Hold, Job, Kind, Node, Quota, Start, State, Waiting
-from takeup.cluster.report.diary import DecisionLog
-from takeup.cluster.report.screen import BAR_WIDTH, MOST_ROWS, MOST_SHOWN, screen
+from takeup.cluster.report.live import BAR_WIDTH, MOST_ROWS, MOST_SHOWN, DecisionLog, screen
 from takeup.core.control import LoopCounters
 from takeup.core.report import Cell, Report, Table
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from takeup.core.trace import TraceColumn, read_table
 from takeup.core.trace.arrow import parse_csv
-from takeup.core.trace.plain import MOST_BYTES, read_plain
+from takeup.core.trace.table import MOST_BYTES, read_plain
 from takeup.errors import BadTrace
 
 RATE, COUNT = TraceColumn("rate", "float", minimum=0), TraceColumn("count", "int")

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from takeup.edge.model import Instance, Radio
+from takeup.edge.traces.channels import CQI_64QAM
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
-from takeup.edge.traces.modulations import CQI_64QAM
 
 
 def two_devices() -> Instance:

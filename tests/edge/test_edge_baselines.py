@@ -13,7 +13,7 @@ from takeup.edge.model import Instance, Reason
 from takeup.edge.policies import find_policy
 from takeup.edge.policies.car_p import _admit, _orders
 from takeup.edge.policies.jtora import Jtora, _changes
-from takeup.edge.policies.plan import PartialPlan, SiteQuantities
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
 from takeup.edge.traces.generators import radio_tight_setting
 
 

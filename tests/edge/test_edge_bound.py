@@ -10,11 +10,17 @@ from hypothesis import given, settings
 
 from edge.cells import instances, two_devices
 from takeup.edge.model import Instance, Prices
-from takeup.edge.policies.bound import relax, saving_bound
-from takeup.edge.policies.bounds import priced
-from takeup.edge.policies.bounds.choices import choice_constraints, quantile_moments, size_choices
-from takeup.edge.policies.bounds.priced import price, saving_limits
 from takeup.edge.policies.exact import Exact
+from takeup.edge.solvers import bounds as priced
+from takeup.edge.solvers.bounds import (
+    choice_constraints,
+    price,
+    quantile_moments,
+    relax,
+    saving_bound,
+    saving_limits,
+    size_choices,
+)
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 
 

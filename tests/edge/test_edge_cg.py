@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from edge.cells import instances
 from takeup.edge.model import Instance, Modulation
 from takeup.edge.policies.auto import Auto, improvements
-from takeup.edge.policies.column_generation import ColumnGeneration, can_generate
+from takeup.edge.policies.cg import ColumnGeneration, can_generate
 from takeup.edge.policies.exact import Exact
-from takeup.edge.policies.joint_plus import JointPlus
+from takeup.edge.policies.joint import JointPlus
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
 

@@ -16,11 +16,10 @@ from takeup.edge.engines import find_engine
 from takeup.edge.engines.cloudlet import CloudletEngine
 from takeup.edge.engines.cloudlet.core import calibrate, run
 from takeup.edge.engines.cloudlet.device import pieces
-from takeup.edge.engines.cloudlet.plan import MOST_BPS, CloudletJob, make_plan
-from takeup.edge.engines.cloudlet.turns import DispatchQueue, DispatchRule
+from takeup.edge.engines.cloudlet.plan import MOST_BPS, CloudletJob, DispatchQueue, DispatchRule, make_plan
 from takeup.edge.model import Allocation
-from takeup.edge.played import Played, PlayedTask
 from takeup.edge.policies.joint import Joint
+from takeup.edge.results import Played, PlayedTask
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.errors import BadInput, UnknownName
 

@@ -18,15 +18,14 @@ import numpy as np
 import pytest
 
 from edge.offloads import four_devices
-from takeup.edge.engines.cloudlet import CloudletEngine, priorities
-from takeup.edge.engines.cloudlet.links import NamespaceLinks, open_links
-from takeup.edge.engines.cloudlet.plan import CloudletJob, make_plan
-from takeup.edge.engines.cloudlet.processes import ChildProcess
-from takeup.edge.engines.cloudlet.site import TOKEN_BYTES, CloudletSite, CoreProcess
-from takeup.edge.engines.cloudlet.turns import DispatchRule
-from takeup.edge.played import Played, PlayedTask
+from takeup.edge.engines.cloudlet import CloudletEngine
+from takeup.edge.engines.cloudlet import engine as priorities
+from takeup.edge.engines.cloudlet.engine import TOKEN_BYTES, CloudletSite, CoreProcess
+from takeup.edge.engines.cloudlet.links import ChildProcess, NamespaceLinks, open_links
+from takeup.edge.engines.cloudlet.plan import CloudletJob, DispatchRule, make_plan
 from takeup.edge.policies.joint import Joint
 from takeup.edge.policies.min_group import MinimumGroups
+from takeup.edge.results import Played, PlayedTask
 from takeup.edge.traces.generators import paper_setting
 from takeup.edge.validate import first_violation
 from takeup.errors import MissingEngine

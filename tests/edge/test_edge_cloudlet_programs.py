@@ -13,9 +13,8 @@ import pytest
 from takeup.edge.engines.cloudlet.core import burn, calibrate, run
 from takeup.edge.engines.cloudlet.device import UploadOrder
 from takeup.edge.engines.cloudlet.engine import _order
-from takeup.edge.engines.cloudlet.links import UserSpaceLinks
+from takeup.edge.engines.cloudlet.links import ChildProcess, UserSpaceLinks
 from takeup.edge.engines.cloudlet.plan import CloudletJob
-from takeup.edge.engines.cloudlet.processes import ChildProcess
 
 pytestmark = pytest.mark.engine
 

@@ -9,13 +9,19 @@ from hypothesis import strategies as st
 
 from edge.cells import instances, two_devices
 from takeup.edge.model import Instance
-from takeup.edge.policies.bounds.fast.pricing import cheapest_starts
-from takeup.edge.policies.bounds.generate import GenerationRounds, generate
-from takeup.edge.policies.bounds.listed import list_groups
-from takeup.edge.policies.bounds.listed_pricer import ListedPricer
-from takeup.edge.policies.bounds.master import ColumnSet, Duals, SlotGrid, slot_grid, solve_integer_master, solve_master
-from takeup.edge.policies.bounds.wide_pricer import CombinedPricer, WidePricer
 from takeup.edge.policies.exact import Exact
+from takeup.edge.solvers.column_generation import (
+    ColumnSet,
+    Duals,
+    GenerationRounds,
+    SlotGrid,
+    generate,
+    slot_grid,
+    solve_integer_master,
+    solve_master,
+)
+from takeup.edge.solvers.compiled.pricing import cheapest_starts
+from takeup.edge.solvers.pricers import CombinedPricer, ListedPricer, WidePricer, list_groups
 from takeup.edge.traces.generators import radio_tight_setting
 
 

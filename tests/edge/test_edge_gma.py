@@ -15,7 +15,7 @@ from edge.cells import instances, two_devices
 from takeup.edge.model import Instance
 from takeup.edge.policies import find_policy
 from takeup.edge.policies.gma import Gma, _choices, _fill_slots, _overlapping_slots, _relaxed, round_matching
-from takeup.edge.policies.plan import SiteQuantities
+from takeup.edge.solvers.partial_plan import SiteQuantities
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
 

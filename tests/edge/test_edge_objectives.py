@@ -10,9 +10,8 @@ from hypothesis import given, settings
 
 from edge.cells import instances, two_devices
 from edge.plain_energy import plain_best_saving
-from takeup.edge.model import Instance
+from takeup.edge.model import Instance, with_objective
 from takeup.edge.policies import find_policy
-from takeup.edge.policies.objectives import with_objective
 from takeup.edge.traces.generators import paper_setting
 from takeup.edge.validate import violation_of_answer
 from takeup.errors import UnknownName

@@ -18,12 +18,10 @@ from edge.plain_energy import plain_energy
 from takeup.edge.energy import ABSENT, ModulatedGroups, PrefixGroups, least_powers, oracle
 from takeup.edge.model import Instance, Modulation, Radio
 from takeup.edge.policies import POLICIES, find_policy
-from takeup.edge.policies.exchange import exchange_subcarriers
-from takeup.edge.policies.plan import PartialPlan, SiteQuantities
-from takeup.edge.policies.radio import assign_free_subcarriers
-from takeup.edge.policies.runs import longer_runs
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, longer_runs
+from takeup.edge.solvers.radio import assign_free_subcarriers, exchange_subcarriers
+from takeup.edge.traces.channels import CQI_64QAM, cqi_ratio, with_margin
 from takeup.edge.traces.generators import radio_tight_setting
-from takeup.edge.traces.modulations import CQI_64QAM, cqi_ratio, with_margin
 from takeup.edge.validate import violation_of_answer
 from takeup.errors import BadInput
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from edge.cells import instances, two_devices
 from edge.plain_energy import plain_energy
 from takeup.edge.model import Instance, Reason
-from takeup.edge.policies.bound import relax, saving_bound
 from takeup.edge.policies.joint import Joint, accept, consider, grow
-from takeup.edge.policies.plan import PartialPlan, SiteQuantities
-from takeup.edge.policies.radio import assign_free_subcarriers, assign_groups
+from takeup.edge.solvers.bounds import relax, saving_bound
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
+from takeup.edge.solvers.radio import assign_free_subcarriers, assign_groups
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 
 

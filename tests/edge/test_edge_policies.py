@@ -14,12 +14,10 @@ from edge.cells import instances, two_devices
 from edge.plain_energy import plain_best_saving
 from takeup.edge.model import UNASSIGNED, Instance, Reason
 from takeup.edge.policies import POLICIES, find_policy
-from takeup.edge.policies.bound import MOST_CHOICES, saving_bound
-from takeup.edge.policies.exchange import exchange_subcarriers
-from takeup.edge.policies.joint import METRICS, Joint
-from takeup.edge.policies.joint_plus import JointPlus
-from takeup.edge.policies.plan import PartialPlan, SiteQuantities
-from takeup.edge.policies.radio import assign_free_subcarriers
+from takeup.edge.policies.joint import METRICS, Joint, JointPlus
+from takeup.edge.solvers.bounds import MOST_CHOICES, saving_bound
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
+from takeup.edge.solvers.radio import assign_free_subcarriers, exchange_subcarriers
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
 from takeup.errors import UnknownName

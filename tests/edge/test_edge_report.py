@@ -12,7 +12,6 @@ from edge.offloads import four_devices
 from takeup.core.render import to_text, write
 from takeup.core.report import Report, Series, Table
 from takeup.edge.model import Answer, Instance, Prices, Reason
-from takeup.edge.played import Played, PlayedTask
 from takeup.edge.policies.joint import Joint
 from takeup.edge.policies.local import Local
 from takeup.edge.policies.min_group import MinimumGroups
@@ -28,7 +27,7 @@ from takeup.edge.report import (
     served_series,
     served_table,
 )
-from takeup.edge.served import ResourceUsage, SimulatedTask, SimulationResult
+from takeup.edge.results import Played, PlayedTask, ResourceUsage, SimulatedTask, SimulationResult
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 
 NAN = float("nan")

@@ -17,12 +17,12 @@ from takeup.edge.contract import Policy
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies import find_policy
 from takeup.edge.policies.local import Local
-from takeup.edge.served import SimulationResult
+from takeup.edge.results import SimulationResult
 from takeup.edge.simulate import CERTAIN, Uncertainty, simulate
-from takeup.edge.simulate.view import FAINT, Commitment, grain_of, policy_view
+from takeup.edge.simulate.policy_view import FAINT, Commitment, grain_of, policy_view
 from takeup.edge.traces import poisson_times, with_arrivals
+from takeup.edge.traces.channels import CQI_64QAM
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
-from takeup.edge.traces.modulations import CQI_64QAM
 from takeup.errors import BadInput
 
 JOINT = find_policy("joint")

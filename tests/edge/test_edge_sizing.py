@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from takeup.edge.model import Instance
+from takeup.edge.planning import RequiredAmount, least_enough, served_share
 from takeup.edge.policies import find_policy
-from takeup.edge.policies.sizing import RequiredAmount, least_enough, served_share
 from takeup.edge.traces.generators import paper_setting
 
 

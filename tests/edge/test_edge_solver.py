@@ -8,8 +8,8 @@ from itertools import count
 import numpy as np
 import pytest
 
+from takeup.edge.planning import solve
 from takeup.edge.policies.auto import Auto
-from takeup.edge.solver import solve
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
 from takeup.errors import BadInput, UnknownName

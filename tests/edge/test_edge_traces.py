@@ -26,8 +26,8 @@ from takeup.edge.traces import (
     with_arrivals,
     with_channel,
 )
+from takeup.edge.traces.channels import cqi_ratio
 from takeup.edge.traces.generators import modern_setting, paper_setting
-from takeup.edge.traces.modulations import cqi_ratio
 from takeup.errors import BadInput, BadTrace, OutputFailed
 
 EVERY_FORMAT = pytest.mark.parametrize("suffix", ["json", "npz"])

@@ -11,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.core.arrays import Floats
-from takeup.edge.policies.bounds.fast.turns import best_single_core_schedule
-from takeup.edge.policies.bounds.listed import list_groups
-from takeup.edge.policies.bounds.listed_pricer import ListedPricer
-from takeup.edge.policies.bounds.master import slot_grid
-from takeup.edge.policies.bounds.turns import single_core_bound
 from takeup.edge.policies.exact import Exact
+from takeup.edge.solvers.column_generation import single_core_bound, slot_grid
+from takeup.edge.solvers.compiled.pricing import best_single_core_schedule
+from takeup.edge.solvers.pricers import ListedPricer, list_groups
 from takeup.edge.traces.generators import paper_setting
 
 EDGES_S = np.linspace(0.0, 8.0, 9)

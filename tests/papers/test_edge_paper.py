@@ -9,7 +9,7 @@ from reproduced import reproduced, together
 from takeup.core.report import Report, Table
 from takeup.edge.traces.generators import paper_setting
 from takeup.papers import numbers
-from takeup.papers.edge.samples import mean_check, run_policies
+from takeup.papers.edge import mean_check, run_policies
 
 EXPECTED = numbers("edge")
 

@@ -9,7 +9,7 @@ import pytest
 from reproduced import reproduced, together
 from takeup.core.report import Report, Source, Table
 from takeup.papers import numbers
-from takeup.papers.instgenie.parts import template_size
+from takeup.papers.instgenie import template_size
 
 EXPECTED = numbers("instgenie")
 

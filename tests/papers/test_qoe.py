@@ -12,11 +12,16 @@ from scipy.integrate import solve_ivp
 from reproduced import reproduced, together
 from takeup.core.report import Report, Table
 from takeup.papers import numbers
-from takeup.papers.qoe.dynamics import frozen_chain, mean_throughput_chain
-from takeup.papers.qoe.findings import digit_check, reference_cell, reference_chain, reference_solution
-from takeup.papers.qoe.reference import eigen_stall_probability
+from takeup.papers.qoe.claims import frozen_chain, mean_throughput_chain
+from takeup.papers.qoe.reference import (
+    digit_check,
+    eigen_stall_probability,
+    reference_cell,
+    reference_chain,
+    reference_solution,
+)
 from takeup.streaming.model import Chain
-from takeup.streaming.policies.riccati import RiccatiSolver
+from takeup.streaming.solvers.riccati import RiccatiSolver
 
 EXPECTED = numbers("qoe")
 SETTING = EXPECTED["setting"]

@@ -10,7 +10,7 @@ import pytest
 from reproduced import reproduced, together
 from takeup.core.report import Cell, Report, Source, Table
 from takeup.papers import numbers
-from takeup.papers.swiftdiffusion.formulas import _rounded
+from takeup.papers.swiftdiffusion.designs import _rounded
 
 EXPECTED = numbers("swiftdiffusion")
 

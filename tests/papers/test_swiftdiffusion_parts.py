@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.papers import numbers
-from takeup.papers.swiftdiffusion import designs, formulas, trace
+from takeup.papers.swiftdiffusion import designs, trace
+from takeup.papers.swiftdiffusion import designs as formulas
 from takeup.serving.experiment import ServingScenario, serve
-from takeup.serving.model import Access
-from takeup.serving.traffic import Arrival
+from takeup.serving.model import Access, Arrival
 
 EXPECTED = numbers("swiftdiffusion")
 SMALL = {**EXPECTED, "setting": {**EXPECTED["setting"], "num_instances": 4}}

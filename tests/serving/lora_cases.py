@@ -9,9 +9,9 @@ import torch
 
 from serving.lora_files import LAYERS, factors, kohya, peft_style, save
 from serving.stock import stock_latents
-from takeup.serving.engines.diffusers.lora.changes import Lora
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tiny import build, tiny
+from takeup.serving.diffusion.addons.lora.weights import Lora
+from takeup.serving.diffusion.engine.steps import StepEngine
+from takeup.serving.diffusion.engine.tiny import build, tiny
 from takeup.serving.model import LoraUse, Request
 
 __all__ = ["EXACT", "SDXL", "UNET", "SlowLoader", "images", "request", "stock", "write_loras"]

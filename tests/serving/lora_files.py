@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from takeup.serving.engines.diffusers.lora.targets import LayerId, layers_of
+from takeup.serving.diffusion.addons.lora.targets import LayerId, layers_of
 
 __all__ = ["ATTENTION", "LAYERS", "factors", "kohya", "original", "peft_style", "save"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from takeup.serving.contract import Group
-from takeup.serving.traffic import Arrival, Design
+from takeup.serving.model import Arrival, Design
 
 __all__ = ["Naive", "serve_naively"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from takeup.serving.engines.diffusers.schedulers import SCHEDULERS
+from takeup.serving.diffusion.engine.sampling import SCHEDULERS
 from takeup.serving.model import Request
 
 __all__ = ["ENGINE_MARKS", "gap", "stock_latents"]

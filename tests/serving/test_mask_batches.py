@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.serving.policies.batching import Grouping
-from takeup.serving.policies.mask_batches import MaskGrouping
-from takeup.serving.traffic import Candidate
+from takeup.serving.diffusion.policies import Grouping, MaskGrouping
+from takeup.serving.model import Candidate
 
 SHARES = st.sampled_from([0.05, 0.1, 0.2, 0.5, 0.9, 1.0])
 EDITS = st.lists(SHARES, min_size=1, max_size=6)

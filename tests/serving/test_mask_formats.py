@@ -10,8 +10,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from takeup.serving.policies.mask_formats import BlockLoad, balanced_formats
-from takeup.serving.policies.plan import FORMATS, Format
+from takeup.serving.editing.planner.block_formats import FORMATS, BlockLoad, Format, balanced_formats
 
 SAME = BlockLoad(kv_bytes=2.0, rows_bytes=1.0, made_s=0.5)
 CHAINED = BlockLoad(kv_bytes=2.0, rows_bytes=1.0, made_s=0.1, whole_s=0.4, follows=True)

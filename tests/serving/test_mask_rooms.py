@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from takeup.serving.policies.mask_rooms import cheapest_capacity
+from takeup.serving.diffusion.policies import cheapest_capacity
 
 
 @pytest.mark.parametrize(

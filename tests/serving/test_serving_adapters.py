@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from takeup.errors import BadInput, BadTrace, UnknownName
 from takeup.serving.model import Access, AdapterReplay
-from takeup.serving.policies.adapters import ADAPTER_POLICIES, fewest_loads, in_order, shared_loads
-from takeup.serving.policies.routing import Affinity, least_busy
-from takeup.serving.simulate.adapters import replay_adapters, replay_routed
+from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, fewest_loads, in_order, shared_loads
+from takeup.serving.scheduling.routing import Affinity, least_busy
+from takeup.serving.simulate.adapter_cache import replay_adapters, replay_routed
+from takeup.serving.traces.adapter_accesses import MEASURED, generate_accesses, interleaved
 from takeup.serving.traces.gentd26 import read_gentd26
-from takeup.serving.traces.popularity import MEASURED
-from takeup.serving.traces.stacks import generate_accesses, interleaved
 
 SIZES = range(1, 11)
 traces = st.lists(

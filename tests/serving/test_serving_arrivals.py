@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput, BadTrace
-from takeup.serving.model import Access
+from takeup.serving.model import Access, Arrival, Design, RowCosts
+from takeup.serving.traces.adapter_accesses import MEASURED
 from takeup.serving.traces.arrivals import (
     LOADS,
     at_rate,
@@ -19,8 +20,6 @@ from takeup.serving.traces.arrivals import (
     retail_arrivals,
     with_loads,
 )
-from takeup.serving.traces.popularity import MEASURED
-from takeup.serving.traffic import Arrival, Design, RowCosts
 
 # Costs --------------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 from command_line import Run, assert_one_sentence, report_of, rows_of
 from takeup.core.report import Report
 from takeup.errors import BadScenario
-from takeup.serving.experiment.designs import DESIGNS, design_of
+from takeup.serving.simulate.designs import DESIGNS, design_of
 
 SMALL = ("--requests", 120, "--steps", 20, "--quiet")
 

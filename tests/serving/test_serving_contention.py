@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.serving.policies.adapters import ADAPTER_POLICIES
-from takeup.serving.policies.admission import Admission
-from takeup.serving.policies.batching import Grouping
-from takeup.serving.policies.routing import least_busy
-from takeup.serving.simulate.instance import InstancePolicies
+from takeup.serving.diffusion.policies import Grouping
+from takeup.serving.model import Arrival, Design, QueueOutcome, RowCosts
+from takeup.serving.scheduling.adapters import ADAPTER_POLICIES
+from takeup.serving.scheduling.queue import Admission
+from takeup.serving.scheduling.routing import least_busy
+from takeup.serving.simulate.instance import InstancePolicies, Tiers
 from takeup.serving.simulate.queue import simulate_queue
-from takeup.serving.simulate.residents import Tiers
-from takeup.serving.traffic import Arrival, Design, QueueOutcome, RowCosts
 
 MAX_ROWS, TINY = 2**13, 1e-12
 DESIGN = Design(

@@ -10,10 +10,9 @@ import pytest
 
 from takeup.core.scenario import load_scenario, to_toml, validate
 from takeup.errors import BadScenario, UnknownName
-from takeup.serving.experiment import DESIGNS, ServingScenario, run, run_again, serve
-from takeup.serving.experiment.designs import design_of
-from takeup.serving.experiment.scenario import arrivals_of
-from takeup.serving.traffic import Arrival
+from takeup.serving.experiment import DESIGNS, ServingScenario, arrivals_of, run, run_again, serve
+from takeup.serving.model import Arrival
+from takeup.serving.simulate.designs import design_of
 
 
 def scenario(**values: Any) -> ServingScenario:

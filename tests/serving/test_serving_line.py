@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.serving.line import ReorderingQueue
-from takeup.serving.policies.adapters import ORDERS, shared_loads
-from takeup.serving.policies.admission import Admission
-from takeup.serving.policies.routing import ROUTES, NearbyAffinity
+from takeup.serving.scheduling.adapters import ORDERS, shared_loads
+from takeup.serving.scheduling.queue import Admission, ReorderingQueue
+from takeup.serving.scheduling.routing import ROUTES, NearbyAffinity
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(0, 5), st.integers(1, 12))

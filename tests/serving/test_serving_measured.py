@@ -11,8 +11,7 @@ from command_line import Run
 pytest.importorskip("prometheus_client", reason="needs the package 'prometheus_client': pip install 'takeup[web]'")
 
 from takeup.errors import BadScenario
-from takeup.serving.experiment.designs import design_of
-from takeup.serving.experiment.measured import counts_of, measured_design
+from takeup.serving.simulate.designs import counts_of, design_of, measured_design
 
 PAGE = """# HELP takeup_serving_turns_total Turns of the step loop.
 # TYPE takeup_serving_turns_total counter

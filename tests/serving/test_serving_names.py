@@ -12,7 +12,7 @@ from takeup import serving
 
 def test_importing_the_package_is_cheap() -> None:
     heavy = "{'torch', 'numpy', 'diffusers'} & sys.modules.keys()"
-    command = f"import sys, takeup.serving, takeup.serving.engines; print({heavy} or 'nothing')"
+    command = f"import sys, takeup.serving, takeup.serving.diffusion; print({heavy} or 'nothing')"
     printed = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout
 
     assert printed.strip() == "nothing"

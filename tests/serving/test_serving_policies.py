@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.serving.model import ControlUse, LoraUse, Request
-from takeup.serving.policies.batching import Grouping, one_by_one
-from takeup.serving.policies.forms import FormCosts, LoraGroup, choose_form, extra_share
-from takeup.serving.policies.lateness import bound_for, measured_bound
-from takeup.serving.traffic import Candidate
+from takeup.serving.diffusion.policies import FormCosts, Grouping, LoraGroup, choose_form, extra_share, one_by_one
+from takeup.serving.model import Candidate, ControlUse, LoraUse, Request
+from takeup.serving.scheduling.adapters import bound_for, measured_bound
 
 candidates = st.lists(
     st.tuples(st.sampled_from("ab"), st.integers(1, 2), st.sampled_from([1.0, 2.0, math.inf])), max_size=12

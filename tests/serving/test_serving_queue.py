@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 from serving.naive_queue import serve_naively
 from takeup.errors import BadInput
 from takeup.serving.contract import Admit, Choose, Group, Route
-from takeup.serving.policies.adapters import ADAPTER_POLICIES, fewest_loads
-from takeup.serving.policies.admission import Admission
-from takeup.serving.policies.batching import Grouping, one_by_one
-from takeup.serving.policies.routing import NearbyAffinity, least_busy
-from takeup.serving.simulate.instance import InstancePolicies
+from takeup.serving.diffusion.policies import Grouping, one_by_one
+from takeup.serving.model import Arrival, Design, QueueOutcome, RowCosts
+from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, fewest_loads
+from takeup.serving.scheduling.queue import Admission
+from takeup.serving.scheduling.routing import NearbyAffinity, least_busy
+from takeup.serving.simulate.instance import InstancePolicies, LoraResidency, Tiers
 from takeup.serving.simulate.queue import simulate_queue
-from takeup.serving.simulate.residents import LoraResidency, Tiers
 from takeup.serving.traces.arrivals import poisson_arrivals
-from takeup.serving.traffic import Arrival, Design, QueueOutcome, RowCosts
 
 SECOND = RowCosts(((2, 1.0),))  # a step of one request takes a second, of two together two
 FREE = RowCosts(((2, 1.0), (16, 1.0)))  # however many share a call, it takes a second

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from takeup.core.report import Report
-from takeup.serving.report import RatePoint, queue_report
-from takeup.serving.traffic import Arrival, Ending, QueueOutcome, Served
+from takeup.serving.experiment import RatePoint, queue_report
+from takeup.serving.model import Arrival, Ending, QueueOutcome, Served
 
 
 def served(number: int, arrival_s: float, end_s: float, ending: Ending = "done", num_loads: int = 0) -> Served:

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from takeup.streaming.policies.abr_buffer import BufferAbrSolver
-from takeup.streaming.policies.many import solve_many
 
 from streaming.oracles import eigen_empties
 from streaming.random_chains import chains
-from takeup.streaming.chains import stack, with_phases
+from takeup.streaming.chains import with_phases
 from takeup.streaming.model import Chain, Player
-from takeup.streaming.policies.riccati import RiccatiSolver
-from takeup.streaming.policies.solvers import SOLVERS
-from takeup.streaming.policies.startup_cdf import startup_cdf
+from takeup.streaming.solvers import SOLVERS
+from takeup.streaming.solvers.riccati import RiccatiSolver
+from takeup.streaming.solvers.startup_cdf import startup_cdf
 
 NAMES = ("startup_s", "stall_probability", "num_stalls", "stall_s", "finished_early", "gave_up")
 THRESHOLDS = st.floats(0.01, 30.0)
@@ -35,22 +33,12 @@ def test_the_law_of_running_empty_is_that_of_the_eigenvectors(chain: Chain, buff
 @given(chain=chains(standing_still=True, impatient=True), start_s=THRESHOLDS, resume_s=THRESHOLDS)
 def test_all_solvers_give_one_answer(chain: Chain, start_s: float, resume_s: float) -> None:
     player = Player(start_s, resume_s)
-    solvers = [*SOLVERS.values(), BufferAbrSolver([1.0], [], 1.0)]
+    solvers = list(SOLVERS.values())
     answers = [solver.solve(chain, player) for solver in solvers]
 
     for name in NAMES:
         values = [getattr(answer, name).value for answer in answers]
         assert values == pytest.approx([values[0]] * len(solvers), rel=1e-7, abs=1e-10), name
-
-
-@settings(max_examples=30, deadline=None)
-@given(chain=chains(standing_still=True), start_s=st.floats(0.0, 20.0), resume_s=THRESHOLDS)
-def test_a_batch_of_one_gives_the_same_answer(chain: Chain, start_s: float, resume_s: float) -> None:
-    alone = RiccatiSolver().solve(chain, Player(start_s, resume_s))
-    batch = solve_many(stack([chain]), start_s, resume_s)
-
-    for name in NAMES[:5]:
-        assert getattr(batch, name)[0] == pytest.approx(getattr(alone, name).value, rel=1e-8, abs=1e-11), name
 
 
 @settings(max_examples=40, deadline=None)

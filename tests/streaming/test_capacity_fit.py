@@ -9,11 +9,10 @@ import pytest
 
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
+from takeup.streaming.advice.qoe import solve_cell
+from takeup.streaming.capacity_fit import LOWEST_LEVEL, fit_capacity
 from takeup.streaming.chains import stationary_law
 from takeup.streaming.model import Capacity, CapacityFit, Cell, Player
-from takeup.streaming.policies.capacity_fit import fit_capacity
-from takeup.streaming.policies.link_states import LOWEST_LEVEL
-from takeup.streaming.policies.whole_cell import solve_cell
 
 STAY_S = 60.0
 TRUTH = Capacity(np.array([0.5, 1.5]), np.array([[-1.0, 1.0], [1.0, -1.0]]) / STAY_S)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streaming.random_chains import chains
 from takeup.errors import BadInput
 from takeup.streaming.model import Chain
-from takeup.streaming.policies.censoring import censor, censor_transforms, restore_transforms
+from takeup.streaming.numerics import censor, censor_transforms, restore_transforms
 
 
 def test_a_visit_becomes_a_jump() -> None:

@@ -18,7 +18,7 @@ from takeup.streaming.chains import (
     mean_bitrate,
     num_switches,
 )
-from takeup.streaming.policies.riccati import RiccatiSolver
+from takeup.streaming.solvers.riccati import RiccatiSolver
 
 LADDER = (200e3, 360e3, 700e3, 1.4e6)
 

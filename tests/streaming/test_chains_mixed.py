@@ -10,7 +10,7 @@ from streaming.oracles import reference_cell
 from takeup.errors import BadInput
 from takeup.streaming.chains import RadioClass, chain_of, radio_classes, with_data_traffic
 from takeup.streaming.model import Cell, Chain, Player
-from takeup.streaming.policies.riccati import RiccatiSolver
+from takeup.streaming.solvers.riccati import RiccatiSolver
 
 
 def stalls(chain: Chain) -> float:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from support.browser import PAGE, BrowserTools, NoBrowserReport, encode_video, find_tools, watch
 from takeup.errors import MissingEngine
-from takeup.streaming.engines.dash.browser import PAGE, BrowserTools, NoBrowserReport, encode_video, find_tools, watch
 from takeup.streaming.engines.dash.links import UserSpaceLink
-from takeup.streaming.engines.dash.playout import Playback, play
-from takeup.streaming.engines.dash.videos import Video
+from takeup.streaming.engines.dash.player import Playback, play
+from takeup.streaming.engines.dash.server import Video
 from takeup.streaming.model import Player
 
 BITRATE_BPS = 400e3

@@ -13,7 +13,7 @@ from takeup.errors import BadInput, UnknownName
 from takeup.streaming.engines import ENGINES, find_engine
 from takeup.streaming.engines.dash import DashEngine
 from takeup.streaming.engines.dash.engine import Downloads
-from takeup.streaming.engines.dash.playout import play
+from takeup.streaming.engines.dash.player import play
 from takeup.streaming.model import Capacity, Cell, Player, Views
 
 CELL = Cell(capacity_bps=2.8e6, bitrate_bps=360e3, arrivals_per_s=0.5, max_users=6, views=(Views(1.0, 12.0),))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from takeup.errors import BadInput
-from takeup.streaming.engines.dash.estimates import batch_means, summarise_sessions, whole_segments
-from takeup.streaming.engines.dash.ring import VideoSession
+from takeup.streaming.engines.dash.cell_emulator import VideoSession
+from takeup.streaming.engines.dash.engine import batch_means, summarise_sessions, whole_segments
 from takeup.streaming.model import Estimate, Player
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.streaming.engines.dash.fluid import Visit, ideal_arrivals_s
+from takeup.streaming.engines.dash.cell_emulator import Visit, ideal_arrivals_s
 
 
 def through_at(visits: list[Visit], speed: float) -> list[float]:

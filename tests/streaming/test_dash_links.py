@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from takeup.errors import BadInput, MissingEngine, UnknownName
-from takeup.streaming.engines.dash import namespaces
+from takeup.streaming.engines.dash import links as namespaces
 from takeup.streaming.engines.dash.links import BottleneckLink, UserSpaceLink, open_link
 
 NUM_PLAYERS = 4
@@ -130,7 +130,7 @@ def test_a_killed_process_leaves_no_namespace_behind(namespace_link: namespaces.
     namespace_link.close()
     program = (
         "import os, signal\n"
-        "from takeup.streaming.engines.dash.namespaces import NamespaceLink\n"
+        "from takeup.streaming.engines.dash.links import NamespaceLink\n"
         "link = NamespaceLink(1e6, 2)\n"
         "print(os.stat(link.server.path).st_ino, os.stat(link.players.path).st_ino, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

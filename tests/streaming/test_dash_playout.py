@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.streaming.engines.dash.playout import Playback, play
+from takeup.streaming.engines.dash.player import Playback, play
 from takeup.streaming.model import Player
 
 Arrivals = list[tuple[float, float]]

@@ -7,10 +7,10 @@ import asyncio
 import numpy as np
 import pytest
 
-from takeup.streaming.engines.dash.download import UnexpectedResponse
+from takeup.streaming.engines.dash.cell_emulator import CellEmulator, VideoSession, max_connections
 from takeup.streaming.engines.dash.links import UserSpaceLink
-from takeup.streaming.engines.dash.ring import CellEmulator, VideoSession, max_connections
-from takeup.streaming.engines.dash.videos import Video
+from takeup.streaming.engines.dash.player import UnexpectedResponse
+from takeup.streaming.engines.dash.server import Video
 from takeup.streaming.model import Cell, Views
 
 SHORT_AND_LONG = (Views(0.75, 10.0), Views(0.25, 90.0))

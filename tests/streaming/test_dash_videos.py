@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.streaming.engines.dash.videos import Video, generated_bytes
+from takeup.streaming.engines.dash.server import Video, generated_bytes
 
 
 def test_a_segment_has_the_bytes_of_its_seconds() -> None:

@@ -11,8 +11,8 @@ from streaming.oracles import grid_empties, reference_cell
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, ps_cell, with_vbr
 from takeup.streaming.model import Cell, Chain, Player
-from takeup.streaming.policies.diffusion import DiffusionSolver
-from takeup.streaming.policies.riccati import RiccatiSolver
+from takeup.streaming.solvers.diffusion import DiffusionSolver
+from takeup.streaming.solvers.riccati import RiccatiSolver
 
 SOLVER = DiffusionSolver()
 

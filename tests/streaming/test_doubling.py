@@ -1,23 +1,18 @@
-"""Doubling, alone and in batches, against the Schur form."""
+"""Doubling against the Schur form."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import expm
-from takeup.streaming.policies.many import solve_many
 
 from streaming.oracles import reference_cell
-from takeup.errors import BadInput
-from takeup.streaming.chains import chain_of, ps_cell, ps_cells, stack, with_vbr
-from takeup.streaming.model import Player
-from takeup.streaming.policies.doubling import DoublingSolver, fluid_blocks, psi_by_doubling
-from takeup.streaming.policies.exponential import expm_many, expm_of_rates
-from takeup.streaming.policies.riccati import RiccatiSolver, psi_by_schur
+from takeup.streaming.chains import chain_of, ps_cell
+from takeup.streaming.numerics import expm_many, expm_of_rates
+from takeup.streaming.solvers.doubling import DoublingSolver, fluid_blocks, psi_by_doubling
+from takeup.streaming.solvers.riccati import RiccatiSolver, psi_by_schur
 
 NAMES = ("startup_s", "stall_probability", "num_stalls", "stall_s", "finished_early", "blocked_share")
 
@@ -51,47 +46,6 @@ def test_the_tail_agrees_with_the_schur_form_in_every_digit() -> None:
     for threshold_s in (60.0, 150.0, 300.0):
         tail = DoublingSolver().solution(chain).stall_probability(threshold_s)
         assert RiccatiSolver().solution(chain).stall_probability(threshold_s) == pytest.approx(tail, rel=1e-9)
-
-
-def test_a_batch_gives_the_answers_of_its_members() -> None:
-    speeds, arrivals = np.meshgrid([0.8, 3.0, 4.7, 7.78, 12.0], [0.02, 0.1, 0.3])
-    batch = ps_cells(speeds, 60.0, arrivals, 8)
-    start_s = np.linspace(0.0, 20.0, len(batch))
-    answers = solve_many(batch, start_s, 3.0)
-
-    for place, threshold_s in enumerate(start_s):
-        alone = RiccatiSolver().solve(batch[place], Player(float(threshold_s), 3.0))
-        for name in NAMES:
-            assert getattr(answers, name)[place] == pytest.approx(getattr(alone, name).value, rel=1e-9, abs=1e-12), name
-
-
-def test_a_batch_of_equal_thresholds_resumes_at_the_start_threshold() -> None:
-    chains = [chain_of(reference_cell(rate)) for rate in (0.08, 0.12)]
-    answers = solve_many(stack(chains), 5.0)
-
-    assert answers.num_stalls[1] == pytest.approx(0.1461707, rel=1e-6)
-    assert answers.stall_probability == pytest.approx([0.00677418, 0.0936352], rel=1e-5)
-
-
-def test_a_batch_may_hold_cells_that_never_stall() -> None:
-    answers = solve_many(ps_cells([30.0, 40.0], 60.0, 0.1, 5), 2.0)
-
-    assert answers.stall_probability.tolist() == answers.num_stalls.tolist() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize("start_s", [math.nan, -1.0, 1e9])
-def test_a_batch_refuses_senseless_thresholds(start_s: float) -> None:
-    with pytest.raises(BadInput, match="start_s holds values outside"):
-        solve_many(ps_cells(3.0, 60.0, 0.1, 5), start_s)
-
-
-def test_a_batch_refuses_chains_it_would_get_wrong() -> None:
-    chain = chain_of(reference_cell())
-
-    with pytest.raises(BadInput, match="without variance"):
-        stack([with_vbr(chain, 0.5, 1.0)])
-    with pytest.raises(BadInput, match="same number of states"):
-        stack([chain, chain_of(reference_cell(max_users=4))])
 
 
 @settings(max_examples=40, deadline=None)

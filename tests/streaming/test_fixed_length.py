@@ -13,9 +13,9 @@ from streaming.oracles import reference_cell
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, phase_type, ps_cell, with_abandonment
 from takeup.streaming.model import Player
-from takeup.streaming.policies.euler import invert_laplace
-from takeup.streaming.policies.fixed_length import FixedLengthSolver
-from takeup.streaming.policies.riccati import RiccatiSolver
+from takeup.streaming.numerics import invert_laplace
+from takeup.streaming.solvers.fixed_length import FixedLengthSolver
+from takeup.streaming.solvers.riccati import RiccatiSolver
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, with_abandonment
 from takeup.streaming.model import Cell, Player, QoeMetrics
-from takeup.streaming.policies.doubling import DoublingSolver
 from takeup.streaming.simulate import Slots, play_cell, play_slots, simulate_cell, simulate_slots
+from takeup.streaming.solvers.doubling import DoublingSolver
 
 NAMES = ("startup_s", "stall_probability", "num_stalls", "stall_s", "finished_early", "gave_up")
 PLAYER = Player(3.0, 5.0)

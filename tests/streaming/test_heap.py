@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from takeup.streaming.simulate.fast.heap import FlowHeap, empty_heap, heap_push, heap_remove
+from takeup.streaming.simulate.compiled.events import FlowHeap, empty_heap, heap_push, heap_remove
 
 MOST = 12
 

@@ -21,9 +21,9 @@ from scipy.linalg import expm
 from takeup.core.arrays import Floats
 from takeup.streaming.chains import chain_of, ps_cell
 from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics, Views
-from takeup.streaming.policies.riccati import RiccatiSolver
-from takeup.streaming.policies.solvers import SOLVERS, ChainSolver
 from takeup.streaming.simulate import play_tagged, simulate_tagged
+from takeup.streaming.solvers import SOLVERS, ChainSolver
+from takeup.streaming.solvers.riccati import RiccatiSolver
 
 EACH_SOLVER = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 MEAN_S = 60.0

@@ -10,18 +10,18 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from takeup.core.arrays import Floats
-from takeup.streaming.chains import stationary_law
-from takeup.streaming.model import Cell, Player
-from takeup.streaming.policies.capacity_fit import fit_capacity
-from takeup.streaming.policies.link_states import (
+from takeup.streaming.advice.qoe import solve_cell
+from takeup.streaming.capacity_fit import (
     LOWEST_LEVEL,
     NUM_FAST,
     NUM_SLOW,
     OUTAGE_LEVEL,
     WINDOWS_S,
+    fit_capacity,
     link_models,
 )
-from takeup.streaming.policies.whole_cell import solve_cell
+from takeup.streaming.chains import stationary_law
+from takeup.streaming.model import Cell, Player
 from takeup.streaming.simulate import simulate_log
 
 

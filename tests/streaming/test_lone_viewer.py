@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.core.arrays import Floats
-from takeup.streaming.chains import stationary_law
-from takeup.streaming.model import Capacity, Chain
-from takeup.streaming.policies.lone_viewer import (
+from takeup.streaming.capacity_fit import (
     EXTRA_SECONDS,
     HORIZON_S,
     MEAN_VIDEO_S,
@@ -22,7 +20,9 @@ from takeup.streaming.policies.lone_viewer import (
     measured_stalls,
     modelled_stalls,
 )
-from takeup.streaming.policies.riccati import RiccatiSolver
+from takeup.streaming.chains import stationary_law
+from takeup.streaming.model import Capacity, Chain
+from takeup.streaming.solvers.riccati import RiccatiSolver
 
 # In a measurement -----------------------------------------------------------------------------------------------------
 

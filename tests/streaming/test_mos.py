@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from streaming.oracles import reference_cell
 from takeup.errors import BadInput, MissingEngine
+from takeup.streaming.advice.qoe import expected_mos, mos, p1203_mos
 from takeup.streaming.chains import chain_of, ps_cell
 from takeup.streaming.model import Player
-from takeup.streaming.policies.mos import expected_mos, mos, p1203_mos
-from takeup.streaming.policies.riccati import RiccatiSolver
+from takeup.streaming.solvers.riccati import RiccatiSolver
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from streaming.oracles import reference_cell
 from streaming.random_chains import chains
 from takeup.streaming.chains import chain_of, ps_cell
 from takeup.streaming.model import Chain
-from takeup.streaming.policies.phases import WaitingPhase
-from takeup.streaming.policies.riccati import RiccatiSolver
-from takeup.streaming.policies.transforms import PlaybackTransform
+from takeup.streaming.solvers.fixed_length import PlaybackTransform
+from takeup.streaming.solvers.phases import WaitingPhase
+from takeup.streaming.solvers.riccati import RiccatiSolver
 
 
 def test_nothing_to_wait_for_is_no_wait() -> None:

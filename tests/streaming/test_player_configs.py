@@ -7,8 +7,8 @@ import json
 import pytest
 
 from takeup.errors import UnknownName
+from takeup.streaming.advice.threshold import player_settings
 from takeup.streaming.model import Player
-from takeup.streaming.policies.configs import player_settings
 
 
 def settings_in(text: str) -> dict[str, dict[str, object]]:

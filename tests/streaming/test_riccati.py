@@ -14,9 +14,9 @@ from streaming.oracles import eigen_empties, reference_cell
 from takeup.errors import BadInput, UnknownName
 from takeup.streaming.chains import chain_of, ps_cell, with_abandonment
 from takeup.streaming.model import Cell, Chain, Player
-from takeup.streaming.policies.doubling import DoublingSolver
-from takeup.streaming.policies.riccati import RiccatiSolver
-from takeup.streaming.policies.solvers import SOLVERS, find_solver
+from takeup.streaming.solvers import SOLVERS, find_solver
+from takeup.streaming.solvers.doubling import DoublingSolver
+from takeup.streaming.solvers.riccati import RiccatiSolver
 
 SOLVER = RiccatiSolver()
 THRESHOLDS = (0.5, 2.0, 5.0, 10.0, 20.0, 40.0)

@@ -15,7 +15,7 @@ from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.streaming.model import Capacity, Cell, Estimate, Player, Views
 from takeup.streaming.simulate import play_cell, simulate, simulate_cell
-from takeup.streaming.simulate.lived import VideoRecords, empty_records, metrics_from_batches
+from takeup.streaming.simulate.video_records import VideoRecords, empty_records, metrics_from_batches
 
 REFERENCE = Cell(2.8e6, 360e3, 0.1, max_users=10)
 TWO_LEVELS = Capacity(np.array([0.4, 1.6]), np.array([[-0.05, 0.05], [0.05, -0.05]]))

@@ -17,8 +17,8 @@ from takeup.streaming.chains import chain_of
 from takeup.streaming.contract import StreamingEngine
 from takeup.streaming.model import Cell, Chain, Estimate, Player, QoeMetrics, Views
 from takeup.streaming.simulate import SimulatorEngine, play_tagged, simulate, simulate_tagged
-from takeup.streaming.simulate.any_view import chain_of_any_view
-from takeup.streaming.simulate.lived import VideoRecords
+from takeup.streaming.simulate.tagged import chain_of_any_view
+from takeup.streaming.simulate.video_records import VideoRecords
 
 
 def reference_cell(arrivals_per_s: float) -> Cell:

@@ -9,11 +9,11 @@ import pytest
 
 from streaming.oracles import reference_cell
 from takeup.errors import BadInput
+from takeup.streaming.advice.qoe import solve_cell
+from takeup.streaming.advice.sizing import StallTarget, longest_start, max_admission, max_arrivals, min_capacity
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Cell, Player, Views
-from takeup.streaming.policies.riccati import RiccatiSolver
-from takeup.streaming.policies.sizing import StallTarget, longest_start, max_admission, max_arrivals, min_capacity
-from takeup.streaming.policies.whole_cell import solve_cell
+from takeup.streaming.solvers.riccati import RiccatiSolver
 
 PLAYER = Player(5.0)
 

@@ -13,8 +13,8 @@ from streaming.oracles import reference_cell
 from takeup.errors import BadInput
 from takeup.streaming.chains import chain_of, phase_type, ps_cell, with_abandonment, with_phases
 from takeup.streaming.model import Capacity, Cell, Chain
-from takeup.streaming.policies.riccati import RiccatiSolver
-from takeup.streaming.policies.startup_cdf import startup_atoms, startup_cdf, startup_quantile
+from takeup.streaming.solvers.riccati import RiccatiSolver
+from takeup.streaming.solvers.startup_cdf import startup_atoms, startup_cdf, startup_quantile
 
 
 def mean_from(chain: Chain, threshold_s: float, last_s: float) -> float:

@@ -12,12 +12,12 @@ import pytest
 
 from takeup.core.report import Report, Table
 from takeup.errors import BadInput, BadScenario, TakeupError, UnknownName
+from takeup.streaming.advice.qoe import solve_cell
+from takeup.streaming.capacity_fit import fit_capacity
 from takeup.streaming.chains import chain_of
 from takeup.streaming.experiment import StreamingScenario, cells_of, load_model, run, run_again, save_model
 from takeup.streaming.model import CapacityFit, Cell, Estimate, Player, QoeMetrics, Views
-from takeup.streaming.policies.capacity_fit import fit_capacity
-from takeup.streaming.policies.riccati import RiccatiSolver
-from takeup.streaming.policies.whole_cell import solve_cell
+from takeup.streaming.solvers.riccati import RiccatiSolver
 
 CELL = Cell(2.8e6, 360e3, 0.12, 10)
 

@@ -9,12 +9,12 @@ import pytest
 
 from streaming.oracles import reference_cell
 from takeup.errors import BadInput
+from takeup.streaming.advice.qoe import expected_mos
+from takeup.streaming.advice.threshold import best_threshold, mos_cost, stall_cost
 from takeup.streaming.chains import chain_of
 from takeup.streaming.model import Player
-from takeup.streaming.policies.mos import expected_mos
-from takeup.streaming.policies.riccati import RiccatiSolver
-from takeup.streaming.policies.solution import Solution
-from takeup.streaming.policies.threshold import best_threshold, mos_cost, stall_cost
+from takeup.streaming.solvers.riccati import RiccatiSolver
+from takeup.streaming.solvers.solution import Solution
 
 
 @pytest.fixture

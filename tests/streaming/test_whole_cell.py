@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from takeup.streaming.policies.abr_buffer import BufferAbrSolver
 
 from streaming.oracles import reference_cell
+from takeup.streaming.advice.qoe import SolvedCell, exact_solver, expected_mos, solve_cell
 from takeup.streaming.chains import chain_of, with_abandonment
 from takeup.streaming.model import Capacity, Cell, Player, Views
-from takeup.streaming.policies.diffusion import DiffusionSolver
-from takeup.streaming.policies.doubling import DoublingSolver
-from takeup.streaming.policies.mos import expected_mos
-from takeup.streaming.policies.riccati import RiccatiSolver
-from takeup.streaming.policies.solution import Solution
-from takeup.streaming.policies.whole_cell import SolvedCell, exact_solver, solve_cell
+from takeup.streaming.solvers.diffusion import DiffusionSolver
+from takeup.streaming.solvers.doubling import DoublingSolver
+from takeup.streaming.solvers.riccati import RiccatiSolver
+from takeup.streaming.solvers.solution import Solution
 
 CELL = reference_cell()
 FADING = Cell(3e6, 1e6, 0.1, max_users=6, opportunistic=True)
@@ -25,7 +23,6 @@ SOLUTIONS: dict[str, Solution] = {
     "doubling": DoublingSolver().solution(chain_of(CELL)),
     "riccati": RiccatiSolver().solution(chain_of(CELL)),
     "diffusion": DiffusionSolver().solution(chain_of(FADING)),
-    "adaptive": BufferAbrSolver((300e3, 500e3), (4.0,), 360e3).solution(chain_of(CELL)),
     "outages": DoublingSolver().solution(chain_of(Cell(2.8e6, 360e3, 0.1, 5, capacity=OUTAGES))),
     "impatient": DoublingSolver().solution(with_abandonment(chain_of(CELL), 0.05)),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from takeup.training.model.pipeline import Link, Profile, Stage
+from takeup.training.pipelines.profile import Link, Profile, Stage
 
 
 def ms(seconds: float) -> float:

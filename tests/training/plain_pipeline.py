@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from takeup.training.model.pipeline import Profile
-from takeup.training.model.schedule import Op, OpKind, Schedule
+from takeup.training.pipelines.profile import Profile
+from takeup.training.pipelines.schedule import Op, OpKind, Schedule
 
 NS = 10**9
 Choose = Callable[["PlainPipeline", int], Op | None]

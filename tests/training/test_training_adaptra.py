@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.training.model.pipeline import Link, Profile, Stage
-from takeup.training.model.schedule import OpKind
-from takeup.training.policies.adaptra import Adaptra, AdaptraAsPublished
-from takeup.training.policies.chunks import v_shaped_chunks
-from takeup.training.policies.initial import AdaptraInitial
-from takeup.training.policies.warmups import absorbed_delays_s, adapt_warmups, clip_warmups, spread_warmups
-from takeup.training.policies.zero_bubble import ZeroBubble
-from takeup.training.timing.runs import generate_schedule, search_schedule, timeline_of
+from takeup.training.pipelines.planners.adaptra import Adaptra, AdaptraAsPublished, AdaptraInitial
+from takeup.training.pipelines.planners.baselines import ZeroBubble, v_shaped_chunks
+from takeup.training.pipelines.planners.warmups import absorbed_delays_s, adapt_warmups, clip_warmups, spread_warmups
+from takeup.training.pipelines.profile import Link, Profile, Stage
+from takeup.training.pipelines.schedule import OpKind
+from takeup.training.pipelines.timing.evaluation import generate_schedule, search_schedule, timeline_of
 from takeup.training.traces import random_profile
 from training.pipelines import congested, ms, profiles, slow
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from ortools.sat.python import cp_model
 
-from takeup.training.model.pipeline import Link, Profile, Stage
-from takeup.training.policies import POLICIES
-from takeup.training.policies.adaptra import Adaptra
-from takeup.training.timing.bounds import least_iteration_s
-from takeup.training.timing.runs import generate_schedule, timeline_of
+from takeup.training.pipelines.planners import POLICIES
+from takeup.training.pipelines.planners.adaptra import Adaptra
+from takeup.training.pipelines.profile import Link, Profile, Stage
+from takeup.training.pipelines.timing.evaluation import generate_schedule, least_iteration_s, timeline_of
 from takeup.training.traces import random_profile
 from training.pipelines import congested, ms, profiles, slow
 

@@ -7,9 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from takeup.training.model.call_trace import chrome_trace
-from takeup.training.model.calls import CallLog
-from takeup.training.model.slowdowns import SlowdownEvent, Suspect
+from takeup.training.stragglers.model import CallLog, SlowdownEvent, Suspect
+from takeup.training.stragglers.watch.reports import chrome_trace
 from training.stragglers.plain_job import Faults, data_parallel, logs_of, two_by_two
 
 EVENT = SlowdownEvent(10, 14, True, 1.5, 0.33, (Suspect("compute", (2,), 1.5, 0.9, "why"),), 0.1, 0.15)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from takeup.training.model.pipeline import Link, Profile, Stage
-from takeup.training.model.schedule import OpKind
-from takeup.training.timing.course import pipeline_arrays
-from takeup.training.timing.fast.traffic import NO_WIRE
+from takeup.training.pipelines.profile import Link, Profile, Stage
+from takeup.training.pipelines.schedule import OpKind
+from takeup.training.pipelines.timing.evaluation import pipeline_arrays
+from takeup.training.pipelines.timing.replay import NO_WIRE
 from training.pipelines import profiles, slow
 
 MS = 1_000_000

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from takeup.training.experiment.detection import Alarm, DetectionScore, draw_streams, score_of
-from takeup.training.policies.stragglers.changes import ChangePointDetector
-from takeup.training.policies.stragglers.published import OnlineChangePoints, SlidingWindow
+from takeup.training.stragglers.detect.change_points import ChangePointDetector, OnlineChangePoints, SlidingWindow
 from takeup.training.traces.slowdowns import IterationStream
 
 

@@ -14,9 +14,9 @@ from takeup.core.report import Report
 from takeup.core.scenario import validate
 from takeup.errors import BadInput, BadScenario, TakeupError, UnknownName
 from takeup.training.experiment import TrainingScenario, profile_of, run, run_again
-from takeup.training.model.pipeline import Link
-from takeup.training.model.schedule import Schedule
-from takeup.training.timing.runs import timeline_of
+from takeup.training.pipelines.profile import Link
+from takeup.training.pipelines.schedule import Schedule
+from takeup.training.pipelines.timing.evaluation import timeline_of
 from takeup.training.traces import load_schedule, save_profile
 from training.pipelines import ms, slow
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.training.model.pipeline import Link, Profile, Stage
-from takeup.training.timing.course import pipeline_arrays
-from takeup.training.timing.fast import search as searching
-from takeup.training.timing.fast import traffic
-from takeup.training.timing.fast.generate import OrderLimits
-from takeup.training.timing.fast.traffic import NO_WIRE, PipelineArrays, Wires
+from takeup.training.pipelines.profile import Link, Profile, Stage
+from takeup.training.pipelines.timing import replay as traffic
+from takeup.training.pipelines.timing import search as searching
+from takeup.training.pipelines.timing.evaluation import pipeline_arrays
+from takeup.training.pipelines.timing.replay import NO_WIRE, PipelineArrays, Wires
+from takeup.training.pipelines.timing.search import OrderLimits
 
 MS = 1_000_000
 

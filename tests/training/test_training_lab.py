@@ -12,14 +12,15 @@ from click.testing import CliRunner
 from takeup.cli import takeup
 from takeup.core.scenario import validate
 from takeup.errors import BadInput, BadScenario
-from takeup.training.engines.pytorch.lab.trials import LabTrial, TrialOutcome
-from takeup.training.experiment import TrainingScenario, lab, profile_of, run
-from takeup.training.experiment.lab import ADAPTIVE, STOCK_1F1B, STOCK_ZB, measure
-from takeup.training.model.pipeline import Link, Profile, Stage
-from takeup.training.model.schedule import Schedule
-from takeup.training.policies import find_policy
+from takeup.training.experiment import TrainingScenario, profile_of, run
+from takeup.training.experiment import verbs as lab
+from takeup.training.experiment.verbs import ADAPTIVE, STOCK_1F1B, STOCK_ZB, measure
+from takeup.training.pipelines.lab.trials import LabTrial, TrialOutcome
+from takeup.training.pipelines.planners import find_policy
+from takeup.training.pipelines.profile import Link, Profile, Stage
+from takeup.training.pipelines.schedule import Schedule
+from takeup.training.pipelines.timing.evaluation import timeline_of
 from takeup.training.report import LabRow, lab_bars, lab_table
-from takeup.training.timing.runs import timeline_of
 from training.pipelines import congested, slow
 
 EXTRA_S, HOST_S, HOP_S = 0.0005, 0.0003, 0.0004  # what a real machine adds to operations, between them, to messages

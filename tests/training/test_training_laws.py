@@ -9,12 +9,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from takeup.training.model.pipeline import Link, Profile, Stage
-from takeup.training.model.plan import Timeline
-from takeup.training.model.schedule import Op, OpKind
-from takeup.training.policies.adaptra import Adaptra
-from takeup.training.policies.warmups import clip_warmups
-from takeup.training.timing.runs import generate_schedule, search_schedule, timeline_of
+from takeup.training.pipelines.planners.adaptra import Adaptra
+from takeup.training.pipelines.planners.warmups import clip_warmups
+from takeup.training.pipelines.profile import Link, Profile, Stage
+from takeup.training.pipelines.schedule import Op, OpKind, Timeline
+from takeup.training.pipelines.timing.evaluation import generate_schedule, search_schedule, timeline_of
 from training.pipelines import ms, profiles, slow
 
 QUICK = settings(max_examples=50, deadline=None)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from takeup.training.model.pipeline import Link, Profile
-from takeup.training.model.plan import Timeline
-from takeup.training.model.schedule import OpKind, Schedule
-from takeup.training.policies.adaptra import Adaptra
-from takeup.training.policies.estimate import MessageStamps, estimate_link, typical_s
-from takeup.training.policies.trigger import SwitchRule, SwitchState, decide_switch
-from takeup.training.policies.zero_bubble import ZeroBubble
-from takeup.training.timing.runs import timeline_of
+from takeup.training.pipelines.planners.adaptra import Adaptra
+from takeup.training.pipelines.planners.baselines import ZeroBubble
+from takeup.training.pipelines.planners.link_estimate import MessageStamps, estimate_link, typical_s
+from takeup.training.pipelines.planners.trigger import SwitchRule, SwitchState, decide_switch
+from takeup.training.pipelines.profile import Link, Profile
+from takeup.training.pipelines.schedule import OpKind, Schedule, Timeline
+from takeup.training.pipelines.timing.evaluation import timeline_of
 from training.pipelines import slow
 
 AHEAD_S = 1234.5  # by how much the clock of every rank is ahead of the one before

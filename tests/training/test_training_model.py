@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 
 from takeup.errors import BadInput
-from takeup.training.model.pipeline import Link, Profile, Stage
-from takeup.training.model.plan import PipelinePlan
-from takeup.training.model.schedule import Op, OpKind, Schedule
-from takeup.training.timing.runs import generate_schedule
+from takeup.training.pipelines.profile import Link, Profile, Stage
+from takeup.training.pipelines.schedule import Op, OpKind, PipelinePlan, Schedule
+from takeup.training.pipelines.timing.evaluation import generate_schedule
 from training.pipelines import profiles
 
 FINE = Profile.uniform(3, 4, 0.01)

@@ -9,11 +9,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput, UnknownName
-from takeup.training.model.pipeline import Link, Profile, Stage
-from takeup.training.policies import POLICIES, find_policy
-from takeup.training.policies.chunks import round_robin_chunks, v_shaped_chunks
-from takeup.training.policies.interleaved import Interleaved
-from takeup.training.timing.runs import timeline_of
+from takeup.training.pipelines.planners import POLICIES, find_policy
+from takeup.training.pipelines.planners.baselines import Interleaved, round_robin_chunks, v_shaped_chunks
+from takeup.training.pipelines.profile import Link, Profile, Stage
+from takeup.training.pipelines.timing.evaluation import timeline_of
 from training.pipelines import ms, profiles, slow
 
 ONE_STAGE_EACH = profiles(chunked=False)

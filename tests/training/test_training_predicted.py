@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from takeup.training.model.pipeline import Link, Profile, Stage
-from takeup.training.policies import find_policy
-from takeup.training.simulate.predicted import calibrate_profile, with_faults
-from takeup.training.simulate.runs import simulate
+from takeup.training.pipelines.planners import find_policy
+from takeup.training.pipelines.profile import Link, Profile, Stage
+from takeup.training.pipelines.simulate import calibrate_profile, simulate, with_faults
 from training.pipelines import slow
 
 HEALTHY = slow(4, 12, {})

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from takeup.training.model.pipeline import Profile
-from takeup.training.policies import POLICIES
+from takeup.training.pipelines.planners import POLICIES
+from takeup.training.pipelines.profile import Profile
 from training.pipelines import congested, slow
 
 lowering = pytest.importorskip("torch.distributed.pipelining.schedules")

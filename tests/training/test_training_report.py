@@ -8,9 +8,10 @@ import pytest
 
 from takeup.core.render import to_text, write
 from takeup.core.report import Report, Table
-from takeup.training.model.plan import PipelinePlan, Timeline
-from takeup.training.policies.adaptra import Adaptra
-from takeup.training.policies.one_f_one_b import OneFOneB
+from takeup.training.pipelines.planners.adaptra import Adaptra
+from takeup.training.pipelines.planners.baselines import OneFOneB
+from takeup.training.pipelines.schedule import PipelinePlan, Timeline
+from takeup.training.pipelines.timing.evaluation import timeline_of
 from takeup.training.report import (
     MOST_SPANS,
     comparison_bars,
@@ -20,7 +21,6 @@ from takeup.training.report import (
     sampled_table,
     stages_table,
 )
-from takeup.training.timing.runs import timeline_of
 from training.pipelines import slow
 
 

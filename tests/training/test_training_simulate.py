@@ -7,9 +7,9 @@ import pytest
 
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
-from takeup.training.policies.adaptra import Adaptra
-from takeup.training.policies.one_f_one_b import OneFOneB
-from takeup.training.simulate.runs import SampledTimes, jitter, sample, simulate, work_conserving
+from takeup.training.pipelines.planners.adaptra import Adaptra
+from takeup.training.pipelines.planners.baselines import OneFOneB
+from takeup.training.pipelines.simulate import SampledTimes, jitter, sample, simulate, work_conserving
 from training.pipelines import ms, slow
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from support.slow_report import report_of_event
 from takeup.core.render import to_text
-from takeup.training.experiment.slow_report import report_of_event
-from takeup.training.model.slowdowns import SlowdownEvent
-from takeup.training.policies.stragglers.watcher import StragglerDetector
+from takeup.training.stragglers.detect.detector import StragglerDetector
+from takeup.training.stragglers.model import SlowdownEvent
 from training.stragglers.plain_job import Faults, data_parallel, logs_of
 
 Watched = tuple[StragglerDetector, list[SlowdownEvent]]

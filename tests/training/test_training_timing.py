@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.training.model.pipeline import Link, Profile
-from takeup.training.model.schedule import Op, OpKind, Schedule
-from takeup.training.policies.warmups import clip_warmups
-from takeup.training.timing.runs import generate_schedule, timeline_of
+from takeup.training.pipelines.planners.warmups import clip_warmups
+from takeup.training.pipelines.profile import Link, Profile
+from takeup.training.pipelines.schedule import Op, OpKind, Schedule
+from takeup.training.pipelines.timing.evaluation import generate_schedule, timeline_of
 from training.pipelines import congested, ms, profiles, slow
 from training.plain_pipeline import PlainPipeline, greedy, in_order
 

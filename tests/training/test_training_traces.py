@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from takeup.errors import BadInput, BadScenario
-from takeup.training.model.pipeline import Profile, Stage
-from takeup.training.timing.runs import generate_schedule
+from takeup.training.pipelines.profile import Profile, Stage
+from takeup.training.pipelines.timing.evaluation import generate_schedule
 from takeup.training.traces import load_profile, load_schedule, random_profile, save_profile, save_schedule
 from training.pipelines import profiles, slow
 

@@ -7,8 +7,7 @@ import math
 import pytest
 
 from takeup.errors import BadInput
-from takeup.training.model.pipeline import Link, Profile
-from takeup.training.policies.trigger import (
+from takeup.training.pipelines.planners.trigger import (
     SwitchDecision,
     SwitchRule,
     SwitchState,
@@ -16,6 +15,7 @@ from takeup.training.policies.trigger import (
     link_delay_s,
     slow_links,
 )
+from takeup.training.pipelines.profile import Link, Profile
 
 RULE = SwitchRule()
 HEALTHY = SwitchState(version=4, expected_s=1.0)

@@ -17,7 +17,7 @@ from takeup.caching.engines.local import shrink
 from takeup.caching.model import AdmissionDecision, CachingResult, EngineModel, FlatTrace, Workload
 from takeup.caching.policies import find_policy
 from takeup.caching.report import FlatResult, flat_report, job_report
-from takeup.caching.simulate import simulate
+from takeup.caching.simulate.plain import simulate
 from takeup.caching.traces import generate, read_trace
 from takeup.core.progress import progress
 from takeup.core.report import Cell, Column, Report, Series, Table
@@ -158,13 +158,13 @@ def _replay_jobs(point: Point) -> CachingResult:
     assert isinstance(workload, Workload)
     if scenario.plain:
         return simulate(find_policy(policy), workload, _model(scenario, capacity_bytes))
-    from takeup.caching.policies.fast.replay import replay
+    from takeup.caching.simulate.compiled.replay import replay
 
     return replay(find_policy(policy), workload, _model(scenario, capacity_bytes))
 
 
 def _replay_flat(point: Point) -> FlatResult:
-    from takeup.caching.policies.fast.flat import FLAT_KERNELS, replay_flat
+    from takeup.caching.simulate.compiled.flat import FLAT_KERNELS, replay_flat
 
     scenario, policy, capacity_bytes = point
     trace, _ = load(scenario)
@@ -179,7 +179,7 @@ def _replay_flat(point: Point) -> FlatResult:
 
 
 def _replay_flat_as_jobs(spec: PolicySpec, trace: FlatTrace, model: EngineModel) -> FlatResult:
-    from takeup.caching.policies.fast.replay import replay
+    from takeup.caching.simulate.compiled.replay import replay
 
     done = replay(spec, trace.as_workload(), model)
     return FlatResult(
@@ -225,7 +225,7 @@ def _dry_run(scenario: CachingScenario, spec: PolicySpec, workload: Workload, mo
 
 def _curve(scenario: CachingScenario) -> Report:
     """LRU's miss ratio for every size of the cache, from one pass over the trace."""
-    from takeup.caching.policies.fast.curve import lru_miss_curve
+    from takeup.caching.simulate.compiled.flat import lru_miss_curve
 
     data, notes = load(scenario)
     if not isinstance(data, FlatTrace):

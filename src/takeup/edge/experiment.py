@@ -17,10 +17,9 @@ from takeup.core.report import Cell, Column, Report, Series, Table
 from takeup.core.scenario import Scenario, validate
 from takeup.core.seeds import Streams
 from takeup.edge.contract import Policy
-from takeup.edge.model import Answer, Instance
+from takeup.edge.model import Answer, Instance, with_objective
+from takeup.edge.planning import least_enough, served_share, solve
 from takeup.edge.policies import find_policy
-from takeup.edge.policies.objectives import with_objective
-from takeup.edge.policies.sizing import least_enough, served_share
 from takeup.edge.report import (
     comparison_bars,
     comparison_table,
@@ -33,7 +32,6 @@ from takeup.edge.report import (
     served_series,
     served_table,
 )
-from takeup.edge.solver import solve
 from takeup.edge.traces import (
     CQI_64QAM,
     SETTINGS,

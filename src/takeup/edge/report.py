@@ -9,8 +9,7 @@ import numpy as np
 
 from takeup.core.report import Cell, Column, Series, Table
 from takeup.edge.model import Allocation, Answer, Instance
-from takeup.edge.played import Played, PlayedTask
-from takeup.edge.served import ServiceWindow, SimulationResult
+from takeup.edge.results import Played, PlayedTask, ServiceWindow, SimulationResult
 
 MS = 1e3
 TIMES = ("upload", "start", "end", "deadline")

@@ -7,12 +7,12 @@ checked against the text, and never decisive), `measured` (an independent measur
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from takeup.core.report import Report
+from takeup.core.report import Check, Report, Series, Table
 from takeup.core.scenario import Scenario, validate
 from takeup.errors import UnknownName
 
@@ -54,3 +54,28 @@ def run_again(values: Mapping[str, Any], source: str, *, quiet: bool = False) ->
 def numbers(paper: str) -> dict[str, Any]:
     """The expected numbers of a paper, as stored in its file."""
     return tomllib.loads((files(__package__) / "numbers" / f"{paper}.toml").read_text(encoding="utf-8"))
+
+
+# Result of one part of a reproduction, and the report of all parts ----------------------------------------------------
+
+
+class Findings(NamedTuple):
+    """One part of the report."""
+
+    checks: tuple[Check, ...]
+    tables: tuple[Table, ...] = ()
+    series: tuple[Series, ...] = ()
+
+
+def paper_report(paper: str, seed: int, parts: Sequence[Findings], notes: tuple[str, ...]) -> Report:
+    """Concatenate all parts of a paper into a report."""
+    return Report(
+        PAPERS[paper],
+        "papers",
+        {"domain": "papers", "verb": "reproduce", "paper": paper},
+        seed,
+        tuple(table for part in parts for table in part.tables),
+        tuple(series for part in parts for series in part.series),
+        tuple(check for part in parts for check in part.checks),
+        notes,
+    )

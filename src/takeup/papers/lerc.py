@@ -13,8 +13,8 @@ import numpy as np
 
 from takeup.caching.model import CachingResult, EngineModel, Workload
 from takeup.caching.policies import find_policy
-from takeup.caching.policies.fast.replay import replay
 from takeup.caching.report import job_report
+from takeup.caching.simulate.compiled.replay import replay
 from takeup.caching.traces import generate
 from takeup.caching.traces.generators import zip_tenants
 from takeup.core.progress import progress

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Protocol, TypeAlias
 
-from takeup.serving.traffic import Candidate
+from takeup.serving.model import Candidate
 
 Group: TypeAlias = Callable[[Sequence[Candidate]], list[tuple[int, ...]]]
 """The numbers of the requests of each call."""

@@ -1,3 +1,5 @@
+from takeup.streaming.advice.qoe import solve_cell as solve_cell
+from takeup.streaming.capacity_fit import fit_capacity as fit_capacity
 from takeup.streaming.chains.cell import chain_of as chain_of
 from takeup.streaming.contract import Solver as Solver
 from takeup.streaming.contract import StreamingEngine as StreamingEngine
@@ -8,9 +10,7 @@ from takeup.streaming.model import Estimate as Estimate
 from takeup.streaming.model import Player as Player
 from takeup.streaming.model import QoeMetrics as QoeMetrics
 from takeup.streaming.model import Views as Views
-from takeup.streaming.policies.capacity_fit import fit_capacity as fit_capacity
-from takeup.streaming.policies.solvers import SOLVERS as SOLVERS
-from takeup.streaming.policies.solvers import find_solver as find_solver
-from takeup.streaming.policies.whole_cell import solve_cell as solve_cell
-from takeup.streaming.traces.logs import ThroughputLog as ThroughputLog
-from takeup.streaming.traces.logs import read_log as read_log
+from takeup.streaming.solvers import SOLVERS as SOLVERS
+from takeup.streaming.solvers import find_solver as find_solver
+from takeup.streaming.traces import ThroughputLog as ThroughputLog
+from takeup.streaming.traces import read_log as read_log

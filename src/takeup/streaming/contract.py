@@ -1,7 +1,8 @@
-"""The interfaces of streaming: a solver answers from a chain, an engine measures real playback. Read this first.
+"""The interfaces of streaming: a solver answers from a chain, an engine measures playback. Read this first.
 
-The "policy" of this domain is a solver: pure mathematics, state in, distribution out. Simulators and the real HTTP ring
-are its engines: they play the same cell and fill the same `QoeMetrics`, with standard errors, so that both can be compared.
+The policy of this domain is a solver: pure mathematics, state in, distribution out. Simulators and the real HTTP
+players are its engines: they play the same cell and fill the same `QoeMetrics`, with standard errors, so that both
+can be compared.
 """
 
 from __future__ import annotations

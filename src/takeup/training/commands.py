@@ -132,7 +132,7 @@ def lab(as_json: bool, out: Path | None, quiet: bool, **settings: object) -> Non
 @click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
 def run(program: Path, arguments: tuple[str, ...], num_ranks: int, dry_run: bool) -> None:
     """Start PROGRAM, which trains with PyTorch, on several ranks of this machine; ARGUMENTS are passed to it."""
-    from takeup.training.engines.pytorch.torchrun import command_of, start
+    from takeup.training.pipelines.engine.torchrun import command_of, start
 
     if dry_run:
         click.echo(shlex.join(command_of(program, num_ranks, arguments)))
@@ -161,9 +161,9 @@ def watch(command: tuple[str, ...], as_json: bool, out: Path | None, quiet: bool
 
     Give COMMAND after --. The job needs no change; with Batches in its script a slow rank gets less work automatically.
     """
-    from takeup.training.engines.pytorch.watch.session import WatchSettings
     from takeup.training.experiment.watch import WatchOptions
     from takeup.training.experiment.watch import watch as start
+    from takeup.training.stragglers.watch.session import WatchSettings
 
     restarts = (options.pop("restart_after_s"), options.pop("restart_cost_s"))
     settings = WatchSettings(options.pop("confirm"), not options.pop("no_action"), *restarts)

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from takeup.core.report import Cell, Column, Series, Table
-from takeup.training.model.plan import PipelinePlan, Timeline
-from takeup.training.model.schedule import OpKind
+from takeup.training.pipelines.schedule import OpKind, PipelinePlan, Timeline
 
 MS = 1e3
 MOST_SPANS = 2_000  # more bars are indistinguishable on a screen

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from takeup.caching.engines.dask.announce import FROM_WORKER, MAX_PEERS, NAME, TO_WORKER, Announcer
+from takeup.caching.engines.dask.plugins import FROM_WORKER, MAX_PEERS, NAME, TO_WORKER, Announcer
 
 
 class Thing:

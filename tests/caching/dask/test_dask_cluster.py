@@ -27,7 +27,7 @@ from caching.dask.dask_cluster import (
     wait,
 )
 from takeup.caching.engines.dask import DaskCounts, counters, install, uninstall
-from takeup.caching.engines.dask.announce import FROM_WORKER, NAME
+from takeup.caching.engines.dask.plugins import FROM_WORKER, NAME
 from takeup.errors import UnknownName
 
 pytestmark = pytest.mark.engine

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.caching.engines.dask.guide import BLOCKED_STEPS, ConsumerUpdate, SpillGuide, SpillOptions
+from takeup.caching.engines.dask.spill_guide import BLOCKED_STEPS, ConsumerUpdate, SpillGuide, SpillOptions
 from takeup.caching.policies import find_policy
 
 MB = 1_000_000

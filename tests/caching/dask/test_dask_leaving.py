@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.caching.engines.dask.leaving import PendingFrees
+from takeup.caching.engines.dask.victim_order import PendingFrees
 
 
 def test_what_is_added_counts_until_it_is_gone() -> None:

@@ -15,7 +15,7 @@ pytest.importorskip("distributed", reason="needs the package 'distributed': pip 
 
 from caching.dask.dask_cluster import blocks, cluster, expected, scan
 from takeup.caching.engines.dask import DaskCounts, counters, install, uninstall
-from takeup.caching.engines.dask.metrics import PATH, prometheus
+from takeup.caching.engines.dask.plugins import PATH, prometheus
 
 LINE = re.compile(r"(takeup_caching_dask_\w+) (\d+)")
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.caching.engines.dask.order import VictimOrder
+from takeup.caching.engines.dask.victim_order import VictimOrder
 
 KEYS = st.integers(0, 5)
 STEPS = st.lists(

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("distributed", reason="needs the package 'distributed': pip install 'takeup[dask]'")
 
 from takeup.caching.engines.dask.client import POLICIES
-from takeup.caching.engines.dask.guide import SpillOptions
+from takeup.caching.engines.dask.spill_guide import SpillOptions
 
 PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "dask.md").read_text("utf-8")
 

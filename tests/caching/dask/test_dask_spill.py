@@ -14,7 +14,6 @@ from distributed.spill import Slow, SpillBuffer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.caching.engines.dask.guide import SpillGuide, SpillOptions
 from takeup.caching.engines.dask.spill import (
     GuidedMemory,
     GuidedSlow,
@@ -24,6 +23,7 @@ from takeup.caching.engines.dask.spill import (
     release_buffer,
     why_not,
 )
+from takeup.caching.engines.dask.spill_guide import SpillGuide, SpillOptions
 from takeup.caching.policies import find_policy
 
 SIZE_BYTES = 8_000

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from caching.spark.quick_start import QUICK_START
-from takeup.caching.engines.spark.cluster import LocalSparkCluster
-from takeup.caching.engines.spark.history import write_profile
+from support.spark_cluster import LocalSparkCluster
+from takeup.caching.engines.spark.event_log_profile import write_profile
 from takeup.caching.engines.spark.plugin_jar import build_jar, jar
 
 pytestmark = [

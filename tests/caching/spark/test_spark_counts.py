@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from takeup.caching.engines.spark.counts import SparkCounts, counts_report, prometheus
+from takeup.caching.engines.spark.session import SparkCounts, counts_report, prometheus
 from takeup.core.render import to_markdown
 from takeup.errors import BadInput
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from takeup.caching.engines.spark.history import profile_of_events, write_profile
+from takeup.caching.engines.spark.event_log_profile import profile_of_events, write_profile
 from takeup.errors import BadInput
 
 LOGS = Path(__file__).parents[1] / "data"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from takeup.caching.engines.spark import session
-from takeup.caching.engines.spark.session import PLUGIN
-from takeup.caching.engines.spark.submit import run_submit, submit_command
+from takeup.caching.engines.spark.session import PLUGIN, run_submit, submit_command
 from takeup.errors import BadInput, MissingEngine
 
 JAR = "/jars/takeup-spark.jar"

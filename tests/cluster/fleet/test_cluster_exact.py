@@ -7,10 +7,10 @@ from itertools import combinations
 import pytest
 
 from cluster.fleet.cluster_states import draw_state
-from takeup.cluster.fleet.exact import GangPlan, best_victims, is_promised, price_gpu_s
-from takeup.cluster.fleet.rules import CHEAPEST, SchedulerRules
 from takeup.cluster.model import Evict, Grade, Job, Kind, Run, State, Waiting
 from takeup.cluster.policies import RuleBasedScheduler
+from takeup.cluster.scheduling.gangs import GangPlan, best_victims, is_promised, price_gpu_s
+from takeup.cluster.scheduling.rules import CHEAPEST, SchedulerRules
 
 RULES = SchedulerRules(victims=CHEAPEST, victim_price_gpu_s=500.0, repeat_price_share=0.5)
 GANG = Job("gang", Kind.HIGH, "org", "a100", 4.0, 3, 1e6)

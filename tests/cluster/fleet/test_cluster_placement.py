@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from takeup.cluster.fleet.evidence import StaticQuota
-from takeup.cluster.fleet.fast.place import update_calmness
-from takeup.cluster.fleet.layout import JobArrays, empty_fleet
-from takeup.cluster.fleet.rules import (
+from takeup.cluster.contract import StaticQuota
+from takeup.cluster.model import Decision, Evict, Eviction, Grade, Job, Kind, Node, Run, Start, State, Waiting
+from takeup.cluster.policies import RuleBasedScheduler
+from takeup.cluster.scheduling.layout import JobArrays, empty_fleet
+from takeup.cluster.scheduling.placement import update_calmness
+from takeup.cluster.scheduling.rules import (
     BEST_FIT,
     CHEAPEST,
     PACKED,
@@ -18,9 +20,7 @@ from takeup.cluster.fleet.rules import (
     TWO_POINTERS,
     SchedulerRules,
 )
-from takeup.cluster.fleet.snapshot import from_state, to_state
-from takeup.cluster.model import Decision, Evict, Eviction, Grade, Job, Kind, Node, Run, Start, State, Waiting
-from takeup.cluster.policies import RuleBasedScheduler
+from takeup.cluster.scheduling.snapshot import from_state, to_state
 from takeup.errors import BadInput
 
 NOW_S = 50_000.0

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.fleet.cluster_states import draw_state
-from takeup.cluster.fleet.evidence import StaticQuota
-from takeup.cluster.fleet.plain import PlainPass
-from takeup.cluster.fleet.rules import SchedulerRules
+from support.plain_scheduling_pass import PlainPass
+from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Evict, Grade, Hold, Kind, Start, State
 from takeup.cluster.policies import POLICIES, RuleBasedScheduler
+from takeup.cluster.scheduling.rules import SchedulerRules
 
 PLAIN = [name for name in POLICIES if not POLICIES[name].lease_s and not POLICIES[name].notice_s]
 SHARE = 0.4

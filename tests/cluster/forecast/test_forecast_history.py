@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.cluster.policies.gfs.forecast.calendar import WeekCalendar
-from takeup.cluster.policies.gfs.forecast.forecaster import ForecastTargets
-from takeup.cluster.policies.gfs.forecast.history import DemandHistory, HourlyMaxima
+from takeup.cluster.forecast.features import WeekCalendar
+from takeup.cluster.forecast.forecaster import DemandHistory, ForecastTargets, HourlyMaxima
 from takeup.errors import BadInput
 
 

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.cluster.policies.gfs.forecast import Forecast, Forecaster, Scope, make_forecaster
-from takeup.cluster.policies.gfs.forecast.anchored import AnchoredForecaster
-from takeup.cluster.policies.gfs.forecast.persistence import Persistence
+from takeup.cluster.forecast import make_forecaster
+from takeup.cluster.forecast.anchored import AnchoredForecaster
+from takeup.cluster.forecast.baselines import Persistence
+from takeup.cluster.forecast.distribution import Forecast, Scope
+from takeup.cluster.forecast.forecaster import Forecaster
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput, UnknownName
 

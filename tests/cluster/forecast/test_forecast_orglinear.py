@@ -8,8 +8,8 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from takeup.cluster.policies.gfs.forecast import make_forecaster, orglinear
-from takeup.cluster.policies.gfs.forecast.orglinear import OrgLinear
+from takeup.cluster.forecast import make_forecaster, orglinear
+from takeup.cluster.forecast.orglinear import OrgLinear
 from takeup.errors import BadInput, MissingEngine
 
 HAS_TORCH = find_spec("torch") is not None

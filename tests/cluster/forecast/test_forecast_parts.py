@@ -5,14 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from takeup.cluster.policies.gfs.forecast.calendar import WeekCalendar
-from takeup.cluster.policies.gfs.forecast.conformal import AdaptiveLevels
-from takeup.cluster.policies.gfs.forecast.features import DemandFeatures
-from takeup.cluster.policies.gfs.forecast.history import DemandHistory
-from takeup.cluster.policies.gfs.forecast.likeness import HourSimilarity
-from takeup.cluster.policies.gfs.forecast.mixture import ExpertMixture, pinball
-from takeup.cluster.policies.gfs.forecast.pending import PendingForecasts
-from takeup.cluster.policies.gfs.forecast.ridge import DEVIATION_PENALTY, NUM_TURNS, PENALTY, SharedRidge
+from takeup.cluster.forecast.anchored import DEVIATION_PENALTY, NUM_TURNS, PENALTY, ExpertMixture, SharedRidge, pinball
+from takeup.cluster.forecast.calibration import AdaptiveLevels, PendingForecasts
+from takeup.cluster.forecast.features import DemandFeatures, HourSimilarity, WeekCalendar
+from takeup.cluster.forecast.forecaster import DemandHistory
 
 # Conformal levels -----------------------------------------------------------------------------------------------------
 

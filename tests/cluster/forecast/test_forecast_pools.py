@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from takeup.cluster.policies.gfs.forecast import DemandDistribution, Forecast, Scope, sum_over_pools
+from takeup.cluster.forecast.distribution import DemandDistribution, Forecast, Scope, sum_over_pools
 from takeup.errors import BadInput
 
 LEVELS = (0.5, 0.9)

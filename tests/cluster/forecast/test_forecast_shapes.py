@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from cluster.forecast.demand_shapes import SHAPES, draw
-from takeup.cluster.policies.gfs.forecast import Forecaster, Scope
-from takeup.cluster.policies.gfs.forecast.anchored import AnchoredForecaster
-from takeup.cluster.policies.gfs.forecast.mixture import pinball
-from takeup.cluster.policies.gfs.forecast.persistence import Persistence
+from takeup.cluster.forecast.anchored import AnchoredForecaster, pinball
+from takeup.cluster.forecast.baselines import Persistence
+from takeup.cluster.forecast.distribution import Scope
+from takeup.cluster.forecast.forecaster import Forecaster
 from takeup.core.arrays import Floats
 
 NUM_HOURS, START, SEED = 1500, 672, 1

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.cluster.policies.gfs.forecast.residuals import ResidualWindow
+from takeup.cluster.forecast.calibration import ResidualWindow
 from takeup.core.arrays import Floats
 
 LEVELS = np.array([0.1, 0.5, 0.9, 0.99])

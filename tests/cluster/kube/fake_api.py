@@ -17,8 +17,7 @@ from time import monotonic
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from takeup.cluster.engines.kubernetes.access import ApiAccess
-from takeup.cluster.engines.kubernetes.client import Client
+from takeup.cluster.engines.kubernetes.client import ApiAccess, Client
 
 Json = dict[str, Any]
 Answer = tuple[int, Json]

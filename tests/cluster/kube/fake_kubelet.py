@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from takeup.cluster.engines.kubernetes.client import ApiUnreachable, Client, RequestRefused
-from takeup.cluster.engines.kubernetes.mirror import Informer
+from takeup.cluster.engines.kubernetes.informer import Informer
 
 Json = dict[str, Any]
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from cluster.kube.fake_kubelet import FakeKubelet
 from cluster.kube.kube_things import PODS, create_classes, create_nodes, create_pods, gang, pod
-from takeup.cluster.engines.kubernetes import Client, KubernetesEngine, find_access, follow
+from support.kubernetes_loop import follow
+from takeup.cluster.engines.kubernetes import Client, KubernetesEngine, find_access
 from takeup.cluster.engines.kubernetes.client import RequestRefused
-from takeup.cluster.engines.kubernetes.mirror import Informer
+from takeup.cluster.engines.kubernetes.informer import Informer
 from takeup.cluster.policies import find_policy
 
 NUM_NODES, NUM_SPOT, NUM_WORKERS = 16, 64, 4

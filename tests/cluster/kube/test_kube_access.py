@@ -16,9 +16,8 @@ import pytest
 
 from cluster.kube.fake_api import FakeApi
 from cluster.kube.kube_things import PODS, pod
-from takeup.cluster.engines.kubernetes import access as access_module
-from takeup.cluster.engines.kubernetes.access import ApiAccess, find_access
-from takeup.cluster.engines.kubernetes.client import ApiUnreachable, Client, RequestRefused
+from takeup.cluster.engines.kubernetes import client as access_module
+from takeup.cluster.engines.kubernetes.client import ApiAccess, ApiUnreachable, Client, RequestRefused, find_access
 from takeup.errors import BadInput, MissingEngine
 
 

@@ -13,9 +13,9 @@ from cluster.kube import kube_labs, kube_things
 from cluster.kube.kube_labs import MANIFESTS, apply_manifests, lab_client
 from cluster.kube.kube_things import gang, pod
 from cluster.kube.kube_worlds import fake_world
-from takeup.cluster.engines.kubernetes import dialect
+from takeup.cluster.engines.kubernetes import objects as dialect
 from takeup.cluster.engines.kubernetes.client import RequestRefused
-from takeup.cluster.engines.kubernetes.dialect import Dialect
+from takeup.cluster.engines.kubernetes.objects import Dialect
 from takeup.cluster.model import Grade, Quota, SetQuota
 from takeup.core.lazy import load
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.kube.kube_things import node, pod
-from takeup.cluster.engines.kubernetes.dialect import Dialect
-from takeup.cluster.engines.kubernetes.objects import Pod, parse_time, read_node, read_pod
+from takeup.cluster.engines.kubernetes.objects import Dialect, Pod, parse_time, read_node, read_pod
 from takeup.cluster.model import Grade, Kind
 
 CREATED = "2026-05-01T10:00:00Z"

@@ -10,11 +10,11 @@ from cluster.kube.fake_api import FakeApi
 from cluster.kube.kube_labs import lab_client
 from cluster.kube.kube_things import PODS, create_classes, create_pods, pod
 from cluster.kube.kube_worlds import clear, fake_world
-from takeup.cluster.engines.kubernetes import follow
-from takeup.cluster.engines.kubernetes import mirror as mirror_module
+from support.kubernetes_loop import follow
+from takeup.cluster.engines.kubernetes import informer as mirror_module
 from takeup.cluster.engines.kubernetes.client import Client, Json
-from takeup.cluster.engines.kubernetes.mirror import Informer, key_of
-from takeup.cluster.engines.kubernetes.quotas import QuotaStore
+from takeup.cluster.engines.kubernetes.informer import Informer, key_of
+from takeup.cluster.engines.kubernetes.writer import QuotaStore
 from takeup.cluster.model import Quota, Start
 from takeup.cluster.policies import find_policy
 

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.kube.kube_things import pod
-from takeup.cluster.engines.kubernetes.dialect import Dialect
 from takeup.cluster.engines.kubernetes.ledger import BoundPod, KubernetesLedger, PendingEviction
-from takeup.cluster.engines.kubernetes.objects import GpuNode, Pod, read_pod
-from takeup.cluster.engines.kubernetes.survey import KubernetesSnapshot, build_snapshot
+from takeup.cluster.engines.kubernetes.objects import Dialect, GpuNode, Pod, read_pod
+from takeup.cluster.engines.kubernetes.snapshot import KubernetesSnapshot, build_snapshot
 from takeup.cluster.model import Evict, Grade, Kind, Start, Waiting
 from takeup.cluster.policies import find_policy
 

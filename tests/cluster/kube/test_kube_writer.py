@@ -10,8 +10,7 @@ import pytest
 
 from cluster.kube.kube_things import pod
 from takeup.cluster.engines.kubernetes import writer as writers
-from takeup.cluster.engines.kubernetes.dialect import Dialect
-from takeup.cluster.engines.kubernetes.objects import Pod, read_pod
+from takeup.cluster.engines.kubernetes.objects import Dialect, Pod, read_pod
 from takeup.cluster.engines.kubernetes.writer import PodWriter
 from takeup.cluster.model import Grade
 

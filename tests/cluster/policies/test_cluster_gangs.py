@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.fleet.cluster_states import draw_state
-from takeup.cluster.fleet.evidence import StaticQuota
-from takeup.cluster.fleet.exact import best_victims, prices_gpu_s
+from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Decision, Evict, Grade, Hold, Job, Kind, Node, Run, Start, State, Waiting
 from takeup.cluster.policies import POLICIES, RuleBasedScheduler, find_policy
-from takeup.cluster.policies.gangs import corrected_pass, state_after
+from takeup.cluster.scheduling.gangs import best_victims, corrected_pass, prices_gpu_s, state_after
 
 GFS = POLICIES["gfs"]
 GANG = Job("gang", Kind.HIGH, "org", "a100", 4.0, 3, 1e6)

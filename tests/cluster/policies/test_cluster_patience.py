@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.simulate.cluster_traces import HIGH, SPOT, workload
-from takeup.cluster.fleet.evidence import StaticQuota
+from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Decision, Evict, Grade, Hold, Job, Kind, Node, Run, Start, State, Waiting
 from takeup.cluster.policies import POLICIES, RuleBasedScheduler, find_policy
 from takeup.cluster.simulate import replay

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.simulate.cluster_traces import HIGH, SPOT, drawn, workload
-from takeup.cluster.fleet.evidence import Evidence, StaticQuota
-from takeup.cluster.fleet.rules import SchedulerRules
+from takeup.cluster.contract import Evidence, StaticQuota
 from takeup.cluster.model import (
     Decision,
     Evict,
@@ -27,7 +26,8 @@ from takeup.cluster.model import (
     Waiting,
 )
 from takeup.cluster.policies import POLICIES, RuleBasedScheduler, find_policy
-from takeup.cluster.policies.memory import PoolHistory
+from takeup.cluster.policies.rule_based import PoolHistory
+from takeup.cluster.scheduling.rules import SchedulerRules
 from takeup.cluster.simulate import replay
 from takeup.errors import UnknownName
 

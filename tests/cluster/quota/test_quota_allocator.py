@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.cluster.fleet.evidence import Evidence
+from takeup.cluster.contract import Evidence
 from takeup.cluster.model import Offer
-from takeup.cluster.policies.gfs.quota import Goal, SpotPromise, SpotQuota
-from takeup.cluster.policies.gfs.quota.allocator import forecast_by
+from takeup.cluster.quota.allocator import Goal, SpotQuota, forecast_by
+from takeup.cluster.quota.menu import SpotPromise
 from takeup.errors import BadInput
 
 CAPACITY = 64.0

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.cluster.fleet.evidence import Evidence
-from takeup.cluster.policies.gfs.forecast import DemandDistribution, Forecast, Forecaster, Scope
-from takeup.cluster.policies.gfs.quota.demand import HourlyDemand
+from takeup.cluster.contract import Evidence
+from takeup.cluster.forecast.distribution import DemandDistribution, Forecast, Scope
+from takeup.cluster.forecast.forecaster import Forecaster
+from takeup.cluster.quota.allocator import HourlyDemand
 
 HOUR_S = 3600.0
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.cluster.policies.gfs.quota import Feedback, Goal, corrected
+from takeup.cluster.quota.allocator import Feedback, Goal, corrected
 from takeup.errors import BadInput
 
 GOAL = Goal(0.9)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.cluster.model import Grade, Job, Kind, Node, Offer, Run, State
-from takeup.cluster.policies.gfs.quota import Menu, SpotPromise, promises_of
+from takeup.cluster.quota.menu import Menu, SpotPromise, promises_of
 from takeup.core.arrays import Floats
 
 HOURS, PROBABILITIES, CAPACITY = (1.0, 2.0, 4.0), (0.8, 0.9), 100.0

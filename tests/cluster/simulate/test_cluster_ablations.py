@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from cluster.simulate.cluster_traces import drawn, openb_like, philly_like
-from takeup.cluster.fleet.evidence import StaticQuota
-from takeup.cluster.fleet.outcome import Metrics
+from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Workload
 from takeup.cluster.policies import find_policy
+from takeup.cluster.scheduling.outcome import Metrics
 from takeup.cluster.simulate import replay
 
 TRACES: dict[str, Callable[..., Workload]] = {"drawn": drawn, "openb": openb_like, "philly": philly_like}

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.simulate.cluster_traces import drawn
-from takeup.cluster.fleet.layout import (
+from takeup.cluster.model import Grade, Kind, Workload
+from takeup.cluster.policies import POLICIES
+from takeup.cluster.scheduling.layout import (
     FREE_GPUS,
     HIGH_GPUS,
     NUM_RUNNING,
@@ -24,11 +26,8 @@ from takeup.cluster.fleet.layout import (
     JobArrays,
     empty_fleet,
 )
-from takeup.cluster.model import Grade, Kind, Workload
-from takeup.cluster.policies import POLICIES
-from takeup.cluster.simulate.fast.agenda import EventQueue, empty_queue, pop, push
-from takeup.cluster.simulate.fast.events import run_until
-from takeup.cluster.simulate.fast.story import ReplayRecord, empty_record
+from takeup.cluster.simulate.event_loop import run_until
+from takeup.cluster.simulate.records import EventQueue, ReplayRecord, empty_queue, empty_record, pop, push
 from takeup.core.compiled import kernel
 
 QUOTA = np.array([1.0]), np.array([30.0])

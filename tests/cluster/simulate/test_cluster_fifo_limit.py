@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from cluster.simulate.cluster_traces import HIGH, SPOT, workload
-from takeup.cluster.fleet.evidence import StaticQuota
+from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Workload
 from takeup.cluster.policies import POLICIES, find_policy
 from takeup.cluster.simulate import replay

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 
 from cluster.simulate.cluster_traces import HIGH, SPOT, drawn, openb_like, philly_like, workload
-from takeup.cluster.fleet.evidence import StaticQuota
-from takeup.cluster.fleet.layout import NUM_WAITING_HIGH, NUM_WAITING_SPOT, Fleet, JobArrays, empty_fleet
+from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Workload
 from takeup.cluster.policies import POLICIES, find_policy
+from takeup.cluster.scheduling.layout import NUM_WAITING_HIGH, NUM_WAITING_SPOT, Fleet, JobArrays, empty_fleet
 from takeup.cluster.simulate import replay
-from takeup.cluster.simulate.fast.agenda import empty_queue
-from takeup.cluster.simulate.fast.events import run_until
-from takeup.cluster.simulate.fast.story import empty_record
+from takeup.cluster.simulate.event_loop import run_until
+from takeup.cluster.simulate.records import empty_queue, empty_record
 
 DAY_S = 86_400.0
 Make = Callable[..., Workload]

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from cluster.simulate.cluster_traces import HIGH, SPOT, drawn, philly_like, workload
-from takeup.cluster.fleet.evidence import StaticQuota
+from takeup.cluster.contract import StaticQuota
 from takeup.cluster.model import Workload
 from takeup.cluster.policies import find_policy
 from takeup.cluster.simulate import replay
-from takeup.cluster.simulate.moment import IdleReason, ReplayMoment
+from takeup.cluster.simulate.replay import IdleReason, ReplayMoment
 
 HOUR_S = 3600.0
 Seen = tuple[float, int, IdleReason, list[float]]

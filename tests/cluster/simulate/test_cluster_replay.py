@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.simulate.cluster_traces import HIGH, SPOT, drawn, workload
-from takeup.cluster.fleet.evidence import Evidence, StaticQuota
-from takeup.cluster.fleet.outcome import ShareEstimate
-from takeup.cluster.fleet.rules import CHEAPEST, TRY_SMALLER, SchedulerRules
+from takeup.cluster.contract import Evidence, StaticQuota
 from takeup.cluster.model import Grade, Kind, Quota
 from takeup.cluster.policies import POLICIES, RuleBasedScheduler, find_policy
+from takeup.cluster.scheduling.outcome import ShareEstimate
+from takeup.cluster.scheduling.rules import CHEAPEST, TRY_SMALLER, SchedulerRules
 from takeup.cluster.simulate import ReplayPrefix, replay
 from takeup.errors import BadInput
 

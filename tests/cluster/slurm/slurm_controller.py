@@ -12,8 +12,8 @@ import signal
 import sys
 from pathlib import Path
 
+from takeup.cluster.contract import StaticQuota
 from takeup.cluster.engines.slurm import SlurmEngine, control
-from takeup.cluster.fleet.evidence import StaticQuota
 from takeup.cluster.model import Decision, Hold, Job, Kind, Node, State, Waiting
 from takeup.cluster.policies import find_policy
 from takeup.core.clock import WallClock

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.cluster.engines.slurm.comments import Remarks, read_remarks
+from takeup.cluster.engines.slurm.rows import Remarks, read_remarks
 
 NOW_S = 1_794_755_830.0
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from cluster.slurm.fake_slurm import FakeSlurm, Killed
+from takeup.cluster.contract import StaticQuota
 from takeup.cluster.engines.slurm import Slurm, SlurmEngine
-from takeup.cluster.fleet.evidence import StaticQuota
 from takeup.cluster.model import Hold
 from takeup.cluster.policies import find_policy
 from takeup.errors import TakeupError

@@ -7,7 +7,7 @@ from threading import Event, Lock
 
 import pytest
 
-from takeup.cluster.engines.slurm.insistence import HedgedCalls
+from takeup.cluster.engines.slurm.commands import HedgedCalls
 
 LONG_S = 30.0  # nobody waits for it, unless something is wrong
 

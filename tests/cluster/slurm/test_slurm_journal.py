@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from takeup.cluster.engines.journal import Journal
+from takeup.cluster.engines.slurm.journal import Journal
 from takeup.errors import BadInput, OutputFailed
 
 
@@ -78,7 +78,7 @@ def test_a_lock_that_a_killed_controller_left_to_a_child_is_waited_for(tmp_path:
 def test_a_controller_that_was_killed_holds_it_no_longer(tmp_path: Path) -> None:
     program = (
         "import sys, time, pathlib\n"
-        "from takeup.cluster.engines.journal import Journal\n"
+        "from takeup.cluster.engines.slurm.journal import Journal\n"
         "journal = Journal(pathlib.Path(sys.argv[1]))\n"
         "journal.write({'do': 'evict'})\n"
         "print('written', flush=True)\n"

@@ -28,10 +28,10 @@ from cluster.slurm.slurm_lab import (
     larger_quota_after_s,
     wait_until,
 )
+from takeup.cluster.contract import StaticQuota
 from takeup.cluster.engines.slurm import Slurm, SlurmDown, SlurmEngine
 from takeup.cluster.engines.slurm.commands import CommandResult, caller
 from takeup.cluster.engines.slurm.rows import JobStatus
-from takeup.cluster.fleet.evidence import StaticQuota
 from takeup.cluster.model import Evict, Grade, Hold, Kind, Start
 from takeup.cluster.policies import find_policy
 from takeup.core.clock import VirtualClock

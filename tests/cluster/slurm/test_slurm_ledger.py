@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from takeup.cluster.engines.journal import Journal
-from takeup.cluster.engines.slurm import ledger as module
-from takeup.cluster.engines.slurm.ledger import Notice, SlurmLedger
+from takeup.cluster.engines.slurm import journal as module
+from takeup.cluster.engines.slurm.journal import Journal, Notice, SlurmLedger
 from takeup.cluster.engines.slurm.rows import GpuRequest, JobRow, JobStatus
 from takeup.cluster.model import Eviction, Grade, Quota, SetQuota, Start
 

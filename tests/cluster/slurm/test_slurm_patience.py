@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from takeup.cluster.engines.slurm.backoff import Backoff, JobBackoff
 from takeup.cluster.engines.slurm.commands import SlurmDown
-from takeup.cluster.engines.slurm.patience import Backoff, JobBackoff
 
 
 def test_each_silence_is_waited_for_twice_as_long_until_somebody_answers() -> None:

@@ -7,24 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.cluster.traces.generated.organisations import draw_organisations
-from takeup.cluster.traces.generated.published import (
-    DURATION_LAW,
-    FRACTIONS,
-    NUM_DAYS,
-    PROFILES,
-    REQUESTS,
-    SPOT_MEDIAN_S,
-)
-from takeup.cluster.traces.generated.shapes import draw_shapes, mean_gpus
-from takeup.cluster.traces.generated.times import (
+from takeup.cluster.traces.fleet_statistics import DURATION_LAW, FRACTIONS, NUM_DAYS, PROFILES, REQUESTS, SPOT_MEDIAN_S
+from takeup.cluster.traces.job_distributions import (
     DAY_S,
     LONG_S,
     bursts,
     cut_before,
     draw_high_durations,
+    draw_organisations,
+    draw_shapes,
     draw_spot_durations,
     draw_starts,
+    mean_gpus,
     monthly_to_daily,
     wrap,
 )

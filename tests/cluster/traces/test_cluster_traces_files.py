@@ -10,7 +10,7 @@ import pytest
 
 from takeup.cluster.model import Kind
 from takeup.cluster.traces import ColumnNames, LoadedTrace, TraceOptions, read_plain, read_v2026
-from takeup.cluster.traces.loaded import split_gangs
+from takeup.cluster.traces.workload import split_gangs
 from takeup.core.seeds import Streams
 from takeup.core.trace import write_table
 from takeup.errors import BadInput, BadTrace

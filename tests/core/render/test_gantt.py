@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from takeup.core.render.gantt import gantt_lines, limits
+from takeup.core.render.formatting import gantt_lines, limits
 from takeup.core.render.html import to_html
-from takeup.core.render.markdown import to_markdown
-from takeup.core.render.text import to_text
+from takeup.core.render.text import to_markdown, to_text
 from takeup.core.report import Cell, Report, Series
 
 

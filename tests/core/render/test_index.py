@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from takeup.core.render.index import IndexEntry, index_html
+from takeup.core.render.html import IndexEntry, index_html
 from takeup.core.report import Report
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from takeup.core.render.markdown import to_markdown
+from takeup.core.render.text import to_markdown
 from takeup.core.report import Column, Report, Table
 
 

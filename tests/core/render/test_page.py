@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from takeup.core.render.page import element, json_block, page, table
+from takeup.core.render.html import element, json_block, page, table
 
 
 def test_text_in_an_element_is_escaped() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.core.render.words import (
+from takeup.core.render.formatting import (
     cell_text,
     check_cells,
     clean,

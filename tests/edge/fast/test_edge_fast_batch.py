@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from edge.cells import with_extras
+from takeup.edge.planning import joint_batch
 from takeup.edge.policies import find_policy
-from takeup.edge.policies.batch import joint_batch
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 
 

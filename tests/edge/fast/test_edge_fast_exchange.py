@@ -11,10 +11,9 @@ from hypothesis import given, settings
 
 from edge.cells import instances, two_devices
 from takeup.edge.model import Answer, Instance
-from takeup.edge.policies.exchange import exchange_subcarriers
-from takeup.edge.policies.joint_plus import JointPlus, improve
-from takeup.edge.policies.plan import PartialPlan, SiteQuantities
-from takeup.edge.policies.radio import assign_free_subcarriers
+from takeup.edge.policies.joint import JointPlus, improve
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
+from takeup.edge.solvers.radio import assign_free_subcarriers, exchange_subcarriers
 
 
 def plan_of(instance: Instance, answer: Answer) -> PartialPlan:

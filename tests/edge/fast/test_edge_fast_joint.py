@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from edge.cells import instances, two_devices, with_extras
 from takeup.edge.model import Answer, Instance, Modulation, Reason
-from takeup.edge.policies.joint import METRICS, Joint, Metric, has_kernels
-from takeup.edge.policies.joint_plus import JointPlus
+from takeup.edge.policies.joint import METRICS, Joint, JointPlus, Metric, has_kernels
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
 

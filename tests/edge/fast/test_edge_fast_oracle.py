@@ -16,8 +16,8 @@ from edge.plain_energy import plain_energy
 from takeup.core.arrays import Floats
 from takeup.edge.energy import PrefixGroups, water_fill
 from takeup.edge.model import Radio
-from takeup.edge.policies.fast.oracle import cheapest, upload_cost, water_level
-from takeup.edge.policies.fast.shapes import CHANNEL, DEVICE, CellArrays
+from takeup.edge.solvers.compiled.arrays import CHANNEL, DEVICE, CellArrays
+from takeup.edge.solvers.compiled.plans import cheapest, upload_cost, water_level
 
 NUMBERS = st.floats(-3.0, 3.0).map(lambda exponent: 10.0**exponent)
 

@@ -15,8 +15,7 @@ from edge.cells import instances, two_devices
 from edge.plain_energy import plain_best_saving
 from takeup.edge.energy import PrefixGroups
 from takeup.edge.model import Instance
-from takeup.edge.policies.joint import Joint
-from takeup.edge.policies.joint_plus import JointPlus, improve
+from takeup.edge.policies.joint import Joint, JointPlus, improve
 from takeup.edge.traces.generators import paper_setting, radio_tight_setting
 from takeup.edge.validate import violation_of_answer
 from takeup.errors import BadInput

@@ -12,7 +12,7 @@ import pytest
 @pytest.fixture(scope="module")
 def pipeline() -> Any:
     """SDXL, tiny; its weights are patched, so every module has one of its own."""
-    from takeup.serving.engines.diffusers.tiny import build
+    from takeup.serving.diffusion.engine.tiny import build
 
     return build("takeup/tiny-sdxl")
 
@@ -28,9 +28,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def loras(files: dict[str, Path]) -> dict[str, Any]:
     """The same, read; but for the one that cannot be."""
-    from takeup.serving.engines.diffusers.lora.files import read_lora
-    from takeup.serving.engines.diffusers.lora.targets import LoraTargets
-    from takeup.serving.engines.diffusers.tiny import tiny
+    from takeup.serving.diffusion.addons.lora.file_format import read_lora
+    from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+    from takeup.serving.diffusion.engine.tiny import tiny
 
     targets = LoraTargets.of(tiny("takeup/tiny-sdxl"))
     return {name: read_lora(file, targets) for name, file in files.items() if name != "foreign"}
@@ -39,11 +39,11 @@ def loras(files: dict[str, Path]) -> dict[str, Any]:
 @pytest.fixture
 def engine_of(pipeline: Any, files: dict[str, Path]) -> Iterator[Any]:
     """Makes step engines with LoRAs, in a given form and from a given loader."""
-    from takeup.serving.engines.diffusers.families import family_of
-    from takeup.serving.engines.diffusers.lora.addon import Form, Loras
-    from takeup.serving.engines.diffusers.lora.loaders import LoraLoader, ThreadLoader
-    from takeup.serving.engines.diffusers.lora.targets import LoraTargets
-    from takeup.serving.engines.diffusers.steps import StepEngine
+    from takeup.serving.diffusion.addons.lora.addon import Form, Loras
+    from takeup.serving.diffusion.addons.lora.loading import LoraLoader, ThreadLoader
+    from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+    from takeup.serving.diffusion.engine.families import family_of
+    from takeup.serving.diffusion.engine.steps import StepEngine
 
     opened: list[Loras] = []
 

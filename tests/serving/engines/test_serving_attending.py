@@ -15,14 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.stock import ENGINE_MARKS, gap
-from takeup.serving.engines.diffusers.device import attending
-from takeup.serving.engines.diffusers.device.attending import (
+from takeup.serving.diffusion.execution import ops as attending
+from takeup.serving.diffusion.execution.ops import (
     attention_implementations,
     fits_triton,
+    self_attention,
     split_key_attention,
+    token_attention,
     tuned_attention,
 )
-from takeup.serving.engines.diffusers.device.ops import self_attention, token_attention
 
 pytestmark = ENGINE_MARKS
 

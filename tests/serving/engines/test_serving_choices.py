@@ -14,8 +14,8 @@ pytest.importorskip("torch", reason="needs torch: pip install 'takeup[diffusion]
 import torch
 
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.device import choices
-from takeup.serving.engines.diffusers.device.choices import NUM_CALLS, NUM_ROUNDS, Autotuner, Implementation, shape_key
+from takeup.serving.diffusion.execution import autotune as choices
+from takeup.serving.diffusion.execution.autotune import NUM_CALLS, NUM_ROUNDS, Autotuner, Implementation, shape_key
 
 pytestmark = ENGINE_MARKS
 

@@ -20,21 +20,23 @@ from PIL import Image
 from serving.lora_files import LAYERS, factors, peft_style, save
 from serving.stock import ENGINE_MARKS, gap, stock_latents
 from takeup.errors import BadInput, TakeupError, UnknownName
-from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.controls.calls import ControlCall, ControlNet, scales_of
-from takeup.serving.engines.diffusers.controls.workers import (
+from takeup.serving.diffusion.addons.controlnet.addon import Controls
+from takeup.serving.diffusion.addons.controlnet.workers import (
+    ControlCall,
+    ControlNet,
     ControlWorker,
     InlineWorker,
     ProcessWorker,
     ThreadWorker,
     WorkerDied,
+    scales_of,
 )
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.lora.addon import Form, Loras
-from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import LoraTargets
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tiny import build, tiny
+from takeup.serving.diffusion.addons.lora.addon import Form, Loras
+from takeup.serving.diffusion.addons.lora.loading import ThreadLoader
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine
+from takeup.serving.diffusion.engine.tiny import build, tiny
 from takeup.serving.model import ControlUse, LoraUse, Request
 
 pytestmark = ENGINE_MARKS

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from torch.nn.functional import group_norm, linear, silu
 
 from serving.stock import ENGINE_MARKS, gap
-from takeup.serving.engines.diffusers.device.blocks import FusedResidualBlocks
-from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor, prepare_network
-from takeup.serving.engines.diffusers.device.eight import FP8, Fp8Layers, fp8_matmul
-from takeup.serving.engines.diffusers.device.encoders import capture_encoders
-from takeup.serving.engines.diffusers.device.layout import channels_last
-from takeup.serving.engines.diffusers.device.ops import joined_norm, self_attention, text_attention
-from takeup.serving.engines.diffusers.device.stacks import stack_layers
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tiny import build, tiny
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine
+from takeup.serving.diffusion.engine.tiny import build, tiny
+from takeup.serving.diffusion.execution.convolutions import channels_last
+from takeup.serving.diffusion.execution.cuda_graph import capture_encoders
+from takeup.serving.diffusion.execution.executors import CudaGraphExecutor, prepare_network
+from takeup.serving.diffusion.execution.fp8 import FP8, Fp8Layers, fp8_matmul
+from takeup.serving.diffusion.execution.ops import joined_norm, self_attention, text_attention
+from takeup.serving.diffusion.execution.unet_blocks import FusedResidualBlocks
+from takeup.serving.diffusion.execution.weight_stacks import stack_layers
 from takeup.serving.model import Request
 
 pytestmark = ENGINE_MARKS

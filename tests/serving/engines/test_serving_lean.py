@@ -19,23 +19,25 @@ from torch.nn.functional import gelu, layer_norm, linear
 
 from serving.lora_cases import EXACT, images, stock
 from serving.stock import ENGINE_MARKS, gap, stock_latents
-from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.controls.streams import StreamWorker
-from takeup.serving.engines.diffusers.device import compute as compute_module
-from takeup.serving.engines.diffusers.device import lean as lean_module
-from takeup.serving.engines.diffusers.device.blocks import FusedResidualBlocks
-from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor, PreparedNetwork, prepare_network
-from takeup.serving.engines.diffusers.device.layers import add_matmul, geglu_matmul, shifted_layer_norm
-from takeup.serving.engines.diffusers.device.lean import InPlaceTransformers
-from takeup.serving.engines.diffusers.device.ops import text_attention
-from takeup.serving.engines.diffusers.device.regions import compile_regions
-from takeup.serving.engines.diffusers.device.stacks import stack_layers
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.lora.addon import Loras
-from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import LoraTargets
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tiny import build, tiny
+from takeup.serving.diffusion.addons.controlnet.addon import Controls
+from takeup.serving.diffusion.addons.controlnet.cuda_streams import StreamWorker
+from takeup.serving.diffusion.addons.lora.addon import Loras
+from takeup.serving.diffusion.addons.lora.loading import ThreadLoader
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine
+from takeup.serving.diffusion.engine.tiny import build, tiny
+from takeup.serving.diffusion.execution import executors as compute_module
+from takeup.serving.diffusion.execution import unet_blocks as lean_module
+from takeup.serving.diffusion.execution.executors import (
+    CudaGraphExecutor,
+    PreparedNetwork,
+    compile_regions,
+    prepare_network,
+)
+from takeup.serving.diffusion.execution.ops import add_matmul, geglu_matmul, shifted_layer_norm, text_attention
+from takeup.serving.diffusion.execution.unet_blocks import FusedResidualBlocks, InPlaceTransformers
+from takeup.serving.diffusion.execution.weight_stacks import stack_layers
 from takeup.serving.model import ControlUse, LoraUse, Request
 
 pytestmark = ENGINE_MARKS

@@ -12,8 +12,7 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 import torch
 
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.lora.changes import BufferSlice, LayerChange, Lora
-from takeup.serving.engines.diffusers.lora.sidecar import Sidecar
+from takeup.serving.diffusion.addons.lora.weights import BufferSlice, LayerChange, Lora, Sidecar
 
 pytestmark = ENGINE_MARKS
 

@@ -17,10 +17,10 @@ import torch
 
 from serving.lora_files import ATTENTION, LAYERS, factors, kohya, original, peft_style, save
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.lora.changes import Lora, patched
-from takeup.serving.engines.diffusers.lora.files import read_lora
-from takeup.serving.engines.diffusers.lora.targets import LoraTargets, layers_of
-from takeup.serving.engines.diffusers.tiny import build, tiny
+from takeup.serving.diffusion.addons.lora.file_format import read_lora
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets, layers_of
+from takeup.serving.diffusion.addons.lora.weights import Lora, patched
+from takeup.serving.diffusion.engine.tiny import build, tiny
 
 pytestmark = ENGINE_MARKS
 

@@ -13,14 +13,12 @@ import torch
 
 from serving.lora_cases import SDXL
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.device.attention import PackedAttention
-from takeup.serving.engines.diffusers.device.stacks import stack_layers
-from takeup.serving.engines.diffusers.lora.changes import Lora
-from takeup.serving.engines.diffusers.lora.grouped import StackedWeights, StagedFactors
-from takeup.serving.engines.diffusers.lora.packs import LoraPacker
-from takeup.serving.engines.diffusers.lora.targets import DENOISERS, layers_of
-from takeup.serving.engines.diffusers.lora.weights import PatchedWeights
-from takeup.serving.engines.diffusers.tiny import build
+from takeup.serving.diffusion.addons.lora.stacked_merge import LoraPacker, StackedWeights, StagedFactors
+from takeup.serving.diffusion.addons.lora.targets import DENOISERS, layers_of
+from takeup.serving.diffusion.addons.lora.weights import Lora, PatchedWeights
+from takeup.serving.diffusion.engine.tiny import build
+from takeup.serving.diffusion.execution.packed_attention import PackedAttention
+from takeup.serving.diffusion.execution.weight_stacks import stack_layers
 
 pytestmark = ENGINE_MARKS
 

@@ -20,18 +20,17 @@ import torch
 from serving.lora_cases import EXACT, SDXL, SlowLoader, images, request, stock
 from serving.lora_files import LAYERS
 from serving.stock import ENGINE_MARKS, gap, stock_latents
+from support.lora_similarity import measure_similarities
 from takeup.errors import BadInput, TakeupError, UnknownName
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.lora.addon import SLOT
-from takeup.serving.engines.diffusers.lora.changes import Lora
-from takeup.serving.engines.diffusers.lora.files import read_lora
-from takeup.serving.engines.diffusers.lora.loaders import ProcessLoader
-from takeup.serving.engines.diffusers.lora.similarity import measure_similarities
-from takeup.serving.engines.diffusers.lora.targets import LoraTargets, layers_of
-from takeup.serving.engines.diffusers.lora.weights import PatchedWeights
-from takeup.serving.engines.diffusers.tiny import build, tiny
+from takeup.serving.diffusion.addons.lora.addon import SLOT
+from takeup.serving.diffusion.addons.lora.file_format import read_lora
+from takeup.serving.diffusion.addons.lora.loading import ProcessLoader
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets, layers_of
+from takeup.serving.diffusion.addons.lora.weights import Lora, PatchedWeights
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.tiny import build, tiny
 from takeup.serving.model import LoraUse, Request
-from takeup.serving.policies.lateness import measured_bound
+from takeup.serving.scheduling.adapters import measured_bound
 
 pytestmark = ENGINE_MARKS
 

@@ -15,9 +15,9 @@ import torch
 from serving.lora_files import ATTENTION, LAYERS, factors, kohya, peft_style, save
 from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.lora.files import read_lora
-from takeup.serving.engines.diffusers.lora.targets import LoraTargets, layers_of
-from takeup.serving.engines.diffusers.tiny import tiny
+from takeup.serving.diffusion.addons.lora.file_format import read_lora
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets, layers_of
+from takeup.serving.diffusion.engine.tiny import tiny
 
 pytestmark = ENGINE_MARKS
 

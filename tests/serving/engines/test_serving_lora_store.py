@@ -11,9 +11,9 @@ pytest.importorskip("torch", reason="needs torch: pip install 'takeup[diffusion]
 import torch
 
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.lora.changes import Lora
-from takeup.serving.engines.diffusers.lora.store import LoraStore
-from takeup.serving.policies.adapters import ADAPTER_POLICIES
+from takeup.serving.diffusion.addons.lora.loading import LoraStore
+from takeup.serving.diffusion.addons.lora.weights import Lora
+from takeup.serving.scheduling.adapters import ADAPTER_POLICIES
 
 pytestmark = pytest.mark.engine
 

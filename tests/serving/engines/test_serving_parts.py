@@ -18,17 +18,14 @@ from hypothesis import strategies as st
 from serving.lora_cases import UNET
 from serving.lora_files import factors
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.families import FAMILIES, family_of
-from takeup.serving.engines.diffusers.families.guidance import guided
-from takeup.serving.engines.diffusers.families.sizes import size_of
-from takeup.serving.engines.diffusers.lora.changes import BufferSlice, LayerChange, Lora
-from takeup.serving.engines.diffusers.lora.keys import sort_keys
-from takeup.serving.engines.diffusers.lora.sidecar import Sidecar
-from takeup.serving.engines.diffusers.lora.targets import LoraTargets, layers_of
-from takeup.serving.engines.diffusers.runs import gather
-from takeup.serving.engines.diffusers.schedulers import SCHEDULERS, new_scheduler, set_steps, step_options
-from takeup.serving.engines.diffusers.tickets import Ticket
-from takeup.serving.engines.diffusers.tiny import tiny
+from takeup.serving.diffusion.addons.lora.file_format import sort_keys
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets, layers_of
+from takeup.serving.diffusion.addons.lora.weights import BufferSlice, LayerChange, Lora, Sidecar
+from takeup.serving.diffusion.contract import gather
+from takeup.serving.diffusion.engine.families import FAMILIES, family_of
+from takeup.serving.diffusion.engine.sampling import SCHEDULERS, guided, new_scheduler, set_steps, size_of, step_options
+from takeup.serving.diffusion.engine.steps import Ticket
+from takeup.serving.diffusion.engine.tiny import tiny
 from takeup.serving.model import Cancelled, Request
 
 pytestmark = ENGINE_MARKS

@@ -15,12 +15,17 @@ import torch
 from torch.nn.functional import conv2d
 
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.device import layout, passes
-from takeup.serving.engines.diffusers.device.compute import MAX_STEPS_AHEAD, CudaGraphExecutor
-from takeup.serving.engines.diffusers.device.layout import channels_last
-from takeup.serving.engines.diffusers.device.passes import NUM_WARM_UPS, CudaGraphPass
-from takeup.serving.engines.diffusers.device.seams import num_residuals, residuals_added
-from takeup.serving.engines.diffusers.tiny import build, tiny
+from takeup.serving.diffusion.engine.tiny import build, tiny
+from takeup.serving.diffusion.execution import convolutions as layout
+from takeup.serving.diffusion.execution import cuda_graph as passes
+from takeup.serving.diffusion.execution.convolutions import channels_last
+from takeup.serving.diffusion.execution.cuda_graph import NUM_WARM_UPS, CudaGraphPass
+from takeup.serving.diffusion.execution.executors import (
+    MAX_STEPS_AHEAD,
+    CudaGraphExecutor,
+    num_residuals,
+    residuals_added,
+)
 
 pytestmark = ENGINE_MARKS
 
@@ -255,7 +260,7 @@ def test_the_device_is_never_more_than_two_steps_behind(monkeypatch: pytest.Monk
 
     pretended = Cuda()
     pretended.Event = Event  # type: ignore[attr-defined]
-    monkeypatch.setattr("takeup.serving.engines.diffusers.device.compute.cuda", pretended)
+    monkeypatch.setattr("takeup.serving.diffusion.execution.executors.cuda", pretended)
     compute = CudaGraphExecutor()
     for _ in range(5):
         compute.pace()

@@ -15,8 +15,8 @@ from diffusers.image_processor import VaeImageProcessor
 from PIL import Image
 
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.controls.pictures import control_image
-from takeup.serving.engines.diffusers.device.layout import device_and_dtype
+from takeup.serving.diffusion.addons.controlnet.workers import control_image
+from takeup.serving.diffusion.execution.convolutions import device_and_dtype
 
 pytestmark = ENGINE_MARKS
 

@@ -12,10 +12,10 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 
 from command_line import Run, assert_one_sentence, rows_of
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.tiny import build
+from takeup.serving.diffusion.engine.tiny import build
 from takeup.serving.model import Request
 from takeup.serving.quality.makers import makers_of
-from takeup.serving.quality.measures import compare_images, cosine
+from takeup.serving.quality.metrics import compare_images, cosine
 
 pytestmark = ENGINE_MARKS
 

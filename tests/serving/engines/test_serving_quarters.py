@@ -17,14 +17,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from serving.lora_cases import EXACT, SDXL, images, request, stock
 from serving.lora_files import factors, peft_style, save
 from serving.stock import ENGINE_MARKS, gap
-from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
-from takeup.serving.engines.diffusers.device.quarters import FusedUpsampling
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.lora.addon import Loras
-from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import LoraTargets
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tiny import build, tiny
+from takeup.serving.diffusion.addons.lora.addon import Loras
+from takeup.serving.diffusion.addons.lora.loading import ThreadLoader
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine
+from takeup.serving.diffusion.engine.tiny import build, tiny
+from takeup.serving.diffusion.execution.convolutions import FusedUpsampling
+from takeup.serving.diffusion.execution.executors import CudaGraphExecutor
 
 pytestmark = ENGINE_MARKS
 

@@ -11,10 +11,10 @@ pytest.importorskip("torch", reason="needs torch: pip install 'takeup[diffusion]
 pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[diffusion]'")
 
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tiny import tiny
+from takeup.serving.diffusion.engine.steps import StepEngine
+from takeup.serving.diffusion.engine.tiny import tiny
 from takeup.serving.model import Request
-from takeup.serving.policies.adapters import ADAPTER_POLICIES
+from takeup.serving.scheduling.adapters import ADAPTER_POLICIES
 
 pytestmark = ENGINE_MARKS
 README = Path(__file__).parents[3] / "src/takeup/serving/README.md"

@@ -18,22 +18,21 @@ from PIL import Image
 
 from serving.lora_cases import EXACT, images, stock
 from serving.stock import ENGINE_MARKS, gap, stock_latents
-from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.controls.streams import StreamWorker
-from takeup.serving.engines.diffusers.device import compute as compute_module
-from takeup.serving.engines.diffusers.device import lean as lean_module
-from takeup.serving.engines.diffusers.device import passes
-from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
-from takeup.serving.engines.diffusers.device.ops import text_attention
-from takeup.serving.engines.diffusers.device.passes import StaticBuffers, Uncaptured, capture, num_padded
-from takeup.serving.engines.diffusers.device.regions import compile_regions
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.lora.addon import Form, Loras
-from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import LoraTargets
-from takeup.serving.engines.diffusers.runs import RowGatherer
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tiny import build, tiny
+from takeup.serving.diffusion.addons.controlnet.addon import Controls
+from takeup.serving.diffusion.addons.controlnet.cuda_streams import StreamWorker
+from takeup.serving.diffusion.addons.lora.addon import Form, Loras
+from takeup.serving.diffusion.addons.lora.loading import ThreadLoader
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+from takeup.serving.diffusion.contract import RowGatherer
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine
+from takeup.serving.diffusion.engine.tiny import build, tiny
+from takeup.serving.diffusion.execution import cuda_graph as passes
+from takeup.serving.diffusion.execution import executors as compute_module
+from takeup.serving.diffusion.execution import unet_blocks as lean_module
+from takeup.serving.diffusion.execution.cuda_graph import StaticBuffers, Uncaptured, capture, num_padded
+from takeup.serving.diffusion.execution.executors import CudaGraphExecutor, compile_regions
+from takeup.serving.diffusion.execution.ops import text_attention
 from takeup.serving.model import ControlUse, LoraUse, Request
 
 pytestmark = ENGINE_MARKS

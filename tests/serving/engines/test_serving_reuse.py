@@ -20,16 +20,14 @@ from PIL import Image
 from serving.lora_cases import EXACT, images
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.controls.calls import ControlCall
-from takeup.serving.engines.diffusers.controls.reuse import MemoizedResiduals, ResidualReuse
-from takeup.serving.engines.diffusers.controls.workers import InlineWorker, ResidualStream
-from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tiny import build, tiny
+from takeup.serving.diffusion.addons.controlnet.addon import Controls, MemoizedResiduals, ResidualReuse
+from takeup.serving.diffusion.addons.controlnet.workers import ControlCall, InlineWorker, ResidualStream
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine
+from takeup.serving.diffusion.engine.tiny import build, tiny
+from takeup.serving.diffusion.execution.executors import CudaGraphExecutor
+from takeup.serving.diffusion.policies import steps_to_reuse
 from takeup.serving.model import ControlUse, Request
-from takeup.serving.policies.reuse import steps_to_reuse
 
 pytestmark = ENGINE_MARKS
 

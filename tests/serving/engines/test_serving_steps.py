@@ -15,10 +15,9 @@ import torch
 
 from serving.stock import ENGINE_MARKS, gap, stock_latents
 from takeup.errors import BadInput, UnknownName
-from takeup.serving.engines import find_engine
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tiny import TINY, build, tiny
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine
+from takeup.serving.diffusion.engine.tiny import build, tiny
 from takeup.serving.model import Cancelled, Expired, Request
 
 pytestmark = ENGINE_MARKS
@@ -239,31 +238,3 @@ def test_schedulers_of_noise_are_refused_for_flows() -> None:
 def test_pipelines_of_other_kinds_are_refused() -> None:
     with pytest.raises(BadInput, match="a str cannot be served"):
         family_of("no pipeline")
-
-
-def test_the_engine_is_found_by_name() -> None:
-    assert find_engine("diffusers") is StepEngine
-
-
-def test_a_tiny_pipeline_is_the_same_every_time() -> None:
-    first, second, other = (build("takeup/tiny-sdxl", seed).unet.state_dict() for seed in (0, 0, 1))
-
-    assert all(torch.equal(first[key], second[key]) for key in first)
-    assert not torch.equal(first["conv_in.weight"], other["conv_in.weight"])
-    assert tiny("takeup/tiny-sdxl") is tiny("takeup/tiny-sdxl")
-
-
-def test_building_a_pipeline_draws_no_random_numbers_of_others() -> None:
-    torch.manual_seed(1)
-    expected = torch.rand(3)
-    torch.manual_seed(1)
-    build("takeup/tiny-sd15")
-
-    assert torch.equal(torch.rand(3), expected)
-
-
-def test_an_unknown_tiny_pipeline_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UnknownName, match="did you mean"):
-        tiny("takeup/tiny-sdx")
-
-    assert len(TINY) == 5

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.controls.addon import ControlPart, _SummedResiduals
-from takeup.serving.engines.diffusers.device.sums import _can_sum, weighted_sum
+from takeup.serving.diffusion.addons.controlnet.addon import ControlPart, _SummedResiduals
+from takeup.serving.diffusion.execution.ops import _can_sum, weighted_sum
 
 pytestmark = ENGINE_MARKS
 

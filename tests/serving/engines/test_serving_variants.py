@@ -18,12 +18,12 @@ from serving.lora_cases import UNET
 from serving.lora_files import factors, peft_style, save
 from serving.stock import ENGINE_MARKS, gap, stock_latents
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.lora.files import read_lora
-from takeup.serving.engines.diffusers.lora.targets import LoraTargets
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tiny import build, tiny
+from takeup.serving.diffusion.addons.controlnet.addon import Controls
+from takeup.serving.diffusion.addons.lora.file_format import read_lora
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine
+from takeup.serving.diffusion.engine.tiny import build, tiny
 from takeup.serving.model import ControlUse, Request
 
 pytestmark = ENGINE_MARKS

@@ -8,13 +8,11 @@ from typing import Any
 
 import torch
 
-from takeup.serving.engines.diffusers.families import Family, family_of
-from takeup.serving.engines.diffusers.masked.call import HookState
-from takeup.serving.engines.diffusers.masked.hooks import MaskingHooks
-from takeup.serving.engines.diffusers.masked.pages import working_copy
-from takeup.serving.engines.diffusers.masked.tokens import grids_of, token_indices
-from takeup.serving.engines.diffusers.runs import BatchRows, gather
-from takeup.serving.engines.diffusers.tiny import tiny
+from takeup.serving.diffusion.contract import BatchRows, gather
+from takeup.serving.diffusion.engine.families import Family, family_of
+from takeup.serving.diffusion.engine.tiny import tiny
+from takeup.serving.editing.masked.hooks import MaskingHooks
+from takeup.serving.editing.masked.tokens import HookState, grids_of, token_indices, working_copy
 from takeup.serving.model import Request
 
 __all__ = ["FAMILY_NAMES", "Network", "block_mask", "scattered_mask"]

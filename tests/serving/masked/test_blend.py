@@ -13,9 +13,9 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 import torch
 
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.masked.blend import BlendingScheduler, noised
-from takeup.serving.engines.diffusers.schedulers import SCHEDULERS, new_scheduler, set_steps
-from takeup.serving.engines.diffusers.tiny import tiny
+from takeup.serving.diffusion.engine.sampling import SCHEDULERS, new_scheduler, set_steps
+from takeup.serving.diffusion.engine.tiny import tiny
+from takeup.serving.editing.masked.initial_latents import BlendingScheduler, noised
 
 pytestmark = ENGINE_MARKS
 SHAPE = (1, 4, 8, 8)

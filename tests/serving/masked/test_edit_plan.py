@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.serving.policies.masks import FLUX, H200, SDXL, DeviceSpeed, costs_of, flop_of, load_bytes
-from takeup.serving.policies.plan import FORMATS, BlockCost, Format, greedy_plan, plan_formats, step_s
+from takeup.serving.editing.planner.block_formats import FORMATS, BlockCost, Format, greedy_plan, plan_formats, step_s
+from takeup.serving.editing.planner.cost_model import FLUX, H200, SDXL, DeviceSpeed, costs_of, flop_of, load_bytes
 
 SECONDS = st.floats(0, 2).map(lambda one: round(one, 6))
 BLOCKS = st.builds(BlockCost, SECONDS, SECONDS, SECONDS, SECONDS, SECONDS, SECONDS)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.serving.policies.edits import (
+from takeup.serving.scheduling.edit_routing import (
     EDIT_ROUTES,
     EarliestFinish,
     EditJob,

@@ -16,22 +16,21 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 import torch
 
 from serving.stock import ENGINE_MARKS, gap
-from takeup.serving.engines.diffusers.device import compute as compute_module
-from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
-from takeup.serving.engines.diffusers.device.passes import Uncaptured
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.masked import layouts
-from takeup.serving.engines.diffusers.masked.addon import StalenessChecks
-from takeup.serving.engines.diffusers.masked.asked import EditRequest
-from takeup.serving.engines.diffusers.masked.binding import can_bind
-from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
-from takeup.serving.engines.diffusers.masked.kept_columns import UnetCache
-from takeup.serving.engines.diffusers.masked.tokens import token_indices
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tickets import Ticket
-from takeup.serving.engines.diffusers.tiny import build
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine, Ticket
+from takeup.serving.diffusion.engine.tiny import build
+from takeup.serving.diffusion.execution import executors as compute_module
+from takeup.serving.diffusion.execution.cuda_graph import Uncaptured
+from takeup.serving.diffusion.execution.executors import CudaGraphExecutor
+from takeup.serving.diffusion.policies import MaskGrouping
+from takeup.serving.editing.contract import EditRequest
+from takeup.serving.editing.masked import addon as layouts
+from takeup.serving.editing.masked.addon import StalenessChecks
+from takeup.serving.editing.masked.editor import MaskedEditor, report_of
+from takeup.serving.editing.masked.graph_networks import can_bind
+from takeup.serving.editing.masked.kv_cache import UnetCache
+from takeup.serving.editing.masked.tokens import token_indices
 from takeup.serving.model import Request
-from takeup.serving.policies.mask_batches import MaskGrouping
 
 pytestmark = ENGINE_MARKS
 
@@ -222,7 +221,7 @@ def test_after_a_failure_edits_are_made_by_hooks(start: Start, monkeypatch: pyte
     for one in (session, hooked):
         one.edit((box(8), REQUEST))
     with monkeypatch.context() as broken:
-        broken.setattr(UnetCache, "bring", _no_memory)
+        broken.setattr(UnetCache, "load", _no_memory)
         failed = session.edit((box(8), OTHER))[0]
     ours, theirs = (latents(one.edit((box(8), OTHER))) for one in (session, hooked))
 

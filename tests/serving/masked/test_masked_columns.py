@@ -16,14 +16,20 @@ from torch.nn.functional import conv2d, group_norm, interpolate, silu
 from serving.masked.networks import Network, block_mask, scattered_mask
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.masked.brought import LoadedPage
-from takeup.serving.engines.diffusers.masked.columns import MaskedConvolutions, affine_of, column, tokens_of
-from takeup.serving.engines.diffusers.masked.gather import gathered
-from takeup.serving.engines.diffusers.masked.kept_columns import ColumnTables
-from takeup.serving.engines.diffusers.masked.neighbours import Resampling, entry_table, gather_table
-from takeup.serving.engines.diffusers.masked.pages import MAP
-from takeup.serving.engines.diffusers.masked.tokens import grids_of, token_indices
-from takeup.serving.engines.diffusers.masked.turns import DoubleBuffer
+from takeup.serving.editing.masked.graph_calls import DoubleBuffer
+from takeup.serving.editing.masked.kv_cache import ColumnTables
+from takeup.serving.editing.masked.masked_convolutions import (
+    MaskedConvolutions,
+    Resampling,
+    affine_of,
+    column,
+    entry_table,
+    gather_table,
+    gathered,
+    tokens_of,
+)
+from takeup.serving.editing.masked.template_reader import LoadedPage
+from takeup.serving.editing.masked.tokens import MAP, grids_of, token_indices
 
 pytestmark = ENGINE_MARKS
 
@@ -157,7 +163,7 @@ def test_convolutions_compute_the_masked_pixels_only(network: Network, monkeypat
         sizes.append(rows.shape[0] if rows.ndim == 2 else 0)
         return stock(rows, weight, bias)
 
-    monkeypatch.setattr("takeup.serving.engines.diffusers.masked.columns.linear", counted)
+    monkeypatch.setattr("takeup.serving.editing.masked.masked_convolutions.linear", counted)
     mask = block_mask(network.grid, 0.1)
     network.masked([mask])
 

@@ -20,21 +20,20 @@ from torch.utils.flop_counter import FlopCounterMode
 from serving.lora_files import factors, peft_style, save
 from serving.masked.networks import FAMILY_NAMES, Network
 from serving.stock import ENGINE_MARKS, gap
-from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.lora.addon import Form, Loras
-from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import LoraTargets
-from takeup.serving.engines.diffusers.masked.addon import StalenessChecks
-from takeup.serving.engines.diffusers.masked.asked import EditRequest
-from takeup.serving.engines.diffusers.masked.columns import supports_masked_convolutions
-from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tickets import Ticket
-from takeup.serving.engines.diffusers.tiny import build
-from takeup.serving.engines.templates.store import TemplateStore, TierCapacities
+from takeup.serving.diffusion.addons.lora.addon import Form, Loras
+from takeup.serving.diffusion.addons.lora.loading import ThreadLoader
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine, Ticket
+from takeup.serving.diffusion.engine.tiny import build
+from takeup.serving.diffusion.execution.executors import CudaGraphExecutor
+from takeup.serving.editing.contract import EditRequest
+from takeup.serving.editing.masked.addon import StalenessChecks
+from takeup.serving.editing.masked.editor import MaskedEditor, report_of
+from takeup.serving.editing.masked.masked_convolutions import supports_masked_convolutions
+from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import LoraUse, Request
-from takeup.serving.policies.adapters import AdapterLRU
+from takeup.serving.scheduling.adapters import AdapterLRU
 
 pytestmark = ENGINE_MARKS
 

@@ -21,18 +21,17 @@ from PIL import Image
 from serving.masked.networks import FAMILY_NAMES
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.masked.addon import StalenessChecks
-from takeup.serving.engines.diffusers.masked.asked import EditRequest
-from takeup.serving.engines.diffusers.masked.editing import active_edit
-from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
-from takeup.serving.engines.diffusers.runs import DenoisingRun
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tickets import Ticket
-from takeup.serving.engines.diffusers.tiny import tiny
-from takeup.serving.engines.templates.store import TemplateStore, TierCapacities
+from takeup.serving.diffusion.contract import DenoisingRun
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine, Ticket
+from takeup.serving.diffusion.engine.tiny import tiny
+from takeup.serving.editing.contract import EditRequest
+from takeup.serving.editing.masked.addon import StalenessChecks
+from takeup.serving.editing.masked.edit_state import active_edit
+from takeup.serving.editing.masked.editor import MaskedEditor, report_of
+from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import LoraUse, Request
-from takeup.serving.policies.adapters import AdapterLRU
+from takeup.serving.scheduling.adapters import AdapterLRU
 
 pytestmark = ENGINE_MARKS
 

@@ -9,21 +9,15 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 
 import numpy as np
 import torch
+from benchmarks.support.full_size import FULL_SIZE, box_mask, count_flop
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.masked.networks import block_mask
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.masked.editing import with_sample
-from takeup.serving.engines.diffusers.masked.flat import FlatKvCache
-from takeup.serving.engines.diffusers.masked.full_size import FULL_SIZE, box_mask, count_flop
-from takeup.serving.engines.diffusers.masked.tokens import (
-    bucket_size,
-    bucket_sizes,
-    grids_of,
-    token_indices,
-    token_mask,
-)
+from takeup.serving.editing.masked.edit_state import with_sample
+from takeup.serving.editing.masked.kv_cache import FlatKvCache
+from takeup.serving.editing.masked.tokens import bucket_size, bucket_sizes, grids_of, token_indices, token_mask
 
 pytestmark = ENGINE_MARKS
 

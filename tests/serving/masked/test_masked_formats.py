@@ -20,25 +20,24 @@ import torch
 
 from serving.masked.networks import FAMILY_NAMES
 from serving.stock import ENGINE_MARKS, gap
-from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.masked import formats, stopwatch
-from takeup.serving.engines.diffusers.masked.addon import StalenessChecks
-from takeup.serving.engines.diffusers.masked.asked import EditRequest
-from takeup.serving.engines.diffusers.masked.brought import BlockForms, TemplatePages, page_selection
-from takeup.serving.engines.diffusers.masked.editing import active_edit
-from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
-from takeup.serving.engines.diffusers.masked.from_rows import KvFromRows
-from takeup.serving.engines.diffusers.masked.hooks import MaskingHooks
-from takeup.serving.engines.diffusers.masked.pages import ROWS
-from takeup.serving.engines.diffusers.masked.row_blocks import blocks_of
-from takeup.serving.engines.diffusers.runs import DenoisingRun, gather
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tickets import Ticket
-from takeup.serving.engines.diffusers.tiny import build
-from takeup.serving.engines.templates.templates import PageReader, PageSelection, TemplateRecorder
+from takeup.serving.diffusion.contract import DenoisingRun, gather
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine, Ticket
+from takeup.serving.diffusion.engine.tiny import build
+from takeup.serving.diffusion.execution.executors import CudaGraphExecutor
+from takeup.serving.editing.contract import EditRequest
+from takeup.serving.editing.masked import graph_calls as stopwatch
+from takeup.serving.editing.masked import template_reader as formats
+from takeup.serving.editing.masked.addon import StalenessChecks
+from takeup.serving.editing.masked.edit_state import active_edit
+from takeup.serving.editing.masked.editor import MaskedEditor, report_of
+from takeup.serving.editing.masked.hooks import MaskingHooks
+from takeup.serving.editing.masked.template_reader import BlockForms, KvFromRows, TemplatePages, page_selection
+from takeup.serving.editing.masked.tokens import ROWS
+from takeup.serving.editing.masked.transformer_blocks import blocks_of
+from takeup.serving.editing.templates.template import PageReader, PageSelection, TemplateRecorder
 from takeup.serving.model import LoraUse, Request
-from takeup.serving.server.editing import TemplateStorage, make_editor
+from takeup.serving.server.backends.editor import TemplateStorage, make_editor
 
 pytestmark = ENGINE_MARKS
 

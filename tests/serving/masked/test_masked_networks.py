@@ -14,7 +14,7 @@ import torch
 from serving.masked.networks import FAMILY_NAMES, Network, block_mask, scattered_mask
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.masked.hooks import MaskingHooks
+from takeup.serving.editing.masked.hooks import MaskingHooks
 
 pytestmark = ENGINE_MARKS
 

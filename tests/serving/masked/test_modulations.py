@@ -14,7 +14,7 @@ import torch
 
 from serving.masked.networks import Network
 from serving.stock import ENGINE_MARKS, gap
-from takeup.serving.engines.diffusers.masked.modulations import KINDS, Modulations
+from takeup.serving.editing.masked.transformer_blocks import KINDS, Modulations
 
 pytestmark = ENGINE_MARKS
 TEXT = "encoder_hidden_states"

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.serving.engines.templates.keys import owner_of, template_id
-from takeup.serving.engines.templates.originals import Originals
+from takeup.serving.editing.templates.store import Originals
+from takeup.serving.editing.templates.template import owner_of, template_id
 
 ONE, TWO, THREE = (template_id("alice", str(number)) for number in range(3))
 

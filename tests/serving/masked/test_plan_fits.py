@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from benchmarks.support.device_fit import MeasuredStep, fitted, predicted_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.serving.policies.masks import FLUX, H200, SDXL, SDXL_COLUMNS, NetworkShape, costs_of, flop_of
-from takeup.serving.policies.plan import step_s
-from takeup.serving.policies.plan_fits import MeasuredStep, fitted, predicted_s
+from takeup.serving.editing.planner.block_formats import step_s
+from takeup.serving.editing.planner.cost_model import FLUX, H200, SDXL, SDXL_COLUMNS, NetworkShape, costs_of, flop_of
 
 MASKS = (0.05, 0.2, 0.5)
 SDXL_TOKENS = [(832, 224, 64), (1664, 448, 128), (3296, 832, 224), (5760, 1472, 384), (8192, 2080, 544)]

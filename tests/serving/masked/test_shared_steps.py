@@ -16,22 +16,20 @@ pytest.importorskip("diffusers", reason="needs diffusers: pip install 'takeup[di
 from serving.lora_cases import write_loras
 from serving.stock import ENGINE_MARKS, gap
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.lora.addon import Loras
-from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import LoraTargets
-from takeup.serving.engines.diffusers.masked.addon import StalenessChecks
-from takeup.serving.engines.diffusers.masked.asked import EditRequest
-from takeup.serving.engines.diffusers.masked.editing import EditState
-from takeup.serving.engines.diffusers.masked.editor import MaskedEditor, report_of
-from takeup.serving.engines.diffusers.runs import DenoisingRun
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tickets import Ticket
-from takeup.serving.engines.diffusers.tiny import build
-from takeup.serving.engines.templates.store import TemplateStore, TierCapacities
+from takeup.serving.diffusion.addons.lora.addon import Loras
+from takeup.serving.diffusion.addons.lora.loading import ThreadLoader
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+from takeup.serving.diffusion.contract import DenoisingRun
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine, Ticket
+from takeup.serving.diffusion.engine.tiny import build
+from takeup.serving.editing.contract import EditRequest
+from takeup.serving.editing.masked.addon import StalenessChecks
+from takeup.serving.editing.masked.edit_state import EditState
+from takeup.serving.editing.masked.editor import MaskedEditor, report_of
+from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
 from takeup.serving.model import LoraUse, Request
-from takeup.serving.policies.adapters import AdapterLRU
-from takeup.serving.policies.lateness import usual_bound
+from takeup.serving.scheduling.adapters import AdapterLRU, usual_bound
 
 pytestmark = ENGINE_MARKS
 

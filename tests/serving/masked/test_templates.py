@@ -18,13 +18,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput, OutputFailed
-from takeup.serving.engines.templates import disk, files
-from takeup.serving.engines.templates.files import ALIGNMENT, read_template, write_template
-from takeup.serving.engines.templates.keys import TemplateKey, digest_of, weights_digest
-from takeup.serving.engines.templates.packing import BITS, EXACT, PagePacker, error_of, pack, unpack, unpack_page
-from takeup.serving.engines.templates.store import TemplateStore, TierCapacities
-from takeup.serving.engines.templates.templates import PageReader, Template, TemplateRecorder
-from takeup.serving.policies.adapters import AdapterLERC, AdapterLRU
+from takeup.serving.editing.templates import disk
+from takeup.serving.editing.templates import disk as files
+from takeup.serving.editing.templates.disk import ALIGNMENT, read_template, write_template
+from takeup.serving.editing.templates.packing import BITS, EXACT, PagePacker, error_of, pack, unpack, unpack_page
+from takeup.serving.editing.templates.store import TemplateStore, TierCapacities
+from takeup.serving.editing.templates.template import (
+    PageReader,
+    Template,
+    TemplateKey,
+    TemplateRecorder,
+    digest_of,
+    weights_digest,
+)
+from takeup.serving.scheduling.adapters import AdapterLERC, AdapterLRU
 
 MADE = ("unet", "w", "", "euler", 4, 1.0, "5", (32, 32), "float32", "cpu", "sdpa")
 KEY = TemplateKey("a", *MADE, image="i", noise="0", libraries="torch", kept="kv")

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from takeup.serving.engines.templates import pinned
-from takeup.serving.engines.templates.pinned import PinnedMemory
+from takeup.serving.editing.templates import template as pinned
+from takeup.serving.editing.templates.template import PinnedMemory
 
 KINDS = (torch.bfloat16, torch.float32, torch.uint8, torch.int64)
 

@@ -22,7 +22,7 @@ def lora_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def backend() -> Iterator[Any]:
     """SDXL with two ControlNets, tiny, one request per network call; shared by all tests of the session."""
-    from takeup.serving.server.models import ServingPlan
+    from takeup.serving.server.backends.local import ServingPlan
 
     backend = ServingPlan(REAL, deterministic=True).build()
     yield backend

@@ -12,9 +12,8 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from takeup.serving.server.app import make_app
-from takeup.serving.server.jobs import Backend
-from takeup.serving.server.run import background_server
+from takeup.serving.server.app import background_server, make_app
+from takeup.serving.server.backends import Backend
 from takeup.serving.server.settings import ServerLimits, ServerSettings
 from takeup.serving.server.tenants import ApiKeys
 

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from takeup.serving.model import Cancelled
-from takeup.serving.server.jobs import Backend, ImageJob, JobHandle, ModelCard
+from takeup.serving.server.backends import Backend, ImageJob, JobHandle, ModelCard
 
 if TYPE_CHECKING:
-    from takeup.serving.engines.diffusers.tickets import OnStep
+    from takeup.serving.diffusion.engine.steps import OnStep
 
 __all__ = ["DEADLY", "PICTURE", "Painter", "PainterPlan"]
 

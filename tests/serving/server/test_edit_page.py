@@ -22,8 +22,8 @@ from serving.server.chromium import CHROMIUM, Tab, browser
 from serving.server.houses import ALICE, eventually, house
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
-from takeup.serving.server.models import ServingPlan
-from takeup.serving.server.page import edit_page
+from takeup.serving.server.backends.local import ServingPlan
+from takeup.serving.server.image_routes import edit_page
 
 pytestmark = ENGINE_MARKS
 Pixels = npt.NDArray[np.uint8]

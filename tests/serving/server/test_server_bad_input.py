@@ -27,10 +27,10 @@ from safetensors.torch import save
 from serving.lora_files import ATTENTION, factors, kohya, peft_style
 from serving.server.houses import app_of, ask, eventually
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.lora.targets import layers_of
-from takeup.serving.engines.diffusers.tiny import build, tiny
-from takeup.serving.server.local import LocalBackend
-from takeup.serving.traffic import Candidate
+from takeup.serving.diffusion.addons.lora.targets import layers_of
+from takeup.serving.diffusion.engine.tiny import build, tiny
+from takeup.serving.model import Candidate
+from takeup.serving.server.backends.local import LocalBackend
 
 pytestmark = ENGINE_MARKS
 URL = "/v1/images/generations"

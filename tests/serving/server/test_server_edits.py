@@ -27,11 +27,11 @@ from serving.server.conftest import REAL
 from serving.server.houses import ALICE, BOB, app_of, bearer, house
 from serving.stock import ENGINE_MARKS
 from takeup.errors import OutputFailed
-from takeup.serving.engines.templates import disk, originals
-from takeup.serving.server.editing import TemplateStorage
-from takeup.serving.server.local import LocalBackend
-from takeup.serving.server.models import ServingPlan
-from takeup.serving.traffic import Candidate
+from takeup.serving.editing.templates import disk
+from takeup.serving.editing.templates import store as originals
+from takeup.serving.model import Candidate
+from takeup.serving.server.backends.editor import TemplateStorage
+from takeup.serving.server.backends.local import LocalBackend, ServingPlan
 
 pytestmark = ENGINE_MARKS
 Pixels = npt.NDArray[np.uint8]

@@ -17,10 +17,10 @@ pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip inst
 from serving.server.houses import app_of, ask, eventually, house, metric
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
-from takeup.serving.server.board import MAX_FINISHED, RequestProgress
-from takeup.serving.server.gate import Reservation
-from takeup.serving.server.jobs import ImageJob, JobHandle
-from takeup.serving.server.work import AcceptedRequest
+from takeup.serving.server.admission import Reservation
+from takeup.serving.server.backends import ImageJob, JobHandle
+from takeup.serving.server.progress_hub import MAX_FINISHED, RequestProgress
+from takeup.serving.server.service import AcceptedRequest
 
 pytestmark = ENGINE_MARKS
 URL = "/v1/images/generations"

@@ -17,8 +17,8 @@ pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip inst
 from serving.server.houses import ask, house
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
-from takeup.serving.experiment.measured import counts_of, measured_design
-from takeup.serving.server.meter import StepLoopMeter
+from takeup.serving.server.backends.local import StepLoopMeter
+from takeup.serving.simulate.designs import counts_of, measured_design
 
 pytestmark = ENGINE_MARKS
 needs_clocks = pytest.mark.skipif(

@@ -28,17 +28,16 @@ from serving.server.conftest import REAL
 from serving.server.houses import ALICE, ask, eventually, house, metric
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
-from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.lora.addon import Loras
-from takeup.serving.engines.diffusers.lora.loaders import ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import LoraTargets
-from takeup.serving.engines.diffusers.steps import StepEngine
-from takeup.serving.engines.diffusers.tickets import OnStep
-from takeup.serving.engines.diffusers.tiny import build
+from takeup.serving.diffusion.addons.controlnet.addon import Controls
+from takeup.serving.diffusion.addons.lora.addon import Loras
+from takeup.serving.diffusion.addons.lora.loading import ThreadLoader
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import OnStep, StepEngine
+from takeup.serving.diffusion.engine.tiny import build
 from takeup.serving.model import ControlUse, LoraUse, Request
-from takeup.serving.server.jobs import ImageJob, JobHandle
-from takeup.serving.server.models import ServingPlan
+from takeup.serving.server.backends import ImageJob, JobHandle
+from takeup.serving.server.backends.local import ServingPlan
 
 pytestmark = ENGINE_MARKS
 Pixels = npt.NDArray[np.uint8]

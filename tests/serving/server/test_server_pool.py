@@ -19,9 +19,9 @@ from serving.server.painting import DEADLY, PICTURE, PainterPlan
 from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput
 from takeup.serving.model import LoraUse, Request
+from takeup.serving.server.backends import ImageJob
+from takeup.serving.server.backends.worker_pool import PoolBackend
 from takeup.serving.server.errors import WorkerLost
-from takeup.serving.server.jobs import ImageJob
-from takeup.serving.server.pool import PoolBackend
 
 pytestmark = ENGINE_MARKS
 URL = "/v1/images/generations"
@@ -128,7 +128,9 @@ def test_waiting_jobs_are_answered_when_the_pool_closes(folder: Path) -> None:
 def test_a_pool_that_closes_does_not_wait_for_a_worker_that_still_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("takeup.serving.server.hired.EXIT_S", None)  # whoever waits for it waits for ever
+    monkeypatch.setattr(
+        "takeup.serving.server.backends.worker_handle.EXIT_S", None
+    )  # whoever waits for it waits for ever
     pool = PoolBackend(PainterPlan(tmp_path, loads_once=True), 1)
     os.kill(pool.pids[0], signal.SIGKILL)
     eventually(lambda: len(list(tmp_path.iterdir())) == 2)

@@ -20,10 +20,10 @@ from serving.server.houses import app_of, ask, bearer, eventually, house, metric
 from serving.server.painting import PICTURE, Painter
 from serving.stock import ENGINE_MARKS
 from takeup.serving.model import Expired
-from takeup.serving.policies.admission import Admission
-from takeup.serving.server.board import ProgressHub
+from takeup.serving.scheduling.queue import Admission
+from takeup.serving.server.admission import AdmissionQueue
 from takeup.serving.server.errors import ApiError
-from takeup.serving.server.gate import AdmissionQueue
+from takeup.serving.server.progress_hub import ProgressHub
 
 pytestmark = ENGINE_MARKS
 URL = "/v1/images/generations"

@@ -16,7 +16,7 @@ pytest.importorskip("diffusers", reason="needs the package 'diffusers': pip inst
 from serving.server.houses import ask, eventually, house
 from serving.server.painting import DEADLY, PICTURE, PainterPlan
 from serving.stock import ENGINE_MARKS
-from takeup.serving.server.ray_pool import RayBackend
+from takeup.serving.server.backends.ray_serve import RayBackend
 
 pytestmark = [
     *ENGINE_MARKS,

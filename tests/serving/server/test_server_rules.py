@@ -21,22 +21,19 @@ from serving.server.houses import ALICE, KEYS, MODEL, app_of, ask, bearer, event
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput, UnknownName
-from takeup.serving.line import ReorderingQueue, expected_s
-from takeup.serving.policies.adapters import ADAPTER_POLICIES, ORDERS
-from takeup.serving.policies.admission import Admission
-from takeup.serving.policies.batching import one_by_one
-from takeup.serving.policies.routing import ROUTES
-from takeup.serving.server.app import make_app
+from takeup.serving.diffusion.policies import one_by_one
+from takeup.serving.model import Arrival, Design, RowCosts
+from takeup.serving.scheduling.adapters import ADAPTER_POLICIES, ORDERS
+from takeup.serving.scheduling.queue import Admission, ReorderingQueue, expected_s
+from takeup.serving.scheduling.routing import ROUTES
+from takeup.serving.server.admission import AdmissionQueue, Waiter
+from takeup.serving.server.app import background_server, make_app
+from takeup.serving.server.backends import ImageJob, JobHandle
 from takeup.serving.server.errors import ApiError
-from takeup.serving.server.gate import AdmissionQueue, Waiter
-from takeup.serving.server.jobs import ImageJob, JobHandle
-from takeup.serving.server.rules import ServerPolicies
-from takeup.serving.server.run import background_server
-from takeup.serving.server.settings import ServerLimits, ServerSettings
+from takeup.serving.server.settings import ServerLimits, ServerPolicies, ServerSettings
 from takeup.serving.simulate.instance import InstancePolicies as InstanceRules
+from takeup.serving.simulate.instance import Tiers
 from takeup.serving.simulate.queue import simulate_queue
-from takeup.serving.simulate.residents import Tiers
-from takeup.serving.traffic import Arrival, Design, RowCosts
 
 pytestmark = ENGINE_MARKS
 URL = "/v1/images/generations"

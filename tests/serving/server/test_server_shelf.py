@@ -16,11 +16,11 @@ from serving.server.houses import BOB, ask, bearer, house
 from serving.server.painting import Painter
 from serving.stock import ENGINE_MARKS
 from takeup.errors import BadInput
-from takeup.serving.engines.diffusers.lora.targets import LoraTargets
-from takeup.serving.engines.diffusers.tiny import tiny
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+from takeup.serving.diffusion.engine.tiny import tiny
+from takeup.serving.server.adapter_registry import AdapterRegistry
+from takeup.serving.server.backends.local import AdapterPaths
 from takeup.serving.server.errors import ApiError
-from takeup.serving.server.models import AdapterPaths
-from takeup.serving.server.shelf import AdapterRegistry
 
 pytestmark = ENGINE_MARKS
 Files = dict[str, Path]

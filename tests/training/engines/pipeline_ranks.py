@@ -32,13 +32,12 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from takeup.errors import TakeupError
-from takeup.training.engines.pytorch import AdaptiveSchedule
-from takeup.training.engines.pytorch.lab.faults import delayed_sends, slow_wires
-from takeup.training.model.pipeline import Link, Profile
-from takeup.training.model.plan import PipelinePlan
-from takeup.training.model.schedule import Schedule
-from takeup.training.policies import find_policy
-from takeup.training.policies.trigger import SwitchRule
+from takeup.training.pipelines.engine.adaptive import AdaptiveSchedule
+from takeup.training.pipelines.lab.stages import delayed_sends, slow_wires
+from takeup.training.pipelines.planners import find_policy
+from takeup.training.pipelines.planners.trigger import SwitchRule
+from takeup.training.pipelines.profile import Link, Profile
+from takeup.training.pipelines.schedule import PipelinePlan, Schedule
 from training.engines.pipeline_model import (
     NUM_MICROBATCHES,
     NUM_RANKS,

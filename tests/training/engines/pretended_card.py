@@ -13,8 +13,8 @@ from unittest import mock
 
 import torch
 
-from takeup.training.engines.pytorch import adapter, adaptive, delegate
-from takeup.training.engines.pytorch.device import DeviceStopwatch
+from takeup.training.pipelines.engine import adapter, adaptive, delegate
+from takeup.training.pipelines.engine.stopwatch import DeviceStopwatch
 
 __all__ = ["pretend"]
 

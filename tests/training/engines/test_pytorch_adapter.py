@@ -11,23 +11,22 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from takeup.errors import BadInput, MissingEngine, UnknownName
-from takeup.training.engines import find_engine
-from takeup.training.model.pipeline import Link
-from takeup.training.policies import POLICIES, find_policy
+from takeup.errors import BadInput, MissingEngine
+from takeup.training.pipelines.planners import POLICIES, find_policy
+from takeup.training.pipelines.profile import Link
 from training.pipelines import slow
 
 torch = pytest.importorskip("torch")
 schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
-from takeup.training.engines.pytorch import AdaptiveSchedule  # noqa: E402
-from takeup.training.engines.pytorch.adapter import (  # noqa: E402
+from takeup.training.pipelines.engine.adapter import (  # noqa: E402
     INNER_RECEIVES,
     actions_of,
     carrier_of,
     check_version,
     receive_first,
 )
-from takeup.training.engines.pytorch.exchange import SmoothedLinks, estimate_links  # noqa: E402
+from takeup.training.pipelines.engine.adaptive import AdaptiveSchedule  # noqa: E402
+from takeup.training.pipelines.engine.agreement import SmoothedLinks, estimate_links  # noqa: E402
 
 PROFILE = slow(4, 8, {1: 25})
 
@@ -88,14 +87,8 @@ def test_what_carries_messages_follows_from_device_and_backend(device: str, back
     assert carrier_of(FakeStage(torch.device(device), group=Group())) == carrier
 
 
-def test_the_engine_is_found_by_its_name() -> None:
-    assert find_engine("pytorch") is AdaptiveSchedule
-    with pytest.raises(UnknownName, match="did you mean 'pytorch'"):
-        find_engine("pytorhc")
-
-
 def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "takeup.training.engines.pytorch.adapter"
+    name = "takeup.training.pipelines.engine.adapter"
     monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
 
@@ -104,12 +97,12 @@ def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.Monkey
 
 
 def test_without_torch_the_public_names_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("takeup.training.engines.pytorch.")]:
+    for name in [name for name in sys.modules if name.startswith("takeup.training.pipelines.engine.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
 
     with pytest.raises(MissingEngine, match=r"needs the package 'torch'; run pip install 'takeup\[torch\]'"):
-        find_engine("pytorch")
+        import_module("takeup.training.pipelines.engine").AdaptiveSchedule  # noqa: B018
 
 
 def test_a_runtime_without_what_we_need_is_refused_with_its_version() -> None:

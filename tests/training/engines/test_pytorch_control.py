@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from takeup.training.engines.pytorch.control import ScheduleControl, profile_of
-from takeup.training.model.pipeline import Link, Profile, Stage
-from takeup.training.model.plan import PipelinePlan
-from takeup.training.policies import find_policy
-from takeup.training.policies.trigger import SwitchRule
-from takeup.training.timing.runs import timeline_of
+from takeup.training.pipelines.engine.agreement import ScheduleControl, profile_of
+from takeup.training.pipelines.planners import find_policy
+from takeup.training.pipelines.planners.trigger import SwitchRule
+from takeup.training.pipelines.profile import Link, Profile, Stage
+from takeup.training.pipelines.schedule import PipelinePlan
+from takeup.training.pipelines.timing.evaluation import timeline_of
 
 STAGE = Stage(1e-3, 1e-3, 1e-3, activation_bytes=1, memory_bytes=9)
 BLANK = Profile((STAGE,) * 4, (Link(),) * 3, 12)

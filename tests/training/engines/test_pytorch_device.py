@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from takeup.training.model.schedule import OpKind
+from takeup.training.pipelines.schedule import OpKind
 
 pytest.importorskip("torch")
-from takeup.training.engines.pytorch.device import DeviceStopwatch
+from takeup.training.pipelines.engine.stopwatch import DeviceStopwatch
 
 
 class Stream:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from takeup.training.model.schedule import Schedule
+from takeup.training.pipelines.schedule import Schedule
 
 PROGRAM = Path(__file__).parent / "pipeline_ranks.py"
 GUIDE = Path(__file__).parents[3] / "docs/guides/adaptive-pipeline.md"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from takeup.training.engines.pytorch import paths  # noqa: E402
-from takeup.training.engines.pytorch.paths import Carrier, StageRoutes  # noqa: E402
+from takeup.training.pipelines.engine import transport as paths  # noqa: E402
+from takeup.training.pipelines.engine.transport import Carrier, StageRoutes  # noqa: E402
 
 TIMEOUT = timedelta(seconds=20)
 

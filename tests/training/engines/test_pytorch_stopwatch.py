@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from takeup.training.engines.pytorch import stopwatch
-from takeup.training.engines.pytorch.stopwatch import HostStopwatch
-from takeup.training.model.schedule import OpKind
+from takeup.training.pipelines.engine import stopwatch
+from takeup.training.pipelines.engine.stopwatch import HostStopwatch
+from takeup.training.pipelines.schedule import OpKind
 
 
 class Clock:

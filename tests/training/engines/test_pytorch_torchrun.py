@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from takeup.cli import takeup
 from takeup.errors import BadInput, MissingEngine
-from takeup.training.engines.pytorch import torchrun
-from takeup.training.engines.pytorch.torchrun import command_of, start
+from takeup.training.pipelines.engine import torchrun
+from takeup.training.pipelines.engine.torchrun import command_of, start
 
 GUIDE = Path(__file__).parents[3] / "docs/guides/adaptive-pipeline.md"
 FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)

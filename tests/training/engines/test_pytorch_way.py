@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from takeup.training.engines.pytorch import way as way_module  # noqa: E402
-from takeup.training.engines.pytorch.way import GOODBYE, LinkEndpoint, say_goodbye_to_all  # noqa: E402
+from takeup.training.pipelines.engine import transport as way_module  # noqa: E402
+from takeup.training.pipelines.engine.transport import GOODBYE, LinkEndpoint, say_goodbye_to_all  # noqa: E402
 
 TIMEOUT = timedelta(seconds=20)
 BROKEN = RuntimeError("Connection closed by peer. This is typically caused by a remote worker crashing.")

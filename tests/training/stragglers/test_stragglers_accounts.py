@@ -5,9 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from takeup.training.policies.stragglers.accounts import RankTimeline, TimeAccount, overlapped_pairs
-from takeup.training.policies.stragglers.matched import MatchedCalls
-from takeup.training.policies.stragglers.windows import own_seconds, windows_of
+from takeup.training.stragglers.locate.accounts import (
+    RankTimeline,
+    TimeAccount,
+    overlapped_pairs,
+    own_seconds,
+    windows_of,
+)
+from takeup.training.stragglers.locate.matching import MatchedCalls
 from training.stragglers.calls_by_hand import GROUP, Call, blocking, log_of
 from training.stragglers.plain_job import Faults, data_parallel, logs_of
 

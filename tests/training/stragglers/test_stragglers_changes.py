@@ -10,8 +10,8 @@ from scipy.stats import t as student
 
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
-from takeup.training.policies.stragglers.changes import ChangePoint, ChangePointDetector, Sensitivity
-from takeup.training.policies.stragglers.fast.run_lengths import RunPrior, initial_run_lengths, update_run_lengths
+from takeup.training.stragglers.detect.change_points import ChangePoint, ChangePointDetector, Sensitivity
+from takeup.training.stragglers.detect.kernels import RunPrior, initial_run_lengths, update_run_lengths
 
 PRIOR = RunPrior(mean=0.0, weight=0.1, shape=2.0, rate=2 * 0.03**2, hazard=1 / 250)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from takeup.training.policies.stragglers.covariates import Covariates
+from takeup.training.stragglers.detect.detector import Covariates
 
 
 def test_plain_iterations_pass_unchanged() -> None:

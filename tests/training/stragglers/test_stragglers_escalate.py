@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.training.policies.stragglers.escalate import (
+from takeup.training.stragglers.remedy.escalation import (
     DurationDistribution,
     EscalationPlan,
     Remedy,

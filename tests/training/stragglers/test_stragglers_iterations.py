@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from takeup.core.arrays import Ints
 from takeup.errors import BadInput
-from takeup.training.policies.stragglers.iterations import (
+from takeup.training.stragglers.locate.matching import (
     IterationMarker,
     find_marker,
     iterations_s,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.training.policies.stragglers.passes import Pair, link_passes, ring_links
+from takeup.training.stragglers.locate.edge_colouring import Pair, link_passes, ring_links
 
 links_of_any_graph = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).filter(lambda pair: pair[0] != pair[1]))
 

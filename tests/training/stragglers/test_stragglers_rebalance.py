@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from takeup.errors import BadInput
-from takeup.training.policies.stragglers.rebalance import Pace, rebalance
+from takeup.training.stragglers.remedy.rebalance import Pace, rebalance
 
 times = st.floats(0.01, 10.0)
 paces = st.builds(Pace, times, st.just(0.0) | times)

@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 
 from takeup.core.arrays import Floats
 from takeup.errors import BadInput
-from takeup.training.policies.stragglers import rings
-from takeup.training.policies.stragglers.rings import best_ring, slowest_s
-from takeup.training.policies.stragglers.topology import NodeGrid, consolidated, improve_placement, pipeline_s
+from takeup.training.stragglers.remedy import topology as rings
+from takeup.training.stragglers.remedy.topology import (
+    NodeGrid,
+    best_ring,
+    consolidated,
+    improve_placement,
+    pipeline_s,
+    slowest_s,
+)
 
 FAST, SLOW = 1e-10, 4e-9
 

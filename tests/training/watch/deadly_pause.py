@@ -6,9 +6,9 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
-from takeup.training.engines.pytorch.watch.confirm import Confirmation, PauseController
-from takeup.training.engines.pytorch.watch.ring import HeaderWord
-from takeup.training.engines.pytorch.watch.rows import RingReader
+from takeup.training.stragglers.watch.confirmation import Confirmation, PauseController
+from takeup.training.stragglers.watch.ring import HeaderWord
+from takeup.training.stragglers.watch.ring_reader import RingReader
 
 
 class DeadlyPauses(PauseController):

@@ -6,8 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from takeup.training.engines.pytorch.watch.confirm import PauseController
-from takeup.training.engines.pytorch.watch.gather import RingCollector
+from takeup.training.stragglers.watch.confirmation import PauseController
+from takeup.training.stragglers.watch.ring_reader import RingCollector
 
 print("ready", flush=True)
 name, *numbers = input().split()

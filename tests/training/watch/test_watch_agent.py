@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from takeup.errors import BadInput
-from takeup.training.engines.pytorch.watch.agent import LENGTH, MOST_FRAME, Agent, Listener, address_of, send
-from takeup.training.engines.pytorch.watch.gather import RingCollector
-from takeup.training.engines.pytorch.watch.ring import HEADER_WORDS, HeaderWord
-from takeup.training.model.calls import CALL
+from takeup.training.stragglers.model import CALL
+from takeup.training.stragglers.watch.agent import LENGTH, MOST_FRAME, Agent, Listener, address_of, send
+from takeup.training.stragglers.watch.ring import HEADER_WORDS, HeaderWord
+from takeup.training.stragglers.watch.ring_reader import RingCollector
 from training.watch.watched_rings import GROUP, add, new_ring
 
 TOKEN = "a secret"

@@ -14,8 +14,8 @@ import pytest
 
 from command_line import Run, assert_one_sentence
 from takeup.errors import BadInput, MissingEngine
-from takeup.training.engines.pytorch.watch import launch
-from takeup.training.engines.pytorch.watch.launch import ATTACH, FOLDER, FRESH_STORE, SHIM, environment_of
+from takeup.training.stragglers.watch import launch
+from takeup.training.stragglers.watch.launch import ATTACH, FOLDER, FRESH_STORE, SHIM, environment_of
 
 ROOT = Path(__file__).parents[3]
 INJECTOR = Path(__file__).parent / "injector"

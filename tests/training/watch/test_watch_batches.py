@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from takeup.errors import BadInput
-from takeup.training.engines.pytorch.watch.ring import HeaderWord
+from takeup.training.stragglers.watch.ring import HeaderWord
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
 
 import torch.distributed as dist  # noqa: E402
 from torch._C._distributed_c10d import FileStore  # noqa: E402
 
-from takeup.training.engines.pytorch.watch import hook as hooks  # noqa: E402
-from takeup.training.engines.pytorch.watch.batches import RESTART_CODE, Batches  # noqa: E402
+from takeup.training.stragglers.watch import hook as hooks  # noqa: E402
+from takeup.training.stragglers.watch.batches import RESTART_CODE, Batches  # noqa: E402
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("watch")]
 

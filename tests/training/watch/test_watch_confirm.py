@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from takeup.training.engines.pytorch.watch.confirm import Confirmation, PauseController, evaluate_tests
+from takeup.training.stragglers.watch.confirmation import Confirmation, PauseController, evaluate_tests
 
 
 def ranks(*walls_s: float, waited_s: Sequence[float] = (0.0,) * 4) -> dict[int, dict[str, float]]:

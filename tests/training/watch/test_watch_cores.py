@@ -14,21 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from takeup.training.engines.pytorch.watch import cores as cores_module
-from takeup.training.engines.pytorch.watch import session as session_module
-from takeup.training.engines.pytorch.watch.cores import (
+from takeup.training.experiment.watch import divide_microbatches, ring_passes
+from takeup.training.stragglers.locate.suspects import blame_cpu_contention
+from takeup.training.stragglers.model import CallLog, SlowdownEvent
+from takeup.training.stragglers.watch import run_queue as cores_module
+from takeup.training.stragglers.watch import session as session_module
+from takeup.training.stragglers.watch.ring import HeaderWord, RingBuffer
+from takeup.training.stragglers.watch.ring_reader import RingReader
+from takeup.training.stragglers.watch.run_queue import (
     RunQueueWaits,
     UsualIterationTime,
     record_run_queue_waits,
     run_queue_wait_ns,
 )
-from takeup.training.engines.pytorch.watch.ring import HeaderWord, RingBuffer
-from takeup.training.engines.pytorch.watch.rows import RingReader
-from takeup.training.engines.pytorch.watch.session import WatchSession
-from takeup.training.experiment.watch import divide_microbatches, ring_passes
-from takeup.training.model.calls import CallLog
-from takeup.training.model.slowdowns import SlowdownEvent
-from takeup.training.policies.stragglers.cores import blame_cpu_contention
+from takeup.training.stragglers.watch.session import WatchSession
 from training.watch.watched_rings import RELIEF, SLOW_LINK, Scripted, new_ring
 
 SLOWER = replace(SLOW_LINK, before_s=0.028, after_s=0.0392)  # than the iterations of a script

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
 
-from takeup.training.engines.pytorch.watch import cuda  # noqa: E402  it imports torch
+from takeup.training.stragglers.watch import call_ends as cuda  # noqa: E402  it imports torch
 
 
 class Device:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from takeup.errors import BadInput
-from takeup.training.engines.pytorch.watch import explain
-from takeup.training.engines.pytorch.watch.session import Finding, WatchSession
 from takeup.training.experiment.watch import divide_microbatches, ring_passes
+from takeup.training.stragglers.watch import reports as explain
+from takeup.training.stragglers.watch.session import Finding, WatchSession
 from training.watch.watched_rings import RELIEF, SLOW_LINK, SLOW_RANK, Scripted, add, new_ring
 
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from takeup.training.engines.pytorch.watch import launch
-from takeup.training.engines.pytorch.watch.gather import RingCollector
-from takeup.training.engines.pytorch.watch.restart import Restarts
-from takeup.training.engines.pytorch.watch.ring import HeaderWord
 from takeup.training.experiment.watch import ring_passes, wait_before_restart_s
-from takeup.training.policies.stragglers.watcher import StragglerDetector
+from takeup.training.stragglers.detect.detector import StragglerDetector
+from takeup.training.stragglers.watch import launch
+from takeup.training.stragglers.watch.restart import Restarts
+from takeup.training.stragglers.watch.ring import HeaderWord
+from takeup.training.stragglers.watch.ring_reader import RingCollector
 from training.watch.deadly_pause import DeadlyPauses
 
 torch = pytest.importorskip("torch", reason="needs the package torch")

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("pytorch")]
 SET_NAME = 15  # of prctl
 REAL_THREADS = """
 import torch, torch.distributed as dist
-from takeup.training.engines.pytorch.watch import groups
+from takeup.training.stragglers.watch import groups
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 dist.all_reduce(torch.ones(1))
@@ -27,7 +27,7 @@ print(len(groups._turns_if_all_rest()))
 BUSY_THREAD = """
 import ctypes, threading, time
 import torch, torch.distributed as dist
-from takeup.training.engines.pytorch.watch.groups import keep_for_ever
+from takeup.training.stragglers.watch.gloo_shutdown import keep_for_ever
 
 def compute():
     ctypes.CDLL(None).prctl(15, b"pt_gloo_runloop")
@@ -51,7 +51,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_thread_of_that_name_is_waited_for_until_it_rests() -> None:
-    from takeup.training.engines.pytorch.watch.groups import wait_for_threads
+    from takeup.training.stragglers.watch.gloo_shutdown import wait_for_threads
 
     begun, may_go, counted = threading.Event(), threading.Event(), []
 

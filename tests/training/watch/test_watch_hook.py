@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from takeup.training.engines.pytorch.watch.lab.jobs import JobRecord, SlowPeriod, WatchedJob
-from takeup.training.engines.pytorch.watch.lab.launch import run_jobs
-from takeup.training.model.calls import CallLog, Operation
+from support.watch_lab import JobRecord, SlowPeriod, WatchedJob, run_jobs
+from takeup.training.stragglers.model import CallLog, Operation
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
 
@@ -133,7 +132,7 @@ def test_whatever_fails_in_noting_ends_the_noting_and_not_the_job(
 ) -> None:
     import torch.distributed as dist
 
-    from takeup.training.engines.pytorch.watch import hook as hooks
+    from takeup.training.stragglers.watch import hook as hooks
 
     hook = hooks.install(tmp_path / "no such folder")
     tensor = torch.ones(3)

@@ -20,18 +20,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.watch_lab import JobRecord, SlowPeriod, WatchedJob, run_jobs
 from takeup.errors import TakeupError
-from takeup.training.engines.pytorch.watch import confirm as confirming
-from takeup.training.engines.pytorch.watch.confirm import Confirmation, PauseController
-from takeup.training.engines.pytorch.watch.gather import RingCollector
-from takeup.training.engines.pytorch.watch.lab.jobs import JobRecord, SlowPeriod, WatchedJob
-from takeup.training.engines.pytorch.watch.lab.launch import run_jobs
-from takeup.training.engines.pytorch.watch.remedy import BatchShares
-from takeup.training.engines.pytorch.watch.ring import FIRST_ROW, ROW_WORDS, HeaderWord
-from takeup.training.engines.pytorch.watch.session import WatchSession
 from takeup.training.experiment.watch import new_session, ring_passes
-from takeup.training.model.calls import CallLog
-from takeup.training.policies.stragglers.watcher import StragglerDetector
+from takeup.training.stragglers.detect.detector import StragglerDetector
+from takeup.training.stragglers.model import CallLog
+from takeup.training.stragglers.watch import confirmation as confirming
+from takeup.training.stragglers.watch.actions import BatchShares
+from takeup.training.stragglers.watch.confirmation import Confirmation, PauseController
+from takeup.training.stragglers.watch.ring import FIRST_ROW, ROW_WORDS, HeaderWord
+from takeup.training.stragglers.watch.ring_reader import RingCollector
+from takeup.training.stragglers.watch.session import WatchSession
 from training.stragglers.plain_job import Faults, data_parallel, logs_of
 from training.watch.deadly_pause import DeadlyPauses
 
@@ -292,7 +291,7 @@ def skewed(logs: Sequence[CallLog], hours: Sequence[int]) -> list[CallLog]:
 
 def alone_by_one_process(job: WatchedJob) -> list[float]:
     """The weights after the same training by a single process, on whole batches."""
-    from takeup.training.engines.pytorch.watch.lab import loops
+    from support import watch_lab_program as loops
 
     torch.manual_seed(job.seed)
     model = loops._model()

@@ -11,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the package torch")
 import torch.distributed as dist  # noqa: E402
 
-from takeup.training.engines.pytorch.watch import hook as hooks  # noqa: E402
-from takeup.training.engines.pytorch.watch.methods import METHODS, watch_methods  # noqa: E402
-from takeup.training.engines.pytorch.watch.rows import RingReader  # noqa: E402
+from takeup.training.stragglers.watch import hook as hooks  # noqa: E402
+from takeup.training.stragglers.watch.hook import METHODS, watch_methods  # noqa: E402
+from takeup.training.stragglers.watch.ring_reader import RingReader  # noqa: E402
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("pytorch")]
 C10D: Any = torch._C._distributed_c10d  # which has no types for this

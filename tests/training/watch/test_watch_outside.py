@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from support import watch_lab_slowness as outside
+from support.watch_lab import SlowPeriod, WatchedJob
+from support.watch_lab_slowness import ExternalSlowness, NetworkMesh, PeriodicStops
 from takeup.errors import MissingEngine, TakeupError
-from takeup.training.engines.pytorch import networks
-from takeup.training.engines.pytorch.watch.lab import outside
-from takeup.training.engines.pytorch.watch.lab.jobs import SlowPeriod, WatchedJob
-from takeup.training.engines.pytorch.watch.lab.outside import ExternalSlowness, NetworkMesh, PeriodicStops
+from takeup.training.pipelines.lab import network as networks
 
 PATIENCE_S = 60
 needs_root = pytest.mark.skipif(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from takeup.training.engines.pytorch.watch.quotas import control_group, throttled_ns
+from takeup.training.stragglers.watch.run_queue import control_group, throttled_ns
 
 FIRST = "9:name=systemd:/\n4:memory:/jobs\n2:cpu,cpuacct:/jobs/7\n3:cpuset:/\n0::/\n"
 SECOND = "0::/user.slice/rank:0\n"

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from takeup.training.engines.pytorch.watch import requests
-from takeup.training.engines.pytorch.watch.remedy import ScheduleRequests
-from takeup.training.engines.pytorch.watch.requests import FOLDER, ReplanRequests
-from takeup.training.engines.pytorch.watch.ring import HeaderWord, RingBuffer
-from takeup.training.engines.pytorch.watch.rows import RingReader
+from takeup.training.pipelines.engine import adaptive as requests
+from takeup.training.pipelines.engine.adaptive import FOLDER, ReplanRequests
+from takeup.training.stragglers.watch.actions import ScheduleRequests
+from takeup.training.stragglers.watch.ring import HeaderWord, RingBuffer
+from takeup.training.stragglers.watch.ring_reader import RingReader
 from training.watch.watched_rings import new_ring
 
 

@@ -15,15 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from takeup.training.engines.pytorch.watch.confirm import Confirmation, PauseController
-from takeup.training.engines.pytorch.watch.launch import environment_of
-from takeup.training.engines.pytorch.watch.restart import GIVEN, ORDER, Restarts, apply_rank_order, will_be_restarted
-from takeup.training.engines.pytorch.watch.ring import HeaderWord, RingBuffer
-from takeup.training.engines.pytorch.watch.session import WatchSession, WatchSettings
 from takeup.training.experiment.watch import divide_microbatches, ring_passes, wait_before_restart_s
-from takeup.training.model.calls import CallLog
-from takeup.training.model.slowdowns import SlowdownEvent, Suspect
-from takeup.training.policies.stragglers.reorder import PredictedRankSwap
+from takeup.training.stragglers.model import CallLog, SlowdownEvent, Suspect
+from takeup.training.stragglers.remedy.rank_swap import PredictedRankSwap
+from takeup.training.stragglers.watch.confirmation import Confirmation, PauseController
+from takeup.training.stragglers.watch.launch import environment_of
+from takeup.training.stragglers.watch.restart import GIVEN, ORDER, Restarts, apply_rank_order, will_be_restarted
+from takeup.training.stragglers.watch.ring import HeaderWord, RingBuffer
+from takeup.training.stragglers.watch.session import WatchSession, WatchSettings
 from training.watch.watched_rings import SLOW_LINK, Scripted, new_ring, sharing
 
 INJECTOR = Path(__file__).parent / "injector"

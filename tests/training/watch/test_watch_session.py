@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from takeup.training.engines.pytorch.watch.confirm import Confirmation, PauseController
-from takeup.training.engines.pytorch.watch.ring import HeaderWord, RingBuffer
-from takeup.training.engines.pytorch.watch.session import WatchSession, WatchSettings
 from takeup.training.experiment.watch import divide_microbatches, new_session, ring_passes
-from takeup.training.model.slowdowns import SlowdownEvent
+from takeup.training.stragglers.model import SlowdownEvent
+from takeup.training.stragglers.watch.confirmation import Confirmation, PauseController
+from takeup.training.stragglers.watch.ring import HeaderWord, RingBuffer
+from takeup.training.stragglers.watch.session import WatchSession, WatchSettings
 from training.watch.watched_rings import RELIEF, SLOW_LINK, SLOW_RANK, Scripted, add, new_ring, sharing
 
 

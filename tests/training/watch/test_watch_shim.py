@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from takeup.training.engines.pytorch.watch import ring
-from takeup.training.engines.pytorch.watch.gather import RingCollector
-from takeup.training.engines.pytorch.watch.rows import RingReader
-from takeup.training.model.calls import Operation
+from takeup.training.stragglers.model import Operation
+from takeup.training.stragglers.watch import ring
+from takeup.training.stragglers.watch.ring_reader import RingCollector, RingReader
 
 ROOT = Path(__file__).parents[3]
 SHIM = ROOT / "native" / "nccl-shim"

@@ -20,8 +20,8 @@ BUSY_AT_THE_END = """
 import tempfile
 from pathlib import Path
 import torch, torch.distributed as dist
-from takeup.training.engines.pytorch.watch.hook import install
-from takeup.training.engines.pytorch.watch.waits import Waits
+from takeup.training.stragglers.watch.hook import install
+from takeup.training.stragglers.watch.call_ends import Waits
 
 torch.set_num_threads(1)
 folder = Path(tempfile.mkdtemp())
@@ -41,9 +41,9 @@ OVER_BY_THE_NEXT = """
 import sys
 from pathlib import Path
 import torch, torch.distributed as dist
-from takeup.training.engines.pytorch.watch.hook import install
-from takeup.training.engines.pytorch.watch.rows import Reader
-from takeup.training.engines.pytorch.watch.waits import Waits
+from takeup.training.stragglers.watch.hook import install
+from takeup.training.stragglers.watch.ring_reader import Reader
+from takeup.training.stragglers.watch.call_ends import Waits
 
 torch.set_num_threads(1)
 Waits._follow = lambda self, calls: None  # threads that never get a core
@@ -79,7 +79,7 @@ class FakeWork:
 
 
 def test_ends_of_a_group_are_told_in_order_also_of_calls_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    from takeup.training.engines.pytorch.watch import waits
+    from takeup.training.stragglers.watch import call_ends as waits
 
     monkeypatch.setattr(waits, "PLAIN_WAIT", FakeWork.wait)
     ended: list[int] = []
@@ -98,7 +98,7 @@ def test_ends_of_a_group_are_told_in_order_also_of_calls_that_fail(monkeypatch: 
 
 
 def test_a_slow_group_does_not_hold_up_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    from takeup.training.engines.pytorch.watch import waits
+    from takeup.training.stragglers.watch import call_ends as waits
 
     monkeypatch.setattr(waits, "PLAIN_WAIT", FakeWork.wait)
     told = threading.Event()
@@ -117,7 +117,7 @@ def test_a_slow_group_does_not_hold_up_another(monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_over_when_the_next_call_begins_is_told_before_it_and_only_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from takeup.training.engines.pytorch.watch import waits
+    from takeup.training.stragglers.watch import call_ends as waits
 
     may_look = threading.Event()
     monkeypatch.setattr(
@@ -140,7 +140,7 @@ def test_what_is_over_when_the_next_call_begins_is_told_before_it_and_only_once(
 
 
 def test_no_thread_is_left_for_a_call_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    from takeup.training.engines.pytorch.watch import waits
+    from takeup.training.stragglers.watch import call_ends as waits
 
     monkeypatch.setattr(waits, "PLAIN_WAIT", FakeWork.wait)
     monkeypatch.setattr(waits, "PATIENCE_S", 0.01)

@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from takeup.training.engines.pytorch.watch.ring import HeaderWord, RingBuffer
-from takeup.training.model.calls import CallLog, Operation
-from takeup.training.model.slowdowns import SlowdownEvent, Suspect
+from takeup.training.stragglers.model import CallLog, Operation, SlowdownEvent, Suspect
+from takeup.training.stragglers.watch.ring import HeaderWord, RingBuffer
 
 GROUP = 77
 ANCHOR = (int(Operation.ALL_REDUCE), GROUP, 64)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 from takeup.caching.contract import PolicySpec
+from takeup.caching.policies.belady import Belady
 from takeup.caching.policies.dag import DagValue
 from takeup.caching.policies.fifo import FirstInFirstOut
+from takeup.caching.policies.furthest_next_use import FurthestNextUse
 from takeup.caching.policies.gdsf import GreedyDualSizeFrequency
 from takeup.caching.policies.lerc import LeastEffectiveReferenceCount
 from takeup.caching.policies.lfu import LeastFrequentlyUsed
 from takeup.caching.policies.lrc import LeastReferenceCount
 from takeup.caching.policies.lru import LeastRecentlyUsed
-from takeup.caching.policies.min import Belady
 from takeup.caching.policies.mrd import MostReferenceDistance
-from takeup.caching.policies.next_use import FurthestNextUse
 from takeup.caching.policies.s3fifo import S3Fifo
 from takeup.caching.policies.sieve import Sieve
 from takeup.errors import BadInput, UnknownName

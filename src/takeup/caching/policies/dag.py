@@ -19,7 +19,7 @@ import math
 
 from takeup.caching.groups import PeerGroup
 from takeup.caching.model import BlockId
-from takeup.caching.policies.ranked import Rank, RankedPolicy
+from takeup.caching.policies.base import Rank, RankedPolicy
 
 NUM_CONSUMERS = 8  # later ones are discounted away; the bound keeps an update cheap for a block that all tasks read
 HORIZON_SHARE = 0.1  # of the cache; small keeps the order close to next use, and cost and size decide among neighbours

@@ -16,8 +16,8 @@ from collections.abc import Container
 
 from takeup.caching.groups import GroupTable
 from takeup.caching.model import AdmissionDecision, BlockId
+from takeup.caching.policies.base import Rank
 from takeup.caching.policies.lfu import LeastFrequentlyUsed
-from takeup.caching.policies.ranked import Rank
 
 
 class GreedyDualSizeFrequency(LeastFrequentlyUsed):

@@ -8,7 +8,7 @@ the smaller plain count goes first: it is the less likely to become useful again
 from __future__ import annotations
 
 from takeup.caching.model import BlockId
-from takeup.caching.policies.ranked import Rank, RankedPolicy
+from takeup.caching.policies.base import Rank, RankedPolicy
 
 
 class LeastEffectiveReferenceCount(RankedPolicy):

@@ -11,7 +11,7 @@ from collections import Counter
 
 from takeup.caching.groups import GroupTable
 from takeup.caching.model import BlockId
-from takeup.caching.policies.ranked import Rank, RankedPolicy
+from takeup.caching.policies.base import Rank, RankedPolicy
 
 
 class LeastFrequentlyUsed(RankedPolicy):

@@ -7,7 +7,7 @@ without a future reader has count 0 and is evicted first, however recently it wa
 from __future__ import annotations
 
 from takeup.caching.model import BlockId
-from takeup.caching.policies.ranked import Rank, RankedPolicy
+from takeup.caching.policies.base import Rank, RankedPolicy
 
 
 class LeastReferenceCount(RankedPolicy):

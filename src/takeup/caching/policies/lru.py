@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from takeup.caching.model import BlockId
-from takeup.caching.policies.ranked import Rank, RankedPolicy
+from takeup.caching.policies.base import Rank, RankedPolicy
 
 
 class LeastRecentlyUsed(RankedPolicy):

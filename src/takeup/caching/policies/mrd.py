@@ -7,7 +7,7 @@ eviction half; prefetching is the engine's part.
 from __future__ import annotations
 
 from takeup.caching.model import BlockId
-from takeup.caching.policies.ranked import Rank, RankedPolicy
+from takeup.caching.policies.base import Rank, RankedPolicy
 
 
 class MostReferenceDistance(RankedPolicy):

@@ -17,7 +17,7 @@ from collections.abc import Container
 
 from takeup.caching.groups import GroupTable
 from takeup.caching.model import AdmissionDecision, BlockId, Evict
-from takeup.caching.policies.queued import QueuePolicy
+from takeup.caching.policies.base import QueuePolicy
 
 SMALL_SHARE = 0.1
 GHOST_SHARE = 0.9

@@ -11,7 +11,7 @@ from collections.abc import Container
 
 from takeup.caching.groups import GroupTable
 from takeup.caching.model import BlockId, Evict
-from takeup.caching.policies.queued import QueuePolicy
+from takeup.caching.policies.base import QueuePolicy
 
 
 class Sieve(QueuePolicy):

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from takeup.caching.model import FlatTrace, Workload
-from takeup.caching.traces.eventlog import read_event_log
 from takeup.caching.traces.flat import read_flat
 from takeup.caching.traces.generators import WORKLOADS
+from takeup.caching.traces.spark_event_log import read_event_log
 from takeup.caching.traces.tasks import read_tasks
 from takeup.core.trace import column_names
 from takeup.errors import UnknownName

@@ -19,7 +19,7 @@ _VERBS = {
     "simulate": "takeup.cluster.experiment.replays:simulate",
     "compare": "takeup.cluster.experiment.replays:compare",
     "benefit": "takeup.cluster.experiment.replays:benefit",
-    "offer": "takeup.cluster.experiment.selling:offer",
+    "offer": "takeup.cluster.experiment.replays:offer",
     "forecast": "takeup.cluster.experiment.forecasts:forecast",
     "run": "takeup.cluster.experiment.live:run_engine",
 }

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from takeup.cluster.experiment.scenario import ClusterScenario, report_on
-from takeup.cluster.experiment.workloads import hourly_demand, load_workload
-from takeup.cluster.policies.gfs.forecast import Scope, make_forecaster
+from takeup.cluster.experiment.scenario import ClusterScenario, hourly_demand, load_workload, report_on
+from takeup.cluster.forecast import make_forecaster
+from takeup.cluster.forecast.distribution import Scope
 from takeup.cluster.report import ForecastRun, forecast_series, forecast_table, next_hours_table
 from takeup.core.arrays import Floats
 from takeup.core.progress import progress

@@ -8,32 +8,78 @@ of the day are replayed under this scheduler and under another one.
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from takeup.cluster.contract import ClusterEngine
 from takeup.cluster.engines import find_engine
 from takeup.cluster.experiment.replays import scheduler_of
-from takeup.cluster.experiment.scenario import ClusterScenario, report_on
-from takeup.cluster.experiment.view import LiveView, live_view
-from takeup.cluster.experiment.workloads import DAY_S, load_workload
+from takeup.cluster.experiment.scenario import DAY_S, ClusterScenario, load_workload, report_on
 from takeup.cluster.model import Decision, State, Workload
 from takeup.cluster.report import schedulers_table
-from takeup.cluster.report.diary import DecisionLog, counts_table, decisions_table, sentence, state_table
-from takeup.cluster.report.metrics import prometheus
-from takeup.cluster.report.screen import screen
+from takeup.cluster.report.live import (
+    DecisionLog,
+    counts_table,
+    decisions_table,
+    prometheus,
+    screen,
+    sentence,
+    state_table,
+)
 from takeup.cluster.simulate import replay
 from takeup.core.clock import Clock, VirtualClock, WallClock
 from takeup.core.control import ApplyOutcome, ControlLoop
 from takeup.core.files import write_atomically
+from takeup.core.render import to_text
 from takeup.core.report import Report, Table
 from takeup.errors import BadInput, MissingEngine, TakeupError
+
+# A report that is redrawn periodically while work goes on, on a terminal only -----------------------------------------
+
+DRAW_EVERY_S = 0.25
+
+
+@dataclass(slots=True)
+class LiveView:
+    """The live area of the terminal; the report is built only when a redraw is due."""
+
+    live: Live
+    monotonic: Callable[[], float] = time.monotonic
+    _drawn_s: float = field(default=-inf, init=False)
+
+    def draw(self, picture: Callable[[], Report]) -> None:
+        """Show how things are now, unless that was shown a moment ago."""
+        now_s = self.monotonic()
+        if now_s - self._drawn_s < DRAW_EVERY_S:
+            return
+        self._drawn_s = now_s
+        console = self.live.console
+        text = to_text(picture(), width=console.width, colour=console.color_system is not None)
+        self.live.update(Text.from_ansi(text), refresh=True)
+
+
+@contextmanager
+def live_view(*, quiet: bool, stream: TextIO | None = None) -> Iterator[LiveView | None]:
+    """A view for the duration of the block; None if `quiet` or if the stream is not a terminal."""
+    stream = sys.stderr if stream is None else stream
+    if quiet or not stream.isatty():
+        yield None
+        return
+    console = Console(file=stream)
+    with Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
+        yield LiveView(live)
+
 
 Tell = Callable[[str], None]
 VIRTUAL_PERIOD_S, REAL_PERIOD_S = 300.0, 1.0  # a job that waits for a GPU should not wait for us

@@ -5,12 +5,24 @@ A plain name is a scheduler as the GFS evaluation ran it; `..._published` is wha
 
 from __future__ import annotations
 
-from takeup.cluster.fleet.evidence import NoQuota, QuotaSource
-from takeup.cluster.fleet.rules import SchedulerRules
-from takeup.cluster.policies.chronus import CHRONUS, CHRONUS_PUBLISHED
-from takeup.cluster.policies.fgd import FGD, FGD_PUBLISHED
-from takeup.cluster.policies.fifo import FIFO, FIFO_STRICT
-from takeup.cluster.policies.gfs.scheduler import (
+from takeup.cluster.contract import NoQuota, QuotaSource
+from takeup.cluster.policies.baselines import (
+    CHRONUS,
+    CHRONUS_PUBLISHED,
+    FGD,
+    FGD_PUBLISHED,
+    FIFO,
+    FIFO_STRICT,
+    KAI,
+    KUBE,
+    KUEUE,
+    LYRA,
+    LYRA_PUBLISHED,
+    SLURM,
+    YARN_CS,
+    YARN_CS_PUBLISHED,
+)
+from takeup.cluster.policies.gfs import (
     GFS,
     GFS_ARTIFACT,
     GFS_NOTICE,
@@ -21,10 +33,8 @@ from takeup.cluster.policies.gfs.scheduler import (
     GFS_SIMPLE_PLACE,
     GFS_SIMPLE_PREEMPT,
 )
-from takeup.cluster.policies.lyra import LYRA, LYRA_PUBLISHED
-from takeup.cluster.policies.ruled import RuleBasedScheduler
-from takeup.cluster.policies.stock import KAI, KUBE, KUEUE, SLURM
-from takeup.cluster.policies.yarn_cs import YARN_CS, YARN_CS_PUBLISHED
+from takeup.cluster.policies.rule_based import RuleBasedScheduler
+from takeup.cluster.scheduling.rules import SchedulerRules
 from takeup.errors import UnknownName
 
 __all__ = ["POLICIES", "RuleBasedScheduler", "find_policy"]

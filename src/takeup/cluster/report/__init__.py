@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from takeup.cluster.report.charts import (
+from takeup.cluster.report.benefit import Benefit, GpuPrices, benefit_of, benefit_series, benefit_table, days_table
+from takeup.cluster.report.forecasts import ForecastRun, forecast_series, forecast_table, next_hours_table
+from takeup.cluster.report.offers import OfferRequest, menu_table, nodes_table, offers_table
+from takeup.cluster.report.outcomes import (
     allocation_series,
+    classes_table,
     eviction_bars,
     eviction_series,
+    pools_table,
     quota_series,
+    schedulers_table,
     usage_bars,
     wait_bars,
 )
-from takeup.cluster.report.forecasts import ForecastRun, forecast_series, forecast_table, next_hours_table
-from takeup.cluster.report.money import Benefit, GpuPrices, benefit_of, benefit_series, benefit_table, days_table
-from takeup.cluster.report.outcomes import classes_table, pools_table, schedulers_table
-from takeup.cluster.report.promises import OfferRequest, menu_table, nodes_table, offers_table
 
 __all__ = [
-    "OfferRequest",
     "Benefit",
     "ForecastRun",
     "GpuPrices",
+    "OfferRequest",
     "allocation_series",
     "benefit_of",
     "benefit_series",

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from takeup.core.arrays import Bools
 from takeup.core.trace import TraceColumn, column_names, read_table
-from takeup.core.trace.columns import find_columns
+from takeup.core.trace.table import find_columns
 from takeup.errors import BadTrace
 
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import vl_convert
 
-from takeup.core.render.gantt import limits, moment_of
-from takeup.core.render.words import clean, name_with_unit
+from takeup.core.render.formatting import clean, limits, moment_of, name_with_unit
 from takeup.core.report import Cell, Series
 
 VEGA_LITE_VERSION = "5.20"

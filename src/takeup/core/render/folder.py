@@ -32,7 +32,7 @@ def write(report: Report, folder: Path, formats: Collection[str] = FORMATS) -> l
 def _files(report: Report, formats: Collection[str]) -> Iterator[tuple[str, str | bytes]]:
     from takeup.core.render.charts import to_png, to_svg
     from takeup.core.render.html import to_html
-    from takeup.core.render.markdown import to_markdown
+    from takeup.core.render.text import to_markdown
 
     names = chart_names(report)
     picture = next((suffix for suffix in ("svg", "png") if suffix in formats), None)

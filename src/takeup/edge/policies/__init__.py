@@ -5,12 +5,11 @@ from __future__ import annotations
 from takeup.edge.contract import Policy
 from takeup.edge.policies.auto import Auto
 from takeup.edge.policies.car_p import CarByPriority
-from takeup.edge.policies.column_generation import ColumnGeneration
+from takeup.edge.policies.cg import ColumnGeneration
 from takeup.edge.policies.cpu_first import CpuFirst
 from takeup.edge.policies.exact import Exact
 from takeup.edge.policies.gma import Gma
-from takeup.edge.policies.joint import Joint
-from takeup.edge.policies.joint_plus import JointPlus
+from takeup.edge.policies.joint import Joint, JointPlus
 from takeup.edge.policies.jtora import Jtora
 from takeup.edge.policies.local import Local
 from takeup.edge.policies.min_group import MinimumGroups

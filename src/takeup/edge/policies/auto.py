@@ -1,9 +1,9 @@
 """Auto: the quick plan first, then bounds and better plans, each step only while something is left to gain.
 
-1. `joint_plus`, and a bound for any size (`bounds.priced`).
+1. `joint_plus`, and a bound for any size (`solvers.bounds.price`).
 2. Where all groups can be listed: the search through all plans (`exact`).
-3. Prices and columns (`column_generation`), with the best turns at these prices. A plan from the columns.
-4. The easier problem in whole numbers (`bound`): sometimes better where the CPU is scarce, but slow.
+3. Prices and columns (`cg`), with the best schedule of one core at these prices. A plan from the columns.
+4. The relaxation as an integer program (`solvers.bounds.relax`): sometimes better where the CPU is scarce, but slow.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from takeup.edge.model import Answer, Instance
-from takeup.edge.policies.bound import relax
-from takeup.edge.policies.bounds.listed import can_list
-from takeup.edge.policies.bounds.priced import price
-from takeup.edge.policies.column_generation import answer_from_columns, can_generate, generate_columns
+from takeup.edge.policies.cg import answer_from_columns, can_generate, generate_columns
 from takeup.edge.policies.exact import NUM_SLOTS, prove
-from takeup.edge.policies.joint_plus import JointPlus
+from takeup.edge.policies.joint import JointPlus
+from takeup.edge.solvers.bounds import price, relax
+from takeup.edge.solvers.pricers import can_list
 
 DONE = 2e-6  # of the bound; a gap as small as this is not worth another step
 PLAN_WORK = 100_000  # priced uploads: some hundredths of a second

@@ -19,8 +19,8 @@ import numpy as np
 from takeup.core.arrays import Ints
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies.joint import accept, consider
-from takeup.edge.policies.plan import PartialPlan, SiteQuantities
-from takeup.edge.policies.radio import assign_free_subcarriers, refusal_reasons
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
+from takeup.edge.solvers.radio import assign_free_subcarriers, refusal_reasons
 
 
 @dataclass(frozen=True, slots=True)

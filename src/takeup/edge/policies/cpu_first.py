@@ -12,9 +12,8 @@ import numpy as np
 
 from takeup.core.arrays import Ints
 from takeup.edge.model import Answer, Instance, Reason
-from takeup.edge.policies.plan import SiteQuantities
-from takeup.edge.policies.radio import assign_free_subcarriers, assign_groups, refusal_reasons
-from takeup.edge.policies.schedule import latest_starts
+from takeup.edge.solvers.partial_plan import SiteQuantities, latest_starts
+from takeup.edge.solvers.radio import assign_free_subcarriers, assign_groups, refusal_reasons
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Exact: the best allocation there is, where all groups of subcarriers can be listed; with a proof.
 
 How it works. A plan to begin with comes from `joint_plus`. Prices for subcarriers and CPU time tell what devices could
-gain at most (`bounds.generate`). With them all plans are searched, except where the prices prove that nothing better is
-to be found (`bounds.fast.search`). Time is not cut into pieces: starts and energies are those of the real problem.
+gain at most (`solvers.column_generation`). With them all plans are searched, except where the prices prove that nothing
+better is to be found (`solvers.compiled.branch_and_bound`). Time is not discretised: starts and energies are those of
+the real problem.
 
 Where an instance is too large to list its groups, or to search through, the answer is the best plan found, and its
 bound says how far it may be from the best.
@@ -16,16 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from takeup.edge.model import Answer, Instance
-from takeup.edge.policies.bounds.fast.search import PriceBounds, SearchTasks, search_plans
-from takeup.edge.policies.bounds.fast.sharing import share_subcarriers
-from takeup.edge.policies.bounds.generate import GeneratedColumns, GenerationRounds, generate
-from takeup.edge.policies.bounds.listed import can_list, group_of, list_groups
-from takeup.edge.policies.bounds.listed_pricer import ListedPricer
-from takeup.edge.policies.bounds.master import SlotGrid, slot_grid
-from takeup.edge.policies.bounds.priced import price
-from takeup.edge.policies.joint_plus import JointPlus
-from takeup.edge.policies.plan import PartialPlan, SiteQuantities
-from takeup.edge.policies.radio import refusal_reasons
+from takeup.edge.policies.joint import JointPlus
+from takeup.edge.solvers.bounds import price
+from takeup.edge.solvers.column_generation import GeneratedColumns, GenerationRounds, SlotGrid, generate, slot_grid
+from takeup.edge.solvers.compiled.branch_and_bound import PriceBounds, SearchTasks, search_plans, share_subcarriers
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
+from takeup.edge.solvers.pricers import ListedPricer, can_list, group_of, list_groups
+from takeup.edge.solvers.radio import refusal_reasons
 
 NUM_SLOTS = 24
 MOST_QUICK_CHOICES = 100_000  # choices of device, slot and group, up to which prices need not be very good

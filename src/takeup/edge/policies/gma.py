@@ -33,9 +33,8 @@ from takeup.core.native_output import native_output_to_stderr
 from takeup.edge.energy import oracle
 from takeup.edge.model import Answer, Instance
 from takeup.edge.policies.joint import grow, reschedule
-from takeup.edge.policies.plan import PartialPlan, SiteQuantities
-from takeup.edge.policies.radio import assign_free_subcarriers, assign_groups, refusal_reasons
-from takeup.edge.policies.schedule import latest_starts
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities, latest_starts
+from takeup.edge.solvers.radio import assign_free_subcarriers, assign_groups, refusal_reasons
 
 NOTHING = 1e-9  # a smaller fraction is rounding
 NUM_DEADLINES = 16  # up to which CPU time is counted

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from takeup.edge.model import Answer, Instance, Reason
-from takeup.edge.policies.plan import PartialPlan, SiteQuantities
+from takeup.edge.solvers.partial_plan import PartialPlan, SiteQuantities
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from takeup.edge.model import Answer, Instance, Reason
-from takeup.edge.policies.plan import SiteQuantities
-from takeup.edge.policies.radio import assign_free_subcarriers, assign_groups, refusal_reasons
-from takeup.edge.policies.schedule import run_in_order
+from takeup.edge.solvers.partial_plan import SiteQuantities, run_in_order
+from takeup.edge.solvers.radio import assign_free_subcarriers, assign_groups, refusal_reasons
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Literal
 
@@ -23,12 +23,59 @@ from takeup.core.clock import Timer, VirtualClock
 from takeup.core.seeds import Streams
 from takeup.edge.contract import Policy
 from takeup.edge.model import Allocation, Answer, Instance
-from takeup.edge.served import SimulationResult
-from takeup.edge.simulate.record import SimulationRecord
+from takeup.edge.results import ResourceUsage, SimulatedTask, SimulationResult
+from takeup.edge.simulate.policy_view import LATER, Commitment, PolicyView, grain_of, policy_view
 from takeup.edge.simulate.uncertainty import CERTAIN, Uncertainty
-from takeup.edge.simulate.view import LATER, Commitment, PolicyView, grain_of, policy_view
 from takeup.edge.validate import TOLERANCE, violation_of_answer
 from takeup.errors import BadInput
+
+# Records kept while the simulated site runs ---------------------------------------------------------------------------
+
+
+class SimulationRecord:
+    """One array for each field of the tasks, and how much was in use from when on."""
+
+    def __init__(self, instance: Instance) -> None:
+        def unknown() -> Floats:
+            return np.full(instance.num_devices, np.nan)
+
+        self.decided_s, self.promised_s = unknown(), unknown()
+        self.upload_s, self.start_s, self.end_s = unknown(), unknown(), unknown()
+        self.accepted = np.zeros(instance.num_devices, np.bool_)
+        self.late = np.zeros(instance.num_devices, np.bool_)
+        self.energy_j = np.zeros(instance.num_devices)
+        self.num_subcarriers = np.zeros(instance.num_devices, np.int64)
+        self.num_plans = self.num_kept = 0
+        self._busy: list[tuple[float, int, int]] = [(float(instance.releases_s.min()), 0, 0)]
+
+    def in_use(self, now_s: float, num_subcarriers: int, num_cores: int) -> None:
+        """Note how many subcarriers and cores are in use from now on."""
+        if self._busy[-1][0] == now_s:
+            self._busy.pop()
+        self._busy.append((now_s, num_subcarriers, num_cores))
+
+    def result(self, policy: str, instance: Instance) -> SimulationResult:
+        """The whole run."""
+        columns = {field.name: getattr(self, field.name, None) for field in fields(SimulatedTask)}
+        columns |= {
+            "device": np.arange(instance.num_devices),
+            "arrival_s": instance.releases_s,
+            "deadline_s": instance.deadlines_s,
+            "local_j": instance.local_j,
+        }
+        rows = zip(*(column.tolist() for column in columns.values() if column is not None), strict=True)
+        times_s, subcarriers, cores = (np.array(column) for column in zip(*self._busy, strict=True))
+        until_s = max(float(np.nanmax(self.end_s)), float(times_s[-1]))
+        return SimulationResult(
+            policy=policy,
+            tasks=tuple(SimulatedTask(*row) for row in rows),
+            busy=ResourceUsage(times_s, subcarriers, cores, until_s),
+            num_subcarriers=instance.num_subcarriers,
+            num_cores=instance.num_cores,
+            num_plans=self.num_plans,
+            num_kept=self.num_kept,
+        )
+
 
 LATE_GRAINS = 4  # how much later than its deadline a task still counts as done in time
 

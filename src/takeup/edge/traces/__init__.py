@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from takeup.edge.traces.arrivals import poisson_times, read_times, with_arrivals
-from takeup.edge.traces.channels import CORK_5G, ChannelColumns, ChannelLog, read_channel, with_channel
+from takeup.edge.traces.channels import (
+    CORK_5G,
+    CQI_64QAM,
+    ChannelColumns,
+    ChannelLog,
+    read_channel,
+    with_channel,
+    with_margin,
+)
 from takeup.edge.traces.files import load_instance, save_instance
-from takeup.edge.traces.generators import SETTINGS, generate
-from takeup.edge.traces.modulations import CQI_64QAM, with_margin
+from takeup.edge.traces.generators import SETTINGS, generate, poisson_times, read_times, with_arrivals
 
 __all__ = [
     "CORK_5G",

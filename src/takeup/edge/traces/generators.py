@@ -1,16 +1,21 @@
-"""Random instances: the cell of the paper, a wider one in which the radio is scarce, and a present-day one.
-
-Devices lie uniformly in a disc, at least 10 m from the antenna; every subcarrier fades by itself, with an exponential
-power gain (Rayleigh). The random generator is handed in, so the same one gives the same instance.
-"""
+"""Random instances (the cell of the paper, one in which the radio is scarce, a present-day one), and arrival times."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from takeup.core.arrays import Floats
+from takeup.core.trace import TraceColumn, read_table
 from takeup.edge.model import Instance, Radio
-from takeup.errors import BadInput, UnknownName
+from takeup.errors import BadInput, BadTrace, UnknownName
+
+# Random instances: the cell of the paper, a wider one in which the radio is scarce, and a present-day one -------------
+#
+# Devices lie uniformly in a disc, at least 10 m from the antenna; every subcarrier fades by itself, with an exponential
+# power gain (Rayleigh). The random generator is handed in, so the same one gives the same instance.
 
 NEAREST_M = 10.0
 NOISE_W_PER_HZ = 10 ** (-174 / 10) / 1000
@@ -107,3 +112,32 @@ def _faded(random: np.random.Generator, loss_db: Floats, num_subcarriers: int) -
     fading = np.maximum(random.exponential(size=(len(loss_db), num_subcarriers)), 1e-12)  # a gain of zero has no log
     gains: Floats = 10 ** (-loss_db[:, None] / 10) * fading
     return gains
+
+
+# Tasks that arrive over time: random arrival times or those of a file, and instances that have them -------------------
+#
+# In an instance with arrivals a task is released when it arrives, and its deadline counts from then on.
+
+
+def poisson_times(random: np.random.Generator, num_tasks: int, tasks_per_s: float) -> Floats:
+    """When tasks arrive that come independently of each other, in seconds from now."""
+    if not (np.isfinite(tasks_per_s) and tasks_per_s > 0):
+        raise BadInput(f"{tasks_per_s:g} tasks per second never come, or all at once; give a finite rate above zero")
+    return np.cumsum(random.exponential(1 / tasks_per_s, num_tasks))
+
+
+def read_times(path: Path | str, column: str = "time_s") -> Floats:
+    """The arrival times in a table (CSV, gzipped CSV, Parquet), in order, the first at zero."""
+    found = np.sort(read_table(path, [TraceColumn(column, "float")])[column])
+    if len(found) == 0:
+        raise BadTrace(path, "has no rows; expected one for each arrival", column=column)
+    times_s: Floats = found - found[0]
+    return times_s
+
+
+def with_arrivals(instance: Instance, times_s: Floats) -> Instance:
+    """The same tasks, each arriving at its time, with as much time as before until its deadline."""
+    if times_s.shape != (instance.num_devices,):
+        raise BadInput(f"found {times_s.size} arrival times for {instance.num_devices} tasks; give one for each")
+    windows_s = instance.deadlines_s - instance.releases_s
+    return replace(instance, releases_s=times_s, deadlines_s=times_s + windows_s)

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from takeup.core.progress import progress
 from takeup.core.report import Report
-from takeup.papers import numbers
+from takeup.papers import numbers, paper_report
 from takeup.papers.falcon.detection import causes, drawn_jobs, iterations, printed_tables
-from takeup.papers.falcon.mitigation import at_scale, consolidation, planner, rebalancing
-from takeup.papers.falcon.topology import compound_faults, gathering, swaps
-from takeup.papers.findings import paper_report
+from takeup.papers.falcon.mitigation import (
+    at_scale,
+    compound_faults,
+    consolidation,
+    gathering,
+    planner,
+    rebalancing,
+    swaps,
+)
 
 NOTES = (
     "the paper's rule for a change, that the probability of run length zero exceeds 0.9, can never fire with a "

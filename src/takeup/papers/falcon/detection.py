@@ -9,11 +9,10 @@ import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Table
 from takeup.core.seeds import Streams
-from takeup.papers.findings import Findings
+from takeup.papers import Findings
 from takeup.training.experiment.detection import Alarm, DetectionScore, draw_streams, score_of
-from takeup.training.policies.stragglers.changes import ChangePointDetector
-from takeup.training.policies.stragglers.iterations import find_marker, period_by_autocorrelation
-from takeup.training.policies.stragglers.published import OnlineChangePoints, SlidingWindow
+from takeup.training.stragglers.detect.change_points import ChangePointDetector, OnlineChangePoints, SlidingWindow
+from takeup.training.stragglers.locate.matching import find_marker, period_by_autocorrelation
 from takeup.training.traces.slowdowns import SITES, IterationStream, draw_stream
 
 Numbers: TypeAlias = dict[str, Any]

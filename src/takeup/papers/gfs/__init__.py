@@ -7,19 +7,79 @@ statistics that are published, at three spot loads, and replayed. So ratios betw
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from takeup.cluster.experiment.forecasts import backtest
+from takeup.cluster.experiment.scenario import hourly_demand
+from takeup.cluster.report import GpuPrices, benefit_of, benefit_table, forecast_series, forecast_table
+from takeup.cluster.traces import generate
 from takeup.core.progress import progress
-from takeup.core.report import Report
-from takeup.papers import numbers
-from takeup.papers.findings import Findings, paper_report
-from takeup.papers.gfs.days import inspect_days
-from takeup.papers.gfs.fifo import against_fifo
-from takeup.papers.gfs.forecasts import forecast_calibration
-from takeup.papers.gfs.forms import baseline_forms_table, published_baselines, spot_work_table
-from takeup.papers.gfs.loads import Numbers, SpotLoad, against_baselines, replay_load
-from takeup.papers.gfs.money import monetary_benefit
-from takeup.papers.gfs.one_day import one_day_findings, replay_one_day_windows
-from takeup.papers.gfs.variants import PURPOSES, ablation_findings
+from takeup.core.report import Cell, Check, Column, Report, Table
+from takeup.core.seeds import Streams
+from takeup.papers import Findings, numbers, paper_report
+from takeup.papers.gfs.ablations import PURPOSES, ablation_findings
+from takeup.papers.gfs.baselines import (
+    Numbers,
+    SpotLoad,
+    against_baselines,
+    baseline_forms_table,
+    published_baselines,
+    replay_load,
+    spot_work_table,
+)
+from takeup.papers.gfs.daily_windows import one_day_findings, replay_one_day_windows
+from takeup.papers.gfs.fifo import against_fifo, inspect_days
+
+# The forecast on drawn demand: whether its 90 % quantile is calibrated, and what last week's peak would reserve -------
+
+FORECAST_MODELS = ("anchored", "persistence", "last_week_peak")
+HOURS_A_DAY = 24
+
+
+def forecast_calibration(expected: Numbers) -> Findings:
+    """Scores of the models that need no manual training."""
+    part, setting = expected["forecast"], expected["setting"]
+    workload = generate(setting["loads"]["medium"], Streams(setting["seed"]), num_days=part["num_days"])
+    hourly, first = hourly_demand(workload), HOURS_A_DAY * part["num_history_days"]
+    level, ahead = setting["probability"], part["num_hours"]
+    runs = {model: backtest(model, hourly, workload.pools, first, ahead, level) for model in FORECAST_MODELS}
+    ours = runs["anchored"]
+    low, high = part["coverage"]
+    over_peak = ours.pinball / runs["last_week_peak"].pinball
+    checks = (
+        Check.at_least("forecast, coverage of the 90 % bound", ours.coverage, low),
+        Check.at_most("forecast, coverage of the 90 % bound, not more", ours.coverage, high),
+        Check.at_most("forecast, pinball over last week's peak", over_peak, part["pinball_over_last_week_peak"]),
+    )
+    return Findings(checks, (forecast_table(list(runs.values())),), (forecast_series(ours),))
+
+
+# The printed benefit in GPU-hours and dollars, and the benefit of GFS here at the same price --------------------------
+
+
+def monetary_benefit(expected: Numbers, medium: SpotLoad) -> Findings:
+    """The price of a GPU-hour implied by the printed benefit, and the benefit of GFS here at that price."""
+    part = expected["production"]
+    gained = {
+        "A100": part["a100_gpus"] * part["a100_allocation_percent"] / 100 * part["hours_a_month"],
+        "A800": part["a800_gpus"] * part["a800_allocation_percent"] / 100 * part["hours_a_month"],
+    }
+    price = part["month_usd"] / sum(gained.values())
+    prices = GpuPrices(dict.fromkeys(medium.workload.pools, price))
+    tables, checks = [], []
+    for other in ("yarn_cs", "fifo"):
+        found = benefit_of(medium.outcomes["gfs"], medium.outcomes[other], prices)
+        table = benefit_table(found, expected["setting"]["seed"])
+        tables.append(replace(table, title=f"Benefit of gfs over {other}, medium load"))
+        interval = found.interval_usd(expected["setting"]["seed"])
+        if other == "yarn_cs" and interval is not None:
+            name = "medium load, a month of gfs over yarn_cs, low end of the interval"
+            checks.append(Check.at_least(name, interval.low, expected["benefit"]["least_usd"], unit="USD"))
+    columns = (Column("pool"), Column("gained a month", "GPU-h", 0), Column("price", "USD/GPU-h", 2))
+    rows: tuple[tuple[Cell, ...], ...] = tuple((pool, hours, price) for pool, hours in gained.items())
+    note = f"GPUs of the public list of nodes times the printed gain; {part['month_usd']} USD a month divided by them"
+    return Findings(tuple(checks), (Table("The printed benefit", columns, rows, note), *tables))
+
 
 NOTES = (
     "the last 24 days of the drawn trace, of which 14 are the window; the paper has five months before a month, and "

@@ -8,20 +8,206 @@ scheduler could have matched FIFO.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_flow
 
-from takeup.cluster.fleet.rules import TRY_SMALLER, SchedulerRules
-from takeup.cluster.model import Grade
-from takeup.cluster.policies import POLICIES, RuleBasedScheduler
+from takeup.cluster.experiment.scenario import select_jobs
+from takeup.cluster.model import Grade, Kind, Workload
+from takeup.cluster.policies import POLICIES, RuleBasedScheduler, find_policy
+from takeup.cluster.quota.allocator import SpotQuota
+from takeup.cluster.scheduling.outcome import Outcome
+from takeup.cluster.scheduling.rules import TRY_SMALLER, SchedulerRules
+from takeup.cluster.simulate.replay import IdleReason, ReplayMoment, fits_pool
 from takeup.core.arrays import Floats
 from takeup.core.report import Cell, Check, Column, Table
-from takeup.papers.findings import Findings
-from takeup.papers.gfs.days import DailyGaps, days_table
-from takeup.papers.gfs.loads import Numbers, SpotLoad
+from takeup.papers import Findings
+from takeup.papers.gfs.baselines import Numbers, SpotLoad, begin_window, window_s
 
+# Upper bound on the allocation of any scheduler on a day, from the state in which the day began -----------------------
+#
+# How it works. It is a maximum flow from spot jobs to hours: each job has a remaining amount of work and a maximum
+# number of GPUs, and each hour has the capacity not used by high-priority jobs. So the bound is for a clairvoyant
+# scheduler that preempts, divides and moves spot jobs at no cost. It serves high-priority jobs when GFS does, and
+# repeats no more work.
+
+SLOT_S, NUM_SLOTS = 3600.0, 24  # seconds in an hour, and hours of a day
+MAX_FLOW_UNITS = 2**30
+
+
+def allocation_bound_gpu_s(
+    workload: Workload, ours: Outcome, hour: int, left_gpu_s: Floats, later_gpu_s: Floats
+) -> float:
+    """Upper bound on the GPU-seconds allocated in the day that begins with this hour.
+
+    `left_gpu_s` and `later_gpu_s` are the remaining work of all jobs when the day begins and when it ends.
+    """
+    hours = slice(hour, hour + NUM_SLOTS)
+    used = ours.allocated_gpu_s[:, hours].sum(axis=0)
+    spot = (workload.job_kind == Kind.SPOT) & (workload.job_submit_s < (hour + NUM_SLOTS) * SLOT_S)
+    gpus = workload.job_gpus[spot] * workload.job_workers[spot]
+    begin_s = np.arange(hour, hour + NUM_SLOTS) * SLOT_S
+    here_s = np.clip(begin_s + SLOT_S - workload.job_submit_s[spot, None], 0.0, SLOT_S)
+    room_gpu_s = ours.capacity_gpus.sum() * SLOT_S - used[:, Grade.HIGH]
+    twice_gpu_s = used[:, Grade.GUARANTEED :].sum() - (left_gpu_s - later_gpu_s)[spot].sum()
+    fresh_gpu_s = _max_flow(left_gpu_s[spot], gpus[:, None] * here_s, room_gpu_s)
+    return float(used[:, Grade.HIGH].sum() + fresh_gpu_s + max(0.0, twice_gpu_s))
+
+
+def _max_flow(work: Floats, rates: Floats, room: Floats) -> float:
+    """The largest flow from jobs with `work` to hours with `room`, at most `rates[job, hour]` from one to the other.
+
+    The solver uses 32-bit integers: work is capped at the total capacity, and large pools are counted in larger units.
+    """
+    unit = max(1.0, float(room.sum()) / MAX_FLOW_UNITS)
+    work = np.minimum(work, room.sum())
+    some = work > 0
+    num_jobs, num_hours = int(some.sum()), len(room)
+    graph = np.zeros((num_jobs + num_hours + 2, num_jobs + num_hours + 2), np.int32)
+    graph[0, 1 : num_jobs + 1] = np.ceil(work[some] / unit)
+    graph[1 : num_jobs + 1, num_jobs + 1 : -1] = np.ceil(np.minimum(rates[some], room) / unit)
+    graph[num_jobs + 1 : -1, -1] = np.ceil(room / unit)
+    return unit * float(maximum_flow(csr_array(graph), 0, len(graph) - 1).flow_value)
+
+
+# Days with less allocation than FIFO, one by one: was usable capacity left idle, and could any scheduler match FIFO?
+#
+# How it works. GFS is replayed once more, and inspected every five minutes: if a waiting job would fit, capacity was
+# left idle unnecessarily. When a day begins, the remaining spot work is known for every job, and from it an upper
+# bound on the allocation of any scheduler on that day. If FIFO was above that bound, no scheduler could match it from
+# that state.
+
+HOUR_S, DAY_S, HOURS = 3600.0, 86_400.0, 24  # seconds in an hour, seconds in a day, and hours of a day
 TINY = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class DailyGap:
+    """A day of GFS less FIFO, in percentage points of the pool and in hours of the whole pool.
+
+    `bound_pp` is the upper bound on the lead over FIFO. `idle_pp` is the idle share by reason.
+    """
+
+    number: int
+    allocation_pp: float
+    before_h: float
+    after_h: float
+    bound_pp: float
+    idle_pp: Mapping[IdleReason, float]
+
+    @property
+    def is_lower(self) -> bool:
+        """Whether less was allocated than by FIFO."""
+        return self.allocation_pp < -TINY
+
+    @property
+    def can_match_fifo(self) -> bool:
+        """Whether the bound permits some scheduler to allocate as much as FIFO."""
+        return self.bound_pp >= -TINY
+
+
+@dataclass(frozen=True, slots=True)
+class DailyGaps:
+    """All days of a draw, and the number of samples at which a waiting job would have fitted."""
+
+    load: SpotLoad
+    num_moments: int
+    num_fitting: int
+    days: tuple[DailyGap, ...]
+
+    @property
+    def lower(self) -> tuple[DailyGap, ...]:
+        """The days with less allocation than FIFO."""
+        return tuple(day for day in self.days if day.is_lower)
+
+
+@dataclass(slots=True)
+class _IdleSampler:
+    """Records idle GPUs by day and reason, and the remaining work when days begin and the last one ends."""
+
+    from_s: float
+    num_days: int
+    idle_gpus: list[Counter[IdleReason]] = field(init=False)
+    left_gpu_s: list[Floats] = field(default_factory=list)
+    num_moments: int = 0
+    num_fitting: int = 0
+
+    def __post_init__(self) -> None:
+        self.idle_gpus = [Counter() for _ in range(self.num_days)]
+
+    def sample(self, moment: ReplayMoment) -> None:
+        """Record one more sample."""
+        while len(self.left_gpu_s) <= self.num_days and moment.now_s >= self.from_s + DAY_S * len(self.left_gpu_s):
+            self.left_gpu_s.append(moment.left_gpu_s())
+        day = int((moment.now_s - self.from_s) // DAY_S)
+        if 0 <= day < self.num_days:
+            why = moment.why_idle()
+            self.num_moments += 1
+            self.num_fitting += why == IdleReason.FITS
+            self.idle_gpus[day][why] += int(moment.idle_gpus.sum())
+
+
+def inspect_days(expected: Numbers, load: SpotLoad, tick: Callable[[], None]) -> DailyGaps:
+    """Replay GFS on a draw of one pool again and inspect every day."""
+    from_s, to_s = window_s(expected)
+    watcher = _IdleSampler(from_s, int((to_s - from_s) // DAY_S))
+    jobs = select_jobs(load.workload, fits_pool(load.workload))
+    ours = begin_window(expected, jobs).replay(
+        find_policy("gfs", SpotQuota(make_forecast=load.warm_start)), watcher.sample
+    )
+    days = tuple(_daily_gap(jobs, ours, load.outcomes["fifo"], number, watcher) for number in range(watcher.num_days))
+    tick()
+    return DailyGaps(load, watcher.num_moments, watcher.num_fitting, days)
+
+
+def _daily_gap(jobs: Workload, ours: Outcome, fifo: Outcome, number: int, watcher: _IdleSampler) -> DailyGap:
+    num_gpus, hour = float(ours.capacity_gpus.sum()), int(ours.from_s // HOUR_S) + HOURS * number
+    lead_h = (ours.delivered_gpu_h() - fifo.delivered_gpu_h()) / num_gpus
+    most = allocation_bound_gpu_s(jobs, ours, hour, *watcher.left_gpu_s[number : number + 2])
+    return DailyGap(
+        number=number + 1,
+        allocation_pp=100 * float(ours.daily()[number] - fifo.daily()[number]),
+        before_h=float(lead_h[hour - 1]) if hour else 0.0,
+        after_h=float(lead_h[hour + HOURS - 1]),
+        bound_pp=100 * (most / (num_gpus * DAY_S) - float(fifo.daily()[number])),
+        idle_pp=_idle_by_reason(100 * (1 - float(ours.daily()[number])), watcher.idle_gpus[number]),
+    )
+
+
+def _idle_by_reason(idle_pp: float, seen: Counter[IdleReason]) -> dict[IdleReason, float]:
+    """Divide the idle share in the sampled proportions; without samples, no spot job was present."""
+    total = seen.total()
+    if not total:
+        return {why: idle_pp if why == IdleReason.NOBODY_WAITS else 0.0 for why in IdleReason}
+    return {why: idle_pp * seen[why] / total for why in IdleReason}
+
+
+def days_table(backs: Sequence[DailyGaps]) -> Table:
+    """Every day with less allocation than FIFO: the lead before and after, idle GPUs, and the upper bound."""
+    rows: list[tuple[Cell, ...]] = [
+        (
+            back.load.name, back.load.seed, day.number, day.allocation_pp, day.before_h, day.after_h, day.bound_pp,
+            *(day.idle_pp[why] for why in IdleReason),
+        )
+        for back in backs
+        for day in back.lower
+    ]  # fmt: skip
+    columns = (
+        Column("load"), Column("seed"), Column("day"), Column("allocation", "pp", 3),
+        Column("lead before", "h of the pool", 3), Column("lead after", "h of the pool", 3),
+        Column("most over FIFO", "pp", 2), *(Column(f"idle: {why.value}", "pp", 2) for why in IdleReason),
+    )  # fmt: skip
+    note = (
+        "gfs less fifo; most over FIFO: what nobody who serves high-priority jobs when gfs does could exceed from the "
+        "state in which the day began, below 0 where it could not be won; idle: GPUs under gfs, and jobs that wait"
+    )
+    return Table("Days with less allocation than FIFO", columns, tuple(rows), note)
+
+
 COMPARED = ("fifo", "gfs")
 MOVES = ("chronus", "chronus_published")
 SUMMARY_NOTE = (

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from takeup.core.progress import progress
 from takeup.core.report import Report
-from takeup.papers import numbers
-from takeup.papers.findings import paper_report
-from takeup.papers.qoe.dynamics import best_thresholds, flow_dynamics
-from takeup.papers.qoe.lengths import fixed_lengths, startup_law
-from takeup.papers.qoe.reference import reference_cells, simulated_cells, solvers_agree
-from takeup.papers.qoe.variance import critical_rate, fading, variable_rate
+from takeup.papers import numbers, paper_report
+from takeup.papers.qoe.claims import best_thresholds, critical_rate, fading, flow_dynamics, variable_rate
+from takeup.papers.qoe.reference import fixed_lengths, reference_cells, simulated_cells, solvers_agree, startup_law
 
 NOTES = (
     "the cell (2.8 Mbit/s, videos of 360 kbit/s and 60 s, ten users) and the form of the cost are remembered as this "

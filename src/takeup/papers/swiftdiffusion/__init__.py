@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from takeup.core.progress import progress
 from takeup.core.report import Report
-from takeup.papers import numbers
-from takeup.papers.findings import paper_report
-from takeup.papers.swiftdiffusion.designs import look_ahead, queued_requests, single_requests
-from takeup.papers.swiftdiffusion.formulas import bounds, cross_terms, drift, speedups, wire_bytes
+from takeup.papers import numbers, paper_report
+from takeup.papers.swiftdiffusion.designs import (
+    bounds,
+    cross_terms,
+    drift,
+    look_ahead,
+    queued_requests,
+    single_requests,
+    speedups,
+    wire_bytes,
+)
 from takeup.papers.swiftdiffusion.trace import caches, counts, locality, popularity
 
 NOTES = (

@@ -8,12 +8,11 @@ import numpy as np
 
 from takeup.core.report import Cell, Check, Column, Series, Source, Table
 from takeup.core.seeds import Streams
-from takeup.papers.findings import Findings
+from takeup.papers import Findings
 from takeup.serving.model import Access
-from takeup.serving.policies.adapters import ADAPTER_POLICIES
-from takeup.serving.simulate.adapters import replay_adapters
-from takeup.serving.traces.popularity import MEASURED
-from takeup.serving.traces.stacks import generate_accesses
+from takeup.serving.scheduling.adapters import ADAPTER_POLICIES
+from takeup.serving.simulate.adapter_cache import replay_adapters
+from takeup.serving.traces.adapter_accesses import MEASURED, generate_accesses
 
 Numbers: TypeAlias = dict[str, Any]
 KINDS = tuple(MEASURED)

@@ -1,31 +1,216 @@
-"""Subcommands of `takeup serving`; each is imported only when it is invoked."""
+"""Subcommands of `takeup serving`; engines and simulators are imported only when one is invoked."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
 import click
 
-from takeup.core.lazy import load
+from takeup.errors import BadInput
+from takeup.output import output_options, say, show
+from takeup.serving.model import Request
 
-VERBS = {
-    "simulate": ("takeup.serving.commands.simulate:simulate", "One design serves a queue in virtual time."),
-    "compare": ("takeup.serving.commands.compare:compare", "Several designs on the same requests, at several rates."),
-    "edit": ("takeup.serving.commands.edit:edit", "Change the masked part of an image."),
-    "quality": ("takeup.serving.commands.quality:quality", "Accelerated images beside lossless ones."),
+if TYPE_CHECKING:
+    from takeup.serving.editing.masked.edit_state import EditReport
+
+
+# `takeup serving simulate DESIGN`: simulate one serving design on a queue, in virtual time ----------------------------
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+CHARTS = Path("takeup-out")
+
+# Options by their names, the last one shown first.
+QUEUE_OPTIONS: dict[str, dict[str, Any]] = {
+    "--seed": {"default": 1, "show_default": True, "help": "Seed of what is drawn."},
+    "--in-time": {"is_flag": True, "help": "Refuse requests that are not expected to make their deadline."},
+    "--deadline-s": {"type": float, "help": "Seconds after which nobody waits for an image any more."},
+    "--max-waiting": {"type": int, "help": "Refuse requests when so many wait at an instance; no limit if absent."},
+    "--max-running": {"type": int, "help": "Requests in one step loop or batch; what the design has if absent."},
+    "--max-rows": {"default": 16, "show_default": True, "help": "Rows of a call at most."},
+    "--patience": {"default": 64, "show_default": True, "help": "How often a waiting request may be overtaken."},
+    "--order": {"default": "in_order", "show_default": True, "help": "in_order, fewest_loads or shared_loads."},
+    "--route": {"default": "affinity", "show_default": True, "help": "Where requests go: affinity or least_busy."},
+    "--eviction": {"default": "lerc", "show_default": True, "help": "What leaves: lru, lfu, gdsf, lerc or next."},
+    "--host-load-s": {"default": 0.01, "show_default": True, "help": "Seconds of a LoRA from host to device."},
+    "--host-cache": {"default": 0, "show_default": True, "help": "LoRAs that the host of an instance keeps."},
+    "--cache": {"default": 10, "show_default": True, "help": "LoRAs that the device of an instance keeps."},
+    "--costs": {"help": "A .toml file with measured seconds of steps by rows; those of one H800 if absent."},
+    "--loads": {"default": "bandwidth", "show_default": True, "help": "Seconds of loads: bandwidth or gentd26."},
+    "--gpus num_gpus": {"default": 8, "show_default": True, "help": "GPUs of all instances together."},
+    "--steps num_steps": {"default": 50, "show_default": True, "help": "Steps of an image that is drawn."},
+    "--requests num_requests": {"default": 2000, "show_default": True, "help": "Requests to serve."},
+    "--loras": {"help": "data_trace_processed of GenTD26, as CSV or in its archive."},
+    "--trace": {"help": "lora_request_trace.csv of GenTD26."},
+    "--workload": {"default": "retail", "show_default": True, "help": "retail, poisson or gentd26."},
+}
+
+
+def queue_options(command: Command) -> Command:
+    """Decorator that adds the options for requests, instances and policies."""
+    for name, settings in QUEUE_OPTIONS.items():
+        command = click.option(*name.split(), **settings)(command)
+    return command
+
+
+def report_of(verb: str, designs: str, rates: str, *, quiet: bool, **settings: Any) -> Any:
+    """Validate the options and run the simulation."""
+    from takeup.core.scenario import validate
+    from takeup.serving.experiment import ServingScenario, run
+
+    values = {"verb": verb, "designs": designs.split(","), "rates_per_s": rates.split(","), **settings}
+    return run(validate(ServingScenario, values, "options"), quiet=quiet)
+
+
+@click.command()
+@click.argument("design", default="takeup")
+@click.option("--rate", default="1.0", show_default=True, help="Requests a second.")
+@queue_options
+@output_options
+def simulate(design: str, rate: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
+    """Simulate DESIGN on a queue in virtual time: request latency and GPU utilisation.
+
+    Requests follow two online-retail services (retail), have no add-ons (poisson), or are read from a public trace.
+    """
+    for value, what in ((design, "designs"), (rate, "rates")):
+        if "," in value:
+            raise BadInput(f"{value!r} are several {what}; `simulate` takes one, `compare` takes a list")
+    show(report_of("simulate", design, rate, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
+
+
+# `takeup serving compare DESIGNS`: compare designs on the same requests, at several arrival rates ---------------------
+
+
+@click.command()
+@click.argument("designs", default="diffusers,static,nirvana,katz,takeup")
+@click.option("--rates", default="0.25,0.5,1.0", show_default=True, help="Requests a second, separated by commas.")
+@queue_options
+@output_options
+def compare(designs: str, rates: str, as_json: bool, out: Path | None, quiet: bool, **settings: object) -> None:
+    """Compare DESIGNS (comma-separated) on the same requests and number of GPUs, at several arrival rates."""
+    show(report_of("compare", designs, rates, quiet=quiet, **settings), as_json=as_json, out=out, charts=CHARTS)
+
+
+# `takeup serving edit IMAGE MASK PROMPT`: change the masked part of an image, reuse cached activations of the rest
+
+
+@click.command()
+@click.argument("image")
+@click.argument("mask")
+@click.argument("prompt")
+@click.option("--model", default="takeup/tiny-sdxl", show_default=True, help="A folder, a hub id, or takeup/tiny-...")
+@click.option("--out", default="edited.png", show_default=True, type=click.Path(path_type=Path), help="The new image.")
+@click.option("--steps", "num_steps", default=20, show_default=True, help="Steps of an image.")
+@click.option("--guidance", default=5.0, show_default=True, help="How much the prompt counts.")
+@click.option("--seed", default=0, show_default=True, help="Of the noise inside the mask.")
+@click.option("--strength", default=1.0, show_default=True, help="Share of the steps that are made, above 0.")
+@click.option("--templates", type=click.Path(path_type=Path), help="A folder that keeps templates for the next edit.")
+@click.option("--max-error", type=float, help="Steps are made whole where a template is more stale than this.")
+@click.option("--budget", default=0.0, show_default=True, help="Relative error that packing of templates may cause.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+def edit(image: str, mask: str, prompt: str, model: str, out: Path, as_json: bool, **settings: Any) -> None:
+    """Change IMAGE where MASK is white, following PROMPT. Every other pixel stays bit-identical.
+
+    The first edit of an image computes everything; with --templates, later edits compute only the masked part, and
+    IMAGE may be the template id that an earlier edit printed.
+    """
+    from takeup.serving.editing.contract import EditRequest
+    from takeup.serving.editing.masked.editor import edit_once, open_original
+    from takeup.serving.server.backends.local import open_model
+
+    picture, template = open_original(image, settings["templates"])
+    white, _ = open_original(mask)
+    asked = EditRequest(picture, white, settings.pop("strength"), settings.pop("max_error"))
+    request = Request(prompt, **{name: settings.pop(name) for name in ("num_steps", "guidance", "seed")})
+    edited, report = edit_once(open_model(model), request, asked, **settings)
+    edited.save(out)
+    if as_json:
+        click.echo(json.dumps({"out": str(out), "template": template, **asdict(report)}))
+    else:
+        say(_sentence(out, template, report))
+
+
+def _sentence(out: Path, template: str | None, report: EditReport) -> str:
+    stale = "" if report.stale_error is None else f", the rest is stale by {report.stale_error:.2g}"
+    again = "" if template is None else f"; its template is {template}"
+    shares = f"{report.computed_share:.0%} of the tokens were computed, {report.mask_share:.0%} are masked"
+    return f"{out}: {shares}{stale}{again}"
+
+
+# `takeup serving quality MODEL`: compare accelerated images with lossless ones ----------------------------------------
+
+PROMPTS = ("a cat on a red roof", "a bridge at night, long exposure")
+
+
+@click.command()
+@click.argument("model", default="takeup/tiny-sdxl")
+@click.option("--accelerate", default="recorded", show_default=True, help="recorded, eight, bfloat16, late or reused.")
+@click.option("--prompt", "prompts", multiple=True, help="What to draw; give it several times. Two of ours if absent.")
+@click.option("--images", default=2, show_default=True, help="Seeds for every prompt.")
+@click.option("--seed", default=0, show_default=True, help="The first seed.")
+@click.option("--steps", "num_steps", default=20, show_default=True, help="Steps of an image.")
+@click.option("--size", "size_px", type=int, help="Width and height in pixels; what the model was made for if absent.")
+@click.option("--lora", type=click.Path(path_type=Path), help="A LoRA (.safetensors) in every image.")
+@click.option("--late-steps", default=5, show_default=True, help="For late: so many steps pass without the LoRA.")
+@click.option("--control-change", default=0.05, show_default=True, help="For reused: ControlNets may be off by this.")
+@click.option("--least-cosine", default=0.99, show_default=True, help="Exit code 1 if latents are less alike.")
+@click.option("--least-ssim", default=0.9, show_default=True, help="Exit code 1 if images are less alike.")
+@output_options
+@click.pass_context
+def quality(ctx: click.Context, /, model: str, as_json: bool, out: Path | None, quiet: bool, **settings: Any) -> None:
+    """Generate the same images lossless and accelerated, with the same seeds, and compare them.
+
+    MODEL is a folder in diffusers format, a hub id, or one of takeup/tiny-sd15, -sdxl,
+    -sdxl-controlnet, -sd3 and -flux.
+    """
+    from takeup.serving.quality.makers import makers_of
+    from takeup.serving.quality.metrics import QualityThresholds, compare_images, quality_report
+    from takeup.serving.server.backends.local import open_model
+
+    name = settings["accelerate"]
+    makers = makers_of(
+        name, lambda: open_model(model), settings["lora"], settings["late_steps"], settings["control_change"]
+    )
+    requests = _requests(**settings)
+    if not quiet:
+        say(f"{len(requests)} images, twice each")
+    bars = QualityThresholds(settings["least_cosine"], settings["least_ssim"])
+    report = quality_report(f"{name} ({model})", compare_images(*makers, requests), bars)
+    show(report, as_json=as_json, out=out)
+    ctx.exit(0 if report.holds else 1)
+
+
+def _requests(
+    prompts: tuple[str, ...], images: int, seed: int, num_steps: int, size_px: int | None, **_: object
+) -> list[Request]:
+    return [
+        Request(prompt, num_steps=num_steps, seed=seed + number, width_px=size_px, height_px=size_px)
+        for prompt in prompts or PROMPTS
+        for number in range(images)
+    ]
+
+
+# The group `takeup serving` -------------------------------------------------------------------------------------------
+
+VERBS: dict[str, tuple[click.Command, str]] = {
+    "simulate": (simulate, "One design serves a queue in virtual time."),
+    "compare": (compare, "Several designs on the same requests, at several rates."),
+    "edit": (edit, "Change the masked part of an image."),
+    "quality": (quality, "Accelerated images beside lossless ones."),
 }
 
 
 class _Verbs(click.Group):
-    """Click group that lists all subcommands without importing them."""
+    """Click group that lists its subcommands in the order of `VERBS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
-            return None
-        command = load(VERBS[cmd_name][0])
-        assert isinstance(command, click.Command)
-        return command
+        return VERBS[cmd_name][0] if cmd_name in VERBS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

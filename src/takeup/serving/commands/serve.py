@@ -20,8 +20,8 @@ from takeup.errors import BadInput, MissingEngine
 from takeup.output import say
 
 if TYPE_CHECKING:
-    from takeup.serving.server.jobs import Backend
-    from takeup.serving.server.rules import ServerPolicies
+    from takeup.serving.server.backends import Backend
+    from takeup.serving.server.settings import ServerPolicies
 
 
 NEEDED = {
@@ -120,13 +120,11 @@ def serve(**options: Any) -> None:
 
 
 def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
-    from takeup.serving.server.app import make_app
-    from takeup.serving.server.guard import is_loopback
-    from takeup.serving.server.logs import log_config
-    from takeup.serving.server.run import listen_on
-    from takeup.serving.server.run import serve as serve_app
+    from takeup.serving.server.adapter_registry import shared_adapters
+    from takeup.serving.server.app import listen_on, log_config, make_app
+    from takeup.serving.server.app import serve as serve_app
+    from takeup.serving.server.limits_middleware import is_loopback
     from takeup.serving.server.settings import ServerLimits, ServerSettings
-    from takeup.serving.server.shelf import shared_adapters
     from takeup.serving.server.tenants import load_keys
 
     keys = load_keys(options["keys"], os.environ)
@@ -150,8 +148,8 @@ def _serve(options: dict[str, Any], cleanup: ExitStack) -> None:
 
 def _backend(options: dict[str, Any]) -> Backend:
     """Load the model in this process, in worker processes, or in Ray Serve replicas."""
-    from takeup.serving.server.editing import TemplateStorage
-    from takeup.serving.server.models import ServingPlan
+    from takeup.serving.server.backends.editor import TemplateStorage
+    from takeup.serving.server.backends.local import ServingPlan
 
     num_workers, began_s = options["workers"], time.monotonic()
     plan = ServingPlan(
@@ -179,11 +177,11 @@ def _backend(options: dict[str, Any]) -> Backend:
     )
     backend: Backend
     if options["on_ray"]:
-        from takeup.serving.server.ray_pool import RayBackend
+        from takeup.serving.server.backends.ray_serve import RayBackend
 
         backend = RayBackend(plan, num_workers)
     elif num_workers > 1:
-        from takeup.serving.server.pool import PoolBackend
+        from takeup.serving.server.backends.worker_pool import PoolBackend
 
         backend = PoolBackend(plan, num_workers, say, _rules(options).router())
     else:
@@ -194,7 +192,7 @@ def _backend(options: dict[str, Any]) -> Backend:
 
 def _rules(options: dict[str, Any]) -> ServerPolicies:
     """The scheduling policies of the server, from the command-line options."""
-    from takeup.serving.server.rules import ServerPolicies
+    from takeup.serving.server.settings import ServerPolicies
 
     return ServerPolicies(options["order"], options["patience"], options["route"], options["in_time"])
 

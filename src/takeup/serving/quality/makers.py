@@ -19,17 +19,17 @@ import torch
 from PIL import Image
 
 from takeup.errors import BadInput, UnknownName
-from takeup.serving.engines.diffusers.addons import AddOn
-from takeup.serving.engines.diffusers.controls.addon import Controls
-from takeup.serving.engines.diffusers.device.compute import CudaGraphExecutor
-from takeup.serving.engines.diffusers.families import family_of
-from takeup.serving.engines.diffusers.lora.addon import Loras
-from takeup.serving.engines.diffusers.lora.changes import Lora
-from takeup.serving.engines.diffusers.lora.loaders import LoraLoader, ThreadLoader
-from takeup.serving.engines.diffusers.lora.targets import LoraTargets
-from takeup.serving.engines.diffusers.steps import StepEngine
+from takeup.serving.diffusion.addons.controlnet.addon import Controls
+from takeup.serving.diffusion.addons.lora.addon import Loras
+from takeup.serving.diffusion.addons.lora.loading import LoraLoader, ThreadLoader
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+from takeup.serving.diffusion.addons.lora.weights import Lora
+from takeup.serving.diffusion.contract import AddOn
+from takeup.serving.diffusion.engine.families import family_of
+from takeup.serving.diffusion.engine.steps import StepEngine
+from takeup.serving.diffusion.execution.executors import CudaGraphExecutor
 from takeup.serving.model import ControlUse, LoraUse, Request
-from takeup.serving.quality.measures import ImageMaker, ImageSample
+from takeup.serving.quality.metrics import ImageMaker, ImageSample
 
 ACCELERATIONS = ("recorded", "eight", "bfloat16", "late", "reused")
 LORA = "lora"

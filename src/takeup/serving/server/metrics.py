@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from takeup.serving.server.gate import AdmissionQueue
-from takeup.serving.server.jobs import Backend
+from takeup.serving.server.admission import AdmissionQueue
+from takeup.serving.server.backends import Backend
 
 PREFIX = "takeup_serving_"
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -35,9 +35,9 @@ GAUGES = {"adapter_bytes": "Memory of the LoRAs that are kept.", "workers": "Wor
 class ServerMetrics:
     """One registry for each server, so that several can live in a process."""
 
-    def __init__(self, gate: AdmissionQueue, backend: Backend) -> None:
+    def __init__(self, admission_queue: AdmissionQueue, backend: Backend) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_LiveCollector(gate, backend))
+        self._registry.register(_LiveCollector(admission_queue, backend))
         self.answers = Counter(
             f"{PREFIX}requests", "Requests by endpoint and status.", ("endpoint", "status"), registry=self._registry
         )
@@ -57,8 +57,8 @@ class ServerMetrics:
 class _LiveCollector(Collector):
     """Collector of values that are read at scrape time."""
 
-    def __init__(self, gate: AdmissionQueue, backend: Backend) -> None:
-        self._admission_queue, self._backend = gate, backend
+    def __init__(self, admission_queue: AdmissionQueue, backend: Backend) -> None:
+        self._admission_queue, self._backend = admission_queue, backend
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from fastapi import UploadFile
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
-from takeup.serving.server.jobs import ImageFormat
+from takeup.serving.server.backends import ImageFormat
 from takeup.serving.server.tenants import NAME
 
 MAX_PROMPT_CHARS = 4_000

@@ -1,1 +1,1 @@
-"""Serving in virtual time."""
+"""Discrete-event simulation of serving, in virtual time: queues, adapter caches, edits."""

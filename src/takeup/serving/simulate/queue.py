@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from takeup.errors import BadInput
 from takeup.serving.contract import Admit, Route
+from takeup.serving.model import Arrival, Design, QueueOutcome, Served
 from takeup.serving.simulate.instance import InstancePolicies, SimulatedInstance
-from takeup.serving.traffic import Arrival, Design, QueueOutcome, Served
 
 
 def simulate_queue(

@@ -25,10 +25,8 @@ import numpy as np
 from takeup.core.arrays import Floats
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput, BadTrace
-from takeup.serving.model import Access
-from takeup.serving.traces.popularity import MEASURED
-from takeup.serving.traces.stacks import generate_accesses, interleaved
-from takeup.serving.traffic import Arrival
+from takeup.serving.model import Access, Arrival
+from takeup.serving.traces.adapter_accesses import MEASURED, generate_accesses, interleaved
 
 Loads = Literal["bandwidth", "gentd26"]
 A_SHARE = 0.3  # of all requests are for service A

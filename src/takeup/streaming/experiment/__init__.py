@@ -10,14 +10,13 @@ from typing import Any
 
 from takeup.core.lazy import load
 from takeup.core.report import Report
-from takeup.streaming.experiment.cells import cells_of, load_model, save_model
-from takeup.streaming.experiment.scenario import StreamingScenario, checked_scenario
+from takeup.streaming.experiment.scenario import StreamingScenario, cells_of, checked_scenario, load_model, save_model
 
 __all__ = ["StreamingScenario", "cells_of", "load_model", "run", "run_again", "save_model"]
 
 _VERBS = {
     "predict": "takeup.streaming.experiment.predict:predict",
-    "fit": "takeup.streaming.experiment.fit:fit",
+    "fit": "takeup.streaming.experiment.predict:fit",
     "optimise": "takeup.streaming.experiment.advise:optimise",
     "size": "takeup.streaming.experiment.advise:size",
     "simulate": "takeup.streaming.experiment.measure:simulate",

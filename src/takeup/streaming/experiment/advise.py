@@ -8,15 +8,13 @@ import numpy as np
 
 from takeup.core.report import Column, Report, Table
 from takeup.errors import BadInput
-from takeup.streaming.experiment.cells import cells_of, players_of
-from takeup.streaming.experiment.scenario import StreamingScenario, scenario_report
+from takeup.streaming.advice.qoe import SolvedCell
+from takeup.streaming.advice.sizing import StallTarget, max_admission, max_arrivals, min_capacity
+from takeup.streaming.advice.threshold import PLAYER_SETTINGS, Cost, best_threshold, mos_cost, stall_cost
+from takeup.streaming.experiment.scenario import StreamingScenario, cells_of, players_of, scenario_report
 from takeup.streaming.model import Player
-from takeup.streaming.policies.configs import PLAYER_SETTINGS
-from takeup.streaming.policies.sizing import StallTarget, max_admission, max_arrivals, min_capacity
-from takeup.streaming.policies.solution import Solution
-from takeup.streaming.policies.threshold import Cost, best_threshold, mos_cost, stall_cost
-from takeup.streaming.policies.whole_cell import SolvedCell
 from takeup.streaming.report import Curve, answers_table, curve_series
+from takeup.streaming.solvers.solution import Solution
 
 
 def optimise(scenario: StreamingScenario, quiet: bool) -> Report:

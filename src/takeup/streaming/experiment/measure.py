@@ -7,10 +7,9 @@ from dataclasses import replace
 from takeup.core.progress import progress
 from takeup.core.report import Column, Report, Table
 from takeup.core.seeds import Streams
-from takeup.streaming.experiment.cells import cells_of, players_of
-from takeup.streaming.experiment.scenario import StreamingScenario, scenario_report
+from takeup.streaming.advice.qoe import solve_cell
+from takeup.streaming.experiment.scenario import StreamingScenario, cells_of, players_of, scenario_report
 from takeup.streaming.model import QoeMetrics
-from takeup.streaming.policies.whole_cell import solve_cell
 from takeup.streaming.report import estimates_table, zscores_table
 
 

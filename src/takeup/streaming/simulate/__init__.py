@@ -11,12 +11,16 @@ from dataclasses import dataclass
 
 from takeup.errors import UnknownName
 from takeup.streaming.model import Cell, Player, QoeMetrics
-from takeup.streaming.simulate.adaptive import play_adaptive, simulate_adaptive
-from takeup.streaming.simulate.any_view import simulate_any_view
-from takeup.streaming.simulate.cell import play_cell, simulate_cell
+from takeup.streaming.simulate.cell import (
+    play_adaptive,
+    play_cell,
+    play_log,
+    simulate_adaptive,
+    simulate_cell,
+    simulate_log,
+)
 from takeup.streaming.simulate.slots import Slots, play_slots, simulate_slots
-from takeup.streaming.simulate.tagged import play_tagged, simulate_tagged
-from takeup.streaming.simulate.trace_driven import play_log, simulate_log
+from takeup.streaming.simulate.tagged import play_tagged, simulate_any_view, simulate_tagged
 
 __all__ = [
     "NUM_VIDEOS",

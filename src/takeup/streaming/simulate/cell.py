@@ -1,13 +1,9 @@
-"""Simulation of the whole cell: every arriving video has its own player, and all share the capacity of the cell.
-
-Nothing of the mathematics is assumed here but the traffic itself, so this checks the chain that a tagged video is said
-to see, not only its solution. An event is an arrival (also a blocked one), the end of a download, a change of the
-capacity, a player that starts, stalls or resumes, or a viewer that gives up: here all viewers are equally impatient,
-and one that leaves frees its share for the others.
-"""
+"""Simulation of the whole cell: constant or changing capacity, a throughput log, players that adapt their bit rate."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,15 +11,24 @@ import numpy as np
 from takeup.core.arrays import Floats
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
+from takeup.streaming.chains import check_levels
 from takeup.streaming.model import Capacity, Cell, Player, QoeMetrics
-from takeup.streaming.simulate.fast.events import CapacityLevels, CellTraffic, empty_cell, play_events
-from takeup.streaming.simulate.lived import (
+from takeup.streaming.simulate.compiled.adaptive import BufferRegions, empty_adaptive_users, play_adaptive_events
+from takeup.streaming.simulate.compiled.events import CapacityLevels, CellTraffic, empty_cell, play_events
+from takeup.streaming.simulate.video_records import (
     VideoRecords,
     check_run,
     empty_records,
     mean_patience_s,
     metrics_from_batches,
 )
+
+# Simulation of the whole cell: every arriving video has its own player, and all share the capacity of the cell --------
+#
+# Nothing of the mathematics is assumed here but the traffic itself, so this checks the chain that a tagged video is
+# said to see, not only its solution. An event is an arrival (also a blocked one), the end of a download, a change of
+# the capacity, a player that starts, stalls or resumes, or a viewer that gives up: here all viewers are equally
+# impatient, and one that leaves frees its share for the others.
 
 WARM_UP_SHARE = 0.05  # of the videos, which find the cell emptier than in steady state
 
@@ -109,3 +114,91 @@ def _all_connected(rates: Floats) -> bool:
     for _ in range(len(rates).bit_length()):
         reached = reached @ reached  # paths of twice the length
     return bool(reached.all())
+
+
+# The whole cell with the capacity of a throughput log, replayed again and again and scaled to the mean of the cell
+#
+# The cell says how much it delivers on average; the log says how that varies. A run must be long enough to replay the
+# log a few times, or the answer is about the part that was replayed.
+
+
+def simulate_log(
+    cell: Cell, player: Player, durations_s: Floats, rates_bps: Floats, *, num_videos: int = 400_000, seed: int = 0
+) -> QoeMetrics:
+    """What viewers experience in `cell` when its capacity follows the log; errors from batch means."""
+    played = play_log(cell, player, durations_s, rates_bps, num_videos=num_videos, seed=seed)
+    return metrics_from_batches("throughput log", played.records)
+
+
+def play_log(
+    cell: Cell, player: Player, durations_s: Floats, rates_bps: Floats, *, num_videos: int = 400_000, seed: int = 0
+) -> CellRun:
+    """The same, video by video."""
+    if cell.capacity is not None:
+        raise BadInput(
+            "the cell has a changing capacity of its own; leave it out when a throughput log drives the cell"
+        )
+    return play_levels(cell, player, _log_levels(durations_s, rates_bps), num_videos=num_videos, seed=seed)
+
+
+def _log_levels(durations_s: Floats, rates_bps: Floats) -> CapacityLevels:
+    durations, rates = np.array(durations_s, np.float64), np.array(rates_bps, np.float64)
+    _check_log(durations, rates)
+    mean_bps = float(durations @ rates / durations.sum())
+    return CapacityLevels(rates / mean_bps, durations, np.ones((1, 1)), is_log=True)
+
+
+def _check_log(durations_s: Floats, rates_bps: Floats) -> None:
+    if durations_s.shape != rates_bps.shape or durations_s.ndim != 1 or len(rates_bps) == 0:
+        found = f"{durations_s.shape} durations and {rates_bps.shape} rates"
+        raise BadInput(f"a log needs one duration for every rate, and at least one of each; found {found}")
+    if not (np.isfinite(durations_s).all() and durations_s.min() > 0):
+        raise BadInput("every sample of a log must last for a finite time above zero; look for zero or missing times")
+    if not (np.isfinite(rates_bps).all() and rates_bps.min() >= 0):
+        raise BadInput("the rates of a log must be finite and zero or more; look for missing or negative samples")
+    if rates_bps.max() == 0:
+        raise BadInput("the log never delivers anything; give one with a rate above zero")
+
+
+# The whole cell with players that adapt: each takes the bit rate of its ladder that its own buffer allows -------------
+#
+# No bit rate is assumed here, neither that of the tagged video nor that of the others, so this checks the mean-field
+# approximation of the others in the equations.
+
+
+def simulate_adaptive(
+    cell: Cell,
+    player: Player,
+    ladder_bps: Sequence[float],
+    levels_s: Sequence[float],
+    *,
+    num_videos: int = 200_000,
+    seed: int = 0,
+) -> QoeMetrics:
+    """What viewers experience when all take `ladder_bps[k]` between `levels_s[k - 1]` and `levels_s[k]` of buffer."""
+    played = play_adaptive(cell, player, ladder_bps, levels_s, num_videos=num_videos, seed=seed)
+    return metrics_from_batches("adapting cell", played.records)
+
+
+def play_adaptive(
+    cell: Cell,
+    player: Player,
+    ladder_bps: Sequence[float],
+    levels_s: Sequence[float],
+    *,
+    num_videos: int = 200_000,
+    seed: int = 0,
+) -> CellRun:
+    """The same, video by video."""
+    check_run(player, num_videos)
+    if cell.capacity is not None:
+        raise BadInput("players that adapt are simulated at a constant capacity; leave the changing one out")
+    borders = [0.0, *check_levels(ladder_bps, levels_s), math.inf]
+    regions = BufferRegions(np.array(borders), cell.bitrate_bps / np.array(ladder_bps, np.float64))
+    num_warm_up = int(num_videos * WARM_UP_SHARE)
+    lived = empty_records(num_warm_up + num_videos)
+    streams = Streams(seed).child("adapting cell")
+    chances = (streams.stream("arrivals"), streams.stream("lengths"))
+    flows = empty_adaptive_users(cell.max_users)
+    num_events = play_adaptive_events(traffic_of(cell, player, math.inf), regions, flows, lived, chances)
+    return CellRun(lived.after(num_warm_up), num_events)

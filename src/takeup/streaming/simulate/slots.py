@@ -16,8 +16,8 @@ from takeup.core.seeds import Streams
 from takeup.errors import BadInput
 from takeup.streaming.model import Cell, Player, QoeMetrics
 from takeup.streaming.simulate.cell import WARM_UP_SHARE, CellRun
-from takeup.streaming.simulate.fast.slots import SlotParameters, empty_slot_users, play_every_slot
-from takeup.streaming.simulate.lived import check_run, empty_records, mean_patience_s, metrics_from_batches
+from takeup.streaming.simulate.compiled.slots import SlotParameters, empty_slot_users, play_every_slot
+from takeup.streaming.simulate.video_records import check_run, empty_records, mean_patience_s, metrics_from_batches
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from typing import Any
 
 from takeup.core.report import Report
 from takeup.core.scenario import validate
-from takeup.training.experiment.lab import run_lab
 from takeup.training.experiment.scenario import TrainingScenario, plan_of, profile_of
-from takeup.training.experiment.verbs import compare_planners, plan_one, simulate_planners
+from takeup.training.experiment.verbs import compare_planners, plan_one, run_lab, simulate_planners
 
 __all__ = ["TrainingScenario", "plan_of", "profile_of", "run", "run_again"]
 

@@ -12,9 +12,9 @@ from pydantic import Field, field_validator, model_validator
 from takeup.core.scenario import Scenario
 from takeup.core.seeds import Streams
 from takeup.errors import BadInput
-from takeup.training.model.pipeline import Link, Profile, Stage
-from takeup.training.model.plan import PipelinePlan
-from takeup.training.policies import find_policy
+from takeup.training.pipelines.planners import find_policy
+from takeup.training.pipelines.profile import Link, Profile, Stage
+from takeup.training.pipelines.schedule import PipelinePlan
 from takeup.training.traces import load_profile, random_profile
 
 A_MICROBATCH_BYTES = 2**20  # arbitrary, divisible into chunks; used where only a count was given

@@ -17,9 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from takeup.training.engines.pytorch.watch import launch
-from takeup.training.engines.pytorch.watch.agent import Agent, Listener, address_of
-from takeup.training.engines.pytorch.watch.explain import (
+from takeup.training.stragglers.detect.detector import StragglerDetector
+from takeup.training.stragglers.locate.edge_colouring import link_passes, ring_links
+from takeup.training.stragglers.locate.suspects import blame_cpu_contention
+from takeup.training.stragglers.model import CallLog, SlowdownEvent
+from takeup.training.stragglers.remedy.escalation import DurationDistribution, Remedy, plan_escalation
+from takeup.training.stragglers.remedy.rank_swap import PredictedRankSwap, best_rank_swap, traffic_of
+from takeup.training.stragglers.remedy.rebalance import Pace, rebalance
+from takeup.training.stragglers.watch import launch
+from takeup.training.stragglers.watch.agent import Agent, Listener, address_of
+from takeup.training.stragglers.watch.reports import (
     finding_values,
     live_line,
     metrics_of,
@@ -27,16 +34,8 @@ from takeup.training.engines.pytorch.watch.explain import (
     serve_metrics,
     write_finding,
 )
-from takeup.training.engines.pytorch.watch.gather import RingCollector
-from takeup.training.engines.pytorch.watch.session import Finding, WatchSession, WatchSettings
-from takeup.training.model.calls import CallLog
-from takeup.training.model.slowdowns import SlowdownEvent
-from takeup.training.policies.stragglers.cores import blame_cpu_contention
-from takeup.training.policies.stragglers.escalate import DurationDistribution, Remedy, plan_escalation
-from takeup.training.policies.stragglers.passes import link_passes, ring_links
-from takeup.training.policies.stragglers.rebalance import Pace, rebalance
-from takeup.training.policies.stragglers.reorder import PredictedRankSwap, best_rank_swap, traffic_of
-from takeup.training.policies.stragglers.watcher import StragglerDetector
+from takeup.training.stragglers.watch.ring_reader import RingCollector
+from takeup.training.stragglers.watch.session import Finding, WatchSession, WatchSettings
 from takeup.training.traces.slowdowns import LINK_MINUTES
 
 LOOK_EVERY_S = 0.2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from takeup.training.traces.files import load_profile, load_schedule, save_profile, save_schedule
-from takeup.training.traces.profiles import random_profile
+from takeup.training.traces.profiles import load_profile, load_schedule, random_profile, save_profile, save_schedule
 
 __all__ = ["load_profile", "load_schedule", "random_profile", "save_profile", "save_schedule"]

@@ -7,11 +7,10 @@ from importlib.util import find_spec
 
 import pytest
 
-from takeup.training.engines.pytorch.lab.launch import run_trials
-from takeup.training.engines.pytorch.lab.network import uses_namespaces
-from takeup.training.engines.pytorch.lab.trials import LabTrial, TrialOutcome
-from takeup.training.model.pipeline import Link, Profile
-from takeup.training.policies import find_policy
+from takeup.training.pipelines.lab.network import uses_namespaces
+from takeup.training.pipelines.lab.trials import LabTrial, TrialOutcome, run_trials
+from takeup.training.pipelines.planners import find_policy
+from takeup.training.pipelines.profile import Link, Profile
 
 pytestmark = [
     pytest.mark.engine,

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from takeup.training.model.pipeline import Link, Profile
+from takeup.training.pipelines.profile import Link, Profile
 
 pytest.importorskip("torch")
 import torch.distributed as dist
 
-from takeup.training.engines.pytorch.lab import faults
-from takeup.training.engines.pytorch.lab.faults import DelayedSend, SlowWire, delayed_sends, slow_wires
-from takeup.training.engines.pytorch.worker import WorkerThread
+from takeup.training.pipelines.engine.receives import WorkerThread
+from takeup.training.pipelines.lab import stages as faults
+from takeup.training.pipelines.lab.stages import DelayedSend, SlowWire, delayed_sends, slow_wires
 
 PATIENCE = timedelta(seconds=20)
 

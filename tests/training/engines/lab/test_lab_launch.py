@@ -7,10 +7,9 @@ import sys
 import pytest
 
 from takeup.errors import MissingEngine, TakeupError
-from takeup.training.engines.pytorch.lab import launch
-from takeup.training.engines.pytorch.lab.launch import run_trials
-from takeup.training.engines.pytorch.lab.trials import LabTrial, TrialOutcome
-from takeup.training.model.pipeline import Profile
+from takeup.training.pipelines.lab import trials as launch
+from takeup.training.pipelines.lab.trials import LabTrial, TrialOutcome, run_trials
+from takeup.training.pipelines.profile import Profile
 
 TRUTH = Profile.uniform(2, 2, 0.001)
 FINE = """

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from takeup.errors import MissingEngine, UnknownName
-from takeup.training.engines.pytorch import networks
-from takeup.training.engines.pytorch.lab import network
-from takeup.training.engines.pytorch.lab.network import PipelineNetwork, rate_bps, uses_namespaces
-from takeup.training.model.pipeline import Link, Profile
+from takeup.training.pipelines.lab import network
+from takeup.training.pipelines.lab import network as networks
+from takeup.training.pipelines.lab.network import PipelineNetwork, rate_bps, uses_namespaces
+from takeup.training.pipelines.profile import Link, Profile
 
 needs_root = pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0 or shutil.which("tc") is None, reason="needs Linux, root, ip and tc"

@@ -7,7 +7,7 @@ import os
 import pytest
 
 pytest.importorskip("torch")
-from takeup.training.engines.pytorch.lab import program
+from takeup.training.pipelines.lab import program
 
 
 class Rank:

@@ -1,12 +1,15 @@
 """Dask: the spill order of a running cluster follows a policy. `install(client)` is the whole setup.
 
-    scheduler                                    each worker
-    announce.py: future reads, in order    --->  worker.py: receives them, tracks local tasks
-                 (every 10 ms)                        │
-                                                 guide.py: group table and ranks ──> order.py: a lazy heap
-                                                      │                              leaving.py: pending frees
-                                                      │ victim
-                                                 spill.py, copies.py: the worker's own spill buffer, swapped in place
+    client.py: install, uninstall, counters
+
+    scheduler                                     each worker
+    plugins.py, Announcer: future reads, ---->    plugins.py, SpillPlugin: receives them, tracks local tasks
+                in order, every 10 ms                  │
+                                                  spill_guide.py: group table, ranks ──> victim_order.py: a lazy heap,
+                                                       │                                 pending frees
+                                                       │ victim
+                                                  spill.py: the worker's own spill buffer, swapped in place,
+                                                            clean copies, prefetch
 
 Public names are loaded on first use; they need the packages `dask` and `distributed`.
 """

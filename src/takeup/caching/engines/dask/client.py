@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import fields
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from distributed import Client, Scheduler, Worker
+from distributed.spill import SpillBuffer
 
 from takeup.caching.contract import PolicySpec
-from takeup.caching.engines.dask.announce import NAME, Announcer
-from takeup.caching.engines.dask.counts import DaskCounts
-from takeup.caching.engines.dask.guide import SpillOptions
-from takeup.caching.engines.dask.worker import SpillPlugin, counts_of
+from takeup.caching.engines.dask import spill
+from takeup.caching.engines.dask.plugins import NAME, Announcer, SpillPlugin, counts_of
+from takeup.caching.engines.dask.spill_guide import DaskCounts, SpillOptions
 from takeup.caching.policies import find_policy
 from takeup.errors import UnknownName
 
@@ -85,3 +86,13 @@ def _stop(dask_scheduler: Scheduler) -> None:
 
 def _counts(dask_worker: Worker) -> DaskCounts:
     return counts_of(dask_worker)
+
+
+# Whether the plug-in supports the installed Dask; used by `takeup doctor` ---------------------------------------------
+
+
+def why_unsupported(distributed_version: str) -> str:
+    """Why the plug-in does not support this version, empty if it does; tested on a real buffer."""
+    with TemporaryDirectory() as folder:
+        reason = spill.why_not(SpillBuffer(folder, target=1))
+    return f"with distributed {distributed_version} workers stay on stock behaviour: {reason}" if reason else ""

@@ -11,18 +11,147 @@ full disk met while a value is *read* no longer fails the task that reads it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import zict
-from distributed.spill import MaxSpillExceeded, PickleError, Slow, SpillBuffer
+from dask.typing import Key
+from distributed.spill import MaxSpillExceeded, PickleError, Slow, SpillBuffer, SpilledSize
+from distributed.utils import offload
 from zict.common import NoDefault, nodefault
 
-from takeup.caching.engines.dask.copies import CleanCopies
-from takeup.caching.engines.dask.guide import SpillGuide
+from takeup.caching.engines.dask.spill_guide import DaskCounts, SpillGuide
+
+# Clean copies: files of values that were read back, kept so that evicting them again writes nothing -------------------
+#
+# The stock buffer removes the file when it reads a value back, so a value is written at every eviction. Values are
+# immutable, so the file stays valid: it is hidden from the buffer (which believes a key is in one place only) and
+# shown again when the value is evicted. A copy belongs to one object in memory; it is removed when the key is deleted
+# or refers to another object. So copies never exceed the bytes in memory, and `max-spill` counts them too.
+
+
+@dataclass(frozen=True, slots=True)
+class CleanCopy:
+    """A hidden file, its size, and which object it is a copy of."""
+
+    file_name: str
+    size: SpilledSize
+    value_id: int
+
+
+class CleanCopies:
+    """The hidden files of one worker, oldest first."""
+
+    def __init__(self, slow: Slow, most_bytes: float) -> None:
+        self.slow = slow
+        self.most_bytes = most_bytes
+        self.total_bytes = 0
+        self._copies: dict[Key, CleanCopy] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._copies
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    def hide(self, key: Key, value: object) -> None:
+        """The value was read back: hide its file from the buffer. `value` must stay alive as long as its key."""
+        self.forget(key)
+        size = self.slow.weight_by_key.pop(key)
+        self.slow.total_weight -= size
+        file_name = self.slow.d.filenames.pop(key)  # type: ignore[attr-defined]
+        self._copies[key] = CleanCopy(file_name, size, id(value))
+        self.total_bytes += size.disk
+        self.shrink_to(self.most_bytes)
+
+    def show(self, key: Key, value: object) -> int:
+        """The value is evicted: show its file to the buffer again. Returns the bytes not written, 0 without a copy."""
+        copy = self._copies.get(key)
+        if copy is None or copy.value_id != id(value):
+            return 0
+        del self._copies[key]
+        self.total_bytes -= copy.size.disk
+        self.slow.weight_by_key[key] = copy.size
+        self.slow.total_weight += copy.size
+        self.slow.d.filenames[key] = copy.file_name  # type: ignore[attr-defined]
+        return copy.size.disk
+
+    def forget(self, key: Key) -> None:
+        """Remove the copy of this key, if there is one."""
+        copy = self._copies.pop(key, None)
+        if copy is not None:
+            self.total_bytes -= copy.size.disk
+            (Path(self.slow.d.directory) / copy.file_name).unlink()  # type: ignore[attr-defined]
+
+    def shrink_to(self, most_bytes: float) -> None:
+        """Remove the oldest copies until the others fit."""
+        while self._copies and self.total_bytes > most_bytes:
+            self.forget(next(iter(self._copies)))
+
+
+# Prefetch: while a task computes, read the spilled inputs of the next one, off the event loop and where they fit ------
+#
+# One value at a time, and only below the target: nothing is evicted for it. The thread only reads the file; the value
+# enters the buffer on the event loop, if it is still wanted there.
+
+
+class ReadyTasks(Protocol):
+    """The worker's heap of runnable tasks."""
+
+    def __len__(self) -> int: ...
+
+    def peek(self) -> Any:
+        """The task that runs next."""
+
+
+class Prefetcher:
+    """Reads back one value at a time."""
+
+    def __init__(self, ready: ReadyTasks, data: SpillBuffer, counts: DaskCounts) -> None:
+        self._ready, self._data, self._counts = ready, data, counts
+        self._task: asyncio.Task[None] | None = None
+
+    def consider(self) -> None:
+        """Start to read if the disk is idle and there is something to read."""
+        key = self._wanted() if self._task is None or self._task.done() else None
+        if key is not None:
+            self._task = asyncio.create_task(self._bring_back(key), name="takeup-prefetch")
+
+    def _wanted(self) -> Hashable | None:
+        inputs = self._ready.peek().dependencies if len(self._ready) else ()
+        return next((task.key for task in inputs if task.key in self._data.slow and self._fits(task.key)), None)
+
+    def _fits(self, key: Any) -> bool:
+        size_bytes = self._data._slow_uncached.weight_by_key[key].memory
+        return self._data.fast.total_weight + self._data.fast.offset + size_bytes <= self._data.fast.n
+
+    async def _bring_back(self, key: Any) -> None:
+        slow = self._data._slow_uncached
+        try:
+            pickled, value = await offload(_read, slow, key)
+        except (KeyError, OSError):
+            return  # deleted meanwhile
+        if key in self._data.slow and key not in self._data.fast and self._fits(key):
+            self._data.fast.set_noevict(key, value)
+            del self._data.slow[key]
+            self._data.fast.evict_until_below_target()
+            self._counts.num_misses -= 1  # no task waited for it
+            self._counts.num_prefetches += 1
+            self._counts.prefetched_bytes += len(pickled)
+        self._data.cumulative_metrics["disk-read", "bytes"] += len(pickled)
+        self._task = None
+        self.consider()
+
+
+def _read(slow: Any, key: Hashable) -> tuple[bytes, object]:
+    pickled = slow.d[key]
+    return pickled, slow.load(pickled)
+
 
 logger = logging.getLogger("takeup.dask")
 

@@ -11,11 +11,18 @@ anything about it fails, Spark goes on with its own eviction and says so in one 
 
 from __future__ import annotations
 
-from takeup.caching.engines.spark.counts import SparkCounts, counts_report, prometheus
-from takeup.caching.engines.spark.history import profile_of_events, write_profile
+from takeup.caching.engines.spark.event_log_profile import profile_of_events, write_profile
 from takeup.caching.engines.spark.plugin_jar import build_jar, jar
-from takeup.caching.engines.spark.session import configure, counters, settings
-from takeup.caching.engines.spark.submit import run_submit, submit_command
+from takeup.caching.engines.spark.session import (
+    SparkCounts,
+    configure,
+    counters,
+    counts_report,
+    prometheus,
+    run_submit,
+    settings,
+    submit_command,
+)
 
 __all__ = [
     "SparkCounts",

@@ -1,10 +1,9 @@
 """Kubernetes: a second scheduler for pods that name it, alongside kube-scheduler, over the plain API.
 
-engine.py     observe and apply                       service.py   a round after every change
-survey.py     pods and nodes as a state <── jobs.py   mirror.py    list and watch ──> objects.py
-hands.py      decisions carried out ──> writer.py     ledger.py    what the server does not show yet
-client.py     HTTP on kept-alive connections          access.py    API server address, credentials
-notices.py    events and conditions                   quotas.py    quotas in a ConfigMap; kueue.py: in Kueue
+engine.py     observe and apply                       informer.py  list and watch ──> objects.py
+snapshot.py   pods and nodes as a state               ledger.py    what the server does not show yet
+actuator.py   decisions carried out, events           writer.py    changes of pods, quotas in a ConfigMap
+client.py     address, credentials, HTTP              kueue.py     quotas in Kueue
 """
 
 from takeup.core.lazy import lazy_names

@@ -1,9 +1,8 @@
-from takeup.cluster.engines.kubernetes.access import ApiAccess as ApiAccess
-from takeup.cluster.engines.kubernetes.access import find_access as find_access
+from takeup.cluster.engines.kubernetes.client import ApiAccess as ApiAccess
 from takeup.cluster.engines.kubernetes.client import Client as Client
-from takeup.cluster.engines.kubernetes.dialect import Dialect as Dialect
+from takeup.cluster.engines.kubernetes.client import find_access as find_access
 from takeup.cluster.engines.kubernetes.engine import KubernetesEngine as KubernetesEngine
 from takeup.cluster.engines.kubernetes.engine import StaleCache as StaleCache
 from takeup.cluster.engines.kubernetes.kueue import Kueue as Kueue
-from takeup.cluster.engines.kubernetes.quotas import QuotaStore as QuotaStore
-from takeup.cluster.engines.kubernetes.service import follow as follow
+from takeup.cluster.engines.kubernetes.objects import Dialect as Dialect
+from takeup.cluster.engines.kubernetes.writer import QuotaStore as QuotaStore

@@ -1,8 +1,8 @@
 """Kubernetes as an engine: watches pods and nodes, and binds or evicts exactly as decided.
 
-Two informers (`Informer`) follow nodes and pods. `observe` builds a state from them, and raises `StaleCache` when they may be
-out of date: no decision is made on a cluster that may have changed. `apply` passes decisions to the actuator (`Actuator`),
-the notices and the quota store.
+Two informers follow nodes and pods. `observe` builds a state from them, and raises `StaleCache` when they may be out of
+date: no decision is made on a cluster that may have changed. `apply` passes decisions to the actuator, the event
+recorder and the quota store.
 """
 
 from __future__ import annotations
@@ -16,18 +16,14 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 
-from takeup.cluster.engines.kubernetes.access import find_access
-from takeup.cluster.engines.kubernetes.client import Client
-from takeup.cluster.engines.kubernetes.dialect import Dialect
-from takeup.cluster.engines.kubernetes.hands import Actuator
+from takeup.cluster.engines.kubernetes.actuator import Actuator, EventRecorder
+from takeup.cluster.engines.kubernetes.client import Client, find_access
+from takeup.cluster.engines.kubernetes.informer import Informer
 from takeup.cluster.engines.kubernetes.kueue import Kueue
 from takeup.cluster.engines.kubernetes.ledger import KubernetesLedger
-from takeup.cluster.engines.kubernetes.mirror import Informer
-from takeup.cluster.engines.kubernetes.notices import EventRecorder
-from takeup.cluster.engines.kubernetes.objects import GpuNode, Pod, read_node, read_pod
-from takeup.cluster.engines.kubernetes.quotas import QuotaStore
-from takeup.cluster.engines.kubernetes.survey import KubernetesSnapshot, build_snapshot
-from takeup.cluster.engines.kubernetes.writer import PodWriter
+from takeup.cluster.engines.kubernetes.objects import Dialect, GpuNode, Pod, read_node, read_pod
+from takeup.cluster.engines.kubernetes.snapshot import KubernetesSnapshot, build_snapshot
+from takeup.cluster.engines.kubernetes.writer import PodWriter, QuotaStore
 from takeup.cluster.model import Decision, Evict, Hold, SetQuota, Start, State
 from takeup.errors import BadInput, TakeupError
 

@@ -12,19 +12,36 @@ from math import inf, isfinite
 from typing import Any
 
 from takeup.cluster.engines.kubernetes.client import Json
-from takeup.cluster.engines.kubernetes.dialect import (
-    CHECKPOINTS,
-    EVICTED_FOR,
-    GANG,
-    GANG_NODES,
-    GRADE,
-    GUARANTEE_HOURS,
-    ORGANISATION,
-    WORKERS,
-    Dialect,
-)
-from takeup.cluster.engines.kubernetes.mirror import key_of
+from takeup.cluster.engines.kubernetes.informer import key_of
 from takeup.cluster.model import Grade, Kind
+
+# The words by which a Kubernetes cluster says what we need: labels, annotations, classes, resources -------------------
+
+GANG = "takeup/gang"  # label: pods that start together
+WORKERS = "takeup/workers"  # label or annotation: how many they are
+ORGANISATION = "takeup/organisation"  # label: the owning organisation; default: the namespace
+GUARANTEE_HOURS = "takeup/guarantee-hours"  # annotation: the promise that a spot job asks for
+CHECKPOINTS = ("takeup/last-checkpoint", "volcano.sh/last-checkpoint-time")  # annotations: RFC 3339
+GATE = "takeup/quota"  # scheduling gate: a spot pod that is not even looked at before the quota admits it
+
+# Annotations that we write
+GRADE = "takeup/grade"  # on which terms it runs
+GANG_NODES = "takeup/gang-nodes"  # where all workers of its gang go
+EVICTED_FOR = "takeup/evicted-for"  # the job that needed the GPUs
+LEAVE_BY = "takeup/leave-by"  # save your work: you are evicted then
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What differs from one cluster to the next."""
+
+    scheduler_name: str = "takeup"
+    gpu: str = "nvidia.com/gpu"
+    pool_label: str = "nvidia.com/gpu.product"
+    high_classes: tuple[str, ...] = ("takeup-high",)
+    spot_classes: tuple[str, ...] = ("takeup-spot",)
+    tolerated_taints: tuple[str, ...] = ("nvidia.com/gpu",)
+
 
 DECIMAL = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 SUFFIXES = DECIMAL | {f"{name}i": 1024.0**power for power, name in enumerate("KMGTPE", 1)}

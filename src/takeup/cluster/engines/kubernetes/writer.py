@@ -6,9 +6,10 @@ that they delay no binding; on a server that stays busy they are sent after `LAT
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,9 +17,8 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from takeup.cluster.engines.kubernetes.client import ApiUnreachable, Client, Json, RequestRefused
-from takeup.cluster.engines.kubernetes.dialect import EVICTED_FOR, GANG_NODES, GATE, GRADE, LEAVE_BY
-from takeup.cluster.engines.kubernetes.objects import Pod
-from takeup.cluster.model import Grade
+from takeup.cluster.engines.kubernetes.objects import EVICTED_FOR, GANG_NODES, GATE, GRADE, LEAVE_BY, Pod
+from takeup.cluster.model import Grade, Quota
 
 Item = TypeVar("Item")
 
@@ -177,3 +177,52 @@ class PodWriter:
 def _path(pod: Pod) -> str:
     space, name = pod.key.split("/")
     return f"/api/v1/namespaces/{space}/pods/{name}"
+
+
+# Quotas where people can see them, and where they survive a restart: a ConfigMap, one entry for each pool -------------
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaStore:
+    """A ConfigMap whose entries are tables of promised hours and GPUs, as JSON."""
+
+    client: Client
+    namespace: str = "takeup"
+    name: str = "takeup-quotas"
+
+    def read(self) -> dict[str, Quota]:
+        """The quotas that were written last; those that cannot be read are left out."""
+        try:
+            found = self.client.get(self._path)
+        except RequestRefused as error:
+            if error.status == NOT_FOUND:
+                return {}
+            raise
+        quotas = {pool: _quota(pool, text) for pool, text in (found.get("data") or {}).items()}
+        return {pool: quota for pool, quota in quotas.items() if quota is not None}
+
+    def write(self, quotas: Mapping[str, Quota]) -> None:
+        """Replace what is there."""
+        data = {pool: json.dumps({str(h): str(g) for h, g in it.gpus_by_hours.items()}) for pool, it in quotas.items()}
+        body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self.name}, "data": data}
+        try:
+            self.client.request("PATCH", self._path, body)
+        except RequestRefused as error:
+            if error.status != NOT_FOUND:
+                raise
+            self.client.request("POST", self._folder, body)
+
+    @property
+    def _folder(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/configmaps"
+
+    @property
+    def _path(self) -> str:
+        return f"{self._folder}/{self.name}"
+
+
+def _quota(pool: str, text: str) -> Quota | None:
+    try:
+        return Quota(pool, {float(hours): float(gpus) for hours, gpus in json.loads(text).items()})
+    except (ValueError, AttributeError, TypeError):
+        return None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from takeup.cluster.engines.slurm.commands import Slurm, SlurmDown
-from takeup.cluster.engines.slurm.controller import control
-from takeup.cluster.engines.slurm.engine import SlurmEngine, StaleState
-from takeup.cluster.engines.slurm.picture import QosClasses
+from takeup.cluster.engines.slurm.engine import SlurmEngine, StaleState, control
+from takeup.cluster.engines.slurm.snapshot import QosClasses
 
 __all__ = ["QosClasses", "Slurm", "SlurmDown", "SlurmEngine", "StaleState", "control"]

@@ -15,24 +15,26 @@ Nothing is done on a stale state: if a round takes too long, or the clock goes b
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from math import floor, isfinite
 from pathlib import Path
 
-from takeup.cluster.engines.journal import Journal
+from takeup.cluster.contract import Scheduler
+from takeup.cluster.engines.slurm.backoff import Backoff, JobBackoff
 from takeup.cluster.engines.slurm.commands import Slurm, SlurmDown, caller
-from takeup.cluster.engines.slurm.comments import read_remarks
 from takeup.cluster.engines.slurm.history import past_workload
-from takeup.cluster.engines.slurm.ledger import Notice, SlurmLedger
-from takeup.cluster.engines.slurm.patience import Backoff, JobBackoff
-from takeup.cluster.engines.slurm.picture import ClusterSnapshot, QosClasses, build_state
-from takeup.cluster.engines.slurm.rows import NEVER, JobRow, JobStatus, NodeRow, read_job, read_node
+from takeup.cluster.engines.slurm.journal import Journal, Notice, SlurmLedger
+from takeup.cluster.engines.slurm.rows import NEVER, JobRow, JobStatus, NodeRow, read_job, read_node, read_remarks
+from takeup.cluster.engines.slurm.snapshot import ClusterSnapshot, QosClasses, build_state
 from takeup.cluster.model import Decision, Evict, Grade, Hold, SetQuota, Start, State, Workload
+from takeup.core.clock import Clock
+from takeup.core.control import ApplyOutcome, ControlLoop
 from takeup.errors import BadInput, TakeupError
 
 EXPLAINS = "why it runs:"
@@ -348,3 +350,56 @@ def _explained(row: JobRow, reason: str) -> list[str]:
     if row.comments[0] and not row.comments[0].startswith(EXPLAINS):
         return []
     return [f"AdminComment={EXPLAINS} {reason[:200]}"]
+
+
+# Runs a scheduler on Slurm indefinitely, and exports the workload of each day -----------------------------------------
+#
+# Every day the jobs that ran become a workload for replays: how would another scheduler have done on the same day? In a
+# dry run this is all that happens, apart from decisions that are reported and not carried out.
+
+DAY_S = 86_400.0
+PERIOD_S = 0.5
+
+logger = logging.getLogger("takeup")
+
+
+def control(
+    engine: SlurmEngine,
+    scheduler: Scheduler,
+    clock: Clock,
+    *,
+    period_s: float = PERIOD_S,
+    on_decision: Callable[[Decision, ApplyOutcome], None] | None = None,
+    on_problem: Callable[[str], None] = logger.warning,
+    on_day: Callable[[Workload], None] | None = None,
+) -> ControlLoop[State, Decision]:
+    """A loop, already started, that works while the clock runs; an engine that only looks makes it a dry run."""
+    loop: ControlLoop[State, Decision] = ControlLoop(
+        clock,
+        engine,
+        scheduler,
+        period_s,
+        dry_run=engine.read_only,
+        on_decision=on_decision,
+        on_problem=on_problem,
+    )
+    if on_day is not None:
+        every_day(engine, clock, on_day, on_problem)
+    loop.start()
+    return loop
+
+
+def every_day(
+    engine: SlurmEngine, clock: Clock, on_day: Callable[[Workload], None], on_problem: Callable[[str], None]
+) -> None:
+    """Pass the workload of the last 24 hours to `on_day`, every 24 hours; a failure is reported and ignored."""
+
+    def look_back() -> None:
+        clock.after(DAY_S, look_back)
+        try:
+            end = datetime.fromtimestamp(engine.wall()).astimezone()
+            on_day(engine.past(end - timedelta(seconds=DAY_S), end)[0])
+        except Exception as error:
+            on_problem(f"no look back at this day: {type(error).__name__}: {error}")
+
+    clock.after(DAY_S, look_back)

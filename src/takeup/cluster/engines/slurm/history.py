@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from takeup.cluster.engines.slurm.commands import Row
-from takeup.cluster.engines.slurm.comments import Remarks, read_remarks
-from takeup.cluster.engines.slurm.picture import QosClasses
-from takeup.cluster.engines.slurm.rows import NodeRow
+from takeup.cluster.engines.slurm.rows import NodeRow, Remarks, read_remarks
+from takeup.cluster.engines.slurm.snapshot import QosClasses
 from takeup.cluster.model import Grade, Kind, Workload
 
 

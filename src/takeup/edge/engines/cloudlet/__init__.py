@@ -1,14 +1,10 @@
 """The cloudlet engine: devices that upload real bytes over shaped links, and a site that computes in real time.
 
-plan        what is sent and computed when, by the clock of this machine
-turns       which job a free core runs next
-links       a rate for each device: kept by the device, or by the kernel between two network namespaces
+plan        bytes and times by the clock of this machine, and the dispatch queue of the cores
+links       child processes, and a rate for each device: paced by the device, or shaped between network namespaces
 device      the program of a device, run as a separate process
 core        the program of a core, run as a separate process
-priorities  real-time priorities, where permitted and requested
-processes   starting and ending them
-site        the event loop that receives the bytes, dispatches jobs to cores and records what happened
-engine      the engine that combines these
+engine      real-time priorities, the event loop of the site, and the engine that combines these
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """The dash engine: a real HTTP server, real players over real TCP, one bottleneck that all downloads share.
 
-playout     start-up and stalls of a viewer, given the arrival times of the bytes
-sharing     processor sharing of the link, as arithmetic
-links       the bottleneck: paced in this process, or by the kernel between two network namespaces
-videos      what the server has: sizes of segments, playlists, contents
-server      HTTP/1.1
-download    one player's connection
-ring        arrivals, admission and all players at once
-estimates   from measured playbacks to an answer with standard errors
-browser     Chromium as a player
+engine          plans and runs, and estimates with standard errors
+cell_emulator   arrivals, admission and all players at once; the same arrivals on an ideal link
+player          one player's download and playout
+server          videos, playlists and HTTP/1.1
+links           the bottleneck: paced in this process, or by the kernel between two network namespaces
 """
 
 from __future__ import annotations

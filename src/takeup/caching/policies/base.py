@@ -1,0 +1,121 @@
+"""Base classes of the policies: those that order blocks by a rank, and those that keep queues."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Container, Iterator
+
+from takeup.caching.groups import GroupTable
+from takeup.caching.model import AdmissionDecision, BlockId, Evict
+
+# Base of the policies that order blocks by a rank: the lowest rank is evicted first, ties by least recent use ---------
+#
+# Admission (optional). Without it, an incoming block is always admitted if enough unpinned bytes can be evicted. With
+# it, only blocks of *strictly lower* rank and blocks without a known reader may be evicted for it; if these are not
+# enough, it is refused and nothing is evicted. That replaces Spark's rule that a block never evicts its siblings,
+# which stops a scan from evicting itself but protects dead data too. Between jobs no block has a known reader: then
+# recency decides.
+
+Rank = tuple[float, ...]
+
+
+class RankedPolicy(ABC):
+    """A policy defined by `rank` alone."""
+
+    def __init__(self, table: GroupTable, capacity_bytes: int, *, admission: bool = False) -> None:
+        self.table = table
+        self.capacity_bytes = capacity_bytes
+        self.admission = admission
+        self.size_bytes: dict[BlockId, int] = {}
+        self.last_used: dict[BlockId, int] = {}
+        self._now = 0
+
+    @abstractmethod
+    def rank(self, block: BlockId) -> Rank:
+        """The block's value; the lowest is evicted first. Must also be defined for a block that is not stored."""
+
+    def explain(self, block: BlockId) -> str:
+        """Why the block is the victim."""
+        return f"lowest rank {self.rank(block)}"
+
+    def stored(self, block: BlockId, size_bytes: int) -> None:
+        self.size_bytes[block] = size_bytes
+        self._touch(block)
+
+    def read(self, block: BlockId) -> None:
+        self._touch(block)
+
+    def removed(self, block: BlockId) -> None:
+        del self.size_bytes[block], self.last_used[block]
+
+    def make_room(
+        self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]
+    ) -> AdmissionDecision:
+        chosen: list[Evict] = []
+        for victim in self._victims(block, pinned) if free_bytes < size_bytes else ():
+            chosen.append(Evict(victim, self.explain(victim)))
+            free_bytes += self.size_bytes[victim]
+            if free_bytes >= size_bytes:
+                break
+        if free_bytes < size_bytes:
+            return AdmissionDecision(
+                (), admit=False, reason="not enough bytes of lower rank" if self.admission else "does not fit"
+            )
+        return AdmissionDecision(tuple(chosen), admit=True)
+
+    def _victims(self, incoming: BlockId, pinned: Container[BlockId]) -> Iterator[BlockId]:
+        """Blocks in eviction order; under admission, only those that may be evicted for `incoming`."""
+        order = sorted((block for block in self.size_bytes if block not in pinned), key=self._order)
+        if not self.admission:
+            return iter(order)
+        limit = self.rank(incoming)
+        return (block for block in order if self.table.rc(block) == 0 or self.rank(block) < limit)
+
+    def _order(self, block: BlockId) -> Rank:
+        return (*self.rank(block), self.last_used[block])
+
+    def _touch(self, block: BlockId) -> None:
+        self._now += 1
+        self.last_used[block] = self._now
+
+
+# Base of the policies that keep queues: take victims one by one until the block fits, or refuse beforehand ------------
+#
+# A victim is removed from the queues as soon as it is chosen, so that the next choice does not see it; when the engine
+# then reports it `removed`, there is nothing left to do.
+
+
+class QueuePolicy(ABC):
+    """A policy defined by its queues and by which block they evict next."""
+
+    def __init__(self, table: GroupTable, capacity_bytes: int) -> None:
+        self.table = table
+        self.capacity_bytes = capacity_bytes
+        self.size_bytes: dict[BlockId, int] = {}
+
+    @abstractmethod
+    def next_victim(self, pinned: Container[BlockId]) -> Evict:
+        """The block to evict next, never a pinned one. There is at least one that is not pinned."""
+
+    @abstractmethod
+    def stored(self, block: BlockId, size_bytes: int) -> None: ...
+
+    @abstractmethod
+    def read(self, block: BlockId) -> None: ...
+
+    @abstractmethod
+    def removed(self, block: BlockId) -> None: ...
+
+    def make_room(
+        self, block: BlockId, size_bytes: int, free_bytes: int, pinned: Container[BlockId]
+    ) -> AdmissionDecision:
+        movable_bytes = sum(size for stored, size in self.size_bytes.items() if stored not in pinned)
+        if free_bytes + movable_bytes < size_bytes:
+            return AdmissionDecision((), admit=False, reason="does not fit")
+        chosen: list[Evict] = []
+        while free_bytes < size_bytes:
+            victim = self.next_victim(pinned)
+            free_bytes += self.size_bytes[victim.block]
+            self.removed(victim.block)
+            chosen.append(victim)
+        return AdmissionDecision(tuple(chosen), admit=True)

@@ -1,0 +1,13 @@
+"""Compiled replays: the policies on flat arrays, in numba kernels; tests check that their decisions equal `plain`.
+
+Job graphs: `replay` lays a workload out as arrays and runs the kernel in `tasks`; `layout` has the arrays, the heap and
+the queues that order victims, `group_table` the reference counts and ranks. Request streams: `flat` replays a stream
+under any policy at tens of millions of requests per second, with a kernel per policy in `flat_queues` and `flat_ranks`,
+and computes LRU's miss curve for all cache sizes.
+"""
+
+from __future__ import annotations
+
+from takeup.core.compiled import drop_stale_code
+
+drop_stale_code(__file__)

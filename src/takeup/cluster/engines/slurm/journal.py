@@ -1,0 +1,245 @@
+"""Write-ahead journal of the controller, and the ledger of evictions, notices and quotas that is read from it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from takeup.cluster.engines.slurm.rows import JobRow, JobStatus
+from takeup.cluster.model import Eviction, Quota, SetQuota, Start
+from takeup.core.files import write_atomically
+from takeup.errors import BadInput, OutputFailed
+
+# What a controller does, line by line, on disk before it is done: one that was killed finds its place again -----------
+#
+# Every line is a JSON object. A line that was half written when the machine stopped is dropped; what is damaged
+# elsewhere is left out and counted. A journal belongs to one process at a time.
+
+Entry = Mapping[str, Any]
+
+CLAIM_LIMIT_S = 2.0  # a program that a killed controller was about to start holds its lock until it runs
+CLAIM_PAUSE_S = 0.02
+
+
+class Journal:
+    """The entries at `path`, oldest first, and a place to write more."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.num_damaged = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = path.with_name(f"{path.name}.lock").open("w", encoding="utf-8")
+        except OSError as error:
+            raise OutputFailed(f"cannot keep a journal at {path}: {error.strerror}; choose another place") from error
+        self._claim()
+        self.entries = tuple(self._read())
+        self._file = self._open()
+
+    def write(self, entry: Entry, *, is_urgent: bool = True) -> None:
+        """Add an entry; an urgent one is on the disk when this returns, others survive the end of this process only."""
+        try:
+            self._file.write(json.dumps(entry) + "\n")
+            self._file.flush()
+            if is_urgent:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            raise OutputFailed(f"cannot write to {self.path}: {error.strerror}; nothing is done unwritten") from error
+
+    def shorten(self, entries: Iterable[Entry]) -> None:
+        """Keep nothing but these entries."""
+        self._file.close()
+        write_atomically(self.path, "".join(f"{json.dumps(entry)}\n" for entry in entries))
+        self._file = self._open()
+
+    def close(self) -> None:
+        """Let another process have it."""
+        self._file.close()
+        self._lock.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _claim(self) -> None:
+        until_s = time.monotonic() + CLAIM_LIMIT_S
+        while not self._is_ours():
+            if time.monotonic() >= until_s:
+                self._lock.close()
+                found = f"another controller writes to {self.path}"
+                raise BadInput(f"{found}; stop it first, or give this one its own journal")
+            time.sleep(CLAIM_PAUSE_S)
+
+    def _is_ours(self) -> bool:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def _open(self) -> TextIO:
+        return self.path.open("a", encoding="utf-8")
+
+    def _read(self) -> Iterator[Entry]:
+        content = self.path.read_bytes() if self.path.exists() else b""
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            os.truncate(self.path, len(whole))  # what follows must begin on a line of its own
+            self.num_damaged += 1
+        for line in whole.splitlines():
+            entry = _parsed(line)
+            if entry is None:
+                self.num_damaged += 1
+            else:
+                yield entry
+
+
+def _parsed(line: bytes) -> Entry | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+# What the controller has done to Slurm's jobs, as its journal tells: evictions, notices and quotas --------------------
+#
+# The journal is a write-ahead log: an eviction is recorded before the command is sent. After a crash it is unknown
+# whether Slurm received it; the restart count of the job tells, because Slurm raises it with the eviction itself.
+# Repeating the command is idempotent: Slurm requeues only running jobs, and none runs again unless we start it.
+
+DAY_S = 86_400.0
+MOST_LINES = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A job was told to save its work, because it will be evicted for another at some moment."""
+
+    job_id: str
+    for_job: str
+    since_s: float
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Intent:
+    """An eviction that was asked for: of which run, when, and from where."""
+
+    num_restarts: int
+    when_s: float
+    nodes: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class SlurmLedger:
+    """Everything that must survive a crash; without a journal it lives as long as the process."""
+
+    journal: Journal | None = None
+    quotas: dict[str, Quota] = field(default_factory=dict)
+    notices: dict[str, Notice] = field(default_factory=dict)
+    evictions: list[Eviction] = field(default_factory=list)
+    intents: dict[str, _Intent] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for entry in () if self.journal is None else self.journal.entries:
+            self._fold(entry)
+
+    def intend_evictions(self, victims: Sequence[tuple[JobRow, str]], for_job: str, now_s: float) -> None:
+        """About to evict the present runs of jobs, each for a reason; with the last one all are on the disk."""
+        for number, (row, reason) in enumerate(victims, 1):
+            entry = {"do": "evict", "at_s": now_s, "job": row.id, "restarts": row.num_restarts, "nodes": row.nodes}
+            self._write({**entry, "for": for_job, "reason": reason}, is_urgent=number == len(victims))
+
+    def is_evicted(self, row: JobRow) -> bool:
+        """Whether this run was evicted since we looked last."""
+        intent = self.intents.get(row.id)
+        return intent is not None and intent.num_restarts == row.num_restarts
+
+    def begun_since(self, when_s: float) -> tuple[str, ...]:
+        """Jobs whose eviction was recorded after `when_s` and is not yet confirmed."""
+        return tuple(name for name, intent in self.intents.items() if intent.when_s > when_s)
+
+    def give_notice(self, notice: Notice, reason: str) -> None:
+        """About to tell a job that it has to go."""
+        entry = {"do": "notice", "at_s": notice.since_s, "job": notice.job_id, "for": notice.for_job}
+        self._write({**entry, "until_s": notice.until_s, "reason": reason})
+
+    def intend_start(self, decision: Start, now_s: float) -> None:
+        """About to start a job."""
+        entry = {"do": "start", "at_s": now_s, "job": decision.job_id, "nodes": decision.nodes}
+        self._write({**entry, "grade": decision.grade.name, "reason": decision.reason})
+
+    def note_quota(self, decision: SetQuota, now_s: float) -> None:
+        """This much may be promised from now on."""
+        offers = [[hours, gpus] for hours, gpus in decision.quota.gpus_by_hours.items()]
+        self._write({"do": "quota", "at_s": now_s, "pool": decision.quota.pool, "gpus": offers})
+
+    def forget(self, job_id: str, what: str) -> None:
+        """An intention came to nothing: Slurm refused it."""
+        self._write({"do": "forget", "what": what, "job": job_id}, is_urgent=False)
+
+    def settle(self, rows: Iterable[JobRow], now_s: float) -> None:
+        """Compare what was intended with the jobs that Slurm knows, and how often each was restarted by now."""
+        known = {row.id: row for row in rows}
+        for job_id, intent in list(self.intents.items()):
+            row = known.get(job_id)
+            if row is not None and row.num_restarts > intent.num_restarts:
+                self._write({"do": "evicted", "job": job_id}, is_urgent=False)
+            elif row is None or row.status == JobStatus.RUNNING:
+                self.forget(job_id, "evict")  # the job ended by itself, or Slurm never heard of it
+        for job_id, notice in list(self.notices.items()):
+            is_here = job_id in known and known[job_id].status == JobStatus.RUNNING
+            is_wanted = notice.for_job in known and known[notice.for_job].status == JobStatus.HELD
+            if not is_here or not is_wanted:
+                self.forget(job_id, "notice")
+        self.evictions = [it for it in self.evictions if it.when_s > now_s - DAY_S]
+
+    def tidy(self, now_s: float) -> None:
+        """Shorten a journal that has grown long to what still matters."""
+        if self.journal is not None and len(self.journal.entries) > MOST_LINES:
+            recent = [
+                it for it in self.journal.entries if it.get("at_s", now_s) > now_s - DAY_S or it.get("do") == "quota"
+            ]
+            self.journal.shorten(recent)
+
+    def _write(self, entry: Entry, *, is_urgent: bool = True) -> None:
+        if self.journal is not None:
+            self.journal.write(entry, is_urgent=is_urgent)
+        self._fold(entry)
+
+    def _fold(self, entry: Entry) -> None:
+        """Take over what an entry says; one that cannot be read changes nothing."""
+        try:
+            self._folded(entry)
+        except (KeyError, TypeError, ValueError):
+            return
+
+    def _folded(self, entry: Entry) -> None:
+        what, job_id = entry["do"], str(entry.get("job", ""))
+        if what == "evict":
+            nodes = tuple(str(name) for name in entry["nodes"])
+            self.intents[job_id] = _Intent(int(entry["restarts"]), float(entry["at_s"]), nodes)
+        elif what == "evicted" and job_id in self.intents:
+            intent = self.intents.pop(job_id)
+            self.evictions.append(Eviction(job_id, intent.when_s, intent.nodes))
+        elif what == "notice":
+            notice = Notice(job_id, str(entry["for"]), float(entry["at_s"]), float(entry["until_s"]))
+            self.notices[job_id] = notice
+        elif what == "quota":
+            offers = {float(hours): float(gpus) for hours, gpus in entry["gpus"] if not math.isnan(gpus)}
+            self.quotas[str(entry["pool"])] = Quota(str(entry["pool"]), offers)
+        elif what == "forget":
+            (self.notices if entry["what"] == "notice" else self.intents).pop(job_id, None)

@@ -1,0 +1,230 @@
+"""Snapshot of a Slurm cluster: what a scheduler may know now, and what is needed to carry its decisions out.
+
+A job that we released counts as running on the nodes it was given, though Slurm may take a second to start it. GPUs of
+jobs that are not ours, that have an unknown layout or that are under notice are subtracted from their nodes: no plan
+uses them, and no job is evicted for them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from takeup.cluster.engines.slurm.journal import SlurmLedger
+from takeup.cluster.engines.slurm.rows import GpuRequest, JobRow, JobStatus, NodeRow, Remarks, read_remarks
+from takeup.cluster.model import Grade, Job, Kind, Node, Run, State, Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class QosClasses:
+    """Slurm's names for the terms on which jobs run."""
+
+    high: str = "hp"
+    guaranteed: str = "spot"
+    opportunistic: str = "spot_idle"
+
+    def grade(self, qos: str) -> Grade | None:
+        """The terms that a quality of service stands for; None if it is none of ours."""
+        grades = {self.high: Grade.HIGH, self.guaranteed: Grade.GUARANTEED, self.opportunistic: Grade.OPPORTUNISTIC}
+        return grades.get(qos)
+
+    def qos(self, grade: Grade) -> str:
+        """The quality of service for these terms."""
+        return (self.high, self.guaranteed, self.opportunistic)[grade]
+
+
+@dataclass(slots=True)
+class ClusterSnapshot:
+    """A state, the rows behind its jobs, and what was left out of it, by reason."""
+
+    state: State
+    rows: Mapping[str, JobRow]
+    remarks: Mapping[str, Remarks]
+    skipped: Counter[str]
+    guaranteed_gpus: Counter[str] = field(default_factory=Counter)  # by pool; grows as jobs are started
+
+
+@dataclass(slots=True)
+class _SnapshotBuilder:
+    """Builder of a `ClusterSnapshot`."""
+
+    nodes: Mapping[str, NodeRow]
+    classes: QosClasses
+    now_s: float
+    first_submit_s: Mapping[str, float]
+    resting: Collection[str]
+    largest: Mapping[str, int]  # GPUs of the largest node of each model
+    runs: list[Run] = field(default_factory=list)
+    waiting: list[Waiting] = field(default_factory=list)
+    taken: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    remarks: dict[str, Remarks] = field(default_factory=dict)
+
+    def add(self, row: JobRow, is_leaving: bool) -> None:
+        """Add a job as running or waiting; a job under notice keeps its GPUs until it has ended."""
+        grade, pool, places = self.classes.grade(row.qos), self._pool(row), _places(row)
+        is_ours = grade is not None and row.ask is not None and pool is not None
+        is_placed = row.status == JobStatus.RUNNING or (row.status == JobStatus.RELEASED and bool(row.required_nodes))
+        if row.status == JobStatus.HELD:
+            if grade is not None:
+                self._add_waiting(row, pool)
+        elif is_placed and is_ours and not is_leaving and places is not None and self._knows(places):
+            assert grade is not None
+            self._add_run(row, self._job(row, pool or "", spread=False), places, grade)
+        elif row.status == JobStatus.RUNNING:
+            self.taken.update(dict(zip(row.nodes, row.gpus_on, strict=False)))
+            if not is_leaving:
+                self.skipped["running jobs that are left alone"] += 1
+
+    def _knows(self, places: tuple[str, ...]) -> bool:
+        return all(name in self.nodes for name in places)
+
+    def _add_run(self, row: JobRow, job: Job, places: tuple[str, ...], grade: Grade) -> None:
+        start_s = row.start_s if row.status == JobStatus.RUNNING else self.now_s
+        start_s = min(start_s, self.now_s)
+        saved_s = min(max(start_s, self._remarks(row).saved_s), self.now_s)
+        self.runs.append(Run(job, places, start_s, grade, saved_s, row.num_restarts))
+
+    def _add_waiting(self, row: JobRow, pool: str | None) -> None:
+        is_early = row.num_restarts == 0 and row.eligible_s > self.now_s
+        if row.ask is None or pool is None:
+            self.skipped["waiting jobs that ask for no GPUs, or for none that we know"] += 1
+        elif row.depends_on or is_early or self._remarks(row).is_parked:
+            self.skipped["waiting jobs that are not to start yet"] += 1
+        elif row.id in self.resting:
+            self.skipped["waiting jobs that Slurm would not start where they were put"] += 1
+        else:
+            self.waiting.append(Waiting(self._job(row, pool, spread=True), row.submit_s, row.num_restarts))
+
+    def _job(self, row: JobRow, pool: str, *, spread: bool) -> Job:
+        assert row.ask is not None
+        remarks = self._remarks(row)
+        grade = self.classes.grade(row.qos)
+        return Job(
+            id=row.id,
+            kind=Kind.HIGH if grade == Grade.HIGH else Kind.SPOT,
+            organisation=row.account,
+            pool=pool,
+            gpus_per_worker=self._spread(row.ask, pool) if spread else row.ask.gpus_per_worker,
+            num_workers=row.ask.num_workers,
+            submit_s=min(row.submit_s, self.first_submit_s.get(row.id, row.submit_s)),
+            guarantee_h=remarks.guarantee_h,
+            checkpoint_s=remarks.checkpoint_s,
+        )
+
+    def _spread(self, ask: GpuRequest, pool: str) -> int:
+        """GPUs per worker, raised so that no two workers fit on a node if each wants a node for itself."""
+        if not ask.is_apart or ask.num_workers == 1:
+            return ask.gpus_per_worker
+        return max(ask.gpus_per_worker, self.largest[pool] // 2 + 1)
+
+    def _pool(self, row: JobRow) -> str | None:
+        """The model of GPU that a job asks for, had before, or cannot avoid."""
+        if row.ask is None:
+            return None
+        if row.ask.model:
+            return row.ask.model if row.ask.model in self.largest else None
+        used = {self.nodes[name].model for name in (*row.nodes, *row.required_nodes) if name in self.nodes}
+        candidates = used or set(self.largest)
+        return next(iter(candidates)) if len(candidates) == 1 else None
+
+    def _remarks(self, row: JobRow) -> Remarks:
+        if row.id not in self.remarks:
+            self.remarks[row.id] = read_remarks(row.comments, self.now_s)
+        return self.remarks[row.id]
+
+
+def build_state(
+    jobs: Iterable[JobRow],
+    nodes: Mapping[str, NodeRow],
+    ledger: SlurmLedger,
+    classes: QosClasses,
+    now_s: float,
+    first_submit_s: Mapping[str, float],
+    resting: Collection[str] = (),
+) -> ClusterSnapshot:
+    """The cluster at this moment, as far as we know it."""
+    rows = {row.id: row for row in jobs}
+    largest: dict[str, int] = {}
+    for node in nodes.values():
+        largest[node.model] = max(node.num_gpus, largest.get(node.model, 0))
+    drawing = _SnapshotBuilder(nodes, classes, now_s, first_submit_s, resting, largest)
+    for row in rows.values():
+        drawing.add(row, row.id in ledger.notices)
+    num_malformed = sum(remarks.num_malformed for remarks in drawing.remarks.values())
+    if num_malformed:
+        drawing.skipped["malformed remarks in job comments"] = num_malformed
+    state = State(
+        now_s=now_s,
+        nodes=tuple(
+            Node(node.name, node.model, max(0, node.num_gpus - drawing.taken[node.name]), node.is_fit)
+            for node in nodes.values()
+        ),
+        runs=tuple(drawing.runs),
+        waiting=tuple(drawing.waiting),
+        quotas=dict(ledger.quotas),
+        evictions=tuple(ledger.evictions),
+        nominations=_reserved(drawing, rows, ledger),
+    )
+    return ClusterSnapshot(state, rows, drawing.remarks, drawing.skipped, _guaranteed(state))
+
+
+def _places(row: JobRow) -> tuple[str, ...] | None:
+    """A node for each worker, or None if the GPUs do not add up."""
+    ask = row.ask
+    if ask is None:
+        return None
+    if row.status == JobStatus.RELEASED:
+        return _round_robin(row.required_nodes, ask)
+    seats = [(name, gpus // ask.gpus_per_worker) for name, gpus in zip(row.nodes, row.gpus_on, strict=False)]
+    places = tuple(name for name, count in seats for _ in range(count))
+    return places if len(places) == ask.num_workers and sum(row.gpus_on) == len(places) * ask.gpus_per_worker else None
+
+
+def _round_robin(names: tuple[str, ...], ask: GpuRequest) -> tuple[str, ...] | None:
+    """Workers assigned round-robin to the named nodes; Slurm has not reported its own layout yet."""
+    if not names or len(names) > ask.num_workers:
+        return None
+    return tuple(names[number % len(names)] for number in range(ask.num_workers))
+
+
+def _guaranteed(state: State) -> Counter[str]:
+    held: Counter[str] = Counter()
+    for run in state.runs:
+        if run.grade == Grade.GUARANTEED:
+            held[run.job.pool] += int(run.job.num_gpus)
+    return held
+
+
+def _reserved(drawing: _SnapshotBuilder, rows: Mapping[str, JobRow], ledger: SlurmLedger) -> dict[str, tuple[str, ...]]:
+    """Nodes reserved for jobs whose victims are still running under notice."""
+    leaving: dict[str, Counter[str]] = {}
+    for notice in ledger.notices.values():
+        row = rows.get(notice.job_id)
+        if row is not None:
+            seats = dict(zip(row.nodes, row.gpus_on, strict=False))
+            leaving.setdefault(notice.for_job, Counter()).update(seats)
+    waiting = {wait.job.id: wait.job for wait in drawing.waiting}
+    wanted = [(waiting[name], gpus) for name, gpus in leaving.items() if name in waiting]
+    kept = {job.id: _reserved_nodes(job, _free(drawing, job.pool), gpus) for job, gpus in wanted}
+    return {name: seats for name, seats in kept.items() if len(seats) == waiting[name].num_workers}
+
+
+def _reserved_nodes(job: Job, free: Counter[str], leaving: Counter[str]) -> tuple[str, ...]:
+    """A node for each worker as far as there are any, those of the victims first."""
+    gpus = int(job.gpus_per_worker)
+    names = sorted(free, key=lambda name: (-leaving[name], name))
+    seats = [name for name in names for _ in range(max(0, free[name] + leaving[name]) // gpus)]
+    return tuple(seats[: job.num_workers])
+
+
+def _free(drawing: _SnapshotBuilder, pool: str) -> Counter[str]:
+    """Unheld GPUs on the usable nodes of a pool."""
+    free = Counter({node.name: node.num_gpus for node in drawing.nodes.values() if node.model == pool and node.is_fit})
+    for name in free:
+        free[name] -= drawing.taken[name]
+    for run in drawing.runs:
+        for name in (name for name in run.nodes if name in free):
+            free[name] -= int(run.job.gpus_per_worker)
+    return free

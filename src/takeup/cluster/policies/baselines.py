@@ -1,0 +1,88 @@
+"""Rules of the baselines: FIFO, YARN-CS, Chronus, Lyra, FGD, and stock kube-scheduler, Kueue, Slurm and KAI."""
+
+from __future__ import annotations
+
+from takeup.cluster.scheduling.rules import (
+    BY_SIZE,
+    FEWEST,
+    FRAGMENT,
+    FRAGMENT_ARTIFACT,
+    FRAGMENT_NODE,
+    LARGEST_FIRST,
+    NEWEST,
+    SMALLEST_FIRST,
+    TIGHTEST,
+    TRY_SMALLER,
+    SchedulerRules,
+)
+
+# First in, first out: one queue for all jobs, no quota, no evictions --------------------------------------------------
+#
+# `FIFO` serves jobs in order of arrival, and backfills past one that does not fit now. `FIFO_STRICT` never backfills: a
+# gang as large as the pool then drains it first.
+
+FIFO_STRICT = SchedulerRules(one_queue=True)
+FIFO = FIFO_STRICT._replace(high_failure=TRY_SMALLER)
+
+
+# YARN's Capacity Scheduler: strict queues, best fit blind to the kinds of jobs ----------------------------------------
+#
+# As GFS evaluated it (Duan et al., ASPLOS 2026), a high-priority job goes straight to the node with the fewest GPUs
+# that could be freed, and evicts the oldest runs there. As published, it looks for idle GPUs first, and evicts the
+# youngest, and an application that does not fit now does not block those behind it.
+
+YARN_CS = SchedulerRules(victims=TIGHTEST, straight=True, uses_quota=True)
+YARN_CS_PUBLISHED = SchedulerRules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=NEWEST, uses_quota=True)
+
+
+# Chronus: leases instead of evictions. Every 20 minutes all jobs are put back and placed again, high priority first
+#
+# Gao et al., SoCC 2021, as GFS evaluated it: each job pays 120 s at the end of each lease. As published, a lease that
+# is renewed costs nothing, and only a job that had to wait pays when it comes back. A spot run is a success every 300
+# s.
+
+CHRONUS = SchedulerRules(
+    high_order=BY_SIZE,
+    spot_order=BY_SIZE,
+    high_failure=TRY_SMALLER,
+    spot_failure=TRY_SMALLER,
+    period_s=300.0,
+    lease_s=1200.0,
+    lease_overhead_s=120.0,
+)
+CHRONUS_PUBLISHED = CHRONUS._replace(lease_moved_only=True)
+
+
+# Lyra: evict where preemption costs least, a GPU of a job with n GPUs counting 1/n ------------------------------------
+#
+# Li et al., EuroSys 2023. As published, GPUs of the largest jobs go first, so that few jobs are touched. The evaluation
+# of GFS sorted them the other way round, smallest jobs first, and let all spot jobs wait behind one that does not fit.
+
+LYRA = SchedulerRules(
+    high_order=BY_SIZE, spot_order=BY_SIZE, high_failure=TRY_SMALLER, victims=SMALLEST_FIRST, uses_quota=True
+)
+LYRA_PUBLISHED = LYRA._replace(victims=LARGEST_FIRST, spot_failure=TRY_SMALLER)
+
+
+# FGD: place where the GPUs that a typical request cannot use grow the least -------------------------------------------
+#
+# Weng et al., ATC 2023. The evaluation of GFS counted `f - floor(f / m)` unusable GPUs for a request of m, the paper
+# `f - m * floor(f / m)`, in a scheduler that backfills behind a job that does not fit. Evictions are those of the
+# evaluation: on the node that is fragmented least, oldest first.
+
+FGD = SchedulerRules(score=FRAGMENT_ARTIFACT, victims=FRAGMENT_NODE, straight=True, uses_quota=True)
+FGD_PUBLISHED = FGD._replace(score=FRAGMENT, straight=False, high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER)
+
+
+# What stock systems do today when a high-priority job does not fit ----------------------------------------------------
+#
+# `KUBE`: kube-scheduler's default preemption: the node with the fewest victims, then the one whose victims started
+# last;
+# the longest-running job is spared first. `KUEUE`: the last admitted job is evicted first, until the job fits; then
+# victims that are not needed are spared. `SLURM`: preempt/qos with the youngest first. `KAI`: the same, but a job is
+# protected in its first minutes.
+
+KUBE = SchedulerRules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=FEWEST, uses_quota=True)
+KUEUE = SchedulerRules(victims=NEWEST, uses_quota=True)
+SLURM = SchedulerRules(high_failure=TRY_SMALLER, spot_failure=TRY_SMALLER, victims=NEWEST, uses_quota=True)
+KAI = SLURM._replace(min_runtime_s=600.0)

@@ -1,0 +1,46 @@
+"""GFS (Duan et al., ASPLOS 2026): high-priority jobs by size, spot jobs within a forecast quota, cheapest evictions."""
+
+from __future__ import annotations
+
+from takeup.cluster.scheduling.rules import (
+    BEST_FIT,
+    BY_SIZE,
+    CHEAPEST,
+    PACKED,
+    PACKED_BLIND,
+    SHELTERED,
+    SINCE_START,
+    TIGHTEST,
+    TRY_SMALLER,
+    TWO_POINTERS,
+    SchedulerRules,
+)
+
+GFS_PUBLISHED = SchedulerRules(
+    high_order=BY_SIZE,
+    spot_order=BY_SIZE,
+    high_failure=TRY_SMALLER,
+    spot_failure=TRY_SMALLER,
+    score=PACKED,
+    victims=TWO_POINTERS,
+    uses_quota=True,
+)
+GFS_ARTIFACT = GFS_PUBLISHED._replace(score=PACKED_BLIND, victims=SINCE_START, counts_workers=False)
+GFS_PUBLISHED_SIMPLE_PLACE = GFS_PUBLISHED._replace(score=BEST_FIT)
+GFS_PUBLISHED_SIMPLE_PREEMPT = GFS_PUBLISHED._replace(victims=TIGHTEST)
+GFS = GFS_PUBLISHED._replace(
+    score=SHELTERED,
+    victims=CHEAPEST,
+    opportunistic=True,
+    max_evictions=3,
+    ageing_s=6 * 3600.0,
+    patience_s=4 * 3600.0,
+    patience_gpus=16.0,
+    victim_price_gpu_s=7200.0,
+    repeat_price_share=0.5,
+    fragment_price_gpu_s=600.0,
+)
+GFS_NOTICE = GFS._replace(notice_s=60.0)
+GFS_PROMISED = GFS._replace(opportunistic=False)
+GFS_SIMPLE_PLACE = GFS._replace(score=BEST_FIT)
+GFS_SIMPLE_PREEMPT = GFS._replace(victims=TIGHTEST)

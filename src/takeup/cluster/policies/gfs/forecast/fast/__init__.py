@@ -1,7 +1,0 @@
-"""Compiled bookkeeping of forecast residuals: sorted windows and weighted quantiles over them."""
-
-from __future__ import annotations
-
-from takeup.core.compiled import drop_stale_code
-
-drop_stale_code(__file__)

@@ -1,0 +1,318 @@
+"""The spot quota allocator: what demand leaves free for the hours that are promised, times a safety coefficient.
+
+Duan et al., ASPLOS 2026, on the spot quota allocator. With capacity C and the p-quantile of the highest demand over
+the next H hours, f(H) = C - quantile is free, and the quota is Q(H) = coefficient * f(H). Beyond the paper: the
+quantile is that of the maximum, not the highest of hourly quantiles; promises for all H and p hold together (see
+`menu`); the quota can be limited to what could run now, idle GPUs and guaranteed jobs; and gangs that need whole
+nodes get promises only as far as a forecast of whole nodes allows.
+
+    source = SpotQuota()
+    source.quota("A100", evidence)                  every five minutes: how much guaranteed jobs may hold, by hours
+    source.offer("A100", evidence, num_gpus=16, num_nodes=2)                     the best promises for such a job now
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, sqrt
+from statistics import NormalDist
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.cluster.contract import Evidence
+from takeup.cluster.forecast import DEFAULT_MODEL, make_forecaster
+from takeup.cluster.forecast.distribution import Scope
+from takeup.cluster.forecast.forecaster import Forecaster
+from takeup.cluster.model import Offer, Quota
+from takeup.cluster.quota.menu import Menu, SpotPromise
+from takeup.errors import BadInput
+
+# What high-priority demand of a pool stays under from now on, for some hours and with some probability ----------------
+#
+# How it works. A forecaster predicts whole hours and learns when one is over. In between, demand of the current hour
+# above the last one shifts the forecast; demand below does not, for it may come back. Before the first hour is over
+# there is no history: then demand is a random walk, by a quarter of the pool in an hour.
+
+HOUR_S = 3600.0
+TINY_H = 1e-9
+GUESSED_SHARE = 0.25  # of the pool: how far demand moves in an hour while nothing is known
+
+
+def in_nodes(evidence: Evidence) -> Evidence | None:
+    """The same evidence counted in nodes: a node with a high-priority job is taken, whole; None if unknown.
+
+    Sixty-four idle GPUs, one on each node, are of no use to a gang; the number of whole nodes is a separate series.
+    """
+    if not evidence.num_nodes or len(evidence.hourly_high_nodes) != len(evidence.hourly_demand):
+        return None
+    now, hourly = np.array([evidence.high_nodes_now]), evidence.hourly_high_nodes[:, None]
+    return replace(evidence, capacity_gpus=float(evidence.num_nodes), demand_now=now, hourly_demand=hourly)
+
+
+class DemandForecast(Protocol):
+    """A forecast of one pool that follows the evidence."""
+
+    def update(self, evidence: Evidence) -> None:
+        """Take in what is known now."""
+
+    def max_quantiles(self, hours: Sequence[float], probability: float) -> list[float]:
+        """GPUs that demand stays under for each number of hours from now."""
+
+
+class HourlyDemand:
+    """Adapts any forecaster of hourly demand to queries at any moment; the pool is one series."""
+
+    def __init__(self, model: Forecaster) -> None:
+        self.model = model
+        self.num_hours_seen = 0
+        self.capacity_gpus = 0.0
+        self.hour_passed_share = 0.0
+        self.surplus_gpus = 0.0
+        self.last_gpus = 0.0
+        self.bounds: dict[float, list[float]] = {}
+
+    def update(self, evidence: Evidence) -> None:
+        """Learn the hours that are over; note how far the present one is above the last."""
+        self.capacity_gpus = evidence.capacity_gpus
+        if len(evidence.hourly_demand) > self.num_hours_seen:
+            self.learn(evidence.hourly_demand[self.num_hours_seen :].sum(axis=1), evidence.capacity_gpus)
+        self.hour_passed_share = evidence.now_s / HOUR_S % 1.0
+        self.surplus_gpus = max(0.0, float(evidence.demand_now.sum()) - self.last_gpus)
+
+    def learn(self, hourly_gpus: npt.NDArray[np.float64], capacity_gpus: float) -> None:
+        """Demand of the next hours that are over, one or more."""
+        for hour, gpus in enumerate(hourly_gpus.tolist(), start=self.num_hours_seen):
+            self.model.observe(hour, [gpus])
+        self.num_hours_seen += len(hourly_gpus)
+        self.last_gpus = float(hourly_gpus[-1])
+        forecast = self.model.forecast(capacity=capacity_gpus)
+        table = forecast.maxima.quantiles[0].T.tolist()
+        self.bounds = dict(zip(forecast.levels, table, strict=True))
+
+    def max_quantiles(self, hours: Sequence[float], probability: float) -> list[float]:
+        """GPUs that demand stays under for each number of hours from now, at most capacity."""
+        if not self.bounds:
+            return [min(self._guess_gpus(each, probability), self.capacity_gpus) for each in hours]
+        bounds, passed_h, surplus = self.bounds[probability], self.hour_passed_share - TINY_H, self.surplus_gpus
+        last = len(bounds) - 1
+        return [min(bounds[min(ceil(passed_h + each) - 1, last)] + surplus, self.capacity_gpus) for each in hours]
+
+    def _guess_gpus(self, hours: float, probability: float) -> float:
+        """How far demand may rise, as long as no hour is over."""
+        change = GUESSED_SHARE * self.capacity_gpus * sqrt(hours) * NormalDist().inv_cdf(probability)
+        return self.surplus_gpus + max(0.0, change)
+
+
+# The safety coefficient: smaller after broken promises, larger after quiet hours in which spot jobs wait --------------
+#
+# Duan et al., ASPLOS 2026, on the spot quota allocator. With the rate e of broken promises and its goal e* = 1 - p, the
+# coefficient is multiplied by e*/e when e >= 1.5 e*, and by 1.5 - e/e* when e <= 0.5 e* while a spot job has waited for
+# an hour.
+#
+# How it works. Every promise is evidence once: what led to a correction is forgotten. Until there is enough of it,
+# evidence is weighed against two broken promises' worth of keeping the goal exactly, so that one eviction alone changes
+# nothing. A period in which spot jobs wait and none runs says that the quota is too small, but not that it may exceed
+# the forecast.
+
+PERIOD_S = 3600.0
+WINDOW_S = 4 * 3600.0
+LONG_WAIT_S = 3600.0
+LEAST, MOST = 0.25, 4.0  # evidence alone decides in between; a narrow range would leave a careful forecast uncorrected
+NUM_DOUBTED = 2.0  # broken promises that chance may explain
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The share of promises to keep."""
+
+    probability: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.probability < 1.0:
+            raise BadInput(f"promises cannot be kept with probability {self.probability:g}; choose one between 0 and 1")
+
+    @property
+    def broken_share(self) -> float:
+        """How many promises may be broken."""
+        return 1.0 - self.probability
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """The coefficient, and the evidence since it was last corrected or weighed."""
+
+    coefficient: float = 1.0
+    num_kept: int = 0
+    num_broken: int = 0
+    since_s: float | None = None
+
+    def broken_share(self, goal: Goal) -> float:
+        """The rate of broken promises, in doubt the goal."""
+        weight = NUM_DOUBTED / goal.broken_share
+        return (self.num_broken + NUM_DOUBTED) / (self.num_kept + self.num_broken + weight)
+
+
+def corrected(
+    before: Feedback, goal: Goal, now_s: float, num_kept: int, num_broken: int, longest_wait_s: float
+) -> Feedback:
+    """The coefficient after new evidence; `num_kept` and `num_broken` count what happened since the last call."""
+    since_s = now_s if before.since_s is None else before.since_s
+    after = Feedback(before.coefficient, before.num_kept + num_kept, before.num_broken + num_broken, since_s)
+    if num_broken and after.broken_share(goal) >= 1.5 * goal.broken_share:
+        return _clean(after.coefficient * goal.broken_share / after.broken_share(goal), now_s)
+    if now_s - since_s < PERIOD_S:
+        return after
+    if longest_wait_s > LONG_WAIT_S and (growth := _growth(after, goal)) > 1.0:
+        return _clean(after.coefficient * growth, now_s)
+    return _clean(after.coefficient, now_s) if now_s - since_s >= WINDOW_S else after
+
+
+def _growth(feedback: Feedback, goal: Goal) -> float:
+    num = feedback.num_kept + feedback.num_broken
+    if num == 0:
+        return min(1.5, max(1.0, 1.0 / feedback.coefficient))
+    excess = feedback.num_broken / num / goal.broken_share
+    return 1.5 - excess if excess <= 0.5 else 1.0
+
+
+def _clean(coefficient: float, now_s: float) -> Feedback:
+    return Feedback(min(max(coefficient, LEAST), MOST), since_s=now_s)
+
+
+HOURS = (0.5, 1.0, 2.0, 4.0, 8.0)
+PROBABILITIES = (0.8, 0.9, 0.99)
+
+
+def forecast_by(
+    model: str = DEFAULT_MODEL,
+    hours: Sequence[float] = HOURS,
+    probabilities: Sequence[float] = PROBABILITIES,
+) -> Callable[[], HourlyDemand]:
+    """Makes the forecast of a pool, by the model of this name."""
+    # One hour more than promised: the first hour is always partly over.
+    scope = Scope(int(max(hours)) + 1, tuple(sorted(probabilities)))
+    return lambda: HourlyDemand(make_forecaster(model, scope))
+
+
+@dataclass(slots=True)
+class _Pool:
+    forecast: DemandForecast
+    feedback: Feedback = field(default_factory=Feedback)
+    asked_s: float = -1.0
+    nodes: DemandForecast | None = None
+
+
+@dataclass(slots=True)
+class SpotQuota:
+    """A source of quotas that remembers a forecast and a coefficient for each pool; same evidence, same answers.
+
+    Quotas are for the goal's probability. `has_feedback` off leaves the coefficient at 1. `is_executable` limits quotas
+    to what could run at this moment.
+    """
+
+    goal: Goal = field(default_factory=Goal)
+    hours: tuple[float, ...] = HOURS
+    probabilities: tuple[float, ...] = PROBABILITIES
+    make_forecast: Callable[[], DemandForecast] | None = None
+    has_feedback: bool = True
+    is_executable: bool = False
+    _pools: dict[str, _Pool] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.hours = tuple(sorted(set(self.hours)))
+        self.probabilities = tuple(sorted({*self.probabilities, self.goal.probability}))
+        if not self.hours or self.hours[0] <= 0 or self.hours[-1] > 23:
+            raise BadInput(f"promises for {self.hours} hours cannot be made; choose hours above 0 and up to 23")
+        if self.make_forecast is None:
+            self.make_forecast = forecast_by(hours=self.hours, probabilities=self.probabilities)
+
+    def quota(self, pool: str, evidence: Evidence) -> Quota:
+        """How many GPUs guaranteed spot jobs may hold from now on, by the hours promised."""
+        state = self._updated(pool, evidence)
+        limit = evidence.idle_gpus + evidence.guaranteed_gpus if self.is_executable else evidence.capacity_gpus
+        free = self._free(state, state.forecast, evidence.capacity_gpus, self.goal.probability)
+        (below,) = state.forecast.max_quantiles(self.hours[:1], self.goal.probability)
+        return Quota(pool, {hours: min(limit, gpus) for hours, gpus in zip(self.hours, free, strict=True)}, below)
+
+    def coefficient(self, pool: str) -> float:
+        """The safety coefficient of a pool now."""
+        return self._pools[pool].feedback.coefficient if pool in self._pools else 1.0
+
+    def menu(self, pool: str, evidence: Evidence) -> Menu:
+        """What could be promised if nothing were promised yet."""
+        state = self._updated(pool, evidence)
+        return self._menu(pool, state, state.forecast, evidence.capacity_gpus)
+
+    def node_menu(self, pool: str, evidence: Evidence) -> Menu | None:
+        """The same in whole nodes without high-priority jobs; None if the evidence does not count nodes."""
+        state, counted = self._updated(pool, evidence), in_nodes(evidence)
+        if counted is None:
+            return None
+        assert self.make_forecast is not None
+        if state.nodes is None:
+            state.nodes = self.make_forecast()
+        state.nodes.update(counted)
+        return self._menu(pool, state, state.nodes, counted.capacity_gpus)
+
+    def offer(
+        self, pool: str, evidence: Evidence, num_gpus: int, num_nodes: int = 0, sold: Sequence[SpotPromise] = ()
+    ) -> tuple[Offer, ...]:
+        """The best promises for a job that could start now, none if it could not; a gang needs `num_nodes` whole nodes.
+
+        `sold` are promises still running; without them, all guaranteed GPUs count as promised for ever.
+        """
+        if num_gpus < 1 or num_nodes < 0:
+            raise BadInput(f"{num_gpus} GPUs on {num_nodes} whole nodes cannot be offered; ask for one GPU or more")
+        if num_gpus > evidence.idle_gpus or num_nodes > evidence.idle_nodes:
+            return ()
+        if not sold and evidence.guaranteed_gpus > 0:
+            strongest_s = evidence.now_s + self.hours[-1] * 3600.0
+            sold = (SpotPromise(evidence.guaranteed_gpus, strongest_s, self.probabilities[-1]),)
+        menu = self.menu(pool, evidence)
+        if num_nodes and (nodes := self.node_menu(pool, evidence)) is not None:
+            menu = _placeable(menu, nodes.available(self._sold_nodes(evidence), evidence.now_s), num_nodes)
+        return menu.offers(num_gpus, sold, evidence.now_s)
+
+    def _sold_nodes(self, evidence: Evidence) -> tuple[SpotPromise, ...]:
+        """The nodes that guaranteed jobs hold at least, as if promised for ever."""
+        num_nodes = ceil(evidence.guaranteed_gpus * evidence.num_nodes / max(1.0, evidence.capacity_gpus))
+        until_s = evidence.now_s + self.hours[-1] * 3600.0
+        return (SpotPromise(num_nodes, until_s, self.probabilities[-1]),) if num_nodes else ()
+
+    def _menu(self, pool: str, state: _Pool, forecast: DemandForecast, capacity: float) -> Menu:
+        columns = (self._free(state, forecast, capacity, level) for level in self.probabilities)
+        return Menu(pool, self.hours, self.probabilities, tuple(zip(*columns, strict=True)))
+
+    def _updated(self, pool: str, evidence: Evidence) -> _Pool:
+        """The state of a pool updated with this evidence; idempotent for evidence of the same moment."""
+        assert self.make_forecast is not None
+        if pool not in self._pools:
+            self._pools[pool] = _Pool(self.make_forecast())
+        state = self._pools[pool]
+        if evidence.now_s <= state.asked_s:
+            return state
+        state.asked_s = evidence.now_s
+        state.forecast.update(evidence)
+        if self.has_feedback:
+            counts = evidence.num_kept, evidence.num_broken
+            state.feedback = corrected(state.feedback, self.goal, evidence.now_s, *counts, evidence.longest_wait_s)
+        return state
+
+    def _free(self, state: _Pool, forecast: DemandForecast, capacity: float, level: float) -> list[float]:
+        """What demand leaves free for each number of hours, corrected."""
+        share, taken = state.feedback.coefficient, forecast.max_quantiles(self.hours, level)
+        if level > self.goal.probability:
+            share = min(1.0, share)  # that the goal is kept with ease says little about a stronger promise
+        return [min(max(0.0, capacity - each) * share, capacity) for each in taken]
+
+
+def _placeable(menu: Menu, left_nodes: Sequence[Sequence[float]], num_nodes: int) -> Menu:
+    """The menu for a gang of `num_nodes` whole nodes: entries without enough nodes offer nothing."""
+    free = (
+        tuple(gpus if nodes >= num_nodes else 0.0 for gpus, nodes in zip(*rows, strict=True))
+        for rows in zip(menu.free_gpus, left_nodes, strict=True)
+    )
+    return replace(menu, free_gpus=tuple(free))

@@ -1,0 +1,14 @@
+"""One scheduling pass over a pool of GPUs: rules, arrays, and the Numba kernels that place and evict jobs.
+
+rules.py             options of a scheduler               layout.py      a pool as arrays of records
+scheduling_pass.py   one pass: queues, quota, starts      counters.py    start, evict and queue jobs
+placement.py         nodes for a gang                     victims.py     which jobs to evict from one node
+eviction_plan.py     victims for a whole gang             gangs.py       optimal victims (integer program)
+snapshot.py          states to arrays and back            outcome.py     metrics of a replay
+"""
+
+from __future__ import annotations
+
+from takeup.core.compiled import drop_stale_code
+
+drop_stale_code(__file__)

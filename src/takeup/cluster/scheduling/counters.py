@@ -1,0 +1,284 @@
+"""Numba kernels: counters of a pool. Workers are placed on nodes and removed; jobs start, are evicted, and queue."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from takeup.cluster.scheduling.layout import (
+    EVICTED,
+    FIRST_WAITING,
+    FREE_GPUS,
+    HIGH_GPUS,
+    NUM_LEFT,
+    NUM_LOGGED,
+    NUM_NOMINATED,
+    NUM_RUNNING,
+    NUM_WAITING_HIGH,
+    NUM_WAITING_SPOT,
+    RUNNING_MILLI,
+    SHARE_ROOM_MILLI,
+    STARTED,
+    Fleet,
+)
+from takeup.cluster.scheduling.rules import BY_SIZE, SchedulerRules
+from takeup.core.arrays import Floats, Ints
+from takeup.core.compiled import inner, kernel
+
+# Numba kernels: counters of a pool. Workers are placed on nodes and removed; jobs start, are evicted, and queue -------
+
+
+@inner
+def available(fleet: Fleet, node: int) -> int:
+    """Whole GPUs of a node that are neither held nor reserved."""
+    it = fleet.nodes[node]
+    return max(0, it.free - it.reserved) if it.healthy else 0
+
+
+@inner
+def saved_at(fleet: Fleet, job: int, now_s: float) -> float:
+    """When a running job's work was last safe: its last checkpoint, or its start."""
+    it = fleet.jobs[job]
+    if now_s < it.first_save_s:
+        return float(it.start_s)
+    if not np.isfinite(it.checkpoint_s):
+        return float(it.first_save_s)
+    return float(it.first_save_s + np.floor((now_s - it.first_save_s) / it.checkpoint_s) * it.checkpoint_s)
+
+
+@inner
+def place_worker(fleet: Fleet, worker: int, node: int) -> None:
+    """Place a worker on a node where it fits; a fractional one takes the fullest GPU it fits on."""
+    job = fleet.jobs[fleet.workers[worker].job]
+    it = fleet.nodes[node]
+    fleet.workers[worker].node = node
+    _link(fleet, worker, node)
+    if job.kind == 0:
+        it.high_milli += job.milli
+    else:
+        it.spot_milli += job.milli
+    if job.gpus > 0:
+        _take(fleet, node, -job.gpus, -job.gpus if job.kind == 0 else 0)
+        return
+    slot = fullest_fit(fleet, node, job.milli)
+    if slot < 0:
+        slot = _empty_slot(fleet, node)
+        _take(fleet, node, -1, 0)
+        fleet.totals[SHARE_ROOM_MILLI] += 1000
+    fleet.workers[worker].slot = slot
+    fleet.share_room_milli[node, slot] -= job.milli
+    fleet.totals[SHARE_ROOM_MILLI] -= job.milli
+    if job.kind == 0:
+        _take(fleet, node, 0, -1 if fleet.share_high[node, slot] == 0 else 0)
+        fleet.share_high[node, slot] += 1
+
+
+@inner
+def _take(fleet: Fleet, node: int, free: int, for_high: int) -> None:
+    """Add deltas to the free and non-high counters; negative deltas allocate."""
+    fleet.nodes[node].free += free
+    fleet.nodes[node].high_gpus -= for_high
+    fleet.totals[FREE_GPUS] += free
+    fleet.totals[HIGH_GPUS] -= for_high
+
+
+@inner
+def fullest_fit(fleet: Fleet, node: int, milli: int) -> int:
+    """The shared GPU of a node with the least sufficient free share; -1 if there is none."""
+    best, least = -1, 1000
+    for slot in range(fleet.nodes[node].size):
+        room = fleet.share_room_milli[node, slot]
+        if milli <= room < least:
+            best, least = slot, room
+    return best
+
+
+@inner
+def _empty_slot(fleet: Fleet, node: int) -> int:
+    for slot in range(fleet.nodes[node].size):
+        if fleet.share_room_milli[node, slot] == 1000:
+            return slot
+    return 0  # cannot happen: at most one slot for each GPU is in use
+
+
+@inner
+def _link(fleet: Fleet, worker: int, node: int) -> None:
+    first = fleet.nodes[node].first
+    fleet.workers[worker].next = first
+    fleet.workers[worker].previous = -1
+    if first >= 0:
+        fleet.workers[first].previous = worker
+    fleet.nodes[node].first = worker
+
+
+@inner
+def remove_worker(fleet: Fleet, worker: int) -> None:
+    """Remove a worker from its node."""
+    mine = fleet.workers[worker]
+    job, node = fleet.jobs[mine.job], mine.node
+    it = fleet.nodes[node]
+    if mine.previous >= 0:
+        fleet.workers[mine.previous].next = mine.next
+    else:
+        it.first = mine.next
+    if mine.next >= 0:
+        fleet.workers[mine.next].previous = mine.previous
+    if job.kind == 0:
+        it.high_milli -= job.milli
+    else:
+        it.spot_milli -= job.milli
+    if job.gpus > 0:
+        _take(fleet, node, job.gpus, job.gpus if job.kind == 0 else 0)
+        return
+    fleet.share_room_milli[node, mine.slot] += job.milli
+    fleet.totals[SHARE_ROOM_MILLI] += job.milli
+    if job.kind == 0:
+        fleet.share_high[node, mine.slot] -= 1
+        _take(fleet, node, 0, 1 if fleet.share_high[node, mine.slot] == 0 else 0)
+    if fleet.share_room_milli[node, mine.slot] == 1000:
+        fleet.totals[SHARE_ROOM_MILLI] -= 1000
+        _take(fleet, node, 1, 0)
+
+
+@inner
+def append_log(fleet: Fleet, what: int, job: int, other: int, ran_s: float, lost_gpu_s: float) -> None:
+    """Add a line to the log."""
+    line = fleet.log[fleet.totals[NUM_LOGGED]]
+    line.what, line.job, line.other, line.grade = what, job, other, fleet.jobs[job].grade
+    line.ran_s, line.lost_gpu_s = ran_s, lost_gpu_s
+    fleet.totals[NUM_LOGGED] += 1
+
+
+@inner
+def note_start(fleet: Fleet, job: int, grade: int, now_s: float, preempted: int) -> None:
+    """Mark a job whose workers are all placed as running from now on."""
+    it = fleet.jobs[job]
+    it.running, it.waiting, it.grade, it.start_s, it.first_save_s = 1, 0, grade, now_s, np.inf
+    it.place = fleet.totals[NUM_RUNNING]
+    fleet.running[it.place] = job
+    fleet.totals[NUM_RUNNING] += 1
+    fleet.totals[RUNNING_MILLI + grade] += it.milli * it.workers
+    append_log(fleet, STARTED, job, preempted, 0.0, 0.0)
+
+
+@kernel
+def resume(fleet: Fleet, job: int, nodes: Ints, grade: int, start_s: float, first_save_s: float) -> None:
+    """Place a job that is already running, one node for each worker."""
+    it = fleet.jobs[job]
+    for worker in range(it.workers):
+        place_worker(fleet, it.first_worker + worker, nodes[worker])
+    note_start(fleet, job, grade, start_s, 0)
+    it.first_save_s = first_save_s
+    fleet.totals[NUM_LOGGED] = 0
+
+
+@inner
+def release_nodes(fleet: Fleet, job: int) -> None:
+    """Release all GPUs of a running job; it is then neither running nor waiting."""
+    it = fleet.jobs[job]
+    for worker in range(it.first_worker, it.first_worker + it.workers):
+        remove_worker(fleet, worker)
+    last = fleet.running[fleet.totals[NUM_RUNNING] - 1]
+    fleet.running[it.place] = last
+    fleet.jobs[last].place = it.place
+    fleet.totals[NUM_RUNNING] -= 1
+    fleet.totals[RUNNING_MILLI + it.grade] -= it.milli * it.workers
+    it.running, it.place, it.leaving_for = 0, -1, -1
+
+
+@inner
+def evict(fleet: Fleet, job: int, for_job: int, now_s: float, lost: float, rules: SchedulerRules) -> None:
+    """Evict a running job from its nodes, and queue it again."""
+    it = fleet.jobs[job]
+    for worker in range(it.first_worker, it.first_worker + it.workers):
+        fleet.left_nodes[fleet.totals[NUM_LEFT]] = fleet.workers[worker].node
+        fleet.totals[NUM_LEFT] += 1
+    append_log(fleet, EVICTED, job, for_job, now_s - it.start_s, lost)
+    release_nodes(fleet, job)
+    it.num_evictions += 1
+    it.evicted_s = now_s
+    enqueue(fleet, job, now_s, rules)
+
+
+@kernel
+def finish(fleet: Fleet, job: int) -> None:
+    """Remove a completed job."""
+    release_nodes(fleet, job)
+
+
+@inner
+def goes_before(fleet: Fleet, job: int, other: int, order: int) -> bool:
+    """Whether `job` precedes `other` in the queue; job numbers follow submission time."""
+    mine, theirs = fleet.jobs[job], fleet.jobs[other]
+    if order == BY_SIZE:
+        if mine.milli != theirs.milli:
+            return bool(mine.milli > theirs.milli)
+        if mine.kind == 1 and mine.workers != theirs.workers:
+            return bool(mine.workers < theirs.workers)
+    return job < other
+
+
+@kernel
+def enqueue(fleet: Fleet, job: int, since_s: float, rules: SchedulerRules) -> None:
+    """Insert a job into its sorted queue."""
+    it = fleet.jobs[job]
+    it.since_s, it.waiting = since_s, 1
+    is_spot = it.kind == 1 and not rules.one_queue
+    queue = fleet.spot_queue if is_spot else fleet.high_queue
+    order = rules.spot_order if is_spot else rules.high_order
+    counter = NUM_WAITING_SPOT if is_spot else NUM_WAITING_HIGH
+    low, high = 0, fleet.totals[counter]
+    while low < high:
+        middle = (low + high) // 2
+        if goes_before(fleet, job, queue[middle], order):
+            high = middle
+        else:
+            low = middle + 1
+    for place in range(fleet.totals[counter], low, -1):
+        queue[place] = queue[place - 1]
+    queue[low] = job
+    fleet.totals[counter] += 1
+    oldest = FIRST_WAITING + int(is_spot)
+    fleet.totals[oldest] = min(job, fleet.totals[oldest])
+
+
+@kernel
+def nominate(fleet: Fleet, job: int, nodes: Ints) -> None:
+    """Reserve GPUs on these nodes for a waiting job, one entry for each worker."""
+    it = fleet.jobs[job]
+    it.nominated = len(nodes)
+    fleet.totals[NUM_NOMINATED] += 1
+    for worker in range(len(nodes)):
+        fleet.workers[it.first_worker + worker].node = nodes[worker]
+        fleet.nodes[nodes[worker]].reserved += max(1, it.gpus)
+
+
+@inner
+def withdraw(fleet: Fleet, job: int) -> None:
+    """Cancel the reservation of a job."""
+    it = fleet.jobs[job]
+    for worker in range(it.first_worker, it.first_worker + it.nominated):
+        fleet.nodes[fleet.workers[worker].node].reserved -= max(1, it.gpus)
+    it.nominated = -1
+    fleet.totals[NUM_NOMINATED] -= 1
+
+
+# Numba kernels: many jobs of a state at once, since every call from Python costs as much as a decision ----------------
+
+
+@kernel
+def resume_all(fleet: Fleet, jobs: Ints, seats: Ints, grades: Ints, start_s: Floats, saved_s: Floats) -> None:
+    """Seat jobs that run already; `seats` has a node for each worker, job after job."""
+    first = 0
+    for place in range(len(jobs)):
+        num_workers = fleet.jobs[jobs[place]].workers
+        nodes = seats[first : first + num_workers]
+        first_save_s = saved_s[place] if saved_s[place] > start_s[place] else np.inf
+        resume(fleet, jobs[place], nodes, grades[place], start_s[place], first_save_s)
+        first += num_workers
+
+
+@kernel
+def enqueue_all(fleet: Fleet, jobs: Ints, since_s: Floats, rules: SchedulerRules) -> None:
+    """Put jobs where they belong in their queues."""
+    for place in range(len(jobs)):
+        enqueue(fleet, jobs[place], since_s[place], rules)

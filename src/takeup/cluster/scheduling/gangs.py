@@ -1,0 +1,213 @@
+"""Optimal victims for a gang: an integer program with a proven bound, and the correction of a pass by its solution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array, eye_array, hstack
+
+from takeup.cluster.model import Decision, Evict, Grade, Job, Kind, Run, Start, State, Waiting
+from takeup.cluster.scheduling.rules import SchedulerRules
+from takeup.cluster.scheduling.snapshot import from_state
+from takeup.core.arrays import Floats
+
+# Optimal victims for a gang: a small integer program, with a proven bound on the gap of any other choice --------------
+#
+# How it works. x[n] workers go to node n; y[j] is 1 if spot job j is evicted. A node must hold its workers in what is
+# idle and what its victims free; together the nodes hold the gang; the total price of the victims is minimal. Nodes
+# that cannot hold a worker even if all spot jobs were evicted, and spot jobs elsewhere, are not in the program. The
+# solver (HiGHS, in scipy) stops after `MOST_TREE_NODES` nodes of its search tree or at the end of its budget; the
+# bound proved by then says how much better another answer could be at most.
+
+BUDGET_S = 0.05
+MOST_TREE_NODES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class GangPlan:
+    """Victims, the node of each worker, the price, and a proven lower bound on the price of any plan."""
+
+    victims: tuple[str, ...]
+    nodes: tuple[str, ...]
+    price_gpu_s: float
+    bound_gpu_s: float
+
+
+def is_promised(run: Run, now_s: float) -> bool:
+    """Whether the run has a guarantee whose hours are not over yet."""
+    return run.grade == Grade.GUARANTEED and now_s - run.start_s < 3600.0 * run.job.guarantee_h
+
+
+def price_gpu_s(run: Run, now_s: float, rules: SchedulerRules) -> float:
+    """What the eviction of a run costs, promises aside."""
+    restart_s = rules.restart_small_s if run.job.num_gpus <= 8 else rules.restart_large_s
+    lost = run.job.num_gpus * (now_s - run.saved_s + restart_s) + rules.victim_price_gpu_s
+    return lost * (1 + rules.repeat_price_share * run.num_evictions)
+
+
+def prices_gpu_s(runs: Sequence[Run], now_s: float, rules: SchedulerRules) -> Floats:
+    """Prices in which a job evicted too often outweighs all others, and a broken promise outweighs even these."""
+    prices = np.array([price_gpu_s(run, now_s, rules) for run in runs], np.float64)
+    for is_dear in (
+        [run.num_evictions >= rules.max_evictions for run in runs],
+        [is_promised(run, now_s) for run in runs],
+    ):
+        prices += np.array(is_dear, np.bool_) * (prices.sum() + 1.0)
+    return prices
+
+
+def _evictable(state: State, pool: str, rules: SchedulerRules) -> list[Run]:
+    """Spot runs of a pool that may be evicted now, by start time."""
+    safe_from_s = state.now_s - rules.min_runtime_s
+    runs = (run for run in state.runs if run.job.pool == pool and run.job.kind == Kind.SPOT)
+    return sorted((run for run in runs if run.start_s <= safe_from_s), key=lambda run: (run.start_s, run.job.id))
+
+
+def best_victims(state: State, job: Job, rules: SchedulerRules, budget_s: float = inf) -> GangPlan | None:
+    """The cheapest evictions that fit a gang of whole GPUs; None if there are none, or none were found."""
+    snapshot = from_state(state, job.pool, rules)
+    spot = [run for run in _evictable(state, job.pool, rules) if run.job.gpus_per_worker >= 1]
+    nodes, asked = snapshot.fleet.nodes, int(job.gpus_per_worker)
+    idle = np.where(nodes["healthy"] > 0, np.maximum(nodes["free"] - nodes["reserved"], 0), 0)
+    place = {name: number for number, name in enumerate(snapshot.nodes) if nodes["healthy"][number]}
+    held = _held(spot, place, len(idle))
+    rows = np.flatnonzero(idle + held.sum(axis=1) >= asked)
+    columns = np.flatnonzero(held.tocsr()[rows].sum(axis=0))
+    prices = prices_gpu_s(spot, state.now_s, rules)
+    answer = _solve(idle[rows], held.tocsr()[rows][:, columns], prices[columns], asked, job.num_workers, budget_s)
+    if answer is None or answer.x is None:
+        return None
+    counts, leaves = np.rint(answer.x[: len(rows)]).astype(int), columns[answer.x[len(rows) :] > 0.5]
+    seats = tuple(snapshot.nodes[row] for row, count in zip(rows, counts, strict=True) for _ in range(count))
+    bound = float(answer.mip_dual_bound) if answer.mip_dual_bound is not None else 0.0
+    return GangPlan(tuple(spot[number].job.id for number in leaves), seats, float(prices[leaves].sum()), bound)
+
+
+def _held(spot: list[Run], place: dict[str, int], num_nodes: int) -> Any:
+    """GPUs of each spot job on each node."""
+    seats = [
+        (place[name], number, run.job.gpus_per_worker)
+        for number, run in enumerate(spot)
+        for name in run.nodes
+        if name in place
+    ]
+    rows, columns, gpus = zip(*seats, strict=True) if seats else ((), (), ())
+    return coo_array((gpus, (rows, columns)), shape=(num_nodes, len(spot)), dtype=np.float64)
+
+
+def _solve(idle: Floats, held: Any, prices: Floats, asked: int, num_workers: int, budget_s: float) -> Any:
+    num_nodes, num_spot = held.shape
+    most = np.floor((idle + held.sum(axis=1)) / asked)
+    if most.sum() < num_workers:
+        return None
+    everyone = np.concatenate([np.ones(num_nodes), np.zeros(num_spot)])
+    return milp(
+        np.concatenate([np.zeros(num_nodes), prices]),
+        constraints=[
+            LinearConstraint(hstack([asked * eye_array(num_nodes), -held], format="csc"), -np.inf, idle),
+            LinearConstraint(everyone[None, :], num_workers, num_workers),
+        ],
+        integrality=np.ones(num_nodes + num_spot),
+        bounds=Bounds(np.zeros(num_nodes + num_spot), np.concatenate([most, np.ones(num_spot)])),
+        options={"node_limit": MOST_TREE_NODES, "time_limit": budget_s},
+    )
+
+
+# Better victims for gangs: corrects the fast pass where a solver proves that the evictions can cost less --------------
+#
+# How it works. The decisions of a pass are examined in order. At the first gang for which jobs are evicted and a
+# cheaper plan exists, that plan replaces what was decided; everything behind it must be decided again, on the state
+# after the plan. Within its budget the solver may find nothing: then the fast plan stands.
+
+TINY_SHARE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class PassCorrection:
+    """The decisions of a pass that stand, with the better plan at the end, and the state after them."""
+
+    decisions: tuple[Decision, ...]
+    state: State
+
+
+def corrected_pass(
+    state: State, decisions: Sequence[Decision], rules: SchedulerRules, budget_s: float = BUDGET_S
+) -> PassCorrection | None:
+    """The pass up to the first gang that has a cheaper plan; None if there is no such gang."""
+    jobs = {job.id: job for job in [run.job for run in state.runs] + [wait.job for wait in state.waiting]}
+    before, num_done = state, 0
+    for place, decision in enumerate(decisions):
+        if not (isinstance(decision, Start) and _evicts_for_gang(decisions[num_done:place], jobs[decision.job_id])):
+            continue
+        fast = [it for it in decisions[num_done:place] if isinstance(it, Evict) and it.for_job == decision.job_id]
+        before = state_after(before, [it for it in decisions[num_done:place] if it not in fast])
+        better = _cheaper_decisions(before, jobs[decision.job_id], fast, rules, budget_s)
+        if better is not None:
+            stands = (*(it for it in decisions[:place] if it not in fast), *better)
+            return PassCorrection(stands, state_after(before, better))
+        before, num_done = state_after(before, [*fast, decision]), place + 1
+    return None
+
+
+def _evicts_for_gang(decisions: Sequence[Decision], job: Job) -> bool:
+    is_gang = job.kind == Kind.HIGH and job.num_workers > 1 and job.gpus_per_worker >= 1
+    return is_gang and any(isinstance(it, Evict) and it.for_job == job.id for it in decisions)
+
+
+def _cheaper_decisions(
+    state: State, job: Job, fast: list[Evict], rules: SchedulerRules, budget_s: float
+) -> list[Decision] | None:
+    """Evictions and start of a plan that costs less, its price and bound in the reasons."""
+    plan = best_victims(state, job, rules, budget_s)
+    if plan is None:
+        return None
+    runs = {run.job.id: run for run in state.runs if run.job.kind == Kind.SPOT and run.job.pool == job.pool}
+    price = dict(zip(runs, prices_gpu_s(list(runs.values()), state.now_s, rules).tolist(), strict=True))
+    fast_price, best_price = (
+        sum(map(price.__getitem__, names)) for names in ((it.job_id for it in fast), plan.victims)
+    )
+    if best_price >= fast_price * (1 - TINY_SHARE) or _is_too_wide(plan, fast, job, runs, rules):
+        return None
+    return [*(_eviction(runs[name], job, plan, state.now_s) for name in plan.victims), _start(job, plan)]
+
+
+def _is_too_wide(plan: GangPlan, fast: list[Evict], job: Job, runs: dict[str, Run], rules: SchedulerRules) -> bool:
+    """Whether its victims hold more GPUs than those of the fast plan, and exceed the patience limit of the job."""
+    ours, theirs = (
+        sum(runs[name].job.num_gpus for name in names) for names in (plan.victims, (it.job_id for it in fast))
+    )
+    return rules.patience_s > 0 and ours > max(theirs, job.num_gpus + rules.patience_gpus)
+
+
+def _eviction(run: Run, job: Job, plan: GangPlan, now_s: float) -> Evict:
+    lost = run.job.num_gpus * (now_s - run.saved_s)
+    return Evict(run.job.id, job.id, lost, f"{job.id} needs the room; of all ways to make it, {_proof(plan)}")
+
+
+def _start(job: Job, plan: GangPlan) -> Start:
+    reason = f"high priority, room made by {len(plan.victims)} evictions"
+    return Start(job.id, plan.nodes, Grade.HIGH, reason if plan.victims else "high priority, idle GPUs fit")
+
+
+def _proof(plan: GangPlan) -> str:
+    gap_share = 1 - plan.bound_gpu_s / plan.price_gpu_s if plan.price_gpu_s > 0 else 0.0
+    return "this is the cheapest" if gap_share < TINY_SHARE else f"none is more than {gap_share:.1%} cheaper"
+
+
+def state_after(state: State, decisions: Sequence[Decision]) -> State:
+    """The state when decisions have been carried out at once."""
+    runs, waits = {run.job.id: run for run in state.runs}, {wait.job.id: wait for wait in state.waiting}
+    for it in decisions:
+        if isinstance(it, Start):
+            wait = waits.pop(it.job_id)
+            runs[it.job_id] = Run(wait.job, it.nodes, state.now_s, it.grade, state.now_s, wait.num_evictions)
+        elif isinstance(it, Evict) and not it.notice_s:
+            run = runs.pop(it.job_id)
+            waits[it.job_id] = Waiting(run.job, state.now_s, run.num_evictions + 1)
+    nominations = {name: nodes for name, nodes in state.nominations.items() if name in waits}
+    return replace(state, runs=tuple(runs.values()), waiting=tuple(waits.values()), nominations=nominations)

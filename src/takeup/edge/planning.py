@@ -1,0 +1,142 @@
+"""Planning: solve one instance within a time budget, evaluate many instances in one call, and size a site."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from takeup.core.arrays import Floats, Ints
+from takeup.edge.contract import Policy
+from takeup.edge.model import Answer, Instance
+from takeup.edge.policies import find_policy
+from takeup.edge.policies.auto import improvements
+from takeup.edge.policies.joint import METRICS, Joint, JointPlus, has_kernels
+from takeup.edge.solvers.bounds import price
+from takeup.errors import BadInput
+
+# Solve an instance within a time budget: the best plan, a bound on what any plan is worth, and prices -----------------
+#
+# `auto` takes one step after the other: see `policies.auto` for the steps. A step that has begun is finished, so none
+# is
+# begun late in the budget; on large cells one step may still exceed it. Any other policy by its name takes the time it
+# takes.
+
+LAST_START = 0.4  # of the budget: a step that begins later might end after it
+
+
+def solve(
+    instance: Instance, method: str = "auto", budget_ms: float = 500.0, now: Callable[[], float] = time.monotonic
+) -> Answer:
+    """The best answer found; it always has a bound, and so a gap, and prices.
+
+    `prices.subcarrier_j` and `prices.core_j` say by how much the bound of an easier problem rises with one more
+    subcarrier like those there are, and with one more core: zero where there is enough already.
+    """
+    if not budget_ms >= 0:
+        raise BadInput(f"budget_ms is {budget_ms:g}; give zero for the quick answer, or more")
+    if method != "auto":
+        return _certified(instance, find_policy(method).allocate(instance))
+    until_s = now() + LAST_START * budget_ms / 1000
+    steps = improvements(instance)
+    answer = next(steps)
+    while now() < until_s and (better := next(steps, None)) is not None:
+        answer = better
+    return answer
+
+
+def _certified(instance: Instance, answer: Answer) -> Answer:
+    """The answer of a policy, with a bound if it has none, and prices."""
+    priced = price(instance)
+    bound_j = priced.bound_j if answer.bound_j is None else min(answer.bound_j, priced.bound_j)
+    return replace(answer, bound_j=max(answer.worth_j, bound_j), prices=priced.prices)
+
+
+# Batch evaluation: what the joint policies save in each of many instances, without the allocations --------------------
+#
+# For studies that need thousands of cells. Single-threaded; instances that the kernels do not support are solved
+# one by one.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchAnswer:
+    """Results for every instance; the worth is the saving plus the values of the offloading devices."""
+
+    saving_j: Floats
+    worth_j: Floats
+    energy_j: Floats
+    num_accepted: Ints
+
+
+def joint_batch(instances: Sequence[Instance], policy: Literal["joint", "joint_plus"] = "joint") -> BatchAnswer:
+    """The results of `joint`, or of `joint_plus`, for every instance, in their order."""
+    numbers = np.zeros((len(instances), 4))
+    quick = [index for index, each in enumerate(instances) if has_kernels(each)]
+    numbers[quick] = _batch_by_kernel([instances[index] for index in quick], policy)
+    for index in sorted(set(range(len(instances))) - set(quick)):
+        answer = (Joint() if policy == "joint" else JointPlus()).allocate(instances[index])
+        numbers[index] = answer.saving_j, answer.worth_j, answer.allocation.energy_j, answer.allocation.num_accepted
+    saving_j, worth_j, energy_j, num_accepted = numbers.T.copy()
+    return BatchAnswer(saving_j, worth_j, energy_j, num_accepted.astype(np.int64))
+
+
+def _batch_by_kernel(instances: Sequence[Instance], policy: str) -> Floats:
+    """One row of numbers for each instance, all from one call of the kernel."""
+    from takeup.edge.solvers.compiled.arrays import SearchEffort
+    from takeup.edge.solvers.compiled.joint_kernel import finished_plans
+
+    if not instances:
+        return np.zeros((0, 4))
+    effort = SearchEffort(METRICS.index("saving"), 0, 0, 0) if policy == "joint" else JointPlus().effort()
+    spent_j = finished_plans(instances, effort).spent_j
+    offloads = ~np.isnan(spent_j)
+    local_j = np.concatenate([each.local_j for each in instances])
+    values_j = np.concatenate([each.values_j for each in instances])
+    savings_j = np.where(offloads, local_j - spent_j, 0.0)
+    by_device = (savings_j, savings_j + values_j * offloads, np.where(offloads, spent_j, local_j), offloads)
+    owner = np.repeat(np.arange(len(instances)), [each.num_devices for each in instances])
+    return np.stack([np.bincount(owner, numbers, len(instances)) for numbers in by_device], axis=1)
+
+
+# How much a site needs: the fewest subcarriers, the fewest cores and the slowest core that serve enough devices -------
+#
+# Every question is asked of the same random cells with one thing changed, so that answers differ by that thing alone.
+# The share of served devices grows with the resource up to chance, so halving the range finds the least that is
+# enough.
+
+InstanceFactory = Callable[[int], Sequence[Instance]]
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredAmount:
+    """The least amount that reaches the target, or None within the limit, with the share served at that amount."""
+
+    amount: int | None
+    served_share: float
+
+
+def served_share(instances: Sequence[Instance], policy: Policy) -> float:
+    """The share of all devices that offload."""
+    accepted = sum(policy.allocate(instance).allocation.num_accepted for instance in instances)
+    return accepted / max(1, sum(instance.num_devices for instance in instances))
+
+
+def least_enough(make: InstanceFactory, policy: Policy, target_share: float, most: int) -> RequiredAmount:
+    """The least amount, from one to `most`, with which `make(amount)` serves the target share."""
+    high = 1
+    while (share := served_share(make(high), policy)) < target_share:  # small cells first: they are quick
+        if high == most:
+            return RequiredAmount(None, share)
+        high = min(2 * high, most)
+    low = high // 2 + 1
+    while low < high:
+        middle = (low + high) // 2
+        here = served_share(make(middle), policy)
+        if here >= target_share:
+            high, share = middle, here
+        else:
+            low = middle + 1
+    return RequiredAmount(high, share)

@@ -1,0 +1,345 @@
+"""Pricing kernels: what groups cost, the best column of every device at given prices, the best schedule of one core."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from takeup.core.arrays import Bools, Floats, Ints
+from takeup.core.compiled import inner, kernel
+
+# What every group of a small number of subcarriers costs, as tables and as a function of the time there is ------------
+#
+# A group is known by its number; bit j of its mask stands for subcarrier j. `ranked` has the bits of the subcarriers
+# of a device from the best on, `logs` and `inverse` their ratios to noise in the same order.
+
+
+class GroupCosts(NamedTuple):
+    """For every device and group: the shortest upload, the cheapest one, and what that one costs.
+
+    Where uploads use modulations, `step_s` and `step_j` list their times, rising, and their energies, falling; the
+    last axis is empty otherwise. A group that is not allowed has a shortest upload of inf.
+    """
+
+    masks: Ints
+    ranked: Ints
+    logs: Floats
+    inverse: Floats
+    bits_per_hz: Floats
+    circuit_power_w: float
+    shortest_s: Floats
+    cheapest_s: Floats
+    least_j: Floats
+    step_s: Floats
+    step_j: Floats
+
+
+@inner
+def group_cost(groups: GroupCosts, device: int, group: int, window_s: float) -> float:
+    """The least energy of an upload over the group within the window, in joules; inf if there is none."""
+    if not groups.shortest_s[device, group] <= window_s:
+        return np.inf
+    if window_s >= groups.cheapest_s[device, group]:
+        return float(groups.least_j[device, group])
+    if groups.step_s.shape[2] > 0:
+        step = np.searchsorted(groups.step_s[device, group], window_s, side="right")
+        return float(groups.step_j[device, group, step - 1])
+    need = groups.bits_per_hz[device] / window_s
+    sum_logs, sum_inverse, num_on = 0.0, 0.0, 0
+    for rank in range(groups.ranked.shape[1]):
+        if groups.masks[group] & groups.ranked[device, rank]:
+            log = groups.logs[device, rank]
+            if need < sum_logs - num_on * log:
+                break
+            sum_logs += log
+            sum_inverse += groups.inverse[device, rank]
+            num_on += 1
+    power_w = max(0.0, num_on * np.exp2((need - sum_logs) / num_on) - sum_inverse)
+    return float(window_s * (groups.circuit_power_w + power_w))
+
+
+@kernel
+def group_costs(groups: GroupCosts, windows_s: Floats) -> Floats:
+    """The same for every device, column of its row of windows, and group."""
+    costs_j = np.empty((*windows_s.shape, groups.shortest_s.shape[1]))
+    for device in range(windows_s.shape[0]):
+        for column in range(windows_s.shape[1]):
+            for group in range(costs_j.shape[2]):
+                costs_j[device, column, group] = group_cost(groups, device, group, windows_s[device, column])
+    return costs_j
+
+
+# The best use of the site for every device at given prices, where groups can be listed --------------------------------
+#
+# How it works. Subcarriers have a price each, CPU time one that changes from slot to slot; `omega[slot]` is what all
+# CPU time before a slot costs. For a start somewhere in a slot, the upload may last until the end of the slot, and the
+# run costs what it costs at the cheapest moment of the slot: so no real start does better. The price of a run is
+# straight between the moments at which its end crosses into another slot, hence least at one of them or at an end of
+# the slot.
+
+
+@inner
+def price_before(edges_s: Floats, omega: Floats, moment_s: float) -> float:
+    """What the CPU time of one core before a moment costs."""
+    if moment_s <= edges_s[0]:
+        return 0.0
+    slot = min(int(np.searchsorted(edges_s, moment_s)), len(edges_s) - 1)
+    share = min(1.0, (moment_s - edges_s[slot - 1]) / (edges_s[slot] - edges_s[slot - 1]))
+    return float(omega[slot - 1] + share * (omega[slot] - omega[slot - 1]))
+
+
+@kernel
+def cheapest_starts(edges_s: Floats, omega: Floats, earliest_s: Floats, latest_s: Floats, run_s: Floats) -> Floats:
+    """For every device and slot, the start at which its run is cheapest, and that price; nan where it cannot start."""
+    found = np.full((len(run_s), len(edges_s) - 1, 2), np.nan)
+    for device in range(len(run_s)):
+        for slot in range(len(edges_s) - 1):
+            low_s = max(edges_s[slot], earliest_s[device])
+            high_s = min(edges_s[slot + 1], latest_s[device])
+            if not low_s <= high_s:
+                continue
+            best_s, best = low_s, np.inf
+            first = np.searchsorted(edges_s, low_s + run_s[device])
+            for edge in range(first - 1, len(edges_s)):
+                start_s = min(high_s, max(low_s, edges_s[max(edge, 0)] - run_s[device]))
+                price = price_before(edges_s, omega, start_s + run_s[device]) - price_before(edges_s, omega, start_s)
+                if price < best:
+                    best_s, best = start_s, price
+                if start_s == high_s:
+                    break
+            price = price_before(edges_s, omega, high_s + run_s[device]) - price_before(edges_s, omega, high_s)
+            if price <= best:
+                best_s, best = high_s, price
+            found[device, slot, 0], found[device, slot, 1] = best_s, best
+    return found
+
+
+@kernel
+def best_listed(values_j: Floats, prices_j: Floats) -> tuple[Ints, Floats]:
+    """For every device and slot, the group whose value exceeds its price by most, and by how much.
+
+    `values_j` is by device, slot and group, prices are by group.
+    """
+    groups = np.zeros(values_j.shape[:2], np.int64)
+    profits_j = np.full(values_j.shape[:2], -np.inf)
+    for device in range(values_j.shape[0]):
+        for slot in range(values_j.shape[1]):
+            for group in range(values_j.shape[2]):
+                profit_j = values_j[device, slot, group] - prices_j[group]
+                if profit_j > profits_j[device, slot]:
+                    groups[device, slot], profits_j[device, slot] = group, profit_j
+    return groups, profits_j
+
+
+# The best group of a device at given prices, where there are too many groups to list: bounds by duality ---------------
+#
+# How it works. For an upload of t seconds over subcarriers S, with ratios g and prices p of subcarriers, and any water
+# level a and price r of power, the least cost of energy and subcarriers is at least
+#
+#     (1 + r) a K + t (circuit - r most) + sum over S of (p - (1 + r) t f(a)),    K = ln 2 * bits / B,
+#     f(a) = a ln(a g) - a + 1/g   where a g > 1,   otherwise 0,
+#
+# so for groups of n or more at least that with the n smallest terms of all subcarriers and all that are below zero. It
+# is a concave function of t, hence least at an end of any span of t. The best level is the one at which these
+# subcarriers together carry the bits; a price of power matters where they would need more than there is.
+
+NUM_HALVINGS = 18
+POWER_PRICES = np.array([0.0, 0.3, 1.0, 3.0, 10.0, 50.0])  # a longer list is slower, and proves no more
+
+
+class Uplink(NamedTuple):
+    """What uploads depend on: logarithms and inverse ratios by device and subcarrier, bits, powers.
+
+    `shortest_s[device, n - 1]` is the shortest upload over the n best subcarriers; a row of `spans_s` has the ends of
+    the spans of time that are looked at, rising, one more than `num_spans`. `prices` are
+    those of the subcarriers.
+    """
+
+    logs: Floats
+    inverse: Floats
+    shortest_s: Floats
+    need: Floats
+    max_power_w: float
+    circuit_power_w: float
+    spans_s: Floats
+    num_spans: Ints
+    prices: Floats
+
+
+@kernel
+def best_wide(link: Uplink, size: int) -> tuple[Floats, Bools]:
+    """For every device and span, what energy and subcarriers cost together at least, and a group that is about best.
+
+    Only groups of `size` subcarriers or more are meant.
+    """
+    num_devices, num_spans = link.spans_s.shape[0], link.spans_s.shape[1] - 1
+    least_j = np.full((num_devices, num_spans), np.inf)
+    members = np.zeros((num_devices, num_spans, len(link.prices)), np.bool_)
+    terms = np.empty(len(link.prices))
+    for device in range(num_devices):
+        for span in range(link.num_spans[device]):
+            if link.shortest_s[device, -1] <= link.spans_s[device, span + 1]:
+                least_j[device, span] = _least(link, size, device, span, terms, members[device, span])
+    return least_j, members
+
+
+@inner
+def _least(link: Uplink, size: int, device: int, span: int, terms: Floats, members: Bools) -> float:
+    """The best bound found for a span; `members` is left with a group that has the power it takes, if one was seen."""
+    begin_s, end_s = link.spans_s[device, span], link.spans_s[device, span + 1]
+    time_s = np.sqrt(begin_s * end_s)
+    least_j = -np.inf
+    for price in POWER_PRICES:
+        low = -link.logs[device].max()
+        high = low + link.need[device] / (time_s * size) + 1.0
+        for _ in range(NUM_HALVINGS):
+            log_level = 0.5 * (low + high)
+            _choose(link, size, device, time_s, log_level, price, terms, members)
+            carried = 0.0
+            for each in range(len(link.prices)):
+                if members[each]:
+                    carried += max(0.0, log_level + link.logs[device, each])
+            if carried * time_s < link.need[device]:
+                low = log_level
+            else:
+                high = log_level
+        begin_j = _choose(link, size, device, begin_s, high, price, terms, members)
+        end_j = _choose(link, size, device, end_s, high, price, terms, members)
+        least_j = max(least_j, min(begin_j, end_j))
+        if _power(link, device, members, high) <= link.max_power_w:
+            break
+    return least_j
+
+
+@inner
+def _choose(
+    link: Uplink,
+    size: int,
+    device: int,
+    time_s: float,
+    log_level: float,
+    price: float,
+    terms: Floats,
+    members: Bools,
+) -> float:
+    """The subcarriers with the smallest terms and all with a term below zero, and the bound that they give."""
+    level = np.exp(log_level)
+    weight = (1.0 + price) * time_s
+    total_j = weight / time_s * level * link.need[device]
+    total_j += time_s * (link.circuit_power_w - price * link.max_power_w)
+    count = 0
+    for each in range(len(link.prices)):
+        over = log_level + link.logs[device, each]
+        terms[each] = link.prices[each]
+        if over > 0.0:
+            terms[each] -= weight * (level * (over - 1.0) + link.inverse[device, each])
+        members[each] = terms[each] < 0.0
+        if members[each]:
+            total_j += terms[each]
+            count += 1
+    while count < size:
+        smallest = -1
+        for each in range(len(link.prices)):
+            if not members[each] and (smallest < 0 or terms[each] < terms[smallest]):
+                smallest = each
+        members[smallest] = True
+        total_j += terms[smallest]
+        count += 1
+    return float(total_j)
+
+
+@inner
+def _power(link: Uplink, device: int, members: Bools, log_level: float) -> float:
+    """What the group radiates at a water level."""
+    level, power_w = np.exp(log_level), 0.0
+    for each in range(len(members)):
+        if members[each]:
+            power_w += max(0.0, level - link.inverse[device, each])
+    return power_w
+
+
+# The optimal schedule of one core at given subcarrier prices: which jobs offload, and when each run starts ------------
+#
+# How it works. The later a run starts, the longer its upload may take and the more it gains. So runs are placed from
+# the last to the first, each as late as the one after it and its own deadline allow. All orders are searched, except
+# those that cannot beat the best so far even if all other runs were concurrent, and those dominated by an earlier
+# order of the same set of runs (no more gained, no more time left).
+
+NUM_KNOWN = 1 << 18  # sets of runs that are remembered
+
+
+@inner
+def _slot_before(edges_s: Floats, due_s: float, free_s: float, run_s: float) -> int:
+    """The slot of the latest start before both moments; -1 if that is before everything."""
+    start_s = min(due_s, free_s) - run_s
+    return (
+        -1 if start_s < edges_s[0] else min(int(np.searchsorted(edges_s, start_s, side="right")), len(edges_s) - 1) - 1
+    )
+
+
+@inner
+def _gain_without_competition(
+    profits_j: Floats, edges_s: Floats, due_s: Floats, run_s: Floats, placed: int, free_s: float
+) -> float:
+    """What the remaining runs would gain if they did not compete for the core."""
+    total_j = 0.0
+    for job in range(len(due_s)):
+        if not placed >> job & 1:
+            slot = _slot_before(edges_s, due_s[job], free_s, run_s[job])
+            if slot >= 0 and profits_j[job, slot] > 0:
+                total_j += profits_j[job, slot]
+    return total_j
+
+
+@kernel
+def best_single_core_schedule(
+    profits_j: Floats, edges_s: Floats, due_s: Floats, run_s: Floats, least_j: float, most_nodes: int
+) -> float:
+    """The most that can be gained, or `least_j` if that is more; infinite if the node limit is reached.
+
+    `profits_j` is by job and slot, and must not fall from one slot to the next while a job can still be done in time.
+    """
+    num = len(due_s)
+    free_s, gained_j = np.full(num + 1, edges_s[-1]), np.zeros(num + 1)
+    upcoming, chosen = np.zeros(num + 1, np.int64), np.zeros(num + 1, np.int64)
+    known, known_s, known_j = np.full(NUM_KNOWN, -1), np.zeros(NUM_KNOWN), np.zeros(NUM_KNOWN)
+    best_j, placed, depth, num_nodes, num_known = least_j, 0, 0, 0, 0
+    while depth >= 0:
+        if upcoming[depth] == 0:
+            num_nodes += 1
+            if num_nodes > most_nodes:
+                return np.inf
+            best_j = max(best_j, gained_j[depth])
+            hopeless = (
+                gained_j[depth] + _gain_without_competition(profits_j, edges_s, due_s, run_s, placed, free_s[depth])
+                <= best_j
+            )
+            place = (placed * 2654435761) % NUM_KNOWN
+            while known[place] not in (-1, placed):
+                place = (place + 1) % NUM_KNOWN
+            if known[place] == placed:
+                if known_s[place] >= free_s[depth] and known_j[place] >= gained_j[depth]:
+                    hopeless = True
+                elif known_s[place] <= free_s[depth] and known_j[place] <= gained_j[depth]:
+                    known_s[place], known_j[place] = free_s[depth], gained_j[depth]
+            elif 2 * num_known < NUM_KNOWN:
+                known[place], known_s[place], known_j[place] = placed, free_s[depth], gained_j[depth]
+                num_known += 1
+            if hopeless:
+                upcoming[depth] = num
+        job = upcoming[depth]
+        if job == num:
+            depth -= 1
+            placed ^= 1 << chosen[max(depth, 0)]
+            continue
+        upcoming[depth] += 1
+        slot = -1 if placed >> job & 1 else _slot_before(edges_s, due_s[job], free_s[depth], run_s[job])
+        if slot >= 0 and profits_j[job, slot] > 0:
+            chosen[depth] = job
+            placed ^= 1 << job
+            depth += 1
+            free_s[depth] = min(due_s[job], free_s[depth - 1]) - run_s[job]
+            gained_j[depth] = gained_j[depth - 1] + profits_j[job, slot]
+            upcoming[depth] = 0
+    return best_j

@@ -1,0 +1,1 @@
+"""Add-ons of the step loop: LoRAs and ControlNets of each request."""

@@ -1,0 +1,1 @@
+"""The step engine and the families of pipelines it serves."""

@@ -1,0 +1,1 @@
+"""Masked image editing: only masked tokens are computed, the others are read from cached activations (templates)."""

@@ -1,0 +1,398 @@
+"""Edits in the step loop: rows with a template compute masked tokens only, those without one record it."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypedDict
+
+import torch
+
+from takeup.serving.diffusion.contract import BatchRows, DenoisingRun
+from takeup.serving.diffusion.engine.families import Family
+from takeup.serving.diffusion.policies import cheapest_capacity
+from takeup.serving.editing.masked.edit_state import (
+    CheckedTokens,
+    EditState,
+    active_edit,
+    cached_values,
+    checked_tokens,
+    edit_state_of,
+    stale_error,
+)
+from takeup.serving.editing.masked.graph_calls import KvMemory, MaskedBatch
+from takeup.serving.editing.masked.graph_networks import bind, tables_for
+from takeup.serving.editing.masked.hooks import MaskingHooks
+from takeup.serving.editing.masked.kv_cache import IndexTables
+from takeup.serving.editing.masked.masked_convolutions import supports_masked_convolutions
+from takeup.serving.editing.masked.template_reader import (
+    BlockForms,
+    ChooseForms,
+    KvFromRows,
+    PageForm,
+    TemplatePages,
+    load_all_kv,
+)
+from takeup.serving.editing.masked.tokens import (
+    PLACED,
+    Grid,
+    HookState,
+    Mode,
+    Page,
+    TokenCounts,
+    TokenIndices,
+    grids_of,
+    stacked,
+    token_indices,
+)
+from takeup.serving.editing.templates.store import TemplateStore
+from takeup.serving.editing.templates.template import Template, TemplateRecorder
+
+# Token positions of edits that share a call: computed on their first shared call, cached for all steps ----------------
+
+MAX_LAYOUTS = 8
+"""Groups of edits whose calls take turns."""
+
+
+@dataclass(slots=True)
+class CallLayout:
+    """Token positions of a call, tokens of each edit that are checked for staleness, and gather tables, if any.
+
+    `forms`: which cached activations are read from the template of each edit, once decided.
+    """
+
+    places: Mapping[int, TokenIndices]
+    size: Grid
+    watched: Sequence[CheckedTokens]
+    tables: IndexTables | None = None
+    forms: Sequence[PageForm] | None = None
+
+
+class LayoutCache:
+    """LRU cache of layouts for a network with `num_levels` grids; token counts are padded to multiples of `multiple`.
+
+    With a multiple above one, calls reuse the padded sizes of earlier calls if these fit, and so their CUDA graphs.
+    """
+
+    def __init__(self, num_levels: int, multiple: int) -> None:
+        self.num_levels, self.multiple = num_levels, multiple
+        self._kept: OrderedDict[Hashable, CallLayout] = OrderedDict()
+        self._known: dict[Hashable, set[TokenCounts]] = {}
+
+    def of(self, runs: Sequence[DenoisingRun]) -> CallLayout:
+        """Layout of these edits, all of which must have a template."""
+        who = tuple(active_edit(run).number for run in runs)
+        if who not in self._kept:
+            self._kept[who] = self._made(runs)
+        self._kept.move_to_end(who)
+        while len(self._kept) > MAX_LAYOUTS:
+            self._kept.popitem(last=False)
+        return self._kept[who]
+
+    def _made(self, runs: Sequence[DenoisingRun]) -> CallLayout:
+        masks = [_computed(run)[1] for run in runs for _ in range(run.num_rows)]
+        size = (masks[0].shape[0], masks[0].shape[1])
+        places = token_indices(
+            masks, grids_of(size, self.num_levels), self.multiple, partial(self._room, len(masks), size)
+        )
+        watched = [checked_tokens(*_computed(run), self.num_levels, own) for run, own in row_slices(runs)]
+        return CallLayout(places, size, watched)
+
+    def _room(self, num_rows: int, size: Grid, needed: TokenCounts) -> TokenCounts:
+        """Padded sizes for the call: those of an earlier call, if the policy selects them."""
+        if self.multiple == 1:
+            return needed
+        known = self._known.setdefault((num_rows, size), set())
+        taken = cheapest_capacity(needed, known, num_rows, size[0] * size[1])
+        known.add(taken)
+        return taken
+
+
+def row_slices(runs: Sequence[DenoisingRun]) -> Iterator[tuple[DenoisingRun, slice]]:
+    """Runs, each with the slice of its rows in the batch."""
+    start = 0
+    for run in runs:
+        yield run, slice(start, start + run.num_rows)
+        start += run.num_rows
+
+
+def _computed(run: DenoisingRun) -> tuple[torch.Tensor, torch.Tensor]:
+    """Masks of the tokens that the edit needs, and of these plus the tokens checked for staleness."""
+    editing = active_edit(run)
+    assert editing.computed is not None
+    assert editing.watched is not None
+    return editing.computed, editing.watched
+
+
+# Templates of edits: looked up when an edit joins the batch; recorded by edits without one, step by step --------------
+
+LOG = logging.getLogger(__name__)
+NO_CAPACITY = (
+    "a template of more than %.1f GiB is not kept, for there is room for %.1f: give it more, or pack templates"
+)
+
+
+class EditTemplates:
+    """Keeps templates in a store, packed with an error of at most `budget`. `watch` samples the tokens to check.
+
+    Edits that would compute more than `whole_share` of the tokens use no template.
+    """
+
+    def __init__(
+        self, store: TemplateStore, budget: float, whole_share: float, watch: Callable[[EditState, int], None]
+    ) -> None:
+        self._store, self._budget, self._whole_share, self._watch = store, budget, whole_share, watch
+        self._said_no_room = False
+
+    def joined(self, run: DenoisingRun) -> None:
+        """Assign a template to an edit, or start recording one."""
+        editing = edit_state_of(run)
+        if editing is None or editing.key is None:
+            return
+        for key in editing.keys:
+            self._store.wanted(key)
+        template = editing.found or self._store.peek(editing.key)  # another edit may have stored it since
+        if template is not None and self._is_used(editing, template, run.request.seed):
+            return
+        begun = None
+        if editing.shared is not None and self._is_used(editing, editing.shared, run.request.seed):
+            begun = editing.shared
+        editing.recorder = TemplateRecorder(len(run.timesteps), ~editing.mask, self._budget, begun)
+
+    def left(self, run: DenoisingRun) -> None:
+        """Store the template that an edit recorded, if complete, and release its keys."""
+        editing = edit_state_of(run)
+        if editing is None or editing.key is None:
+            return
+        if editing.recorder is not None and editing.recorder.is_complete and run.is_done:
+            self._store.put_soon(editing.key, editing.recorder.finish)
+            if editing.shared_key is not None and editing.template is None:
+                made = editing.recorder.finish().first(editing.num_shared)
+                self._store.put_soon(editing.shared_key, lambda: made)
+        for key in editing.keys:
+            self._store.released(key)
+
+    def add(self, runs: Sequence[DenoisingRun], recorded: Page) -> None:
+        """Add the activations of one step to the recorders of edits that share a call."""
+        for run, own in row_slices(runs):
+            recorder = active_edit(run).recorder
+            assert recorder is not None
+            recorder.add({name: kept[own].clone() for name, kept in recorded.items()})
+            if recorder.size_bytes > self._store.room.most_bytes:
+                active_edit(run).recorder = None
+                self._say_no_room(recorder.size_bytes)
+
+    def _is_used(self, editing: EditState, template: Template, seed: int) -> bool:
+        """Use the template unless it covers too few tokens; then it is recorded again."""
+        editing.use(template)
+        if editing.share > self._whole_share:
+            editing.template = editing.reader = None
+            return False
+        self._watch(editing, seed)
+        return True
+
+    def _say_no_room(self, size_bytes: int) -> None:
+        """Warn once, unless the store has no capacity by configuration."""
+        room_bytes = self._store.room.most_bytes
+        if room_bytes and not self._said_no_room:
+            LOG.warning(NO_CAPACITY, size_bytes / 2**30, room_bytes / 2**30)
+            self._said_no_room = True
+
+
+WHOLE_SHARE = {False: 0.9, True: 0.75}
+"""Masks that cover more are computed in the plain way: nothing is loaded, and nothing is kept. Masked convolutions
+(True) copy nine pixels for each, which costs more than it saves where most of them are masked."""
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessChecks:
+    """Staleness checks: `share` of the tokens outside the mask is computed too, and compared `every` N steps."""
+
+    every: int = 4
+    share: float = 0.005
+
+
+class MaskedCallOptions(TypedDict, total=False):
+    """Options of masked calls, passed to `MaskedEdits`."""
+
+    checks: StalenessChecks | None
+    convolutions: bool | None
+    binds: bool
+    formats: ChooseForms | None
+
+
+class MaskedEdits:
+    """The add-on. Edits with templates may share a call, whatever their masks: it is padded to the largest of them.
+
+    With `convolutions` U-Nets mask these too, and templates store the activations this needs; None: where the U-Net
+    supports it. If it `binds`, masked calls are captured as CUDA graphs like all others, instead of using hooks; token
+    counts are then rounded up to multiples of `multiple` at least, so that calls have few distinct shapes.
+
+    With `formats`, templates store block inputs (rows) in addition to keys and values, with half as many bytes.
+    Captured calls whose templates are not on the device then load, per block, what `formats` selects.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        store: TemplateStore,
+        *,
+        budget: float = 0.0,
+        multiple: int = 64,
+        checks: StalenessChecks | None = None,
+        convolutions: bool | None = None,
+        binds: bool = False,
+        formats: ChooseForms | None = None,
+    ) -> None:
+        self._checks = checks or StalenessChecks()
+        self.convolutions = supports_masked_convolutions(family.network) if convolutions is None else convolutions
+        self.hooks = MaskingHooks(family.network, convolutions=self.convolutions, rows=formats is not None)
+        self._from_rows, self._formats = KvFromRows(family.network), formats or load_all_kv
+        can_bind = self.convolutions or bool(self.hooks.fronted)
+        self._memory = KvMemory(family.network.device) if binds and can_bind else None
+        num_levels = len(getattr(family.network, "down_blocks", (None,)))
+        self.layouts = LayoutCache(num_levels, 1 if self._memory is None else multiple)
+        self._edit_templates = EditTemplates(store, budget, self.whole_share, self._watch)
+        self._num_masked = 0
+
+    @property
+    def call(self) -> HookState:
+        """State shared by the hooks."""
+        return self.hooks.call
+
+    @property
+    def whole_share(self) -> float:
+        """Edits that would compute more than this share of the tokens compute all of them."""
+        return WHOLE_SHARE[self.convolutions]
+
+    @property
+    def what_is_kept(self) -> str:
+        """Which activations templates contain; part of their key."""
+        rows = "" if self._formats is load_all_kv else ", rows"
+        return ("with maps" if self.convolutions else "keys and values") + rows
+
+    def close(self) -> None:
+        """Remove the hooks from the network."""
+        self.hooks.remove()
+
+    # Called by the step loop ----------------------------------------------------------------------------------------
+
+    def joined(self, run: DenoisingRun) -> None:
+        self._edit_templates.joined(run)
+
+    def is_ready(self, run: DenoisingRun) -> bool:
+        return True
+
+    def plan(self, runs: Sequence[DenoisingRun]) -> None:
+        """Set the share of tokens that each run computes in its next step."""
+        self._num_masked = 0
+        for run in runs:
+            editing = edit_state_of(run)
+            run.computed_share = 1.0
+            if editing is not None:
+                editing.settle()
+                if editing.mode == "masked":
+                    run.computed_share = editing.share
+                    self._num_masked += 1
+
+    def bucket(self, run: DenoisingRun) -> Hashable:
+        editing = edit_state_of(run)
+        return None if editing is None or editing.mode == "off" else editing.mode
+
+    @contextmanager
+    def around(self, rows: BatchRows) -> Iterator[None]:
+        first = edit_state_of(rows.runs[0])
+        mode: Mode = "off" if first is None else first.mode
+        if mode == "masked" and not self.hooks.is_exact:
+            mode = "off"  # unmerged LoRAs on convolutions: this step computes all tokens
+        if mode == "masked" and self._memory is not None and not rows.addon_inputs.has_hooks:
+            yield from self._bound(rows, self._memory)
+        else:
+            yield from self._hooked(rows, mode)
+        self._count(rows, mode)
+
+    def left(self, run: DenoisingRun) -> None:
+        self._edit_templates.left(run)
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _watch(self, editing: EditState, seed: int) -> None:
+        editing.watch(self._checks.share, seed, self.layouts.num_levels)
+
+    def _bound(self, rows: BatchRows, memory: KvMemory) -> Iterator[None]:
+        """A masked call that is captured as a CUDA graph."""
+        laid, network = self.layouts.of(rows.runs), self.hooks.network
+        if laid.tables is None:
+            laid.tables = tables_for(network, laid.places, laid.size, rows.shared, self.layouts.multiple)
+        edits = [active_edit(run) for run in rows.runs]
+        pages = self._formed(laid, rows.runs, memory.watch(laid.tables.sizes).least_s)
+        who = tuple(one.number for one in edits)
+        asked = rows.runs, pages, who, memory, self._looked_at(rows), rows.addon_inputs.weights
+        is_alone = len(rows.runs) == self._num_masked
+        masked = rows.addon_inputs.masked = MaskedBatch(bind, laid.tables, *asked, is_alone)
+        try:
+            yield
+        except Exception as problem:
+            LOG.warning("masked calls are made by hooks from now on: %s", problem)
+            self._memory = None
+            raise
+        for place, error in masked.errors.items():
+            edits[place].checked(error, self._checks.every)
+
+    def _formed(self, laid: CallLayout, runs: Sequence[DenoisingRun], compute_s: float | None) -> list[TemplatePages]:
+        """Template pages of each run, in the best known form; the choice is cached in `laid`."""
+        pages = [self._pages(run) for run in runs]
+        if laid.forms is None:
+            has_loras = any(run.request.loras for run in runs)  # may not be merged before the call
+            chosen = BlockForms() if has_loras else self._formats(pages, compute_s)
+            forms = [one.formed(chosen or BlockForms(), PLACED) for one in pages]
+            laid.forms = None if chosen is None else forms
+        return [replace(one, form=form) for one, form in zip(pages, laid.forms or forms, strict=True)]
+
+    def _pages(self, run: DenoisingRun) -> TemplatePages:
+        reader = active_edit(run).reader
+        assert reader is not None
+        return TemplatePages(reader, run, self._from_rows)
+
+    def _hooked(self, rows: BatchRows, mode: Mode) -> Iterator[None]:
+        """A call with hooks that mask or record; with mode off, a plain call."""
+        self.call.mode, self.call.recorded, self.call.made = mode, {}, {}
+        rows.addon_inputs.has_hooks = rows.addon_inputs.has_hooks or mode != "off"
+        if mode == "masked":
+            self._prepare(rows)
+        watched = self._looked_at(rows) if mode == "masked" else {}
+        try:
+            before = self._taken(watched)
+            yield
+            if mode == "record":
+                self._edit_templates.add(rows.runs, self.call.recorded)
+            for place, after in self._taken(watched).items():
+                active_edit(rows.runs[place]).checked(stale_error(before[place], after), self._checks.every)
+        finally:
+            self.call.mode, self.call.recorded, self.call.kept = "off", {}, {}
+
+    def _prepare(self, rows: BatchRows) -> None:
+        num_text = rows.inputs["encoder_hidden_states"].shape[1] if self.hooks.fronted else 0
+        self.call.num_front, self.call.places = num_text, self.layouts.of(rows.runs).places
+        pages = [self._pages(run).keys(run.step) for run in rows.runs]
+        self.call.kept = stacked(pages, self.hooks.fronted, num_text)
+
+    def _taken(self, watched: Mapping[int, CheckedTokens]) -> dict[int, torch.Tensor]:
+        return {place: cached_values(self.call.kept, one, self.call.num_front) for place, one in watched.items()}
+
+    def _count(self, rows: BatchRows, mode: Mode) -> None:
+        for run in rows.runs:
+            editing = edit_state_of(run)
+            if editing is not None:
+                editing.stepped(run.computed_share if mode == "masked" else 1.0)
+
+    def _looked_at(self, rows: BatchRows) -> dict[int, CheckedTokens]:
+        """Tokens to check for staleness in this step, by index of the run."""
+        if not self._checks.share:
+            return {}
+        watched = self.layouts.of(rows.runs).watched
+        return {place: watched[place] for place, run in enumerate(rows.runs) if run.step % self._checks.every == 0}

@@ -1,2 +1,0 @@
-from takeup.serving.engines.diffusers.steps import StepEngine as StepEngine
-from takeup.serving.engines.diffusers.tiny import tiny as tiny

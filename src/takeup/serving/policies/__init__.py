@@ -1,1 +1,0 @@
-"""Policies of serving: batching, routing, admission, LoRA form and lateness, cache eviction, and template formats."""

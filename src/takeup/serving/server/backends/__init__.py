@@ -1,0 +1,103 @@
+"""Interface between the API and a backend: a job, the order that tracks it, and a description of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from takeup.serving.model import Request
+
+if TYPE_CHECKING:  # processes that only forward jobs must not import the networks
+    from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+    from takeup.serving.diffusion.engine.steps import OnStep
+    from takeup.serving.editing.contract import EditRequest
+    from takeup.serving.editing.masked.edit_state import EditReport
+
+
+ImageFormat = Literal["png", "jpeg", "webp"]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageJob:
+    """One image. It is a pure function of these fields, so the job is idempotent and can be retried elsewhere.
+
+    Except for two: `within_s` is the time left, and `ahead` holds the LoRAs of the waiting jobs, in order.
+    """
+
+    request: Request
+    edit: EditRequest | None = None
+    format: ImageFormat = "png"
+    quality: int = 90
+    within_s: float | None = None
+    ahead: tuple[tuple[Hashable, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What the API must know of a model without having it."""
+
+    family: str
+    targets: LoraTargets
+    controls: tuple[str, ...]
+
+
+@dataclass(slots=True, eq=False)
+class JobHandle:
+    """A job on its way. `done` gives the bytes of the picture; then `report` says what an edit did."""
+
+    job: ImageJob
+    on_step: OnStep
+    done: Future[bytes] = field(default_factory=Future)
+    on_cancel: Callable[[], None] = lambda: None
+    is_cancelled: bool = False
+    report: EditReport | None = None
+
+    def __post_init__(self) -> None:
+        self.done.set_running_or_notify_cancel()  # a waiter may be cancelled without cancelling the future
+
+    def cancel(self) -> None:
+        """Make it no further; without effect once it is done."""
+        if not self.done.done():
+            self.is_cancelled = True
+            self.on_cancel()
+
+    def finish(self, picture: bytes, report: EditReport | None = None) -> None:
+        """The picture is there."""
+        if not self.done.done():
+            self.report = report
+            self.done.set_result(picture)
+
+    def fail(self, problem: BaseException) -> None:
+        """There will be no picture."""
+        if not self.done.done():
+            self.done.set_exception(problem)
+
+
+class Backend(Protocol):
+    """Makes pictures. `start` may be called from any thread."""
+
+    @property
+    def card(self) -> ModelCard:
+        """The model."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether jobs can be started."""
+
+    @property
+    def loras(self) -> Collection[str]:
+        """Those that need not be read again, as far as it is known here."""
+
+    def start(self, job: ImageJob, on_step: OnStep) -> JobHandle:
+        """Begin, and do not wait. `on_step` is called from a thread of the backend."""
+
+    def forget(self, name: str) -> None:
+        """Drop this LoRA or template from caches; it will not be requested again."""
+
+    def numbers(self) -> Mapping[str, float]:
+        """Counters and gauges for monitoring."""
+
+    def close(self) -> None:
+        """End what runs, and give back all memory."""

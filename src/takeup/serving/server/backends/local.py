@@ -1,0 +1,345 @@
+"""Backend in this process: opens a model by name, and runs its step loop and the threads around it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from takeup.errors import BadInput, UnknownName
+from takeup.serving.diffusion.addons.controlnet.addon import Controls
+from takeup.serving.diffusion.addons.lora.addon import Form, Loras
+from takeup.serving.diffusion.addons.lora.loading import LoraStore, ProcessLoader, ThreadLoader
+from takeup.serving.diffusion.addons.lora.targets import LoraTargets
+from takeup.serving.diffusion.contract import AddOn, DenoisingRun
+from takeup.serving.diffusion.engine.families import Family, family_of
+from takeup.serving.diffusion.engine.steps import OnStep, StepEngine
+from takeup.serving.diffusion.engine.tiny import TINY, build
+from takeup.serving.diffusion.execution.executors import EagerExecutor, Executor
+from takeup.serving.diffusion.policies import MaskGrouping, one_by_one
+from takeup.serving.model import Cancelled
+from takeup.serving.scheduling.adapters import ADAPTER_POLICIES
+from takeup.serving.server.backends import ImageJob, JobHandle, ModelCard
+from takeup.serving.server.backends.editor import NO_TEMPLATES, Editor, TemplateStorage, make_editor
+from takeup.serving.server.backends.placement import binds_edits, compute_for, stacks_for, workers_for
+from takeup.serving.server.image_codec import encode_image
+
+# Cost of the step loop: seconds of its iterations by rows, alone and with concurrent work in the same process ---------
+#
+# Threads that prepare and finish images share an interpreter, and perhaps a device, with the loop. So its iterations
+# are classified: *alone* if no such thread computed, else *shared*, with the CPU time of these threads. From these
+# counts the simulator derives the costs of steps and of the other work, and their mutual contention.
+
+ALONE_S = 0.0002  # a thread that wakes up and finds nothing to do
+WorkStage = Literal["prepare", "finish"]
+
+
+class StepLoopMeter:
+    """Worker threads call `register` once and wrap work in `working`; the loop calls `record` after each iteration."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clocks: dict[int, float] = {}  # and what they said last
+        self._counts: defaultdict[str, float] = defaultdict(float)
+        self._turned_s, self._beside_s = time.perf_counter(), 0.0
+
+    def register(self) -> None:
+        """Register the calling thread as one that works concurrently with the loop."""
+        if hasattr(time, "pthread_getcpuclockid"):  # elsewhere all turns count as alone
+            with self._lock:
+                self._clocks[time.pthread_getcpuclockid(threading.get_ident())] = 0.0
+
+    @contextmanager
+    def working(self, stage: WorkStage) -> Iterator[None]:
+        """Count the processor time of the calling thread."""
+        began_s = time.thread_time()
+        yield
+        with self._lock:
+            self._counts[f"{stage}_calls"] += 1
+            self._counts[f"{stage}_seconds"] += time.thread_time() - began_s
+
+    def record(self, num_rows: int) -> None:
+        """Record the end of a loop iteration in which `num_rows` rows made a step; 0 if it was idle."""
+        now_s, beside_s = time.perf_counter(), self._worked_s()
+        took_s, shared_s = now_s - self._turned_s, beside_s - self._beside_s
+        self._turned_s, self._beside_s = now_s, beside_s
+        if not num_rows:
+            return
+        company = "alone" if shared_s < ALONE_S else "shared"
+        with self._lock:
+            self._counts[f"turns/{num_rows}/{company}"] += 1
+            self._counts[f"turn_seconds/{num_rows}/{company}"] += took_s
+            self._counts["beside_seconds"] += shared_s * (company == "shared")
+
+    def numbers(self) -> Mapping[str, float]:
+        """All counts and seconds so far."""
+        with self._lock:
+            return dict(self._counts)
+
+    def _worked_s(self) -> float:
+        for clock in list(self._clocks):
+            with suppress(OSError):  # its thread is gone: what it worked stays
+                self._clocks[clock] = time.clock_gettime(clock)
+        return sum(self._clocks.values())
+
+
+# Pictures made in this process: the step loop in one thread, what comes before and after it in others -----------------
+#
+# How it works. A job is prepared (prompt encoded, image encoded) by one pool of threads, joins the step loop, and when
+# its last step is done it is decoded and written by another pool: the loop never waits for either. A failure anywhere
+# ends the one order it belongs to.
+
+
+class LocalBackend:
+    """A step engine with its add-ons, and the threads around it."""
+
+    def __init__(
+        self, engine: StepEngine, editor: Editor, card: ModelCard, store: LoraStore, num_threads: int = 2
+    ) -> None:
+        self.engine, self._editor, self._card, self._store = engine, editor, card, store
+        self._meter = meter = StepLoopMeter()
+        self._before = ThreadPoolExecutor(num_threads, thread_name_prefix="prepare", initializer=meter.register)
+        self._after = ThreadPoolExecutor(num_threads, thread_name_prefix="finish", initializer=meter.register)
+        self._stopped = threading.Event()
+        self._num_steps = 0
+        self._num_rows = 0
+        self._num_open = 0
+        self._counting = threading.Lock()
+        self._loop = threading.Thread(target=engine.run, args=(self._on_iteration,), name="step-loop", daemon=True)
+        self._loop.start()
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    @property
+    def is_ready(self) -> bool:
+        return self._loop.is_alive() and not self._stopped.is_set()
+
+    @property
+    def loras(self) -> frozenset[str]:
+        return self._store.names
+
+    def start(self, job: ImageJob, on_step: OnStep) -> JobHandle:
+        order = JobHandle(job, on_step)
+        self._store.ahead = job.ahead
+        self._count(1)
+        order.done.add_done_callback(lambda _: self._count(-1))
+        self._before.submit(_guarded, order, self._begin, order)
+        return order
+
+    def forget(self, name: str) -> None:
+        self._store.forget(name)
+        self._editor.forget(name)
+
+    def numbers(self) -> Mapping[str, float]:
+        return {
+            "steps": self._num_steps,
+            "network_calls": self.engine.num_calls,
+            "adapter_loads": self._store.num_loads,
+            "adapter_bytes": self._store.size_bytes,
+            "running": self._num_open,
+            **self._meter.numbers(),
+        }
+
+    def close(self) -> None:
+        """Stop the loop at the next step boundary; weights are as they were loaded afterwards."""
+        self._stopped.set()
+        self._before.shutdown(cancel_futures=True)
+        self._loop.join()
+        self._after.shutdown(cancel_futures=True)
+        _close_all(self.engine)
+        self._editor.close()
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _begin(self, order: JobHandle) -> None:
+        """In a thread of `before`."""
+        if order.is_cancelled:
+            raise Cancelled("the request was cancelled before its first step")
+        with self._meter.working("prepare"):
+            run = self._prepared(order.job)
+        ticket = self.engine.enter(run, self._counted(run, order.on_step))
+        order.on_cancel = ticket.cancel
+        if order.is_cancelled:
+            ticket.cancel()
+        ticket.finished.add_done_callback(lambda finished: self._ended(order, finished))
+
+    def _prepared(self, job: ImageJob) -> DenoisingRun:
+        request = job.request
+        if job.within_s is not None:
+            request = replace(request, deadline_s=time.monotonic() + job.within_s)
+        if job.edit is not None:
+            return self._editor.prepare(request, job.edit)
+        return self.engine.family.prepare(request)
+
+    def _on_iteration(self) -> bool:
+        """In the step loop, between two turns: whether it is over."""
+        num_rows, self._num_rows = self._num_rows, 0
+        self._meter.record(num_rows)
+        return self._stopped.is_set()
+
+    def _counted(self, run: DenoisingRun, on_step: OnStep) -> OnStep:
+        def heard(step: int, num_steps: int) -> None:
+            self._num_steps += 1  # only the loop counts
+            self._num_rows += run.num_rows
+            on_step(step, num_steps)
+
+        return heard
+
+    def _ended(self, order: JobHandle, finished: Future[DenoisingRun]) -> None:
+        """In the step loop: hand on at once."""
+        problem = finished.exception()
+        if problem is not None:
+            order.fail(problem)
+        elif self._stopped.is_set():
+            order.fail(Cancelled("the server was stopped"))
+        else:
+            self._after.submit(_guarded, order, self._finish, order, finished.result())
+
+    def _finish(self, order: JobHandle, run: DenoisingRun) -> None:
+        """In a thread of `after`."""
+        with self._meter.working("finish"):
+            job, image, report = order.job, self.engine.family.decode(run), None
+            if job.edit is not None:
+                image, report = self._editor.finish(job.edit, image), self._editor.report(run)
+            picture = encode_image(image[0], job.format, job.quality)
+        order.finish(picture, report)
+
+    def _count(self, change: int) -> None:
+        with self._counting:
+            self._num_open += change
+
+
+def _close_all(engine: StepEngine) -> None:
+    """Close the add-ons that hold something."""
+    held: Sequence[object] = engine.add_ons
+    for add_on in held:
+        if isinstance(add_on, Loras | Controls):
+            add_on.close()
+
+
+def _guarded(order: JobHandle, act: object, *arguments: object) -> None:
+    """Let the order feel what goes wrong with it."""
+    assert callable(act)
+    try:
+        act(*arguments)
+    except BaseException as problem:
+        order.fail(problem)
+
+
+# Models by name, and a backend that serves one of them in this process ------------------------------------------------
+
+BUILTIN_PREFIX = "takeup/"
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPlan:
+    """How to serve a model: enough for another process, or another machine, to do the same."""
+
+    model: str
+    device: str = "auto"
+    controlnets: Mapping[str, str] = field(default_factory=dict)
+    deterministic: bool = False
+    max_rows: int = 16
+    lora_form: Form = "auto"
+    control_change: float = 0.0
+    cache_bytes: int = 2 * 2**30
+    cache_policy: str = "lerc"
+    reads_in_process: bool = False
+    num_cpu_threads: int | None = None
+    templates: TemplateStorage = field(default_factory=TemplateStorage)
+
+    def build(self) -> LocalBackend:
+        """Load the model and start its step loop."""
+        if self.num_cpu_threads is not None:
+            torch.set_num_threads(self.num_cpu_threads)
+        if self.cache_policy not in ADAPTER_POLICIES:
+            raise UnknownName("policy of the adapter cache", self.cache_policy, ADAPTER_POLICIES)
+        pipeline = open_model(self.model, self.device)
+        family, targets = family_of(pipeline), LoraTargets.of(pipeline)
+        nets = self._controlnets(pipeline)
+        store = self._store(targets)
+        compute = EagerExecutor() if self.deterministic else compute_for(pipeline.device)
+        room = NO_TEMPLATES if self.deterministic else self.templates
+        editor = make_editor(family, room, binds=binds_edits(compute, family))
+        loras = Loras(family, store, self.lora_form, stacks=stacks_for(compute, family))
+        controls = [self._controls(family, nets, compute)] if nets else []
+        add_ons: list[AddOn] = [loras, *editor.add_ons, *controls]
+        group = one_by_one if self.deterministic else MaskGrouping(self.max_rows)
+        engine = StepEngine(pipeline, add_ons=add_ons, group=group, compute=compute)
+        return LocalBackend(engine, editor, ModelCard(type(pipeline).__name__, targets, tuple(nets)), store)
+
+    def _controls(self, family: Family, nets: Mapping[str, Any], compute: Executor) -> Controls:
+        return Controls(family, nets, workers_for(compute, nets), max_change=self.control_change)
+
+    def _store(self, targets: LoraTargets) -> LoraStore:
+        read = ProcessLoader if self.reads_in_process else ThreadLoader
+        return LoraStore(read(AdapterPaths(), targets), ADAPTER_POLICIES[self.cache_policy], self.cache_bytes)
+
+    def _controlnets(self, pipeline: Any) -> dict[str, Any]:
+        """Those of the pipeline itself, as `control-1` and so on, and those that were named."""
+        own = getattr(pipeline, "controlnet", None)
+        inside = [] if own is None else list(getattr(own, "nets", [own]))
+        nets = {f"control-{number}": net for number, net in enumerate(inside, start=1)}
+        for name, where in self.controlnets.items():
+            nets[name] = _pretrained("ControlNetModel", where).to(pipeline.device, pipeline.dtype)
+        return nets
+
+
+class AdapterPaths(Mapping[str, Path]):
+    """LoRAs named by their own paths. The API hands out such names itself, never a client."""
+
+    def __getitem__(self, name: str) -> Path:
+        return Path(name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and Path(name).is_file()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def open_model(name: str, device: str = "auto") -> Any:
+    """The pipeline of this name: one of ours, a folder that diffusers wrote, or one of the hub."""
+    on = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    if name.startswith(BUILTIN_PREFIX):
+        pipeline = build(name)  # an unknown one of ours is answered with the nearest
+    elif Path(name).exists() or name.count("/") == 1:
+        pipeline = _pretrained("DiffusionPipeline", name, torch_dtype=torch.float32 if on == "cpu" else torch.bfloat16)
+    else:
+        raise BadInput(
+            f"no model {name!r}: there is no such folder; give one that diffusers wrote, a hub id such as "
+            f"owner/name, or one of {', '.join(TINY)}"
+        )
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline.to(on)
+
+
+def _pretrained(kind: str, where: str, **options: Any) -> Any:
+    """From a folder or the hub; safetensors only, for other formats can run code."""
+    diffusers = import_module("diffusers")
+    offline = Path(where).exists() or os.environ.get("HF_HUB_OFFLINE") == "1"
+    try:
+        return getattr(diffusers, kind).from_pretrained(
+            where, use_safetensors=True, local_files_only=offline, **options
+        )
+    except Exception as problem:  # hub, files, network: each has errors of its own
+        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        raise BadInput(
+            f"the model {where!r} could not be opened ({reason}); give a folder that diffusers wrote with "
+            f"safetensors, connect to the hub, or try {BUILTIN_PREFIX}tiny-sdxl"
+        ) from problem

@@ -1,0 +1,277 @@
+"""`/v1/images` and the editing page: generation, edits, and their responses, in one piece or as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, File, Header, Request, Security
+from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.types import Receive, Scope, Send
+
+from takeup.serving.server.edit_inputs import EditFiles
+from takeup.serving.server.errors import CLOSED_BY_CLIENT, REFUSED, ApiError
+from takeup.serving.server.image_codec import base64_text
+from takeup.serving.server.progress_hub import RequestProgress
+from takeup.serving.server.schemas import (
+    EditFacts,
+    EditForm,
+    Generation,
+    ImageObject,
+    ImageRequestBody,
+    ImagesResponse,
+    RequestTiming,
+)
+from takeup.serving.server.service import AcceptedRequest, Caller, FinishedImage, Service
+from takeup.serving.server.tenants import ApiKeys
+
+# The editing page: one file with its own style and script, and a policy that lets it load nothing else ----------------
+
+PAGE_FILE = Path(__file__).with_name("edit.html")
+CONTENT_POLICY = {
+    "default-src": "'none'",
+    "connect-src": "'self'",
+    "img-src": "blob: data:",
+    "base-uri": "'none'",
+    "form-action": "'none'",
+    "frame-ancestors": "'none'",
+}
+
+
+@cache
+def edit_page() -> str:
+    """The page as it is sent."""
+    return PAGE_FILE.read_text("utf-8")
+
+
+@cache
+def page_headers() -> dict[str, str]:
+    """Only the script and the style that are in the page may run, and only this server may be asked."""
+    parts = CONTENT_POLICY | {"script-src": _allowed("script"), "style-src": _allowed("style")}
+    policy = "; ".join(f"{name} {value}" for name, value in parts.items())
+    return {
+        "Content-Security-Policy": policy,
+        "Cache-Control": "no-cache",
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+    }
+
+
+def _allowed(tag: str) -> str:
+    (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", edit_page(), re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+    return f"'sha256-{digest}'"
+
+
+# FastAPI dependencies of the routes: the tenant of the API key, the request id, and the service -----------------------
+
+BEARER = HTTPBearer(auto_error=False, description="A key that the operator gave you.")
+REQUEST_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+
+
+def service_of(request: Request) -> Service:
+    """What all requests share."""
+    service: Service = request.app.state.service
+    return service
+
+
+def tenant_of(
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)] = None
+) -> str:
+    """Whose key was sent."""
+    keys: ApiKeys = request.app.state.keys
+    tenant = keys.tenant_of(request.headers.get("authorization"))
+    if tenant is None:
+        message = "no valid key was sent; send one as `Authorization: Bearer KEY`"
+        headers = {"WWW-Authenticate": "Bearer"}
+        raise ApiError(401, message, kind=REFUSED, code="invalid_api_key", headers=headers)
+    return tenant
+
+
+def caller_of(
+    tenant: Annotated[str, Depends(tenant_of)],
+    x_request_id: Annotated[
+        str | None, Header(pattern=REQUEST_ID, description="An identity by which progress can be watched.")
+    ] = None,
+) -> Caller:
+    """The tenant, and the identity it chose or a new one."""
+    return Caller(tenant, x_request_id or uuid.uuid4().hex)
+
+
+ServiceOf = Annotated[Service, Depends(service_of)]
+TenantOf = Annotated[str, Depends(tenant_of)]
+CallerOf = Annotated[Caller, Depends(caller_of)]
+
+
+# Answers of work: a body in one piece, or server-sent events; in both cases, a client that goes away ends its work
+
+_EVENT = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string", "contentMediaType": "application/json"}},
+    "required": ["event", "data"],
+}
+EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": _EVENT}}}}
+"""How the document describes an answer in events."""
+
+
+async def complete_response(
+    request: Request, work: AcceptedRequest, asked: ImageRequestBody, identity: str
+) -> ImagesResponse:
+    """Wait for all images, or for the client to go away."""
+    making = asyncio.ensure_future(work.run())
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({making, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not making.done():
+            raise ApiError(CLOSED_BY_CLIENT, "the client went away", code="cancelled")
+        return _body(await making, asked, identity, work.age_s)
+    finally:
+        gone.cancel()
+        making.cancel()
+        await asyncio.gather(making, gone, return_exceptions=True)
+        work.close()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _body(made: list[FinishedImage], asked: ImageRequestBody, identity: str, total_s: float) -> ImagesResponse:
+    return ImagesResponse(
+        id=identity,
+        created=int(time.time()),
+        output_format=asked.output_format,
+        data=[_image(one, asked) for one in made],
+        timing=RequestTiming(queued_s=max(one.queued_s for one in made), total_s=total_s),
+    )
+
+
+def _image(made: FinishedImage, asked: ImageRequestBody) -> ImageObject:
+    text, edit = base64_text(made.picture), _edit(made)
+    if asked.response_format == "url":
+        return ImageObject(url=f"data:image/{asked.output_format};base64,{text}", seed=made.seed, edit=edit)
+    return ImageObject(b64_json=text, seed=made.seed, edit=edit)
+
+
+def _edit(made: FinishedImage) -> EditFacts | None:
+    report = made.report
+    if report is None:
+        return None
+    return EditFacts(
+        template=made.template,
+        from_template=report.from_template,
+        mask_share=report.mask_share,
+        computed_share=report.computed_share,
+        stale_error=report.stale_error,
+        packing_error=report.packing_error,
+        whole_steps=report.num_whole_steps,
+        plain_steps=report.plain_steps,
+    )
+
+
+# Server-sent events ---------------------------------------------------------------------------------------------------
+
+
+class EventStream(StreamingResponse):
+    """Events, and something to be done at the end even if the stream never began."""
+
+    def __init__(self, events: AsyncIterator[dict[str, Any]], identity: str, close: Callable[[], None]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Request-Id": identity}
+        super().__init__(_lines(events), media_type="text/event-stream", headers=headers)
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()
+
+
+def streaming_response(work: AcceptedRequest, asked: ImageRequestBody, identity: str, kind: str) -> EventStream:
+    """Progress, then every image as an event `KIND.completed` of OpenAI's API."""
+    making = asyncio.ensure_future(work.run())
+
+    def close() -> None:
+        making.cancel()
+        making.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        work.close()
+
+    return EventStream(_events(work, making, asked, kind), identity, close)
+
+
+def progress_response(progress: RequestProgress, identity: str) -> EventStream:
+    """Stream the progress of a request that was sent on another connection."""
+    return EventStream(progress.events(), identity, lambda: None)
+
+
+async def _events(
+    work: AcceptedRequest, making: asyncio.Future[list[FinishedImage]], asked: ImageRequestBody, kind: str
+) -> AsyncIterator[Any]:
+    async for event in work.progress.events():
+        if event["type"] in ("done", "error", "cancelled"):
+            break
+        yield event
+    if event["type"] != "done":
+        yield event
+        return
+    for number, made in enumerate(await making):
+        image = _image(made, asked).model_dump(exclude_none=True)
+        timing = {"queued_s": made.queued_s, "total_s": work.age_s}
+        facts = {"created_at": int(time.time()), "output_format": asked.output_format, "index": number}
+        yield {"type": f"{kind}.completed", **image, **facts, "size": asked.size or "auto", "timing": timing}
+
+
+async def _lines(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+    async for event in events:
+        yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n"
+
+
+# `/v1/images`: images from texts, images from images ------------------------------------------------------------------
+
+images_router = APIRouter(prefix="/v1/images", tags=["images"])
+
+
+@images_router.post("/generations", response_model=ImagesResponse, response_model_exclude_none=True, responses=EVENTS)
+async def generate(
+    asked: Generation, request: Request, caller: CallerOf, service: ServiceOf
+) -> ImagesResponse | Response:
+    """Make images from a text, with LoRAs and ControlNets of the request's own."""
+    work = await service.accept(caller, asked)
+    if asked.stream:
+        return streaming_response(work, asked, caller.request, "image_generation")
+    return await complete_response(request, work, asked, caller.request)
+
+
+@images_router.post("/edits", response_model=ImagesResponse, response_model_exclude_none=True, responses=EVENTS)
+async def edit(
+    asked: Annotated[EditForm, File()], request: Request, caller: CallerOf, service: ServiceOf
+) -> ImagesResponse | Response:
+    """Change an image where its mask is transparent (an opaque one: where it is bright); without a mask, all of it."""
+    image = None if asked.image is None or asked.template is not None else await asked.image.read()
+    mask = None if asked.mask is None else await asked.mask.read()
+    work = await service.accept(caller, asked, EditFiles(image, mask))
+    if asked.stream:
+        return streaming_response(work, asked, caller.request, "image_edit")
+    return await complete_response(request, work, asked, caller.request)
+
+
+# `/edit`: a page to paint masks on ------------------------------------------------------------------------------------
+
+page_router = APIRouter(include_in_schema=False)
+
+
+@page_router.get("/edit")
+async def show_page() -> HTMLResponse:
+    """The editing page; it asks for a key itself where one is needed."""
+    return HTMLResponse(edit_page(), headers=page_headers())

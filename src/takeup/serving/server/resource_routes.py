@@ -1,0 +1,149 @@
+"""Routes beside images: `/v1/models`, `/v1/requests`, `/v1/adapters`, `/v1/templates`, health and metrics."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, File, Form, Path, UploadFile
+from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
+
+from takeup.serving.server.adapter_registry import RegisteredAdapter
+from takeup.serving.server.errors import ApiError, ErrorBody
+from takeup.serving.server.image_routes import EVENTS, REQUEST_ID, ServiceOf, TenantOf, progress_response
+from takeup.serving.server.schemas import (
+    TEMPLATE,
+    AdapterList,
+    AdapterObject,
+    DeletionResult,
+    ModelList,
+    ModelObject,
+    Name,
+    TemplateList,
+    TemplateObject,
+)
+from takeup.serving.server.service import Service
+from takeup.serving.server.tenants import NAME
+
+# `/v1/models`: the model that is served, and `/v1/requests`: how far requests are -------------------------------------
+
+models_router = APIRouter(prefix="/v1", tags=["models"])
+
+
+@models_router.get("/models")
+async def list_models(_: TenantOf, service: ServiceOf) -> ModelList:
+    """The model."""
+    return ModelList(data=[_model(service)])
+
+
+@models_router.get("/models/{model:path}")
+async def show_model(model: str, _: TenantOf, service: ServiceOf) -> ModelObject:
+    """The model, if this is its name."""
+    if model != service.settings.model:
+        message = f"the model {model!r} is not served here; this is {service.settings.model!r}"
+        raise ApiError(404, message, param="model", code="model_not_found")
+    return _model(service)
+
+
+@models_router.get("/requests/{id}/events", response_class=Response, responses=EVENTS)
+async def watch(
+    identity: Annotated[str, Path(alias="id", pattern=REQUEST_ID)], tenant: TenantOf, service: ServiceOf
+) -> Response:
+    """The progress of a request of yours, as server-sent events, from its beginning to its end."""
+    return progress_response(service.progress_hub.find(tenant, identity), identity)
+
+
+def _model(service: Service) -> ModelObject:
+    card = service.backend.card
+    created = int(service.started_s)
+    return ModelObject(id=service.settings.model, created=created, family=card.family, controls=list(card.controls))
+
+
+# `/v1/adapters`: LoRAs that can be named in requests ------------------------------------------------------------------
+
+adapters_router = APIRouter(prefix="/v1/adapters", tags=["adapters"])
+AdapterInPath = Annotated[str, Path(pattern=rf"^{NAME}$")]
+
+
+@adapters_router.get("")
+async def list_adapters(tenant: TenantOf, service: ServiceOf) -> AdapterList:
+    """Your own LoRAs, and those that are shared."""
+    return AdapterList(data=[_object(one) for one in service.adapter_registry.seen_by(tenant)])
+
+
+@adapters_router.post("", status_code=201)
+async def upload_adapter(
+    name: Annotated[Name, Form()], file: Annotated[UploadFile, File()], tenant: TenantOf, service: ServiceOf
+) -> AdapterObject:
+    """Keep a LoRA in the safetensors format. It is read and checked as a whole before it can be named."""
+    added = await service.run_in_thread(service.adapter_registry.add, tenant, name, file.file)
+    assert isinstance(added, RegisteredAdapter)
+    return _object(added)
+
+
+@adapters_router.delete("/{name}")
+async def delete_adapter(name: AdapterInPath, tenant: TenantOf, service: ServiceOf) -> DeletionResult:
+    """Take a LoRA of yours away. Requests that use it finish with it."""
+    await service.run_in_thread(service.adapter_registry.remove, tenant, name)
+    return DeletionResult(id=name)
+
+
+def _object(adapter: RegisteredAdapter) -> AdapterObject:
+    return AdapterObject(
+        id=adapter.name, created=int(adapter.created_s), bytes=adapter.size_bytes, shared=adapter.is_shared
+    )
+
+
+# `/v1/templates`: images that were edited, and can be named instead of sent again -------------------------------------
+
+templates_router = APIRouter(prefix="/v1/templates", tags=["templates"])
+TemplateInPath = Annotated[str, Path(pattern=TEMPLATE)]
+
+
+@templates_router.get("")
+async def list_templates(tenant: TenantOf, service: ServiceOf) -> TemplateList:
+    """Yours, the last used first. Those that were not used for longest leave when there are too many."""
+    kept = service.edit_inputs.seen_by(tenant)
+    data = [TemplateObject(id=one.template, used=int(one.used_s), bytes=one.size_bytes) for one in kept]
+    return TemplateList(data=data)
+
+
+@templates_router.delete("/{template}")
+async def delete_template(template: TemplateInPath, tenant: TenantOf, service: ServiceOf) -> DeletionResult:
+    """Take an image away, and all that was computed of it. Edits that use it finish with it."""
+    await service.run_in_thread(service.edit_inputs.remove, tenant, template)
+    return DeletionResult(id=template, object="template")
+
+
+# Whether the server lives, whether it can take requests, and its metrics ----------------------------------------------
+
+health_router = APIRouter(tags=["health"])
+NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": ErrorBody}}
+PAGE: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+
+class Health(BaseModel):
+    """It does."""
+
+    status: Literal["ok"] = "ok"
+
+
+@health_router.get("/health")
+async def health() -> Health:
+    """Answers as long as the process does."""
+    return Health()
+
+
+@health_router.get("/ready", responses=NOT_READY)
+async def ready(service: ServiceOf) -> Health:
+    """Answers 200 if images can be made now."""
+    if not service.is_ready:
+        raise ApiError(503, "no worker is ready", kind="server_error", code="not_ready", headers={"Retry-After": "5"})
+    return Health()
+
+
+@health_router.get("/metrics", response_class=Response, responses=PAGE)
+async def metrics(_: TenantOf, service: ServiceOf) -> Response:
+    """Counts and times in the text format of Prometheus."""
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,109 @@
+"""How much traffic a cell carries, how much capacity it needs, how many users to admit, for a target of stalls.
+
+How it works. The probability of a stall rises with arrivals and admitted users and falls with capacity and the start
+threshold; the start-up delay rises with the threshold. So every limit is the end of an interval on which the target
+holds, found by doubling and bisection on an oracle that takes a millisecond. With few admitted users the target may
+hold for any load: the share of stalls has a limit below 1 when the cell is always full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from takeup.errors import BadInput
+from takeup.streaming.advice.qoe import solve_cell
+from takeup.streaming.model import Cell, Player
+
+PRECISION = 1e-6  # of the answer, relative
+HARDEST_LOAD = 1e3  # times the capacity; more arrivals than this change nothing any more
+
+
+@dataclass(frozen=True, slots=True)
+class StallTarget:
+    """What viewers shall experience at worst: the share of videos that stall."""
+
+    stall_probability: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.stall_probability < 1:
+            raise BadInput(f"the target for stalls is {self.stall_probability}; give a share between 0 and 1")
+
+    def holds(self, cell: Cell, player: Player) -> bool:
+        """Whether videos of this cell stall seldom enough."""
+        return solve_cell(cell, player).stall_probability.value <= self.stall_probability
+
+
+def max_arrivals(cell: Cell, player: Player, target: StallTarget) -> float:
+    """The most arrivals per second, `inf` if the limit on users alone keeps the target."""
+
+    def holds(arrivals_per_s: float) -> bool:
+        return target.holds(replace(cell, arrivals_per_s=arrivals_per_s), player)
+
+    service_per_s = cell.speed / cell.mean_video_s
+    if holds(HARDEST_LOAD * service_per_s):
+        return float("inf")
+    low = 1e-6 * service_per_s
+    if not holds(low):
+        raise BadInput(_unattainable(target, "even a video alone in the cell stalls more often", "add capacity"))
+    return _bisect_limit(holds, low, HARDEST_LOAD * service_per_s)
+
+
+def min_capacity(cell: Cell, player: Player, target: StallTarget) -> float:
+    """The least capacity in bit/s."""
+
+    def fails(capacity_bps: float) -> bool:
+        return not target.holds(replace(cell, capacity_bps=capacity_bps), player)
+
+    high = cell.bitrate_bps
+    while fails(high):
+        high *= 2
+        if high > 1e9 * cell.bitrate_bps:
+            raise BadInput(_unattainable(target, "no capacity is enough", "raise the start threshold"))
+    low = high / 2
+    while not fails(low):
+        low /= 2
+        if low < 1e-6 * cell.bitrate_bps:
+            return 0.0
+    return _bisect_limit(fails, low, high, give_high=True)
+
+
+def max_admission(cell: Cell, player: Player, target: StallTarget, most: int = 200) -> int:
+    """The most users to admit at a time, up to `most`."""
+
+    def holds(max_users: int) -> bool:
+        return target.holds(replace(cell, max_users=max_users), player)
+
+    if not holds(1):
+        raise BadInput(_unattainable(target, "even one user at a time stalls more often", "add capacity"))
+    low, high = 1, 2
+    while high <= most and holds(high):
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def longest_start(cell: Cell, startup_s: float, most_s: float = 600.0) -> float:
+    """The largest start threshold, up to `most_s`, whose mean start-up delay is at most `startup_s`."""
+    if not startup_s > 0:
+        raise BadInput(f"the target for start-up is {startup_s} s; give seconds above zero")
+
+    def holds(start_s: float) -> bool:
+        return solve_cell(cell, Player(start_s)).startup_s.value <= startup_s
+
+    return most_s if holds(most_s) else _bisect_limit(holds, 0.0, most_s)
+
+
+def _bisect_limit(holds: Callable[[float], bool], low: float, high: float, give_high: bool = False) -> float:
+    """Where `holds` changes from true at `low` to false at `high`; the requested end."""
+    while high - low > PRECISION * high:
+        middle = (low * high) ** 0.5 if low > 0 and high > 2 * low else (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return high if give_high else low
+
+
+def _unattainable(target: StallTarget, found: str, advice: str) -> str:
+    return f"{target.stall_probability:g} of videos with a stall cannot be reached: {found}; {advice}"

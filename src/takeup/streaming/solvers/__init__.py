@@ -1,0 +1,26 @@
+"""Solvers by name. To add one: a file here, a line in SOLVERS, a test, a row in the domain's README.
+
+`FixedLengthSolver` needs a length, so it is made where it is used.
+"""
+
+from __future__ import annotations
+
+from takeup.errors import UnknownName
+from takeup.streaming.solvers.diffusion import DiffusionSolver
+from takeup.streaming.solvers.doubling import DoublingSolver
+from takeup.streaming.solvers.riccati import RiccatiSolver
+
+ChainSolver = RiccatiSolver | DoublingSolver | DiffusionSolver
+
+SOLVERS: dict[str, ChainSolver] = {
+    "riccati": RiccatiSolver(),
+    "doubling": DoublingSolver(),
+    "diffusion": DiffusionSolver(),
+}
+
+
+def find_solver(name: str) -> ChainSolver:
+    """The solver of this name."""
+    if name not in SOLVERS:
+        raise UnknownName("streaming solver", name, SOLVERS)
+    return SOLVERS[name]

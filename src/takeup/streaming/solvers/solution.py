@@ -1,0 +1,158 @@
+"""A solved chain: what does not depend on the player is computed once, thresholds are evaluated afterwards."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from takeup.core.arrays import Floats
+from takeup.streaming.model import Chain, Estimate, Player, QoeMetrics
+from takeup.streaming.solvers.phases import PlayingModel, WaitingModel, WaitingPhase, WaitOutcome
+
+# The number of stalls and their length, from one cycle of waiting and playing -----------------------------------------
+#
+# How it works. Let v be the law of the state at the first stall (it sums to P(N >= 1)) and R = V(q_b) W(q_b) the law of
+# the state at the next one, for every state of a stall. Then, with m the mean time a stall lasts,
+#
+#     P(N >= n) = v R^(n-1) 1         E[z^N] = 1 + (z - 1) v (I - z R)^-1 1
+#     E[N]      = v (I - R)^-1 1      E[time in stalls] = v (I - R)^-1 m
+
+
+@dataclass(frozen=True, slots=True)
+class StallCounts:
+    """The law of the number of stalls, and the expected time spent in them."""
+
+    first: Floats
+    cycle: Floats
+    mean: float
+    stall_s: float
+
+    def at_least(self, num_stalls: int) -> float:
+        """P(N >= num_stalls)."""
+        if num_stalls <= 0:
+            return 1.0
+        law = self.first
+        for _ in range(num_stalls - 1):
+            law = law @ self.cycle
+        return min(1.0, float(law.sum()))
+
+    def law(self, most: int) -> Floats:
+        """P(N = 0), .., P(N = most - 1), P(N >= most)."""
+        tails = np.array([self.at_least(num) for num in range(most + 1)])
+        return np.append(-np.diff(tails), tails[-1])
+
+    def generating_function(self, z: complex) -> complex:
+        """E[z^N] for |z| <= 1; the derivatives at 0 are the probabilities, those at 1 the moments."""
+        if len(self.first) == 0:
+            return 1.0
+        ones = np.ones(len(self.first))
+        return complex(1 + (z - 1) * self.first @ np.linalg.solve(np.eye(len(ones)) - z * self.cycle, ones))
+
+
+# A solved chain: what does not depend on the player is computed once, thresholds are evaluated afterwards -------------
+#
+# How it works. The start threshold q_a ends the first wait, the resume threshold q_b every later one. With a resume
+# threshold of zero the player stutters: it stalls infinitely often for no time each, and plays what arrives. The time
+# lost is the limit of small thresholds: a cycle is R = I + q (W'(0) + B^-1 T W(0)) + .. and lasts q / b, so
+#
+#     E[time in stalls] = v (-(W'(0) + B^-1 T W(0)))^-1 (1 / b)       over the states in which a buffer can be empty.
+
+
+@dataclass(frozen=True, slots=True)
+class _StallCycle:
+    """One wait and the play after it."""
+
+    threshold_s: float
+    waited: WaitOutcome
+    empties: Floats
+
+
+class Solution:
+    """One chain with its playing phase solved; every question about thresholds is a few small products."""
+
+    def __init__(self, chain: Chain, playback: PlayingModel, source: str, waiting: WaitingModel | None = None) -> None:
+        self.chain = chain
+        self.playback = playback
+        self.source = source
+        self._waiting = WaitingPhase(chain) if waiting is None else waiting
+        self._latest: _StallCycle | None = None  # several questions about one player follow each other
+
+    def prefetch(self, threshold_s: float) -> WaitOutcome:
+        """How the wait for `threshold_s` seconds of video ends, from every state."""
+        latest = self._latest
+        return latest.waited if latest and latest.threshold_s == threshold_s else self._waiting.until(threshold_s)
+
+    def mean_prefetch(self, threshold_s: float) -> float:
+        """Expected start-up delay in seconds of an accepted video."""
+        return float(self.chain.initial @ self.prefetch(threshold_s).mean_s)
+
+    def stall_probability(self, threshold_s: float) -> float:
+        """P(N >= 1) when playback starts at `threshold_s`."""
+        started = self.chain.initial @ self.prefetch(threshold_s).starts_in
+        return float(np.clip((started @ self.playback.empties(threshold_s)).sum(), 0.0, 1.0))
+
+    def stall_curve(self, step_s: float, num: int) -> Floats:
+        """P(N >= 1) for the start thresholds 0, `step_s`, 2 `step_s` .., `num` of them, for the price of about one."""
+        laws, risks = self._waiting.laws(self.chain.initial, step_s, num), self.playback.risks(step_s, num)
+        chances: Floats = np.clip((laws * risks).sum(axis=1), 0.0, 1.0)
+        return chances
+
+    def counts(self, player: Player) -> StallCounts:
+        """The law of the number of stalls."""
+        return self._counts(*self._cycles(player))[0]
+
+    def answer(self, player: Player) -> QoeMetrics:
+        """Everything that viewers experience."""
+        start, again = self._cycles(player)
+        counts, gave_up = self._counts(start, again)
+        initial = self.chain.initial
+        return QoeMetrics(
+            source=self.source,
+            startup_s=Estimate(float(initial @ start.waited.mean_s)),
+            stall_probability=Estimate(counts.at_least(1)),
+            num_stalls=Estimate(counts.mean),
+            stall_s=Estimate(counts.stall_s),
+            finished_early=Estimate(float(initial @ start.waited.finished)),
+            blocked_share=Estimate(self.chain.blocked_share),
+            gave_up=Estimate(gave_up),
+        )
+
+    def _cycles(self, player: Player) -> tuple[_StallCycle, _StallCycle]:
+        start = self._cycle(player.start_s)
+        return start, start if player.again_s == player.start_s else self._cycle(player.again_s)
+
+    def _cycle(self, threshold_s: float) -> _StallCycle:
+        if self._latest is None or self._latest.threshold_s != threshold_s:
+            waited, empties = self._waiting.until(threshold_s), self.playback.empties(threshold_s)
+            self._latest = _StallCycle(threshold_s, waited, empties)
+        return self._latest
+
+    def _counts(self, start: _StallCycle, again: _StallCycle) -> tuple[StallCounts, float]:
+        """The number of stalls, and the share of viewers that gave up in any wait."""
+        first = self.chain.initial @ start.waited.starts_in @ start.empties
+        cycle = again.waited.starts_in[self.playback.columns] @ again.empties
+        mean, stall_s, left_stalled = self._summed_over_stalls(first, cycle, again)
+        gave_up = min(1.0, float(self.chain.initial @ start.waited.gave_up) + left_stalled)
+        return StallCounts(first, cycle, mean, stall_s), gave_up
+
+    def _summed_over_stalls(self, first: Floats, cycle: Floats, again: _StallCycle) -> tuple[float, float, float]:
+        if first.sum() == 0:
+            return 0.0, 0.0, 0.0
+        if again.threshold_s == 0:
+            return math.inf, *(first @ self._stutter()).tolist()
+        columns = self.playback.columns
+        per_stall = np.column_stack(
+            [np.ones(len(columns)), again.waited.mean_s[columns], again.waited.gave_up[columns]]
+        )
+        mean, stall_s, left_stalled = (first @ np.linalg.solve(np.eye(len(columns)) - cycle, per_stall)).tolist()
+        return mean, stall_s, left_stalled
+
+    def _stutter(self) -> Floats:
+        """Time in stalls and share giving up, from every state of a first stall, when play resumes at once."""
+        columns, fill = self.playback.columns, self.chain.fill[self.playback.columns][:, None]
+        rates = (self.chain.killed - np.diag(self.chain.give_up))[columns]
+        cycle = self.playback.slope()[columns] + rates @ self.playback.empties(0.0) / fill
+        per_content = np.column_stack([np.ones(len(columns)), self.chain.give_up[columns]]) / fill
+        return np.asarray(np.linalg.solve(-cycle, per_content), dtype=np.float64)

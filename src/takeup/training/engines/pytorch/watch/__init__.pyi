@@ -1,1 +1,0 @@
-from takeup.training.engines.pytorch.watch.batches import Batches as Batches

@@ -1,0 +1,29 @@
+"""PyTorch: a pipeline whose ranks change their schedule together while they train.
+
+    every iteration                               every few iterations
+    adapter.py: the runtime of PyTorch            agreement.py: all measurements become one profile of integers;
+         │ operations      │ messages               plan, and decide whether to switch
+    stopwatch.py      receives.py    --------->        │ schedule, slow links
+                           │                      adaptive.py: AdaptiveSchedule, which users call
+    transport.py, delegate.py: message transport
+
+The folder ../lab/ trains with real ranks over artificially slow links. torchrun.py starts programs of users.
+
+Public names are loaded on first use; they need the package `torch`.
+"""
+
+from typing import Any
+
+from takeup.core.lazy import lazy_names
+from takeup.errors import MissingEngine
+
+_get, __dir__, __all__ = lazy_names(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return _get(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        raise MissingEngine("the engine pytorch needs the package 'torch'; run pip install 'takeup[torch]'") from error

@@ -1,0 +1,194 @@
+"""Online change-point detection: when iterations became slower and when they recovered, from their times alone.
+
+All computation is on logarithms, so that a threshold is a ratio. The rule printed in the paper (declare a change when
+the probability that the run length is zero exceeds 0.9) can never fire: with a constant hazard that probability equals
+the hazard. This detector estimates in hindsight where the current run began.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from takeup.core.arrays import Floats
+from takeup.errors import BadInput
+from takeup.training.stragglers.detect.kernels import (
+    ChangeBuffer,
+    DetectionRule,
+    DetectorState,
+    RunLengths,
+    RunPrior,
+    detect_changes,
+    initial_run_lengths,
+    initial_state,
+    run_length_probabilities,
+    sliding_window_alarms,
+)
+
+# Online change-point detection: when iterations became slower and when they recovered, from their times alone ---------
+#
+# All computation is on logarithms, so that a threshold is a ratio. The rule printed in the paper (declare a change
+# when the probability that the run length is zero exceeds 0.9) can never fire: with a constant hazard that probability
+# equals the hazard. This detector estimates in hindsight where the current run began.
+
+MOST_RUNS = 32
+MOST_CHANGES = 64  # capacity of the result buffer per kernel call
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """Thresholds of the detector; the defaults suit iterations of any length."""
+
+    least_ratio: float = 1.1
+    least_points: int = 5
+    points_by_noise: float = 150.0
+    least_share: float = 0.5
+    noise_widths: float = 5.0
+    return_bonus: float = 1.5
+    num_settling: int = 12
+    num_level: int = 48
+    hazard: float = 1 / 250
+    creep_drift: float = 0.04
+    creep_limit: float = 0.6
+    few_share: float = 0.2
+    agreement: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not self.least_ratio > 1:
+            raise BadInput(f"least_ratio is {self.least_ratio:g}; give a ratio above 1, such as 1.1")
+        if self.least_points < 1 or self.num_settling < 1:
+            raise BadInput("least_points and num_settling must be at least 1")
+
+    def rule(self) -> DetectionRule:
+        """The same as a tuple for the kernel."""
+        return DetectionRule(
+            math.log(self.least_ratio),
+            self.least_points,
+            self.points_by_noise,
+            self.least_share,
+            self.noise_widths,
+            self.return_bonus,
+            self.num_settling,
+            self.num_level,
+            self.hazard,
+            self.creep_drift,
+            self.creep_limit,
+            self.few_share,
+            self.agreement,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePoint:
+    """The iteration time changed from iteration `began` on; known since iteration `declared`."""
+
+    began: int
+    declared: int
+    before_s: float
+    after_s: float
+
+    @property
+    def factor(self) -> float:
+        """Time ratio after/before; above one if iterations became slower."""
+        return self.after_s / self.before_s
+
+    @property
+    def is_onset(self) -> bool:
+        """Whether iterations became slower."""
+        return self.after_s > self.before_s
+
+
+@dataclass(slots=True)
+class ChangePointDetector:
+    """Consumes iteration times online and reports changes."""
+
+    sensitivity: Sensitivity = Sensitivity()
+    _memory: DetectorState = field(default_factory=initial_state, repr=False)
+    _runs: RunLengths = field(default_factory=lambda: initial_run_lengths(MOST_RUNS), repr=False)
+
+    def see(self, times_s: Floats) -> list[ChangePoint]:
+        """Process these iterations; returns the changes they revealed."""
+        times_s = np.asarray(times_s, np.float64)
+        if not (np.isfinite(times_s) & (times_s > 0)).all():
+            raise BadInput("times of iterations must be finite and above zero; leave out what was not measured")
+        changes: list[ChangePoint] = []
+        for part in np.array_split(np.log(times_s), max(1, math.ceil(len(times_s) / MOST_CHANGES))):
+            changes += self._see(part)
+        return changes
+
+    def see_one(self, time_s: float) -> list[ChangePoint]:
+        """The same for one iteration."""
+        return self.see(np.array([time_s]))
+
+    def _see(self, logs: Floats) -> list[ChangePoint]:
+        counters, levels = np.zeros((2, MOST_CHANGES), np.int64), np.zeros((2, MOST_CHANGES))
+        found = ChangeBuffer(np.zeros(1, np.int64), *counters, *levels)
+        detect_changes(self.sensitivity.rule(), self._memory, self._runs, logs, found)
+        rows = zip(*(column[: found.size[0]].tolist() for column in found[1:]), strict=True)
+        return [
+            ChangePoint(began, declared, math.exp(before), math.exp(after)) for began, declared, before, after in rows
+        ]
+
+
+# Detectors as published, for comparison: Bayesian online change points with verification, and a sliding window --------
+#
+# Read literally, the paper declares a change when the probability that the run length is zero exceeds 0.9; with a
+# constant hazard that probability is the hazard, so it never does. Read in hindsight, a change is declared when the
+# probability that the run began a few points ago exceeds 0.9. A change is verified if the means of the points before
+# and after it differ by a tenth.
+
+Alarm = tuple[int, bool]  # the point of the alarm, and whether it says slower
+MOST_PUBLISHED_RUNS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineChangePoints:
+    """Bayesian online change points on logarithms; `is_literal` applies the rule as it is printed."""
+
+    is_literal: bool = False
+    verify: bool = True
+    least_probability: float = 0.9
+    num_after: int = 3
+    hazard: float = 1 / 250
+    spread: float = 0.03
+    least_ratio: float = 0.1
+
+    def alarms(self, times_s: Floats) -> list[Alarm]:
+        """All alarms of a stream."""
+        logs = np.log(times_s)
+        fresh, near = np.zeros((2, len(logs)))
+        prior = RunPrior(float(np.median(logs[:20])), 0.1, 2.0, 2 * self.spread**2, self.hazard)
+        run_length_probabilities(prior, initial_run_lengths(MOST_PUBLISHED_RUNS), logs, self.num_after, fresh, near)
+        declared = np.flatnonzero((fresh if self.is_literal else near) >= self.least_probability)
+        found, began = list[Alarm](), 0
+        for point in declared.tolist():
+            start = point - self.num_after + 1
+            if start - began > self.num_after:
+                ratio = verify_change(times_s, began, start, point + 1)
+                began = start
+                if not self.verify or abs(ratio) > self.least_ratio:
+                    found.append((point, ratio > 0))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindow:
+    """The median of the last few points against that of those before them: more than a tenth is a change."""
+
+    num_now: int = 5
+    num_before: int = 20
+    least_ratio: float = 0.1
+
+    def alarms(self, times_s: Floats) -> list[Alarm]:
+        """All alarms of a stream; the window restarts after each."""
+        slower = np.zeros(len(times_s), np.int64)
+        sliding_window_alarms(times_s, self.num_now, self.num_before, self.least_ratio, slower)
+        return [(int(point), bool(slower[point] > 0)) for point in np.flatnonzero(slower)]
+
+
+def verify_change(times_s: Floats, began: int, start: int, end: int) -> float:
+    """Mean of the points from `start` less that of the points before, as a share of the larger; signed."""
+    before, after = times_s[began:start].mean(), times_s[start:end].mean()
+    return float((after - before) / max(after, before))

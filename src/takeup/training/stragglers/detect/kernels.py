@@ -1,0 +1,346 @@
+"""Numba kernels: posterior over run lengths, inputs of the published rules, and the change-point detector."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from takeup.core.arrays import Floats, Ints
+from takeup.core.compiled import inner, kernel
+
+# Posterior over run lengths: how long times have been drawn from the same normal distribution, updated per point ------
+#
+# Bayesian online change-point detection (Adams and MacKay, 2007) with a normal-inverse-gamma prior. Every run length
+# carries its posterior parameters; improbable run lengths are pruned, so a point costs little.
+
+INCREDIBLE = -18.0  # pruning threshold: log probability relative to the likeliest
+
+
+class RunPrior(NamedTuple):
+    """Prior of a new run: its mean, worth `weight` points; shape and rate of its precision; the hazard."""
+
+    mean: float
+    weight: float
+    shape: float
+    rate: float
+    hazard: float
+
+
+class RunLengths(NamedTuple):
+    """Retained run lengths: `size[0]` of them, each with its number of points, parameters and log probability."""
+
+    size: Ints
+    length: Ints
+    mean: Floats
+    rate: Floats
+    log_share: Floats
+
+
+def initial_run_lengths(most: int) -> RunLengths:
+    """Initial state before the first point, with capacity for `most` run lengths."""
+    return RunLengths(np.zeros(1, np.int64), np.zeros(most, np.int64), *np.zeros((3, most)))
+
+
+@inner
+def _log_density(prior: RunPrior, length: int, mean: float, rate: float, value: float) -> float:
+    """Predictive log density of the next point under this run's parameters: Student's t."""
+    weight, shape = prior.weight + length, prior.shape + 0.5 * length
+    spread = 2.0 * rate * (weight + 1.0) / weight
+    off = value - mean
+    return _front(shape) - 0.5 * math.log(math.pi * spread) - (shape + 0.5) * math.log1p(off * off / spread)
+
+
+@inner
+def _front(shape: float) -> float:
+    """The logarithm of Gamma(shape + 1/2) / Gamma(shape), to eight digits: a series is used for all but short runs."""
+    if shape < 10.0:
+        return math.lgamma(shape + 0.5) - math.lgamma(shape)
+    return 0.5 * math.log(shape) - 1 / (8 * shape) + 1 / (192 * shape**3) - 1 / (640 * shape**5)
+
+
+@kernel
+def update_run_lengths(prior: RunPrior, runs: RunLengths, value: float) -> None:
+    """Update with one more point."""
+    if runs.size[0] == 0:
+        runs.size[0] = 1
+        runs.length[0], runs.mean[0], runs.rate[0], runs.log_share[0] = 0, prior.mean, prior.rate, 0.0
+    number = runs.size[0]
+    fresh = -np.inf
+    best = -np.inf
+    stay = math.log1p(-prior.hazard)
+    for each in range(number):
+        seen = runs.log_share[each] + _log_density(prior, runs.length[each], runs.mean[each], runs.rate[each], value)
+        fresh = max(fresh, seen) + math.log1p(math.exp(-abs(fresh - seen))) if fresh > -np.inf else seen
+        runs.log_share[each] = seen + stay
+        best = max(best, seen + stay)
+        _learn(prior, runs, each, value)
+    fresh += math.log(prior.hazard)
+    _keep(prior, runs, fresh, max(best, fresh))
+
+
+@inner
+def _learn(prior: RunPrior, runs: RunLengths, each: int, value: float) -> None:
+    weight = prior.weight + runs.length[each]
+    off = value - runs.mean[each]
+    runs.rate[each] += weight * off * off / (2.0 * (weight + 1.0))
+    runs.mean[each] += off / (weight + 1.0)
+    runs.length[each] += 1
+
+
+@inner
+def _keep(prior: RunPrior, runs: RunLengths, fresh: float, best: float) -> None:
+    """Prune improbable runs, and the least likely one if the buffer is full; then begin a new run."""
+    kept = 0
+    for each in range(runs.size[0]):
+        if runs.log_share[each] > best + INCREDIBLE:
+            runs.length[kept], runs.mean[kept] = runs.length[each], runs.mean[each]
+            runs.rate[kept], runs.log_share[kept] = runs.rate[each], runs.log_share[each]
+            kept += 1
+    if kept == len(runs.length):
+        kept = _drop_least(runs, kept)
+    runs.length[kept], runs.mean[kept], runs.rate[kept] = 0, prior.mean, prior.rate
+    runs.log_share[kept] = fresh
+    runs.size[0] = kept + 1
+    total = 0.0
+    for each in range(runs.size[0]):
+        total += math.exp(runs.log_share[each] - best)
+    for each in range(runs.size[0]):
+        runs.log_share[each] -= best + math.log(total)
+
+
+@inner
+def _drop_least(runs: RunLengths, number: int) -> int:
+    """Remove the least likely run, keeping the order of the others."""
+    least = 0
+    for each in range(number):
+        if runs.log_share[each] < runs.log_share[least]:
+            least = each
+    for each in range(least, number - 1):
+        runs.length[each], runs.mean[each] = runs.length[each + 1], runs.mean[each + 1]
+        runs.rate[each], runs.log_share[each] = runs.rate[each + 1], runs.log_share[each + 1]
+    return number - 1
+
+
+# Run lengths over a whole stream at once: the inputs of the published rules, for every point --------------------------
+
+
+@kernel
+def run_length_probabilities(
+    prior: RunPrior, runs: RunLengths, values: Floats, length: int, fresh: Floats, near: Floats
+) -> None:
+    """By point: the probability of run length zero, and of `length` or one more or less."""
+    for now in range(len(values)):
+        update_run_lengths(prior, runs, values[now])
+        fresh[now] = 0.0
+        near[now] = 0.0
+        for each in range(runs.size[0]):
+            share = math.exp(runs.log_share[each])
+            if runs.length[each] == 0:
+                fresh[now] += share
+            if abs(runs.length[each] - length) <= 1:
+                near[now] += share
+
+
+@kernel
+def sliding_window_alarms(values: Floats, num_now: int, num_before: int, least_ratio: float, slower: Ints) -> None:
+    """By point: 1 if the window says slower there, -1 if faster; the window restarts after each alarm."""
+    began = 0
+    for end in range(num_now + 1, len(values) + 1):
+        start = end - num_now
+        if start - began >= num_now:
+            now, before = np.median(values[start:end]), np.median(values[max(began, start - num_before) : start])
+            if abs(now - before) > least_ratio * max(now, before):
+                slower[end - 1] = 1 if now > before else -1
+                began = start
+
+
+# The whole detector as one kernel: points in, changes out -------------------------------------------------------------
+#
+# A change is declared when the run lengths agree on where the current run began, the run is a few points long, and its
+# median is off the current level by more than a tenth and by more than noise explains. The current level stays as it
+# was when it was declared: drops that are too small individually add up. A CUSUM detects slow drift.
+
+NUM_RECENT = 256
+NUM_LATEST = 6
+NUM_FOR_NOISE = 160
+MOST_NEEDED = 10
+RETURNED = 0.25  # distance from the former level, relative to the step, that counts as a return
+SMALLEST_NOISE = 0.005  # of the logarithm; a floor below any real noise
+
+
+class DetectionRule(NamedTuple):
+    """Thresholds for a change."""
+
+    least_ratio_log: float  # minimum change of the level
+    least_points: int  # minimum number of points since the change
+    points_by_noise: float  # or this number per unit of noise
+    least_share: float  # minimum probability within two points of the likeliest begin
+    noise_widths: float  # minimum change in standard errors of a median
+    return_bonus: float  # reduction of that on a return to the former level
+    num_settling: int  # points before the first decision
+    num_level: int  # points used to estimate a level
+    hazard: float
+    creep_drift: float  # CUSUM allowance per point
+    creep_limit: float
+    few_share: float  # share of the points since that may be outliers
+    agreement: float  # minimum shift of all others, relative to that of the median
+
+
+class DetectorState(NamedTuple):
+    """Detector state: recent points (ring buffer), the current level, the noise, two cumulative sums."""
+
+    recent: Floats
+    scratch: Floats
+    num_seen: Ints
+    began: Ints
+    level: Floats
+    noise: Floats
+    up: Floats
+    down: Floats
+    former: Floats  # the previous level
+
+
+class ChangeBuffer(NamedTuple):
+    """Changes in the order of their declaration: where they began, when they were declared, levels before and after."""
+
+    size: Ints
+    began: Ints
+    declared: Ints
+    before: Floats
+    after: Floats
+
+
+def initial_state() -> DetectorState:
+    """Initial state, before the first point."""
+    counters = np.zeros((2, 1), np.int64)
+    level, noise, up, down = np.zeros((4, 1))
+    recent, scratch = np.zeros((2, NUM_RECENT))
+    return DetectorState(recent, scratch, counters[0], counters[1], level, noise, up, down, np.full(1, np.nan))
+
+
+@kernel
+def detect_changes(
+    rule: DetectionRule, memory: DetectorState, runs: RunLengths, values: Floats, found: ChangeBuffer
+) -> None:
+    """Process all points, logarithms of times; stops early if the result buffer is full."""
+    for value in values:
+        if found.size[0] == len(found.began):
+            return
+        now = memory.num_seen[0]
+        memory.recent[now % NUM_RECENT] = value
+        memory.num_seen[0] = now + 1
+        _settle(rule, memory)
+        update_run_lengths(RunPrior(memory.level[0], 0.1, 2.0, 2.0 * memory.noise[0] ** 2, rule.hazard), runs, value)
+        if now + 1 - memory.began[0] > rule.num_settling:
+            _test_for_change(rule, memory, runs, value, found)
+
+
+@inner
+def _settle(rule: DetectionRule, memory: DetectorState) -> None:
+    """Estimate the level from the first points of a segment; the noise is kept up to date."""
+    since = memory.num_seen[0] - memory.began[0]
+    if since <= rule.num_settling:
+        memory.level[0] = _median(memory, since)
+    if since <= rule.num_settling or since % 16 == 0:
+        memory.noise[0] = _noise(memory, min(memory.num_seen[0], NUM_FOR_NOISE))
+
+
+@inner
+def _median(memory: DetectorState, number: int) -> float:
+    """Median of the last `number` points."""
+    for each in range(number):
+        memory.scratch[each] = memory.recent[(memory.num_seen[0] - 1 - each) % NUM_RECENT]
+    return _middle(memory.scratch[:number])
+
+
+@inner
+def _middle(values: Floats) -> float:
+    values.sort()
+    half = len(values) // 2
+    return float(values[half] if len(values) % 2 else 0.5 * (values[half - 1] + values[half]))
+
+
+@inner
+def _noise(memory: DetectorState, number: int) -> float:
+    """Standard deviation of single points, from the median of their differences: level changes do not count."""
+    if number < 3:
+        return 0.05
+    for each in range(number - 1):
+        last = memory.num_seen[0] - 1 - each
+        memory.scratch[each] = abs(memory.recent[last % NUM_RECENT] - memory.recent[(last - 1) % NUM_RECENT])
+    return max(SMALLEST_NOISE, 1.048 * _middle(memory.scratch[: number - 1]))
+
+
+@inner
+def _test_for_change(
+    rule: DetectionRule, memory: DetectorState, runs: RunLengths, value: float, found: ChangeBuffer
+) -> None:
+    length = _sure_length(rule, runs)
+    since = memory.num_seen[0] - memory.began[0]
+    needed = max(rule.least_points, min(int(rule.points_by_noise * memory.noise[0]), MOST_NEEDED))
+    if needed <= length < min(since, NUM_RECENT) and _is_off(rule, memory, length):
+        _declare(memory, length, found)
+        return
+    if since <= rule.num_level and abs(_median(memory, NUM_LATEST) - memory.level[0]) < 0.5 * rule.least_ratio_log:
+        memory.level[0] = _median(memory, since)  # no change is apparent, so use more points
+    _cusum(rule, memory, value, found)
+
+
+@inner
+def _sure_length(rule: DetectionRule, runs: RunLengths) -> int:
+    """The likeliest run length, or zero if its neighbourhood does not hold enough of the probability."""
+    best = 0
+    for each in range(runs.size[0]):
+        if runs.log_share[each] > runs.log_share[best]:
+            best = each
+    share = 0.0
+    for each in range(runs.size[0]):
+        if abs(runs.length[each] - runs.length[best]) <= 2:
+            share += math.exp(runs.log_share[each])
+    return runs.length[best] if share >= rule.least_share else 0
+
+
+@inner
+def _is_off(rule: DetectionRule, memory: DetectorState, length: int) -> bool:
+    """Whether the median of the latest points is off, and not because of a few outliers."""
+    number = min(length, 32)
+    off = _median(memory, number) - memory.level[0]
+    num_before = max(1, min(memory.num_seen[0] - memory.began[0] - number, rule.num_level))
+    error = 1.25 * memory.noise[0] * math.sqrt(1.0 / number + 1.0 / num_before)
+    back = abs(memory.level[0] + off - memory.former[0]) < RETURNED * abs(off)
+    widths = rule.noise_widths - (rule.return_bonus if back else 0.0)
+    if abs(off) <= max(rule.least_ratio_log, widths * error):
+        return False
+    few = int(rule.few_share * number)
+    nearest = memory.scratch[few] if off > 0 else memory.scratch[number - 1 - few]  # sorted by _median
+    return bool((nearest - memory.level[0]) / off > rule.agreement)
+
+
+@inner
+def _declare(memory: DetectorState, length: int, found: ChangeBuffer) -> None:
+    """Record the change, and begin a segment where it began."""
+    place = found.size[0]
+    found.declared[place] = memory.num_seen[0] - 1
+    found.began[place] = memory.num_seen[0] - length
+    found.before[place] = memory.level[0]
+    memory.former[0] = memory.level[0]
+    memory.level[0] = _median(memory, min(length, 32))
+    found.after[place] = memory.level[0]
+    found.size[0] = place + 1
+    memory.began[0] = memory.num_seen[0] - length
+    memory.up[0], memory.down[0] = 0.0, 0.0
+
+
+@inner
+def _cusum(rule: DetectionRule, memory: DetectorState, value: float, found: ChangeBuffer) -> None:
+    """CUSUM in both directions; a single point counts at most three times the noise or the drift."""
+    most = 3.0 * max(memory.noise[0], rule.creep_drift)
+    off = min(max(value - memory.level[0], -most), most)
+    memory.up[0] = max(0.0, memory.up[0] + off - rule.creep_drift)
+    memory.down[0] = max(0.0, memory.down[0] - off - rule.creep_drift)
+    if max(memory.up[0], memory.down[0]) > rule.creep_limit:
+        length = min(16, memory.num_seen[0] - memory.began[0] - 1)
+        if _is_off(rule, memory, length):
+            _declare(memory, length, found)

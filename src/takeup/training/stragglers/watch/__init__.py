@@ -1,0 +1,20 @@
+"""Watch an unmodified PyTorch job: which rank or link is slow, what that costs, and what to do.
+
+    in every rank                                    in the watcher process
+    attach/sitecustomize.py, import_hook.py          launch.py: starts the job with the environment that attaches
+         before ranks connect                             │
+    hook.py, call_ends.py: calls ─> ring.py ────────> ring_reader.py: calls of all ranks, as logs
+    pause.py: stops at a cut, tests  <── words ───── confirmation.py: requests a pause, and tests ranks and links
+    batches.py: shares of the batch  <── words ───── actions.py: less work for a slow rank, another schedule
+    an adaptive pipeline             <── words ────┘ restart.py: when a restart pays, and the new rank assignment
+                                                     run_queue.py: how long ranks waited for cores
+                                                     session.py: the main loop; reports.py: findings, metrics, traces
+    other machines: agent.py forwards the records of their ranks
+    gloo_shutdown.py: process groups are shut down without deadlock
+
+Public names are loaded on first use; they need the package `torch`.
+"""
+
+from takeup.core.lazy import lazy_names
+
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

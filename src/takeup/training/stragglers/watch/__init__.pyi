@@ -1,0 +1,1 @@
+from takeup.training.stragglers.watch.batches import Batches as Batches

@@ -1,0 +1,179 @@
+"""When asynchronous calls end: threads that wait for them on the host, stream events on CUDA."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+# End times of asynchronous calls: one thread per process group waits for them in order --------------------------------
+#
+# Callbacks of their futures are no alternative, as they run in Gloo's own threads. Destroying a process group holds the
+# GIL until these threads have ended, and a callback needs the GIL to finish: a deadlock.
+#
+# The waiting thread is late when it must also wait for the GIL or for a core. Meanwhile a rank that has waited for the
+# same call starts its next one. So at the start of every call, completed calls are recorded first.
+
+PLAIN_WAIT = dist.Work.wait
+PATIENCE_S = 1.0
+MOMENT_S = 0.5
+
+
+@dataclass(slots=True)
+class _GroupQueue:
+    """FIFO queue of a group's calls, and the thread that waits for them."""
+
+    queue: SimpleQueue[tuple[int, Any] | None] = field(default_factory=SimpleQueue)
+    is_given_up: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread = field(default_factory=threading.Thread)
+
+
+class CallEndThreads:
+    """Calls `ended` with every row whose call has ended."""
+
+    def __init__(self, ended: Callable[[int], None]) -> None:
+        self._ended = ended
+        self._groups: dict[int, _GroupQueue] = {}
+        self.under_way: dict[int, Any] = {}  # by row
+
+    def add(self, group: int, row: int, work: Any) -> None:
+        """Enqueue a call to wait for; calls of one group end in the order in which they began."""
+        calls = self._groups.get(group) or self._begin(group)
+        self.under_way[row] = work
+        calls.queue.put((row, work))
+
+    def settle(self) -> None:
+        """Report all calls that have completed by now."""
+        for row, work in list(self.under_way.items()):
+            if work.is_completed():
+                self._end(row)
+
+    def _end(self, row: int) -> None:
+        """Report a row exactly once, from whichever thread is first."""
+        if self.under_way.pop(row, None) is not None:
+            self._ended(row)
+
+    def close(self) -> None:
+        """Wait for pending calls, with a timeout, and join all threads, as the job is about to exit."""
+        closing, self._groups = list(self._groups.values()), {}
+        for calls in closing:
+            calls.queue.put(None)
+        for calls in closing:
+            calls.thread.join(PATIENCE_S)
+            calls.is_given_up.set()
+        for calls in closing:
+            calls.thread.join()
+
+    def _begin(self, group: int) -> _GroupQueue:
+        calls = self._groups[group] = _GroupQueue()
+        calls.thread = threading.Thread(target=self._follow, args=(calls,), name="takeup-ends", daemon=True)
+        calls.thread.start()
+        return calls
+
+    def _follow(self, calls: _GroupQueue) -> None:
+        while (item := calls.queue.get()) is not None:
+            row, work = item
+            while not _is_over(work):
+                if calls.is_given_up.is_set():
+                    return
+            self._end(row)
+            del item, work  # do not keep its tensors alive
+
+
+def _is_over(work: Any) -> bool:
+    """Wait at most `MOMENT_S`. Some calls never report completion, but can be waited for."""
+    if work.is_completed():
+        return True
+    began_s = time.monotonic()
+    try:
+        PLAIN_WAIT(work, timedelta(seconds=MOMENT_S))
+    except RuntimeError:  # timeout; or the call failed, which its caller sees
+        return work.is_completed() or time.monotonic() < began_s + MOMENT_S
+    return True
+
+
+# Durations of calls on a CUDA device, by stream events that are read later, without synchronization -------------------
+#
+# How it works. An event before the call records when the device reached it, one after it when it was done. An
+# asynchronous call runs on a separate stream, so its second event is recorded on a side stream that waits for it. A
+# thread polls for completed events and recycles them. A call starts when the host made it, and its duration is the
+# device time from when the device reached it: waiting plus transfer.
+
+LOOK_EVERY_S = 0.05
+MOST_PENDING = 4_096
+CUDA: Any = torch.cuda  # its classes have no types
+Pair = tuple[Any, Any]
+
+
+class CudaCallEnds:
+    """Records events around calls, and stores their durations in the rows of `hook`."""
+
+    def __init__(self, hook: Any) -> None:
+        self._hook = hook
+        self._pending: deque[tuple[int, Pair]] = deque()
+        self._free: list[Pair] = []
+        self._sides: dict[int, Any] = {}
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> Pair | None:
+        """Event pair for a call that starts now, with the first one recorded; None if that is not possible."""
+        if len(self._pending) >= MOST_PENDING:
+            return None
+        try:
+            pair = self._free.pop() if self._free else (_event(), _event())
+            pair[0].record()
+        except Exception as error:
+            self._hook.give_up(error)
+            return None
+        return pair
+
+    def under_way(self, row: int, pair: Pair, result: Any, is_waited_for: bool) -> None:
+        """Record the second event after the call."""
+        try:
+            pair[1].record(None if is_waited_for else self._after(result))
+            self._pending.append((row, pair))
+            self._thread = self._thread or self._begin_to_look()
+        except Exception as error:
+            self._hook.give_up(error)
+
+    def _after(self, result: Any) -> Any:
+        """A side stream that waits for the call."""
+        device = torch.cuda.current_device()
+        side = self._sides.get(device) or self._sides.setdefault(device, CUDA.Stream(device))
+        with torch.cuda.stream(side):
+            dist.Work.unbox(result[-1] if type(result) is tuple else result).wait()
+        return side
+
+    # Reading ----------------------------------------------------------------------------------------------------------
+
+    def _begin_to_look(self) -> threading.Thread:
+        thread = threading.Thread(target=self._look, name="takeup-watch-cuda", daemon=True)
+        thread.start()
+        return thread
+
+    def _look(self) -> None:
+        try:
+            while not self._hook.is_off:
+                self.collect()
+                time.sleep(LOOK_EVERY_S)
+        except Exception as error:
+            self._hook.give_up(error)
+
+    def collect(self) -> None:
+        """Store the durations of completed calls, in order."""
+        while self._pending and self._pending[0][1][1].query():
+            row, pair = self._pending.popleft()
+            self._hook.lasted(row, round(1e6 * pair[0].elapsed_time(pair[1])))
+            self._free.append(pair)
+
+
+def _event() -> Any:
+    return CUDA.Event(enable_timing=True)

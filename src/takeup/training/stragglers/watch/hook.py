@@ -1,0 +1,429 @@
+"""Records every collective operation and message of this process, in PyTorch's dispatcher.
+
+How it works. All of them, also those of the C++ reducer of DDP, are operators `c10d::...` that pass the dispatcher.
+Each gets a wrapper kernel that records the call and redispatches it. The most frequent Python calls are recorded in
+the methods of process groups, before the dispatcher. Any error while recording disables the hook with one line in the
+log; the job continues unaffected.
+
+The end of a synchronous call or a message is recorded when its `wait` returns; that of other calls by a thread that
+also waits, and on CUDA stream events give the duration (call_ends.py).
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from takeup.training.stragglers.watch.call_ends import PLAIN_WAIT, CallEndThreads
+from takeup.training.stragglers.watch.gloo_shutdown import keep_group_alive
+from takeup.training.stragglers.watch.ring import UNSEEN, HeaderWord, RingBuffer
+
+# Record calls made from Python in the methods of process groups, at half the cost of the dispatcher -------------------
+#
+# A recorded call then bypasses the dispatcher kernels that would record it again (hook.py). Calls on a device, with
+# named arguments, or of methods that are not listed here are recorded in the dispatcher.
+
+AUTOGRAD = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
+BYPASS_DISPATCH = torch._C._ExcludeDispatchKeyGuard
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMethod:
+    """A method: its operation code, and the argument positions of the data and the peer."""
+
+    operation: int
+    num_arguments: int = 2
+    data: int = 0
+    peer: int | None = None
+
+    def is_waited_for(self, arguments: Any) -> bool:
+        """Whether its end will be observed by a `wait` in Python: for messages and synchronous calls."""
+        return self.peer is not None or getattr(arguments[-1], "asyncOp", True) is False
+
+
+METHODS = {
+    "allreduce": RecordedMethod(1),
+    "broadcast": RecordedMethod(2),
+    "_allgather_base": RecordedMethod(3, 3),
+    "all_gather_single": RecordedMethod(3, 3),
+    "_reduce_scatter_base": RecordedMethod(4, 3, data=1),
+    "reduce_scatter_single": RecordedMethod(4, 3, data=1),
+    "send": RecordedMethod(10, 3, peer=1),
+    "recv": RecordedMethod(11, 3, peer=1),
+}
+Begin = Callable[[RecordedMethod, Any, Any], int]
+UnderWay = Callable[[int, RecordedMethod, Any, Any, Any], None]
+
+
+def watch_methods(begin: Begin, under_way: UnderWay) -> Callable[[], None]:
+    """Start recording calls; the returned function restores the methods.
+
+    `begin` receives the method, the group and the arguments and returns a row number, or -1; `under_way` receives the
+    row number, all these and the resulting work.
+    """
+    # The raw class attributes, so that they bind as methods when restored.
+    kept = {name: vars(dist.ProcessGroup)[name] for name in METHODS if name in vars(dist.ProcessGroup)}
+    for name in kept:
+        plain = getattr(dist.ProcessGroup, name)
+        setattr(dist.ProcessGroup, name, _recording(plain, METHODS[name], begin, under_way))
+
+    def put_back() -> None:
+        for name, method in kept.items():
+            setattr(dist.ProcessGroup, name, method)
+
+    return put_back
+
+
+def _recording(plain: Any, method: RecordedMethod, begin: Begin, under_way: UnderWay) -> Callable[..., Any]:
+    def call(group: Any, *arguments: Any, **named: Any) -> Any:
+        if named or len(arguments) != method.num_arguments:
+            return plain(group, *arguments, **named)
+        row = begin(method, group, arguments)
+        if row < 0:
+            return plain(group, *arguments)
+        with BYPASS_DISPATCH(AUTOGRAD):
+            work = plain(group, *arguments)
+        under_way(row, method, group, arguments, work)
+        return work
+
+    return call
+
+
+# Records every collective operation and message of this process, in PyTorch's dispatcher ------------------------------
+#
+# How it works. All of them, also those of the C++ reducer of DDP, are operators `c10d::...` that pass the dispatcher.
+# Each gets a wrapper kernel that records the call and redispatches it. The most frequent Python calls are recorded
+# before the dispatcher (methods.py). Any error while recording disables the hook with one line in the log; the job
+# continues unaffected.
+#
+# The end of a synchronous call or a message is recorded when its `wait` returns; that of other calls by a thread that
+# also waits (waits.py). On CUDA (cuda.py), stream events give the duration.
+
+FOLDER = "TAKEUP_WATCH_FOLDER"
+LOG = logging.getLogger("takeup.training")
+ADAPTIVE = "takeup.training.pipelines.engine.adaptive"
+MOST_UNWAITED = 1_024
+NOT_EXPECTED = -1, False
+BARRIER, SEND, RECEIVE = 9, 10, 11
+AFTER_AUTOGRAD = torch._C._after_autograd_keyset
+GROUP_OF, WORK_OF = dist.ProcessGroup.unbox, dist.Work.unbox
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordedOperator:
+    """An operator: its operation code, and the argument positions of the data, the group and the peer."""
+
+    operation: int
+    data: int = 0
+    group: int = 1
+    peer: int | None = None
+    is_async: int | None = None
+
+    def is_waited_for(self, arguments: Any) -> bool:
+        """Whether its end will be observed by a `wait` in Python."""
+        at = self.is_async
+        return self.operation >= SEND or (at is not None and len(arguments) > at and arguments[at] is False)
+
+
+RECORDED_OPERATORS = {
+    "allreduce_": _RecordedOperator(1),
+    "allreduce_coalesced_": _RecordedOperator(1),
+    "broadcast_": _RecordedOperator(2),
+    "allgather_": _RecordedOperator(3, group=2),
+    "_allgather_base_": _RecordedOperator(3, group=2),
+    "allgather_coalesced_": _RecordedOperator(3, group=2),
+    "allgather_into_tensor_coalesced_": _RecordedOperator(3, group=2),
+    "reduce_scatter_": _RecordedOperator(4, group=2),
+    "_reduce_scatter_base_": _RecordedOperator(4, data=1, group=2),
+    "reduce_scatter_tensor_coalesced_": _RecordedOperator(4, data=1, group=2),
+    "alltoall_": _RecordedOperator(5, data=1, group=2),
+    "alltoall_base_": _RecordedOperator(5, data=1, group=2),
+    "reduce_": _RecordedOperator(6),
+    "gather_": _RecordedOperator(7, data=1, group=2),
+    "scatter_": _RecordedOperator(8, group=2),
+    "barrier": _RecordedOperator(BARRIER),
+    "send": _RecordedOperator(SEND, peer=2),
+    "recv_": _RecordedOperator(RECEIVE, peer=2),
+    "recv_any_source_": _RecordedOperator(RECEIVE),
+}
+
+
+class CallHook:
+    """Records the calls of this process in its ring buffer, which is created at the first call."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ring: RingBuffer | None = None
+        self.is_off = False
+        self.last_began_ns = 0
+        self.waits = CallEndThreads(self.end)
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._groups: dict[dist.ProcessGroup, int] = {}
+        self._numbers: dict[tuple[int, int, int], int] = {}
+        self._kinds: dict[tuple[int, int, int], int] = {}
+        self._unwaited: dict[Any, tuple[int, bool]] = {}
+        self._epoch = 0
+
+    # A call begins ----------------------------------------------------------------------------------------------------
+
+    def begin(self, watched: _RecordedOperator, arguments: Any) -> int:
+        """Record the start of a call; return its row number, or -1 if nothing is recorded."""
+        if self.is_off:
+            return -1
+        try:
+            peer = -1 if watched.peer is None else arguments[watched.peer]
+            return self._begin(GROUP_OF(arguments[watched.group]), watched.operation, peer, arguments[watched.data])
+        except Exception as error:
+            self.give_up(error)
+            return -1
+
+    def begin_method(self, method: RecordedMethod, group: dist.ProcessGroup, arguments: Any) -> int:
+        """As `begin`, for a method of a process group; CUDA tensors are not recorded here."""
+        if self.is_off:
+            return -1
+        try:
+            data = arguments[method.data]
+            if (data[0] if type(data) is list else data).is_cuda:
+                return -1
+            return self._begin(group, method.operation, -1 if method.peer is None else arguments[method.peer], data)
+        except Exception as error:
+            self.give_up(error)
+            return -1
+
+    def _begin(self, group: dist.ProcessGroup, operation: int, peer: int, data: Any) -> int:
+        size_bytes = 0 if operation == BARRIER else _size_bytes(data)
+        with self._lock:
+            ring = self.ring or self._open()
+            number_of_group = self._groups.get(group) or self._add(ring, group)
+            stream = (number_of_group, peer, operation if peer >= 0 else 0)
+            number = self._numbers.get(stream, 0)
+            self._numbers[stream] = number + 1
+            kind = (operation, number_of_group, size_bytes)
+            count = self._kinds[kind] = self._kinds.get(kind, 0) + 1
+            if peer < 0 and ring.words[HeaderWord.STOP]:
+                self._stop(ring, kind, count)
+            if self.waits.under_way:
+                self.waits.settle()
+            self.last_began_ns = began_ns = monotonic_ns()
+            return ring.begin(operation, peer, number_of_group, number, size_bytes, began_ns)
+
+    def _open(self) -> RingBuffer:
+        rank, num_ranks = dist.get_rank(), dist.get_world_size()
+        self.ring = RingBuffer(self._folder / f"{rank}-{os.getpid()}.ring", rank, num_ranks)
+        return self.ring
+
+    def _add(self, ring: RingBuffer, group: dist.ProcessGroup) -> int:
+        """Register a group; return its ID, the same on all its ranks and unique per group."""
+        name = f"{self._epoch} {group.group_name} {dist.get_process_group_ranks(group)}"
+        number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "little") + 1
+        self._groups[group] = number
+        keep_group_alive(group)
+        ring.add_group(number, group.rank(), group.size())
+        ring.words[HeaderWord.IS_ADAPTIVE] = ADAPTIVE in sys.modules
+        return number
+
+    def _stop(self, ring: RingBuffer, kind: tuple[int, int, int], count: int) -> None:
+        from takeup.training.stragglers.watch.pause import pause_if_requested
+
+        pause_if_requested(ring, self._folder, kind, count)
+
+    # A call ends ------------------------------------------------------------------------------------------------------
+
+    def under_way(self, row: int, watched: _RecordedOperator, arguments: Any, result: Any) -> None:
+        """Arrange for the end of the call to be recorded."""
+        try:
+            work = WORK_OF(result[-1] if type(result) is tuple else result)
+            if watched.is_waited_for(arguments):
+                self._expect_wait(work, row, watched.operation == RECEIVE)
+            else:
+                self.waits.add(self._groups[GROUP_OF(arguments[watched.group])], row, work)
+        except Exception as error:
+            self.give_up(error)
+
+    def method_under_way(
+        self, row: int, method: RecordedMethod, group: dist.ProcessGroup, arguments: Any, work: Any
+    ) -> None:
+        """As `under_way`, for a method of a process group."""
+        try:
+            if method.is_waited_for(arguments):
+                self._expect_wait(work, row, method.operation == RECEIVE)
+            else:
+                self.waits.add(self._groups[group], row, work)
+        except Exception as error:
+            self.give_up(error)
+
+    def _expect_wait(self, work: Any, row: int, is_receive: bool) -> None:
+        self._unwaited[work] = row, is_receive
+        if len(self._unwaited) > MOST_UNWAITED:  # never waited for; bound the memory
+            self._unwaited.pop(next(iter(self._unwaited)), None)
+
+    def waited(self, work: Any, asked_ns: int) -> None:
+        """Record the end of a call whose `wait`, begun at `asked_ns`, has returned.
+
+        A receive is counted from the start of the `wait`: what the rank did after posting it is not waiting.
+        """
+        row, is_receive = self._unwaited.pop(work, NOT_EXPECTED)
+        if is_receive:
+            self.note(row, asked_ns, monotonic_ns())
+        elif row >= 0:
+            self.end(row)
+
+    def end(self, row: int) -> None:
+        """Record that a call has ended now."""
+        ring = self.ring
+        if ring is not None and not self.is_off:
+            ring.end(row, monotonic_ns())
+
+    def note(self, row: int, began_ns: int, ended_ns: int) -> None:
+        """Record both start and end of a call afterwards."""
+        if self.ring is not None and not self.is_off:
+            self.ring.note(row, began_ns, ended_ns)
+
+    def lasted(self, row: int, duration_ns: int) -> None:
+        """Record the duration of a call afterwards."""
+        if self.ring is not None and not self.is_off:
+            self.ring.lasted(row, duration_ns)
+
+    def unseen(self, row: int) -> None:
+        """Record that the end of a call will not be known."""
+        if self.ring is not None:
+            self.ring.end(row, UNSEEN)
+
+    # Lifecycle --------------------------------------------------------------------------------------------------------
+
+    def give_up(self, error: Exception) -> None:
+        """Stop recording after an error; the job continues."""
+        if not self.is_off:
+            self.is_off = True
+            self._unwaited.clear()
+            LOG.warning("takeup no longer watches this rank, the job goes on: %s: %s", type(error).__name__, error)
+
+    def new_epoch(self) -> None:
+        """Start a new epoch after ranks restarted: new groups may reuse the names of earlier, different groups."""
+        self.waits.close()
+        with self._lock:
+            self._epoch += 1
+            self._groups.clear()
+
+    def forget(self) -> None:
+        """Disable the hook in a forked child, whose calls are not those of the rank."""
+        self.is_off = True
+
+
+def _size_bytes(data: Any) -> int:
+    """Total bytes of nested lists of tensors."""
+    while type(data) is list and len(data) == 1:
+        data = data[0]
+    return sum(map(_size_bytes, data)) if type(data) is list else data.nbytes
+
+
+# Into the dispatcher --------------------------------------------------------------------------------------------------
+
+
+def install(folder: Path) -> CallHook:
+    """Start recording in this process; call it once."""
+    hook = CallHook(folder)
+    _HOOKS.append(hook)
+    _put_before("AutogradCPU", lambda name, watched: _kernel(hook, name, watched))
+    _UNDO.append(watch_methods(hook.begin_method, hook.method_under_way))
+    if torch.cuda.is_available():
+        from takeup.training.stragglers.watch.call_ends import CudaCallEnds
+
+        ends = CudaCallEnds(hook)
+        _put_before("AutogradCUDA", lambda name, watched: _cuda_kernel(hook, ends, name, watched))
+    dist.Work.wait = _waiting(hook, PLAIN_WAIT)  # type: ignore[method-assign]
+    os.register_at_fork(after_in_child=hook.forget)
+    atexit.register(hook.waits.close)
+    return hook
+
+
+def uninstall() -> None:
+    """Stop recording and restore PyTorch's methods and kernels."""
+    for hook in _HOOKS:
+        hook.waits.close()
+    while _UNDO:
+        _UNDO.pop()()
+    _LIBRARIES.clear()
+    _HOOKS.clear()
+    dist.Work.wait = PLAIN_WAIT  # type: ignore[method-assign]
+
+
+def current() -> CallHook | None:
+    """The hook of this process, if it is watched."""
+    return _HOOKS[-1] if _HOOKS else None
+
+
+_HOOKS: list[CallHook] = []
+_UNDO: list[Callable[[], object]] = []
+_LIBRARIES: list[torch.library.Library] = []
+
+
+def _put_before(key: str, kernel_of: Callable[[str, _RecordedOperator], Callable[..., Any]]) -> None:
+    library: Any = torch.library.Library("c10d", "IMPL", key)  # type: ignore[no-untyped-call]
+    _LIBRARIES.append(library)  # its registrations end when it is freed
+    for name, watched in RECORDED_OPERATORS.items():
+        if hasattr(torch.ops.c10d, name):
+            library.impl(name, kernel_of(name, replace(watched, is_async=_place(name, "async_op"))), with_keyset=True)
+
+
+def _operator(name: str) -> Any:
+    return getattr(torch.ops.c10d, name).default
+
+
+def _place(name: str, argument: str) -> int | None:
+    names = [each.name for each in _operator(name)._schema.arguments]
+    return names.index(argument) if argument in names else None
+
+
+def _kernel(hook: CallHook, name: str, watched: _RecordedOperator) -> Callable[..., Any]:
+    onward = _operator(name)._handle.redispatch_boxed
+
+    def call(keys: Any, *arguments: Any) -> Any:
+        row = hook.begin(watched, arguments)
+        result = onward(keys & AFTER_AUTOGRAD, *arguments)
+        if row >= 0:
+            hook.under_way(row, watched, arguments, result)
+        return result
+
+    return call
+
+
+def _cuda_kernel(hook: CallHook, ends: Any, name: str, watched: _RecordedOperator) -> Callable[..., Any]:
+    onward = _operator(name)._handle.redispatch_boxed
+
+    def call(keys: Any, *arguments: Any) -> Any:
+        row = hook.begin(watched, arguments)
+        start = ends.start() if row >= 0 else None
+        result = onward(keys & AFTER_AUTOGRAD, *arguments)
+        if start is not None:
+            ends.under_way(row, start, result, watched.is_waited_for(arguments))
+        elif row >= 0:
+            hook.unseen(row)
+        return result
+
+    return call
+
+
+def _waiting(hook: CallHook, wait: Callable[..., Any]) -> Callable[..., Any]:
+    unwaited = hook._unwaited
+
+    def timed(work: Any, *arguments: Any, **named: Any) -> Any:
+        asked_ns = monotonic_ns()
+        result = wait(work, *arguments, **named)
+        if unwaited:
+            hook.waited(work, asked_ns)
+        return result
+
+    return timed

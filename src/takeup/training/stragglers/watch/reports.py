@@ -1,0 +1,211 @@
+"""Reports on a watched job: a JSON line or file per finding, Prometheus metrics, and a live status line."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from takeup.core.files import write_atomically
+from takeup.errors import BadInput
+from takeup.training.stragglers.model import CallLog, Operation, SlowdownEvent
+from takeup.training.stragglers.watch.session import Finding, WatchSession
+
+# Calls of ranks as a trace for Perfetto and Chrome: a process per rank, a thread per process group --------------------
+#
+# Clocks of ranks differ. A collective call ends at about the same time on all its ranks, so clocks are aligned by the
+# ends of such calls; within a rank, times are its own.
+
+MESSAGES = (Operation.SEND, Operation.RECEIVE)
+
+
+def chrome_trace(logs: Sequence[CallLog], event: SlowdownEvent | None = None) -> dict[str, Any]:
+    """A trace in Chrome's JSON format; `event` is stored in `otherData` and marks the suspected ranks."""
+    offsets = _offsets_ns(logs)
+    moments = [int(log.calls["began_ns"].min()) - offsets[log.rank] for log in logs if len(log.calls)]
+    zero = min(moments, default=0)
+    found: list[dict[str, Any]] = []
+    for log in logs:
+        found += _names(log, event)
+        found += [_span(log.rank, row, offsets[log.rank] + zero) for row in log.calls if row["ended_ns"]]
+    return {"traceEvents": found, "displayTimeUnit": "ms", "otherData": {} if event is None else _other(event)}
+
+
+def _span(rank: int, row: npt.NDArray[np.void] | np.void, zero_ns: int) -> dict[str, Any]:
+    operation, peer = Operation(int(row["operation"])), int(row["peer"])
+    name = operation.name.lower().replace("_", " ")
+    to = {Operation.SEND: f" to {peer}", Operation.RECEIVE: f" from {peer}"}.get(operation, "")
+    return {
+        "ph": "X",
+        "name": name + to,
+        "cat": "message" if operation in MESSAGES else "collective",
+        "pid": rank,
+        "tid": int(row["group"]) % 2**31,
+        "ts": (int(row["began_ns"]) - zero_ns) / 1e3,
+        "dur": (int(row["ended_ns"]) - int(row["began_ns"])) / 1e3,
+        "args": {"bytes": int(row["size_bytes"]), "number": int(row["number"])},
+    }
+
+
+def _names(log: CallLog, event: SlowdownEvent | None) -> list[dict[str, Any]]:
+    """Metadata events that name processes and threads."""
+    blamed = [str(each) for each in (event.suspects if event else ()) if log.rank in each.ranks]
+    name = f"rank {log.rank}" + "".join(f" ({each})" for each in blamed)
+    found: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": log.rank, "args": {"name": name}}]
+    for group, ranks in log.groups.items():
+        label = f"among {', '.join(map(str, ranks))}" if ranks else "messages"
+        thread = {"pid": log.rank, "tid": group % 2**31, "args": {"name": label}}
+        found.append({"ph": "M", "name": "thread_name", **thread})
+    return found
+
+
+def _other(event: SlowdownEvent) -> dict[str, Any]:
+    return {"sentence": event.sentence(), "began": event.began, "declared": event.declared, "factor": event.factor}
+
+
+# Clocks ---------------------------------------------------------------------------------------------------------------
+
+
+def _offsets_ns(logs: Sequence[CallLog]) -> dict[int, int]:
+    """Clock offset by rank, relative to the first rank, via ranks whose offset is already known."""
+    ends = {log.rank: _ends(log) for log in logs}
+    offsets: dict[int, int] = {}
+    for log in logs:
+        differences = [
+            ends[log.rank][key] - ends[known][key] + offsets[known]
+            for known in [each for each in offsets if _share_a_group(log, each)][:1]
+            for key in ends[log.rank].keys() & ends[known].keys()
+        ]
+        offsets[log.rank] = int(np.median(differences)) if differences else _first(log) - _first(logs[0])
+    return offsets
+
+
+def _share_a_group(log: CallLog, rank: int) -> bool:
+    return any(rank in ranks for ranks in log.groups.values())
+
+
+def _ends(log: CallLog) -> dict[tuple[int, int], int]:
+    """End times of collective calls, by group and sequence number."""
+    rows = log.calls[(log.calls["peer"] < 0) & (log.calls["ended_ns"] > 0)]
+    keys = zip(rows["group"].tolist(), rows["number"].tolist(), strict=True)
+    return dict(zip(keys, rows["ended_ns"].tolist(), strict=True))
+
+
+def _first(log: CallLog) -> int:
+    return int(log.calls["began_ns"].min()) if len(log.calls) else 0
+
+
+LOOPBACK = "127.0.0.1"
+
+
+def finding_values(finding: Finding) -> dict[str, Any]:
+    """A finding as plain values."""
+    confirmed = finding.confirmed
+    return {
+        "number": finding.number,
+        "sentence": finding.sentence(),
+        **asdict(finding.event),
+        "action": finding.action,
+        "confirmed": None if confirmed is None else confirmed.sentence(),
+    }
+
+
+def write_finding(folder: Path, finding: Finding, session: WatchSession) -> list[Path]:
+    """Atomically write a finding as JSON, and the calls around it as a trace for Perfetto."""
+    told, trace = (folder / f"event-{finding.number:03}{end}" for end in (".json", ".trace.json"))
+    write_atomically(told, json.dumps(finding_values(finding), indent=2) + "\n")
+    write_atomically(trace, json.dumps(chrome_trace(session.watcher.logs(), finding.event)))
+    return [told, trace]
+
+
+def live_line(session: WatchSession) -> str:
+    """Current status of the job in one line."""
+    times_s = list(session.watcher.iterations_s)[-16:]
+    if not times_s:
+        return f"{session.gather.num_ranks or 'no'} ranks, {session.gather.num_calls} calls, no iterations yet"
+    state = " and ".join(map(str, session.slow)) or "all well"
+    num_ranks, number = session.gather.num_ranks, session.watcher.num_iterations
+    return f"{num_ranks} ranks, iteration {number}, {1e3 * median(times_s):.1f} ms each, {state}"
+
+
+# Prometheus -----------------------------------------------------------------------------------------------------------
+
+
+def metrics_of(session: WatchSession) -> str:
+    """Metrics in the Prometheus text format."""
+    times_s = list(session.watcher.iterations_s)[-16:]
+    values = [
+        ("ranks", "gauge", "ranks of the job", session.gather.num_ranks),
+        ("iterations_total", "counter", "iterations since the watch began", session.watcher.num_iterations),
+        ("iteration_seconds", "gauge", "median of the latest iterations", median(times_s) if times_s else 0.0),
+        ("calls_total", "counter", "collective calls and messages noted", session.gather.num_calls),
+        ("bad_rows_total", "counter", "rows that made no sense and were skipped", session.gather.num_bad),
+        ("events_total", "counter", "slowdowns and recoveries", len(session.findings)),
+        ("lost_seconds_total", "counter", "time lost to slowdowns", session.lost_s),
+    ]
+    lines = []
+    for name, kind, what, value in values:
+        lines += [f"# HELP takeup_watch_{name} {what}", f"# TYPE takeup_watch_{name} {kind}"]
+        lines.append(f"takeup_watch_{name} {value:g}")
+    lines += ["# HELP takeup_watch_slow how many times as long it takes", "# TYPE takeup_watch_slow gauge"]
+    for suspect in session.slow:
+        ranks = ",".join(map(str, suspect.ranks))
+        lines.append(f'takeup_watch_slow{{kind="{suspect.kind}",ranks="{ranks}"}} {suspect.factor:g}')
+    return "\n".join(lines) + "\n"
+
+
+def serve_metrics(port: int, page: Callable[[], str]) -> ThreadingHTTPServer:
+    """Serve the metrics on the loopback address until shut down."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = page().encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002  the name it has there
+            """Suppress request logging."""
+
+    try:
+        server = ThreadingHTTPServer((LOOPBACK, port), Page)
+    except OSError as error:
+        raise BadInput(f"no metrics on port {port}: {error.strerror}; give another port, or 0 for any") from error
+    threading.Thread(target=server.serve_forever, name="takeup-watch-metrics", daemon=True).start()
+    return server
+
+
+# Report to the cluster scheduler --------------------------------------------------------------------------------------
+
+
+def report_unhealthy(command: str, finding: Finding, hosts: Sequence[str] = ()) -> list[list[str]]:
+    """Run the user's command for every slow rank, with {rank}, {host}, {kind} and {factor} filled in."""
+    run = []
+    for suspect in finding.event.suspects:
+        for rank in suspect.ranks:
+            host = hosts[rank] if rank < len(hosts) else socket.gethostname()
+            values = {"rank": rank, "host": host, "kind": suspect.kind, "factor": f"{suspect.factor:.2f}"}
+            run.append([_filled(word, values) for word in shlex.split(command)])
+    for words in run:
+        program = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+        threading.Thread(target=program.wait, daemon=True).start()  # to reap the process
+    return run
+
+
+def _filled(word: str, values: dict[str, Any]) -> str:
+    for name, value in values.items():
+        word = word.replace(f"{{{name}}}", str(value))
+    return word
