@@ -1,7 +1,5 @@
 """The command tree. A command's module is imported only when the command is named, so that help is fast."""
 
-from __future__ import annotations
-
 import sys
 from difflib import get_close_matches
 

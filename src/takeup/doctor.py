@@ -1,7 +1,5 @@
 """`takeup doctor`: what works on this machine, what is missing, and the command that installs it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -9,8 +9,6 @@ TakeupError                 exit code 2, printed as one sentence without a trace
 └── OutputFailed            a result that could not be written; nothing half-written is left behind
 """
 
-from __future__ import annotations
-
 import copyreg
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """How every command shows a report: text or JSON on stdout, files in a folder, everything else on stderr."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

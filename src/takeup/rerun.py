@@ -1,7 +1,5 @@
 """`takeup run-again`: repeat the run that a report or a scenario file describes, and say whether the numbers agree."""
 
-from __future__ import annotations
-
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any

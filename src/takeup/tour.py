@@ -1,7 +1,5 @@
 """`takeup tour`: run every installed system on its embedded workload, compared with its baselines."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The `takeup caching` commands: parse, call, show."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar

@@ -5,8 +5,6 @@ for an incoming block, and applies the answer. DAG-aware policies also read a `G
 with the consumers of every submitted job; all stores of an application share one table or hold copies of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Protocol

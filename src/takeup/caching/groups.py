@@ -14,8 +14,6 @@ An engine reports `cached` *before* it calls `make_room` of a policy, and `lost`
 incoming block, and the peers it completes, are ranked as if it were in memory.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Results of caching runs as a report: hit ratio, effective hit ratio, time, bytes, evictions and broadcasts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

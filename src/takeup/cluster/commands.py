@@ -1,7 +1,5 @@
 """The verbs of cluster on the command line: parse, call, show."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar

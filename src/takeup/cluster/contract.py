@@ -4,8 +4,6 @@ A scheduler maps a state to decisions; an engine reports the state and applies t
 many GPUs of a pool may be promised to spot jobs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol

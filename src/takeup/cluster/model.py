@@ -8,8 +8,6 @@ A `State` is what a scheduler may know: durations are not in it. A `Workload` is
 included; only simulators see it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum

@@ -4,8 +4,6 @@ Both count seconds from zero and hand an action the same `now`, so model code ca
 same time run in the order they were scheduled, which makes a run repeatable.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

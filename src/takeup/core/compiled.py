@@ -4,8 +4,6 @@ Numba compiles a function again when *its own* file has changed, but not when a 
 A folder of kernels that call each other therefore drops its cache whenever any of its sources is newer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path

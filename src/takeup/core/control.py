@@ -5,8 +5,6 @@ engine refuses or fails to apply does not stop the others. Either way the loop g
 distinct problem once.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field

@@ -1,7 +1,5 @@
 """Atomic file writes: write a temporary file in the target's folder, fsync, then rename it over the target."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from tempfile import NamedTemporaryFile

@@ -1,7 +1,5 @@
 """Named objects that are imported on first use: engines, commands, the public names of a domain."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Mapping
 from importlib import import_module

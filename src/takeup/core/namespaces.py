@@ -4,8 +4,6 @@ How it works. A thread enters a new, nameless network namespace and stays in it:
 starts, belong there. Nothing else references the namespace, so the kernel removes it when the process ends in any way.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

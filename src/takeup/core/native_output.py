@@ -4,8 +4,6 @@ A solver in C may print although its output is disabled. That would corrupt our 
 active, file descriptor 1 is a copy of descriptor 2, so other threads should not write results at the same time.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Progress for people, on stderr only: a bar on a terminal, a line every two seconds anywhere else."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Scenario files: one TOML file describes a run, with units in the keys, and is checked before anything starts."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -3,8 +3,6 @@
 Every function refuses what it cannot answer (no values, nan, infinity) instead of answering nan.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One function over many points, on local processes or on a Dask cluster: the same results in the same order."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Sizes as people write them: `2GB`, `512MiB`, `40%` of something, and back to text."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The command-line interface of edge: parse options, call the experiment, print the report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar

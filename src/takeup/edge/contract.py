@@ -4,8 +4,6 @@ A policy is pure: the same instance gives the same answer. It need not be truste
 every constraint again with independent code, and an engine can execute the allocation and measure the result.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from takeup.edge.model import Answer, Instance

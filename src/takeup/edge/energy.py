@@ -17,8 +17,6 @@ All of it is computed at once for the groups {1}, {1, 2}, ... of the best subcar
 on is the smaller of k and what it would be with all.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple, Protocol
 

@@ -6,8 +6,6 @@ share of a bound on any allocation: rewards add up to one minus the gap. `refere
 same instance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ Everything is in SI units. A device either runs its task itself, at the slowest 
 *offloads* it: uploads the bits over subcarriers that no other device uses, then waits for a core of the site.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """Planning: solve one instance within a time budget, evaluate many instances in one call, and size a site."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

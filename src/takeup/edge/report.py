@@ -1,7 +1,5 @@
 """Tables and charts of edge: decisions and reasons, policy comparisons, Gantt charts, measured executions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 

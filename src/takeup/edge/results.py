@@ -1,7 +1,5 @@
 """Results: the measured execution of an allocation, and the simulation of tasks that arrive over time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 import numpy as np

@@ -4,8 +4,6 @@ Shares no code with the policies and the energy oracle, on purpose: rates come f
 the allocation states, energies from these powers and times.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

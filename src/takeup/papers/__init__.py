@@ -4,8 +4,6 @@ Expected numbers are in `numbers/*.toml`, each with its source: `paper` (printed
 checked against the text, and never decisive), `measured` (an independent measurement) or `bar` (set by us).
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import import_module

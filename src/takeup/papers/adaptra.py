@@ -4,8 +4,6 @@ The figures and the theorem are simulations, and are reproduced exactly. The exp
 pipeline of eight stages is simulated with equal operation times, and compared as ratios to a healthy iteration.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

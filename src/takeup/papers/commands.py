@@ -1,7 +1,5 @@
 """`takeup reproduce PAPER`: the paper's number, ours, and the difference."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -4,8 +4,6 @@ The body of the paper could not be read. Its setting is known, so every curve is
 compared with an independent program; gaps to the optimum are compared with bars set by us.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The masks, templates and traces of the paper are not public. Masks are drawn fro
 templates by Zipf's law.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any, TypeAlias

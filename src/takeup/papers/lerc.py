@@ -4,8 +4,6 @@ Ten tenants load two files of a hundred blocks and zip them on twenty workers. T
 and the LRU column near 100 % depends on that draw: the spread over many draws is shown with the draw that is compared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

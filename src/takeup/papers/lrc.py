@@ -4,8 +4,6 @@ The paper ran SparkBench on twenty machines; here the same application structure
 recomputed from their lineage, and the application has run before, so that its whole DAG is known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product

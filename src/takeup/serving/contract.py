@@ -4,8 +4,6 @@ All implementations are pure. The rules of a queue are functions: batching (`Gro
 control (`Admit`) and the choice of the next request (`Choose`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Protocol, TypeAlias
 

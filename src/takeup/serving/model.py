@@ -1,7 +1,5 @@
 """Data model of serving: an image request with its add-ons; arrivals, costs and outcomes of a simulated queue."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence

@@ -12,8 +12,6 @@ Many models are about as good for the lone viewer and differ by several per cent
 was no better on logs not fitted to and worse on those fitted to; taking the smallest of them was worse on both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The command-line interface of streaming: parse options, call the experiment, print the report."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

@@ -5,8 +5,6 @@ players are its engines: they play the same cell and fill the same `QoeMetrics`,
 can be compared.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from takeup.streaming.model import Cell, Chain, Player, QoeMetrics

@@ -3,8 +3,6 @@
 Numpy only; scipy's Schur form is imported on first use.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Answers of streaming as reports: what viewers experience, curves over the threshold, and z-scores."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Throughput logs from JSON files and tables."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """CLI commands of the training domain: parse options, run the scenario, print the report."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Callable

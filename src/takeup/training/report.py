@@ -1,7 +1,5 @@
 """Plans and timelines of training as tables and charts: stages, comparison of planners, Gantt charts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Real engines by name. Each is imported on first use, and reports missing requirements."""
 
-from __future__ import annotations
-
 from takeup.core.lazy import find
 
 ENGINES = {"local": "takeup.caching.engines.local:LocalEngine"}

@@ -5,8 +5,6 @@ rest to a folder. A block is written once; the clean copy stays, so that evictin
 runs a whole workload on such stores and checks that every byte read is the byte written.
 """
 
-from __future__ import annotations
-
 import time
 import zlib
 from collections import defaultdict

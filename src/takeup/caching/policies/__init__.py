@@ -1,7 +1,5 @@
 """All policies by name. To add one: a file here, a line below, a test, a row in the domain's README."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from takeup.caching.contract import PolicySpec

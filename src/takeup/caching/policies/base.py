@@ -1,7 +1,5 @@
 """Base classes of the policies: those that order blocks by a rank, and those that keep queues."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator
 

@@ -5,8 +5,6 @@ of the future, so it is a bound and not a policy one could deploy. For equal siz
 task holds one block at a time; where inputs that are pinned keep a block out that is needed sooner, one may have a few.
 """
 
-from __future__ import annotations
-
 from takeup.caching.policies.furthest_next_use import FurthestNextUse
 
 

@@ -12,8 +12,6 @@ counts. With an exponential discount the order of two blocks does not change whi
 The logarithm keeps far consumers apart where the plain sum would be zero.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 

@@ -1,7 +1,5 @@
 """First In, First Out: drop the block that was stored first, however often it was read since."""
 
-from __future__ import annotations
-
 from takeup.caching.model import BlockId
 from takeup.caching.policies.base import Rank, RankedPolicy
 

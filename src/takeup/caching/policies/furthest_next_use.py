@@ -4,8 +4,6 @@ Belady's rule on what the engine has announced. The scheduler's order is real kn
 with equal counts are told apart by *when* they are needed.
 """
 
-from __future__ import annotations
-
 from takeup.caching.model import BlockId
 from takeup.caching.policies.base import Rank, RankedPolicy
 

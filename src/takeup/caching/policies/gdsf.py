@@ -10,8 +10,6 @@ new blocks. Ties go to the least recent. The incoming block competes with the ot
 itself, it is refused, nothing is evicted, and the cache ages to its priority.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container
 
 from takeup.caching.groups import GroupTable

@@ -5,8 +5,6 @@ fast only if *all* its inputs are in memory, so a reference counts only while no
 the smaller plain count goes first: it is the less likely to become useful again.
 """
 
-from __future__ import annotations
-
 from takeup.caching.model import BlockId
 from takeup.caching.policies.base import Rank, RankedPolicy
 

@@ -5,8 +5,6 @@ Transactions on Storage 2017, section 2. An evicted block loses its count and st
 recent.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 from takeup.caching.groups import GroupTable

@@ -4,8 +4,6 @@ Yu, Wang, Zhang, Letaief, "LRC: Dependency-Aware Cache Management for Data Analy
 without a future reader has count 0 and is evicted first, however recently it was used. Ties: least recently used.
 """
 
-from __future__ import annotations
-
 from takeup.caching.model import BlockId
 from takeup.caching.policies.base import Rank, RankedPolicy
 

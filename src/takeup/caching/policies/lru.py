@@ -1,7 +1,5 @@
 """Least Recently Used: drop the block that was not touched for longest. What Spark and Dask do today."""
 
-from __future__ import annotations
-
 from takeup.caching.model import BlockId
 from takeup.caching.policies.base import Rank, RankedPolicy
 

@@ -4,8 +4,6 @@ Perez, Zhou, Cheng, "Reference-distance Eviction and Prefetching for Cache Manag
 eviction half; prefetching is the engine's part.
 """
 
-from __future__ import annotations
-
 from takeup.caching.model import BlockId
 from takeup.caching.policies.base import Rank, RankedPolicy
 

@@ -10,8 +10,6 @@ evicted from first, unless main is above its share. While a cache fills up for t
 of the small queue go to main.
 """
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from collections.abc import Container
 

@@ -5,8 +5,6 @@ Caches", NSDI 2024. A block that was read loses its mark and stays *where it is*
 inserted behind it, so they are examined soon and blocks with repeated reads are kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container
 
 from takeup.caching.groups import GroupTable

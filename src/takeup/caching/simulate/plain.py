@@ -12,8 +12,6 @@ When a block with pending readers is lost and must be recomputed, its producer b
 the recomputation have a reader too. A network between workers is not modelled.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection
 

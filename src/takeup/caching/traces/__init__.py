@@ -1,7 +1,5 @@
 """Where workloads come from: trace files, Spark event logs, generators; all end in a `Workload` or a `FlatTrace`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

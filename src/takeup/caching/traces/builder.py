@@ -4,8 +4,6 @@ Blocks are numbered in the order in which they are first mentioned, stages and t
 added. Tasks may be added before the producer of what they read; `build` then moves them, and only them, behind it.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Hashable, Iterable

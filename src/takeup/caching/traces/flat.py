@@ -4,8 +4,6 @@ An oracleGeneral file, the format of the public cache-trace collections, is a se
 second (4 bytes), object id (8), size in bytes (4), index of the next request of the object or -1 (8).
 """
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from pathlib import Path

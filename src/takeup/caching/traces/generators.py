@@ -10,8 +10,6 @@
 | array        | power iteration `x.T @ (x @ v)` on chunks: wide reads, many tiny intermediates                      |
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

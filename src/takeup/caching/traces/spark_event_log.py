@@ -17,8 +17,6 @@ nor which partitions of a parent a partition reads, so:
 - An RDD that is persisted again after `unpersist` has new blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod

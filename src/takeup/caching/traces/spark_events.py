@@ -1,7 +1,5 @@
 """The events of a Spark event log: its files, their lines, and what they say about stages, tasks and blocks."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -14,8 +14,6 @@ Columns (CSV, gzipped CSV or Parquet; all but the first and those about blocks m
     output_workers where they live, as many as outputs; empty if they live where the task runs
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Real engines by name. Each is imported only when it is asked for, and says what it needs when that is missing."""
 
-from __future__ import annotations
-
 from takeup.core.lazy import find
 
 ENGINES = {

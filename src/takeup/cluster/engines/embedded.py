@@ -4,8 +4,6 @@ Everything is real but the jobs: a scheduler is asked through its `decide`, and 
 refused as by any other engine. How long a job lasts is known here only.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

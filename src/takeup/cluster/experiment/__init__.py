@@ -3,8 +3,6 @@
 Every verb has a separate module, imported on first use: an offer should not wait for the engines.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models of demand on their way through the hours of a trace, or of a table with one column for each pool."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

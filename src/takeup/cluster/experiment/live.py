@@ -6,8 +6,6 @@ decision is a line. Where an engine remembers what ran, every day ends with a lo
 of the day are replayed under this scheduler and under another one.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

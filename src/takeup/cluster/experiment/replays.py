@@ -1,7 +1,5 @@
 """Schedulers on the same jobs in virtual time: one, several compared, the benefit of one over another, and offers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 

@@ -7,8 +7,6 @@ Open `forecaster.py` first. To add a model: a file here, a line below, a test.
     model.forecast(capacity=3456.0).bound(hours=4, level=0.9)                  what HP work stays under for four hours
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from takeup.cluster.forecast.anchored import AnchoredForecaster

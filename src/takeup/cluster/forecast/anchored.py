@@ -9,8 +9,6 @@ How it works, every hour:
                in the last two weeks gets little weight
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from takeup.cluster.forecast.baselines import EIGHT_WEEKS, with_prior

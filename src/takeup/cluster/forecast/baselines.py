@@ -1,7 +1,5 @@
 """Baseline forecasts: persistence, and the peak of the last week (the ablation of the GFS paper)."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri

@@ -1,7 +1,5 @@
 """Calibration by past errors: sorted windows of residuals (Numba), pending forecasts, adaptive conformal levels."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Inputs of a forecast: the calendar, lags and means of recent demand, and weights of similar past hours."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 from dataclasses import dataclass
 from typing import Protocol

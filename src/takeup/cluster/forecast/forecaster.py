@@ -4,8 +4,6 @@ A forecaster is pure: same observations, same forecast, whatever the clock says.
 any origin, from what was observed until then.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 

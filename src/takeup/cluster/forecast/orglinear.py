@@ -1,7 +1,5 @@
 """OrgLinear: as published (trained with PyTorch), and on normalised windows in closed form."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any

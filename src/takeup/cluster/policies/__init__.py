@@ -3,8 +3,6 @@
 A plain name is a scheduler as the GFS evaluation ran it; `..._published` is what its own paper says.
 """
 
-from __future__ import annotations
-
 from takeup.cluster.contract import NoQuota, QuotaSource
 from takeup.cluster.policies.baselines import (
     CHRONUS,

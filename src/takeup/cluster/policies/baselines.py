@@ -1,7 +1,5 @@
 """Rules of the baselines: FIFO, YARN-CS, Chronus, Lyra, FGD, and stock kube-scheduler, Kueue, Slurm and KAI."""
 
-from __future__ import annotations
-
 from takeup.cluster.scheduling.rules import (
     BY_SIZE,
     FEWEST,

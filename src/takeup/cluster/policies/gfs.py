@@ -1,7 +1,5 @@
 """GFS (Duan et al., ASPLOS 2026): high-priority jobs by size, spot jobs within a forecast quota, cheapest evictions."""
 
-from __future__ import annotations
-
 from takeup.cluster.scheduling.rules import (
     BEST_FIT,
     BY_SIZE,

@@ -3,8 +3,6 @@
 Open `allocator.py` first.
 """
 
-from __future__ import annotations
-
 from takeup.cluster.quota.allocator import Feedback, Goal, SpotQuota, corrected
 from takeup.cluster.quota.menu import Menu, SpotPromise, promises_of
 

@@ -11,8 +11,6 @@ nodes get promises only as far as a forecast of whole nodes allows.
     source.offer("A100", evidence, num_gpus=16, num_nodes=2)                     the best promises for such a job now
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, sqrt

@@ -6,8 +6,6 @@ probability the one that lasts longer. So a promise is kept with its probability
 what is free for it; selling one uses up every weaker one. A stronger promise also satisfies a request for a weaker one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

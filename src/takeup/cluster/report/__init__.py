@@ -1,7 +1,5 @@
 """Replays of cluster as tables and charts: schedulers side by side, hours of a fleet, money, promises, forecasts."""
 
-from __future__ import annotations
-
 from takeup.cluster.report.benefit import Benefit, GpuPrices, benefit_of, benefit_series, benefit_table, days_table
 from takeup.cluster.report.forecasts import ForecastRun, forecast_series, forecast_table, next_hours_table
 from takeup.cluster.report.offers import OfferRequest, menu_table, nodes_table, offers_table

@@ -4,8 +4,6 @@ A GPU-hour counts if it was allocated and not lost to an eviction; work that was
 once. Days are what the interval is over: the difference of each day is one observation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

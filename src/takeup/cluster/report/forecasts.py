@@ -1,7 +1,5 @@
 """Forecasts compared with outcomes: scores of models, the band over time, and the next hours."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

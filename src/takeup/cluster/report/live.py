@@ -1,7 +1,5 @@
 """A controller at work: its log of decisions, the live view on a terminal, and metrics for Prometheus."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

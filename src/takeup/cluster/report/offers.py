@@ -1,7 +1,5 @@
 """What can be promised now, and why: offers for a job, and the whole menu."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Replays as tables and charts: schedulers compared, classes of jobs, pools; use, quotas and evictions over time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -7,8 +7,6 @@ eviction_plan.py     victims for a whole gang             gangs.py       optimal
 snapshot.py          states to arrays and back            outcome.py     metrics of a replay
 """
 
-from __future__ import annotations
-
 from takeup.core.compiled import drop_stale_code
 
 drop_stale_code(__file__)

@@ -1,7 +1,5 @@
 """Numba kernels: counters of a pool. Workers are placed on nodes and removed; jobs start, are evicted, and queue."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from takeup.cluster.scheduling.layout import (

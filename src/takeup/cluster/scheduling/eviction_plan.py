@@ -5,8 +5,6 @@ only where something changed: on the node just used, and wherever an agreed vict
 for one worker may free enough for others too; at the end victims that are not needed are spared.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from takeup.cluster.scheduling.layout import ALL_GPUS, HIGH_GPUS, NUM_RUNNING, Fleet

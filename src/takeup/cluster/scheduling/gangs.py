@@ -1,7 +1,5 @@
 """Optimal victims for a gang: an integer program with a proven bound, and the correction of a pass by its solution."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf

@@ -6,8 +6,6 @@ on a node form a linked list. `left_nodes` are those that evicted workers left s
 and `gain` and `taken` of a node are notes of a plan under way.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ The metrics carry the names of the paper. Three eviction rates are in use and th
 evictions against guarantee periods, `evictions_per_start` against runs, `evictions_per_job` against jobs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -7,8 +7,6 @@ nodes with more high-priority GPUs: no request for a whole node can come there, 
 other nodes stay whole or can be emptied. `FRAGMENT` raises the GPUs that a typical request cannot use the least.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from takeup.cluster.scheduling.counters import available, fullest_fit, place_worker, remove_worker

@@ -4,8 +4,6 @@ A scheduler is a choice from this list, not separate code: one compiled pass ser
 engines, and two schedulers differ in nothing but what is written here.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 BY_ARRIVAL, BY_SIZE = range(2)  # order of a queue; by size: more GPUs per worker first

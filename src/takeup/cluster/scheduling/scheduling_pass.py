@@ -5,8 +5,6 @@ Behind a job that does not fit, or for which no quota is left, jobs that ask for
 changes the pool as if its decisions were carried out at once, and writes each into the log.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from takeup.cluster.scheduling.counters import (

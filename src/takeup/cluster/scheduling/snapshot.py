@@ -4,8 +4,6 @@ Jobs are numbered in the order of submission, so that equal states give equal de
 in. A state does not say which GPU of a node a worker shares; they are seated again in the order in which they started.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ victims already in the plan. What an agreed victim frees on other nodes is in th
 `taken`. So a victim is paid for once and frees everything it holds.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from takeup.cluster.scheduling.counters import saved_at

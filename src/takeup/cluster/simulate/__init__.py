@@ -1,7 +1,5 @@
 """The replayed cluster: a whole trace under a scheduler, from event to event."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

@@ -5,8 +5,6 @@ quiet week costs nothing. Ticks occur every five minutes, and only while jobs wa
 rules with a duration act then.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from takeup.cluster.scheduling.counters import enqueue, evict, release_nodes

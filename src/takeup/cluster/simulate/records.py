@@ -3,8 +3,6 @@
 True durations are kept here, where no scheduler reads them.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

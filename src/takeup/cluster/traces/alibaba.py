@@ -1,7 +1,5 @@
 """Alibaba's GPU cluster traces: v2026 (spot), v2025 (inference services) and v2023 (openb)."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ is read fast where every number is one; where some are not, cell by cell. Either
 not finite or too small is not used, and the first thing wrong with it is counted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Published statistics of a production fleet (cluster-trace-v2026-spot-gpu), and the presets built on them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf

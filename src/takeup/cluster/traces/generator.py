@@ -4,8 +4,6 @@ Open `published.py` for the numbers, `presets.py` for the fleets. Each pool draw
 leaving one out does not change the others, and a shorter window is the end of the longer one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

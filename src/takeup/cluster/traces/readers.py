@@ -1,7 +1,5 @@
 """Trace files of any known format, recognised by their columns; tables with one row per job, Philly and Helios."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From columns to a workload: pools and organisations numbered, jobs sorted by submit time, nodes, and notes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -8,8 +8,6 @@ points is drawn as a plain line: marks and stripes would hide it. Spans are bars
 inside where it fits; their marks stand out above and below the bars.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any

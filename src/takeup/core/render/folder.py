@@ -1,7 +1,5 @@
 """A report as a folder of files: data, text, page and one chart per series."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Collection, Iterator

@@ -1,7 +1,5 @@
 """How values, units and verdicts are written, the same in every format, and spans as a text Gantt chart."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from string import ascii_letters
 

@@ -4,8 +4,6 @@ For commands that should answer while the person is still looking. The chart of 
 `charts`', with all kinds of marks; this one draws lines and steps over numbers, and follows light and dark pages.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A report as text: for a terminal, readable without colour, and as GitHub markdown."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence

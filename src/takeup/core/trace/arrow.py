@@ -1,7 +1,5 @@
 """Trace tables by pyarrow: CSV and Parquet of any size are read, and written atomically."""
 
-from __future__ import annotations
-
 import gzip
 import io
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Reading trace tables: a fast typed pass, by pyarrow unless the file is small, and a diagnosis when that fails."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import re

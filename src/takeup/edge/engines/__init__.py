@@ -1,7 +1,5 @@
 """Real engines by name. Each is imported on first use, and its error names the dependency that is missing."""
 
-from __future__ import annotations
-
 from takeup.core.lazy import find
 
 ENGINES = {"cloudlet": "takeup.edge.engines.cloudlet:CloudletEngine"}

@@ -1,7 +1,5 @@
 """All policies by name. To add one: a file here, a line below, a test, a row in the domain's README."""
 
-from __future__ import annotations
-
 from takeup.edge.contract import Policy
 from takeup.edge.policies.auto import Auto
 from takeup.edge.policies.car_p import CarByPriority

@@ -6,8 +6,6 @@
 4. The relaxation as an integer program (`solvers.bounds.relax`): sometimes better where the CPU is scarce, but slow.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

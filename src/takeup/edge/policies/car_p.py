@@ -10,8 +10,6 @@ Our reading: both orders are tried and the better plan is the answer. Powers, gr
 subcarriers are as in the joint policy, so that only the order of admission differs from it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -5,8 +5,6 @@ their price (`solvers.column_generation`). The best whole columns that fit toget
 from which the search of `joint_plus` begins once more. The answer is the better of both.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

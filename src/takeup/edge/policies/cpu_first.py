@@ -4,8 +4,6 @@ The second of the two separate allocations: slots are assigned in the order of d
 without a group of subcarriers to upload before its slot runs locally, and its slot stays empty.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

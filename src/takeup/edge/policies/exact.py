@@ -9,8 +9,6 @@ Where an instance is too large to list its groups, or to search through, the ans
 bound says how far it may be from the best.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 

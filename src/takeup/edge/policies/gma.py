@@ -18,8 +18,6 @@ them, as far as both exist. Then the others may join, and left-over subcarriers 
 the withheld share is not lost, and the answer is no worse than the bare matching.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -12,8 +12,6 @@ take turns on the CPU as in the joint policy, since ours cannot be divided. In e
 subcarriers that are left over at the end are handed out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

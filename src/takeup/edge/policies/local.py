@@ -1,7 +1,5 @@
 """Local: every device runs its own task. The baseline of all other policies."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ Yu, Zhang, Letaief, GLOBECOM 2016. The step from running locally to offloading s
 does, so each device gets the fewest subcarriers with which it saves, the largest saving first; the rest is assigned.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from takeup.edge.model import Answer, Instance

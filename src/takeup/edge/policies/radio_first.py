@@ -4,8 +4,6 @@ The first of the two separate allocations in Yu, Zhang, Letaief, GLOBECOM 2016. 
 the order of deadlines without interruption (Jeffay, Stanat, Martel, RTSS 1991), and refuses what would be late.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from takeup.edge.model import Answer, Instance, Reason

@@ -11,8 +11,6 @@ grains longer than they do, so that promises can be kept without these grains wh
 millionths of the longest time there is for a task.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@ core waits for it, until the planned start of another task that is ready. With c
 ever later than planned. A task that is not done by its deadline is given up.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields

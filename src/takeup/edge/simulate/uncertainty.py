@@ -4,8 +4,6 @@ A plan reckons with a quantile, so that this share of the tasks takes no more cy
 The truth is drawn once, and only the simulator sees it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 

@@ -1,7 +1,5 @@
 """Upper bounds on any allocation: a relaxation by group sizes, solved as an integer and as a linear program."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Pricers of the column generation: every group where they can be listed, bounds by duality where they cannot."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

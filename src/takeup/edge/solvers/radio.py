@@ -1,7 +1,5 @@
 """Radio allocation: smallest groups by largest saving, left-over subcarriers, and exchanges between devices."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import combinations, permutations
 from typing import NamedTuple

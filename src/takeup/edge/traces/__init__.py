@@ -1,7 +1,5 @@
 """Sources of instances: random generators, files, and measured channels and arrivals."""
 
-from __future__ import annotations
-
 from takeup.edge.traces.channels import (
     CORK_5G,
     CQI_64QAM,

@@ -1,7 +1,5 @@
 """Measured channels and tables of modulations: signal-to-noise ratios over time, and the rates they allow."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path

@@ -4,8 +4,6 @@ Both hold the same: a head, with everything that is one for the whole instance, 
 devices. In npz the head is JSON text; nothing in a file is ever run.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

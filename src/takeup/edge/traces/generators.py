@@ -1,7 +1,5 @@
 """Random instances (the cell of the paper, one in which the radio is scarce, a present-day one), and arrival times."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

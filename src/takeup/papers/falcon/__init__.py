@@ -4,8 +4,6 @@ The traces of the paper are not public: jobs are drawn with its frequencies, dur
 ran on many GPUs; here their arithmetic is checked, and what real processes gain is in benchmarks/stragglers.py.
 """
 
-from __future__ import annotations
-
 from takeup.core.progress import progress
 from takeup.core.report import Report
 from takeup.papers import numbers, paper_report

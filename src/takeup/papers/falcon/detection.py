@@ -1,7 +1,5 @@
 """Causes, detection tables by both metrics, and iterations found in calls."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 

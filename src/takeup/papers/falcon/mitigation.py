@@ -1,7 +1,5 @@
 """Mitigation: micro-batches for slow groups, stages for slow devices, node swaps, recovery at scale, time of action."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any, TypeAlias

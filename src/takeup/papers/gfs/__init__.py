@@ -4,8 +4,6 @@ The trace of the paper is not public as a whole. A fleet of its size, 287 nodes 
 statistics that are published, at three spot loads, and replayed. So ratios between schedulers are compared, not times.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

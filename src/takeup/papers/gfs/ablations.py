@@ -6,8 +6,6 @@ that parts matter less for waiting, and more for how much can be guaranteed and 
 judged by its purpose. Every draw is replayed with and without it, and differences are paired.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt

@@ -5,8 +5,6 @@ As evaluated by the paper, two of the baselines stop at the first job that does 
 easily beaten. As their own papers describe them, they all backfill.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace

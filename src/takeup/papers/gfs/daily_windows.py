@@ -5,8 +5,6 @@ under the scheduler being compared. No scheduler has worked ahead, so the alloca
 replication found the printed scheduler below FIFO, because the capacity it reserves is idle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ also shows how much was delivered up to each hour, and `days` inspects every low
 scheduler could have matched FIFO.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

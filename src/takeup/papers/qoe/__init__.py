@@ -5,8 +5,6 @@ here, are compared with an independent solution of them, with simulations run he
 that arrivals and departures of other flows cause stalls, and that variances matter little.
 """
 
-from __future__ import annotations
-
 from takeup.core.progress import progress
 from takeup.core.report import Report
 from takeup.papers import numbers, paper_report

@@ -5,8 +5,6 @@ always the mean throughput that videos receive. Neither predicts the cell. Varia
 scheduler, and variable bit rate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The reference cells: stalls, start-up and blocking to the digit, three ways of solving, and two of simulating."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal

@@ -4,8 +4,6 @@ Nothing here needs a GPU or PyTorch: traces are drawn, designs simulated with pu
 Exactness against stock diffusers is in the tests, and what a GPU reaches in benchmarks/serving.py.
 """
 
-from __future__ import annotations
-
 from takeup.core.progress import progress
 from takeup.core.report import Report
 from takeup.papers import numbers, paper_report

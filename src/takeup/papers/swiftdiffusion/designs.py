@@ -3,8 +3,6 @@
 Systems are compared in seconds per image and images per GPU-minute, without and with a queue, and in cache loads.
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import numpy as np

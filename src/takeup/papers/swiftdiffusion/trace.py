@@ -1,7 +1,5 @@
 """The measured services: adapters per request, popularity, locality, and cache loads."""
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import numpy as np

@@ -5,8 +5,6 @@ that fit together become one `BatchRows`; add-ons (LoRAs, ControlNets, masked ed
 into buckets, act around the network call, and pass it `AddOnInputs`.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager

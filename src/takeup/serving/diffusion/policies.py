@@ -21,8 +21,6 @@ Residual reuse. The *change* is the difference of the residuals of two evaluated
 assumed to grow linearly with the number of steps; residuals are reused while the predicted change stays in a bound.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass

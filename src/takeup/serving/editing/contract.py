@@ -1,7 +1,5 @@
 """The parameters of an edit, in addition to its request. Read this first; then `masked`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -6,8 +6,6 @@ compares brightness, contrast and structure around every pixel. LPIPS and CLIP s
 not shipped; the report says that they were not measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf

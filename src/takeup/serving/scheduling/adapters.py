@@ -1,7 +1,5 @@
 """Adapter decisions: which one to evict, which request to serve next, and how late a LoRA may load."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections import Counter

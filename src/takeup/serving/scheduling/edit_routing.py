@@ -6,8 +6,6 @@ predicts the completion time: queueing delay, the load of the template unless it
 the batch it would join.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field

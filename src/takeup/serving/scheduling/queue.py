@@ -1,7 +1,5 @@
 """The queue of a real or simulated instance, with bounded overtaking, and its admission control."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass

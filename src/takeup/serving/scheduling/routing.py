@@ -6,8 +6,6 @@ Zadimoghaddam, SODA 2018): above `slack` times the mean it gets no requests unti
 `NearbyAffinity` uses the current load, and bounds how many more requests the instance may have than the least busy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 

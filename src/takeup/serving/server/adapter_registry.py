@@ -7,8 +7,6 @@ Its name on disk carries a digest, so a name that is deleted and uploaded again 
 holder.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -4,8 +4,6 @@ The admission rule and the queue order are injected. Their inputs are measured h
 remaining steps, and a moving average of the step time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator

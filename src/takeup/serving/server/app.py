@@ -1,7 +1,5 @@
 """The HTTP app: routes, errors, middleware and its OpenAPI document; the listener and the log it runs with."""
 
-from __future__ import annotations
-
 import json
 import logging
 import socket

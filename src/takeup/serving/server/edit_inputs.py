@@ -1,7 +1,5 @@
 """Edits as they come: an image, or the name of one that was sent before, and a mask become what an editor is asked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass

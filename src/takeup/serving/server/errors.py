@@ -1,7 +1,5 @@
 """What goes wrong, as clients of OpenAI's API expect to hear it: a status, and a body that says what, where and why."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

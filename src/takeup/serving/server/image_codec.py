@@ -1,7 +1,5 @@
 """Images in and out: PNG, JPEG and WebP, with their sizes checked before a pixel is decoded."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import io

@@ -1,7 +1,5 @@
 """`/v1/images` and the editing page: generation, edits, and their responses, in one piece or as server-sent events."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

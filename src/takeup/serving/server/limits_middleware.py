@@ -1,7 +1,5 @@
 """What is checked before a route sees a request: where it comes from, and how large it is. Answers are counted."""
 
-from __future__ import annotations
-
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 

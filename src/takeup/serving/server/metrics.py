@@ -1,7 +1,5 @@
 """What a Prometheus server reads: queues, images, times, and the numbers of the backend."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest

@@ -1,7 +1,5 @@
 """Progress hub: publishes the progress events of every request to its watchers. Bound to one event loop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable

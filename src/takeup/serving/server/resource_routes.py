@@ -1,7 +1,5 @@
 """Routes beside images: `/v1/models`, `/v1/requests`, `/v1/adapters`, `/v1/templates`, health and metrics."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, File, Form, Path, UploadFile

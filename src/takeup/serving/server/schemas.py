@@ -1,7 +1,5 @@
 """What clients may send and what they get, field by field. Names are those of OpenAI's images API, then our own."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Annotated, Literal, Self
 

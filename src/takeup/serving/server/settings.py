@@ -1,7 +1,5 @@
 """Settings of a server: its limits, its policies by name, and where adapters and templates are stored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path

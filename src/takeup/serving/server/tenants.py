@@ -1,7 +1,5 @@
 """Tenants and their API keys. Keys are kept as digests only, and compared in constant time."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

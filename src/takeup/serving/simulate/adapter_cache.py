@@ -3,8 +3,6 @@
 `replay_adapters` leaves requests on their instances and may change their order; `replay_routed` sends them elsewhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice
 

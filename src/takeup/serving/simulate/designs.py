@@ -11,8 +11,6 @@ same call times as `diffusers` here: all its gains come from batching, cache-awa
     takeup      continuous batching, unmerged LoRAs (sidecar) loaded while denoising, cache-affinity routing
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections import Counter
 from collections.abc import Mapping

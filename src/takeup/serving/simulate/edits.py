@@ -1,7 +1,5 @@
 """Workers that edit in virtual time: batches form at every step, templates come from storage where they are missing."""
 
-from __future__ import annotations
-
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence

@@ -9,8 +9,6 @@ Work outside the steps (text encoding before, image decoding after) may contend 
 concurrent work is slowed by the same factor; when some of it begins or ends, the remaining times are rescaled.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence

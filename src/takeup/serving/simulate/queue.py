@@ -4,8 +4,6 @@ Events are arrivals and state changes of instances. The policies are those of th
 admission control, queue order and cache eviction.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Sequence

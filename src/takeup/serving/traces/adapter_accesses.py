@@ -13,8 +13,6 @@ What is not exact: adapters near the top of the stack are not drawn again, so th
 share (half of all uses go to 149 LoRAs of service A and to 12 of B; here 47 % and 36 % do).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ No published trace has both times and names of LoRAs: GenTD26 has them in two fi
 gets the first set of one LoRA, and so on.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

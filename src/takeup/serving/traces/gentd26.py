@@ -4,8 +4,6 @@
 with their scales. The trace is not shipped; give the path of the file, or of the archive it comes in.
 """
 
-from __future__ import annotations
-
 import ast
 import csv
 import io

@@ -6,8 +6,6 @@ holds, found by doubling and bisection on an oracle that takes a millisecond. Wi
 hold for any load: the share of stalls has a limit below 1 when the cell is always full.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

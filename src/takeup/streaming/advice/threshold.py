@@ -1,7 +1,5 @@
 """The best start threshold, and the settings of dash.js, Shaka and Media3 that apply it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

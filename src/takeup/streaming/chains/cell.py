@@ -1,7 +1,5 @@
 """From a cell to the chain that its videos see: plain, opportunistic and mixed sharing, and batches of cells."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The Markov chain that one tagged video sees among the flows that share its cell."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What videos and viewers add to a chain: adaptive bit rate, phase-type lengths, variable bit rate, abandonment."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

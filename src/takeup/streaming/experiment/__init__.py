@@ -3,8 +3,6 @@
 Every verb has a separate module, imported on first use: a prediction should not wait for the simulators.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

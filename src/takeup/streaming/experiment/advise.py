@@ -1,7 +1,5 @@
 """Advice from the equations: the best start threshold, and how much a cell carries."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Measured videos, in simulators and on a real link, compared with the equations."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from takeup.core.progress import progress

@@ -1,7 +1,5 @@
 """Fit a model of a link to a throughput log, and predict what viewers experience."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

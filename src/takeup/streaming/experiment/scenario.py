@@ -4,8 +4,6 @@ The scenario is a plain dataclass, made directly by commands, whose options have
 have not, so pydantic checks them first, against the same fields.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields

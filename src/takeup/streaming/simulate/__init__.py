@@ -5,8 +5,6 @@
 checks what the one before takes for granted.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from takeup.errors import UnknownName

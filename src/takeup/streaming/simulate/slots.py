@@ -6,8 +6,6 @@ plays equally long but is more or less data: content is measured in seconds at t
 drains the buffer faster. A stall interrupts a group, and playback goes on where it was.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ A video of fixed length ignores the end rates of the chain and counts the conten
 is refused: what varies within a state is for `slots`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.linalg import block_diag
 

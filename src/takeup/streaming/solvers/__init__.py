@@ -3,8 +3,6 @@
 `FixedLengthSolver` needs a length, so it is made where it is used.
 """
 
-from __future__ import annotations
-
 from takeup.errors import UnknownName
 from takeup.streaming.solvers.diffusion import DiffusionSolver
 from takeup.streaming.solvers.doubling import DoublingSolver

@@ -18,8 +18,6 @@ zero in any states, in all of them (then this is `riccati`) or in none.
 The wait before playback is computed without scatter: over seconds of content its effect is negligible.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -16,8 +16,6 @@ Guo, Lin, Xu, "A structure-preserving doubling algorithm for nonsymmetric algebr
 2006.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Videos of exactly L seconds: the exact answer by inverting a Laplace transform."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

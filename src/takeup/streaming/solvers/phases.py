@@ -21,8 +21,6 @@ The bounded solution is W(q) = L expm(U q): U moves between the states in which 
 rows of L say in which of them it first does so from each state. `riccati`, `doubling` and `diffusion` find L and U.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

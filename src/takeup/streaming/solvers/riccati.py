@@ -15,8 +15,6 @@ then Psi comes from doubling, which keeps them.
 Rogers, "Fluid models in queueing theory and Wiener-Hopf factorization of Markov chains", Ann. Appl. Probab. 1994.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from takeup.core.arrays import Floats

@@ -1,7 +1,5 @@
 """A solved chain: what does not depend on the player is computed once, thresholds are evaluated afterwards."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

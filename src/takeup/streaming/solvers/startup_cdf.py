@@ -12,8 +12,6 @@ kinks at the atoms, which cost accuracy within a thousandth of them (5e-4; elsew
 up never start: the law then ends below 1.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

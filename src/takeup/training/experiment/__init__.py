@@ -1,7 +1,5 @@
 """From a scenario to a report: the only module that combines profiles, planners, simulator, engines and reports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

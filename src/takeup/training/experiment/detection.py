@@ -1,7 +1,5 @@
 """Score slowdown detectors on streams with known ground truth, by the published metrics and the standard ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median

@@ -1,7 +1,5 @@
 """Implementation of the CLI verbs on a scenario: plan, simulate, compare, lab."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Watch a PyTorch job: the only module that connects its call logs, the detector and the outputs."""
 
-from __future__ import annotations
-
 import json
 import math
 import signal

@@ -4,8 +4,6 @@ A planner is pure: the same profile gives the same plan, bit for bit, so every r
 need not be trusted: a `Schedule` is validated on construction, and `simulate` or an engine measures its actual time.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from takeup.training.pipelines.profile import Profile

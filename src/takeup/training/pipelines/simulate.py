@@ -1,7 +1,5 @@
 """Simulate a pipeline: one iteration of a schedule, many with jitter, and the predicted cost of faults."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Data types of straggler detection: the communication log of a rank, slowdown events and their suspects."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum

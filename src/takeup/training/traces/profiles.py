@@ -1,7 +1,5 @@
 """Profiles and schedules: random ones, pipelines as TOML files, and schedules as PyTorch's CSV."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal, TypeVar
 

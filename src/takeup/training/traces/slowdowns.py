@@ -5,8 +5,6 @@ and Figure 1, whose curves were read by eye); severities follow its cases. Times
 taken for a slowdown: warm-up, garbage collection, evaluation, saving, sequence lengths, and autocorrelated noise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 The engine does not depend on policies: the name is resolved here, and the policy spec is sent to the workers.
 """
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import fields
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """The plug-ins of the scheduler and of the workers, the messages between them, and a worker's Prometheus endpoint."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, fields

@@ -9,8 +9,6 @@ target (that would free nothing), nor are values that are about to be freed; a v
 full disk met while a value is *read* no longer fails the task that reads it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -12,8 +12,6 @@ Classes, in order of eviction: ordinary values; tiny ones, because a thousand of
 whose readers are not announced yet; values that could not be written.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator

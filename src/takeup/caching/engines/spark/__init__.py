@@ -9,8 +9,6 @@ The plug-in itself runs in Spark's own processes and is written in Java (`native
 anything about it fails, Spark goes on with its own eviction and says so in one line of its log.
 """
 
-from __future__ import annotations
-
 from takeup.caching.engines.spark.event_log_profile import profile_of_events, write_profile
 from takeup.caching.engines.spark.plugin_jar import build_jar, jar
 from takeup.caching.engines.spark.session import (

@@ -6,8 +6,6 @@ i where the numbers are equal; a parent with another number of partitions ends t
 than none.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

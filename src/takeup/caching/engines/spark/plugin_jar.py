@@ -4,8 +4,6 @@ In a checkout the sources take precedence: the jar is compiled against the insta
 folder under a hash of the sources. A wheel brings the jar and no sources.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import os

@@ -6,8 +6,6 @@ under any policy at tens of millions of requests per second, with a kernel per p
 and computes LRU's miss curve for all cache sizes.
 """
 
-from __future__ import annotations
-
 from takeup.core.compiled import drop_stale_code
 
 drop_stale_code(__file__)

@@ -1,7 +1,5 @@
 """Request streams: replay one under any policy, or compute the miss curve of LRU for all cache sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

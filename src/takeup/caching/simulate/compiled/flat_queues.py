@@ -14,8 +14,6 @@ Every kernel returns (hits, evictions, bytes of missed blocks). Sizes are read o
 counters in local variables: in an array, or handed over to a function in a tuple, they cost half the speed or more.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

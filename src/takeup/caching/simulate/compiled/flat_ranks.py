@@ -1,7 +1,5 @@
 """Compiled replays of the policies that rank by a number: LFU, LRC, GDSF and Belady's MIN."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -1,7 +1,5 @@
 """The group table on arrays: readers of a block, ranks of the policies, events, and producers that must run again."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The state of a compiled replay: its arrays, and the heap and queues on them that order the victims."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Replay a workload with the compiled kernel: lay it out as arrays, run, and read the totals as a `CachingResult`."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from takeup.caching.contract import PolicySpec

@@ -1,7 +1,5 @@
 """Numba kernel: replay a workload of tasks under any policy, with the decisions of `plain.simulate`, on flat arrays."""
 
-from __future__ import annotations
-
 from takeup.caching.simulate.compiled.group_table import (
     close_group,
     first_user,

@@ -8,8 +8,6 @@ once (a notice period, a refusal by a budget, a gang interrupted by the network)
 next round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress

@@ -6,8 +6,6 @@ of the watch; then everything is listed again. While the server does not answer,
 may be old, and nothing should be decided by it.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -6,8 +6,6 @@ PriorityBoost) orders victims by what they would lose, inside the preemptible cl
 workload to the priority of others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite, log2

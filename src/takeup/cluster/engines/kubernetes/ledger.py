@@ -5,8 +5,6 @@ and promises to a gang whose victims have not left yet. All of it can be lost: a
 the nodes that were nominated tell enough to go on without evicting twice.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Nothing here fails: what is malformed is left out and named among the `doubts` of its pod.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

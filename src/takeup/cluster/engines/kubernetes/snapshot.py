@@ -5,8 +5,6 @@ them. GPUs of terminating pods count as free: a job that needs GPUs should plan 
 evicted. Binding waits until the pods are really gone.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

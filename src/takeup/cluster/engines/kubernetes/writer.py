@@ -4,8 +4,6 @@ Best-effort requests, such as events, are sent by a separate thread when nothing
 that they delay no binding; on a server that stays busy they are sent after `LATEST_S` all the same.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """Exponential backoff: the delay doubles with each failure, up to a limit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf

@@ -4,8 +4,6 @@ A program that cannot reach Slurm may still exit with 0 and print an empty list 
 that is not an empty cluster. `SlurmDown` means that nothing is known and nothing was done.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -13,8 +13,6 @@ instead of looking again a second later.
 Nothing is done on a stale state: if a round takes too long, or the clock goes backwards, the rest of it is refused.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter

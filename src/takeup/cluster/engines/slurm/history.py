@@ -4,8 +4,6 @@ A job that was evicted has several runs in the accounting database; its duration
 included, which is what an observer can know.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ From 21.08 to 25.05 the fields kept their names; numbers became objects that may
 flags. Both forms are read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ jobs that are not ours, that have an unknown layout or that are under notice are
 uses them, and no job is evicted for them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ core        the program of a core, run as a separate process
 engine      real-time priorities, the event loop of the site, and the engine that combines these
 """
 
-from __future__ import annotations
-
 from takeup.edge.engines.cloudlet.engine import CloudletEngine
 from takeup.edge.engines.cloudlet.plan import CloudletPlan
 

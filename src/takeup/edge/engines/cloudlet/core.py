@@ -10,8 +10,6 @@ does the program. It answers with the moments at which each began and ended. Mom
 all processes of a machine share.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

@@ -4,8 +4,6 @@ It uses nothing but the standard library, so that a process starts in a few hund
 on standard input; when that ends, so does the program. An argument is the real-time priority it asks for.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

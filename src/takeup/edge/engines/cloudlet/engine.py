@@ -1,7 +1,5 @@
 """The engine: starts devices, links and cores, receives uploads, dispatches jobs, and stops everything at the end."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The plan in seconds and bytes of this machine, and the queue from which free cores take jobs."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterable

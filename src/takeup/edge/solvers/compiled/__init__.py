@@ -6,8 +6,6 @@ and partial plans, `greedy` the greedy choice, `local_search` the search for oth
 through all plans. Tests hold the kernel of `joint` equal to the plain policy.
 """
 
-from __future__ import annotations
-
 from takeup.core.compiled import drop_stale_code
 
 drop_stale_code(__file__)

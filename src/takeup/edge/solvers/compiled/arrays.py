@@ -6,8 +6,6 @@ limit, and `least_j` the energy of that; `cost_j` is what it costs until its sta
 `seat_of` and `owner` are -1 for a device that runs locally and for a subcarrier that is free.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Branch and bound over all plans, and the cheapest division of subcarriers among given devices."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Greedy growth of plans: the state of the kernels with its rankings, and the best device to add next."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from takeup.core.arrays import Ints

@@ -1,7 +1,5 @@
 """The kernel of the joint policies, from instances to arrays, to finished plans, to answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Local search: better groups and core orders for the same devices, then better sets of devices."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from takeup.core.compiled import bare

@@ -1,7 +1,5 @@
 """Partial plans in arrays: the energy of one upload, devices added and removed, and the resulting start times."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from takeup.core.arrays import Ints

@@ -1,7 +1,5 @@
 """Pricing kernels: what groups cost, the best column of every device at given prices, the best schedule of one core."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -6,8 +6,6 @@ of the latents before the division, as its pipeline does; its guidance is an inp
 positions in Flux have no batch dimension: all rows of a call must share image size and prompt length.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 

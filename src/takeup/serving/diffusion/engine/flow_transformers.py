@@ -4,8 +4,6 @@ Stable Diffusion 3 has three text encoders and is guided by a negative branch. F
 input; a negative branch is optional.
 """
 
-from __future__ import annotations
-
 import threading
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,5 @@
 """What all families share: schedulers by name, image sizes, and classifier-free guidance."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from importlib import import_module

@@ -11,8 +11,6 @@ A failure ends only its own request: if a shared call fails, its requests are ca
 decoding are `prepare` and `decode` of the family: they run in the threads of the callers.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import threading

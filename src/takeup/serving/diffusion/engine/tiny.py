@@ -4,8 +4,6 @@ They have the components and the structure of the real ones, at a hundred-thousa
 is exact on the real ones. The same name and seed give the same weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module

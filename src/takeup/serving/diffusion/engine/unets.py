@@ -1,7 +1,5 @@
 """Stable Diffusion 1.5 and XL: a U-Net that predicts noise, guided by a negative branch."""
 
-from __future__ import annotations
-
 import threading
 from importlib import import_module
 from typing import Any

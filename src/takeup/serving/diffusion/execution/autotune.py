@@ -7,8 +7,6 @@ others is cached. Calls are repeated inside a CUDA graph, because a kernel of so
 is launched. Nothing is measured during graph capture; warm-up runs come before that, and choices are made then.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass

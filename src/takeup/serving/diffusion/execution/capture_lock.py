@@ -5,8 +5,6 @@ that is new to a thread, which synchronizes the whole device. Code that may do s
 Graph capture holds the exclusive side (`exclusive`): it waits until no other thread is busy, and blocks new ones.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Iterator

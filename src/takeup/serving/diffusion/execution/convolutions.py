@@ -11,8 +11,6 @@ the quarter of the pixel the window is centred on. So there are four 2x2 convolu
 outputs are interleaved. Weights that apply to the same pixel are summed beforehand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import MethodType

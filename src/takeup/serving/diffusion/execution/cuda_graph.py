@@ -7,8 +7,6 @@ is not captured happens (residuals arrive): it is then captured as two graphs. W
 capture fails, the computation runs eagerly (`Uncaptured`).
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence

@@ -6,8 +6,6 @@ authoritative: LoRAs are merged into those, and `refresh` rounds them again. Thi
 quality gate.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from types import MethodType
 from typing import Any

@@ -11,8 +11,6 @@ separately, with its log-sum-exp, and the partial results are combined by these.
 
 # mypy: disable-error-code="untyped-decorator"
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module

@@ -7,8 +7,6 @@ attention to it adds the output bias and nothing else, so that half of the rows 
 tensors from the attention module, so that equal modules share compiled code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

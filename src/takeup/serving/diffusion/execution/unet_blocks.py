@@ -15,8 +15,6 @@ The results are those of diffusers; rounding differs. These modules are not comp
 kernels, each chosen by measurement (`layers`, `attending`).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager

@@ -7,8 +7,6 @@ project the time embedding, which one matmul for each width computes for all res
 down block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

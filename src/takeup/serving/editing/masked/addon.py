@@ -1,7 +1,5 @@
 """Edits in the step loop: rows with a template compute masked tokens only, those without one record it."""
 
-from __future__ import annotations
-
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """State of a running edit: tokens to compute, the template it reads or records, and the measured staleness."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count

@@ -1,7 +1,5 @@
 """A single edit end to end, for callers without an engine; images are given by file, or by template."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from dataclasses import replace

@@ -6,8 +6,6 @@ compiled code, which is compiled for a dynamic number of tokens. AdaLN modulatio
 an edit begins (`Modulations`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial

@@ -7,8 +7,6 @@ after these, by a custom attention processor. With `convolutions`, U-Nets comput
 inputs of convolutions and statistics of norms are recorded too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ A scheduler wrapper preserves the image outside the mask: each step restores the
 whole image are like image-to-image of diffusers: add noise for a later step, and denoise from there.
 """
 
-from __future__ import annotations
-
 from copy import copy
 from dataclasses import replace
 from typing import Any, Literal

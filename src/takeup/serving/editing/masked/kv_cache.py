@@ -4,8 +4,6 @@ Keys and values are in one contiguous allocation, with a view for every name. A 
 contents are copied in. U-Nets also cache the rims of feature maps, and exact norms.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence

@@ -10,8 +10,6 @@ sums and channel concatenation work on it unchanged. These modules get a replace
 Attention needs no gather: columns hold only the masked tokens already.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ loaded if the block before it is computed whole, for every token and with the te
 itself is the same either way. What is loaded is chosen per block by sizes, bandwidth and measured times.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext

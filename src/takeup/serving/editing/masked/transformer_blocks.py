@@ -6,8 +6,6 @@ matmul per norm computes the rows of all steps, and every step reads its own fro
 of single steps up to rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module

@@ -6,8 +6,6 @@ values (`output`), or it is computed for all tokens (`full`), which gives the ne
 best choice balances computation and loads: a knapsack by dynamic programming over blocks, with loads in grains.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite

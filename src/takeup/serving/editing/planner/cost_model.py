@@ -6,8 +6,6 @@ as they are always computed. With `output` keys and values of the other tokens a
 share of the image that it covers, or what it really is on every grid: coarse grids round up.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

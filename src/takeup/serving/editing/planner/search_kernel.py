@@ -4,8 +4,6 @@ Integers, because blocks repeat: equal sums in another order are then equal, and
 A state is (computed until, loaded until, unmasked rows available). It dominates another if it is no worse in all three.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -9,8 +9,6 @@ with the offset of the index. A file without its tail is incomplete. Reading mem
 pages; repeated reads hit the page cache.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -12,8 +12,6 @@ than eight bits are rotated (by a Hadamard matrix with random signs) before they
 larger than the others of its group.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@ Whatever is wrong with a file (damaged, half-written, deleted, of another reques
 computes everything and creates the template again.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import threading

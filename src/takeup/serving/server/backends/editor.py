@@ -4,8 +4,6 @@ An editor prepares a run for the step engine, and may modify the decoded image; 
 inside the loop, it provides add-ons.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Backend in this process: opens a model by name, and runs its step loop and the threads around it."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

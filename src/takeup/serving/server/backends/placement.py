@@ -1,7 +1,5 @@
 """Chooses how a pipeline is computed on its device: CUDA graphs on CUDA, eager elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -7,8 +7,6 @@ server          videos, playlists and HTTP/1.1
 links           the bottleneck: paced in this process, or by the kernel between two network namespaces
 """
 
-from __future__ import annotations
-
 from takeup.streaming.engines.dash.engine import DashEngine, DashPlan
 
 __all__ = ["DashEngine", "DashPlan"]

@@ -5,8 +5,6 @@ way when it starts (what is left of an exponential length is exponential again),
 the last counted one is through.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import math

@@ -1,7 +1,5 @@
 """One player: the download of all segments over one kept-alive connection, and the playout of what arrived."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterable

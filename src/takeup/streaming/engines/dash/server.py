@@ -8,8 +8,6 @@ It reads no files. A path is either one of the exact forms below or not found, s
 anything in `pages`           fixed contents, such as the page of a browser player
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

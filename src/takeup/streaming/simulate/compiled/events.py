@@ -14,8 +14,6 @@ nearest of: the nearest mark of each kind, the next arrival, the next change of 
 in a heap, so that an event costs the logarithm of the number of videos.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

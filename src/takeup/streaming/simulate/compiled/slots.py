@@ -1,7 +1,5 @@
 """Numba kernel: slotted simulation of a whole cell, in which every video has its own player."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -6,8 +6,6 @@ zero, the last second of content arrives, or the viewer gives up. The walk jumps
 exponential number per viewer, which waiting uses up.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

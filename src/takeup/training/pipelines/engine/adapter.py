@@ -4,8 +4,6 @@ A schedule is converted to actions; PyTorch validates them and adds sends and re
 two iterations changes the schedule of a running job, provided that all ranks do it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from functools import partial

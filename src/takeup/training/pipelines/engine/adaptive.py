@@ -6,8 +6,6 @@ Slow links get delegates. All waits have a timeout, so a rank that stops respond
 A watcher of the job can request replanning immediately; then the next few iterations are measured.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

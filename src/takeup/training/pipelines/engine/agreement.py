@@ -1,7 +1,5 @@
 """All ranks agree on one profile and compute the same schedule from it, each by itself."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator

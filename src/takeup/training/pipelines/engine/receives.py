@@ -6,8 +6,6 @@ waits for the message directly, because a thread handoff costs a tenth of a mill
 timeout: a message that does not arrive in time ends the job with an error that names the message.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future

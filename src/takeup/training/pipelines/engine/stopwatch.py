@@ -4,8 +4,6 @@ They are operation durations, and when messages were handed over and usable. Onl
 read are measured; in all others the stopwatch is a no-op.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from statistics import median

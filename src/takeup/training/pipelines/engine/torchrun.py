@@ -1,7 +1,5 @@
 """Start a training program on several ranks of this machine, like `torchrun`, with settings for a single machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -7,8 +7,6 @@ The four endpoints of a stage: activations to the next stage and from the previo
 and from the next one. Both ranks of a link must select the same route, before the same iteration.
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import weakref

@@ -5,8 +5,6 @@ All traffic queues there: messages, acknowledgements, and the exchange of profil
 each other through those between. Everything is removed when the process that created it ends.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os

@@ -4,8 +4,6 @@ Importing PyTorch takes seconds, so it is imported once, and the ranks of each t
 `trials`; the outcome of trial N is written to `N/outcome`.
 """
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os

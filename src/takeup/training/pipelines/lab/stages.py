@@ -1,7 +1,5 @@
 """Stages of the laboratory: a small transformer with prescribed operation times, and artificially slow links."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Trials of the laboratory and their outcomes, and the process that runs them, with a timeout."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

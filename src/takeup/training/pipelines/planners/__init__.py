@@ -1,7 +1,5 @@
 """Registry of planners by name. To add one: a file here, a line below, a test, a row in the domain's README."""
 
-from __future__ import annotations
-
 from takeup.errors import UnknownName
 from takeup.training.pipelines.contract import Planner
 from takeup.training.pipelines.planners.adaptra import Adaptra, AdaptraAsPublished, AdaptraInitial

@@ -14,8 +14,6 @@ in that order are the schedule. Four things are added to the paper:
 The result is never slower than the plan of the paper, where that fits into memory: it is one of the candidates.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from takeup.training.pipelines.planners.warmups import absorbed_delays_s, adapt_warmups, clip_warmups, spread_warmups

@@ -1,7 +1,5 @@
 """Published schedules to compare with: GPipe, 1F1B, interleaved 1F1B, zero bubble (ZB-H1, ZB-H2) and ZB-V."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise

@@ -8,8 +8,6 @@ the one with the smallest residual is taken. Where no message ever waited, servi
 and all of the delay counts as latency.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

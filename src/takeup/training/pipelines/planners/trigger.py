@@ -9,8 +9,6 @@ Messages of a slow link are sent through a separate path, so that compute does n
 keeps it until the delay is half as long.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

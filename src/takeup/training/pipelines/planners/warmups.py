@@ -10,8 +10,6 @@ counts below; it is limited by micro-batches and memory. And the delays that are
 same formula for c, so that a first plan can be made for them (see `AdaptraInitial`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Evaluate schedules on a profile: timelines, generated and searched schedules, lower bounds, and plans."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

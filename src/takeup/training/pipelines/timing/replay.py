@@ -6,8 +6,6 @@ matters only where two senders share a wire: there the operation that ends first
 operations end later, so the wire carries all messages in hand-over order.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

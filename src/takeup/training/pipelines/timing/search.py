@@ -6,8 +6,6 @@ stage changes; or it may have more or fewer micro-batches in flight. Improvement
 ends when no move helps, when the bound is nearly reached, or when its budget is exhausted.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

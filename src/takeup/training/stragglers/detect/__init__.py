@@ -5,8 +5,6 @@ change_points.py    online change-point detection, and the published detectors
 kernels.py          compiled: posterior over run lengths, and the change-point detector as one kernel
 """
 
-from __future__ import annotations
-
 from takeup.core.compiled import drop_stale_code
 
 drop_stale_code(__file__)

@@ -5,8 +5,6 @@ the probability that the run length is zero exceeds 0.9) can never fire: with a 
 the hazard. This detector estimates in hindsight where the current run began.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

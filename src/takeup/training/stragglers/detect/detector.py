@@ -5,8 +5,6 @@ iterations; their times, adjusted for unusual iterations, go to the change detec
 since then are compared with calls before. The watcher reads no clock: all times are those in the logs.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Numba kernels: posterior over run lengths, inputs of the published rules, and the change-point detector."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

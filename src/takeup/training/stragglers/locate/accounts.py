@@ -1,7 +1,5 @@
 """Time accounts of ranks (own work, waiting for others, transfers), and windows of calls to compare."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ passes as their busiest rank has links, whatever the number of ranks; no graph n
 ranks, or network cards where several ranks share one.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import count, cycle, pairwise

@@ -14,8 +14,6 @@ A rank that waits for a core receives messages late, too, but only some of them:
 delays every message. So the excess of the fastest messages is also reported.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ more time for its own work than before, or than others in the same role; a slow 
 slowly. Ranks that are late only because of another rank have waited for it themselves.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

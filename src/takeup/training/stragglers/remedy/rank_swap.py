@@ -6,8 +6,6 @@ proportional to its traffic, so the exchange is chosen that minimizes it, at bes
 job have to be created again with the new ranks; hence this requires a restart.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ The published program minimizes the variance of the groups' times, which is not 
 optimal for any times that grow with the number; here all of these steps but the last few are taken at once.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ link remains, nodes are swapped: of all exchanges of two nodes, and then of thre
 simulation, as long as any saves. The paper exchanges two nodes by a rule and does not reorder rings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property

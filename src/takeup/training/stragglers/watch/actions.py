@@ -4,8 +4,6 @@ A slow rank gets a smaller share of every batch, if the script supports it, and 
 adaptive pipeline is requested to measure a slow link and to replan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate

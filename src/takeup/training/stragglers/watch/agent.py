@@ -6,8 +6,6 @@ closes the connection, and the job on that machine continues unwatched. Clocks a
 own clock which calls have timed out waiting for their end.
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 import socket

@@ -12,8 +12,6 @@ number, however they are shared out. DDP reduces with the last micro-batch of a 
 together: in every iteration they agree on the newest plan that all have seen. Without a watcher nothing is exchanged.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """When asynchronous calls end: threads that wait for them on the host, stream events on CUDA."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

@@ -6,8 +6,6 @@ The lease that keeps ranks paused is short and renewed by this process; so if it
 ranks resume by themselves.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

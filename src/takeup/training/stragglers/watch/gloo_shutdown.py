@@ -9,8 +9,6 @@ Python need the GIL to be freed, and here all of them have. Two problems are pre
   process exits only when these threads are idle, that is, when they hold no tensors any more.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import time

@@ -9,8 +9,6 @@ The end of a synchronous call or a message is recorded when its `wait` returns; 
 also waits, and on CUDA stream events give the duration (call_ends.py).
 """
 
-from __future__ import annotations
-
 import atexit
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """Attach when PyTorch's distributed package is imported, before ranks connect."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

@@ -1,7 +1,5 @@
 """Start a job with the user's command, in an environment that attaches the watcher to its ranks."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

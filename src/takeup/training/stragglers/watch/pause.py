@@ -6,8 +6,6 @@ ranks should pause; when the lease expires, every rank resumes by itself. The te
 random numbers: the results of the job do not change.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from datetime import timedelta

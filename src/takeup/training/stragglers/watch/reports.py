@@ -1,7 +1,5 @@
 """Reports on a watched job: a JSON line or file per finding, Prometheus metrics, and a live status line."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import socket

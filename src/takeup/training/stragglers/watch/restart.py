@@ -6,8 +6,6 @@ swap roles, each on its previous device, without changes to the script. The dura
 as the cost in the next decision.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

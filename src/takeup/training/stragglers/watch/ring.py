@@ -12,8 +12,6 @@ detected. Some words of the header are written by the controller, as requests to
 A shim in C writes the same file (native/nccl-shim).
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import struct

@@ -1,7 +1,5 @@
 """The reading end of ring buffers: complete rows of one rank, each once and in order, and the logs of all ranks."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Run-queue wait of ranks (runnable but without a core), from the kernel's schedstat, per iteration."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The main loop of the watcher process: read records of ranks, detect slowdowns, act, and report."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence

@@ -7,8 +7,6 @@ decoder starts when the first few have arrived. Several workers run concurrently
 when a residual is taken from it.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -7,8 +7,6 @@ encoder, both off the loop; from the next step boundary on it is computed with a
 fails its request.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -10,8 +10,6 @@ weights W of rank r:
     LoKr   w1 and w2, each whole or a product       W + alpha / r * kron(w1, w2)
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping

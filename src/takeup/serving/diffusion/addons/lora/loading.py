@@ -8,8 +8,6 @@ LoRAs stay cached until the memory is full; then the policy selects the victim, 
 uses. The policy receives the *queue*: the LoRAs in use, then those of the waiting requests, in order.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import threading
 from collections import Counter

@@ -8,8 +8,6 @@ kept, so switching back to it is a merge without a copy. Changes that are not lo
 convolutions, are patched layer by layer.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ Changes that are not low-rank products (DoRA, LoHa, LoKr) are added as the diffe
 only.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence

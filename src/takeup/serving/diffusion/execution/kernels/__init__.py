@@ -3,8 +3,6 @@
 Imported only where there is a CUDA device, and by tests.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace

@@ -6,7 +6,6 @@ on a device better than the large ones of its libraries, which are made for long
 
 # ruff: noqa: PLR0913, PLR0917  kernels take numbers, and branch when they are compiled
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-from __future__ import annotations
 
 import torch
 

@@ -8,8 +8,6 @@ The order of summation is fixed, so that equal inputs give bit-identical outputs
 # ruff: noqa: PLR0913, PLR0917, SIM102  kernels take numbers, and branch when they are compiled
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -9,8 +9,6 @@ last one is gated.
 # ruff: noqa: PLR0913, PLR0917  kernels take numbers, and branch when they are compiled
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
-from __future__ import annotations
-
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
